@@ -1,13 +1,16 @@
-"""Finding a group's leader, and keeping a connection to it.
+"""A client of one log's leader: it finds the leader, keeps a connection to it, and retries.
 
-Whoever leads the group of a partition of `__diskless-metadata` is its batch coordinator; whoever
-leads `__cluster_metadata-0` is the active controller. DescribeQuorum
-is answered without an error by the leader alone, so all known nodes are asked at once, and the one
-that answers is it: no redirect is followed, no cached name is trusted. The answer names the voters'
-endpoints, which are asked as well from then on. A follower names the controllers, too, so that one
-address of any of them is enough to begin with.
+The leader of a partition of `__diskless-metadata` is that partition's batch coordinator; the leader
+of `__cluster_metadata-0` is the active controller. Only a leader answers DescribeQuorum without an
+error, so the client sends it to all known nodes at once and takes the node that answers: it follows
+no redirect and trusts no cached name. The answer names the voters' endpoints, which are known from
+then on. A follower names the controllers (DescribeCluster), so one address of any of them is enough
+to begin with.
 
-Surprise: a leader that turns out to be none is let go of, not cut off. Other requests on that
+`attempt` sends a request once and says whether it may have been carried out; `call` repeats it with
+growing pauses. What a refusal looks like is the service's: its client passes `read_refusal`.
+
+The trap: a node that is found not to lead is released, not cut off. Other requests on its
 connection still wait for their answers.
 
 Source: KIP-595, KIP-836 (DescribeQuorum), KIP-919 (any controller as a bootstrap server).
@@ -17,15 +20,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias, TypeVar
 
-from coordinator.errors import CoordinatorError
+from coordinator.errors import CoordinatorError, OutcomeUnknownError
 from raft.net.errors import NetError, Reason
 from raft.net.rpc import Rpc, open_rpc
 from records.kafka_errors import ErrorCode
+from records.rpc.base import Request, Response
 from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
 from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
+
+R = TypeVar("R", bound=Response)
 
 Address: TypeAlias = tuple[str, int]
 """Host and port."""
@@ -35,19 +42,56 @@ DISKLESS_METADATA: Final = "__diskless-metadata"
 CONTROLLERS: Final = 2  # DescribeCluster's endpoint type
 
 SILENCE_S: Final = 1.0
-"""How long silent nodes are waited for once another has said that it does not lead. One of them may
-be a leader that stands still; then those who answer will soon have another, and are asked again."""
+"""How long to wait for silent nodes once another has answered that it does not lead. A silent node
+may be a leader that stands still; then the others will soon elect one, and are asked again."""
 
 MAX_ADDRESSES: Final = 64
-"""Known nodes: a bound on what answers can make us remember and ask."""
+"""Known nodes: a bound on the addresses that answers can add."""
 
 
 class NobodyListensError(CoordinatorError):
     """Every known node's machine says that no process listens there: none runs, for now."""
 
 
-class LeaderFinder:
-    """The way to one group's leader. Shared by all calls of a client."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """How long a request is repeated, and with which pauses. All in seconds."""
+
+    timeout_s: float  # of all attempts together
+    alone_s: float | None = None  # of attempts that find no known node running; None: no less
+    retry_s: float = 0.02  # the first pause; each next one is twice as long
+    retry_max_s: float = 0.5
+
+    def pauses(self) -> Iterator[float]:
+        """The pauses between attempts, without an end.
+
+        >>> from itertools import islice
+        >>> list(islice(Patience(timeout_s=30, retry_s=1.0, retry_max_s=5.0).pauses(), 5))
+        [1.0, 2.0, 4.0, 5.0, 5.0]
+        """
+        pause_s = self.retry_s
+        while True:
+            yield pause_s
+            pause_s = min(self.retry_max_s, 2 * pause_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An attempt without an answer."""
+
+    error: CoordinatorError | NetError
+    in_doubt: bool  # whether the request may have been carried out
+    refusal: Response | None = None  # the response, where the error was read from one
+
+    @property
+    def reason(self) -> str:
+        """The error in words, without its code."""
+        error = self.error
+        return error.message if isinstance(error, CoordinatorError) else str(error)
+
+
+class LeaderClient:
+    """One log's leader, wherever it is. Shared by all calls of a client; belongs to its loop."""
 
     def __init__(
         self,
@@ -68,14 +112,14 @@ class LeaderFinder:
         self._current: Rpc | None = None
         self._ids: dict[Rpc, int] = {}  # of the nodes that say they lead
         self._finding: asyncio.Task[Rpc] | None = None
-        self._let_go: set[Rpc] = set()
-        self._refused = 0  # of those who are asked just now
+        self._released: set[Rpc] = set()
+        self._refused = 0  # nodes of the present search whose machine refused the connection
         self.closed = False
 
     async def leader(self) -> Rpc:
-        """A connection to the leader; whoever asks while it is being looked for waits along.
+        """A connection to the leader; callers share one search for it.
 
-        Raises:  CoordinatorError (COORDINATOR_NOT_AVAILABLE) if nobody known leads just now;
+        Raises:  CoordinatorError (COORDINATOR_NOT_AVAILABLE) if no known node leads just now;
                  NobodyListensError, one of these, if none of them runs.
         """
         if self.closed:
@@ -91,23 +135,98 @@ class LeaderFinder:
             task = asyncio.current_task()
             if not self.closed or (task is not None and task.cancelling()):
                 raise
-            closed = "the client was closed"  # which cancelled the search, not whoever asked
+            closed = "the client was closed"  # which cancelled the search, not this caller
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, closed) from None
 
-    def lost(self, rpc: Rpc) -> None:
-        """This one does not lead any more, or cannot be reached."""
+    async def attempt(
+        self,
+        request: Request,
+        response: type[R],
+        read_refusal: Callable[[R], CoordinatorError | None],
+    ) -> R | Failure:
+        """Send a request once.
+
+        Args:  read_refusal: the error in a response that means: this node does not lead, or does
+               not know what became of the request. None if the response is an answer.
+        """
+        try:
+            rpc = await self.leader()
+        except (CoordinatorError, NetError) as error:
+            return Failure(error, in_doubt=False)
+        is_sent = False
+        try:
+            version = rpc.version_for(type(request))
+            is_sent = True
+            answer = await rpc.call(request, response, version)
+        except NetError as error:
+            if error.reason is Reason.BAD_ANSWER:  # other answers on it may be wrong, too
+                rpc.connection.close()
+            self.release(rpc)
+            return Failure(error, in_doubt=is_sent)
+        refusal = read_refusal(answer)
+        if refusal is None:
+            return answer
+        self.release(rpc)
+        in_doubt = refusal.code != ErrorCode.COORDINATOR_NOT_AVAILABLE
+        return Failure(refusal, in_doubt=in_doubt, refusal=answer)
+
+    async def call(
+        self,
+        request: Request,
+        response: type[R],
+        read_refusal: Callable[[R], CoordinatorError | None],
+        patience: Patience,
+        *,
+        label: str,
+        tracks_doubt: bool = False,
+        is_repeatable: bool = True,
+    ) -> R:
+        """Send a request until it is answered.
+
+        Args:    label: what an error's message begins with.
+                 tracks_doubt: whether to tell a request that may have been carried out from one
+                 that was not; of no use for a read, or where a repetition is answered alike.
+                 is_repeatable: if not, a request in doubt is not sent again.
+        Raises:  OutcomeUnknownError if an attempt is in doubt, else CoordinatorError
+                 (COORDINATOR_NOT_AVAILABLE), or NobodyListensError if at last no node ran.
+        """
+        loop = asyncio.get_running_loop()
+        began = ran_at = loop.time()
+        alone_s = patience.timeout_s if patience.alone_s is None else patience.alone_s
+        in_doubt = False
+        for pause_s in patience.pauses():
+            answer = await self.attempt(request, response, read_refusal)
+            if not isinstance(answer, Failure):
+                return answer
+            in_doubt = in_doubt or (tracks_doubt and answer.in_doubt)
+            now = loop.time()
+            is_alone = isinstance(answer.error, NobodyListensError)
+            if not is_alone:
+                ran_at = now
+            is_over = now + pause_s >= min(began + patience.timeout_s, ran_at + alone_s)
+            if self.closed or is_over or (in_doubt and not is_repeatable):
+                text = f"{label}: {answer.reason}"
+                if in_doubt:
+                    raise OutcomeUnknownError(ErrorCode.REQUEST_TIMED_OUT, text) from answer.error
+                kind = NobodyListensError if is_alone else CoordinatorError
+                raise kind(ErrorCode.COORDINATOR_NOT_AVAILABLE, text) from answer.error
+            await asyncio.sleep(pause_s)
+        raise AssertionError("the pauses have ended")
+
+    def release(self, rpc: Rpc) -> None:
+        """Look for the leader anew: this node does not lead any more, or cannot be reached."""
         if self._current is rpc:
             self._current = None
             if not rpc.connection.closed:
-                self._let_go.add(rpc)
-        for old in [old for old in self._let_go if not old.connection.in_flight]:
+                self._released.add(rpc)
+        for old in [old for old in self._released if not old.connection.in_flight]:
             old.connection.close()
-            self._let_go.discard(old)
+            self._released.discard(old)
 
-    def leads(self, node_id: int) -> None:
-        """Somebody has learned who leads: if that is not whom we ask, wait there no longer.
+    def note_leader(self, node_id: int) -> None:
+        """Close the connection to another node: the caller has learned that `node_id` leads.
 
-        A leader that stands still closes nothing, and would be waited for until the time is over.
+        A leader that stands still closes nothing, and would be waited for until the timeout.
         """
         current = self._current
         if current is not None and self._ids.get(current, node_id) != node_id:
@@ -119,9 +238,9 @@ class LeaderFinder:
         self.closed = True
         if self._finding is not None:
             self._finding.cancel()
-        for rpc in (*self._let_go, *([self._current] if self._current else [])):
+        for rpc in (*self._released, *([self._current] if self._current else [])):
             rpc.connection.close()
-        self._let_go.clear()
+        self._released.clear()
         self._current = None
 
     def _found(self, task: asyncio.Task[Rpc]) -> None:
@@ -136,25 +255,28 @@ class LeaderFinder:
             self._ids = {found: self._ids[found]}
 
     async def _find(self) -> Rpc:
-        """Ask everybody at once; the first that leads wins. Then whom they named, if nobody did."""
+        """Ask all known nodes at once and take the first that leads; then those they named."""
         asked: set[Address] = set()
-        unheard: list[str] = []
+        failures: list[str] = []
         self._refused = 0
         while unasked := [address for address in self._known if address not in asked]:
             asked.update(unasked)
-            leader = await self._first_leader(unasked, unheard)
+            leader = await self._first_leader(unasked, failures)
             if leader is not None:
                 return leader
-        heard = len(asked) - len(unheard)
+        answered = len(asked) - len(failures)
         kind = NobodyListensError if self._refused == len(asked) else CoordinatorError
         raise kind(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            f"{self._topic}-{self._partition} has no leader: {heard} of {len(asked)} nodes "
-            f"answer{''.join(f'; {why}' for why in unheard)}",
+            f"{self._topic}-{self._partition} has no leader: {answered} of {len(asked)} nodes "
+            f"answer{''.join(f'; {failure}' for failure in failures)}",
         )
 
-    async def _first_leader(self, addresses: list[Address], unheard: list[str]) -> Rpc | None:
-        """The leader among these; None once nobody who answers leads, and the others are silent."""
+    async def _first_leader(self, addresses: list[Address], failures: list[str]) -> Rpc | None:
+        """A connection to the leader among these nodes.
+
+        None once all that answer have said that they do not lead, and the others are silent.
+        """
         loop = asyncio.get_running_loop()
         asking = [asyncio.ensure_future(self._ask(address)) for address in addresses]
         leader: Rpc | None = None
@@ -166,14 +288,14 @@ class LeaderFinder:
                     waiting, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
                 )
                 if not done:
-                    unheard.append(f"{len(waiting)} silent")
+                    failures.append(f"{len(waiting)} silent")
                     break
                 for task in done:
                     try:
                         leader = leader or task.result()
                     except NetError as error:
                         self._refused += error.reason is Reason.REFUSED
-                        unheard.append(str(error))
+                        failures.append(str(error))
                     else:
                         until = until or loop.time() + SILENCE_S
             return leader
@@ -185,7 +307,7 @@ class LeaderFinder:
                         late.connection.close()
 
     async def _ask(self, address: Address) -> Rpc | None:
-        """A connection to this node if it leads; None, and whom it knows, if it does not."""
+        """A connection to this node if it leads; else None. Remembers the nodes that it names."""
         rpc = await open_rpc(*address, client_id=self._client_id, timeout_ms=self._timeout_ms)
         leads = False
         try:
@@ -196,7 +318,7 @@ class LeaderFinder:
                 self._ids[rpc] = found.leader_id
                 self._learn(answer)
             else:
-                with contextlib.suppress(NetError):  # it need not know; it has answered
+                with contextlib.suppress(NetError):  # it need not know them; it has answered
                     await self._learn_from_follower(rpc)
         finally:
             if not leads:
@@ -212,11 +334,11 @@ class LeaderFinder:
 
     def _learn(self, answer: DescribeQuorumResponse) -> None:
         for node in answer.nodes:
-            for at in node.listeners:
-                self._remember((at.host, at.port))
+            for listener in node.listeners:
+                self._remember((listener.host, listener.port))
 
     async def _learn_from_follower(self, rpc: Rpc) -> None:
-        """Its DescribeQuorum is an error and names nobody; who the controllers are it does say."""
+        """Remember the controllers that a follower names: its DescribeQuorum is an error."""
         request = DescribeClusterRequest(
             include_cluster_authorized_operations=False, endpoint_type=CONTROLLERS
         )

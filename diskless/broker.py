@@ -1,17 +1,17 @@
-"""A broker's life: it reads the cluster, listens, becomes a member, serves, and leaves.
+"""Starts and stops a broker: reads the cluster, listens, registers, serves, and leaves.
 
     broker = Broker(settings, cluster, store, wall_ms=..., random=...)
-    await broker.start()          # returns when clients are sent here
-    await broker.stop()           # clients are sent elsewhere, then what was promised is kept
+    await broker.start()          # returns when clients are sent to this broker
+    await broker.stop()           # sends clients elsewhere, then writes and answers what it has
 
-The order matters. It listens before it is a member, since clients come the moment it is unfenced;
-and it reads before it listens, since what it says comes from what it has read. It leaves the other
-way round: first the cluster hears that it goes, so that clients are told of other brokers; then it
-takes no more, writes what it has, answers, and gives its leases back.
+The order matters. A broker listens before it registers, since clients connect the moment it is
+unfenced; and it reads the logs before it listens, since its answers come from them. It stops in the
+reverse order: first it tells the controller, so that clients learn of other brokers; then it
+accepts nothing more, writes its buffers, answers, and releases its leases.
 
-The surprise: nothing is lost if it does not get that far. A broker keeps nothing of its own; one
-that is killed leaves objects that were never committed, which the coordinator knows by their lease,
-and producers that send again.
+Nothing is lost if a broker does not get that far, because it stores nothing itself. A killed broker
+leaves objects that were never committed, which the coordinator finds by their lease, and producers
+that send again.
 
 Source: KIP-631 (registration, fencing, controlled shutdown); KIP-1163; docs/design/broker.md.
 """
@@ -37,7 +37,7 @@ from coordinator.controller.registration import (
     RegistrationRefusedError,
 )
 from diskless.apis.configs import OwnSetting
-from diskless.broker_metrics import member_families
+from diskless.broker_metrics import member_metrics
 from diskless.cluster import Cluster
 from diskless.dispatch import Dispatcher
 from diskless.services import Services
@@ -46,17 +46,17 @@ from raft.net import Limits, Listener
 
 log = logging.getLogger("diskless.broker")
 
-LOOK_S: Final = 0.02  # between two looks at whether the replicas are level
-SAY_S: Final = 2.0  # between two lines on what a starting broker waits for
-LEAVE_S: Final = 5.0  # for the controller to let us go
+POLL_S: Final = 0.02  # between two checks of whether the replicas have caught up
+LOG_S: Final = 2.0  # between two log lines on what a starting broker waits for
+LEAVE_S: Final = 5.0  # for the controller to confirm a controlled shutdown
 WRITE_S: Final = 15.0  # for what is buffered to be written and answered
-ALONE_S: Final = 2.0  # the same where no controller has answered: who would commit it?
-DRAIN_MS: Final = 1_000  # for answers to be read
+ALONE_S: Final = 2.0  # the same if no controller answered: then no coordinator will commit either
+DRAIN_MS: Final = 1_000  # for clients to read their responses
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientListener:
-    """One address for clients."""
+    """A listener for clients: the address it binds, and the one it advertises."""
 
     name: str
     bind_host: str
@@ -67,22 +67,22 @@ class ClientListener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSettings:
-    """What a broker must be told."""
+    """The identity, listeners and settings of a broker."""
 
-    incarnation_id: UUID  # drawn anew by each process
+    incarnation_id: UUID  # a new random one for each process
     directory_id: UUID
     listeners: tuple[ClientListener, ...]
     values: Mapping[str, Any]  # settings, parsed, by their Kafka names
-    own: tuple[OwnSetting, ...] = ()  # the same as text, for who asks
+    own: tuple[OwnSetting, ...] = ()  # the same as text, for DescribeConfigs
     limits: Limits = field(default_factory=Limits)
 
 
 class NotStartedError(Exception):
-    """The broker cannot be a member of its cluster. One sentence with the reason."""
+    """The broker cannot join its cluster; the message is one sentence with the reason."""
 
 
 class Broker:
-    """See the module. Made on a running loop; `start`, then `stop`."""
+    """A broker of one process. Create it on a running loop; call `start`, then `stop`."""
 
     def __init__(
         self,
@@ -94,9 +94,9 @@ class Broker:
         random: Random,
         on_lost: Callable[[Exception], None],
     ) -> None:
-        """Nothing is served yet.
+        """Create the services; nothing is served yet.
 
-        Args:    on_lost: told if it can be a member no more, ever.
+        Args:    on_lost: called if the broker can never be a member of the cluster again.
         """
         self.listeners: dict[str, Listener] = {}
         self.dispatchers: dict[str, Dispatcher] = {}
@@ -119,31 +119,31 @@ class Broker:
 
     @property
     def epoch(self) -> int | None:
-        """Under which it is a member; None before it is one."""
+        """The broker epoch of its registration; None before it is registered."""
         return None if self._registration is None else self._registration.epoch
 
     @property
     def is_fenced(self) -> bool:
-        """Are clients sent elsewhere? As the controller said last, if not too long ago."""
+        """Are clients sent elsewhere? By the controller's last answer, or after its expiry."""
         return self._registration is None or self._registration.is_fenced
 
     def advertised(self) -> list[BrokerListener]:
-        """Where clients are told to connect to, once it listens."""
+        """The advertised addresses; only once it listens."""
         return [
             BrokerListener(
-                name=at.name,
-                host=at.advertised_host,
-                port=at.advertised_port or self.listeners[at.name].port,
+                name=listener.name,
+                host=listener.advertised_host,
+                port=listener.advertised_port or self.listeners[listener.name].port,
             )
-            for at in self._settings.listeners
+            for listener in self._settings.listeners
         ]
 
     def metrics(self) -> Iterator[Metric]:
-        """For Prometheus."""
-        yield from member_families(self)
+        """Yield all of the broker's metrics, for Prometheus."""
+        yield from member_metrics(self)
         yield from self.services.collector.collect()
 
-    # --- beginning ------------------------------------------------------------------------------
+    # --- starting -------------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Read the cluster, listen, register, and wait until clients are sent here.
@@ -171,18 +171,17 @@ class Broker:
             "broker=%d epoch=%s ready=yes listeners=%s",
             self._cluster.broker_id,
             registration.epoch,
-            ",".join(f"{at.name}://{at.host}:{at.port}" for at in self.advertised()),
+            ",".join(f"{end.name}://{end.host}:{end.port}" for end in self.advertised()),
         )
 
     async def _read_cluster(self, timeout_ms: int) -> None:
-        """Wait until the image and all replicas are level with their leaders.
+        """Wait until the image and all replicas have caught up with their leaders.
 
-        Less is worse than nothing: half of a log denies the topics of its other half, and clients
-        take such a word for the end.
+        With half of a log the broker would deny topics that exist, and clients take that as final.
         """
         loop = asyncio.get_running_loop()
-        began, said = loop.time(), loop.time()
-        while (missing := self._not_level(self._cluster.image)) is not None:
+        began, logged = loop.time(), loop.time()
+        while (missing := self._lagging_log(self._cluster.image)) is not None:
             now = loop.time()
             if (now - began) * 1_000 >= timeout_ms:
                 raise NotStartedError(
@@ -190,13 +189,13 @@ class Broker:
                     "(initial.broker.registration.timeout.ms): is a majority of "
                     f"controller.quorum.voters running, and of cluster {self._cluster.cluster_id}?"
                 )
-            if now - said >= SAY_S:
-                said = now
+            if now - logged >= LOG_S:
+                logged = now
                 log.info("broker=%d waits_for=%r", self._cluster.broker_id, missing)
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
-    def _not_level(self, image: MetadataImage) -> str | None:
-        """What of the cluster has not been read yet."""
+    def _lagging_log(self, image: MetadataImage) -> str | None:
+        """The name of a log that has not caught up yet, or None."""
         if self._cluster.image_age_ms() is None or not image.coordinator_count:
             return "__cluster_metadata-0"
         for coordinator in range(image.coordinator_count):
@@ -207,7 +206,7 @@ class Broker:
         return None
 
     async def _begin_store(self) -> None:
-        """A store that is new to a cluster that has records is not its store."""
+        """Start the store; refuse an empty one if the cluster has records."""
         if not isinstance(self._store, BeginningStore):
             return
         try:
@@ -216,6 +215,7 @@ class Broker:
             raise NotStartedError(str(error)) from None
 
     async def _has_records(self) -> bool:
+        """Does any partition of the cluster have records?"""
         for topic in tuple(self._cluster.image.topics.values()):
             await asyncio.sleep(0)
             for partition in topic.partitions:
@@ -226,21 +226,22 @@ class Broker:
         return False
 
     async def _listen(self) -> None:
-        for at in self._settings.listeners:
-            handlers = self.services.handlers(at.name)
-            dispatcher = self.dispatchers[at.name] = Dispatcher(
-                handlers,
+        """Bind all listeners."""
+        for configured in self._settings.listeners:
+            name = configured.name
+            dispatcher = self.dispatchers[name] = Dispatcher(
+                self.services.handlers(name),
                 cluster=self._cluster,
-                listener_name=at.name,
+                listener_name=name,
                 large=self.services.large,
             )
-            listener = self.listeners[at.name] = Listener(
+            listener = self.listeners[name] = Listener(
                 dispatcher.handle,
-                name=at.name,
+                name=name,
                 limits=self._settings.limits,
                 on_close=self.services.connection_closed,
             )
-            await listener.start(at.bind_host, at.bind_port)
+            await listener.start(configured.bind_host, configured.bind_port)
 
     def _membership(self, timeout_ms: int) -> BrokerMembership:
         values = self._settings.values
@@ -257,16 +258,16 @@ class Broker:
             registration_timeout_ms=timeout_ms,
         )
 
-    # --- living ---------------------------------------------------------------------------------
+    # --- membership -----------------------------------------------------------------------------
 
     def _on_membership(self) -> None:
-        """The epoch, or what the controller says of us, is another one."""
+        """Follow a change of the broker epoch, or of whether the controller fences this broker."""
         registration = self._registration
         assert registration is not None, "a member that never registered"
         if registration.epoch is None:
-            self.services.no_member()
+            self.services.end_epoch()
         else:
-            self.services.member(registration.epoch, is_fenced=registration.is_fenced)
+            self.services.begin_epoch(registration.epoch, is_fenced=registration.is_fenced)
         log.info(
             "broker=%d epoch=%s fenced=%s",
             self._cluster.broker_id,
@@ -277,7 +278,7 @@ class Broker:
             self._unfenced.set()
 
     def _on_image(self, image: MetadataImage) -> None:
-        """Has somebody else registered under our id? Then it acts for groups, and we do not."""
+        """Stop writing and acting for groups if another process has registered under this id."""
         own = image.brokers.get(self._cluster.broker_id)
         if own is None or self.epoch is None or own.broker_epoch <= self.epoch:
             return
@@ -285,26 +286,26 @@ class Broker:
             "broker=%d epoch=%d newer_epoch=%d",
             self._cluster.broker_id, self.epoch, own.broker_epoch,
         )  # fmt: skip
-        self.services.no_member()
+        self.services.end_epoch()
         self._on_epoch_doubted()
 
     def _on_epoch_doubted(self) -> None:
-        """A coordinator knows a newer epoch of this broker: ask the controller now."""
+        """Send a heartbeat now: a coordinator knows a newer epoch of this broker."""
         if self._registration is not None:
-            self._registration.hurry()
+            self._registration.heartbeat_now()
 
-    # --- the end --------------------------------------------------------------------------------
+    # --- stopping -------------------------------------------------------------------------------
 
     async def stop(self) -> None:
         """Leave: send clients elsewhere, write what is buffered, answer, close.
 
-        Each step has an end, and a near one where the quorum has stopped, too: what nobody can
-        commit is told to its producers as what it is, of unknown outcome.
+        Each step has a timeout, and a short one if the quorum has stopped, too: producers are told
+        that the outcome of a batch that could not be committed is unknown.
         """
-        is_heard = True
+        has_controller = True
         if self._registration is not None:
-            is_heard = await self._registration.stop(LEAVE_S)
-        await self.services.leave(WRITE_S if is_heard else ALONE_S)
+            has_controller = await self._registration.stop(LEAVE_S)
+        await self.services.leave(WRITE_S if has_controller else ALONE_S)
         for listener in self.listeners.values():
             await listener.close(drain_ms=DRAIN_MS)
         await self.services.close()
@@ -312,7 +313,7 @@ class Broker:
 
 
 class _Controllers:
-    """A cluster's controller, as a registration asks it."""
+    """Gives a registration its calls to the cluster's controller."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.call = cluster.ask_controller

@@ -1,6 +1,6 @@
-"""What Prometheus reads of a broker's membership and of its listeners.
+"""Prometheus metrics of a broker's membership and listeners.
 
-Source: docs/design/broker.md; `diskless.metrics` has what it produces, fetches and keeps.
+Source: docs/design/broker.md; `diskless.metrics` has those of Produce, Fetch and the cache.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from records.rpc import API
 
 
 class Member(Protocol):
-    """A `diskless.broker.Broker`."""
+    """The part of a `diskless.broker.Broker` that is measured."""
 
     listeners: dict[str, Listener]
     dispatchers: dict[str, Dispatcher]
@@ -26,18 +26,18 @@ class Member(Protocol):
     def is_fenced(self) -> bool: ...
 
 
-def member_families(broker: Member) -> Iterator[Metric]:
-    """All of them."""
+def member_metrics(broker: Member) -> Iterator[Metric]:
+    """Yield the metrics of membership, connections and requests."""
     yield GaugeMetricFamily(
         PREFIX + "fenced",
-        "1 while clients are sent elsewhere, as the controller said last",
+        "1 while the controller fences this broker and clients are sent to others, else 0",
         value=float(broker.is_fenced),
     )
     connections = GaugeMetricFamily(
         PREFIX + "connections", "Open connections of clients", labels=("listener",)
     )
     memory = GaugeMetricFamily(
-        PREFIX + "request_bytes", "Bytes of requests not answered yet", labels=("listener",)
+        PREFIX + "request_bytes", "Bytes of requests without a response yet", labels=("listener",)
     )
     closed = CounterMetricFamily(
         PREFIX + "connections_closed", "Connections closed", labels=("listener", "reason")
@@ -48,16 +48,16 @@ def member_families(broker: Member) -> Iterator[Metric]:
         for reason, count in listener.ended.items():
             closed.add_metric((name, str(reason)), count)
     yield from (connections, memory, closed)
-    yield from _of_requests(broker.dispatchers)
+    yield from _request_metrics(broker.dispatchers)
 
 
-def _of_requests(dispatchers: Mapping[str, Dispatcher]) -> Iterator[Metric]:
+def _request_metrics(dispatchers: Mapping[str, Dispatcher]) -> Iterator[Metric]:
     requests = CounterMetricFamily(
-        PREFIX + "requests", "Requests that came", labels=("listener", "api")
+        PREFIX + "requests", "Requests received", labels=("listener", "api")
     )
     clients = CounterMetricFamily(
         PREFIX + "clients",
-        "Clients that said what they are, by what they said",
+        "ApiVersions requests, by the client's software and version",
         labels=("listener", "software", "version"),
     )
     for name, dispatcher in dispatchers.items():

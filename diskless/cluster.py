@@ -1,11 +1,13 @@
-"""What a broker has of its cluster: replicas it reads without asking, and leaders it asks.
+"""The interface between a broker and its cluster: local replicas to read, and leaders to call.
 
-A broker keeps nothing of its own. What it knows is in the logs that it observes: the image of the
-cluster log, and a read-only coordinator for each partition of `__diskless-metadata`. What it wants
-decided goes to whoever leads. `Cluster` is all of that as one narrow seam, so that the same broker
-runs in a process of its own, beside a controller, in a test on one loop, and in a simulation.
+A broker stores nothing itself. It knows what is in the logs that it observes: the image of the
+cluster log, and a read-only coordinator for each partition of `__diskless-metadata`. Changes are
+requested from the leaders. `Cluster` is all of that as one narrow interface, so that the same
+broker runs in a process of its own, beside a controller, in a test on one loop, and in a
+simulation.
 
-The surprise: an image is immutable and replaced as a whole. Who awaits must look again afterwards.
+The trap: an image is immutable and replaced as a whole. Code that awaits must read it again
+afterwards.
 
 Source: KIP-1163, KIP-1164 (read-only coordinators); docs/design/README.md#the-picture,
 docs/design/broker.md.
@@ -29,12 +31,12 @@ R = TypeVar("R", bound=Response)
 
 
 class CommitQueue(BatchCoordinator, Protocol):
-    """The coordinator of one partition, wherever it leads (`coordinator.batch.client`)."""
+    """A client of one partition's batch coordinator (`coordinator.batch.client`)."""
 
     def submit(
         self, request: rpc.CommitBatchesRequest
     ) -> asyncio.Future[rpc.CommitBatchesResponse]:
-        """Commit; the place in the order is taken by the call."""
+        """Submit a commit; commits are decided in the order of these calls."""
 
 
 class Replica(CallTarget, Protocol):
@@ -42,14 +44,14 @@ class Replica(CallTarget, Protocol):
 
     @property
     def lag(self) -> int:
-        """Committed records that it knows of and has not applied."""
+        """Number of committed records that are not applied yet."""
 
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
-        """A partition's log start and high watermark as this replica has it; costs nothing."""
+        """A partition's log start and high watermark in this replica, from memory."""
 
 
 class Cluster(Protocol):
-    """See the module. Belongs to the event loop."""
+    """What a broker knows of its cluster, and whom it calls. Belongs to the event loop."""
 
     @property
     def cluster_id(self) -> str: ...
@@ -59,56 +61,56 @@ class Cluster(Protocol):
 
     @property
     def image(self) -> MetadataImage:
-        """The cluster log's state as this broker has it."""
+        """The state of the cluster log, as far as this broker has read it."""
 
     def image_age_ms(self) -> float | None:
-        """How old at most the image is; None if it is not known to have been level.
+        """An upper bound of the image's age; None if it has never caught up with the leader.
 
-        Before that it may be half of what there is: of topics that are not in it yet nobody may be
-        told that they are not there.
+        Until it has caught up it may be half of the log: the broker must not deny a topic because
+        the image does not have it.
         """
 
     def on_image(self, callback: Callable[[MetadataImage], None]) -> None:
-        """Call back after each change of the image, in order."""
+        """Register a callback for each change of the image, in order."""
 
     async def image_where(
         self, holds: Callable[[MetadataImage], bool], timeout_s: float
     ) -> MetadataImage | None:
-        """The first image, this one or a later, for which `holds`; None if there was none in time.
+        """Wait for an image, the current or a later one, for which `holds`; None at the timeout.
 
-        How a broker waits until it sees what it has just had decided.
+        So a broker waits until it sees a change that it has just requested.
         """
 
     def replica(self, coordinator: int) -> Replica | None:
-        """Of a partition of `__diskless-metadata`; None if there is none here yet."""
+        """The replica of a partition of `__diskless-metadata`; None if there is none here yet."""
 
     def replica_age_ms(self, coordinator: int) -> float | None:
-        """How old at most what that replica says is; None if it has never been level.
+        """An upper bound of that replica's age; None if it has never caught up with its leader.
 
-        Counts from when a leader last told, on a fetch that left nothing to fetch, where the log
-        ends: so an idle log does not age, and a broker that is cut off from the quorum does.
+        Counts from the last fetch that left nothing to fetch: so an idle log does not age, and a
+        broker that is cut off from the quorum does.
         """
 
     def on_commit(self, callback: Callable[[int], None]) -> None:
-        """Call back with the coordinator partition whose replica has applied something new."""
+        """Register a callback that gets the coordinator partition whose replica has advanced."""
 
     def leader(self, coordinator: int) -> CommitQueue:
-        """The coordinator itself, wherever it leads; the same object for the same partition."""
+        """The client of a coordinator partition's leader; always the same object."""
 
     async def ask_controller(self, request: Request, response: type[R]) -> R:
-        """The active controller's answer; errors inside are the caller's to read.
+        """Send a request to the active controller; the caller reads error codes in the response.
 
         Raises:  CoordinatorError if no controller answered in time.
         """
 
     async def ask_groups(self, request: Request) -> Response | None:
-        """Ask the leader of the log of groups once; None: nobody knows what became of it."""
+        """Send a request once to the leader of the groups' log; None: the outcome is unknown."""
 
     def groups(self) -> Iterable[tuple[str, Group]]:
-        """All consumer groups, as a replica at hand has them."""
+        """All consumer groups in the local replica."""
 
     def groups_age_ms(self) -> float | None:
-        """How old at most they are; None if this replica has never been level."""
+        """An upper bound of that replica's age; None if it has never caught up."""
 
     def metadata_offset(self) -> Offset:
-        """Of the last record of the cluster log in `image` (inclusive; -1: none yet)."""
+        """The offset of the last cluster log record in `image` (inclusive; -1: none yet)."""

@@ -19,7 +19,7 @@ from collections.abc import Container, Mapping
 from typing import Final
 
 from coordinator.controller.decide.context import FEATURES
-from diskless.apis.handler import Asker, served
+from diskless.apis.handler import RequestContext, make_handler
 from diskless.cluster import Cluster
 from raft.net import API_VERSIONS_KEY
 from raft.net.handlers import Served
@@ -38,7 +38,7 @@ _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]{0,198}[a-zA-Z0-9])?
 
 
 class Dispatcher:
-    """See the module. One for each client listener; belongs to the event loop."""
+    """Serves one client listener. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Dispatcher:
         self._features = features
         self._routes = Routes()
         self._routes.add(handlers, large=large)
-        self._routes.add({API_VERSIONS_KEY: served(ApiVersionsRequest, self._api_versions)})
+        self._routes.add({API_VERSIONS_KEY: make_handler(ApiVersionsRequest, self._api_versions)})
         self.handle = self._routes.handle  # the listener's handler
 
     @property
@@ -74,11 +74,13 @@ class Dispatcher:
         """The number of requests received, by api key."""
         return self._routes.requests
 
-    def _api_versions(self, request: ApiVersionsRequest, asker: Asker) -> ApiVersionsResponse:
-        if asker.version >= FIRST_NAMED_VERSION and not self._note(request, asker):
+    def _api_versions(
+        self, request: ApiVersionsRequest, context: RequestContext
+    ) -> ApiVersionsResponse:
+        if context.version >= FIRST_NAMED_VERSION and not self._note(request, context):
             return ApiVersionsResponse(error_code=ErrorCode.INVALID_REQUEST, api_keys=())
         response = ApiVersionsResponse
-        zero_possible = asker.version >= ZERO_POSSIBLE_VERSION
+        zero_possible = context.version >= ZERO_POSSIBLE_VERSION
         return response(
             api_keys=self._routes.api_keys(),
             supported_features=tuple(
@@ -95,7 +97,7 @@ class Dispatcher:
             ),
         )
 
-    def _note(self, request: ApiVersionsRequest, asker: Asker) -> bool:
+    def _note(self, request: ApiVersionsRequest, context: RequestContext) -> bool:
         """Count the client's software and version; False if either is malformed (KIP-511)."""
         kind = (request.client_software_name, request.client_software_version)
         if not all(_SOFTWARE.fullmatch(text) for text in kind):
@@ -105,7 +107,7 @@ class Dispatcher:
         if kind not in self.clients:
             log.info(
                 "listener=%s peer=%s client_id=%r software=%s version=%s",
-                self.listener_name, asker.peer, (asker.client_id or "")[:100], *kind,
+                self.listener_name, context.peer, (context.client_id or "")[:100], *kind,
             )  # fmt: skip
         self.clients[kind] += 1
         return True

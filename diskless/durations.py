@@ -1,4 +1,4 @@
-"""How long things took, counted in buckets: what a Prometheus histogram is made of."""
+"""Counts durations in buckets, for a Prometheus histogram."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Durations:
         self._counts = [0] * (len(BOUNDS_S) + 1)
 
     def add(self, seconds: float) -> None:
-        """One more."""
+        """Count one duration."""
         self._counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.sum_s += seconds
 
@@ -35,7 +35,7 @@ class Durations:
         return sum(self._counts)
 
     def cumulated(self) -> Iterator[tuple[str, int]]:
-        """(bound, how many were not longer), as Prometheus wants them."""
+        """Yield (bound, number of durations not longer), as Prometheus expects them."""
         so_far = 0
         for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self._counts, strict=True):
             so_far += count

@@ -1,7 +1,7 @@
-"""The newest image of the cluster that a broker has: who hears of each, and who waits for one.
+"""Holds the newest cluster image: notifies callbacks, and wakes tasks that wait for a condition.
 
-Half of what `diskless.cluster.Cluster` promises of the image; who observes the cluster's log, with
-or without a network, says `_show` and inherits the rest. Belongs to the event loop.
+Implements the image part of `diskless.cluster.Cluster`; a subclass that observes the cluster's log,
+with or without a network, calls `_publish` with each new image. Belongs to the event loop.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from coordinator.controller.image import MetadataImage
 
 
 class LatestImage:
-    """See the module."""
+    """The newest cluster image, with callbacks and waiting tasks."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
-        self._told: list[Callable[[MetadataImage], None]] = []
+        self._callbacks: list[Callable[[MetadataImage], None]] = []
         self._waiting: list[
             tuple[Callable[[MetadataImage], bool], asyncio.Future[MetadataImage]]
         ] = []
@@ -29,7 +29,7 @@ class LatestImage:
 
     def on_image(self, callback: Callable[[MetadataImage], None]) -> None:
         """See Cluster."""
-        self._told.append(callback)
+        self._callbacks.append(callback)
 
     async def image_where(
         self, holds: Callable[[MetadataImage], bool], timeout_s: float
@@ -46,10 +46,10 @@ class LatestImage:
         finally:
             self._waiting = [waiter for waiter in self._waiting if waiter[1] is not future]
 
-    def _show(self, image: MetadataImage) -> None:
-        """A newer one is there: tell everybody, then wake whom it is enough for."""
+    def _publish(self, image: MetadataImage) -> None:
+        """Publish a newer image: call all callbacks, then wake tasks whose condition holds."""
         self._image = image
-        for callback in self._told:
+        for callback in self._callbacks:
             callback(image)
         for holds, future in tuple(self._waiting):
             if not future.done() and holds(image):

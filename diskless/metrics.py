@@ -1,11 +1,11 @@
-"""What Prometheus reads of a broker.
+"""Prometheus metrics of a broker's produce, fetch, cache and deletion.
 
 Names begin with `esker_broker_`; Kafka has none for what a diskless broker does. Counters count
-from the start of the process, so several scrapers do not disturb each other.
+from the start of the process, so several scrapers do not interfere.
 
-What to look at first: `..._replica_age_seconds` near half of diskless.file.delete.delay.ms (this
-broker will stop serving data), `..._in_flight_bytes` at its limit (the store is slower than the
-producers), `..._missing_objects_total` above zero (data that is referred to is not in the store).
+Check first: `..._replica_age_seconds` near half of diskless.file.delete.delay.ms (this broker will
+stop serving data), `..._in_flight_bytes` at its limit (the store is slower than the producers),
+`..._missing_objects_total` above zero (referenced data is not in the store).
 
 Source: docs/design/broker.md; docs/broker.md lists all of them.
 """
@@ -76,7 +76,7 @@ class _Cleans(Protocol):
 
 
 class BrokerCollector:
-    """Makes the metrics when asked."""
+    """Collects the metrics when Prometheus scrapes."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class BrokerCollector:
         staleness: Staleness,
         unknown_racks: Callable[[], Mapping[str, int]],
     ) -> None:
-        """Args: unknown_racks: that clients said they are in, and how often."""
+        """Args: unknown_racks: gives the requests counted by a rack without a broker."""
         self._cluster = cluster
         self._produce = produce
         self._fetch = fetch
@@ -103,13 +103,13 @@ class BrokerCollector:
         self._unknown_racks = unknown_racks
 
     def collect(self) -> Iterator[Metric]:
-        """All of them."""
-        yield from self._of_produce()
-        yield from self._of_writers()
-        yield from self._of_fetch()
-        yield from self._of_cache()
-        yield from self._of_cleaning()
-        yield from self._of_replicas()
+        """Yield all metrics."""
+        yield from self._produce_metrics()
+        yield from self._writers_metrics()
+        yield from self._fetch_metrics()
+        yield from self._cache_metrics()
+        yield from self._cleaning_metrics()
+        yield from self._replicas_metrics()
         racks = CounterMetricFamily(
             PREFIX + "unknown_racks",
             "Requests of clients in a rack without a broker",
@@ -119,28 +119,29 @@ class BrokerCollector:
             racks.add_metric([rack], count)
         yield racks
 
-    def _of_produce(self) -> Iterator[Metric]:
+    def _produce_metrics(self) -> Iterator[Metric]:
         counters, in_flight = self._produce.counters, self._in_flight
         yield _counter("produce_requests", "Produce requests", counters.requests)
         yield _counter("bytes_in", "Bytes of Produce requests", counters.bytes_in)
-        yield _counter("batches_in", "Batches taken from producers", counters.batches)
+        yield _counter("batches_in", "Batches accepted from producers", counters.batches)
         yield _counter("records_in", "Records in them", counters.records)
         yield _by_code(
-            "produce_refusals", "Partitions of Produce requests refused at once", counters.refused
+            "produce_refusals", "Partitions of Produce requests refused, by error", counters.refused
         )
         text = "Bytes of Produce requests that are not written yet"
         yield _gauge("in_flight_bytes", text, in_flight.used_bytes)
-        yield _gauge("in_flight_limit_bytes", "What they may be together", in_flight.max_bytes)
-        text = "Produce requests that wait for room; their sockets are not read"
+        text = "The limit of in_flight_bytes; past it Produce requests wait"
+        yield _gauge("in_flight_limit_bytes", text, in_flight.max_bytes)
+        text = "Produce requests that wait for memory; their sockets are not read"
         yield _gauge("produce_requests_held_back", text, in_flight.waiting)
-        text = "Produce requests that had to wait for room"
+        text = "Produce requests that had to wait for memory"
         yield _counter("produce_requests_held_back_ever", text, in_flight.held_back)
 
-    def _of_writers(self) -> Iterator[Metric]:
+    def _writers_metrics(self) -> Iterator[Metric]:
         counters, epoch = self._writers.counters, self._writers.epoch
         yield _gauge(
             "epoch",
-            "The broker epoch that is written under; -1: none",
+            "The broker epoch of the writers; -1: none",
             -1 if epoch is None else epoch,
         )
         text = "Bytes of batches that are buffered, uploaded or being committed"
@@ -149,62 +150,65 @@ class BrokerCollector:
         yield _counter("object_bytes", "Bytes of them", counters.object_bytes)
         yield _counter("object_batches", "Batches in them", counters.batches)
         yield _counter(
-            "uploads_failed", "Objects given up, retries included", counters.uploads_failed
+            "uploads_failed",
+            "Objects whose upload failed after all retries",
+            counters.uploads_failed,
         )
-        yield _counter("uploads_repeated", "Uploads tried again", counters.uploads_repeated)
-        yield _counter("commits_refused", "Objects that no coordinator took", counters.refused)
-        text = "Commits whose outcome had to be asked for"
+        yield _counter("uploads_repeated", "Uploads that were retried", counters.uploads_repeated)
+        yield _counter("commits_refused", "Objects whose commit was refused", counters.refused)
+        text = "Commits that were submitted again because their outcome was unknown"
         yield _counter("commits_in_doubt", text, counters.in_doubt)
         yield _histogram("upload_seconds", "One object's upload, with retries", counters.upload_s)
         text = "From sending a commit to knowing its outcome"
         yield _histogram("commit_seconds", text, counters.commit_s)
 
-    def _of_fetch(self) -> Iterator[Metric]:
+    def _fetch_metrics(self) -> Iterator[Metric]:
         counters = self._fetch.counters
         yield _counter("fetch_requests", "Fetch requests", counters.requests)
-        yield _counter("bytes_out", "Bytes of batches given to consumers", counters.bytes_out)
-        yield _by_code("fetch_errors", "Partitions of Fetch answers with errors", counters.errors)
-        text = "Bytes of Fetch answers being made"
+        yield _counter("bytes_out", "Bytes of batches sent to consumers", counters.bytes_out)
+        text = "Partitions of Fetch responses with errors, by error"
+        yield _by_code("fetch_errors", text, counters.errors)
+        text = "Bytes of Fetch responses that are being read from the store"
         yield _gauge("fetch_reading_bytes", text, self._fetch.reading_bytes)
-        text = "Offsets that the coordinator was asked about"
+        text = "Offsets that the coordinator checked behind its read barrier"
         yield _counter("fetch_barriers", text, counters.barriers)
-        text = "Consumers sent to a broker in their own rack"
+        text = "Consumers redirected to a broker in their own rack"
         yield _counter("fetch_redirects", text, counters.redirects)
         text = "Fetches from a rack without a broker"
         yield _counter("fetch_unknown_racks", text, counters.unknown_racks)
-        text = "Objects that are referred to and not in the store"
+        text = "Objects that are referenced and not in the store"
         yield _counter("missing_objects", text, counters.missing_objects)
-        text = "Reads whose bytes were not those that were committed"
+        text = "Reads whose bytes differ from those that were committed"
         yield _counter("damaged_runs", text, counters.damaged_runs)
-        text = "Look-ups refused because the replica was too old"
+        text = "Batch lookups refused because the replica was too old"
         yield _counter("stale_refusals", text, self._staleness.refusals)
 
-    def _of_cache(self) -> Iterator[Metric]:
+    def _cache_metrics(self) -> Iterator[Metric]:
         counters = self._cache.counters
-        yield _gauge("cache_bytes", "Bytes of objects kept in memory", self._cache.kept_bytes)
+        yield _gauge("cache_bytes", "Bytes of objects cached in memory", self._cache.kept_bytes)
         yield _counter("cache_reads", "Reads of objects", counters.reads)
-        yield _counter("cache_hits", "Reads that asked the store for nothing", counters.hits)
-        yield _counter("store_gets", "GETs of the store", counters.gets)
-        yield _counter("store_get_bytes", "Bytes asked for by them", counters.get_bytes)
+        yield _counter("cache_hits", "Reads without a request to the store", counters.hits)
+        yield _counter("store_gets", "GET requests to the store", counters.gets)
+        yield _counter("store_get_bytes", "Bytes requested by GETs", counters.get_bytes)
 
-    def _of_cleaning(self) -> Iterator[Metric]:
+    def _cleaning_metrics(self) -> Iterator[Metric]:
         counters = self._cleaner.counters
-        yield _counter("cleaning_passes", "Looks for objects to delete", counters.passes)
-        yield _gauge("cleaning_listed", "Objects that the last one found", counters.listed)
+        yield _counter("cleaning_passes", "Passes of object deletion", counters.passes)
+        yield _gauge("cleaning_listed", "Objects that the last pass listed", counters.listed)
         yield _counter("objects_deleted", "Objects deleted and forgotten", counters.deleted)
         yield _counter("deletions_failed", "Deletions that the store refused", counters.failed)
-        text = "Looks that ended early: the store or the coordinator was away"
+        text = "Passes that ended early: the store or the coordinator was not available"
         yield _counter("cleaning_interrupted", text, counters.interrupted)
-        text = "Keys named for deletion that are not this cluster's"
+        text = "Keys listed for deletion that are not this cluster's; never deleted"
         yield _counter("cleaning_foreign_keys", text, counters.foreign)
 
-    def _of_replicas(self) -> Iterator[Metric]:
+    def _replicas_metrics(self) -> Iterator[Metric]:
         lags = GaugeMetricFamily(
             PREFIX + "replica_lag", "Committed records not applied yet", labels=["coordinator"]
         )
         ages = GaugeMetricFamily(
             PREFIX + "replica_age_seconds",
-            "How old at most what the replica says is; +Inf: it was never level",
+            "Upper bound of the replica's age; +Inf: it has never caught up",
             labels=["coordinator"],
         )
         for coordinator in range(self._cluster.image.coordinator_count):

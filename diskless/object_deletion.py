@@ -1,16 +1,15 @@
-"""Deleting what nothing refers to any more: objects that were marked, and orphans, after the delay.
+"""Deletes objects that nothing references: marked objects and orphans, after the delay.
 
-The coordinator says which, from committed state only, and when; a broker deletes them from the
-store, in bulk, and says so; then the coordinator forgets them. One broker does it for a coordinator
-partition, chosen by rendezvous hash of the unfenced ones: everybody knows who without asking.
+The coordinator lists them, from committed state only; a broker deletes them from the store in bulk
+and reports it; then the coordinator forgets them. For each coordinator partition one broker does
+this, chosen by rendezvous hash of the unfenced ones, so that all agree without a message.
 
-Nothing is kept here, so a crash between any two steps costs nothing. What is deleted and not yet
-forgotten is listed again, deleted again (which counts as deleted where nothing is there), and then
-forgotten. Two brokers that both think it is their turn do no harm either, for the same reason.
+The broker stores no progress, so a crash between any two steps is harmless. An object that is
+deleted and not yet forgotten is listed again, deleted again (a missing object counts as deleted),
+and then forgotten. Two brokers that both delete are harmless for the same reason.
 
-The surprise: the store is never listed, and what was not named by the coordinator is never deleted.
-A key of another cluster or coordinator, should one be named, is refused: in a shared bucket it
-would be somebody else's data.
+The trap: the store is never listed, and only objects that the coordinator named are deleted. A key
+of another cluster or coordinator is refused: in a shared bucket it would be another owner's data.
 
 Source: docs/design/batch-coordinator.md#deletion, docs/design/batch-coordinator.md#object-leases;
 KIP-1164, getFilesToDelete and deleteFiles.
@@ -38,7 +37,7 @@ from records.rpc import objects as rpc
 log = logging.getLogger("diskless.object_deletion")
 
 BULK: Final = 1_000  # keys of one deletion: S3's limit
-MAX_LISTED: Final = 10_000  # what a coordinator lists at most
+MAX_LISTED: Final = 10_000  # the most that a coordinator lists
 MAX_PAUSE_S: Final = 300.0
 
 
@@ -59,11 +58,11 @@ class CleanedCluster(Protocol):
 
 @dataclass(slots=True)
 class CleaningCounters:
-    """What a cleaner did, for metrics."""
+    """Counts of a cleaner's passes and deletions, for metrics."""
 
     passes: int = 0
     deleted: int = 0  # objects that are gone from the store and forgotten
-    failed: int = 0  # deletions that the store refused; each is tried again
+    failed: int = 0  # deletions that the store refused; each is retried
     interrupted: int = 0  # passes that ended early: no coordinator, or the store is down
     foreign: int = 0  # keys that are not this cluster's; never deleted
     listed: int = 0  # by the last pass
@@ -83,7 +82,7 @@ def cleaning_broker(coordinator: int, image: MetadataImage) -> int | None:
 
 
 class Cleaner:
-    """Deletes, one pass after another. Belongs to the event loop."""
+    """Deletes unreferenced objects in repeated passes. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -110,11 +109,11 @@ class Cleaner:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Begin; the first pass is after an interval."""
+        """Start; the first pass is after an interval."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="cleaner")
 
     async def close(self) -> None:
-        """Stop, wherever it is."""
+        """Cancel the current pass and stop."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -128,7 +127,7 @@ class Cleaner:
             pause_s = self._interval_s if went_well else min(longest_s, 2 * pause_s)
 
     async def clean(self) -> bool:
-        """One pass over the coordinators that are ours; False if anything failed."""
+        """Make one pass over the coordinators of this broker; False if anything failed."""
         image = self._cluster.image
         ours = [
             coordinator
@@ -141,9 +140,9 @@ class Cleaner:
         return all(results)
 
     async def _clean(self, coordinator: int) -> bool:
-        """Delete what one coordinator says, until it names nothing new."""
+        """Delete the objects that one coordinator lists, until it lists nothing new."""
         leader = self._cluster.leader(coordinator)
-        tried: set[str] = set()  # in this pass, in vain
+        tried: set[str] = set()  # keys that failed in this pass
         try:
             while True:
                 most = min(MAX_LISTED, BULK + len(tried))
@@ -152,7 +151,7 @@ class Cleaner:
                 )
                 if answer.error_code:
                     raise _RefusedError(answer.error_code, answer.error_message or "no list")
-                keys = self._own(coordinator, answer, tried)
+                keys = self._keys_to_delete(coordinator, answer, tried)
                 self.counters.listed += len(keys)
                 if not keys:
                     return not tried
@@ -164,7 +163,7 @@ class Cleaner:
             log.warning("coordinator=%d action=clean error=%r", coordinator, str(error))
             return False
 
-    def _own(
+    def _keys_to_delete(
         self, coordinator: int, answer: rpc.GetFilesToDeleteResponse, tried: set[str]
     ) -> list[str]:
         """The listed keys to delete now; at most `BULK`, without foreign and failed ones."""
@@ -188,7 +187,7 @@ class Cleaner:
         return keys[:BULK]
 
     async def _delete(self, keys: list[str]) -> set[str]:
-        """Delete; those that may still be there. Raises StorageError if nothing is known of any."""
+        """Delete objects; return the keys that failed. Raises StorageError if all did."""
         try:
             await self._store.delete(keys)
         except DeletionError as error:
@@ -201,7 +200,7 @@ class Cleaner:
         return set()
 
     async def _report(self, leader: CallTarget, coordinator: int, keys: list[str]) -> None:
-        """They are gone; the coordinator may forget them."""
+        """Report deleted objects to the coordinator, which forgets them."""
         for key in keys:
             self._forget(key)
         if not keys:

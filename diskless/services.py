@@ -1,6 +1,7 @@
-"""What a broker serves, put together: the services, and the requests that they answer.
+"""Assembles a broker's services and the handlers of its requests.
 
-One set of services for all listeners; only what tells clients of addresses is made for each.
+All listeners share one set of services; only handlers whose answers contain addresses exist per
+listener.
 
 Source: docs/design/broker.md.
 """
@@ -19,7 +20,7 @@ from diskless.apis.groups import GroupApis
 from diskless.apis.producers import ProducerApis
 from diskless.apis.records import RecordApis
 from diskless.cluster import Cluster
-from diskless.fetch.commit_notifications import News
+from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.fetch.object_cache import CacheSettings, ObjectCache
 from diskless.fetch.service import FetchService
 from diskless.fetch.staleness import Staleness
@@ -37,7 +38,7 @@ PRODUCE: Final = 0
 
 
 class Services:
-    """See the module. Belongs to the event loop."""
+    """The services of one broker. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -51,15 +52,15 @@ class Services:
         on_fenced: Callable[[], None],
     ) -> None:
         """
-        Args:  values: settings by their names. own: the same as text.
-               on_fenced: a coordinator knows a newer epoch of this broker than it does.
+        Args:  values: parsed settings by name. own: the same as text.
+               on_fenced: called when a coordinator knows a newer epoch of this broker.
         """
         self._cluster = cluster
         self._store = store
         self._wall_ms = wall_ms
-        self.news = News()
-        cluster.on_image(lambda _: self.news.tell())
-        cluster.on_commit(lambda _: self.news.tell())
+        self.news = CommitNotifications()
+        cluster.on_image(lambda _: self.news.notify())
+        cluster.on_commit(lambda _: self.news.notify())
         self.cache = ObjectCache(
             store, CacheSettings(max_bytes=values["esker.fetch.cache.max.bytes"])
         )
@@ -118,7 +119,7 @@ class Services:
         )
 
     def _handlers(self, own: Sequence[OwnSetting]) -> Mapping[int, Served]:
-        """What is the same for all listeners, by api key."""
+        """The handlers that all listeners share, by api key."""
         cluster = self._cluster
         return {
             **self.records.served(),
@@ -132,31 +133,31 @@ class Services:
         }
 
     def handlers(self, listener_name: str) -> Mapping[int, Served]:
-        """What clients of a listener may ask, by api key; ApiVersions is the dispatcher's."""
+        """The handlers of a listener, by api key, without ApiVersions."""
         return {**self._shared, **self.clusters.handlers(listener_name)}
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """Nobody will read its answers."""
+        """End the waiting requests of a closed connection."""
         self.records.connection_closed(connection)
 
     def start(self) -> None:
-        """The broker is a member: begin what it does by itself."""
+        """Start background tasks: the broker is registered."""
         self._cleans = True
         self.cleaner.start()
 
-    def member(self, epoch: int, *, is_fenced: bool) -> None:
-        """The broker is a member under this epoch; `is_fenced`: clients are sent elsewhere."""
+    def begin_epoch(self, epoch: int, *, is_fenced: bool) -> None:
+        """Serve under this broker epoch; `is_fenced`: the controller sends clients elsewhere."""
         if epoch != self.writers.epoch:
             self.writers.begin(epoch)
-        self.groups.fenced(is_fenced)
+        self.groups.set_fenced(is_fenced)
 
-    def no_member(self) -> None:
-        """The broker's epoch is over, and it has no other yet: it may act for nobody."""
+    def end_epoch(self) -> None:
+        """Stop writing and acting for groups: the broker's epoch is over, without a new one."""
         self.writers.end()
-        self.groups.fenced(is_fenced=True)
+        self.groups.set_fenced(is_fenced=True)
 
     async def leave(self, timeout_s: float) -> None:
-        """Take nothing more; write what was taken, and answer it."""
+        """Accept nothing more; write what was accepted, and answer it."""
         if self._cleans:
             await self.cleaner.close()
         await self.groups.close()
@@ -165,7 +166,7 @@ class Services:
         await self.writers.close(timeout_s)
 
     async def close(self) -> None:
-        """Nobody asks any more."""
+        """Close all services and the store, once no client is connected."""
         await self.clusters.close()
         await self.producers.close()
         await self.cache.close()

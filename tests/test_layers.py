@@ -21,6 +21,22 @@ ROOT: Final = Path(__file__).parents[1]
 OPEN: Final = ("raft.interfaces", "raft.net", "raft.segments")
 """Every room above `raft` may import these: one transport, one segment format."""
 
+COORDINATOR_ROOTS: Final = tuple(
+    f"coordinator.{name}"
+    for name in (
+        "clocks",
+        "errors",
+        "image_machine",
+        "leader_client",
+        "persistent_map",
+        "proposer",
+        "rendezvous",
+    )
+)
+"""Modules that every state machine of `coordinator` may import; they import none of those."""
+
+BELOW_COORDINATOR: Final = ("records", "snapshot", *COORDINATOR_ROOTS, *OPEN)
+
 BROKER_ROOTS: Final = (
     "diskless.cluster",
     "diskless.durations",
@@ -49,6 +65,16 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(OPEN, ("records",)),
     "snapshot": ("records", *OPEN),
     "coordinator": ("records", "snapshot", *OPEN),
+    **dict.fromkeys(COORDINATOR_ROOTS, BELOW_COORDINATOR),
+    "coordinator.batch": BELOW_COORDINATOR,
+    "coordinator.groups": BELOW_COORDINATOR,
+    "coordinator.controller": (  # it calls batch coordinators, and shares their view of a cluster
+        "coordinator.batch.cluster_view",
+        "coordinator.batch.interface",
+        "coordinator.batch.settings",
+        *BELOW_COORDINATOR,
+    ),
+    "coordinator.embedded": ("coordinator.batch", *BELOW_COORDINATOR),
     "diskless": ("records", "coordinator", *OPEN),
     "diskless.stores": ("records", "raft.segments"),
     **dict.fromkeys(BROKER_ROOTS, ("records", "coordinator", *BROKER_ROOTS)),
@@ -232,6 +258,11 @@ PLANTED = [  # module, what it says, whether the checker must object
     ("snapshot/bad.py", "from raft import core", True),
     ("snapshot/good.py", "from raft import interfaces\nfrom raft.segments import log", False),
     ("coordinator/bad.py", "from diskless.broker import Broker", True),
+    ("coordinator/proposer.py", "from coordinator.batch.interface import BatchCoordinator", True),
+    ("coordinator/batch/bad.py", "from coordinator.controller import client", True),
+    ("coordinator/batch/good.py", "from coordinator.proposer import Proposer", False),
+    ("coordinator/controller/bad.py", "from coordinator.batch.leader import Leader", True),
+    ("coordinator/groups/bad.py", "from coordinator.batch.interface import CallTarget", True),
     ("diskless/bad.py", "import snapshot.reader", True),
     ("diskless/good.py", "from coordinator.batch.client import Client", False),
     ("diskless/stores/bad.py", "from coordinator.errors import CoordinatorError", True),

@@ -30,10 +30,7 @@ from typing import Any, TypeVar, cast
 from coordinator.batch.calls import Write, call_of, read_refusal
 from coordinator.batch.commit_queue import OrderedCommits
 from coordinator.batch.settings import KEPT_ANSWERS
-from coordinator.errors import CoordinatorError, OutcomeUnknownError
-from coordinator.leader_client import Address, LeaderFinder
-from raft.net.errors import NetError, Reason
-from records.kafka_errors import ErrorCode
+from coordinator.leader_client import Address, LeaderClient, Patience
 from records.rpc.base import CoordinatorRequest, Response
 from records.rpc.batch_coordinator import CommitBatchesRequest, CommitBatchesResponse
 
@@ -73,18 +70,21 @@ class CoordinatorClient:
     ) -> None:
         self._settings = settings = settings or ClientSettings()
         self._partition = partition
-        self._finder = LeaderFinder(
+        self._patience = Patience(
+            timeout_s=settings.timeout_ms / 1000,
+            retry_s=settings.retry_ms / 1000,
+            retry_max_s=settings.retry_max_ms / 1000,
+        )
+        self._leader = LeaderClient(
             bootstrap,
             partition,
             client_id=settings.client_id,
             timeout_ms=settings.attempt_timeout_ms,
         )
         self._commits = OrderedCommits(
-            self._finder,
-            timeout_ms=settings.timeout_ms,
+            self._leader,
+            self._patience,
             attempt_timeout_ms=settings.attempt_timeout_ms,
-            retry_ms=settings.retry_ms,
-            retry_max_ms=settings.retry_max_ms,
             max_in_flight=settings.max_in_flight,
         )
 
@@ -98,68 +98,27 @@ class CoordinatorClient:
         if isinstance(request, CommitBatchesRequest):
             return cast(R, await self.submit(request))
         self._check(request)
-        return await self._call(request)
+        call = call_of(request)
+        return await self._leader.call(
+            request,
+            call.response,
+            read_refusal,
+            self._patience,
+            label=request.schema().name,
+            tracks_doubt=isinstance(call.kind, Write),
+            is_repeatable=call.is_repeatable(request),
+        )
 
-    def leads(self, node_id: int) -> None:
-        """Somebody has learned which node leads: what another was asked is asked there."""
-        self._finder.leads(node_id)
+    def note_leader(self, node_id: int) -> None:
+        """The caller has learned which node leads: requests that wait at another are sent there."""
+        self._leader.note_leader(node_id)
 
     async def close(self) -> None:
         """Close the connections; calls under way end."""
         self._commits.close()
-        self._finder.close()
+        self._leader.close()
 
     def _check(self, request: CoordinatorRequest[Any]) -> None:
         partition = request.coordinator_partition
         if partition != self._partition:
             raise ValueError(f"for coordinator {partition}, this client's is {self._partition}")
-
-    # --- one call, as often as it takes
-
-    async def _call(self, request: CoordinatorRequest[R]) -> R:
-        call = call_of(request)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._settings.timeout_ms / 1000
-        pause_s = self._settings.retry_ms / 1000
-        in_doubt = False
-        while True:
-            answer, may_have_happened = await self._attempt(request, call.response)
-            if not isinstance(answer, Exception):
-                return answer
-            if may_have_happened and isinstance(call.kind, Write):
-                in_doubt = True
-            over = self._finder.closed or loop.time() + pause_s >= deadline
-            if over or (in_doubt and not call.is_repeatable(request)):
-                raise self._gave_up(request, answer, in_doubt=in_doubt) from answer
-            await asyncio.sleep(pause_s)
-            pause_s = min(self._settings.retry_max_ms / 1000, 2 * pause_s)
-
-    async def _attempt(
-        self, request: CoordinatorRequest[R], response: type[R]
-    ) -> tuple[R | CoordinatorError | NetError, bool]:
-        """An answer, or why there is none; and in that case whether it may have been decided."""
-        try:
-            rpc = await self._finder.leader()
-            version = rpc.version_for(type(request))
-        except (CoordinatorError, NetError) as error:
-            return error, False
-        try:
-            answer = await rpc.call(request, response, version)
-        except NetError as error:
-            if error.reason is Reason.BAD_ANSWER:  # what else may be wrong there
-                rpc.connection.close()
-            self._finder.lost(rpc)
-            return error, True
-        refusal = read_refusal(answer)
-        if refusal is None:
-            return answer, True
-        self._finder.lost(rpc)
-        return refusal, refusal.code is not ErrorCode.COORDINATOR_NOT_AVAILABLE
-
-    def _gave_up(
-        self, request: CoordinatorRequest[Any], why: Exception, *, in_doubt: bool
-    ) -> CoordinatorError:
-        name = request.schema().name
-        if in_doubt:
-            return OutcomeUnknownError(ErrorCode.REQUEST_TIMED_OUT, f"{name}: {why}")
-        return CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, f"{name}: {why}")

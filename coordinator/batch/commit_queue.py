@@ -24,7 +24,7 @@ from typing import Final
 
 from coordinator.batch.calls import read_refusal
 from coordinator.errors import CoordinatorError, OutcomeUnknownError
-from coordinator.leader_client import LeaderFinder
+from coordinator.leader_client import LeaderClient, Patience
 from raft.net.errors import ConnectionLostError, NetError
 from raft.net.frames import Buffer, Frame
 from raft.net.rpc import Rpc, request_kind
@@ -69,19 +69,16 @@ class OrderedCommits:
 
     def __init__(
         self,
-        finder: LeaderFinder,
+        leader: LeaderClient,
+        patience: Patience,
         *,
-        timeout_ms: int,
         attempt_timeout_ms: int,
-        retry_ms: int,
-        retry_max_ms: int,
         max_in_flight: int,
     ) -> None:
-        self._finder = finder
-        self._timeout_s = timeout_ms / 1000
+        self._leader = leader
+        self._patience = patience
+        self._pauses = patience.pauses()
         self._attempt_timeout_ms = attempt_timeout_ms
-        self._retry_s = self._pause_s = retry_ms / 1000
-        self._retry_max_s = retry_max_ms / 1000
         self._max_in_flight = max_in_flight
         self._unanswered: deque[_Commit] = deque()
         self._sent = 0  # of the unanswered, those sent on this connection; from the left
@@ -101,7 +98,7 @@ class OrderedCommits:
         """
         loop = asyncio.get_running_loop()
         answer: asyncio.Future[CommitBatchesResponse] = loop.create_future()
-        commit = _Commit(request, answer, loop.time() + self._timeout_s)
+        commit = _Commit(request, answer, loop.time() + self._patience.timeout_s)
         if self._closed:
             commit.give_up("the client is closed")
             return answer
@@ -148,7 +145,7 @@ class OrderedCommits:
         commit.in_flight = False
         error = self._read(commit, answer)
         if error is None:
-            self._pause_s = self._retry_s
+            self._pauses = self._patience.pauses()
             self._decides = True
         else:
             if getattr(error, "code", None) != ErrorCode.COORDINATOR_NOT_AVAILABLE:
@@ -157,7 +154,7 @@ class OrderedCommits:
             self._failed = True
             if isinstance(error, RecordError):  # what else may be wrong there
                 rpc.connection.close()
-            self._finder.lost(rpc)
+            self._leader.release(rpc)
         if self._failed and not self._in_flight:
             self._failed = False
             self._sent = 0
@@ -200,11 +197,10 @@ class OrderedCommits:
         try:
             while self._unanswered and not self._closed:
                 if pause:
-                    await asyncio.sleep(self._pause_s)
-                    self._pause_s = min(self._retry_max_s, 2 * self._pause_s)
+                    await asyncio.sleep(next(self._pauses))
                 pause = True
                 try:
-                    rpc = await self._finder.leader()
+                    rpc = await self._leader.leader()
                     rpc.version_for(CommitBatchesRequest)
                 except (CoordinatorError, NetError) as error:
                     self._why = str(error)

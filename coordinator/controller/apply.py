@@ -1,4 +1,4 @@
-"""The only mutator: one record, and the image it leads to.
+"""Applies records to an image. Nothing else changes the state.
 
     edit = ImageEdit(image)
     for offset, record in ...:
@@ -7,8 +7,8 @@
 
 `apply` decides nothing and refuses nothing: on every replica, in every order of restarts and
 checkpoint loads, the same records give the same image. A record that contradicts the image (a
-partition of a topic that is gone, a change of a broker's former epoch) changes nothing and is
-counted. Upstream stops the process there; we go on, and everybody goes on alike.
+partition of a deleted topic, a change of a broker's former epoch) changes nothing and is counted.
+Upstream stops the process there; Esker continues, on every replica alike.
 
 Source: KIP-631; upstream's deltas (BrokerRegistration.replay, PartitionRegistration.merge).
 """
@@ -54,10 +54,10 @@ from records.schema import MetadataRecord
 from records.types import Epoch, Offset
 
 BLOCK_TIMES_KEPT_MS: Final = 7 * 24 * 3_600_000
-"""How far back the times of producer-id blocks are kept: the longest that producer state lives."""
+"""How long the times of producer-id blocks are kept: the longest lifetime of producer state."""
 
 BLOCK_TIME_STEP_MS: Final = 60_000
-"""Blocks of one minute become one, with the time of the last: a day is 1,440 entries at most."""
+"""Blocks of one minute are merged, with the time of the last: at most 1,440 entries a day."""
 
 NO_LEADER_CHANGE: Final = -2
 
@@ -65,7 +65,7 @@ _EMPTY: Final[Map[Any, Any]] = Map()
 
 
 class ImageEdit:
-    """An image on its way to the next. Nobody sees it before `publish`."""
+    """A mutable copy of an image, from which the next image is published."""
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
@@ -81,18 +81,18 @@ class ImageEdit:
         self._security = SecurityEdit(image.security)
         self._open: dict[UUID, _TopicEdit] = {}  # topics that have changed
         self._records = image.record_count
-        self.changed = 0  # records that were replaced, or left the state
-        self.contradictions = 0  # records that fit nothing here
+        self.changed = 0  # records of a checkpoint that were replaced or removed
+        self.contradictions = 0  # records that contradict the image
 
     def apply(self, record: MetadataRecord) -> None:
-        """One committed record, in its turn."""
+        """Apply one committed record."""
         change = _APPLY.get(type(record))
-        # None: a batch coordinator's record, or a transaction's mark, and nothing to do for it.
+        # None: a batch coordinator's record or a transaction marker, which change no image.
         if change is None or not change(self, record):
             self.contradictions += 1
 
     def publish(self, offset: Offset, epoch: Epoch) -> MetadataImage:
-        """The image after all that was applied; the edit may go on from there."""
+        """Return the image as of `offset`. The edit can be used further."""
         self.close_topics()
         self._image = MetadataImage(
             offset=offset,
@@ -112,22 +112,24 @@ class ImageEdit:
         return self._image
 
     def close_topics(self) -> None:
-        """Put changed topics back. Now and then in a long series, so that `publish` is short."""
+        """Store the changed topics. Called now and then in a long series, so that `publish` is
+        short.
+        """
         for topic_id, topic in self._open.items():
             self._topics.set(topic_id, topic.freeze())
         self._open.clear()
 
     # --- counting -----------------------------------------------------------------------------
 
-    def _added(self, before: object | None) -> bool:
-        """A record came in; the one it replaces, if any, went out."""
+    def _count_added(self, before: object | None) -> bool:
+        """Count a record that is added, or replaces the one before."""
         if before is None:
             self._records += 1
         else:
             self.changed += 1
         return True
 
-    def _gone(self, before: object | None, count: int = 1) -> bool:
+    def _count_removed(self, before: object | None, count: int = 1) -> bool:
         if before is None:
             return False
         self._records -= count
@@ -136,39 +138,39 @@ class ImageEdit:
 
     # --- features, controllers, brokers ---------------------------------------------------------
 
-    def _no_op(self, _: NoOpRecord) -> bool:
+    def _apply_no_op(self, _: NoOpRecord) -> bool:
         return True
 
-    def _feature(self, record: FeatureLevelRecord) -> bool:
+    def _apply_feature(self, record: FeatureLevelRecord) -> bool:
         before = self._features.get(record.name)
         if record.feature_level == 0:
             self._features.pop(record.name)
-            return self._gone(before) or True
+            return self._count_removed(before) or True
         self._features.set(record.name, record.feature_level)
-        return self._added(before)
+        return self._count_added(before)
 
-    def _controller(self, record: RegisterControllerRecord) -> bool:
+    def _apply_controller(self, record: RegisterControllerRecord) -> bool:
         before = self._controllers.get(record.controller_id)
         self._controllers.set(record.controller_id, record)
-        return self._added(before)
+        return self._count_added(before)
 
     def broker(self, broker_id: int) -> RegisterBrokerRecord | None:
-        """One broker as changed so far."""
+        """Return a broker with the changes so far."""
         return self._brokers.get(broker_id)
 
-    def _broker(self, record: RegisterBrokerRecord) -> bool:
+    def _apply_broker(self, record: RegisterBrokerRecord) -> bool:
         before = self._brokers.get(record.broker_id)
         self._brokers.set(record.broker_id, record)
-        return self._added(before)
+        return self._count_added(before)
 
-    def _no_broker(self, record: UnregisterBrokerRecord) -> bool:
+    def _apply_unregister_broker(self, record: UnregisterBrokerRecord) -> bool:
         before = self._brokers.get(record.broker_id)
         if before is None or before.broker_epoch != record.broker_epoch:
             return False
         self._brokers.pop(record.broker_id)
-        return self._gone(before)
+        return self._count_removed(before)
 
-    def _broker_change(self, record: BrokerRegistrationChangeRecord) -> bool:
+    def _apply_broker_change(self, record: BrokerRegistrationChangeRecord) -> bool:
         changes: dict[str, Any] = {}
         if record.fenced:
             changes["fenced"] = record.fenced > 0
@@ -180,18 +182,18 @@ class ImageEdit:
             changes["cordoned_log_dirs"] = record.cordoned_log_dirs
         return self._change_broker(record.broker_id, record.broker_epoch, changes)
 
-    def _fence(self, record: FenceBrokerRecord) -> bool:
+    def _apply_fence(self, record: FenceBrokerRecord) -> bool:
         return self._change_broker(record.id, record.epoch, {"fenced": True})
 
-    def _unfence(self, record: UnfenceBrokerRecord) -> bool:
+    def _apply_unfence(self, record: UnfenceBrokerRecord) -> bool:
         return self._change_broker(record.id, record.epoch, {"fenced": False})
 
     def _change_broker(self, broker_id: int, epoch: int, changes: dict[str, Any]) -> bool:
         before = self._brokers.get(broker_id)
         if before is None or before.broker_epoch != epoch:
             return False
-        self._brokers.set(broker_id, _with(before, **changes))
-        return self._added(before)
+        self._brokers.set(broker_id, _replace_fields(before, **changes))
+        return self._count_added(before)
 
     # --- topics and partitions ------------------------------------------------------------------
 
@@ -204,53 +206,53 @@ class ImageEdit:
             found = self._open[topic_id] = _TopicEdit(topic)
         return found
 
-    def _topic(self, record: TopicRecord) -> bool:
+    def _apply_topic(self, record: TopicRecord) -> bool:
         if self._edit_topic(record.topic_id) or self._topic_ids.get(record.name) is not None:
             return False
         topic = TopicImage(record.name, record.topic_id, _EMPTY, _EMPTY, _EMPTY)
         self._topics.set(record.topic_id, topic)
         self._topic_ids.set(record.name, record.topic_id)
-        alike = plain_name(record.name)
-        if alike is not None:
-            self._similar.set(alike, (self._similar.get(alike) or frozenset()) | {record.name})
-        return self._added(None)
+        metric = metric_name(record.name)
+        if metric is not None:
+            self._similar.set(metric, (self._similar.get(metric) or frozenset()) | {record.name})
+        return self._count_added(None)
 
-    def _no_topic(self, record: RemoveTopicRecord) -> bool:
+    def _apply_remove_topic(self, record: RemoveTopicRecord) -> bool:
         edit = self._edit_topic(record.topic_id)
         if edit is None:
             return False
         topic = edit.freeze()
         for coordinator in topic.coordinators.values():
-            self._load(edit, coordinator, -1)
+            self._change_load(edit, coordinator, -1)
         if len(topic.partitions) > len(topic.coordinators):
-            self._load(edit, 0, len(topic.coordinators) - len(topic.partitions))
+            self._change_load(edit, 0, len(topic.coordinators) - len(topic.partitions))
         del self._open[record.topic_id]
         self._topics.pop(record.topic_id)
         self._topic_ids.pop(topic.name)
-        alike = plain_name(topic.name)
-        if alike is not None:
-            rest = (self._similar.get(alike) or frozenset()) - {topic.name}
+        metric = metric_name(topic.name)
+        if metric is not None:
+            rest = (self._similar.get(metric) or frozenset()) - {topic.name}
             if rest:
-                self._similar.set(alike, rest)
+                self._similar.set(metric, rest)
             else:
-                self._similar.pop(alike)
+                self._similar.pop(metric)
         settings = self._configs.pop(Resource(TOPIC, topic.name))
         chunks = sum(map(len, topic.chunks.values()))
         count = 1 + len(topic.partitions) + chunks + len(topic.coordinators)
-        return self._gone(topic, count + (len(settings) if settings is not None else 0))
+        return self._count_removed(topic, count + (len(settings) if settings is not None else 0))
 
-    def _partition(self, record: PartitionRecord) -> bool:
+    def _apply_partition(self, record: PartitionRecord) -> bool:
         topic = self._edit_topic(record.topic_id)
         if topic is None:
             return False
         before = topic.partitions.get(record.partition_id)
         topic.partitions.set(record.partition_id, record)
         if before is None:
-            self._load(topic, 0, 1)
-        return self._added(before)
+            self._change_load(topic, 0, 1)
+        return self._count_added(before)
 
-    def _load(self, topic: _TopicEdit, coordinator: int, change: int) -> None:
-        """A coordinator has so many of a topic's partitions more."""
+    def _change_load(self, topic: _TopicEdit, coordinator: int, change: int) -> None:
+        """Add `change` partitions of a topic to a batch coordinator's load."""
         if not topic.is_internal:
             count = (self._loads.get(coordinator) or 0) + change
             if count:
@@ -258,16 +260,16 @@ class ImageEdit:
             else:
                 self._loads.pop(coordinator)
 
-    def _partition_change(self, record: PartitionChangeRecord) -> bool:
+    def _apply_partition_change(self, record: PartitionChangeRecord) -> bool:
         topic = self._edit_topic(record.topic_id)
         before = None if topic is None else topic.partitions.get(record.partition_id)
         if topic is None or before is None:
             return False
         topic.partitions.set(record.partition_id, merge_partition(before, record))
-        return self._added(before)
+        return self._count_added(before)
 
-    def _clear_elr(self, record: ClearElrRecord) -> bool:
-        """Forget eligible leader replicas: of one topic, or of all if it names none."""
+    def _apply_clear_elr(self, record: ClearElrRecord) -> bool:
+        """Clear the eligible leader replicas of one topic, or of all topics if none is named."""
         if record.topic_name:
             topic_id = self._topic_ids.get(record.topic_name)
             if topic_id is None:
@@ -283,14 +285,16 @@ class ImageEdit:
                 if partition.eligible_leader_replicas or partition.last_known_elr:
                     topic.partitions.set(
                         index,
-                        _with(partition, eligible_leader_replicas=None, last_known_elr=None),
+                        _replace_fields(
+                            partition, eligible_leader_replicas=None, last_known_elr=None
+                        ),
                     )
-                    self._added(partition)
+                    self._count_added(partition)
         return True
 
     # --- chunks, coordinators -------------------------------------------------------------------
 
-    def _chunk(self, record: ChunkRecord) -> bool:
+    def _apply_chunk(self, record: ChunkRecord) -> bool:
         topic = self._edit_topic(record.topic_id)
         if topic is None or topic.partitions.get(record.partition_id) is None:
             return False
@@ -299,9 +303,9 @@ class ImageEdit:
         topic.chunks.set(
             record.partition_id, tuple(sorted([*others, record], key=lambda c: c.start_offset))
         )
-        return self._added(None if len(others) == len(chunks) else chunks)
+        return self._count_added(None if len(others) == len(chunks) else chunks)
 
-    def _chunk_change(self, record: ChunkChangeRecord) -> bool:
+    def _apply_chunk_change(self, record: ChunkChangeRecord) -> bool:
         topic = self._edit_topic(record.topic_id)
         chunks = None if topic is None else topic.chunks.get(record.partition_id)
         if topic is None or not chunks:
@@ -309,68 +313,72 @@ class ImageEdit:
         changed = tuple(_change_chunk(chunk, record) for chunk in chunks)
         if changed == chunks:
             return any(chunk.start_offset == record.start_offset for chunk in chunks)
-        left = tuple(chunk for chunk in changed if chunk is not None)
-        if left:
-            topic.chunks.set(record.partition_id, left)
+        remaining = tuple(chunk for chunk in changed if chunk is not None)
+        if remaining:
+            topic.chunks.set(record.partition_id, remaining)
         else:
             topic.chunks.pop(record.partition_id)
-        return self._gone(chunks) if len(left) < len(chunks) else self._added(chunks)
+        return (
+            self._count_removed(chunks)
+            if len(remaining) < len(chunks)
+            else self._count_added(chunks)
+        )
 
-    def _mapping(self, record: TopicPartitionToBatchCoordinatorMapping) -> bool:
+    def _apply_mapping(self, record: TopicPartitionToBatchCoordinatorMapping) -> bool:
         topic = self._edit_topic(record.topic_id)
         if topic is None or topic.partitions.get(record.partition_index) is None:
             return False
         before = topic.coordinators.get(record.partition_index)
-        self._load(topic, before or 0, -1)
-        self._load(topic, record.batch_coordinator_partition_index, 1)
+        self._change_load(topic, before or 0, -1)
+        self._change_load(topic, record.batch_coordinator_partition_index, 1)
         topic.coordinators.set(record.partition_index, record.batch_coordinator_partition_index)
-        return self._added(before)
+        return self._count_added(before)
 
     # --- settings, producer ids -----------------------------------------------------------------
 
-    def _config(self, record: ConfigRecord) -> bool:
+    def _apply_config(self, record: ConfigRecord) -> bool:
         resource = Resource(record.resource_type, record.resource_name)
         settings = self._configs.get(resource) or _EMPTY
         before = settings.get(record.name)
         if record.value is not None:
             self._configs.set(resource, settings.set(record.name, record.value))
-            return self._added(before)
+            return self._count_added(before)
         rest = settings.remove(record.name)
         if rest:
             self._configs.set(resource, rest)
         else:
             self._configs.pop(resource)
-        return self._gone(before) or True
+        return self._count_removed(before) or True
 
-    def _block(self, record: ProducerIdsRecord) -> bool:
+    def _apply_producer_ids(self, record: ProducerIdsRecord) -> bool:
         if self._producer_ids and record.next_producer_id < self._producer_ids[-1].next_producer_id:
-            return False  # ids are never handed out again
+            return False  # ids are never allocated twice
         kept = keep_blocks(self._producer_ids, record)
         self._records += len(kept) - len(self._producer_ids)
         self.changed += len(self._producer_ids) + 1 - len(kept)
         self._producer_ids = kept
         return True
 
-    # --- what we only keep ----------------------------------------------------------------------
+    # --- security -------------------------------------------------------------------------------
 
-    def _secure(self, record: MetadataRecord) -> bool:
+    def _apply_security(self, record: MetadataRecord) -> bool:
         before, after = self._security.apply(record)
         if after is not None:
-            return self._added(before)
-        return self._gone(before)
+            return self._count_added(before)
+        return self._count_removed(before)
 
 
 _R = TypeVar("_R", bound=MetadataRecord)
 
 
-def _with(record: _R, **changes: Any) -> _R:
-    """The same record with some fields changed."""
+def _replace_fields(record: _R, **changes: Any) -> _R:
+    """Return a copy of the record with some fields changed."""
     made: _R = msgspec.structs.replace(cast(Any, record), **changes)
     return made
 
 
 class _TopicEdit:
-    """A topic on its way to the next."""
+    """A mutable copy of a topic."""
 
     __slots__ = ("_topic", "chunks", "coordinators", "is_internal", "partitions")
 
@@ -390,7 +398,8 @@ class _TopicEdit:
 
 
 def merge_partition(before: PartitionRecord, record: PartitionChangeRecord) -> PartitionRecord:
-    """The partition after a change. Every change is a partition epoch, a leader's a leader epoch.
+    """Return the partition after a change: its partition epoch is one higher, and its leader epoch
+    if the leader changes.
 
     Source: upstream's PartitionRegistration.merge; KIP-1114 for the start.
     """
@@ -411,7 +420,7 @@ def merge_partition(before: PartitionRecord, record: PartitionChangeRecord) -> P
     if record.start_offset >= 0:
         changes["start_offset"] = record.start_offset
         changes["start_timestamp"] = record.start_timestamp
-    return _with(before, **changes)
+    return _replace_fields(before, **changes)
 
 
 def _change_chunk(chunk: ChunkRecord, record: ChunkChangeRecord) -> ChunkRecord | None:
@@ -419,7 +428,7 @@ def _change_chunk(chunk: ChunkRecord, record: ChunkChangeRecord) -> ChunkRecord 
         return chunk
     if not record.replicas:
         return None
-    return _with(
+    return _replace_fields(
         chunk,
         replicas=record.replicas,
         isr=record.isr,
@@ -434,9 +443,9 @@ def _change_chunk(chunk: ChunkRecord, record: ChunkChangeRecord) -> ChunkRecord 
 def keep_blocks(
     blocks: tuple[ProducerIdsRecord, ...], record: ProducerIdsRecord
 ) -> tuple[ProducerIdsRecord, ...]:
-    """The ends of producer-id blocks that are worth keeping once `record` is the last.
+    """Return the ends of producer-id blocks to keep once `record` is the last.
 
-    Each stands for the ids from the entry before it up to its own end, handed out at its time or
+    Each stands for the ids from the entry before it up to its own end, allocated at its time or
     shortly before. Seven days are kept, counted from the last block: no clock is read here.
     """
     now = record.block_time_ms
@@ -445,16 +454,18 @@ def keep_blocks(
         kept.pop()
     kept.append(record)
     first = 0
-    # The oldest entry that is kept says where the forgotten ids end.
+    # The oldest entry that is kept marks the end of the forgotten ids.
     while len(kept) - first > 1 and kept[first + 1].block_time_ms <= now - BLOCK_TIMES_KEPT_MS:
         first += 1
     return tuple(kept[first:])
 
 
-def plain_name(name: str) -> str | None:
-    """What two topics may not share: metric names take . for _. None: nothing is like it.
+def metric_name(name: str) -> str | None:
+    """Return the name under which metrics show a topic, or None if no other topic can share it.
 
-    >>> plain_name("a.b"), plain_name("a_b"), plain_name("ab")
+    Metrics replace "." by "_", so two topics must not have the same such name.
+
+    >>> metric_name("a.b"), metric_name("a_b"), metric_name("ab")
     ('a_b', 'a_b', None)
     """
     return name.replace(".", "_") if "." in name or "_" in name else None
@@ -463,30 +474,30 @@ def plain_name(name: str) -> str | None:
 _Change = Callable[[ImageEdit, Any], bool]
 
 _APPLY: Final[dict[type[MetadataRecord], _Change]] = {
-    NoOpRecord: ImageEdit._no_op,
-    FeatureLevelRecord: ImageEdit._feature,
-    RegisterControllerRecord: ImageEdit._controller,
-    RegisterBrokerRecord: ImageEdit._broker,
-    UnregisterBrokerRecord: ImageEdit._no_broker,
-    BrokerRegistrationChangeRecord: ImageEdit._broker_change,
-    FenceBrokerRecord: ImageEdit._fence,
-    UnfenceBrokerRecord: ImageEdit._unfence,
-    TopicRecord: ImageEdit._topic,
-    RemoveTopicRecord: ImageEdit._no_topic,
-    PartitionRecord: ImageEdit._partition,
-    PartitionChangeRecord: ImageEdit._partition_change,
-    ClearElrRecord: ImageEdit._clear_elr,
-    ChunkRecord: ImageEdit._chunk,
-    ChunkChangeRecord: ImageEdit._chunk_change,
-    TopicPartitionToBatchCoordinatorMapping: ImageEdit._mapping,
-    ConfigRecord: ImageEdit._config,
-    ProducerIdsRecord: ImageEdit._block,
-    ClientQuotaRecord: ImageEdit._secure,
-    AccessControlEntryRecord: ImageEdit._secure,
-    RemoveAccessControlEntryRecord: ImageEdit._secure,
-    UserScramCredentialRecord: ImageEdit._secure,
-    RemoveUserScramCredentialRecord: ImageEdit._secure,
-    DelegationTokenRecord: ImageEdit._secure,
-    RemoveDelegationTokenRecord: ImageEdit._secure,
-    ZkMigrationStateRecord: ImageEdit._secure,
+    NoOpRecord: ImageEdit._apply_no_op,
+    FeatureLevelRecord: ImageEdit._apply_feature,
+    RegisterControllerRecord: ImageEdit._apply_controller,
+    RegisterBrokerRecord: ImageEdit._apply_broker,
+    UnregisterBrokerRecord: ImageEdit._apply_unregister_broker,
+    BrokerRegistrationChangeRecord: ImageEdit._apply_broker_change,
+    FenceBrokerRecord: ImageEdit._apply_fence,
+    UnfenceBrokerRecord: ImageEdit._apply_unfence,
+    TopicRecord: ImageEdit._apply_topic,
+    RemoveTopicRecord: ImageEdit._apply_remove_topic,
+    PartitionRecord: ImageEdit._apply_partition,
+    PartitionChangeRecord: ImageEdit._apply_partition_change,
+    ClearElrRecord: ImageEdit._apply_clear_elr,
+    ChunkRecord: ImageEdit._apply_chunk,
+    ChunkChangeRecord: ImageEdit._apply_chunk_change,
+    TopicPartitionToBatchCoordinatorMapping: ImageEdit._apply_mapping,
+    ConfigRecord: ImageEdit._apply_config,
+    ProducerIdsRecord: ImageEdit._apply_producer_ids,
+    ClientQuotaRecord: ImageEdit._apply_security,
+    AccessControlEntryRecord: ImageEdit._apply_security,
+    RemoveAccessControlEntryRecord: ImageEdit._apply_security,
+    UserScramCredentialRecord: ImageEdit._apply_security,
+    RemoveUserScramCredentialRecord: ImageEdit._apply_security,
+    DelegationTokenRecord: ImageEdit._apply_security,
+    RemoveDelegationTokenRecord: ImageEdit._apply_security,
+    ZkMigrationStateRecord: ImageEdit._apply_security,
 }

@@ -1,8 +1,8 @@
-"""From an image to the records that make it: what a checkpoint holds.
+"""Turns an image into the records of a checkpoint.
 
 The order is upstream's (features first, because a reader needs metadata.version to read the rest),
 and inside each kind by key. So replicas with the same image write the same bytes, however their
-maps came about.
+maps were built.
 
 Source: KIP-630, Snapshot Format; upstream's ImageWriter, whose order this is.
 """
@@ -22,7 +22,7 @@ METADATA_VERSION = "metadata.version"
 
 
 def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """Every record that the image stands for, in the order they are to be applied."""
+    """Yield every record of the image, in the order in which a reader applies them."""
     for name in sorted(image.features, key=lambda name: (name != METADATA_VERSION, name)):
         yield FeatureLevelRecord(name=name, feature_level=image.features[name])
     for broker_id in sorted(image.brokers):
@@ -68,21 +68,24 @@ def _security_records(security: Security) -> Iterator[MetadataRecord]:
 
 
 def _by_bytes(records: Iterable[MetadataRecord]) -> list[MetadataRecord]:
-    """Their keys hold nulls, which Python does not compare; their bytes compare anywhere."""
+    """Sort records by their bytes: their keys hold nulls, which Python does not compare."""
     return sorted(records, key=encode_record)
 
 
 class FrozenImage:
-    """An image to be written (`raft.interfaces.Frozen`): it stands still by itself."""
+    """An image to be written to a checkpoint; see `raft.interfaces.Frozen`.
+
+    Images are immutable, so nothing needs to be copied.
+    """
 
     def __init__(self, image: MetadataImage) -> None:
         self._image: MetadataImage | None = image
 
     def values(self) -> Iterator[bytes]:
-        """The records, framed, one at a time."""
-        assert self._image is not None, "a frozen image that was closed"
+        """Yield the records, framed, one at a time."""
+        assert self._image is not None, "the frozen image is closed"
         return map(encode_record, image_records(self._image))
 
     def close(self) -> None:
-        """Let the image go."""
+        """Release the image."""
         self._image = None

@@ -1,9 +1,10 @@
-"""Where a new chunk begins: at the high watermark, read so that it cannot be an old one.
+"""Determines where a new chunk begins: at the high watermark, read behind the read barrier.
 
-The chunk before ends one below. A high watermark read without the read barrier may be an old
-leader's: offsets above it are promised to producers already, and two askers could get chunks in the
-wrong order. So it is read by ListDisklessOffsets, which a coordinator answers only after a majority
-has confirmed that it leads; FindBatches says a high watermark too, and is not asked.
+The chunk before ends one below. A high watermark read without the read barrier may be a deposed
+leader's: offsets above it are acknowledged to producers already, and two requesters could get
+chunks in the wrong order. So it is read by ListDisklessOffsets, which a coordinator answers only
+after a majority has confirmed that it leads; FindBatches returns a high watermark too, without a
+barrier, and is not used.
 
 Source: docs/design/chunks.md#creating-a-chunk; KIP-1114, Handle ChunkCreateRequest.
 """
@@ -23,40 +24,40 @@ from records.types import Offset
 LATEST: Final = -1
 
 
-class Place(NamedTuple):
-    """Where a partition's batches are coordinated."""
+class TopicCoordinator(NamedTuple):
+    """A topic, and the batch coordinator of one of its partitions."""
 
     topic_id: UUID
     coordinator: int
 
 
 class UnknownEndError(Exception):
-    """A partition's coordinator did not say where it ends; `code` is Kafka's."""
+    """A partition's coordinator did not return its high watermark; `code` is Kafka's error code."""
 
     def __init__(self, topic: str, partition: int, code: int) -> None:
         super().__init__(f"{topic}-{partition}: its high watermark is unknown (error code {code})")
         self.code = code
 
 
-async def chunks_at_the_end(
+async def create_request_at_end(
     chunks: tuple[NewChunk, ...],
-    places: Mapping[tuple[str, int], Place],
+    coordinators: Mapping[tuple[str, int], TopicCoordinator],
     reader: Callable[[int], CallTarget],
     now_ms: Callable[[], int],
 ) -> CreateChunksRequest:
-    """The request that creates these chunks where their partitions end now.
+    """Build the request that creates chunks at the current ends of their partitions.
 
-    Args:    places: of every partition that a chunk names; reader: of each coordinator;
-             now_ms: the clock, read right after the high watermarks.
+    Args:    coordinators: of every partition that a chunk names; reader: returns the client of a
+             coordinator; now_ms: the clock, read right after the high watermarks.
     Raises:  UnknownEndError; what a reader raises.
     """
     by_coordinator: dict[int, dict[UUID, list[int]]] = {}
     names: dict[UUID, str] = {}
     for chunk in chunks:
-        place = places[chunk.topic, chunk.partition]
-        names[place.topic_id] = chunk.topic
-        by_topic = by_coordinator.setdefault(place.coordinator, {})
-        by_topic.setdefault(place.topic_id, []).append(chunk.partition)
+        target = coordinators[chunk.topic, chunk.partition]
+        names[target.topic_id] = chunk.topic
+        by_topic = by_coordinator.setdefault(target.coordinator, {})
+        by_topic.setdefault(target.topic_id, []).append(chunk.partition)
     ends: dict[tuple[str, int], Offset] = {}
     for coordinator, by_topic in by_coordinator.items():
         answer = await reader(coordinator).call(_latest(coordinator, by_topic))

@@ -1,11 +1,11 @@
-"""The JSON files of KIP-1114's command: what they say, and what is wrong with one.
+"""Reads and checks the JSON files of KIP-1114's command.
 
     {"partitions": [{"topic": "t", "partition": 0, "replicas": [1, 2, 3]}]}
     {"chunks": [{"topic": "t", "partition": 0, "startOffset": 7, "replicas": [4, 5, 6]}]}
 
-A file says where a chunk is to be, not where it begins: that is the high watermark at the moment of
-asking, read behind the read barrier. One read before, from a coordinator that no longer leads,
-would cut off offsets that are already promised to the chunk before.
+A file names the replicas of a chunk, not its start: that is the high watermark at the moment of the
+request, read behind the read barrier. One read before, from a coordinator that no longer leads,
+would cut off offsets that already belong to the chunk before.
 
 Source: KIP-1114, Public Interfaces (ChunkCommand).
 """
@@ -28,7 +28,7 @@ _INT64: Final = 2**63 - 1
 
 
 class ChunkFileError(Exception):
-    """The file cannot be meant; says where."""
+    """The file is invalid; the message names the place."""
 
 
 class NewChunk(NamedTuple):
@@ -40,7 +40,7 @@ class NewChunk(NamedTuple):
 
 
 def read_create_file(text: str) -> tuple[NewChunk, ...]:
-    """The chunks that a `--create-chunk-json-file` names. Raises ChunkFileError.
+    """Parse a `--create-chunk-json-file`. Raises ChunkFileError.
 
     >>> read_create_file('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}')
     (NewChunk(topic='t', partition=0, replicas=(1,)),)
@@ -55,12 +55,12 @@ def read_create_file(text: str) -> tuple[NewChunk, ...]:
             )
         )
     if len({chunk[:2] for chunk in found}) != len(found):
-        raise ChunkFileError("partitions: a partition is there twice")
+        raise ChunkFileError("partitions: a partition is listed twice")
     return tuple(found)
 
 
 def read_alter_file(text: str) -> AlterChunkAssignmentsRequest:
-    """The request that an `--alter-chunk-json-file` stands for. Raises ChunkFileError."""
+    """Parse an `--alter-chunk-json-file` into its request. Raises ChunkFileError."""
     chunks = []
     keys = {"topic", "partition", "startOffset", "replicas"}
     for where, entry in _entries(text, "chunks", keys):
@@ -73,7 +73,7 @@ def read_alter_file(text: str) -> AlterChunkAssignmentsRequest:
             )
         )
     if len({(c.topic_name, c.partition_id, c.start_offset) for c in chunks}) != len(chunks):
-        raise ChunkFileError("chunks: a chunk is there twice")
+        raise ChunkFileError("chunks: a chunk is listed twice")
     return AlterChunkAssignmentsRequest(chunks=tuple(chunks))
 
 
@@ -84,16 +84,16 @@ def create_request(
     now_ms: int,
     topic_ids: Mapping[str, UUID] | None = None,
 ) -> CreateChunksRequest:
-    """The request to create chunks at high watermarks that were just read.
+    """Build the request to create chunks at high watermarks that were just read.
 
     Args:  high_watermarks: read behind the read barrier, exclusive; `now_ms` is the clock then.
-           topic_ids: whose they are, by name: a topic made anew meanwhile has others.
+           topic_ids: by name; a topic that was recreated meanwhile has another id.
            There are no transactions, so the last stable offset is the high watermark.
     """
-    asked = CreateChunksRequest.TopicPartition
+    entry_type = CreateChunksRequest.TopicPartition
     return CreateChunksRequest(
         topic_partitions=tuple(
-            asked(
+            entry_type(
                 topic_name=chunk.topic,
                 partition_id=chunk.partition,
                 broker_ids=chunk.replicas,
@@ -109,13 +109,13 @@ def create_request(
 
 def _entries(text: str, key: str, keys: set[str]) -> list[tuple[str, dict[str, Any]]]:
     if len(text) > MAX_FILE_BYTES:
-        raise ChunkFileError(f"{len(text)} characters, {MAX_FILE_BYTES} are the limit")
+        raise ChunkFileError(f"{len(text)} characters, the limit is {MAX_FILE_BYTES}")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:  # also a number of too many digits
-        raise ChunkFileError(f"no JSON: {error}") from None
+        raise ChunkFileError(f"not JSON: {error}") from None
     if not isinstance(document, dict) or set(document) != {key}:
-        raise ChunkFileError(f'the file is to be one object with the key "{key}"')
+        raise ChunkFileError(f'the file must be one object with the key "{key}"')
     entries = document[key]
     if not isinstance(entries, list) or not 0 < len(entries) <= MAX_ENTRIES:
         raise ChunkFileError(f"{key}: a list of 1 to {MAX_ENTRIES} entries is expected")
@@ -148,7 +148,7 @@ def _replicas(entry: dict[str, Any], where: str) -> tuple[int, ...]:
         raise ChunkFileError(f"{where}.replicas: a list of broker ids is expected")
     for replica in replicas:
         if not isinstance(replica, int) or isinstance(replica, bool) or not 0 <= replica <= _INT32:
-            raise ChunkFileError(f"{where}.replicas: {replica!r} is no broker id")
+            raise ChunkFileError(f"{where}.replicas: {replica!r} is not a broker id")
     if len(set(replicas)) != len(replicas):
-        raise ChunkFileError(f"{where}.replicas: a broker is there twice")
+        raise ChunkFileError(f"{where}.replicas: a broker is listed twice")
     return tuple(replicas)

@@ -1,38 +1,33 @@
-"""The active controller at the other end of a socket.
+"""A client of the active controller.
 
     client = ControllerClient([("127.0.0.1", 9093)])
     answer = await client.call(request, CreateTopicsResponse)
 
-It finds who leads `__cluster_metadata-0`, keeps a connection to it, and asks again, elsewhere, when
-that node says it is not the controller: then nothing was decided. A connection that breaks before
-the answer comes leaves in doubt whether the request was carried out. Most of the controller's
-requests may simply be repeated: what is there already is said to be there (a topic that exists, a
-broker that is registered under the same incarnation), and a caller that cares reads that error.
+It finds the leader of `__cluster_metadata-0`, keeps a connection to it, and tries another node when
+that one answers NOT_CONTROLLER: then nothing was decided. A connection that breaks before the
+answer leaves in doubt whether the request was carried out. Most of the controller's requests may
+simply be repeated: what exists already is reported with an error (a topic that exists) or as
+success (a broker registered under the same incarnation), and a caller that cares reads that error.
 
 Source: KIP-919 (clients of controllers); KIP-631.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from coordinator.controller.image import CLUSTER_METADATA
 from coordinator.errors import CoordinatorError
-from coordinator.leader_client import Address, LeaderFinder, NobodyListensError
-from raft.net.errors import NetError, Reason
+from coordinator.leader_client import Address, LeaderClient, Patience
 from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 
 R = TypeVar("R", bound=Response)
 
-RETRY_S: Final = 0.02  # the first pause; each next one twice as long
-RETRY_MAX_S: Final = 0.5
-
 
 class ControllerClient:
-    """Belongs to the event loop it is used on."""
+    """Sends requests to the active controller. Belongs to the event loop it is used on."""
 
     def __init__(
         self,
@@ -43,14 +38,15 @@ class ControllerClient:
         alone_ms: int | None = None,
         client_id: str = "esker",
     ) -> None:
-        """No connection yet.
+        """Create a client without a connection.
 
-        Args:    timeout_ms: of one call, with all its attempts.
-                 alone_ms: after which a call ends if no controller runs; None: as any other.
+        Args:    timeout_ms: for one call with all its attempts.
+                 alone_ms: for one call while no controller runs; None: as `timeout_ms`.
         """
-        self._timeout_ms = timeout_ms
-        self._alone_ms = timeout_ms if alone_ms is None else min(alone_ms, timeout_ms)
-        self._finder = LeaderFinder(
+        timeout_s = timeout_ms / 1_000
+        alone_s = timeout_s if alone_ms is None else min(alone_ms / 1_000, timeout_s)
+        self._patience = Patience(timeout_s=timeout_s, alone_s=alone_s)
+        self._leader = LeaderClient(
             bootstrap,
             0,
             client_id=client_id,
@@ -59,56 +55,33 @@ class ControllerClient:
         )
 
     async def call(self, request: Request, response: type[R]) -> R:
-        """The active controller's answer; errors inside are the caller's to read.
+        """Return the active controller's response; the caller reads the error codes in it.
 
         Raises:  CoordinatorError, COORDINATOR_NOT_AVAILABLE if no controller answered in time;
-                 NobodyListensError if at last none of them ran.
+                 NobodyListensError if no controller was running at the end.
         """
-        loop = asyncio.get_running_loop()
-        began = heard_at = loop.time()
-        pause_s = RETRY_S
-        while True:
-            try:
-                return await self._attempt(request, response)
-            except (CoordinatorError, NetError) as error:
-                now = loop.time()
-                kind: type[CoordinatorError] = NobodyListensError
-                if not isinstance(error, NobodyListensError):
-                    kind, heard_at = CoordinatorError, now
-                until = min(began + self._timeout_ms / 1_000, heard_at + self._alone_ms / 1_000)
-                if self._finder.closed or now + pause_s >= until:
-                    why = error.message if isinstance(error, CoordinatorError) else str(error)
-                    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-                    raise kind(code, f"no controller answers: {why}") from error
-            await asyncio.sleep(pause_s)
-            pause_s = min(RETRY_MAX_S, 2 * pause_s)
+        label = "no controller answers"
+        return await self._leader.call(request, response, _refusal, self._patience, label=label)
 
-    def leads(self, node_id: int) -> None:
-        """Somebody has learned which node is the controller: what another was asked, ask there."""
-        self._finder.leads(node_id)
+    def note_leader(self, node_id: int) -> None:
+        """Note which node is the controller; calls that wait for another node are repeated."""
+        self._leader.note_leader(node_id)
 
     async def close(self) -> None:
-        """Close the connection; a call under way ends."""
-        self._finder.close()
+        """Close the connection; a call in flight ends."""
+        self._leader.close()
 
-    async def _attempt(self, request: Request, response: type[R]) -> R:
-        rpc = await self._finder.leader()
-        try:
-            answer = await rpc.call(request, response)
-        except NetError as error:
-            if error.reason is Reason.BAD_ANSWER:  # what else may be wrong there
-                rpc.connection.close()
-            self._finder.lost(rpc)
-            raise
-        if ErrorCode.NOT_CONTROLLER in error_codes(answer):
-            self._finder.lost(rpc)
-            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
-            raise CoordinatorError(code, "the node that led is not the controller any more")
-        return answer
+
+def _refusal(answer: Response) -> CoordinatorError | None:
+    """Return the error if the node is no longer the controller; it has decided nothing."""
+    if ErrorCode.NOT_CONTROLLER not in error_codes(answer):
+        return None
+    code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+    return CoordinatorError(code, "the node is no longer the controller")
 
 
 def error_codes(answer: Response) -> set[int]:
-    """The error codes of an answer: its own, and those of the items it lists."""
+    """Return all error codes in a response: its own, and those of the items it lists."""
     return set(_codes(answer))
 
 

@@ -1,4 +1,4 @@
-"""The controller's image as a `coordinator.batch.cluster_view.ClusterView`.
+"""Presents the controller's image as a `coordinator.batch.cluster_view.ClusterView`.
 
 Source: docs/design/controller.md.
 """
@@ -14,17 +14,17 @@ from coordinator.batch.cluster_view import Enforcer, TopicConfig
 from coordinator.controller.decide.configs import CLUSTER_DEFAULT, topic_value
 from coordinator.controller.image import MetadataImage, TopicImage
 
-IN_THE_FUTURE: Final = 2**62  # ms: of ids that nobody was given as far as this image goes
+IN_THE_FUTURE: Final = 2**62  # ms: of ids that this image has not allocated yet
 
 
 class ImageView:
-    """Always as of the newest image that is published here."""
+    """A ClusterView of the newest published image."""
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
-        """See ClusterView. A value that cannot be read keeps everything."""
+        """See ClusterView. A setting with an invalid value counts as unlimited."""
         image = self._image()
         topic: TopicImage | None = image.topics.get(topic_id)
         if topic is None:
@@ -36,7 +36,9 @@ class ImageView:
         )
 
     def broker_epoch(self, broker_id: int) -> int | None:
-        """See ClusterView. -1, which is nobody's: brokers are known, and this is none of them."""
+        """See ClusterView. -1, which is no broker's epoch: brokers are known, and this one is not
+        registered.
+        """
         brokers = self._image().brokers
         broker = brokers.get(broker_id)
         if broker is not None:
@@ -46,21 +48,21 @@ class ImageView:
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
         """See ClusterView."""
         blocks = self._image().producer_ids
-        at = bisect_right(blocks, producer_id, key=lambda block: block.next_producer_id)
-        if at == len(blocks):
+        index = bisect_right(blocks, producer_id, key=lambda block: block.next_producer_id)
+        if index == len(blocks):
             return IN_THE_FUTURE
-        time_ms = blocks[at].block_time_ms
+        time_ms = blocks[index].block_time_ms
         return None if time_ms < 0 else time_ms
 
     def producer_expiration_ms(self) -> int:
-        """`producer.id.expiration.ms`, as set for all brokers."""
+        """The cluster-wide `producer.id.expiration.ms`."""
         value = self._image().config(CLUSTER_DEFAULT, "producer.id.expiration.ms")
         found = _limit(value) if value is not None else None
         return 86_400_000 if found is None else found
 
 
 def _limit(value: str) -> int | None:
-    """A number, or None for -1: without a limit; so is what cannot be read."""
+    """Parse a limit; None for a negative or an invalid number: unlimited."""
     try:
         number = int(value)
     except ValueError:

@@ -1,10 +1,10 @@
-"""The settings that topics and brokers may have: types, defaults, and what they may be.
+"""The settings of topics and brokers: types, defaults and allowed values.
 
 A topic's setting overrides the cluster's default for all topics (a broker setting of the empty
-name), which overrides the built-in one. What Esker does not act on is still accepted if an ordinary
-Kafka client may send it and nothing is lost by ignoring it; what would be lost is refused:
-`cleanup.policy=compact` (nobody compacts, and Connect and Streams rely on it), and
-`diskless.enable=false` (there are no other topics).
+name), which overrides the built-in one. A setting without effect in Esker is still accepted if an
+ordinary Kafka client may send it and ignoring it loses nothing; otherwise it is refused:
+`cleanup.policy=compact` (compaction is not implemented, and Connect and Streams rely on it), and
+`diskless.enable=false` (every topic is diskless).
 
 Source: upstream's TopicConfig; KIP-1163, Public Interfaces.
 """
@@ -19,12 +19,12 @@ from typing import Final, NamedTuple
 from coordinator.controller.errors import RefusedError
 from records.kafka_errors import ErrorCode
 
-MAX_NAME_LENGTH: Final = 249  # of a setting, as of a topic
-MAX_VALUE_BYTES: Final = 32_767  # as long as a string of the wire may be
+MAX_NAME_LENGTH: Final = 249  # of a setting; the same limit as for topic names
+MAX_VALUE_BYTES: Final = 32_767  # the longest string of the wire
 
 
 class ConfigType(IntEnum):
-    """DescribeConfigs' types. Source: KIP-569."""
+    """Types of settings in DescribeConfigs. Source: KIP-569."""
 
     BOOLEAN = 1
     STRING = 2
@@ -35,13 +35,13 @@ class ConfigType(IntEnum):
 
 
 class ConfigDef(NamedTuple):
-    """One setting."""
+    """The definition of one setting."""
 
     type: ConfigType
     default: str
-    check: Callable[[str], str | None]  # what is wrong with a value, or None
+    check: Callable[[str], str | None]  # returns why a value is invalid, or None
     about: str
-    broker_name: str | None = None  # of the cluster-wide default; None: there is none
+    broker_name: str | None = None  # name of the cluster-wide default; None: no such default
 
 
 _WHOLE: Final = re.compile(r" *[+-]?[0-9]{1,20} *")
@@ -104,51 +104,59 @@ _true_or_false = _one_of("true", "false")
 
 TOPIC_CONFIGS: Final[dict[str, ConfigDef]] = {
     "cleanup.policy": ConfigDef(
-        ConfigType.LIST, "delete", _cleanup, "What becomes of old data.", "log.cleanup.policy"
+        ConfigType.LIST, "delete", _cleanup, "How old data is removed.", "log.cleanup.policy"
     ),
     "compression.type": ConfigDef(
-        _TEXT, "producer", _producer, "Who compresses batches.", "compression.type"
+        _TEXT, "producer", _producer, "Where batches are compressed.", "compression.type"
     ),
     "diskless.enable": ConfigDef(_BOOL, "true", _diskless, "Records live in object storage."),
     "esker.retention.enforcer": ConfigDef(
         _TEXT,
         "coordinator",
         _one_of("coordinator", "external", "both"),
-        "Who deletes what retention lets go.",
+        "Which component deletes data past retention.",
         "esker.retention.enforcer",
     ),
     "max.message.bytes": ConfigDef(
-        _INT, "1048588", _number(0, _INT_MAX), "The largest batch.", "message.max.bytes"
+        _INT, "1048588", _number(0, _INT_MAX), "Largest batch in bytes.", "message.max.bytes"
     ),
     "message.timestamp.after.max.ms": ConfigDef(
         _LONG,
         "3600000",
         _number(0, _LONG_MAX),
-        "How far a record's time may lie ahead.",
+        "How far a record's timestamp may lie in the future, in ms.",
         "log.message.timestamp.after.max.ms",
     ),
     "message.timestamp.before.max.ms": ConfigDef(
         _LONG,
         str(_LONG_MAX),
         _number(0, _LONG_MAX),
-        "How far a record's time may lie behind.",
+        "How far a record's timestamp may lie in the past, in ms.",
         "log.message.timestamp.before.max.ms",
     ),
     "message.timestamp.type": ConfigDef(
         _TEXT,
         "CreateTime",
         _one_of("CreateTime", "LogAppendTime"),
-        "Whose time a record carries.",
+        "Which clock sets a record's timestamp.",
         "log.message.timestamp.type",
     ),
     "retention.bytes": ConfigDef(
-        _LONG, "-1", _number(-1, _LONG_MAX), "Bytes kept of a partition.", "log.retention.bytes"
+        _LONG,
+        "-1",
+        _number(-1, _LONG_MAX),
+        "Size to keep per partition, in bytes; -1: unlimited.",
+        "log.retention.bytes",
     ),
     "retention.ms": ConfigDef(
-        _LONG, "604800000", _number(-1, _LONG_MAX), "How long records stay.", "log.retention.ms"
+        _LONG,
+        "604800000",
+        _number(-1, _LONG_MAX),
+        "How long to keep records, in ms; -1: unlimited.",
+        "log.retention.ms",
     ),
-    # Accepted because clients send them; a partition here has no replicas and no files to apply
-    # them to.
+    # Accepted because clients send them; partitions have no replicas and no files to which they
+    # would apply.
     "delete.retention.ms": ConfigDef(_LONG, "86400000", _number(0, _LONG_MAX), "No effect."),
     "file.delete.delay.ms": ConfigDef(_LONG, "60000", _number(0, _LONG_MAX), "No effect."),
     "flush.messages": ConfigDef(_LONG, str(_LONG_MAX), _number(1, _LONG_MAX), "No effect."),
@@ -171,7 +179,7 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDef]] = {
     "segment.ms": ConfigDef(_LONG, "604800000", _number(1, _LONG_MAX), "No effect."),
     "unclean.leader.election.enable": ConfigDef(_BOOL, "false", _true_or_false, "No effect."),
 }
-"""What a topic may have. Source: upstream's TopicConfig."""
+"""The settings of a topic. Source: upstream's TopicConfig."""
 
 BROKER_CONFIGS: Final[dict[str, ConfigDef]] = {
     definition.broker_name: definition
@@ -182,14 +190,14 @@ BROKER_CONFIGS: Final[dict[str, ConfigDef]] = {
         _INT,
         "86400000",
         _number(1, 7 * 24 * 3_600_000),
-        "How long a silent producer is remembered.",
+        "How long the state of an inactive producer is kept, in ms.",
     ),
 }
-"""What may be set for all brokers, or for one, while they run."""
+"""The settings that can be changed while brokers run, for one broker or for all."""
 
 
 def check_config(name: str, value: str | None, known: dict[str, ConfigDef]) -> str:
-    """The value, if the setting may have it. Raises RefusedError (INVALID_CONFIG)."""
+    """Return the value if the setting allows it. Raises RefusedError (INVALID_CONFIG)."""
     definition = known.get(name)
     if definition is None:
         raise RefusedError(ErrorCode.INVALID_CONFIG, f"Unknown setting {name[:MAX_NAME_LENGTH]!r}.")

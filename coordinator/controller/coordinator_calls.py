@@ -1,7 +1,7 @@
 """The controller's calls to batch coordinators, made through their clients.
 
-`handover` has no asyncio: it hands over a callback. Here each call becomes a task on the loop that
-awaits a client (`coordinator.batch.client`), which finds the coordinator's leader and asks again by
+`handover` is free of asyncio: it passes callbacks. Here each call becomes a task on the loop that
+awaits a client (`coordinator.batch.client`), which finds the coordinator's leader and retries by
 itself for a while.
 
 Source: KIP-1164.
@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from coordinator.batch.interface import BatchCoordinator
-from coordinator.controller.reconciliation import Hosted
+from coordinator.controller.reconciliation import HostedPartitions
 from coordinator.errors import CoordinatorError
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import (
@@ -38,10 +38,11 @@ T = TypeVar("T")
 
 
 class ClientCalls:
-    """`coordinator.controller.handover.CoordinatorCalls`; belongs to the running loop."""
+    """Implements `handover.CoordinatorCalls` with clients; belongs to the running loop."""
 
     def __init__(self, client: Callable[[int], BatchCoordinator]) -> None:
-        """
+        """Create no client before its first call.
+
         Args:  client: makes the client of one coordinator; called once for each.
         """
         self._make = client
@@ -66,11 +67,13 @@ class ClientCalls:
         """See CoordinatorCalls."""
         self._run(self._client(coordinator).call(request), done)
 
-    def hosted(self, coordinator: int, done: Callable[[Hosted | CoordinatorError], None]) -> None:
+    def hosted(
+        self, coordinator: int, done: Callable[[HostedPartitions | CoordinatorError], None]
+    ) -> None:
         """See CoordinatorCalls."""
         self._run(self._hosted(coordinator), done)
 
-    async def _hosted(self, coordinator: int) -> Hosted:
+    async def _hosted(self, coordinator: int) -> HostedPartitions:
         request = DescribeDisklessTopicsRequest(
             coordinator_partition=coordinator, include_objects=False, behind_barrier=True
         )
@@ -105,10 +108,12 @@ class ClientCalls:
             topics=(topic(topic_id=topic_id, partitions=named),),
         )
         answer = await self._client(coordinator).call(request)
-        results = [one for told in answer.responses for one in told.partitions]
-        if any(one.error_code == ErrorCode.STALE_CONTROLLER_EPOCH for one in results):
+        results = [
+            result for topic_result in answer.responses for result in topic_result.partitions
+        ]
+        if any(result.error_code == ErrorCode.STALE_CONTROLLER_EPOCH for result in results):
             raise CoordinatorError(ErrorCode.STALE_CONTROLLER_EPOCH, "a newer controller called")
-        return frozenset(one.partition_index for one in results if not one.error_code)
+        return frozenset(result.partition_index for result in results if not result.error_code)
 
     def log_starts(
         self,
@@ -148,7 +153,7 @@ class ClientCalls:
         }
 
     async def close(self) -> None:
-        """Calls under way end unanswered; the clients are closed."""
+        """Cancel the calls in flight and close the clients."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()
@@ -172,16 +177,16 @@ class ClientCalls:
                 raise
             except (
                 Exception
-            ) as error:  # a strange answer; a call without an end would stop the line
+            ) as error:  # an invalid answer; a call without a result would block the outbox
                 log.warning("call=%s error=%s", type(error).__name__, error)
                 answer = CoordinatorError(ErrorCode.REQUEST_TIMED_OUT, str(error))
             done(answer)
 
         task = asyncio.get_running_loop().create_task(run())
         self._tasks.add(task)
-        task.add_done_callback(self._over)
+        task.add_done_callback(self._on_task_done)
 
-    def _over(self, task: asyncio.Task[None]) -> None:
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception() is not None:
             task.get_loop().call_exception_handler(

@@ -1,7 +1,7 @@
-"""What an image says of topics and brokers, as answers of the wire.
+"""Describes topics and brokers from an image.
 
-Any node of the quorum answers from its own image: what it says is committed, and may be a moment
-old; `image_offset` says how old.
+Any node of the quorum answers from its own image: that is committed, and may be a moment old;
+`image_offset` shows how old.
 
 Source: KIP-1114 (what a description of a partition shows of its chunks); docs/design/chunks.md.
 """
@@ -22,7 +22,7 @@ from records.rpc.base import Request, Response
 from records.types import ZERO_UUID
 
 MAX_PARTITIONS: Final = 100_000
-"""Of one answer: a few megabytes. Who has more asks for topics by name."""
+"""Partitions in one response: a few megabytes. Larger clusters are described topic by topic."""
 
 _Topic = rpc.DescribeTopicsResponse.Topic
 _Partition = rpc.DescribeTopicsResponse.Topic.Partition
@@ -32,14 +32,14 @@ _Chunk = rpc.DescribeTopicsResponse.Topic.Partition.Chunk
 def describe_topics(
     request: rpc.DescribeTopicsRequest, image: MetadataImage
 ) -> rpc.DescribeTopicsResponse:
-    """Topics by rising name; those that are not there have an error."""
-    asked = request.topic_names
-    if asked is not None and len(asked) > MAX_PARTITIONS:
+    """Describe topics in the order of their names; a missing topic has an error."""
+    requested = request.topic_names
+    if requested is not None and len(requested) > MAX_PARTITIONS:
         return rpc.DescribeTopicsResponse(
             error_code=ErrorCode.INVALID_REQUEST,
-            error_message=f"{len(asked)} topics at once, {MAX_PARTITIONS} are the limit.",
+            error_message=f"{len(requested)} topics at once, {MAX_PARTITIONS} are the limit.",
         )
-    names = sorted(image.topic_ids if asked is None else set(asked))
+    names = sorted(image.topic_ids if requested is None else set(requested))
     topics = []
     partitions = 0
     for name in names:
@@ -54,11 +54,11 @@ def describe_topics(
                 error_code=ErrorCode.INVALID_REQUEST,
                 error_message=f"More than {MAX_PARTITIONS} partitions: ask for topics by name.",
             )
-        topics.append(_described(topic))
+        topics.append(_describe_topic(topic))
     return rpc.DescribeTopicsResponse(image_offset=image.offset, topics=tuple(topics))
 
 
-def _described(topic: TopicImage) -> _Topic:
+def _describe_topic(topic: TopicImage) -> _Topic:
     return _Topic(
         topic_name=topic.name,
         topic_id=topic.topic_id,
@@ -78,7 +78,7 @@ def _described(topic: TopicImage) -> _Topic:
 
 
 def _chunks(topic: TopicImage, index: int, partition: PartitionRecord) -> tuple[_Chunk, ...]:
-    """Inactive chunks, then the active one, which is in the partition's own record."""
+    """Return the inactive chunks, then the active one, which is in the partition's own record."""
     inactive = topic.chunks.get(index, ())
     if not inactive and active_start(partition) == 0:
         return ()
@@ -107,10 +107,10 @@ def _chunks(topic: TopicImage, index: int, partition: PartitionRecord) -> tuple[
 
 
 def describe_brokers(
-    request: rpc.DescribeBrokersRequest,  # noqa: ARG001 (it says nothing)
+    request: rpc.DescribeBrokersRequest,  # noqa: ARG001 (it has no fields)
     image: MetadataImage,
 ) -> rpc.DescribeBrokersResponse:
-    """Registered brokers by rising id."""
+    """Describe the registered brokers in the order of their ids."""
     broker_type = rpc.DescribeBrokersResponse.Broker
     return rpc.DescribeBrokersResponse(
         image_offset=image.offset,
@@ -132,7 +132,7 @@ def describe_brokers(
 
 
 def handlers(image: Callable[[], MetadataImage]) -> Mapping[int, Served]:
-    """By api key; `image` is this node's newest."""
+    """Return the handlers by api key; `image` returns this node's newest image."""
 
     def serve(kind: type[Request], answer: Callable[..., Response]) -> Serve:
         def handle(

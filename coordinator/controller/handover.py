@@ -1,18 +1,18 @@
-"""How partitions get from the controller's log into their batch coordinators' logs, and out again.
+"""Carries partitions from the controller's log into their batch coordinators' logs, and out again.
 
-Two groups, two logs, and a crash may come between any two steps. What makes it heal is that only
-one log decides: the controller's. A topic exists once its records are committed there; its
-coordinator is told afterwards, as often as it takes, and whoever asked for the topic hears of it
-only then. A new controller knows nothing of what its predecessor had told to whom, so it compares
-everything with everything, and tells again whatever is missing or left over.
+Two groups, two logs, and a crash may come between any two steps. It heals because only one log
+decides: the controller's. A topic exists once its records are committed there; its coordinator is
+informed afterwards, as often as necessary, and the client that created it is answered only then. A
+new controller does not know which calls its predecessor made, so it compares its image with what
+every coordinator has, and repeats whatever is missing or left over.
 
 Two things could do harm, and each is fenced where it arrives. A *former controller* still calling:
 every call carries the controller epoch, and a coordinator refuses a lower one. A *late call* of
 this very controller, overtaken by a deletion: a deleted topic's id stays as a tombstone at its
 coordinator, and an Init of it creates nothing.
 
-Calls to one coordinator are made one after another; a call without an answer is made again, later
-and later. Nothing here waits for anything: results come by callback.
+Calls to one coordinator are made one after another; a call without an answer is repeated with
+growing pauses. Nothing here blocks: results arrive by callback.
 
 Source: docs/design/controller.md#hand-over-between-groups; KIP-1164 (InitDisklessTopics,
 DeleteDisklessTopics).
@@ -29,7 +29,7 @@ from uuid import UUID
 from coordinator.batch.settings import MAX_PARTITIONS
 from coordinator.controller.errors import CONTROLLER_CODES
 from coordinator.controller.image import MetadataImage
-from coordinator.controller.reconciliation import Comparison, Hosted, Wanted
+from coordinator.controller.reconciliation import HostedPartitions, Reconciliation, WantedTopic
 from coordinator.errors import CoordinatorError
 from records.kafka_errors import ErrorCode
 from records.rpc import batch_coordinator as rpc
@@ -37,26 +37,26 @@ from records.types import ZERO_UUID, Epoch, Offset
 
 log = logging.getLogger("coordinator.controller")
 
-TOPICS_OF_CALL: Final = 50
-"""Encoded here and decided there in one piece, each about a millisecond."""
+MAX_CALL_TOPICS: Final = 50
+"""Encoded here and decided there as a whole, each in about a millisecond."""
 
-RESTORED_OF_TOPIC: Final = 100
-"""In one call; the others follow."""
+MAX_CALL_RESTORED: Final = 100
+"""Restored partitions of one topic in one call; the next call names the others."""
 
 FIRST_RETRY_S: Final = 0.05
 LAST_RETRY_S: Final = 2.0
 
-Told: TypeAlias = Callable[[ErrorCode], None]
+OnDone: TypeAlias = Callable[[ErrorCode], None]
 
 REFUSED: Final = frozenset({ErrorCode.INVALID_REQUEST, ErrorCode.STALE_CONTROLLER_EPOCH})
-"""A release's errors after which it was surely not done."""
+"""Errors after which a release was certainly not carried out."""
 
 
 class CoordinatorCalls(Protocol):
-    """The batch coordinators, by their partition of `__diskless-metadata`.
+    """Calls to the batch coordinators, by their partition of `__diskless-metadata`.
 
-    Every call answers once, later or at once, with a result or a CoordinatorError; after an error
-    nobody knows whether it was done.
+    Every call ends once, later or at once, with a result or a CoordinatorError; after an error it
+    is unknown whether the call was carried out.
     """
 
     def init(
@@ -65,7 +65,7 @@ class CoordinatorCalls(Protocol):
         request: rpc.InitDisklessTopicsRequest,
         done: Callable[[rpc.InitDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
-        """Let topics have at least so many partitions; answered once that is committed."""
+        """Create topics with at least the given partitions; ends once that is committed."""
 
     def delete(
         self,
@@ -73,10 +73,12 @@ class CoordinatorCalls(Protocol):
         request: rpc.DeleteDisklessTopicsRequest,
         done: Callable[[rpc.DeleteDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
-        """Delete topics; answered once that is committed."""
+        """Delete topics; ends once that is committed."""
 
-    def hosted(self, coordinator: int, done: Callable[[Hosted | CoordinatorError], None]) -> None:
-        """All topics there are now."""
+    def hosted(
+        self, coordinator: int, done: Callable[[HostedPartitions | CoordinatorError], None]
+    ) -> None:
+        """Return all topics and partitions that the coordinator has now."""
 
     def release(
         self,
@@ -86,10 +88,10 @@ class CoordinatorCalls(Protocol):
         partitions: frozenset[int],
         done: Callable[[frozenset[int] | CoordinatorError], None],
     ) -> None:
-        """Let go of partitions that never had a commit; answers with those that are let go.
+        """Release partitions that never had a commit; returns those that are released.
 
-        Those take no commit any more; only an Init of a higher controller epoch that names them
-        brings them back. Of a topic that is not there, nothing is let go.
+        A released partition takes no commit any more; only an Init of a higher controller epoch
+        that names it restores it. Partitions of an unknown topic are not released.
         """
 
     def log_starts(
@@ -98,11 +100,11 @@ class CoordinatorCalls(Protocol):
         partitions: Iterable[tuple[UUID, int]],
         done: Callable[[Mapping[tuple[UUID, int], Offset] | CoordinatorError], None],
     ) -> None:
-        """The first offset that is left of each partition that is there."""
+        """Return the log start offset of each partition that exists."""
 
 
 class HandOver:
-    """What the controller of one epoch still has to tell; silent when this node leads nothing."""
+    """The controller's pending calls to batch coordinators in one epoch; idle while not leading."""
 
     def __init__(
         self,
@@ -112,91 +114,92 @@ class HandOver:
         is_settled: Callable[[], bool],
         call_later: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        """
-        Args:  image: the newest one that is published.
-               is_settled: nothing is committed that the image lacks.
+        """Start without an epoch.
+
+        Args:  image: returns the newest published one.
+               is_settled: whether the image has everything that is committed.
         """
         self.calls = calls
         self.image = image
         self.is_settled = is_settled
         self.call_later = call_later
         self.epoch: Epoch | None = None
-        self._lines: dict[int, _Line] = {}
+        self._outboxes: dict[int, _CoordinatorOutbox] = {}
         self.failed_calls = 0
-        self.compared = 0
+        self.reconciled = 0
 
-    # --- the controller's followers -------------------------------------------------------------
+    # --- leadership -----------------------------------------------------------------------------
 
     def begin(self, epoch: Epoch) -> None:
-        """We are the controller of `epoch`: compare everything."""
+        """Start as the controller of `epoch`: reconcile every coordinator."""
         self.epoch = epoch
-        self.open_lines()
+        self.open_outboxes()
 
     def end(self, epoch: Epoch) -> None:  # noqa: ARG002 (a follower's)
-        """We no longer are; the next one compares for itself."""
+        """Drop all pending calls: this node is not the controller any more."""
         self.epoch = None
-        lines, self._lines = self._lines, {}
-        for line in lines.values():
-            line.close()
+        outboxes, self._outboxes = self._outboxes, {}
+        for outbox in outboxes.values():
+            outbox.close()
 
-    def open_lines(self) -> None:
-        """One for each coordinator there is; a new coordinator is compared at once."""
+    def open_outboxes(self) -> None:
+        """Open an outbox for each coordinator; a new coordinator is reconciled at once."""
         for coordinator in range(self.image().coordinator_count):
-            self._line(coordinator)
+            self._outbox(coordinator)
 
     def on_image(self, image: MetadataImage) -> None:
-        """There may be one coordinator more."""
-        if self.epoch is not None and image.coordinator_count > len(self._lines):
-            self.open_lines()
+        """Open the outboxes of coordinators that this image adds."""
+        if self.epoch is not None and image.coordinator_count > len(self._outboxes):
+            self.open_outboxes()
 
     @property
     def outstanding(self) -> int:
-        """Topics that some coordinator is still to be told of."""
-        return sum(line.outstanding for line in self._lines.values())
+        """Number of topics that some coordinator still has to be informed of."""
+        return sum(outbox.outstanding for outbox in self._outboxes.values())
 
-    # --- what is to be told ---------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------
 
     def create(
         self,
         topic_id: UUID,
         counts: Mapping[int, int],
         name: str,
-        told: Told,
+        on_done: OnDone,
         restored: frozenset[int] = frozenset(),
     ) -> None:
-        """A topic has partitions, committed: let its coordinators have them.
+        """Have coordinators create the partitions of a topic that is committed.
 
-        Args:  counts: for each coordinator, so many partitions of the topic at least.
-               restored: ones that they may have let go, under an earlier controller.
-               told: hears NONE once all coordinators have committed it, or the first error.
+        Args:  counts: for each coordinator, the least number of the topic's partitions.
+               restored: partitions that they may have released under an earlier controller.
+               on_done: called with NONE once all coordinators committed it, or the first error.
         """
         if self.epoch is None or not counts:
-            told(ErrorCode.NONE if self.epoch is not None else ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            on_done(ErrorCode.NONE if self.epoch is not None else ErrorCode.NOT_LEADER_OR_FOLLOWER)
             return
         open_calls = set(counts)
 
-        def teller(coordinator: int) -> Told:
-            def one(error: ErrorCode) -> None:
+        def make_callback(coordinator: int) -> OnDone:
+            def on_call_done(error: ErrorCode) -> None:
                 if error and open_calls:
                     open_calls.clear()
-                    told(error)
+                    on_done(error)
                 elif coordinator in open_calls:
                     open_calls.discard(coordinator)
                     if not open_calls:
-                        told(ErrorCode.NONE)
+                        on_done(ErrorCode.NONE)
 
-            return one
+            return on_call_done
 
         for coordinator, count in counts.items():
-            self._line(coordinator).create(
-                topic_id, Wanted(name, count, restored), teller(coordinator)
+            self._outbox(coordinator).create(
+                topic_id, WantedTopic(name, count, restored), make_callback(coordinator)
             )
 
     def delete(self, topic_id: UUID, coordinators: Iterable[int]) -> None:
-        """A topic is gone, committed: its coordinators are told some time soon."""
+        """Have coordinators delete a topic whose deletion is committed."""
         if self.epoch is not None:
             for coordinator in coordinators:
-                self._line(coordinator).delete(topic_id)
+                self._outbox(coordinator).delete(topic_id)
 
     def release(
         self,
@@ -205,54 +208,57 @@ class HandOver:
         partitions: frozenset[int],
         done: Callable[[frozenset[int] | CoordinatorError], None],
     ) -> None:
-        """Ask a coordinator to let go of empty partitions, in its line's turn."""
-        assert self.epoch is not None, "no controller asks to release"
-        self._line(coordinator).release(topic_id, partitions, done)
+        """Have a coordinator release empty partitions, in its outbox's turn."""
+        assert self.epoch is not None, "a release without a controller epoch"
+        self._outbox(coordinator).release(topic_id, partitions, done)
 
-    def has_let_go(self, coordinator: int, topic_id: UUID, partition: int) -> bool:
-        """Was it asked to, by us, and may have? Then it cannot have that back in our epoch."""
-        line = self._lines.get(coordinator)
-        return line is not None and (topic_id, partition) in line.let_go
+    def has_released(self, coordinator: int, topic_id: UUID, partition: int) -> bool:
+        """Return whether the coordinator may have released the partition in this epoch.
 
-    def _line(self, coordinator: int) -> _Line:
-        line = self._lines.get(coordinator)
-        if line is None:
-            assert self.epoch is not None, f"coordinator {coordinator} is called by no controller"
-            line = self._lines[coordinator] = _Line(self, coordinator, self.epoch)
-            line.go_on()
-        return line
+        If so, it cannot get that partition back in this epoch.
+        """
+        outbox = self._outboxes.get(coordinator)
+        return outbox is not None and (topic_id, partition) in outbox.released_partitions
+
+    def _outbox(self, coordinator: int) -> _CoordinatorOutbox:
+        outbox = self._outboxes.get(coordinator)
+        if outbox is None:
+            assert self.epoch is not None, f"a call to coordinator {coordinator} without an epoch"
+            outbox = self._outboxes[coordinator] = _CoordinatorOutbox(self, coordinator, self.epoch)
+            outbox.send_next()
+        return outbox
 
 
-class _Line:
-    """What one coordinator is still to be told in one controller epoch: one call at a time."""
+class _CoordinatorOutbox:
+    """The calls that one coordinator still has to get in one controller epoch, one at a time."""
 
     def __init__(self, owner: HandOver, coordinator: int, epoch: Epoch) -> None:
         self._owner = owner
         self._coordinator = coordinator
         self._epoch = epoch
-        self._is_compared = False
-        self._wanted: dict[UUID, Wanted] = {}
-        self.let_go: set[tuple[UUID, int]] = set()  # or may have: nobody has answered
-        self._doomed: dict[UUID, None] = {}  # in order
+        self._is_reconciled = False
+        self._wanted: dict[UUID, WantedTopic] = {}
+        self.released_partitions: set[tuple[UUID, int]] = set()  # or may have: an answer is missing
+        self._to_delete: dict[UUID, None] = {}  # in order
         self._releases: list[tuple[UUID, frozenset[int], Callable[..., None]]] = []
-        self._told: dict[UUID, list[Told]] = {}
+        self._waiting: dict[UUID, list[OnDone]] = {}
         self._busy = False
         self._closed = False
-        self._turn = 0  # whose it is, of the kinds of calls
+        self._turn = 0  # which kind of call is next
         self._retry_s = FIRST_RETRY_S
 
     @property
     def outstanding(self) -> int:
-        return len(self._wanted) + len(self._doomed) + len(self._releases)
+        return len(self._wanted) + len(self._to_delete) + len(self._releases)
 
-    def create(self, topic_id: UUID, wanted: Wanted, told: Told) -> None:
+    def create(self, topic_id: UUID, wanted: WantedTopic, on_done: OnDone) -> None:
         self._want(topic_id, wanted)
-        self._told.setdefault(topic_id, []).append(told)
-        self.go_on()
+        self._waiting.setdefault(topic_id, []).append(on_done)
+        self.send_next()
 
-    def _want(self, topic_id: UUID, wanted: Wanted) -> None:
+    def _want(self, topic_id: UUID, wanted: WantedTopic) -> None:
         before = self._wanted.get(topic_id, wanted)
-        self._wanted[topic_id] = Wanted(
+        self._wanted[topic_id] = WantedTopic(
             wanted.name,
             max(before.partitions, wanted.partitions),
             before.restored | wanted.restored,
@@ -260,37 +266,39 @@ class _Line:
 
     def delete(self, topic_id: UUID) -> None:
         self._wanted.pop(topic_id, None)
-        self._doomed[topic_id] = None
-        self._tell(topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
-        self.go_on()
+        self._to_delete[topic_id] = None
+        self._notify(topic_id, ErrorCode.UNKNOWN_TOPIC_ID)
+        self.send_next()
 
     def release(
         self, topic_id: UUID, partitions: frozenset[int], done: Callable[..., None]
     ) -> None:
         self._releases.append((topic_id, partitions, done))
-        self.go_on()
+        self.send_next()
 
     def close(self) -> None:
-        """Our epoch is over: whoever waits must not think that it failed, nor that it was done."""
+        """End all waiting requests with an unknown outcome: the epoch is over."""
         self._closed = True
-        for topic_id in list(self._told):
-            self._tell(topic_id, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        for topic_id in list(self._waiting):
+            self._notify(topic_id, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         lost = CoordinatorError(
-            ErrorCode.NOT_LEADER_OR_FOLLOWER, "the controller is another one now"
+            ErrorCode.NOT_LEADER_OR_FOLLOWER, "another node is the controller now"
         )
         releases, self._releases = self._releases, []
         for _, _, done in releases:
             done(lost)
 
-    def go_on(self) -> None:
-        """The next call, if none is under way. The kinds take turns: none waits for ever."""
+    def send_next(self) -> None:
+        """Make the next call, if none is in flight. The kinds take turns, so that none waits for
+        ever.
+        """
         if self._busy or self._closed:
             return
         due = (
             (bool(self._wanted), self._init),
             (bool(self._releases), self._release),
-            (not self._is_compared, self._compare),
-            (self._is_compared and bool(self._doomed), self._delete),
+            (not self._is_reconciled, self._reconcile),
+            (self._is_reconciled and bool(self._to_delete), self._delete),
         )
         for step in range(len(due)):
             is_due, call = due[(self._turn + step) % len(due)]
@@ -299,20 +307,20 @@ class _Line:
                 call()
                 return
 
-    def _next_wanted(self) -> dict[UUID, Wanted]:
-        """What one call may name, and no more partitions than it may make."""
-        asked: dict[UUID, Wanted] = {}
+    def _next_wanted(self) -> dict[UUID, WantedTopic]:
+        """Return the topics of the next Init, within the limits of one call."""
+        requested: dict[UUID, WantedTopic] = {}
         partitions = 0
-        for topic_id, wanted in islice(self._wanted.items(), TOPICS_OF_CALL):
+        for topic_id, wanted in islice(self._wanted.items(), MAX_CALL_TOPICS):
             partitions += wanted.partitions
-            if asked and partitions > MAX_PARTITIONS:
+            if requested and partitions > MAX_PARTITIONS:
                 break
-            restored = frozenset(sorted(wanted.restored)[:RESTORED_OF_TOPIC])
-            asked[topic_id] = wanted._replace(restored=restored)
-        return asked
+            restored = frozenset(sorted(wanted.restored)[:MAX_CALL_RESTORED])
+            requested[topic_id] = wanted._replace(restored=restored)
+        return requested
 
     def _init(self) -> None:
-        asked = self._next_wanted()
+        requested = self._next_wanted()
         topic = rpc.InitDisklessTopicsRequest.Topic
         request = rpc.InitDisklessTopicsRequest(
             coordinator_partition=self._coordinator,
@@ -324,101 +332,106 @@ class _Line:
                     num_partitions=wanted.partitions,
                     restored=tuple(sorted(wanted.restored)),
                 )
-                for topic_id, wanted in asked.items()
+                for topic_id, wanted in requested.items()
             ),
         )
 
         def done(answer: rpc.InitDisklessTopicsResponse | CoordinatorError) -> None:
-            if not self._answered(answer):
+            if not self._accept_answer(answer):
                 return
             assert not isinstance(answer, CoordinatorError)
             for result in answer.responses:
-                told, wanted = asked.get(result.topic_id), self._wanted.get(result.topic_id)
-                if told is None or wanted is None or wanted.partitions != told.partitions:
+                sent, wanted = requested.get(result.topic_id), self._wanted.get(result.topic_id)
+                if sent is None or wanted is None or wanted.partitions != sent.partitions:
                     continue
-                rest = frozenset() if result.error_code else wanted.restored - told.restored
+                rest = frozenset() if result.error_code else wanted.restored - sent.restored
                 if rest:
                     self._wanted[result.topic_id] = wanted._replace(restored=rest)
                 else:
                     del self._wanted[result.topic_id]
-                    self._tell(result.topic_id, self._judge(result.topic_id, result.error_code))
-            self.go_on()
+                    self._notify(
+                        result.topic_id, self._client_code(result.topic_id, result.error_code)
+                    )
+            self.send_next()
 
         self._busy = True
         self._owner.calls.init(self._coordinator, request, done)
 
     def _delete(self) -> None:
-        asked = tuple(self._doomed)[:TOPICS_OF_CALL]
+        requested = tuple(self._to_delete)[:MAX_CALL_TOPICS]
         request = rpc.DeleteDisklessTopicsRequest(
             coordinator_partition=self._coordinator,
             controller_epoch=self._epoch,
-            topic_ids=asked,
+            topic_ids=requested,
         )
 
         def done(answer: rpc.DeleteDisklessTopicsResponse | CoordinatorError) -> None:
-            if not self._answered(answer):
+            if not self._accept_answer(answer):
                 return
-            for topic_id in asked:
-                self._doomed.pop(topic_id, None)
-            self.go_on()
+            for topic_id in requested:
+                self._to_delete.pop(topic_id, None)
+            self.send_next()
 
         self._busy = True
         self._owner.calls.delete(self._coordinator, request, done)
 
-    def _compare(self) -> None:
-        """Be heard, then look: or a former controller's call could still come after our look.
+    def _reconcile(self) -> None:
+        """Make the coordinator keep this epoch, then compare what it has with the image.
 
-        To be heard is to let go of nothing: the coordinator keeps our epoch, whatever it is asked.
+        Without the first step a former controller's call could still arrive after the comparison.
+        The call releases nothing: the coordinator keeps the epoch of any call.
         """
 
-        def done(hosted: Hosted | CoordinatorError) -> None:
-            if not self._answered(hosted):
+        def done(hosted: HostedPartitions | CoordinatorError) -> None:
+            if not self._accept_answer(hosted):
                 return
             assert not isinstance(hosted, CoordinatorError)
             if not self._owner.is_settled():
-                self._later()  # a topic that we do not see yet must not be taken for a leftover
+                self._retry_later()  # a topic that the image lacks yet is not a leftover
                 return
-            self._compare_slice(Comparison(self._owner.image(), self._coordinator, hosted))
+            self._reconcile_slice(Reconciliation(self._owner.image(), self._coordinator, hosted))
 
-        def heard(answer: frozenset[int] | CoordinatorError) -> None:
-            if self._answered(answer):
+        def on_epoch_known(answer: frozenset[int] | CoordinatorError) -> None:
+            if self._accept_answer(answer):
                 self._busy = True
                 self._owner.calls.hosted(self._coordinator, done)
 
         self._busy = True
-        self._owner.calls.release(self._coordinator, self._epoch, ZERO_UUID, frozenset({0}), heard)
+        self._owner.calls.release(
+            self._coordinator, self._epoch, ZERO_UUID, frozenset({0}), on_epoch_known
+        )
 
-    def _compare_slice(self, comparison: Comparison) -> None:
-        """A few topics; the line stays busy until all are through."""
+    def _reconcile_slice(self, reconciliation: Reconciliation) -> None:
+        """Compare a few topics; the outbox stays busy until all are compared."""
         if self._closed:
             return
-        if comparison.go_on():
+        if reconciliation.compare_slice():
             self._busy = True
-            self._owner.call_later(0, lambda: self._compare_slice(comparison))
+            self._owner.call_later(0, lambda: self._reconcile_slice(reconciliation))
             return
         self._busy = False
-        self._is_compared = True
-        self._owner.compared += 1
-        for topic_id, wanted in comparison.missing.items():
+        self._is_reconciled = True
+        self._owner.reconciled += 1
+        for topic_id, wanted in reconciliation.missing.items():
             if topic_id in self._owner.image().topics:  # not deleted meanwhile
                 self._want(topic_id, wanted)
-        for topic_id in comparison.left_over:
-            self._doomed[topic_id] = None
+        for topic_id in reconciliation.left_over:
+            self._to_delete[topic_id] = None
         log.info(
             "coordinator=%d epoch=%d action=compare missing=%d left_over=%d",
             self._coordinator,
             self._epoch,
-            len(comparison.missing),
-            len(comparison.left_over),
+            len(reconciliation.missing),
+            len(reconciliation.left_over),
         )
-        self.go_on()
+        self.send_next()
 
     def _release(self) -> None:
-        topic_id, partitions, tell = self._releases[0]
+        topic_id, partitions, on_released = self._releases[0]
 
         def done(answer: frozenset[int] | CoordinatorError) -> None:
             if isinstance(answer, CoordinatorError) and answer.code not in REFUSED:
-                self._answered(answer)  # it may be done, or be done yet: asked until we know
+                self._accept_answer(answer)  # the outcome is unknown: repeated until it is certain
                 return
             self._busy = False
             if self._closed:
@@ -426,49 +439,51 @@ class _Line:
             self._retry_s = FIRST_RETRY_S
             if not isinstance(answer, CoordinatorError):
                 kept = partitions - answer
-                self.let_go.difference_update((topic_id, partition) for partition in kept)
+                self.released_partitions.difference_update(
+                    (topic_id, partition) for partition in kept
+                )
             self._releases.pop(0)
-            tell(answer)
-            self.go_on()
+            on_released(answer)
+            self.send_next()
 
         self._busy = True
-        self.let_go.update((topic_id, partition) for partition in partitions)
+        self.released_partitions.update((topic_id, partition) for partition in partitions)
         self._owner.calls.release(self._coordinator, self._epoch, topic_id, partitions, done)
 
-    def _answered(self, answer: object) -> bool:
-        """Whether a call was answered, and we are still who asked. If not, it is made again."""
+    def _accept_answer(self, answer: object) -> bool:
+        """Return whether the call succeeded in this epoch; a failed call is repeated later."""
         self._busy = False
         if self._closed:
             return False
         if isinstance(answer, CoordinatorError):
             self._owner.failed_calls += 1
             log.info("coordinator=%d error=%s", self._coordinator, answer)
-            self._later()
+            self._retry_later()
             return False
         self._retry_s = FIRST_RETRY_S
         return True
 
-    def _later(self) -> None:
+    def _retry_later(self) -> None:
         self._busy = True
 
         def again() -> None:
             self._busy = False
-            self.go_on()
+            self.send_next()
 
         self._owner.call_later(self._retry_s, again)
         self._retry_s = min(LAST_RETRY_S, 2 * self._retry_s)
 
-    def _judge(self, topic_id: UUID, error: int) -> ErrorCode:
+    def _client_code(self, topic_id: UUID, error: int) -> ErrorCode:
         if error:
             log.error(
                 "coordinator=%d topic=%s action=init error=%d", self._coordinator, topic_id, error
             )
         if error == ErrorCode.STALE_CONTROLLER_EPOCH:
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER  # and we shall soon hear of it
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER  # this node is about to be deposed
         return (
             ErrorCode(error) if error in CONTROLLER_CODES else ErrorCode.COORDINATOR_NOT_AVAILABLE
         )
 
-    def _tell(self, topic_id: UUID, error: ErrorCode) -> None:
-        for told in self._told.pop(topic_id, ()):
-            told(error)
+    def _notify(self, topic_id: UUID, error: ErrorCode) -> None:
+        for on_done in self._waiting.pop(topic_id, ()):
+            on_done(error)

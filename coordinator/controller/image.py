@@ -1,11 +1,11 @@
-"""What the cluster has agreed on, as of one offset: an immutable view that anybody may keep.
+"""The state of the cluster as of one offset: an immutable view that any code may keep.
 
 Most values are the records themselves. A broker *is* its last RegisterBrokerRecord with the changes
-since merged in, a partition its PartitionRecord, with the tagged fields that we do not know; so an
-image turns into a checkpoint by listing what it holds, and back into an image by applying that.
+since merged in, a partition its PartitionRecord, with the tagged fields that Esker does not know;
+so an image turns into a checkpoint by listing its records, and back into an image by applying them.
 
-Whoever holds an image sees it stand still; `coordinator.controller.apply` makes the next one, which
-shares all that did not change.
+An image never changes; `coordinator.controller.apply` makes the next one, which shares everything
+that did not change.
 
 Source: KIP-631 (records), KIP-1114 (chunks), KIP-1164 (mapping); upstream's MetadataImage.
 """
@@ -43,14 +43,14 @@ INTERNAL_TOPICS: Final = frozenset(
 
 
 class Resource(NamedTuple):
-    """What a setting belongs to."""
+    """The topic or broker that a setting belongs to."""
 
     type: int
     name: str
 
 
 class TopicImage(NamedTuple):
-    """A topic, its partitions, their chunks, and which coordinator has which."""
+    """A topic, its partitions, their chunks, and the batch coordinator of each."""
 
     name: str
     topic_id: UUID
@@ -59,19 +59,19 @@ class TopicImage(NamedTuple):
     coordinators: Map[int, int]  # partition -> of `__diskless-metadata`, where not 0 by default
 
     def coordinator(self, partition: int) -> int:
-        """The partition of `__diskless-metadata` that has this partition's batches."""
+        """Return the partition's batch coordinator, as a partition of `__diskless-metadata`."""
         found: int = self.coordinators.get(partition, 0)
         return found
 
     @property
     def is_internal(self) -> bool:
-        """A topic of the quorum, not of a client."""
+        """Whether the topic belongs to the quorum and not to a client."""
         return self.name in INTERNAL_TOPICS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetadataImage:
-    """The cluster as of `offset` (exclusive: everything below is in it)."""
+    """The cluster as of `offset` (exclusive: every record below it is applied)."""
 
     offset: Offset = _START
     epoch: Epoch = _NO_EPOCH  # of the record before the offset
@@ -92,35 +92,35 @@ class MetadataImage:
     record_count: int = 0  # that a checkpoint of it would hold
 
     def topic(self, name: str) -> TopicImage | None:
-        """A topic by its name."""
+        """Return a topic by its name; None if there is none."""
         topic_id = self.topic_ids.get(name)
         return None if topic_id is None else self.topics[topic_id]
 
     def partition(self, topic_id: UUID, partition: int) -> PartitionRecord | None:
-        """A partition by its topic's id."""
+        """Return a partition by its topic's id; None if there is none."""
         topic = self.topics.get(topic_id)
         found: PartitionRecord | None = None if topic is None else topic.partitions.get(partition)
         return found
 
     def config(self, resource: Resource, name: str) -> str | None:
-        """A setting of this very resource; None: it has none."""
+        """Return the resource's own value of a setting; None if it has none."""
         settings = self.configs.get(resource)
         value: str | None = None if settings is None else settings.get(name)
         return value
 
     def iter_topics(self) -> Iterator[TopicImage]:
-        """Topics in an order that is the same everywhere: by id."""
+        """Yield the topics by id, an order that is the same on every replica."""
         for topic_id in sorted(self.topics, key=_as_int):
             yield self.topics[topic_id]
 
     @property
     def next_producer_id(self) -> int:
-        """The first producer id that nobody was given."""
+        """The first producer id that is not allocated."""
         return self.producer_ids[-1].next_producer_id if self.producer_ids else 0
 
     @property
     def coordinator_count(self) -> int:
-        """Partitions of `__diskless-metadata`: batch coordinators."""
+        """Number of batch coordinators: the partitions of `__diskless-metadata`."""
         topic = self.topic(DISKLESS_METADATA)
         return 0 if topic is None else len(topic.partitions)
 
@@ -130,5 +130,5 @@ def _as_int(topic_id: UUID) -> int:
 
 
 def active_start(partition: PartitionRecord) -> int:
-    """Where the active chunk begins (inclusive): without chunks, at the partition's own start."""
+    """Return where the active chunk begins (inclusive); without chunks, the partition's start."""
     return max(0, partition.start_offset)

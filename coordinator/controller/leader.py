@@ -1,16 +1,16 @@
-"""What the active controller does: it decides, keeps the log alive, and fences the silent.
+"""The active controller: decides requests, keeps the log alive, fences silent brokers.
 
-`Controller` stands on every node and sleeps until its node leads. Then it decides each request on
+`Controller` runs on every node and is idle until its node leads. Then it decides each request on
 the *pending* image, which holds what was proposed and not committed yet, and answers when the
 outcome can no longer be lost (`coordinator.proposer` has that rule). Images are immutable, so a
 pending image is one more image.
 
 The first decision of a leadership comes before all others: a transaction that the former leader
 left open is aborted, and an empty log begins with the bootstrap records, in a transaction of their
-own. A large decision becomes a transaction too, cut into batches of 250 records, so that a
+own. A large decision becomes a transaction too, split into batches of 250 records, so that a
 replica applies it in slices and shows it at once.
 
-No clock, socket or thread in here: time, calls later and ids come from outside.
+No clock, socket or thread in here: time, delayed calls and ids come from outside.
 
 Source: docs/design/state-machines.md#a-refusal-waits-for-the-read-barrier; KIP-631; KIP-835
 (NoOpRecord); KIP-868 (transactions).
@@ -45,10 +45,10 @@ from records.types import Epoch, Offset, OffsetAndEpoch
 log = logging.getLogger("coordinator.controller")
 
 BATCH_RECORDS: Final = 250
-"""A larger decision is cut: what a replica applies in one step, about 2 ms."""
+"""A larger decision is split: a replica applies one batch in one step, in about 2 ms."""
 
 TURN_BYTES: Final = 2 * 1024
-"""Of records decided in one turn of the loop: one part of a request, fifty partitions, 0.6 ms."""
+"""Records decided in one turn of the loop: one slice of a request, fifty partitions, 0.6 ms."""
 
 _BEGIN: Final = 23  # BeginTransactionRecord's type: the second byte of its frame
 
@@ -57,11 +57,11 @@ Decide = Callable[[Context], Decision]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerConfig:
-    """What a controller is set to. Times in ms."""
+    """The controller's settings. Times in ms."""
 
     cluster_id: str
     session_timeout_ms: int = 9_000  # broker.session.timeout.ms
-    tick_interval_ms: int = 500  # sessions and idleness are looked at so often
+    tick_interval_ms: int = 500  # between two checks of sessions and idleness
     max_idle_interval_ms: int = 500  # metadata.max.idle.interval.ms; 0: no NoOpRecord
     bootstrap: tuple[MetadataRecord, ...] = ()  # of an empty log
     limits: Limits = field(default_factory=Limits)
@@ -69,7 +69,7 @@ class ControllerConfig:
 
 
 class PendingImage:
-    """The image that decisions are made on: `coordinator.proposer.Pending`."""
+    """The image that decisions are based on; see `coordinator.proposer.Pending`."""
 
     def __init__(self, machine: ControllerMachine) -> None:
         self._machine = machine
@@ -78,41 +78,41 @@ class PendingImage:
         self.next_offset = Offset(0)
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
-        """A record was proposed."""
+        """Apply a record that was proposed."""
         if self._edit is None:
             self._edit = ImageEdit(self._image)
         self._edit.apply(record)
         self.next_offset = Offset(offset + 1)
 
     def broker(self, broker_id: int) -> RegisterBrokerRecord | None:
-        """What was proposed of one broker, without making an image for it."""
+        """Return a broker with all proposed changes, without publishing an image."""
         if self._edit is not None:
             return self._edit.broker(broker_id)
         found: RegisterBrokerRecord | None = self._image.brokers.get(broker_id)
         return found
 
     def drop(self) -> None:
-        """Show what is applied."""
+        """Discard what was proposed and return to the applied image."""
         self._image, self._edit = self._machine.image, None
         self.next_offset = self._machine.applied.offset
 
     @property
     def image(self) -> MetadataImage:
-        """As of `next_offset`."""
+        """The image as of `next_offset`, with all proposed records."""
         if self._edit is not None:
             self._image = self._edit.publish(self.next_offset, self._image.epoch)
         return self._image
 
     def settle(self) -> None:
-        """If all that was proposed is applied, forget our own copy of it."""
+        """Return to the applied image if it has every proposed record."""
         if self._machine.applied.offset == self.next_offset and not self._machine.in_transaction:
             self.drop()
 
 
 def make_draft(values: Sequence[Sequence[bytes]], now_ms: int) -> Draft:
-    """A turn's decisions as batches. Small ones share one; a transaction is cut where it is long.
+    """Encode a turn's decisions as batches: small ones share a batch, a long transaction is split.
 
-    A decision that is no transaction stays whole: it counts on being in one batch.
+    A decision that is not a transaction is not split: it relies on being in one batch.
     """
     batches: list[list[bytes]] = [[]]
     for decided in values:
@@ -132,7 +132,7 @@ def make_draft(values: Sequence[Sequence[bytes]], now_ms: int) -> Draft:
 
 
 def as_transaction(decision: Decision, name: str) -> Decision:
-    """A decision that is too large for one step, so that it still takes effect at once."""
+    """Wrap a decision that exceeds one batch in a transaction, so that it takes effect at once."""
     if decision.one_batch or len(decision.records) <= BATCH_RECORDS:
         return decision
     records = (
@@ -144,7 +144,9 @@ def as_transaction(decision: Decision, name: str) -> Decision:
 
 
 class Controller:
-    """See the module. A `Watcher` of the cluster log, registered behind the machine's host."""
+    """Decides while its node leads; a `Watcher` of the cluster log, registered after the machine's
+    host.
+    """
 
     def __init__(
         self,
@@ -157,8 +159,9 @@ class Controller:
         monotonic_ms: Callable[[], int],
         new_id: Callable[[], UUID],
     ) -> None:
-        """
-        Args:  wall_ms: goes into records and nowhere else; monotonic_ms: sessions.
+        """Watch the cluster log; decide nothing before `lead`.
+
+        Args:  wall_ms: for times in records only; monotonic_ms: for sessions.
         """
         self.log = controlled
         self.machine = machine
@@ -177,55 +180,55 @@ class Controller:
             draft=make_draft,
             turn_bytes=TURN_BYTES,
         )
-        self._idle: tuple[Offset, int] = (Offset(-1), 0)  # where the log ended, and since when
-        self._followers: list[tuple[Callable[[Epoch], None], Callable[[Epoch], None]]] = []
+        self._idle: tuple[Offset, int] = (Offset(-1), 0)  # the log's end offset, and since when
+        self._subscribers: list[tuple[Callable[[Epoch], None], Callable[[Epoch], None]]] = []
         self._leading: Epoch | None = None
         self._active: Epoch | None = None
         machine.listen(self._on_image)
 
     @property
     def active_epoch(self) -> Epoch | None:
-        """The controller epoch, once this node may decide and began to; None otherwise."""
+        """The controller epoch once this node has begun to decide; None otherwise."""
         return self._active
 
     @property
     def proposer(self) -> Proposer:
-        """For its counters."""
+        """The proposer, for its counters."""
         return self._proposer
 
     @property
     def metadata_lag(self) -> int:
-        """Committed records that are not applied here yet. Source: KIP-631, MetadataLag."""
+        """Number of committed records not applied here yet. Source: KIP-631, MetadataLag."""
         return max(0, (self.log.high_watermark or 0) - self.machine.applied.offset)
 
-    def follow(self, active: Callable[[Epoch], None], over: Callable[[Epoch], None]) -> None:
-        """Be told when this node's controller begins to act, and when it no longer does."""
-        self._followers.append((active, over))
+    def subscribe(self, active: Callable[[Epoch], None], over: Callable[[Epoch], None]) -> None:
+        """Register callbacks for when this node's controller becomes active or inactive."""
+        self._subscribers.append((active, over))
 
     # --- a Watcher ----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """What was decided may be answered."""
+        """Send the responses that waited for these records."""
         self._proposer.committed(high_watermark)
 
     def lead(self, epoch: Epoch) -> None:
-        """Everything is committed that was before us; decide, once it is applied too."""
+        """Start to decide: everything before this epoch is committed, perhaps not yet applied."""
         self._leading = epoch
         self.sessions.begin(self._monotonic_ms())
         self._idle = (Offset(-1), self._monotonic_ms())
         self._proposer.lead(epoch)
-        self.submit(self._begin, lambda outcome: self._begun(epoch, outcome))
+        self.submit(self._begin, lambda outcome: self._on_begun(epoch, outcome))
 
     def step_down(self, epoch: Epoch) -> None:
-        """Decide nothing more; whoever waits is told that nobody knows."""
+        """Stop deciding; waiting requests end with an unknown outcome."""
         was, self._active, self._leading = self._active, None, None
         self._proposer.step_down(epoch)
         if was is not None:
-            for _, over in self._followers:
+            for _, over in self._subscribers:
                 over(was)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """The machine's host loads it; a leader installs none."""
+        """Do nothing: the machine's host loads snapshots, and a leader installs none."""
 
     def _on_image(self, image: MetadataImage) -> None:  # noqa: ARG002 (a listener's)
         self._pending.settle()
@@ -236,10 +239,10 @@ class Controller:
     def submit(
         self, decide: Decide, done: Done, *, name: str = "decision", urgent: bool = False
     ) -> None:
-        """Decide in turn; `done` hears the answer once it is committed, or a CoordinatorError.
+        """Make a decision in its turn; `done` gets the committed response or a CoordinatorError.
 
-        Nothing is so urgent that it goes before a leadership's first decision: what is written
-        before that may be inside a transaction that it aborts.
+        Even an urgent decision waits for a leadership's first one: what is written before that may
+        be inside a transaction which the first decision aborts.
         """
 
         def run(pending: PendingImage, now_ms: int) -> Decision:
@@ -260,13 +263,14 @@ class Controller:
             features=self.config.features,
         )
 
-    def settled(self, broker_id: int) -> Context | None:
-        """To answer about one broker at once, from what is committed; None: it has to wait.
+    def settled_context(self, broker_id: int) -> Context | None:
+        """Return a context to answer about one broker at once from committed state, or None to
+        wait.
 
         Every other answer waits until all that was proposed before it is committed, as it may rest
-        on that. This one rests on one broker's record; while the pending image has the very same,
-        nothing that waits concerns it, and a broker's heartbeat need not wait for other people's
-        topics.
+        on that. This one rests on one broker's record; while the pending image has the same one,
+        nothing that is pending concerns it, and a heartbeat need not wait for the commit of other
+        requests.
         """
         applied = self.machine.image
         known = applied.brokers.get(broker_id)
@@ -275,7 +279,9 @@ class Controller:
         return self._context(applied, applied.offset, now_ms=0)
 
     def _begin(self, context: Context) -> Decision:
-        """The first decision of a leadership: end what was left open, begin what is empty."""
+        """Make the first decision of a leadership: abort an open transaction, write the bootstrap
+        records.
+        """
         records: list[MetadataRecord] = []
         if self.machine.in_transaction:
             records.append(AbortTransactionRecord(reason="its leader is gone"))
@@ -287,18 +293,18 @@ class Controller:
             ]
         return Decision(records, None, one_batch=True)
 
-    def _begun(self, epoch: Epoch, outcome: Any) -> None:
+    def _on_begun(self, epoch: Epoch, outcome: Any) -> None:
         if isinstance(outcome, Exception) or self._leading != epoch:
             return
         self._active = epoch
         log.info("controller epoch=%d offset=%d", epoch, self.machine.applied.offset)
-        for active, _ in self._followers:
+        for active, _ in self._subscribers:
             active(epoch)
 
     # --- time ---------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Call it every tick interval, leading or not."""
+        """Fence silent brokers, keep the log alive; call it every tick interval, leading or not."""
         if self._active is None:
             return
         now_ms = self._monotonic_ms()
@@ -308,16 +314,16 @@ class Controller:
             and not self.sessions.is_alive(broker_id, broker.broker_epoch, fenced=False)
             for broker_id, broker in self.machine.image.brokers.items()
         ):
-            self.submit(fence_silent, self._fenced, name="fence brokers")
+            self.submit(fence_silent, self._on_fenced, name="fence brokers")
         self._keep_alive(now_ms)
 
-    def _fenced(self, outcome: Any) -> None:
+    def _on_fenced(self, outcome: Any) -> None:
         if not isinstance(outcome, Exception) and outcome:
             self.fenced_brokers += len(outcome)
             log.warning("action=fence brokers=%s reason=session", ",".join(map(str, outcome)))
 
     def _keep_alive(self, now_ms: int) -> None:
-        """An idle log gets a record now and then: whoever follows it sees that it lives."""
+        """Append a NoOpRecord to an idle log, so that its readers see that it is alive."""
         end_offset, since_ms = self._idle
         if self.log.end_offset != end_offset:
             self._idle = (self.log.end_offset, now_ms)

@@ -1,8 +1,8 @@
-"""The controller's state machine: the cluster log's records, as one immutable image after another.
+"""The controller's state machine: applies the cluster log, publishes immutable images.
 
-A transaction is applied as its records come, to an edit that nobody sees; its end publishes that
-edit, an abort drops it. So a change of a hundred thousand records appears at once everywhere, and
-yet is applied in slices.
+The records of a transaction are applied as they arrive, to an edit that is not published; its end
+publishes that edit, an abort drops it. So a change of a hundred thousand records appears at once
+everywhere, and yet is applied in slices.
 
 Source: KIP-868 (transactions); upstream's MetadataBatchLoader; `coordinator.image_machine`.
 """
@@ -29,24 +29,28 @@ log: Final = logging.getLogger("coordinator.controller")
 
 
 class ControllerMachine(ImageMachine[MetadataImage, ImageEdit]):
-    """The cluster, as of what is applied; while a transaction is open, as of before it."""
+    """The cluster as of the last applied record, or as of before the transaction that is open."""
 
     def __init__(self) -> None:
-        self._outside: MetadataImage | None = None  # what is true while a transaction is open
+        self._before_transaction: MetadataImage | None = (
+            None  # published while a transaction is open
+        )
         self._transaction_name: str | None = None
         super().__init__()
 
     @property
     def checkpointable(self) -> bool:
-        """Not inside a transaction, and not once a record was met that we do not know."""
-        return self._outside is None and not self.unknown_records
+        """Whether a checkpoint may be taken: no transaction is open, and no unknown record was
+        read.
+        """
+        return self._before_transaction is None and not self.unknown_records
 
     @property
     def in_transaction(self) -> bool:
-        """A transaction is open: a new leader has to abort it."""
-        return self._outside is not None
+        """Whether a transaction is open, which a new leader has to abort."""
+        return self._before_transaction is not None
 
-    # --- what is of this kind of image --------------------------------------------------------
+    # --- ImageMachine -------------------------------------------------------------------------
 
     def _empty(self) -> MetadataImage:
         return MetadataImage()
@@ -62,29 +66,29 @@ class ControllerMachine(ImageMachine[MetadataImage, ImageEdit]):
 
     def _apply_record(self, record: MetadataRecord, offset: Offset, epoch: Epoch) -> None:
         match record:
-            case BeginTransactionRecord() if self._outside is None:
-                self._outside = self._next_image(OffsetAndEpoch(offset, epoch))
+            case BeginTransactionRecord() if self._before_transaction is None:
+                self._before_transaction = self._next_image(OffsetAndEpoch(offset, epoch))
                 self._transaction_name = record.name
-            case EndTransactionRecord() if self._outside is not None:
-                self._outside = None  # the edit goes on, and what it holds counts
-            case AbortTransactionRecord() if self._outside is not None:
+            case EndTransactionRecord() if self._before_transaction is not None:
+                self._before_transaction = None  # the edit with its records is published next
+            case AbortTransactionRecord() if self._before_transaction is not None:
                 log.info("action=abort transaction=%s", self._transaction_name)
-                self._edit, self._outside = ImageEdit(self._outside), None
+                self._edit, self._before_transaction = ImageEdit(self._before_transaction), None
             case _:
                 self._edit.apply(record)
 
     def _show_applied(self) -> None:
-        if self._outside is None:
+        if self._before_transaction is None:
             self._show(self._next_image(self._applied))
-        elif self._outside is not self.image:
-            self._show(self._outside)
+        elif self._before_transaction is not self.image:
+            self._show(self._before_transaction)
 
     def _between_slices(self, edit: ImageEdit) -> None:
         edit.close_topics()
 
     def _start_from(self, edit: ImageEdit) -> None:
         super()._start_from(edit)
-        self._outside = None
+        self._before_transaction = None
 
     def __repr__(self) -> str:
         return f"controller at {self._applied}, transaction={self.in_transaction}"

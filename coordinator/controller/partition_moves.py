@@ -1,21 +1,21 @@
-"""Empty partitions go to another batch coordinator, in an order that loses nothing.
+"""Moves empty partitions to another batch coordinator, in an order that loses nothing.
 
-    1. the old coordinator lets go, if the partition never had a commit: one record in its own log,
-       so no commit can slip in between
+    1. the old coordinator releases the partition, if it never had a commit: one record in its own
+       log, so no commit can slip in between
     2. the mapping is committed
-    3. the new coordinator has the partition; then whoever asked is answered
+    3. the new coordinator has the partition; then the client is answered
 
-A coordinator without a leader may stay so. Whoever asked hears REQUEST_TIMED_OUT then, and the move
-goes on.
+A coordinator may be without a leader for long. Then the client is answered REQUEST_TIMED_OUT, and
+the move continues.
 
-A crash after 1 leaves a partition that nobody has, mapped to where it was. The next controller
-finds it missing there and has it made again: its calls carry a higher epoch, and only such a call
-that names it brings back what was let go. A crash after 2 is like any topic that a coordinator was
-not told of.
+A crash after 1 leaves a partition that no coordinator has, mapped to the old one. The next
+controller finds it missing there and has it created again: its calls carry a higher epoch, and only
+such a call that names it restores what was released. A crash after 2 is like any topic that a
+coordinator was not informed of.
 
-So a coordinator that has let go under one controller cannot have it back under the same one: a
-late, repeated call could not be told from a new one. Such a move is refused before anything is
-done.
+So a coordinator that has released a partition under one controller cannot have it back under the
+same one: a late, repeated call could not be told from a new one. Such a move is refused before
+anything is done.
 
 Source: docs/design/controller.md; KIP-1164, AssignPartitionToBatchCoordinator.
 """
@@ -38,8 +38,8 @@ from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorReque
 Send = Callable[[Response], None]
 
 
-class Moving:
-    """One AssignPartitionToBatchCoordinator on its way through two coordinators."""
+class PartitionMoves:
+    """Carries out one AssignPartitionToBatchCoordinator request."""
 
     def __init__(
         self,
@@ -61,12 +61,12 @@ class Moving:
         self._is_written = False
         self._is_answered = False
 
-    def late(self) -> None:
-        """Who asked has waited long enough. What was begun goes on, and is not told of any more."""
-        text = "Its coordinator has not answered; it moves when that lets it go."
+    def on_timeout(self) -> None:
+        """Answer the client that the moves in progress are not complete; they continue."""
+        text = "Its coordinator has not answered; it moves when that releases it."
         if self._is_written:
             text = (
-                "It is assigned, and its new coordinator is being told; ask before writing to it."
+                "It is assigned, but its new coordinator has not confirmed it; wait before writing."
             )
         waiting = [move for move in self._moves if move[:2] not in self._verdicts]
         if not self._is_answered:
@@ -74,10 +74,10 @@ class Moving:
             self._answer()
 
     def release(self) -> None:
-        """The old coordinators let go of what never had data."""
-        back = [m for m in self._moves if self._handover.has_let_go(m.target, *m[:2])]
+        """Have the old coordinators release the partitions that never had data."""
+        back = [m for m in self._moves if self._handover.has_released(m.target, *m[:2])]
         if back:
-            text = "That coordinator let go of it under this controller, and cannot have it back."
+            text = "That coordinator released it under this controller, and cannot have it back."
             self._refuse(back, ErrorCode.INVALID_REQUEST, text)
             refused = frozenset(back)
             self._moves = [move for move in self._moves if move not in refused]
@@ -106,7 +106,7 @@ class Moving:
             else:
                 free = [move for move in moves if move.partition in answer]
                 kept = [move for move in moves if move.partition not in answer]
-                self._refuse(kept, ErrorCode.INVALID_REQUEST, "It has data, or is not there yet.")
+                self._refuse(kept, ErrorCode.INVALID_REQUEST, "It has data, or does not exist yet.")
                 self._released += free
             self._open -= 1
             if not self._open:
@@ -125,16 +125,16 @@ class Moving:
                 self._refuse(self._released, code, "The controller changed.")
                 self._answer()
             else:
-                self._tell(outcome)
+                self._init_targets(outcome)
 
         self._controller.submit(
             lambda context: assign(self._released, context), done, name="assign coordinators"
         )
 
-    def _tell(self, written: Sequence[Move]) -> None:
+    def _init_targets(self, written: Sequence[Move]) -> None:
         stayed = frozenset(written)
         gone = [move for move in self._released if move not in stayed]
-        self._refuse(gone, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "It is gone by now.")
+        self._refuse(gone, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, "It was deleted meanwhile.")
         image = self._controller.machine.image
         self._is_written = True
         self._open = len(written)
@@ -143,18 +143,18 @@ class Moving:
             name = "" if topic is None else topic.name
             counts = {move.target: move.partition + 1}
             restored = frozenset({move.partition})
-            self._handover.create(move.topic_id, counts, name, self._on_told(move), restored)
+            self._handover.create(move.topic_id, counts, name, self._on_initialised(move), restored)
         if not written:
             self._answer()
 
-    def _on_told(self, move: Move) -> Callable[[ErrorCode], None]:
-        def told(error: ErrorCode) -> None:
+    def _on_initialised(self, move: Move) -> Callable[[ErrorCode], None]:
+        def on_done(error: ErrorCode) -> None:
             self._verdicts[move[:2]] = (error, None)
             self._open -= 1
             if not self._open:
                 self._answer()
 
-        return told
+        return on_done
 
     def _refuse(self, moves: Iterable[Move], code: ErrorCode, message: str) -> None:
         for move in moves:

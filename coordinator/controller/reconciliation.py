@@ -1,11 +1,11 @@
-"""What a new controller finds when it goes through all topics: missing here, left over there.
+"""Compares a new controller's image with what a batch coordinator has.
 
-It knows nothing of what its predecessor told to whom, so it compares its whole image with all that
-a coordinator has. That is some 60 ms for ten thousand topics, and brokers' heartbeats come
-meanwhile: so it looks at a few hundred at a time.
+A new controller does not know which calls its predecessor made, so it compares its whole image with
+everything a coordinator has. That takes some 60 ms for ten thousand topics, and brokers' heartbeats
+arrive meanwhile: so it compares a few hundred topics at a time.
 
-The surprise is what does not matter: topics that come or go between two slices. The image that is
-compared stands still, and whoever creates or deletes a topic tells the coordinators of it anyway.
+Topics that are created or deleted between two slices do not matter: the compared image is
+immutable, and every creation or deletion informs the coordinators anyway.
 
 Source: docs/design/controller.md#hand-over-between-groups.
 """
@@ -20,57 +20,59 @@ from uuid import UUID
 from coordinator.controller.image import MetadataImage, TopicImage
 
 SLICE_TOPICS: Final = 250
-"""One and a half ms, if they have ten partitions each."""
+"""Topics of one slice: one and a half ms, with ten partitions each."""
 
-STRANGERS_OF_SLICE: Final = 4_000
-"""Of which it is only asked whether they are known."""
+SLICE_HOSTED_TOPICS: Final = 4_000
+"""Topics of one slice that are only looked up in the image."""
 
-Hosted: TypeAlias = Mapping[UUID, frozenset[int]]
-"""What a coordinator has: topic id -> partitions. Tombstones are not there."""
+HostedPartitions: TypeAlias = Mapping[UUID, frozenset[int]]
+"""The partitions of a coordinator by topic id, without tombstones."""
 
 
-class Wanted(NamedTuple):
-    """What a coordinator is to have of a topic."""
+class WantedTopic(NamedTuple):
+    """The partitions of a topic that a coordinator is to have."""
 
     name: str
-    partitions: int  # so many, from 0 on
-    restored: frozenset[int]  # let go under an earlier controller, and wanted again
+    partitions: int  # their number, from 0 on
+    restored: frozenset[int]  # released under an earlier controller, to be created again
 
 
-class Comparison:
-    """One coordinator's, in slices: `go_on` until it says that there is no more."""
+class Reconciliation:
+    """The comparison of one coordinator: call `compare_slice` until it returns False."""
 
-    def __init__(self, image: MetadataImage, coordinator: int, hosted: Hosted) -> None:
-        self.missing: dict[UUID, Wanted] = {}
+    def __init__(self, image: MetadataImage, coordinator: int, hosted: HostedPartitions) -> None:
+        self.missing: dict[UUID, WantedTopic] = {}
         self.left_over: list[UUID] = []
         self._image = image
         self._coordinator = coordinator
         self._hosted = hosted
         self._topics: Iterator[TopicImage] = image.iter_topics()
-        self._strangers = iter(hosted)
+        self._hosted_ids = iter(hosted)
 
-    def go_on(self) -> bool:
-        """Look at a few more; is there perhaps something left to look at?"""
+    def compare_slice(self) -> bool:
+        """Compare a few more topics; return whether there may be more."""
         looked = 0
         for topic in islice(self._topics, SLICE_TOPICS):
             looked += 1
-            wanted = lacking(topic, self._coordinator, self._hosted)
+            wanted = missing_partitions(topic, self._coordinator, self._hosted)
             if wanted is not None:
                 self.missing[topic.topic_id] = wanted
         if looked == SLICE_TOPICS:
             return True
         looked = 0
-        for topic_id in islice(self._strangers, STRANGERS_OF_SLICE):
+        for topic_id in islice(self._hosted_ids, SLICE_HOSTED_TOPICS):
             looked += 1
             if topic_id not in self._image.topics:
                 self.left_over.append(topic_id)
-        return looked == STRANGERS_OF_SLICE
+        return looked == SLICE_HOSTED_TOPICS
 
 
-def lacking(topic: TopicImage, coordinator: int, hosted: Hosted) -> Wanted | None:
-    """What a coordinator lacks of a topic. None: nothing.
+def missing_partitions(
+    topic: TopicImage, coordinator: int, hosted: HostedPartitions
+) -> WantedTopic | None:
+    """Return the partitions of a topic that a coordinator lacks; None if it has them all.
 
-    What it lacks of a topic that it knows, it may have let go: that is named one by one.
+    If it knows the topic, it may have released the missing partitions: those are named one by one.
     """
     if topic.is_internal:
         return None
@@ -82,14 +84,14 @@ def lacking(topic: TopicImage, coordinator: int, hosted: Hosted) -> Wanted | Non
     if not rest:
         return None
     restored = frozenset(rest if topic.topic_id in hosted else ())
-    return Wanted(topic.name, max(own) + 1, restored)
+    return WantedTopic(topic.name, max(own) + 1, restored)
 
 
 def hosted_counts(topic: TopicImage) -> dict[int, int]:
-    """For each coordinator that has any of a topic's partitions: so many from 0 on.
+    """Return for each coordinator of a topic the number of its partitions to create, from 0 on.
 
-    An Init names a number, not a list, so a coordinator of partitions 0 and 5 is told of six. The
-    mapping says which of them are its own.
+    An Init names a number, not a list, so a coordinator of partitions 0 and 5 creates six. The
+    mapping defines which of them are its own.
     """
     counts: dict[int, int] = {}
     for index in topic.partitions:

@@ -1,7 +1,7 @@
-"""The answer to a whole request that was not decided: an error for each thing it names.
+"""Builds the response to a request that is refused as a whole: an error for each item it names.
 
 A client reads errors where its api has them: at the top, or beside each topic, setting or chunk. So
-"this is not the controller" has as many forms as there are apis.
+NOT_CONTROLLER has as many forms as there are apis.
 
 Source: the message schemas; upstream's `AbstractRequest.getErrorResponse`.
 """
@@ -22,7 +22,7 @@ _Form = Callable[[Any, int, str], Response]
 
 
 def refuse(request: Request, code: int, message: str) -> Response:
-    """An answer that says this of everything in the request."""
+    """Build the response that has this error for everything in the request."""
     key = request.schema().key
     assert key in _FORMS, f"no refusal of api key {key}"
     return _FORMS[key](request, code, message)
@@ -96,12 +96,12 @@ def _create_chunks(request: Any, code: int, message: str) -> Response:
     return CreateChunksResponse(
         results=tuple(
             result(
-                topic_name=asked.topic_name,
-                partition_id=asked.partition_id,
+                topic_name=item.topic_name,
+                partition_id=item.partition_id,
                 error_code=code,
                 error_message=message,
             )
-            for asked in request.topic_partitions
+            for item in request.topic_partitions
         )
     )
 
@@ -111,13 +111,13 @@ def _alter_chunks(request: Any, code: int, message: str) -> Response:
     return AlterChunkAssignmentsResponse(
         results=tuple(
             result(
-                topic_name=asked.topic_name,
-                partition_id=asked.partition_id,
-                start_offset=asked.start_offset,
+                topic_name=item.topic_name,
+                partition_id=item.partition_id,
+                start_offset=item.start_offset,
                 error_code=code,
                 error_message=message,
             )
-            for asked in request.chunks
+            for item in request.chunks
         )
     )
 
@@ -130,11 +130,11 @@ def _assign(request: Any, code: int, message: str) -> Response:
                 topic_id=topic.topic_id,
                 partitions=tuple(
                     response.Topic.Partition(
-                        partition_index=asked.partition_index,
+                        partition_index=item.partition_index,
                         error_code=code,
                         error_message=message,
                     )
-                    for asked in topic.partitions
+                    for item in topic.partitions
                 ),
             )
             for topic in request.topics

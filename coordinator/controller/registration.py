@@ -3,14 +3,14 @@
 A broker is a member under an *epoch*, which it gets when it registers. While it heartbeats in time
 it keeps that epoch; if it was silent for too long it is fenced, and unfenced by a later heartbeat,
 in the same epoch. An epoch that the controller no longer knows is over for good: the broker then
-has none, registers anew (which may take long, if somebody else has its id by now), and what it did
-under the old one must not count any more. So whoever writes is told
-of every new epoch, and whoever serves, of every change of `is_fenced`.
+has none, registers anew (which may take long, if another process has its id by now), and what it
+did under the old one must not count any more. So code that writes is notified of every new epoch,
+and code that serves clients of every change of `is_fenced`.
 
-The surprise is whose word `is_fenced` is. The controller answers with what it has committed, not
-with what the broker asked for; a broker that is cut off may believe itself unfenced for as long as
-its session lasts, by its own clock, and then believes the contrary. Nothing may rest on that but
-courtesy: what must not happen is fenced where it would be written (by the broker's epoch in the
+The trap is the meaning of `is_fenced`. The controller answers with what it has committed, not with
+what the broker requested; a broker that is cut off may believe itself unfenced for as long as its
+session lasts, by its own clock, and then believes the contrary. So nothing may depend on it for
+safety: what must not happen is fenced where it would be written (by the broker's epoch in the
 coordinator's leases).
 
 Source: KIP-631, Broker Registration and Heartbeats, Controlled Shutdown; upstream's
@@ -37,31 +37,31 @@ log = logging.getLogger("coordinator.registration")
 
 R = TypeVar("R", bound=Response)
 
-AGAIN_S: Final = 1.0  # between two attempts to register
-WAITED_FOR_HEARTBEAT_S: Final = 0.05  # until it is unfenced for the first time, and to its end
+RETRY_INTERVAL_S: Final = 1.0  # between two attempts to register
+FAST_HEARTBEAT_S: Final = 0.05  # until it is first unfenced, and during shutdown
 
-MAY_PASS: Final = frozenset(
+RETRIABLE: Final = frozenset(
     {ErrorCode.DUPLICATE_BROKER_REGISTRATION, ErrorCode.NOT_LEADER_OR_FOLLOWER}
 )
-"""Refusals that may end by themselves: our own former life, whose session still runs."""
+"""Refusals that may end by themselves: of a former process, whose session still runs."""
 
 EPOCH_OVER: Final = frozenset({ErrorCode.STALE_BROKER_EPOCH, ErrorCode.BROKER_ID_NOT_REGISTERED})
 
 
-class Controllers(Protocol):
-    """Whoever reaches the active controller (`coordinator.controller.client`)."""
+class ControllerCaller(Protocol):
+    """A client of the active controller (`coordinator.controller.client`)."""
 
     async def call(self, request: Request, response: type[R]) -> R:
-        """Its answer. Raises CoordinatorError if none came in time."""
+        """Return the controller's response. Raises CoordinatorError if none came in time."""
 
 
 class RegistrationRefusedError(Exception):
-    """The controller will not have this broker. One sentence with the reason."""
+    """The controller refuses this broker; the message is one sentence with the reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerListener:
-    """Where clients reach the broker."""
+    """An address at which clients reach the broker."""
 
     name: str
     host: str
@@ -70,11 +70,11 @@ class BrokerListener:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerMembership:
-    """Who the broker is. Times in ms."""
+    """The identity and the settings of a broker's membership. Times in ms."""
 
     cluster_id: str
     broker_id: int
-    incarnation_id: UUID  # drawn anew by each process
+    incarnation_id: UUID  # each process draws a new one
     directory_id: UUID
     listeners: tuple[BrokerListener, ...]
     rack: str | None = None
@@ -85,23 +85,23 @@ class BrokerMembership:
 
 
 class Registration:
-    """See the module. `start`, then `stop`. Belongs to the event loop."""
+    """Keeps a broker registered: `start`, then `stop`. Belongs to the event loop."""
 
     def __init__(
         self,
-        client: Controllers,
+        client: ControllerCaller,
         membership: BrokerMembership,
         *,
         metadata_offset: Callable[[], int],
         on_change: Callable[[], None],
         on_lost: Callable[[Exception], None],
     ) -> None:
-        """Not a member yet.
+        """Create a registration that is not a member yet.
 
-        Args:    metadata_offset: of the last record of the cluster log that this broker has
-                 applied (inclusive).
-                 on_change: told after `epoch` or `is_fenced` has changed.
-                 on_lost: told if the broker cannot be a member any more, ever.
+        Args:    metadata_offset: returns the offset of the last record of the cluster log that this
+                 broker has applied (inclusive).
+                 on_change: called after `epoch` or `is_fenced` has changed.
+                 on_lost: called if the broker can never be a member again.
         """
         self.epoch: int | None = None
         self.is_fenced = True
@@ -111,17 +111,17 @@ class Registration:
         self._on_change = on_change
         self._on_lost = on_lost
         self._was_unfenced = False
-        self._why_not = "no controller was asked"
-        self._is_doubted = False
+        self._last_reason = "no controller was reached"
+        self._is_epoch_in_doubt = False
         self._leaving = False
-        self._is_alone = False  # and found no controller running to tell of it
-        self._heard_at = 0.0  # on the loop's clock: when the last heartbeat that was answered left
+        self._no_controller_runs = False  # it is leaving, and found no controller running
+        self._answered_at = 0.0  # loop time at which the last answered heartbeat was sent
         self._may_leave = asyncio.Event()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
-        """Register; the epoch. Heartbeats go on from here.
+        """Register, start to heartbeat, and return the epoch.
 
         Raises:  RegistrationRefusedError, also if it did not succeed in time.
         """
@@ -129,51 +129,52 @@ class Registration:
         try:
             async with asyncio.timeout(self._membership.registration_timeout_ms / 1_000):
                 while (epoch := await self._try_to_register()) is None:
-                    await asyncio.sleep(AGAIN_S)
+                    await asyncio.sleep(RETRY_INTERVAL_S)
         except TimeoutError:
             raise RegistrationRefusedError(
                 f"broker {self._membership.broker_id} could not register within "
-                f"{self._membership.registration_timeout_ms} ms: {self._why_not}"
+                f"{self._membership.registration_timeout_ms} ms: {self._last_reason}"
             ) from None
-        self._task = loop.create_task(self._live())
+        self._task = loop.create_task(self._run())
         return epoch
 
     async def _try_to_register(self) -> int | None:
         try:
             return await self._register()
         except CoordinatorError as error:
-            self._why_not = error.message
-            log.warning("broker=%d reason=%r", self._membership.broker_id, self._why_not)
+            self._last_reason = error.message
+            log.warning("broker=%d reason=%r", self._membership.broker_id, self._last_reason)
             return None
 
-    def hurry(self) -> None:
-        """Heartbeat at once: there is reason to doubt that the epoch is still ours.
+    def heartbeat_now(self) -> None:
+        """Heartbeat at once, because the epoch may no longer be valid.
 
-        `on_change` is told what came of it, also if everything is as it was.
+        `on_change` is called after the answer, even if nothing has changed.
         """
-        self._is_doubted = True
+        self._is_epoch_in_doubt = True
         self._wake.set()
 
     async def stop(self, timeout_s: float) -> bool:
-        """Tell the controller that we leave; wait until it lets us, at most `timeout_s`.
+        """Announce a controlled shutdown, and wait at most `timeout_s` until the controller allows
+        it.
 
-        Whose session is over need not wait: clients are sent elsewhere already. Nor does who is
-        alone: where no controller runs, none can be told.
+        There is no wait after the session is over: clients are sent elsewhere already. Nor is there
+        one where no controller runs, as none can be informed.
 
-        Returns: whether a controller has let us go.
+        Returns: whether a controller has allowed the shutdown.
         """
         if self._task is None:
             return True
         self._leaving = True
         self._wake.set()
-        if self.epoch is not None and not self._is_silenced:  # else there is nothing to leave
+        if self.epoch is not None and not self._is_session_over:  # else there is no session to end
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout_s):
                     await self._may_leave.wait()
         self._task.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await self._task
-        return self._may_leave.is_set() and not self._is_alone
+        return self._may_leave.is_set() and not self._no_controller_runs
 
     # --- registering ----------------------------------------------------------------------------
 
@@ -182,60 +183,64 @@ class Registration:
             answer = await self._client.call(self._registration(), rpc.BrokerRegistrationResponse)
             if answer.error_code == ErrorCode.NONE:
                 self.epoch, self.is_fenced = answer.broker_epoch, True
-                self._heard_at = asyncio.get_running_loop().time()
+                self._answered_at = asyncio.get_running_loop().time()
                 log.info("broker=%d epoch=%d", self._membership.broker_id, answer.broker_epoch)
                 self._on_change()
                 return answer.broker_epoch
-            if answer.error_code not in MAY_PASS:
-                raise RegistrationRefusedError(self._why(answer.error_code))
-            self._why_not = self._why(answer.error_code)
-            log.warning("broker=%d reason=%r", self._membership.broker_id, self._why_not)
-            await asyncio.sleep(AGAIN_S)
+            if answer.error_code not in RETRIABLE:
+                raise RegistrationRefusedError(self._refusal_reason(answer.error_code))
+            self._last_reason = self._refusal_reason(answer.error_code)
+            log.warning("broker=%d reason=%r", self._membership.broker_id, self._last_reason)
+            await asyncio.sleep(RETRY_INTERVAL_S)
 
-    def _why(self, error_code: int) -> str:
-        me = self._membership
+    def _refusal_reason(self, error_code: int) -> str:
+        membership = self._membership
         reasons: dict[int, str] = {
-            ErrorCode.INCONSISTENT_CLUSTER_ID: f"the quorum is not of cluster {me.cluster_id}",
+            ErrorCode.INCONSISTENT_CLUSTER_ID: (
+                f"the quorum is not of cluster {membership.cluster_id}"
+            ),
             ErrorCode.DUPLICATE_BROKER_REGISTRATION: "another live broker has this id",
             ErrorCode.UNSUPPORTED_VERSION: "the cluster runs at features this version lacks",
-            ErrorCode.INVALID_REGISTRATION: "its listeners or directories cannot be",
+            ErrorCode.INVALID_REGISTRATION: "its listeners or directories are invalid",
         }
         why = reasons.get(error_code)
-        return f"broker {me.broker_id} is refused: {why or f'error code {error_code}'}"
+        return f"broker {membership.broker_id} is refused: {why or f'error code {error_code}'}"
 
     def _registration(self) -> rpc.BrokerRegistrationRequest:
-        me, request = self._membership, rpc.BrokerRegistrationRequest
+        membership, request = self._membership, rpc.BrokerRegistrationRequest
         return request(
-            broker_id=me.broker_id,
-            cluster_id=me.cluster_id,
-            incarnation_id=me.incarnation_id,
+            broker_id=membership.broker_id,
+            cluster_id=membership.cluster_id,
+            incarnation_id=membership.incarnation_id,
             listeners=tuple(
-                request.Listener(name=at.name, host=at.host, port=at.port, security_protocol=0)
-                for at in me.listeners
+                request.Listener(
+                    name=listener.name, host=listener.host, port=listener.port, security_protocol=0
+                )
+                for listener in membership.listeners
             ),
             features=tuple(
                 request.Feature(name=name, min_supported_version=low, max_supported_version=high)
-                for name, low, high in me.features
+                for name, low, high in membership.features
             ),
-            rack=me.rack,
-            log_dirs=(me.directory_id,),
+            rack=membership.rack,
+            log_dirs=(membership.directory_id,),
         )
 
-    # --- living ---------------------------------------------------------------------------------
+    # --- heartbeats -----------------------------------------------------------------------------
 
-    async def _live(self) -> None:
-        """Heartbeat after heartbeat, until we may leave."""
+    async def _run(self) -> None:
+        """Heartbeat until the controller allows the shutdown."""
         while True:
             try:
                 if self.epoch is not None:
                     await self._heartbeat()
-                else:  # no controller answered when we had to register anew
+                else:  # no controller answered the last registration
                     await self._register()
             except CoordinatorError as error:
                 log.warning("broker=%d reason=%r", self._membership.broker_id, str(error))
-                self._doubt()
+                self._check_silence()
                 if self._leaving and isinstance(error, NobodyListensError):
-                    self._is_alone = True
+                    self._no_controller_runs = True
                     self._may_leave.set()
             except RegistrationRefusedError as error:
                 self._on_lost(error)
@@ -244,27 +249,29 @@ class Registration:
                 return
             waited_for = not self._was_unfenced or self._leaving
             interval_s = self._membership.heartbeat_interval_ms / 1_000
-            pause_s = min(WAITED_FOR_HEARTBEAT_S, interval_s) if waited_for else interval_s
+            pause_s = min(FAST_HEARTBEAT_S, interval_s) if waited_for else interval_s
             self._wake.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause_s):
                     await self._wake.wait()
 
-    def _doubt(self) -> None:
-        """No controller answers: after a session, ours has ended at whoever is one."""
-        if not self.is_fenced and self._is_silenced:
+    def _check_silence(self) -> None:
+        """Count as fenced once no controller has answered for a session: it is over at the
+        controller.
+        """
+        if not self.is_fenced and self._is_session_over:
             self.is_fenced = True
             self._on_change()
 
     @property
-    def _is_silenced(self) -> bool:
-        """Has no controller answered for a whole session?"""
-        silent_s = asyncio.get_running_loop().time() - self._heard_at
+    def _is_session_over(self) -> bool:
+        """Whether no controller has answered for a whole session."""
+        silent_s = asyncio.get_running_loop().time() - self._answered_at
         return silent_s * 1_000 >= self._membership.session_timeout_ms
 
     async def _heartbeat(self) -> None:
         assert self.epoch is not None, "a heartbeat before there is an epoch"
-        left_at = asyncio.get_running_loop().time()
+        sent_at = asyncio.get_running_loop().time()
         answer = await self._client.call(
             rpc.BrokerHeartbeatRequest(
                 broker_id=self._membership.broker_id,
@@ -285,10 +292,10 @@ class Registration:
             await self._register()
             self._wake.set()
         elif answer.error_code == ErrorCode.NONE:
-            self._heard_at = left_at
+            self._answered_at = sent_at
             if answer.should_shut_down:
                 self._may_leave.set()
             self._was_unfenced = self._was_unfenced or not answer.is_fenced
-            if answer.is_fenced != self.is_fenced or self._is_doubted:
-                self.is_fenced, self._is_doubted = answer.is_fenced, False
+            if answer.is_fenced != self.is_fenced or self._is_epoch_in_doubt:
+                self.is_fenced, self._is_epoch_in_doubt = answer.is_fenced, False
                 self._on_change()

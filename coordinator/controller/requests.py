@@ -1,17 +1,18 @@
-"""From a request to its answer: decide, wait for the commit, then for the batch coordinators.
+"""Answers the controller's requests: decide, wait for the commit, then for the batch coordinators.
 
     requests.ask(message, send)      # `send` is called once, with the response
 
 A topic exists once it is committed, and can be written to once its coordinators have committed it
-too; whoever creates one is answered then. If that takes longer than the request allows, the answer
-is REQUEST_TIMED_OUT, the topic stays, and its coordinators are told on.
+too; the client that created it is answered then. If that takes longer than the request allows, the
+answer is REQUEST_TIMED_OUT, the topic stays, and the calls to its coordinators continue.
 
-A record that is committed proves that this node led. What wrote none is said behind the read
-barrier: else a controller that was deposed, and has not heard of it, would say "it exists" or
-"there is no such topic" of what the next one has changed. Only a heartbeat that is not refused is
-answered at once: it says no more than that this node, while it leads, counts the broker's session.
+A record that is committed proves that this node led. A decision that wrote none is answered behind
+the read barrier: otherwise a controller that was deposed, and does not know it, could answer that a
+topic exists, or does not exist, after the next one has changed that. Only a heartbeat that is not
+refused is answered at once: it means no more than that this node, while it leads, extends the
+broker's session.
 
-Nothing here knows of sockets; `coordinator.controller.service` does.
+Nothing here uses sockets; `coordinator.controller.service` does.
 
 Source: docs/design/controller.md; KIP-631; KIP-1114; KIP-1164.
 """
@@ -43,7 +44,7 @@ from coordinator.controller.decide.topics import create_topics, delete_topics
 from coordinator.controller.handover import HandOver
 from coordinator.controller.image import DISKLESS_METADATA, MetadataImage
 from coordinator.controller.leader import Controller
-from coordinator.controller.partition_moves import Moving
+from coordinator.controller.partition_moves import PartitionMoves
 from coordinator.controller.reconciliation import hosted_counts
 from coordinator.controller.refusals import refuse
 from coordinator.errors import CoordinatorError
@@ -61,24 +62,24 @@ from records.schema import MetadataRecord
 MAX_WAIT_S: Final = 300.0
 
 MOVE_WAIT_S: Final = 4.0
-"""For two coordinators, where the request names no time itself: a client waits five seconds."""
+"""For two coordinators, as the request has no timeout: a client waits five seconds."""
 
-PART_PARTITIONS: Final = 50
-"""New partitions decided in one go, of a request that can be decided in parts."""
+SLICE_PARTITIONS: Final = 50
+"""New partitions decided in one step, of a request that can be decided in slices."""
 
 MAX_SPLIT_PARTITIONS: Final = 100_000
 
 Send = Callable[[Response], None]
 Barrier = Callable[[Callable[[BaseException | None], None]], object]
-"""Tells, later, why this node is not known to lead still; None: it led when it was asked."""
+"""Calls back with None if this node still led when it was called, else with the reason."""
 
 _Created = rpc.CreateTopicsResponse.CreatableTopicResult
-New = dict[UUID, tuple[str, dict[int, int]]]
-"""Topics that got partitions: id -> (name, partitions at each coordinator)."""
+NewPartitions = dict[UUID, tuple[str, dict[int, int]]]
+"""Topics with new partitions: id -> (name, number of partitions at each coordinator)."""
 
 
 class Requests:
-    """Answers what the active controller is asked."""
+    """Answers the requests of the active controller."""
 
     def __init__(
         self,
@@ -91,10 +92,11 @@ class Requests:
         served: Counter[int] | None = None,
         leader_name: Callable[[], str] = lambda: "unknown",
     ) -> None:
-        """
+        """Serve requests with this controller.
+
         Args:  barrier: of the cluster log.
                served: counts requests by api key, for KIP-631's ControllerRequestsRate.
-               leader_name: who leads as far as this node knows, for messages.
+               leader_name: returns the leader that this node knows, for messages.
         """
         self._controller = controller
         self._handover = handover
@@ -105,11 +107,11 @@ class Requests:
         self.served: Counter[int] = Counter() if served is None else served
 
     def ask(self, request: Request, send: Send) -> None:
-        """Answer a request, now or later. `send` hears the response, exactly once."""
+        """Answer a request, now or later; `send` is called exactly once, with the response."""
         key = request.schema().key
         assert key is not None
         self.served[key] += 1
-        _ASK[type(request)](self, request, send)
+        _HANDLERS[type(request)](self, request, send)
 
     def _decide(
         self,
@@ -120,14 +122,14 @@ class Requests:
         *,
         is_beat: bool = False,
     ) -> None:
-        """Decide; once that is certain, `then` goes on with the response, or it is sent.
+        """Decide a request; once the response is certain, call `then` with it, or send it.
 
         Args:  is_beat: urgent, and certain unless it is a refusal.
         """
-        go_on = send if then is None else then
+        on_certain = send if then is None else then
         wrote = False
 
-        def judge(context: Context) -> Decision:
+        def decide_and_note(context: Context) -> Decision:
             nonlocal wrote
             decision = decide(context)
             wrote = bool(decision.records)
@@ -137,88 +139,93 @@ class Requests:
             if isinstance(outcome, CoordinatorError):
                 send(self._not_decided(request, outcome))
             elif wrote or (is_beat and not outcome.error_code):
-                go_on(outcome)
+                on_certain(outcome)
             else:
-                self._barrier(lambda lost: led(outcome, lost))
+                self._barrier(lambda lost: on_barrier(outcome, lost))
 
-        def led(outcome: Any, lost: BaseException | None) -> None:
+        def on_barrier(outcome: Any, lost: BaseException | None) -> None:
             if lost is None:
-                go_on(outcome)
+                on_certain(outcome)
             else:
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
                 error = CoordinatorError(code, f"no read barrier: {lost}")
                 send(self._not_decided(request, error))
 
-        self._controller.submit(judge, done, name=type(request).__name__, urgent=is_beat)
+        self._controller.submit(decide_and_note, done, name=type(request).__name__, urgent=is_beat)
 
     def _not_decided(self, request: Request, error: CoordinatorError) -> Response:
         if error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER:
-            text = "The controller changed: it is not known whether this was done."
+            text = "The controller changed: the outcome is unknown."
             return refuse(request, ErrorCode.NOT_LEADER_OR_FOLLOWER, text)
         text = f"This node is not the active controller; the leader is {self._leader_name()}."
         if self._controller.active_epoch is not None:
-            text = f"Nothing was done, ask again: {error.message}."
+            text = f"Nothing was done, try again: {error.message}."
         return refuse(request, ErrorCode.NOT_CONTROLLER, text)
 
     # --- topics -------------------------------------------------------------------------------
 
     def _create_topics(self, request: rpc.CreateTopicsRequest, send: Send) -> None:
-        """A large request is decided in parts, so that heartbeats are answered in between."""
-        parts = split_creation(request)
+        """Create topics; a large request is decided in slices, with heartbeats in between."""
+        slices = split_creation(request)
         answers: dict[int, Any] = {}
 
-        def gather(part: int) -> Send:
-            def one(answer: Response) -> None:
-                answers[part] = answer
-                if len(answers) == len(parts):
-                    every = (answers[i].topics for i in range(len(parts)))
+        def gather(index: int) -> Send:
+            def on_answer(answer: Response) -> None:
+                answers[index] = answer
+                if len(answers) == len(slices):
+                    every = (answers[i].topics for i in range(len(slices)))
                     topics = tuple(chain.from_iterable(every))
-                    send(rpc.CreateTopicsResponse(topics=_as_one(topics)))
+                    send(rpc.CreateTopicsResponse(topics=_merge_results(topics)))
 
-            return one
+            return on_answer
 
-        for index, part in enumerate(parts):
-            self._create_part(part, gather(index))
+        for index, slice_request in enumerate(slices):
+            self._create_slice(slice_request, gather(index))
 
-    def _create_part(self, request: rpc.CreateTopicsRequest, send: Send) -> None:
-        made: New = {}
+    def _create_slice(self, request: rpc.CreateTopicsRequest, send: Send) -> None:
+        created: NewPartitions = {}
 
         def decide(context: Context) -> Decision:
             decision = create_topics(request, context)
-            made.clear()
-            made.update(new_partitions(decision.records, context.image))
+            created.clear()
+            created.update(new_partitions(decision.records, context.image))
             return decision
 
         def then(response: Any) -> None:
             def finish(errors: dict[str, ErrorCode]) -> None:
                 send(_with_errors(response, "topics", errors))
 
-            self._hand_over(made, request.timeout_ms, finish)
+            self._hand_over(created, request.timeout_ms, finish)
 
         self._decide(request, send, decide, then)
 
     def _create_partitions(self, request: rpc.CreatePartitionsRequest, send: Send) -> None:
-        made: New = {}
+        created: NewPartitions = {}
 
         def decide(context: Context) -> Decision:
             decision = create_partitions(request, context)
-            made.clear()
-            made.update(new_partitions(decision.records, context.image))
+            created.clear()
+            created.update(new_partitions(decision.records, context.image))
             return decision
 
         def then(response: Any) -> None:
             def finish(errors: dict[str, ErrorCode]) -> None:
                 send(_with_errors(response, "results", errors))
 
-            self._hand_over(made, request.timeout_ms, finish)
+            self._hand_over(created, request.timeout_ms, finish)
 
         self._decide(request, send, decide, then)
 
     def _hand_over(
-        self, made: New, timeout_ms: int, finish: Callable[[dict[str, ErrorCode]], None]
+        self,
+        created: NewPartitions,
+        timeout_ms: int,
+        finish: Callable[[dict[str, ErrorCode]], None],
     ) -> None:
-        """Tell the coordinators; `finish` hears which topics they do not have in time."""
-        waiting = {name for name, _ in made.values()}
+        """Inform the coordinators; `finish` gets the errors of topics that they do not have in
+        time.
+        """
+        waiting = {name for name, _ in created.values()}
         errors: dict[str, ErrorCode] = {}
         timer: list[Any] = []
         finished = False
@@ -235,18 +242,18 @@ class Requests:
             errors.update(dict.fromkeys(waiting, ErrorCode.REQUEST_TIMED_OUT))
             end()
 
-        def teller(name: str) -> Callable[[ErrorCode], None]:
-            def told(error: ErrorCode) -> None:
+        def make_callback(name: str) -> Callable[[ErrorCode], None]:
+            def on_done(error: ErrorCode) -> None:
                 waiting.discard(name)
                 if error:
                     errors[name] = error
                 if not waiting:
                     end()
 
-            return told
+            return on_done
 
-        for topic_id, (name, counts) in list(made.items()):
-            self._handover.create(topic_id, counts, name, teller(name))
+        for topic_id, (name, counts) in list(created.items()):
+            self._handover.create(topic_id, counts, name, make_callback(name))
         if not waiting:
             end()
         elif not finished:
@@ -276,27 +283,27 @@ class Requests:
         sessions = self._controller.sessions
 
         def decide(context: Context) -> Decision:
-            sessions.see(self._monotonic_ms())
+            sessions.update_clock(self._monotonic_ms())
             decision = register_broker(request, context)
             if not decision.response.error_code:
-                sessions.registered(request.broker_id, decision.response.broker_epoch)
+                sessions.record_registration(request.broker_id, decision.response.broker_epoch)
             return decision
 
         self._decide(request, send, decide)
 
     def _heartbeat(self, request: brokers.BrokerHeartbeatRequest, send: Send) -> None:
-        """At once, if nothing is to be written and nothing that waits concerns this broker."""
+        """Answer at once if nothing has to be written and nothing pending concerns this broker."""
         sessions = self._controller.sessions
-        context = self._controller.settled(request.broker_id)
+        context = self._controller.settled_context(request.broker_id)
         if context is not None and not request.want_shut_down:
-            sessions.see(self._monotonic_ms())
+            sessions.update_clock(self._monotonic_ms())
             decision = heartbeat(request, context, sessions)
             if not decision.records and not decision.response.error_code:
                 send(decision.response)
                 return
 
         def decide(context: Context) -> Decision:
-            sessions.see(self._monotonic_ms())
+            sessions.update_clock(self._monotonic_ms())
             return heartbeat(request, context, sessions)
 
         self._decide(request, send, decide, is_beat=True)
@@ -312,13 +319,15 @@ class Requests:
     # --- coordinators ---------------------------------------------------------------------------
 
     def _assign(self, request: AssignPartitionToBatchCoordinatorRequest, send: Send) -> None:
-        """Check, let the old coordinators go, write it down, tell the new ones, answer."""
+        """Check the moves, then carry them out; see `partition_moves`."""
 
         def checked(outcome: tuple[list[Move], Verdicts]) -> None:
-            moves, verdicts = outcome
-            moving = Moving(self._controller, self._handover, request, moves, verdicts, send)
-            self._call_later(MOVE_WAIT_S, moving.late)
-            moving.release()
+            to_move, verdicts = outcome
+            moves = PartitionMoves(
+                self._controller, self._handover, request, to_move, verdicts, send
+            )
+            self._call_later(MOVE_WAIT_S, moves.on_timeout)
+            moves.release()
 
         def decide(context: Context) -> Decision:
             return Decision((), check_moves(request, context.image))
@@ -327,32 +336,35 @@ class Requests:
 
 
 def split_creation(request: rpc.CreateTopicsRequest) -> list[rpc.CreateTopicsRequest]:
-    """The same topics as several requests of a few partitions each, where that means the same.
+    """Split a creation into requests of a few partitions each, where the result is the same.
 
-    Names that are there twice are refused together, and what is only tried is tried as a whole.
+    Topics with the same name are refused together, and a validation is not split.
     """
     if request.validate_only:
         return [request]
     names = Counter(topic.name for topic in request.topics)
-    parts: list[list[Any]] = [[topic for topic in request.topics if names[topic.name] > 1]]
+    slices: list[list[Any]] = [[topic for topic in request.topics if names[topic.name] > 1]]
     size = total = 0
     for topic in request.topics:
         if names[topic.name] > 1:
             continue
         count = len(topic.assignments) or max(1, topic.num_partitions)
-        if parts[-1] and size + count > PART_PARTITIONS:
-            parts.append([])
+        if slices[-1] and size + count > SLICE_PARTITIONS:
+            slices.append([])
             size = 0
-        parts[-1].append(topic)
+        slices[-1].append(topic)
         size += count
         total += count
-    if len(parts) == 1 or total > MAX_SPLIT_PARTITIONS:
+    if len(slices) == 1 or total > MAX_SPLIT_PARTITIONS:
         return [request]  # small, or so large that most of it is refused
-    return [msgspec.structs.replace(cast(Any, request), topics=tuple(part)) for part in parts]
+    return [
+        msgspec.structs.replace(cast(Any, request), topics=tuple(slice_request))
+        for slice_request in slices
+    ]
 
 
-def _as_one(topics: tuple[_Created, ...]) -> tuple[_Created, ...]:
-    """Parts' results: NOT_CONTROLLER says that nothing at all was done, so it must be true."""
+def _merge_results(topics: tuple[_Created, ...]) -> tuple[_Created, ...]:
+    """Merge the slices' results: NOT_CONTROLLER must mean that nothing of the request was done."""
     not_controller = ErrorCode.NOT_CONTROLLER
     if all(topic.error_code == not_controller for topic in topics):
         return topics
@@ -368,20 +380,20 @@ def _as_one(topics: tuple[_Created, ...]) -> tuple[_Created, ...]:
     )
 
 
-def new_partitions(records: Sequence[MetadataRecord], image: MetadataImage) -> New:
-    """What coordinators have to be told of, if these records are committed on that image."""
+def new_partitions(records: Sequence[MetadataRecord], image: MetadataImage) -> NewPartitions:
+    """Return the partitions that coordinators must create if these records are committed."""
     names: dict[UUID, str] = {}
-    places: dict[UUID, dict[int, int]] = {}
+    coordinators: dict[UUID, dict[int, int]] = {}
     for record in records:
         match record:
             case TopicRecord(name=name, topic_id=topic_id):
                 names[topic_id] = name
             case PartitionRecord(topic_id=topic_id, partition_id=index):
-                places.setdefault(topic_id, {})[index] = 0
+                coordinators.setdefault(topic_id, {})[index] = 0
             case TopicPartitionToBatchCoordinatorMapping(topic_id=topic_id, partition_index=index):
-                places[topic_id][index] = record.batch_coordinator_partition_index
-    found: New = {}
-    for topic_id, indexes in places.items():
+                coordinators[topic_id][index] = record.batch_coordinator_partition_index
+    found: NewPartitions = {}
+    for topic_id, indexes in coordinators.items():
         name = names.get(topic_id) or image.topics[topic_id].name
         if name == DISKLESS_METADATA:
             continue  # its partitions are the coordinators
@@ -393,12 +405,12 @@ def new_partitions(records: Sequence[MetadataRecord], image: MetadataImage) -> N
 
 
 def _with_errors(response: Any, field: str, errors: Mapping[str, ErrorCode]) -> Response:
-    """The response, with what the coordinators said in its results."""
+    """Return the response with the coordinators' errors in its results."""
     if not errors:
         return response  # type: ignore[no-any-return]
     results = tuple(
         msgspec.structs.replace(
-            result, error_code=errors[result.name], error_message=_LATE[errors[result.name]]
+            result, error_code=errors[result.name], error_message=_UNCONFIRMED[errors[result.name]]
         )
         if not result.error_code and result.name in errors
         else result
@@ -408,28 +420,30 @@ def _with_errors(response: Any, field: str, errors: Mapping[str, ErrorCode]) -> 
     return changed
 
 
-class _Late(dict[ErrorCode, str]):
+class _UnconfirmedTexts(dict[ErrorCode, str]):
+    """Messages for topics that are committed but not confirmed by their batch coordinators."""
+
     def __missing__(self, code: ErrorCode) -> str:
-        return f"It is there, but its batch coordinator refused it ({code.name})."
+        return f"It is created, but its batch coordinator refused it ({code.name})."
 
 
-_LATE: Final = _Late(
+_UNCONFIRMED: Final = _UnconfirmedTexts(
     {
         ErrorCode.REQUEST_TIMED_OUT: (
-            "It is there, and its batch coordinator is being told; ask again before writing to it."
+            "It is created; its batch coordinator has not confirmed it: check before writing to it."
         ),
         ErrorCode.NOT_LEADER_OR_FOLLOWER: (
-            "It is there, and the next controller tells its batch coordinator."
+            "It is created; the next controller informs its batch coordinator."
         ),
         ErrorCode.UNKNOWN_TOPIC_ID: "It was deleted meanwhile.",
     }
 )
 
 
-def _plain(
+def _decide_only(
     decide: Callable[[Any, Context], Decision],
 ) -> Callable[[Requests, Any, Send], None]:
-    """Whoever is decided and no more."""
+    """Return a handler for requests that need nothing but a decision."""
 
     def ask(requests: Requests, request: Any, send: Send) -> None:
         requests._decide(request, send, lambda context: decide(request, context))
@@ -437,26 +451,26 @@ def _plain(
     return ask
 
 
-def _described(request: DescribeConfigsRequest, context: Context) -> Decision:
+def _describe_configs(request: DescribeConfigsRequest, context: Context) -> Decision:
     return Decision((), describe_configs(request, context.image))
 
 
-_ASK: Final[dict[type[Request], Callable[[Requests, Any, Send], None]]] = {
+_HANDLERS: Final[dict[type[Request], Callable[[Requests, Any, Send], None]]] = {
     rpc.CreateTopicsRequest: Requests._create_topics,
     rpc.DeleteTopicsRequest: Requests._delete_topics,
     rpc.CreatePartitionsRequest: Requests._create_partitions,
-    DescribeConfigsRequest: _plain(_described),
-    IncrementalAlterConfigsRequest: _plain(alter_configs),
+    DescribeConfigsRequest: _decide_only(_describe_configs),
+    IncrementalAlterConfigsRequest: _decide_only(alter_configs),
     brokers.BrokerRegistrationRequest: Requests._register_broker,
     brokers.BrokerHeartbeatRequest: Requests._heartbeat,
     brokers.UnregisterBrokerRequest: Requests._unregister_broker,
-    brokers.ControllerRegistrationRequest: _plain(register_controller),
-    brokers.AllocateProducerIdsRequest: _plain(allocate_producer_ids),
-    brokers.UpdateFeaturesRequest: _plain(update_features),
-    CreateChunksRequest: _plain(create_chunks),
-    AlterChunkAssignmentsRequest: _plain(alter_chunks),
+    brokers.ControllerRegistrationRequest: _decide_only(register_controller),
+    brokers.AllocateProducerIdsRequest: _decide_only(allocate_producer_ids),
+    brokers.UpdateFeaturesRequest: _decide_only(update_features),
+    CreateChunksRequest: _decide_only(create_chunks),
+    AlterChunkAssignmentsRequest: _decide_only(alter_chunks),
     AssignPartitionToBatchCoordinatorRequest: Requests._assign,
 }
 
-SERVED: Final = tuple(_ASK)
+SERVED: Final = tuple(_HANDLERS)
 """Every request that the active controller answers."""

@@ -1,7 +1,7 @@
-"""Quotas, access rules, credentials, tokens: kept for whoever wrote them, acted on by nobody.
+"""Quotas, access rules, credentials and tokens: kept in the image, not acted on.
 
 No part of Esker writes these records. A log that began under upstream's controller may hold them,
-and a checkpoint of ours must not lose them.
+and a checkpoint of Esker's must not lose them.
 
 Source: KIP-546, KIP-801, KIP-900, KIP-866.
 """
@@ -41,7 +41,7 @@ class Security:
 
 
 class SecurityEdit:
-    """The records that are only kept: what each replaces or takes out."""
+    """A mutable copy of `Security`."""
 
     def __init__(self, security: Security) -> None:
         self._security = security
@@ -50,7 +50,9 @@ class SecurityEdit:
         return self._security
 
     def apply(self, record: MetadataRecord) -> tuple[object | None, object | None]:
-        """What was there, and what is there now."""
+        """Apply a record; return the record before it and the one after it, None where there is
+        none.
+        """
         was = self._security
         match record:
             case ClientQuotaRecord():
@@ -72,7 +74,7 @@ class SecurityEdit:
                 self._security = dataclasses.replace(was, zk_migration=record)
                 return was.zk_migration, record
             case _:
-                raise AssertionError(f"not a record to be kept: {record}")
+                raise AssertionError(f"not a security record: {record}")
 
     def _put(self, field: str, key: Any, value: Any) -> tuple[object | None, object | None]:
         held: Map[Any, Any] = getattr(self._security, field)

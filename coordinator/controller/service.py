@@ -1,8 +1,8 @@
-"""The controller's requests on the controller listener, as a table: api key -> who answers.
+"""The handlers of the controller's requests on the controller listener, by api key.
 
-The active controller answers what changes or describes the cluster; another node says who that is
-(NOT_CONTROLLER). Only FindCoordinator is answered by every node, from its own image: where a batch
-coordinator is, the quorum itself knows.
+The active controller answers what changes or describes the cluster; another node answers
+NOT_CONTROLLER and names the leader. Only FindCoordinator is answered by every node, from its own
+image: the quorum itself knows where a batch coordinator is.
 
 Source: KIP-919 (clients of controllers); KIP-1164 (FindCoordinator, key type 3).
 """
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Final
 from uuid import UUID
 
-from coordinator.controller import descriptions as describing
+from coordinator.controller import descriptions
 from coordinator.controller.image import DISKLESS_METADATA, MetadataImage
 from coordinator.controller.requests import SERVED, Send
 from raft.interfaces import ReplicatedLog
@@ -34,11 +34,11 @@ FIND_COORDINATOR: Final = 10
 Endpoint = tuple[int, str, int]
 """Node id, host, port."""
 
-_Found = FindCoordinatorResponse.Coordinator
+_Result = FindCoordinatorResponse.Coordinator
 
 
 class ControllerService:
-    """The handlers, for a room (`raft.driver.node_services.Room.handlers`)."""
+    """The controller's handlers for a listener (`raft.driver.node_services.Room.handlers`)."""
 
     def __init__(
         self,
@@ -49,10 +49,11 @@ class ControllerService:
         endpoint: Callable[[int], Endpoint | None],
         node_id: int,
     ) -> None:
-        """
-        Args:  ask: `Requests.ask`, of whoever is asked then.
-               find_log: a group of this node, by topic and partition.
-               endpoint: where a node of the quorum is reached.
+        """Serve requests with these functions.
+
+        Args:  ask: `Requests.ask` of the current controller.
+               find_log: returns a group's log on this node, by topic and partition.
+               endpoint: returns the address of a node of the quorum.
         """
         self._ask = ask
         self._image = image
@@ -62,7 +63,7 @@ class ControllerService:
 
     @property
     def handlers(self) -> Mapping[int, Served]:
-        """By api key."""
+        """The handlers by api key."""
         table: dict[int, Served] = {}
         for message in SERVED:
             schema = message.schema()
@@ -71,7 +72,7 @@ class ControllerService:
             table[schema.key] = Served(lowest, highest, self._serve(message))
         versions = FindCoordinatorRequest.schema().versions
         table[FIND_COORDINATOR] = Served(FIRST_BATCH_VERSION, versions.last, self._find)
-        table.update(describing.handlers(self._image))
+        table.update(descriptions.handlers(self._image))
         return table
 
     def _serve(
@@ -99,45 +100,46 @@ class ControllerService:
         return payload(header, self.find_coordinators(message))
 
     def find_coordinators(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-        """Who acts for each key; only batch coordinators are known here."""
+        """Return the node of each key; only batch coordinators are known here."""
         keys = request.coordinator_keys
-        text = f"{len(keys)} keys; at most {MAX_KEYS} are looked at in one request."
-        found = [self._find_one(request.key_type, key) for key in keys[:MAX_KEYS]]
-        left = [_nobody(key, ErrorCode.INVALID_REQUEST, text) for key in keys[MAX_KEYS:]]
+        text = f"{len(keys)} keys; at most {MAX_KEYS} are allowed in one request."
+        found = [self._find_coordinator(request.key_type, key) for key in keys[:MAX_KEYS]]
+        left = [_not_found(key, ErrorCode.INVALID_REQUEST, text) for key in keys[MAX_KEYS:]]
         return FindCoordinatorResponse(coordinators=(*found, *left))
 
-    def _find_one(self, key_type: int, key: str) -> _Found:
+    def _find_coordinator(self, key_type: int, key: str) -> _Result:
         if key_type != BATCH:
             text = f"The quorum knows batch coordinators (key type 3), not key type {key_type}."
-            return _nobody(key, ErrorCode.INVALID_REQUEST, text)
+            return _not_found(key, ErrorCode.INVALID_REQUEST, text)
         named = parse_batch_key(key)
         if named is None:
             text = "A key is read:topicId:partition or write:topicId:partition."
-            return _nobody(key, ErrorCode.INVALID_REQUEST, text)
+            return _not_found(key, ErrorCode.INVALID_REQUEST, text)
         operation, topic_id, index = named
         topic = self._image().topics.get(topic_id)
         if topic is None or index not in topic.partitions:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            return _nobody(key, code, f"There is no partition {index} of {topic_id}.")
+            return _not_found(key, code, f"There is no partition {index} of {topic_id}.")
         log = self._find_log(DISKLESS_METADATA, topic.coordinator(index))
         node_id = None if log is None else log.leader_id
         if operation == "read" and log is not None:
-            node_id = NodeId(
-                self._node_id
-            )  # every node of the quorum keeps the coordinators' state
-        place = None if node_id is None else self._endpoint(node_id)
-        if place is None:
+            node_id = NodeId(self._node_id)  # every node of the quorum has the coordinators' state
+        endpoint = None if node_id is None else self._endpoint(node_id)
+        if endpoint is None:
             text = f"{DISKLESS_METADATA}-{topic.coordinator(index)} has no leader."
-            return _nobody(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
-        return _Found(key=key, node_id=place[0], host=place[1], port=place[2], error_message=None)
+            return _not_found(key, ErrorCode.COORDINATOR_NOT_AVAILABLE, text)
+        return _Result(
+            key=key, node_id=endpoint[0], host=endpoint[1], port=endpoint[2], error_message=None
+        )
 
 
-def _nobody(key: str, code: ErrorCode, message: str) -> _Found:
-    return _Found(key=key, node_id=-1, port=-1, error_code=code, error_message=message)
+def _not_found(key: str, code: ErrorCode, message: str) -> _Result:
+    return _Result(key=key, node_id=-1, port=-1, error_code=code, error_message=message)
 
 
 def parse_batch_key(key: str) -> tuple[str, UUID, int] | None:
-    """KIP-1164's key; ids in Kafka's form (base 64) or the usual one. None: it is no such key.
+    """Parse KIP-1164's key, with the id in Kafka's form (base 64) or the usual one; None if
+    invalid.
 
     >>> parse_batch_key("write:00000000-0000-0000-0000-000000000007:3")
     ('write', UUID('00000000-0000-0000-0000-000000000007'), 3)

@@ -14,8 +14,7 @@ from typing import Any, Final
 
 from coordinator.errors import CoordinatorError
 from coordinator.groups.service import CALLS
-from coordinator.leader_client import Address, LeaderFinder
-from raft.net.errors import NetError, Reason
+from coordinator.leader_client import Address, Failure, LeaderClient
 from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 
@@ -23,9 +22,15 @@ log = logging.getLogger("coordinator.groups")
 
 CONSUMER_OFFSETS: Final = "__consumer_offsets"
 
-_LEADS_NOT: Final = frozenset(
+_NOT_LEADING: Final = frozenset(
     {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.COORDINATOR_NOT_AVAILABLE}
 )
+
+
+def _refusal(answer: Any) -> CoordinatorError | None:
+    """The error of a node that does not lead the log."""
+    code = answer.error_code
+    return CoordinatorError(ErrorCode(code), "it does not lead") if code in _NOT_LEADING else None
 
 
 class GroupLogClient:
@@ -41,32 +46,20 @@ class GroupLogClient:
         client_id: str = "esker",
         attempt_timeout_ms: int = 2_000,
     ) -> None:
-        self._finder = LeaderFinder(
+        self._leader = LeaderClient(
             bootstrap, 0, client_id=client_id, timeout_ms=attempt_timeout_ms, topic=CONSUMER_OFFSETS
         )
 
     async def call(self, request: Request) -> Response | None:
         """Send one request and return the response, or None if the outcome is unknown."""
-        response_type: type[Any] = CALLS[type(request)]
-        try:
-            rpc = await self._finder.leader()
-            version = rpc.version_for(type(request))
-        except (CoordinatorError, NetError) as error:
-            log.debug("request=%s reason=%s", request.schema().name, error)
-            return None
-        try:
-            answer: Any = await rpc.call(request, response_type, version)
-        except NetError as error:
-            log.debug("request=%s reason=%s", request.schema().name, error)
-            if error.reason is Reason.BAD_ANSWER:  # later frames may be invalid too
-                rpc.connection.close()
-            self._finder.lost(rpc)
-            return None
-        if answer.error_code in _LEADS_NOT:
-            self._finder.lost(rpc)
-        response: Response = answer
-        return response
+        answer = await self._leader.attempt(request, CALLS[type(request)], _refusal)
+        if not isinstance(answer, Failure):
+            response: Response = answer
+            return response
+        if answer.refusal is None:
+            log.debug("request=%s reason=%s", request.schema().name, answer.error)
+        return answer.refusal
 
     def close(self) -> None:
         """Close the connections; calls in flight end."""
-        self._finder.close()
+        self._leader.close()

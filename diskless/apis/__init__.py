@@ -1,5 +1,5 @@
-"""A broker's requests, one module for each family: who answers, and with what.
+"""The handlers of a broker's requests, one module per family.
 
-Each module has one function that gives `{api key: Served}`; `diskless.dispatch` puts them together
-and announces them.
+Each module has a function or an attribute with its handlers, `{api key: Served}`;
+`diskless.services` collects them, and `diskless.dispatch` announces them.
 """

@@ -1,13 +1,13 @@
-"""Topics that exist because somebody asked about them: `auto.create.topics.enable`.
+"""Creates topics that clients request metadata of: `auto.create.topics.enable`.
 
-A client that produces to a topic asks for its metadata first, and that makes the topic. Kafka
-answers at once that there is no leader yet, and clients ask again after a pause and a warning. Here
-the answer waits a little: most topics are there in a tenth of a second, at their batch coordinator
-and at this broker, and the first answer is a good one. What takes longer is LEADER_NOT_AVAILABLE,
-and goes on being created.
+A client that produces to a topic requests its metadata first, and that creates the topic. Kafka
+answers at once that there is no leader yet, and clients retry after a pause and a warning. Here the
+answer waits a little: most topics exist in a tenth of a second, at their batch coordinator and at
+this broker, and the first answer is usable. If it takes longer, the answer is LEADER_NOT_AVAILABLE,
+and the creation continues.
 
-A thousand clients that ask about one topic make one request. Names are clients' own words, so how
-many are under way at once has a limit; past it, clients are told to ask again.
+A thousand clients that name one topic cause one request. Clients choose the names, so the number of
+topics being created at once has a limit; past it, clients are codes to retry.
 
 Source: upstream's AutoTopicCreationManager; KIP-487 (clients may ask not to).
 """
@@ -30,26 +30,26 @@ log = logging.getLogger("diskless.topics")
 
 WAIT_S: Final = 3.0  # of a Metadata request, which holds up those behind it on its connection
 CREATE_TIMEOUT_MS: Final = 30_000
-MAX_UNDER_WAY: Final = 200  # topics
+MAX_UNDER_WAY: Final = 200  # topics being created at the same time
 
 RESERVED: Final = INTERNAL_TOPICS | {"__transaction_state", "__share_group_state"}
-"""Never made for a client: Kafka's own internal topics, and ours."""
+"""Names that are never created for a client: internal topics of Kafka and of Esker."""
 
-_TOLD: Final = frozenset(
+_FINAL: Final = frozenset(
     {
         ErrorCode.INVALID_TOPIC_EXCEPTION,
         ErrorCode.INVALID_PARTITIONS,
         ErrorCode.POLICY_VIOLATION,
     }
 )
-"""What asking again will not change."""
+"""Errors that a retry does not change, so that clients get them as they are."""
 
-Create = Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
-"""Create topics, and answer when this broker sees them (`diskless.apis.topics`)."""
+CreateTopics = Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
+"""Creates topics and returns when this broker sees them (`diskless.apis.topics`)."""
 
 
 def check_name(name: str) -> ErrorCode:
-    """Why a topic that is not there is not there: nobody made it, or nobody ever can."""
+    """The error for a topic that does not exist: unknown, or invalid if its name is."""
     try:
         check_topic_name(name)
     except RefusedError:
@@ -58,19 +58,21 @@ def check_name(name: str) -> ErrorCode:
 
 
 class AutoCreation:
-    """See the module. One for a broker; belongs to the event loop."""
+    """Creates missing topics for one broker. Belongs to the event loop."""
 
-    def __init__(self, cluster: Cluster, create: Create, *, num_partitions: int) -> None:
+    def __init__(self, cluster: Cluster, create: CreateTopics, *, num_partitions: int) -> None:
         self._cluster = cluster
         self._create = create
         self._num_partitions = num_partitions
         self._under_way: dict[str, asyncio.Task[Mapping[str, int]]] = {}
         self.created = 0  # topics, by this broker
 
-    async def missing(self, names: Collection[str], *, create: bool) -> dict[str, int]:
-        """Make what of these may be made; the error code of each that is not here after a while.
+    async def create_missing(self, names: Collection[str], *, create: bool) -> dict[str, int]:
+        """Create those of these topics that may be created, and wait a little for them.
 
-        Args:  create: whether anything is to be made; otherwise this only finds the codes.
+        Returns the error code of each topic that does not exist afterwards.
+
+        Args:  create: whether to create topics; otherwise this only finds the error codes.
         """
         errors: dict[str, int] = {name: check_name(name) for name in names}
         wanted = [
@@ -83,31 +85,31 @@ class AutoCreation:
             tasks = {self._under_way[name] for name in wanted if name in self._under_way}
             if tasks:
                 await asyncio.wait(tasks, timeout=WAIT_S)
-            told: dict[str, int] = {}
+            codes: dict[str, int] = {}
             for task in tasks:
                 if task.done() and not task.cancelled():
-                    told |= task.result()
+                    codes |= task.result()
             for name in wanted:
-                code = told.get(name, 0)
-                errors[name] = code if code in _TOLD else ErrorCode.LEADER_NOT_AVAILABLE
+                code = codes.get(name, 0)
+                errors[name] = code if code in _FINAL else ErrorCode.LEADER_NOT_AVAILABLE
         image = self._cluster.image
         return {name: code for name, code in errors.items() if image.topic(name) is None}
 
     def _begin(self, names: list[str]) -> None:
-        """Create these, as many as may be under way, with one request."""
+        """Create these topics with one request, as many as the limit allows."""
         names = names[: max(0, MAX_UNDER_WAY - len(self._under_way))]
         if not names:
             return
-        task = asyncio.get_running_loop().create_task(self._make(names))
+        task = asyncio.get_running_loop().create_task(self._create_topics(names))
         self._under_way |= dict.fromkeys(names, task)
-        task.add_done_callback(lambda _: self._over(names))
+        task.add_done_callback(lambda _: self._forget(names))
 
-    def _over(self, names: Iterable[str]) -> None:
+    def _forget(self, names: Iterable[str]) -> None:
         for name in names:
             del self._under_way[name]
 
-    async def _make(self, names: Iterable[str]) -> Mapping[str, int]:
-        """The error code of each; 0 also of what somebody else made in the meantime."""
+    async def _create_topics(self, names: Iterable[str]) -> Mapping[str, int]:
+        """Create topics; return the error code of each, 0 also if it exists already."""
         topic = CreateTopicsRequest.CreatableTopic
         request = CreateTopicsRequest(
             topics=tuple(
@@ -124,27 +126,27 @@ class AutoCreation:
             validate_only=False,
         )
         answer = await self._create(request)
-        told = {}
+        codes = {}
         for result in answer.topics:
-            told[result.name] = (
+            codes[result.name] = (
                 0 if result.error_code == ErrorCode.TOPIC_ALREADY_EXISTS else result.error_code
             )
             if not result.error_code:
                 self.created += 1
                 log.info("topic=%s reason=auto_create id=%s", result.name, result.topic_id)
-            elif told[result.name]:
+            elif codes[result.name]:
                 log.warning(
                     "topic=%s reason=auto_create error=%d message=%r",
                     result.name, result.error_code, result.error_message,
                 )  # fmt: skip
-        existing = [name for name, code in told.items() if not code]
+        existing = [name for name, code in codes.items() if not code]
         await self._cluster.image_where(
             lambda image: all(image.topic(name) is not None for name in existing), WAIT_S
         )
-        return told
+        return codes
 
     async def close(self) -> None:
-        """Whoever waits is told to ask again."""
+        """Cancel all creations; the clients that wait are codes to retry."""
         for task in set(self._under_way.values()):
             task.cancel()
         await asyncio.gather(*set(self._under_way.values()), return_exceptions=True)

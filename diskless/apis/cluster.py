@@ -1,14 +1,14 @@
-"""Where everything is: brokers, topics and partitions, and who acts for whom.
+"""Answers Metadata, DescribeCluster, DescribeTopicPartitions and FindCoordinator.
 
     apis = ClusterApis(cluster, create=topics.create, auto_create=True, num_partitions=1)
     handlers |= apis.handlers("PLAINTEXT")
 
-Metadata may make topics (`diskless.apis.auto_creation`); the other answers only read the image.
+Metadata may create topics (`diskless.apis.auto_creation`); the other requests only read the image.
 
-Who acts for a group is computed, as who leads a partition is. A batch coordinator (KIP-1164, key
-type 3) can be read at any broker; where it is written, the quorum is asked. Transactions are not
-there: whoever looks for their coordinator hears at once a code that clients do not retry, so that
-`initTransactions()` fails instead of trying for a minute.
+The coordinator of a group is computed, like the leader of a partition. A batch coordinator
+(KIP-1164, key type 3) can be read at any broker; for the node that writes it, this broker asks the
+controller. Transactions are not supported: FindCoordinator answers for them with a code that
+clients do not retry, so that `initTransactions()` fails at once instead of after a minute.
 
 Source: KIP-700, KIP-919 (DescribeCluster), KIP-966 (DescribeTopicPartitions), KIP-699
 (FindCoordinator); docs/design/numbers.md#findcoordinator-for-batch-coordinators,
@@ -27,8 +27,8 @@ from coordinator.controller.service import parse_batch_key
 from coordinator.errors import CoordinatorError
 from coordinator.rendezvous import group_broker
 from diskless.apis import describe_partitions as partitions_described
-from diskless.apis.auto_creation import AutoCreation, Create
-from diskless.apis.handler import Asker, served
+from diskless.apis.auto_creation import AutoCreation, CreateTopics
+from diskless.apis.handler import RequestContext, make_handler
 from diskless.apis.metadata import (
     CLUSTER_OPERATIONS,
     NOBODY,
@@ -54,7 +54,7 @@ TRANSACTION: Final = 1
 BATCH: Final = 3
 FIRST_WITH_KEYS: Final = 4  # of FindCoordinator: many keys at once, and batch coordinators
 MAX_KEYS: Final = 10_000
-MAX_NAMES: Final = 10_000  # of topics that are not there, looked into for one request
+MAX_NAMES: Final = 10_000  # missing topics that one request may create
 
 
 BROKERS: Final = 1  # DescribeCluster's endpoint types
@@ -64,84 +64,92 @@ NO_TRANSACTIONS: Final = "transactions are not supported by this cluster"
 MAX_UNKNOWN_RACKS: Final = 100  # counted and logged apart; clients choose these names
 OTHER_RACKS: Final = "others"
 
-_Found = FindCoordinatorResponse.Coordinator
-_NotFound = tuple[int, str]
+_Coordinator = FindCoordinatorResponse.Coordinator
+_Reason = tuple[int, str]
 
 
 class ClusterApis:
-    """See the module. One for a broker, however many listeners it has."""
+    """Answers these requests for all listeners of one broker."""
 
     def __init__(
-        self, cluster: Cluster, *, create: Create, auto_create: bool, num_partitions: int
+        self, cluster: Cluster, *, create: CreateTopics, auto_create: bool, num_partitions: int
     ) -> None:
         """
-        Args:  create: as `diskless.apis.topics` does it.
+        Args:  create: creates topics (`diskless.apis.topics`).
                auto_create, num_partitions: the settings `auto.create.topics.enable` and
-               `num.partitions`.
+                   `num.partitions`.
         """
         self._cluster = cluster
         self._auto_create = auto_create
         self.creation = AutoCreation(cluster, create, num_partitions=num_partitions)
-        self.unknown_racks: Counter[str] = Counter()  # that clients said they are in
+        self.unknown_racks: Counter[str] = Counter()  # racks in client ids, without a broker
 
     def handlers(self, listener: str) -> dict[int, Served]:
-        """By api key, for the clients that come by this listener."""
+        """The handlers for the clients of this listener, by api key."""
         return {
-            3: served(
-                rpc.MetadataRequest, lambda q, a: self.metadata(q, a, listener), in_line=True
+            3: make_handler(
+                rpc.MetadataRequest,
+                lambda request, context: self.metadata(request, context, listener),
+                in_line=True,
             ),
-            10: served(FindCoordinatorRequest, lambda q, a: self.find_coordinator(q, a, listener)),
-            60: served(rpc.DescribeClusterRequest, lambda q, _: self.describe_cluster(q, listener)),
-            75: served(
+            10: make_handler(
+                FindCoordinatorRequest,
+                lambda request, context: self.find_coordinator(request, context, listener),
+            ),
+            60: make_handler(
+                rpc.DescribeClusterRequest,
+                lambda request, _: self.describe_cluster(request, listener),
+            ),
+            75: make_handler(
                 DescribeTopicPartitionsRequest,
-                lambda q, a: self.describe_partitions(q, a, listener),
+                lambda request, context: self.describe_partitions(request, context, listener),
                 in_line=True,
             ),
         }
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel topic creations."""
         await self.creation.close()
 
     # --- topics -------------------------------------------------------------------------------
 
     async def metadata(
-        self, request: rpc.MetadataRequest, asker: Asker, listener: str
+        self, request: rpc.MetadataRequest, context: RequestContext, listener: str
     ) -> rpc.MetadataResponse:
-        """Metadata, after making what may be made."""
+        """Answer Metadata, after creating the missing topics that may be created."""
         missing: dict[str, int] = {}
-        if request.topics and not wants_all(request, asker.version):
+        if request.topics and not wants_all(request, context.version):
             image = self._cluster.image
             names = {topic.name for topic in request.topics if topic.name is not None}
             absent = [name for name in sorted(names) if image.topic(name) is None]
             if absent:
                 may_create = self._auto_create and request.allow_auto_topic_creation
-                missing = await self.creation.missing(absent[:MAX_NAMES], create=may_create)
-        view = self._view(asker, listener)
-        return await describe(request, asker.version, self._cluster.image, view, missing)
+                missing = await self.creation.create_missing(absent[:MAX_NAMES], create=may_create)
+        view = self._view(context, listener)
+        return await describe(request, context.version, self._cluster.image, view, missing)
 
     async def describe_partitions(
-        self, request: DescribeTopicPartitionsRequest, asker: Asker, listener: str
+        self, request: DescribeTopicPartitionsRequest, context: RequestContext, listener: str
     ) -> DescribeTopicPartitionsResponse:
-        """A page of partitions."""
-        view = self._view(asker, listener)
+        """Answer DescribeTopicPartitions with one page of partitions."""
+        view = self._view(context, listener)
         return await partitions_described.describe(request, self._cluster.image, view)
 
-    def _view(self, asker: Asker, listener: str) -> ClientView:
-        rack = rack_hint(asker.client_id)
+    def _view(self, context: RequestContext, listener: str) -> ClientView:
+        rack = rack_hint(context.client_id)
         alive = [] if rack is None else reachable(self._cluster.image, listener)
-        if alive and not is_known(rack, alive):  # while nobody serves, nothing is known of it
-            self._note_unknown(rack or "", asker)
+        if alive and not is_known(rack, alive):  # without serving brokers no rack is known
+            self._note_unknown(rack or "", context)
         return ClientView(self._cluster.cluster_id, listener, rack, self._cluster.broker_id)
 
-    def _note_unknown(self, rack: str, asker: Asker) -> None:
-        """A client in a rack that no broker is in: usually it is misspelt."""
+    def _note_unknown(self, rack: str, context: RequestContext) -> None:
+        """Count and log a rack without a broker: usually it is misspelt."""
         if rack not in self.unknown_racks and len(self.unknown_racks) >= MAX_UNKNOWN_RACKS:
             rack = OTHER_RACKS
         if rack not in self.unknown_racks:
             log.warning(
                 "rack=%r reason=unknown client_id=%r peer=%s: no unfenced broker is there",
-                rack[:100], (asker.client_id or "")[:100], asker.peer,
+                rack[:100], (context.client_id or "")[:100], context.peer,
             )  # fmt: skip
         self.unknown_racks[rack] += 1
 
@@ -150,7 +158,7 @@ class ClusterApis:
     def describe_cluster(
         self, request: rpc.DescribeClusterRequest, listener: str
     ) -> rpc.DescribeClusterResponse:
-        """The brokers, by the addresses of the listener that the client came by."""
+        """Answer DescribeCluster with the brokers' addresses at the client's listener."""
         cluster_id = self._cluster.cluster_id
         if request.endpoint_type != BROKERS:
             known = request.endpoint_type == CONTROLLERS
@@ -175,14 +183,14 @@ class ClusterApis:
             cluster_authorized_operations=CLUSTER_OPERATIONS if asked_operations else NOT_ASKED,
         )
 
-    # --- who acts -----------------------------------------------------------------------------
+    # --- coordinators -------------------------------------------------------------------------
 
     async def find_coordinator(
-        self, request: FindCoordinatorRequest, asker: Asker, listener: str
+        self, request: FindCoordinatorRequest, context: RequestContext, listener: str
     ) -> FindCoordinatorResponse:
-        """Who acts for each key."""
-        if asker.version < FIRST_WITH_KEYS:
-            (one,) = await self._find(request.key_type, (request.key,), listener, asker.version)
+        """Answer FindCoordinator for each key."""
+        if context.version < FIRST_WITH_KEYS:
+            (one,) = await self._find(request.key_type, (request.key,), listener, context.version)
             return FindCoordinatorResponse(
                 error_code=one.error_code,
                 error_message=one.error_message,
@@ -191,41 +199,41 @@ class ClusterApis:
                 port=one.port,
             )
         keys = tuple(dict.fromkeys(request.coordinator_keys))[:MAX_KEYS]
-        found = await self._find(request.key_type, keys, listener, asker.version)
+        found = await self._find(request.key_type, keys, listener, context.version)
         return FindCoordinatorResponse(coordinators=tuple(found))
 
     async def _find(
         self, key_type: int, keys: tuple[str, ...], listener: str, version: int
-    ) -> list[_Found]:
+    ) -> list[_Coordinator]:
         if key_type == GROUP:
             image = self._cluster.image
             members = [broker.broker_id for broker in unfenced(image)]
-            return [self._at(key, group_broker(key, members), listener) for key in keys]
+            return [self._found(key, group_broker(key, members), listener) for key in keys]
         if key_type == TRANSACTION:
             refused = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
-            return [_nobody(key, refused) for key in keys]
+            return [_not_found(key, refused) for key in keys]
         if key_type == BATCH and version >= FIRST_WITH_KEYS:
             return await self._find_batch(keys, listener)
-        told = (
+        unknown = (
             ErrorCode.INVALID_REQUEST,
             f"Key type {key_type} is not known at version {version}.",
         )
-        return [_nobody(key, told) for key in keys]
+        return [_not_found(key, unknown) for key in keys]
 
-    async def _find_batch(self, keys: tuple[str, ...], listener: str) -> list[_Found]:
-        """Batch coordinators: to read, this broker; to write, whom the quorum names."""
-        found: dict[str, _Found] = {}
+    async def _find_batch(self, keys: tuple[str, ...], listener: str) -> list[_Coordinator]:
+        """Find batch coordinators: this broker to read; to write, the controller names them."""
+        found: dict[str, _Coordinator] = {}
         for key in keys:
             named = parse_batch_key(key)
             topic = None if named is None else self._cluster.image.topics.get(named[1])
             if named is None:
                 text = "A key is read:topicId:partition or write:topicId:partition."
-                found[key] = _nobody(key, (ErrorCode.INVALID_REQUEST, text))
+                found[key] = _not_found(key, (ErrorCode.INVALID_REQUEST, text))
             elif topic is None or named[2] not in topic.partitions:
                 text = f"There is no partition {named[2]} of {named[1]}."
-                found[key] = _nobody(key, (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text))
+                found[key] = _not_found(key, (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text))
             elif named[0] == "read":
-                found[key] = self._at(key, self._cluster.broker_id, listener)
+                found[key] = self._found(key, self._cluster.broker_id, listener)
         writes = tuple(key for key in keys if key not in found)
         if writes:
             request = FindCoordinatorRequest(key_type=BATCH, coordinator_keys=writes)
@@ -233,25 +241,30 @@ class ClusterApis:
                 answer = await self._cluster.ask_controller(request, FindCoordinatorResponse)
             except CoordinatorError as error:
                 none = (ErrorCode.COORDINATOR_NOT_AVAILABLE, error.message)
-                found |= {key: _nobody(key, none) for key in writes}
+                found |= {key: _not_found(key, none) for key in writes}
             else:
                 found |= {one.key: one for one in answer.coordinators}
-        missing: _NotFound = (ErrorCode.COORDINATOR_NOT_AVAILABLE, "The quorum named nobody.")
-        return [found.get(key) or _nobody(key, missing) for key in keys]
+        missing: _Reason = (
+            ErrorCode.COORDINATOR_NOT_AVAILABLE,
+            "The controller named no coordinator.",
+        )
+        return [found.get(key) or _not_found(key, missing) for key in keys]
 
-    def _at(self, key: str, broker_id: int | None, listener: str) -> _Found:
+    def _found(self, key: str, broker_id: int | None, listener: str) -> _Coordinator:
         place = None
         if broker_id is not None:
             place = address(self._cluster.image, broker_id, listener)
         if broker_id is None or place is None:
-            return _nobody(
+            return _not_found(
                 key, (ErrorCode.COORDINATOR_NOT_AVAILABLE, "No broker can act for it now.")
             )
-        return _Found(key=key, node_id=broker_id, host=place[0], port=place[1], error_message=None)
+        return _Coordinator(
+            key=key, node_id=broker_id, host=place[0], port=place[1], error_message=None
+        )
 
 
-def _nobody(key: str, why: _NotFound) -> _Found:
-    return _Found(key=key, node_id=NOBODY, port=-1, error_code=why[0], error_message=why[1])
+def _not_found(key: str, why: _Reason) -> _Coordinator:
+    return _Coordinator(key=key, node_id=NOBODY, port=-1, error_code=why[0], error_message=why[1])
 
 
 def _described_brokers(

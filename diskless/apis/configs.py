@@ -1,11 +1,12 @@
-"""Settings described and changed: topics' and the cluster's by the image, a broker's own by itself.
+"""Answers DescribeConfigs and IncrementalAlterConfigs for topics, the cluster and this broker.
 
-What is set of topics, and as a default for all, is in the cluster log, so every broker describes it
-from its image. What a process was started with only that process knows: a question about another
-broker is refused, as Kafka refuses it, and clients send it there. Those settings are read-only.
+Settings of topics and cluster-wide defaults are in the cluster log, so every broker describes them
+from its image. Only a process itself knows the settings that it was started with: this broker
+refuses a request about another broker, as Kafka does, and clients send it there. Those settings
+are read-only.
 
-A change is the controller's to decide. Its answer is held back until this broker's image has the
-new values, for a moment at most: whoever sets and then looks should see what was set.
+The controller decides a change. The answer waits briefly until this broker's image has the new
+values: a client that sets a value and then reads it should see it.
 
 Source: KIP-133, KIP-226 (synonyms), KIP-339, KIP-569 (documentation); upstream's ConfigHelper.
 """
@@ -23,19 +24,19 @@ from coordinator.controller.decide.configs import Operation, Source, describe_co
 from coordinator.controller.image import BROKER, MetadataImage, Resource
 from coordinator.controller.refusals import refuse
 from coordinator.errors import CoordinatorError
-from diskless.apis.handler import served
+from diskless.apis.handler import make_handler
 from diskless.cluster import Cluster
 from raft.net.handlers import Served
 from records.kafka_errors import ErrorCode
 from records.rpc import configs as rpc
 
 MAX_RESOURCES: Final = 10_000
-"""Of one answer: some thirty megabytes. Who has more asks twice."""
+"""Resources of one answer: some thirty megabytes."""
 
-SLICE_RESOURCES: Final = 20  # described before others have the loop: a few ms
+SLICE_RESOURCES: Final = 20  # described before the loop runs other tasks: a few ms
 
 SEEN_HERE_S: Final = 1.0
-"""How long the answer to a change is held back for this broker's own image, at most."""
+"""The longest that the answer to a change waits for this broker's own image."""
 
 _Asked = rpc.DescribeConfigsRequest.DescribeConfigsResource
 _Result = rpc.DescribeConfigsResponse.DescribeConfigsResult
@@ -46,7 +47,7 @@ class OwnSetting(NamedTuple):
     """A setting that this process was started with, as text."""
 
     name: str
-    value: str | None  # None: there is none, or it is secret
+    value: str | None  # None: not set, or secret
     default: str | None
     type: ConfigType
     about: str
@@ -54,7 +55,7 @@ class OwnSetting(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Whether it is what it is without being set."""
+        """Is the value the default?"""
         return not self.is_sensitive and self.value == self.default
 
 
@@ -65,16 +66,16 @@ async def describe(
     broker_id: int,
     own: Sequence[OwnSetting] = (),
 ) -> rpc.DescribeConfigsResponse:
-    """Every resource's settings, or what is wrong with asking for them; once if named twice.
+    """Describe every resource's settings, or its error; once if it is named twice.
 
-    Args:  broker_id, own: of this process.
+    Args:  broker_id: this broker's. own: the settings that it was started with.
     """
     results: list[_Result] = []
     distinct = {(asked.resource_type, asked.resource_name): asked for asked in request.resources}
     for number, asked in enumerate(distinct.values()):
         if number >= MAX_RESOURCES:
-            text = f"More than {MAX_RESOURCES} resources at once."
-            results.append(_refused(asked, ErrorCode.POLICY_VIOLATION, text))
+            text = f"A request may describe at most {MAX_RESOURCES} resources."
+            results.append(_refusal(asked, ErrorCode.POLICY_VIOLATION, text))
             continue
         if number % SLICE_RESOURCES == SLICE_RESOURCES - 1:
             await asyncio.sleep(0)
@@ -94,21 +95,21 @@ def _broker(
     broker_id: int,
     own: Sequence[OwnSetting],
 ) -> _Result:
-    """This broker: what may be set while it runs, and what it was started with."""
+    """Describe this broker: dynamic settings, and those it was started with."""
     (asked,) = request.resources
     name = asked.resource_name
     if not name.isascii() or not name.isdigit():
-        text = f"A broker's id is a number, and not {name[:20]!r}."
-        return _refused(asked, ErrorCode.INVALID_REQUEST, text)
+        text = f"A broker's id must be a number, not {name[:20]!r}."
+        return _refusal(asked, ErrorCode.INVALID_REQUEST, text)
     if name != str(broker_id):
         text = (
             f"This is broker {broker_id}, which knows its own settings, not those of {name[:20]}."
         )
-        return _refused(asked, ErrorCode.INVALID_REQUEST, text)
+        return _refusal(asked, ErrorCode.INVALID_REQUEST, text)
     entries: list[_Entry] = []
     answer = describe_configs(request, image)
     assert isinstance(answer, rpc.DescribeConfigsResponse), f"{answer}"
-    if not answer.results[0].error_code:  # else we are not registered yet
+    if not answer.results[0].error_code:  # else this broker is not registered yet
         entries += answer.results[0].configs
     wanted = None if asked.configuration_keys is None else frozenset(asked.configuration_keys)
     entries += [
@@ -144,7 +145,7 @@ def _own_entry(setting: OwnSetting, request: rpc.DescribeConfigsRequest) -> _Ent
     )
 
 
-def _refused(asked: _Asked, code: ErrorCode, message: str) -> _Result:
+def _refusal(asked: _Asked, code: ErrorCode, message: str) -> _Result:
     return _Result(
         error_code=code,
         error_message=message,
@@ -160,7 +161,7 @@ def _refused(asked: _Asked, code: ErrorCode, message: str) -> _Result:
 async def alter(
     request: rpc.IncrementalAlterConfigsRequest, cluster: Cluster
 ) -> rpc.IncrementalAlterConfigsResponse:
-    """The controller's answer, once its effects can be seen here."""
+    """Change settings; answer once this broker's image shows the change."""
     try:
         answer = await cluster.ask_controller(request, rpc.IncrementalAlterConfigsResponse)
     except CoordinatorError as error:
@@ -169,9 +170,9 @@ async def alter(
         return refusal
     if not request.validate_only:
         changed = {
-            Resource(told.resource_type, told.resource_name)
-            for told in answer.responses
-            if not told.error_code
+            Resource(result.resource_type, result.resource_name)
+            for result in answer.responses
+            if not result.error_code
         }
         expected = list(_expected(request, changed))
         await cluster.image_where(
@@ -186,7 +187,7 @@ async def alter(
 def _expected(
     request: rpc.IncrementalAlterConfigsRequest, changed: set[Resource]
 ) -> Sequence[tuple[Resource, str, str | None]]:
-    """What will be in the image, as far as the request alone says."""
+    """The values that the image will have, as far as the request alone determines them."""
     return [
         (resource, config.name, config.value if config.config_operation == Operation.SET else None)
         for asked in request.resources
@@ -197,17 +198,19 @@ def _expected(
 
 
 def handlers(cluster: Cluster, own: Sequence[OwnSetting] = ()) -> dict[int, Served]:
-    """By api key.
+    """The handlers of DescribeConfigs and IncrementalAlterConfigs, by api key.
 
-    Args:  own: what this process was started with.
+    Args:  own: the settings that this process was started with.
     """
     return {
-        32: served(
+        32: make_handler(
             rpc.DescribeConfigsRequest,
             lambda request, _: describe(
                 request, cluster.image, broker_id=cluster.broker_id, own=own
             ),
             in_line=True,
         ),
-        44: served(rpc.IncrementalAlterConfigsRequest, lambda request, _: alter(request, cluster)),
+        44: make_handler(
+            rpc.IncrementalAlterConfigsRequest, lambda request, _: alter(request, cluster)
+        ),
     }

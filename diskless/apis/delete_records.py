@@ -1,8 +1,8 @@
-"""DeleteRecords: a log start moves forward, decided by the partition's coordinator.
+"""DeleteRecords: asks the partitions' coordinators to move log starts forward.
 
 The answer waits, as long as the request allows, until this broker's replica has the new log start
-too, so that who deletes and then reads through the same broker does not see what is gone. That is
-a courtesy: what was decided is answered, seen here or not.
+too, so that a client that deletes and then reads through the same broker does not see deleted
+records. The result is the coordinator's, whether or not the replica shows it in time.
 
 Source: KIP-107; KIP-630 (internal topics: POLICY_VIOLATION); upstream's ReplicaManager
 (deleteRecords).
@@ -16,17 +16,17 @@ from typing import Final, NamedTuple
 
 from coordinator.controller.image import INTERNAL_TOPICS
 from coordinator.errors import CoordinatorError
-from diskless.apis.forwarding import Errands, seconds
-from diskless.apis.partition_offsets import Place, cut, find_place
+from diskless.apis.forwarding import BoundedCalls, seconds
+from diskless.apis.partition_offsets import CoordinatedPartition, chunked, find_partition
 from diskless.cluster import Cluster
-from diskless.fetch.commit_notifications import News
+from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.loop_turns import Pace
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import DeleteDisklessRecordsRequest, FindBatchesRequest
 from records.rpc.partitions import DeleteRecordsRequest, DeleteRecordsResponse
 
 SEEN_HERE_S: Final = 2.0
-"""How long an answer is held back for this broker's own replica, at most."""
+"""The longest that an answer waits for this broker's own replica."""
 
 LOOK_AGAIN_S: Final = 0.1
 
@@ -37,7 +37,7 @@ _CODES: Final[Mapping[int, int]] = {
     ErrorCode.UNKNOWN_TOPIC_ID: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.NOT_LEADER_OR_FOLLOWER,
 }
-"""As clients know it; what is not here is the same to them."""
+"""The coordinator's codes that clients know by another code; all others are passed on."""
 
 
 class _Deleted(NamedTuple):
@@ -46,69 +46,71 @@ class _Deleted(NamedTuple):
 
 
 class DeleteRecords:
-    """For one broker. Belongs to the event loop."""
+    """Answers DeleteRecords for one broker. Belongs to the event loop."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._errands = Errands()
-        self._news = News()
-        cluster.on_commit(lambda _: self._news.tell())
+        self._calls = BoundedCalls()
+        self._news = CommitNotifications()
+        cluster.on_commit(lambda _: self._news.notify())
 
     async def delete(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """The answer; each partition stands or falls alone."""
+        """Delete records; each partition has its own result."""
         deadline = _now() + seconds(request.timeout_ms)
         image, pace = self._cluster.image, Pace()
         answers: list[_Deleted] = []
-        by_coordinator: dict[int, list[tuple[int, Place, int]]] = {}
+        by_coordinator: dict[int, list[tuple[int, CoordinatedPartition, int]]] = {}
         for topic in request.topics:
             for asked in topic.partitions:
                 await pace.step()
-                place = find_place(image, topic.name, asked.partition_index)
+                place = find_partition(image, topic.name, asked.partition_index)
                 if topic.name in INTERNAL_TOPICS:
                     answers.append(_Deleted(ErrorCode.POLICY_VIOLATION))
                 elif isinstance(place, ErrorCode):
                     answers.append(_Deleted(place))
                 else:
-                    some = by_coordinator.setdefault(place.coordinator, [])
-                    some.append((len(answers), place, asked.offset))
+                    of_this = by_coordinator.setdefault(place.coordinator, [])
+                    of_this.append((len(answers), place, asked.offset))
                     answers.append(_Deleted(ErrorCode.REQUEST_TIMED_OUT))
         await asyncio.gather(
             *(
-                self._at(coordinator, some, answers, deadline)
-                for coordinator, some in by_coordinator.items()
+                self._delete_at(coordinator, deletions, answers, deadline)
+                for coordinator, deletions in by_coordinator.items()
             )
         )
-        told = iter(answers)
+        in_order = iter(answers)
         return DeleteRecordsResponse(
             topics=tuple(
                 _Topic(
                     name=topic.name,
                     partitions=tuple(
-                        _partition(asked.partition_index, next(told)) for asked in topic.partitions
+                        _partition(asked.partition_index, next(in_order))
+                        for asked in topic.partitions
                     ),
                 )
                 for topic in request.topics
             )
         )
 
-    async def _at(
+    async def _delete_at(
         self,
         coordinator: int,
-        some: Sequence[tuple[int, Place, int]],
+        deletions: Sequence[tuple[int, CoordinatedPartition, int]],
         answers: list[_Deleted],
         deadline: float,
     ) -> None:
-        """What one coordinator says, into the answers; the rest stays timed out."""
-        for piece in cut(some):
-            await self._some(coordinator, piece, answers, deadline)
+        """Write one coordinator's results into the answers; the rest stays timed out."""
+        for chunk in chunked(deletions):
+            await self._delete_chunk(coordinator, chunk, answers, deadline)
 
-    async def _some(
+    async def _delete_chunk(
         self,
         coordinator: int,
-        some: Sequence[tuple[int, Place, int]],
+        deletions: Sequence[tuple[int, CoordinatedPartition, int]],
         answers: list[_Deleted],
         deadline: float,
     ) -> None:
+        """Send one request to a coordinator, and wait until the replica shows its results."""
         topic = DeleteDisklessRecordsRequest.Topic
         request = DeleteDisklessRecordsRequest(
             coordinator_partition=coordinator,
@@ -117,31 +119,31 @@ class DeleteRecords:
                     topic_id=place.topic_id,
                     partitions=(topic.Partition(partition_index=place.partition, offset=offset),),
                 )
-                for _, place, offset in some
+                for _, place, offset in deletions
             ),
         )
         try:
-            answer = await self._errands.within(
+            answer = await self._calls.within(
                 self._cluster.leader(coordinator).call(request), deadline - _now()
             )
         except CoordinatorError as error:
             code = _CODES.get(error.code, ErrorCode.REQUEST_TIMED_OUT)
-            for at, _, _ in some:
-                answers[at] = _Deleted(code)
+            for index, _, _ in deletions:
+                answers[index] = _Deleted(code)
             return
         if answer is None:
             return
-        moved: list[tuple[Place, int]] = []
-        for (at, place, _), told in zip(some, answer.responses, strict=True):
-            result = told.partitions[0]
+        moved: list[tuple[CoordinatedPartition, int]] = []
+        for (index, place, _), response in zip(deletions, answer.responses, strict=True):
+            result = response.partitions[0]
             code = _CODES.get(result.error_code, result.error_code)
-            answers[at] = _Deleted(code, result.low_watermark)
+            answers[index] = _Deleted(code, result.low_watermark)
             if not code:
                 moved.append((place, result.low_watermark))
         await self._until_seen(coordinator, moved, min(deadline, _now() + SEEN_HERE_S))
 
     async def _until_seen(
-        self, coordinator: int, moved: list[tuple[Place, int]], deadline: float
+        self, coordinator: int, moved: list[tuple[CoordinatedPartition, int]], deadline: float
     ) -> None:
         while moved:
             moved = await self._unseen(coordinator, moved)
@@ -152,9 +154,9 @@ class DeleteRecords:
                 await self._news.wait(min(left_s, LOOK_AGAIN_S))
 
     async def _unseen(
-        self, coordinator: int, moved: list[tuple[Place, int]]
-    ) -> list[tuple[Place, int]]:
-        """Of these log starts, those that our replica does not have yet."""
+        self, coordinator: int, moved: list[tuple[CoordinatedPartition, int]]
+    ) -> list[tuple[CoordinatedPartition, int]]:
+        """Filter the log starts that this broker's replica does not have yet."""
         replica = self._cluster.replica(coordinator)
         if replica is None:
             return []  # nothing is read here
@@ -179,9 +181,9 @@ class DeleteRecords:
         except CoordinatorError:
             return []
         return [
-            one
-            for one, told in zip(moved, answer.responses, strict=True)
-            if -1 < told.partitions[0].log_start_offset < one[1]
+            start
+            for start, response in zip(moved, answer.responses, strict=True)
+            if -1 < response.partitions[0].log_start_offset < start[1]
         ]
 
 

@@ -1,9 +1,10 @@
-"""DescribeTopicPartitions: the partitions of topics, page by page.
+"""DescribeTopicPartitions: describes the partitions of topics in pages.
 
-A page holds at most so many partitions, and the cursor names the first that is not in it. Topics
-come by name, so a cursor means the same at every broker, also when topics have come or gone since.
+A page has a limited number of partitions, and the cursor names the first that is not in it. Topics
+are sorted by name, so a cursor means the same at every broker, also after topics were created or
+deleted.
 
-The surprise: a request that contradicts itself has no error of its own, only one for each topic.
+The trap: an invalid request has no error code of its own, only one for each topic.
 
 Source: KIP-966; upstream's DescribeTopicPartitionsRequestHandler.
 """
@@ -18,7 +19,7 @@ from diskless.apis.metadata import (
     NOBODY,
     TOPIC_OPERATIONS,
     ClientView,
-    Placing,
+    PlacementScope,
     place,
     reachable,
 )
@@ -30,7 +31,7 @@ from records.rpc.partitions import DescribeTopicPartitionsRequest, DescribeTopic
 from records.types import ZERO_UUID
 
 MAX_PARTITIONS: Final = 2_000
-"""Of a page. Source: upstream's max.request.partition.size.limit."""
+"""The most partitions of a page. Source: upstream's max.request.partition.size.limit."""
 
 _Topic = DescribeTopicPartitionsResponse.DescribeTopicPartitionsResponseTopic
 _Partition = _Topic.DescribeTopicPartitionsResponsePartition
@@ -40,15 +41,15 @@ _Cursor = DescribeTopicPartitionsResponse.Cursor
 async def describe(
     request: DescribeTopicPartitionsRequest, image: MetadataImage, view: ClientView
 ) -> DescribeTopicPartitionsResponse:
-    """A page, as this client is to see it."""
+    """Build a page for this client."""
     names = {topic.name for topic in request.topics}
     cursor = request.cursor
     start = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)
     if start[1] < 0 or (cursor is not None and names and cursor.topic_name not in names):
-        refused = (_failed(ErrorCode.INVALID_REQUEST, name, image) for name in sorted(names))
+        refused = (_error_topic(ErrorCode.INVALID_REQUEST, name, image) for name in sorted(names))
         return DescribeTopicPartitionsResponse(topics=tuple(refused))
     brokers = reachable(image, view.listener)
-    placing = Placing(brokers, view.rack if is_known(view.rack, brokers) else None)
+    scope = PlacementScope(brokers, view.rack if is_known(view.rack, brokers) else None)
     left = max(1, min(MAX_PARTITIONS, request.response_partition_limit))
     topics: list[_Topic] = []
     pace = Pace()
@@ -58,11 +59,11 @@ async def describe(
             return _page(topics, name, 0)
         topic = image.topic(name)
         if topic is None:
-            topics.append(_failed(check_name(name), name, image))
+            topics.append(_error_topic(check_name(name), name, image))
             continue
         indexes = sorted(i for i in topic.partitions if name != start[0] or i >= start[1])
         taken = indexes[:left]
-        topics.append(await _described(topic, taken, placing, pace))
+        topics.append(await _describe_topic(topic, taken, scope, pace))
         if len(taken) < len(indexes):
             return _page(topics, name, indexes[len(taken)])
         left -= len(taken)
@@ -75,7 +76,7 @@ def _page(topics: list[_Topic], name: str, index: int) -> DescribeTopicPartition
     )
 
 
-def _failed(error: int, name: str, image: MetadataImage) -> _Topic:
+def _error_topic(error: int, name: str, image: MetadataImage) -> _Topic:
     return _Topic(
         error_code=error,
         name=name,
@@ -85,11 +86,13 @@ def _failed(error: int, name: str, image: MetadataImage) -> _Topic:
     )
 
 
-async def _described(topic: TopicImage, indexes: list[int], placing: Placing, pace: Pace) -> _Topic:
+async def _describe_topic(
+    topic: TopicImage, indexes: list[int], scope: PlacementScope, pace: Pace
+) -> _Topic:
     partitions = []
     for index in indexes:
         await pace.step()
-        partitions.append(_partition(topic, index, placing))
+        partitions.append(_partition(topic, index, scope))
     return _Topic(
         error_code=0,
         name=topic.name,
@@ -100,8 +103,8 @@ async def _described(topic: TopicImage, indexes: list[int], placing: Placing, pa
     )
 
 
-def _partition(topic: TopicImage, index: int, placing: Placing) -> _Partition:
-    leader_id, replicas = place(topic.topic_id, index, placing)
+def _partition(topic: TopicImage, index: int, scope: PlacementScope) -> _Partition:
+    leader_id, replicas = place(topic.topic_id, index, scope)
     return _Partition(
         error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader_id is None else 0,
         partition_index=index,

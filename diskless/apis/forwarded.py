@@ -1,13 +1,14 @@
-"""Questions that a broker passes on, so that every tool can be pointed at any broker.
+"""Forwards administrative requests, so that every tool can be pointed at any broker.
 
-The controller is asked what it alone decides: DescribeQuorum of the cluster's own log,
+The controller answers what it alone decides: DescribeQuorum of the cluster's own log,
 UpdateFeatures, UnregisterBroker. The leader of a batch coordinator describes its topics and
-objects, and judges the plans of sweeps. What stands in the image is told from the image.
+objects, and decides on retention plans and orphans. Topics and brokers are described from the
+image.
 
-The surprise: a request travels on in the newest version that both sides know, and old versions say
-some things in other fields. What this changes is put right here, there and back.
+The trap: a request is forwarded in the newest version that both sides know, and old versions use
+other fields for some values. This module translates them in both directions.
 
-If nobody answers, the client is told REQUEST_TIMED_OUT, as by Kafka's brokers.
+Without an answer in time the client gets REQUEST_TIMED_OUT, as from Kafka's brokers.
 
 Source: KIP-590 (forwarding), KIP-584 (UpdateFeatures), KIP-836 (DescribeQuorum); KIP-1163, Command
 line tools.
@@ -27,8 +28,8 @@ from coordinator.controller.descriptions import describe_brokers
 from coordinator.controller.image import CLUSTER_METADATA, MetadataImage
 from coordinator.controller.refusals import refuse
 from coordinator.errors import CoordinatorError
-from diskless.apis.forwarding import Errands, seconds
-from diskless.apis.handler import served
+from diskless.apis.forwarding import BoundedCalls, seconds
+from diskless.apis.handler import make_handler
 from diskless.cluster import Cluster
 from raft.net.handlers import Served
 from records.kafka_errors import ErrorCode
@@ -43,23 +44,23 @@ FIRST_WITH_UPGRADE_TYPE: Final = 1  # of UpdateFeatures
 LAST_WITH_RESULTS: Final = 1
 SAFE_DOWNGRADE: Final = 2
 
-SLICE_TOPICS: Final = 20  # described before others have the loop
+SLICE_TOPICS: Final = 20  # described before the loop runs other tasks
 
 _QuorumTopic = quorum.DescribeQuorumResponse.TopicData
 _Update = brokers.UpdateFeaturesRequest.FeatureUpdateKey
 
 
 class Forwarding:
-    """For one broker. Belongs to the event loop."""
+    """Forwards requests for one broker. Belongs to the event loop."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._errands = Errands()
+        self._calls = BoundedCalls()
 
     async def describe_quorum(
         self, request: quorum.DescribeQuorumRequest, version: int
     ) -> quorum.DescribeQuorumResponse:
-        """The cluster's own log, by its leader; who leads the others is not known here."""
+        """Let the controller describe the quorum of the cluster's own log; refuse other logs."""
         named = [
             (topic.topic_name, partition.partition_index)
             for topic in request.topics
@@ -79,7 +80,7 @@ class Forwarding:
     async def update_features(
         self, request: brokers.UpdateFeaturesRequest, version: int
     ) -> brokers.UpdateFeaturesResponse:
-        """All of it is done, or nothing."""
+        """Let the controller update features: all of them, or none."""
         if version < FIRST_WITH_UPGRADE_TYPE:
             request = msgspec.structs.replace(
                 request,  # type: ignore[type-var]
@@ -88,7 +89,7 @@ class Forwarding:
         answer: brokers.UpdateFeaturesResponse | None = None
         message = "No controller answered in time: it is not known whether this was done."
         try:
-            answer = await self._errands.within(
+            answer = await self._calls.within(
                 self._cluster.ask_controller(request, brokers.UpdateFeaturesResponse),
                 seconds(request.timeout_ms),
             )
@@ -111,7 +112,7 @@ class Forwarding:
     async def unregister(
         self, request: brokers.UnregisterBrokerRequest
     ) -> brokers.UnregisterBrokerResponse:
-        """A broker that is gone for good is forgotten."""
+        """Let the controller forget a broker that is gone for good."""
         try:
             return await self._cluster.ask_controller(request, brokers.UnregisterBrokerResponse)
         except CoordinatorError as error:
@@ -133,22 +134,22 @@ class Forwarding:
             return refuse_call(request, error.code, error.message)
 
     def _exists(self, coordinator: int) -> bool:
-        """Of a number from outside; each that is asked costs a connection."""
+        """Is there such a coordinator? Checked first, because each call opens a connection."""
         return 0 <= coordinator < self._cluster.image.coordinator_count
 
 
 async def describe_topics(
     request: descriptions.DescribeTopicsRequest, image: MetadataImage
 ) -> descriptions.DescribeTopicsResponse:
-    """As any node of the quorum says it, and letting others have the loop in between."""
+    """Describe topics from the image, in slices, so that the loop runs other tasks in between."""
     asked = request.topic_names
     names = sorted(image.topic_ids if asked is None else set(asked))
     topics: list[descriptions.DescribeTopicsResponse.Topic] = []
     partitions = 0
     for first in range(0, len(names), SLICE_TOPICS):
-        some = tuple(names[first : first + SLICE_TOPICS])
+        chunk = tuple(names[first : first + SLICE_TOPICS])
         answer = describing.describe_topics(
-            descriptions.DescribeTopicsRequest(topic_names=some), image
+            descriptions.DescribeTopicsRequest(topic_names=chunk), image
         )
         partitions += sum(len(topic.partitions) for topic in answer.topics)
         if answer.error_code or partitions > describing.MAX_PARTITIONS:
@@ -188,7 +189,7 @@ def _no_quorum(
 
 
 def _without_directories(answer: quorum.DescribeQuorumResponse) -> quorum.DescribeQuorumResponse:
-    """As versions 0 and 1 have it: without directory ids and endpoints."""
+    """Remove what versions 0 and 1 do not have: directory ids and endpoints."""
 
     def plain(replicas: tuple[quorum.ReplicaState, ...]) -> tuple[quorum.ReplicaState, ...]:
         return tuple(
@@ -216,7 +217,7 @@ def _without_directories(answer: quorum.DescribeQuorumResponse) -> quorum.Descri
 
 
 def _with_type(asked: _Update) -> _Update:
-    """Version 0 says `allow_downgrade`, which later ones call a safe downgrade."""
+    """Translate version 0's `allow_downgrade` into a safe downgrade of later versions."""
     if not asked.allow_downgrade:
         return asked
     return msgspec.structs.replace(
@@ -227,31 +228,33 @@ def _with_type(asked: _Update) -> _Update:
 
 
 def handlers(cluster: Cluster) -> dict[int, Served]:
-    """By api key."""
+    """The handlers of the forwarded requests, by api key."""
     forwarding = Forwarding(cluster)
     return {
-        55: served(
+        55: make_handler(
             quorum.DescribeQuorumRequest,
-            lambda request, asker: forwarding.describe_quorum(request, asker.version),
+            lambda request, context: forwarding.describe_quorum(request, context.version),
         ),
-        57: served(
+        57: make_handler(
             brokers.UpdateFeaturesRequest,
-            lambda request, asker: forwarding.update_features(request, asker.version),
+            lambda request, context: forwarding.update_features(request, context.version),
         ),
-        64: served(
+        64: make_handler(
             brokers.UnregisterBrokerRequest, lambda request, _: forwarding.unregister(request)
         ),
         **{
-            call.api_key: served(call.request, lambda request, _: forwarding.coordinate(request))
+            call.api_key: make_handler(
+                call.request, lambda request, _: forwarding.coordinate(request)
+            )
             for call in CALLS
             if call.for_clients
         },
-        1112: served(
+        1112: make_handler(
             descriptions.DescribeTopicsRequest,
             lambda request, _: describe_topics(request, cluster.image),
             in_line=True,
         ),
-        1113: served(
+        1113: make_handler(
             descriptions.DescribeBrokersRequest,
             lambda request, _: describe_brokers(request, cluster.image),
         ),

@@ -1,8 +1,7 @@
-"""What the families that ask others share: a call with a time, and the codes they answer with.
+"""Bounds the wait for forwarded calls by the client's timeout.
 
-A request that is forwarded has two clocks: the client's, and that of whoever carries it out. The
-surprise: when the client's is over, the call is not cancelled. It may be carried out all the same,
-and to drop it half-way would tell nobody anything; so it goes on, and its answer is nobody's.
+The trap: when the client's timeout is over, the call is not cancelled. The callee may carry it out
+all the same, and cancelling would not undo that; so the call continues, and its answer is dropped.
 
 Source: KIP-590 (requests forwarded to the controller); docs/design/broker.md.
 """
@@ -18,22 +17,22 @@ from coordinator.errors import CoordinatorError
 T = TypeVar("T")
 
 MAX_WAIT_S: Final = 300.0
-"""No client is waited for longer, whatever it asks for."""
+"""The longest wait, whatever timeout a client sends."""
 
 
 def seconds(timeout_ms: int) -> float:
-    """A client's time-out, bounded."""
+    """A client's timeout in seconds, bounded."""
     return min(max(0, timeout_ms) / 1_000, MAX_WAIT_S)
 
 
-class Errands:
-    """Calls that somebody waits for, for a time. Belongs to the event loop."""
+class BoundedCalls:
+    """Calls that are awaited for a limited time. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._under_way: set[asyncio.Task[Any]] = set()
 
     async def within(self, call: Coroutine[Any, Any, T], timeout_s: float) -> T | None:
-        """The result; None if it is not there in time, and then it goes on without us.
+        """Await a call; return None at the timeout, after which the call continues unattended.
 
         Raises:  what the call raises in that time.
         """
@@ -48,7 +47,7 @@ class Errands:
 
 
 def _late(task: asyncio.Task[Any]) -> None:
-    """Nobody waits any more; only what must not happen is still told of."""
+    """Report an unexpected error of a call whose caller has stopped waiting."""
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, CoordinatorError):
         task.get_loop().call_exception_handler({"message": "a late call", "exception": error})

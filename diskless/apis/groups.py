@@ -1,16 +1,16 @@
-"""Consumer groups on a broker's listeners: from a client's bytes to the group coordinator and back.
+"""Serves consumer group requests: decodes them, passes them to the group coordinator, and answers.
 
     groups = GroupApis(cluster, GroupSettings.of(values), wall_ms=wall_ms, random=random)
     handlers |= groups.handlers
 
-One per broker, whichever listeners it has: a group is one, by whatever way its members come.
+All listeners of a broker share one instance: members of a group may connect to any of them.
 
-Which groups this broker acts for follows from the image: the unfenced brokers, and our own epoch.
-A broker that is fenced, or not a member, acts for none, and tells every member to look elsewhere.
+The groups that this broker coordinates follow from the image: the unfenced brokers, and its own
+epoch. A broker that is fenced, or not registered, coordinates none, and sends members elsewhere.
 
-The surprise: a request is taken *before* the handler returns, not by a task of its own. So the
-requests of one connection reach the group in the order they were sent in, and a heartbeat, which
-is answered from memory, costs no task at all.
+The trap: a request is passed on *before* the handler returns, not by a task of its own. So the
+requests of one connection reach the group in the order in which they were sent, and a heartbeat,
+which is answered from memory, needs no task.
 
 Source: docs/design/groups.md; `coordinator.groups.core` for what is decided.
 """
@@ -39,8 +39,8 @@ from records.rpc import groups as rpc
 from records.rpc.base import Request, Response
 
 MAX_REQUEST_BYTES: Final = 2 * 1024 * 1024
-"""The longest request that is looked at, for one MiB is all that is stored of what a client says.
-What is longer closes its connection; decoding this much takes a tenth of a second."""
+"""The longest request that is decoded: at most one MiB of a member's data is stored. A longer one
+closes its connection; decoding this much takes a tenth of a second."""
 
 REQUESTS: Final[tuple[type[Request], ...]] = (
     rpc.OffsetCommitRequest,
@@ -56,7 +56,7 @@ REQUESTS: Final[tuple[type[Request], ...]] = (
 
 
 class ImageTopics:
-    """What the image says of topics: `coordinator.groups.events.Topics`."""
+    """The topics of the image, as `coordinator.groups.events.Topics`."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -82,7 +82,7 @@ class ImageTopics:
 
 
 class GroupApis:
-    """See the module. Belongs to the event loop it was made on."""
+    """Serves group requests for one broker. Belongs to the event loop that it was created on."""
 
     def __init__(
         self,
@@ -109,19 +109,19 @@ class GroupApis:
             for kind in REQUESTS
         }
         self._cluster = cluster
-        self._seen: object = None  # brokers of the image that we have told of
+        self._seen: object = None  # the image's brokers that the coordinator has been notified of
         self._is_fenced = False
         cluster.on_image(self._on_image)
         self._on_image(cluster.image)
 
-    def fenced(self, is_fenced: bool) -> None:
-        """What the broker knows of itself before its image says so: its session has ended, say."""
+    def set_fenced(self, is_fenced: bool) -> None:
+        """Set whether this broker is fenced, which it may know before its image shows it."""
         if is_fenced is not self._is_fenced:
             self._is_fenced, self._seen = is_fenced, None
             self._on_image(self._cluster.image)
 
     async def close(self) -> None:
-        """Send everybody to other brokers; ask nothing more."""
+        """Send all members to other brokers, and stop."""
         await self.running.close()
 
     def _on_image(self, image: MetadataImage) -> None:

@@ -1,17 +1,16 @@
-"""A question as a function: from its bytes to the answer's, the same for every family.
+"""Turns a function from request to response into a handler of frames.
 
-    def describe(request: DescribeClusterRequest, asker: Asker) -> DescribeClusterResponse: ...
+    def describe(request: DescribeClusterRequest, context: RequestContext) -> Response: ...
 
-    handlers = {60: served(DescribeClusterRequest, describe)}
+    handlers = {60: make_handler(DescribeClusterRequest, describe)}
 
-The answer may be a value, or the promise of one. None of a question's handlers sees a socket.
+The function returns a response or an awaitable of one, and sees no socket.
 
-While an answer is promised the next request of that connection is not looked at; its answer would
-have to wait anyhow, and a client that sends a thousand questions in one go has no thousand tasks
-here. (Kafka's brokers treat every request so.) Some answers are a thousand times as long as their
-questions, and a client may read none of them: such answers are made *in line*, the next one when
-this one has left. One of very many partitions is put into bytes in a thread, so that the loop has
-its turns meanwhile; nobody changes it any more.
+While a response is awaited, the connection's next request is not read: its response would have to
+wait anyhow, and a client that sends a thousand requests at once causes no thousand tasks. (Kafka's
+brokers treat every request so.) Some responses are a thousand times as long as their requests, and
+a client may not read them: such responses are built *in line*, the next one when this one has left.
+A response with very many partitions is encode in a thread, so that the loop serves others.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ from records.rpc.base import Request, Response
 Q = TypeVar("Q", bound=Request)
 
 LONG_PARTITIONS: Final = 2_000
-"""An answer that names more is long: some 4 ms of encoding."""
+"""A response with more partitions is encode in a thread: some 4 ms of work."""
 
 _under_way: set[asyncio.Task[None]] = set()  # a loop itself keeps no task alive
 
 
-class Asker(NamedTuple):
-    """Who asks, and in which version: all that an answer may depend on besides the question."""
+class RequestContext(NamedTuple):
+    """The client of a request, and the request's version."""
 
     version: int
     client_id: str | None
@@ -43,34 +42,37 @@ class Asker(NamedTuple):
 
     @property
     def host(self) -> str:
-        """As groups describe their members: a slash and the address."""
+        """The host as groups describe their members: a slash and the address."""
         return "/" + self.peer.rpartition(":")[0]
 
 
-def served(
+def make_handler(
     kind: type[Q],
-    answer: Callable[[Q, Asker], Response | Awaitable[Response]],
+    answer: Callable[[Q, RequestContext], Response | Awaitable[Response]],
     *,
     lowest: int | None = None,
     highest: int | None = None,
     in_line: bool = False,
 ) -> Served:
-    """A request of this class, at all versions that we know or those named, and who answers it.
+    """Make a handler that decodes requests of this class and encodes the responses.
 
-    Args:  lowest, highest: versions, both inclusive; by default all that the message has.
-           in_line: see the module.
+    Args:  answer: the function from request to response.
+           lowest, highest: versions, both inclusive; by default all that the message has.
+           in_line: build the next response only when this one has left.
     """
     versions = kind.schema().versions
 
     def serve(connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
         request = decode_message(kind, body, header.api_version, whole=False)
-        found: Any = answer(request, Asker(header.api_version, header.client_id, connection.peer))
+        found: Any = answer(
+            request, RequestContext(header.api_version, header.client_id, connection.peer)
+        )
         if isinstance(found, Response):
-            return payload(header, found)  # the short ones; the others are promised
+            return payload(header, found)  # these are short; long ones are awaitables
         reply = Reply(connection)
         connection.hold()
         task = asyncio.get_running_loop().create_task(
-            _keep(found, header, reply, in_line=in_line), name="question"
+            _send_when_ready(found, header, reply, in_line=in_line), name="question"
         )
         _under_way.add(task)
         task.add_done_callback(_under_way.discard)
@@ -81,12 +83,12 @@ def served(
     return Served(first, last, serve)
 
 
-async def _keep(
+async def _send_when_ready(
     promised: Awaitable[Response], header: RequestHeader, reply: Reply, *, in_line: bool
 ) -> None:
     try:
         response = await promised
-        reply.send(await encoded(header, response, getattr(response, "topics", ())))
+        reply.send(await encode(header, response, getattr(response, "topics", ())))
         if in_line:
             await reply.left()
     except Exception as error:  # an assertion too: the connection tells the loop
@@ -95,10 +97,10 @@ async def _keep(
         reply.connection.go_on()
 
 
-async def encoded(
+async def encode(
     header: RequestHeader, response: Response, topics: Iterable[Any]
 ) -> tuple[Buffer, ...]:
-    """The answer's bytes; made in a thread if these topics of it have very many partitions."""
+    """Encode a response; in a thread if these topics of it have very many partitions."""
     if sum(len(getattr(topic, "partitions", ())) for topic in topics) > LONG_PARTITIONS:
         return await asyncio.to_thread(payload, header, response)
     return payload(header, response)

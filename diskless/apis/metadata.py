@@ -1,17 +1,16 @@
-"""Metadata: the cluster as a client is to see it.
+"""Metadata: describes brokers, topics and partitions to a client.
 
-What is told is a function of the image and of the rack that the client says it is in, so that every
-broker tells the same (`diskless.placement`). A partition's leader is chosen for that rack; its
-replicas, all in sync, are the brokers that clients of the other racks are sent to. The leader epoch
-is 0 for ever: nobody is deposed, for anybody may lead.
+The answer is a function of the image and of the client's rack, so that every broker gives the same
+one (`diskless.placement`). A partition's leader is chosen for that rack; its replicas, all in sync,
+are the leaders for clients of the other racks. The leader epoch is always 0: any broker may lead.
 
-The surprise: a broker that answers names itself, be it fenced, and where nobody serves, since all
-come back at once or the last one leaves, all members are named; leading nothing. Kafka names who
-serves and nobody else. But librdkafka forgets every broker that is not named, and those that it was
-configured with; if none is left that it can reach, it may ask nobody any more (its issue 5301).
+The trap: a broker that answers lists itself, even if it is fenced; and if no broker serves, because
+all restart at once or the last one leaves, all registered brokers are listed, leading nothing.
+Kafka lists only brokers that serve. But librdkafka forgets every broker that is not listed, also
+those that it was configured with; if it can reach none that is left, it may stop asking (its issue
+5301).
 
-Two things keep a question from costing more than it should: a topic that is named twice is
-described once, as in Kafka, and what takes long to describe is described in slices.
+A topic that is named twice is described once, as in Kafka, and long answers are built in slices.
 
 Chunks (KIP-1114) travel in tagged fields that other clients skip.
 
@@ -46,8 +45,8 @@ FIRST_WITH_IDS: Final = 12
 """Versions 10 and 11 have the field and do not serve it. Source: KAFKA-13428."""
 
 TOPIC_OPERATIONS: Final = sum(1 << code for code in (3, 4, 5, 6, 7, 8, 10, 11))
-"""Read, write, create, delete, alter, describe, describe and alter configs: all there are.
-Nobody is refused anything here, so everybody is told so. Source: KIP-430."""
+"""Read, write, create, delete, alter, describe, describe and alter configs: all operations on a
+topic, because there is no authorization. Source: KIP-430."""
 
 CLUSTER_OPERATIONS: Final = sum(1 << code for code in (5, 7, 8, 9, 10, 11, 12))
 """Create, alter, describe, cluster action, describe and alter configs, idempotent write."""
@@ -56,30 +55,30 @@ NOT_ASKED: Final = -(2**31)
 
 
 class ClientView(NamedTuple):
-    """What of the cluster depends on who asks."""
+    """The cluster and client data that a description depends on."""
 
     cluster_id: str
-    listener: str  # the listener the client came by: it is told the addresses of that one
+    listener: str  # the client's listener, whose addresses are described
     rack: str | None
     asked: int | None = None  # the broker that answers
 
 
-class Placing(NamedTuple):
-    """The brokers that partitions are placed on, and whom for."""
+class PlacementScope(NamedTuple):
+    """The brokers that partitions are placed on, and the client's rack."""
 
     brokers: list[PlacedBroker]
     rack: str | None
 
 
-class Placed(NamedTuple):
-    """Where a client finds a partition."""
+class Placement(NamedTuple):
+    """The leader and replicas of a partition, for one client."""
 
     leader_id: int | None
     replicas: tuple[int, ...]  # rising; all of them in sync
 
 
 def reachable(image: MetadataImage, listener: str) -> list[PlacedBroker]:
-    """Those of them that have the listener by which a client came."""
+    """The unfenced brokers that have the client's listener."""
     return [
         broker
         for broker in unfenced(image)
@@ -88,20 +87,20 @@ def reachable(image: MetadataImage, listener: str) -> list[PlacedBroker]:
 
 
 def address(image: MetadataImage, broker_id: int, listener: str) -> tuple[str, int] | None:
-    """Where clients of a listener find a broker; None if it has no such listener."""
+    """A broker's address at a listener; None if it has no such listener."""
     broker = image.brokers.get(broker_id)
     ends = () if broker is None else broker.end_points
     return next(((end.host, end.port) for end in ends if end.name == listener), None)
 
 
-def place(topic_id: UUID, index: int, placing: Placing) -> Placed:
-    """Who leads a partition for these clients, and who its replicas are."""
-    best, by_rack = leaders(topic_id, index, placing.brokers)
-    leader_id = best if placing.rack is None else by_rack.get(placing.rack, best)
+def place(topic_id: UUID, index: int, scope: PlacementScope) -> Placement:
+    """Choose the leader of a partition for the client's rack, and its replicas."""
+    best, by_rack = leaders(topic_id, index, scope.brokers)
+    leader_id = best if scope.rack is None else by_rack.get(scope.rack, best)
     known = set(by_rack.values())
     if leader_id is not None:
         known.add(leader_id)
-    return Placed(leader_id, tuple(sorted(known)))
+    return Placement(leader_id, tuple(sorted(known)))
 
 
 async def describe(
@@ -111,22 +110,24 @@ async def describe(
     view: ClientView,
     missing: Mapping[str, int] = MappingProxyType({}),
 ) -> MetadataResponse:
-    """The answer to a Metadata request; unknown topics have errors, each its own.
+    """Answer a Metadata request; each unknown topic has its own error.
 
-    Args:  missing: error codes of topics that were to be made and are not there.
+    Args:  missing: error codes of topics that could not be created.
     """
     brokers = reachable(image, view.listener)
-    placing = Placing(brokers, view.rack if is_known(view.rack, brokers) else None)
+    scope = PlacementScope(brokers, view.rack if is_known(view.rack, brokers) else None)
     with_operations = request.include_topic_authorized_operations
     pace, topics = Pace(), []
-    for found in _asked_for(request, version, image, missing):
+    for found in _requested_topics(request, version, image, missing):
         await pace.step()
         if isinstance(found, TopicImage):
-            topics.append(await _described(found, placing, pace, with_operations=with_operations))
+            topics.append(
+                await _describe_topic(found, scope, pace, with_operations=with_operations)
+            )
         else:
             topics.append(found)
     asked_cluster = request.include_cluster_authorized_operations
-    named = tuple(_named(image, brokers, view))
+    named = tuple(_listed_brokers(image, brokers, view))
     return MetadataResponse(
         brokers=named,
         cluster_id=view.cluster_id,
@@ -137,41 +138,41 @@ async def describe(
 
 
 def wants_all(request: MetadataRequest, version: int) -> bool:
-    """Version 0 asks for all topics by naming none, later ones by null."""
+    """Does the request want all topics? Version 0 says so by naming none, later ones by null."""
     return request.topics is None or (version == 0 and not request.topics)
 
 
-def _asked_for(
+def _requested_topics(
     request: MetadataRequest, version: int, image: MetadataImage, missing: Mapping[str, int]
 ) -> Iterator[TopicImage | _Topic]:
-    """The topics, each once, or the error in place of one."""
+    """Yield each requested topic once, or the error in its place."""
     if wants_all(request, version):
         yield from sorted(image.topics.values(), key=lambda topic: topic.name)
         return
     asked_for = request.topics or ()
     if version < FIRST_WITH_IDS and any(t.name is None or t.topic_id.int for t in asked_for):
         for asked in asked_for:
-            yield _failed(ErrorCode.INVALID_REQUEST, asked.name or "", asked.topic_id)
+            yield _error_topic(ErrorCode.INVALID_REQUEST, asked.name or "", asked.topic_id)
         return
     for name, topic_id in dict.fromkeys((asked.name, asked.topic_id) for asked in asked_for):
         found = image.topics.get(topic_id) if name is None else image.topic(name)
         if found is not None:
             yield found
         elif name is None:
-            yield _failed(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
+            yield _error_topic(ErrorCode.UNKNOWN_TOPIC_ID, None, topic_id)
         else:
             unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            yield _failed(missing.get(name, unknown), name, ZERO_UUID)
+            yield _error_topic(missing.get(name, unknown), name, ZERO_UUID)
 
 
-def _failed(error: int, name: str | None, topic_id: UUID) -> _Topic:
+def _error_topic(error: int, name: str | None, topic_id: UUID) -> _Topic:
     return _Topic(error_code=error, name=name, topic_id=topic_id, partitions=())
 
 
-def _named(
+def _listed_brokers(
     image: MetadataImage, serving: Iterable[PlacedBroker], view: ClientView
 ) -> Iterable[MetadataResponse.MetadataResponseBroker]:
-    """The brokers that serve, or else all members; and the one that was asked. See the module."""
+    """Yield the serving brokers, or all registered ones if none serves; and this broker."""
     alive = {broker.broker_id for broker in serving}
     for broker_id, broker in sorted(image.brokers.items()):
         if not alive or broker_id in alive or broker_id == view.asked:
@@ -183,8 +184,10 @@ def _named(
 
 
 def _controller(serving: list[PlacedBroker], named: list[int], view: ClientView) -> int:
-    """Any broker forwards to the controller. Whoever hears of brokers must hear of one of them as
-    the controller: librdkafka's administrator asks about that once, and then waits for minutes.
+    """Choose a listed broker as the controller: any broker forwards to the real one.
+
+    An answer with brokers must name one: librdkafka's admin client asks only once, and then waits
+    for minutes.
     """
     if serving:
         return serving[0].broker_id
@@ -193,13 +196,13 @@ def _controller(serving: list[PlacedBroker], named: list[int], view: ClientView)
     return named[0] if named else NOBODY
 
 
-async def _described(
-    topic: TopicImage, placing: Placing, pace: Pace, *, with_operations: bool
+async def _describe_topic(
+    topic: TopicImage, scope: PlacementScope, pace: Pace, *, with_operations: bool
 ) -> _Topic:
     partitions = []
     for index, record in sorted(topic.partitions.items()):
         await pace.step()
-        partitions.append(_partition(topic, index, record, placing))
+        partitions.append(_partition(topic, index, record, scope))
     return _Topic(
         name=topic.name,
         topic_id=topic.topic_id,
@@ -210,9 +213,9 @@ async def _described(
 
 
 def _partition(
-    topic: TopicImage, index: int, record: PartitionRecord, placing: Placing
+    topic: TopicImage, index: int, record: PartitionRecord, scope: PlacementScope
 ) -> _Partition:
-    leader_id, replicas = place(topic.topic_id, index, placing)
+    leader_id, replicas = place(topic.topic_id, index, scope)
     chunks = topic.chunks.get(index, ())
     return _Partition(
         error_code=ErrorCode.LEADER_NOT_AVAILABLE if leader_id is None else 0,

@@ -1,12 +1,13 @@
-"""ListOffsets and OffsetForLeaderEpoch: where partitions begin, end, and were at a time.
+"""Answers ListOffsets and OffsetForLeaderEpoch: log start, high watermark, offset by timestamp.
 
-All of it is decided behind the coordinator's read barrier, and so never older than the question. A
-time is looked up in two steps: the coordinator names the first run that reaches it, and the run's
-records say which of them does. The surprise is the run that the log start cuts in two: what made it
-late may lie in the part that is gone. Then the search goes on behind that run.
+All results come from behind the coordinator's read barrier, and so are never older than the
+request. A timestamp is looked up in two steps: the coordinator names the first run that reaches it,
+and the run's records show which of them does. The trap is a run that the log start cuts in two: the
+record with the greatest timestamp may be in the deleted part. Then the search continues behind that
+run.
 
-A partition's leader epoch is 0 for ever, so epoch 0 ends at the high watermark, and there has been
-no other.
+A partition's leader epoch is always 0, so epoch 0 ends at the high watermark, and there has been no
+other.
 
 Source: the protocol guide, ListOffsets; KIP-79, KIP-207, KIP-320, KIP-405 (-4, -5), KIP-734 (-3),
 KIP-1023; upstream's ReplicaManager.fetchOffset (which version knows which sentinel);
@@ -24,21 +25,21 @@ from typing import Final
 from coordinator.errors import CoordinatorError
 from diskless.apis.delete_records import DeleteRecords
 from diskless.apis.forwarding import seconds
-from diskless.apis.handler import served
+from diskless.apis.handler import make_handler
 from diskless.apis.partition_offsets import (
     BARRIER_S,
     LATEST,
     MAX_TIMESTAMP,
-    Listed,
-    Place,
-    Wanted,
-    find_place,
+    CoordinatedPartition,
+    ListedOffset,
+    OffsetQuery,
+    find_partition,
     list_offsets,
 )
 from diskless.cluster import Cluster
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.runs_reader import LEADER_EPOCH, DamagedRunError, Run
-from diskless.fetch.timestamps import Stamped, first_since, latest
+from diskless.fetch.timestamps import TimestampedOffset, first_since, latest
 from diskless.loop_turns import Pace
 from diskless.stores import ObjectNotFoundError, StorageError
 from raft.net.handlers import Served
@@ -59,13 +60,13 @@ NEVER: Final = 2**15
 FIRST_WITH_EPOCH: Final = 4
 FIRST_WITH_NOT_AVAILABLE: Final = 5
 MAX_PARTITIONS: Final = 100_000
-"""Of one request: who has more asks twice."""
+"""Partitions of one request; the others get INVALID_REQUEST."""
 
 LOOK_UP_S: Final = 25.0
-"""For look-ups by time of a client that does not say how long it waits: most wait half a minute."""
+"""Timeout of lookups by timestamp if the request has none: most clients wait half a minute."""
 
-MAX_READS: Final = 4  # look-ups by time that read objects at the same time
-ATTEMPTS: Final = 3  # of a look-up under which the log start moves
+MAX_READS: Final = 4  # lookups by timestamp that read objects at the same time
+ATTEMPTS: Final = 3  # of a lookup, if the log start moves meanwhile
 RUNS_OF_ATTEMPT: Final = 4
 
 _Topic = ListOffsetsResponse.ListOffsetsTopicResponse
@@ -75,11 +76,11 @@ _FoundPartition = FindBatchesResponse.Topic.Partition
 
 
 class _MovedError(Exception):
-    """What was listed is not there any more: the log start has passed it."""
+    """The listed run is gone: the log start has passed it."""
 
 
 class Offsets:
-    """Look-ups of offsets, for one broker. Belongs to the event loop."""
+    """Looks up offsets for one broker. Belongs to the event loop."""
 
     def __init__(self, cluster: Cluster, cache: ObjectCache) -> None:
         self._cluster = cluster
@@ -89,7 +90,7 @@ class Offsets:
     # --- ListOffsets ----------------------------------------------------------------------------
 
     async def find(self, request: ListOffsetsRequest, version: int) -> ListOffsetsResponse:
-        """The answer; each partition stands or falls alone."""
+        """Answer ListOffsets; each partition has its own result."""
         timeout_s = seconds(request.timeout_ms) if request.timeout_ms > 0 else BARRIER_S
         look_up_s = timeout_s if request.timeout_ms > 0 else LOOK_UP_S
         deadline = asyncio.get_running_loop().time() + look_up_s
@@ -99,39 +100,39 @@ class Offsets:
             for asked in topic.partitions:
                 key = (topic.name, asked.partition_index)
                 seen[key] = seen.get(key, 0) + 1
-        answers: list[Listed] = []
-        wanted: list[Wanted] = []
+        answers: list[ListedOffset] = []
+        wanted: list[OffsetQuery] = []
         positions: list[int] = []
         pace = Pace()
         for topic in request.topics:
             for asked in topic.partitions:
                 await pace.step()
-                place = find_place(
+                place = find_partition(
                     image, topic.name, asked.partition_index, asked.current_leader_epoch
                 )
                 if seen[topic.name, asked.partition_index] > 1 or len(answers) >= MAX_PARTITIONS:
-                    answers.append(Listed(ErrorCode.INVALID_REQUEST))
+                    answers.append(ListedOffset(ErrorCode.INVALID_REQUEST))
                 elif asked.timestamp < 0 and version < SINCE_VERSION.get(asked.timestamp, NEVER):
-                    answers.append(Listed(ErrorCode.UNSUPPORTED_VERSION))
+                    answers.append(ListedOffset(ErrorCode.UNSUPPORTED_VERSION))
                 elif isinstance(place, ErrorCode):
-                    answers.append(Listed(place))
-                elif asked.timestamp == EARLIEST_PENDING_UPLOAD:  # nothing is ever uploaded later
-                    answers.append(Listed(ErrorCode.NONE))
+                    answers.append(ListedOffset(place))
+                elif asked.timestamp == EARLIEST_PENDING_UPLOAD:  # no upload is ever pending
+                    answers.append(ListedOffset(ErrorCode.NONE))
                 else:
                     positions.append(len(answers))
-                    wanted.append(Wanted(place, asked.timestamp))
-                    answers.append(Listed(ErrorCode.NONE))
+                    wanted.append(OffsetQuery(place, asked.timestamp))
+                    answers.append(ListedOffset(ErrorCode.NONE))
         listed = await list_offsets(self._cluster, wanted, timeout_s)
         exact = await self._all_exact(wanted, listed, deadline)
-        for at, answer in zip(positions, exact, strict=True):
-            answers[at] = answer
-        told = iter(answers)
+        for position, answer in zip(positions, exact, strict=True):
+            answers[position] = answer
+        in_order = iter(answers)
         return ListOffsetsResponse(
             topics=tuple(
                 _Topic(
                     name=topic.name,
                     partitions=tuple(
-                        _partition(asked.partition_index, next(told), version)
+                        _partition(asked.partition_index, next(in_order), version)
                         for asked in topic.partitions
                     ),
                 )
@@ -140,32 +141,32 @@ class Offsets:
         )
 
     async def _all_exact(
-        self, wanted: list[Wanted], listed: list[Listed], deadline: float
-    ) -> list[Listed]:
-        """Records instead of runs, a few at the same time, as many as there is time for."""
+        self, wanted: list[OffsetQuery], listed: list[ListedOffset], deadline: float
+    ) -> list[ListedOffset]:
+        """Look up the record in each listed run, a few at the same time, until the deadline."""
         exact = list(listed)
         todo = iter(
             [
-                at
-                for at, one in enumerate(wanted)
-                if one.timestamp >= 0 or one.timestamp == MAX_TIMESTAMP
+                index
+                for index, query in enumerate(wanted)
+                if query.timestamp >= 0 or query.timestamp == MAX_TIMESTAMP
             ]
         )
 
         async def look_up() -> None:
-            for at in todo:
+            for index in todo:
                 try:
                     async with asyncio.timeout_at(deadline):
-                        exact[at] = await self._exact(wanted[at], listed[at])
+                        exact[index] = await self._exact(wanted[index], listed[index])
                 except TimeoutError:
-                    exact[at] = Listed(ErrorCode.OFFSET_NOT_AVAILABLE)
+                    exact[index] = ListedOffset(ErrorCode.OFFSET_NOT_AVAILABLE)
 
         await asyncio.gather(*(look_up() for _ in range(MAX_READS)))
         return exact
 
-    async def _exact(self, wanted: Wanted, listed: Listed) -> Listed:
-        """The record itself, where a run was named."""
-        last: Listed = Listed(ErrorCode.OFFSET_NOT_AVAILABLE)
+    async def _exact(self, wanted: OffsetQuery, listed: ListedOffset) -> ListedOffset:
+        """Find the record in a listed run; list again if the run has been deleted meanwhile."""
+        last: ListedOffset = ListedOffset(ErrorCode.OFFSET_NOT_AVAILABLE)
         for _ in range(ATTEMPTS):
             if listed.error or listed.offset < 0:
                 return listed
@@ -173,22 +174,22 @@ class Offsets:
                 async with self._reads:
                     return await self._look_up(wanted, listed)
             except _MovedError:
-                last = Listed(ErrorCode.OFFSET_NOT_AVAILABLE)
-            except ObjectNotFoundError as gone:  # of a run that may be gone too
+                last = ListedOffset(ErrorCode.OFFSET_NOT_AVAILABLE)
+            except ObjectNotFoundError as gone:  # its run may be deleted too
                 log.warning("action=list_offsets error=%r", str(gone))
-                last = Listed(ErrorCode.KAFKA_STORAGE_ERROR)
+                last = ListedOffset(ErrorCode.KAFKA_STORAGE_ERROR)
             except DamagedRunError as damage:
                 log.error("action=list_offsets error=%r", str(damage))
-                return Listed(ErrorCode.CORRUPT_MESSAGE)
+                return ListedOffset(ErrorCode.CORRUPT_MESSAGE)
             except StorageError as failure:
                 log.warning("action=list_offsets error=%r", str(failure))
-                return Listed(ErrorCode.KAFKA_STORAGE_ERROR)
+                return ListedOffset(ErrorCode.KAFKA_STORAGE_ERROR)
             (listed,) = await list_offsets(self._cluster, [wanted])
         return last
 
-    async def _look_up(self, wanted: Wanted, listed: Listed) -> Listed:
-        """Read the run that is named, and those behind it as far as need be."""
-        best: Stamped | None = None
+    async def _look_up(self, wanted: OffsetQuery, listed: ListedOffset) -> ListedOffset:
+        """Read the listed run, and those behind it as far as necessary."""
+        best: TimestampedOffset | None = None
         for _ in range(RUNS_OF_ATTEMPT):
             run = await self._run(wanted.place, listed.offset)
             if wanted.timestamp >= 0:
@@ -196,23 +197,23 @@ class Offsets:
                     self._cache, run, from_offset=listed.offset, timestamp=wanted.timestamp
                 )
                 if found is not None:
-                    return Listed(ErrorCode.NONE, found.timestamp, found.offset)
+                    return ListedOffset(ErrorCode.NONE, found.timestamp, found.offset)
             else:
                 found = await latest(self._cache, run, from_offset=listed.offset)
                 if found is not None and (best is None or found.timestamp > best.timestamp):
                     best = found
                 if best is not None and best.timestamp >= listed.timestamp:
-                    return _told(best)
+                    return _listed(best)
             behind = wanted._replace(from_offset=run.last_offset + 1)
             (listed,) = await list_offsets(self._cluster, [behind])
             if listed.error:
                 return listed
             if listed.offset < 0 or (best is not None and listed.timestamp <= best.timestamp):
-                return _told(best)
+                return _listed(best)
         raise _MovedError
 
-    async def _run(self, place: Place, offset: int) -> Run:
-        """The run that holds an offset: by our own replica, or by the coordinator."""
+    async def _run(self, place: CoordinatedPartition, offset: int) -> Run:
+        """Find the run that holds an offset: in the replica, or else at the coordinator."""
         topic = FindBatchesRequest.Topic
         partition = topic.Partition(partition_index=place.partition, offset=offset, max_bytes=1)
         request = FindBatchesRequest(
@@ -238,17 +239,24 @@ class Offsets:
     async def epoch_ends(
         self, request: partitions.OffsetForLeaderEpochRequest
     ) -> partitions.OffsetForLeaderEpochResponse:
-        """Epoch 0 ends at the high watermark; of others nothing is known."""
+        """Answer OffsetForLeaderEpoch: epoch 0 ends at the high watermark, others are unknown."""
         image = self._cluster.image
         places = [
-            find_place(image, topic.topic, asked.partition, asked.current_leader_epoch)
+            find_partition(image, topic.topic, asked.partition, asked.current_leader_epoch)
             for topic in request.topics
             for asked in topic.partitions
         ]
-        wanted = [Wanted(place, LATEST) for place in places if isinstance(place, Place)]
+        wanted = [
+            OffsetQuery(place, LATEST)
+            for place in places
+            if isinstance(place, CoordinatedPartition)
+        ]
         listed = iter(await list_offsets(self._cluster, wanted))
         found = iter(
-            [next(listed) if isinstance(place, Place) else Listed(place) for place in places]
+            [
+                next(listed) if isinstance(place, CoordinatedPartition) else ListedOffset(place)
+                for place in places
+            ]
         )
         return partitions.OffsetForLeaderEpochResponse(
             topics=tuple(
@@ -264,11 +272,11 @@ class Offsets:
         )
 
 
-def _told(best: Stamped | None) -> Listed:
-    """A greatest timestamp; of records that all have none there is none."""
+def _listed(best: TimestampedOffset | None) -> ListedOffset:
+    """The result for a greatest timestamp; empty if no record has a timestamp."""
     if best is None or best.timestamp < 0:
-        return Listed(ErrorCode.NONE)
-    return Listed(ErrorCode.NONE, best.timestamp, best.offset)
+        return ListedOffset(ErrorCode.NONE)
+    return ListedOffset(ErrorCode.NONE, best.timestamp, best.offset)
 
 
 def _as_run(batch: _FoundPartition.Batch) -> Run:
@@ -283,7 +291,7 @@ def _as_run(batch: _FoundPartition.Batch) -> Run:
     )
 
 
-def _partition(index: int, found: Listed, version: int) -> _Partition:
+def _partition(index: int, found: ListedOffset, version: int) -> _Partition:
     error = found.error
     if error == ErrorCode.OFFSET_NOT_AVAILABLE and version < FIRST_WITH_NOT_AVAILABLE:
         error = ErrorCode.LEADER_NOT_AVAILABLE
@@ -298,7 +306,7 @@ def _partition(index: int, found: Listed, version: int) -> _Partition:
     )
 
 
-def _epoch_end(index: int, leader_epoch: int, found: Listed) -> _Ended.EpochEndOffset:
+def _epoch_end(index: int, leader_epoch: int, found: ListedOffset) -> _Ended.EpochEndOffset:
     known = not found.error and leader_epoch == LEADER_EPOCH
     return _Ended.EpochEndOffset(
         error_code=found.error,
@@ -309,13 +317,17 @@ def _epoch_end(index: int, leader_epoch: int, found: Listed) -> _Ended.EpochEndO
 
 
 def handlers(cluster: Cluster, cache: ObjectCache) -> dict[int, Served]:
-    """By api key."""
+    """The handlers of ListOffsets, DeleteRecords and OffsetForLeaderEpoch, by api key."""
     offsets = Offsets(cluster, cache)
     deleting = DeleteRecords(cluster)
     return {
-        2: served(ListOffsetsRequest, lambda request, asker: offsets.find(request, asker.version)),
-        21: served(partitions.DeleteRecordsRequest, lambda request, _: deleting.delete(request)),
-        23: served(
+        2: make_handler(
+            ListOffsetsRequest, lambda request, context: offsets.find(request, context.version)
+        ),
+        21: make_handler(
+            partitions.DeleteRecordsRequest, lambda request, _: deleting.delete(request)
+        ),
+        23: make_handler(
             partitions.OffsetForLeaderEpochRequest, lambda request, _: offsets.epoch_ends(request)
         ),
     }

@@ -1,7 +1,7 @@
-"""Where clients' partitions are coordinated, and where they begin and end behind the read barrier.
+"""Finds the coordinators of clients' partitions, and lists offsets behind their read barrier.
 
-A broker's own replica may lag; what must not be old is asked of the coordinator, which answers only
-after a majority has confirmed that it leads. Where that is not to be had in time the answer is
+A broker's own replica may lag, so offsets that must be current come from the coordinator, which
+answers only after a majority has confirmed that it leads. Without an answer in time the result is
 OFFSET_NOT_AVAILABLE, which clients retry.
 
 Source: docs/design/quorum.md#linearizable-reads, docs/design/broker.md#staleness-is-bounded;
@@ -30,45 +30,45 @@ MAX_TIMESTAMP: Final = -3
 """ListOffsets' sentinels."""
 
 BARRIER_S: Final = 10.0
-"""How long the barrier is tried for a client that does not say: less than clients wait."""
+"""Timeout of the read barrier if the request has none: less than clients wait."""
 
 ASKED_AT_ONCE: Final = 1_000
-"""Partitions of one question: whoever makes, answers and reads it does so in a few ms each."""
+"""Partitions of one request to a coordinator: building, deciding and reading take a few ms each."""
 
 _GONE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
 
 
-class Place(NamedTuple):
-    """A client's partition, and the coordinator that has its batches."""
+class CoordinatedPartition(NamedTuple):
+    """A client's partition, and the coordinator of its batches."""
 
     topic_id: UUID
     coordinator: int
     partition: int
 
 
-class Wanted(NamedTuple):
-    """A question to the coordinator of a place."""
+class OffsetQuery(NamedTuple):
+    """A query for an offset of a partition, for its coordinator."""
 
-    place: Place
+    place: CoordinatedPartition
     timestamp: int  # or a sentinel
-    from_offset: int = -1  # where a search by time begins; -1: at the log start
+    from_offset: int = -1  # first offset of a search by timestamp; -1: the log start
 
 
-class Listed(NamedTuple):
-    """What it answers; -1: there is nothing."""
+class ListedOffset(NamedTuple):
+    """The result of an offset query; -1: there is no such record."""
 
     error: int
     timestamp: int = -1
     offset: int = -1
 
 
-def find_place(
+def find_partition(
     image: MetadataImage, topic_name: str, partition: int, current_leader_epoch: int = -1
-) -> Place | ErrorCode:
-    """A client's partition; or why there is none to ask about.
+) -> CoordinatedPartition | ErrorCode:
+    """Find a client's partition, or the error why it has no offsets.
 
-    Internal topics have no batches, and that is final: UNKNOWN_TOPIC_OR_PARTITION is retried, and
-    Java's tools, which list the topics there are, would go on for a minute.
+    Internal topics have no batches and get an error that is not retried: with
+    UNKNOWN_TOPIC_OR_PARTITION Java's tools, which query all topics, would retry for a minute.
     """
     topic = image.topic(topic_name)
     if topic is None or partition not in topic.partitions:
@@ -77,37 +77,37 @@ def find_place(
         return ErrorCode.INVALID_TOPIC_EXCEPTION
     if current_leader_epoch > LEADER_EPOCH:
         return ErrorCode.UNKNOWN_LEADER_EPOCH
-    return Place(topic.topic_id, topic.coordinator(partition), partition)
+    return CoordinatedPartition(topic.topic_id, topic.coordinator(partition), partition)
 
 
 async def list_offsets(
-    cluster: Cluster, wanted: Sequence[Wanted], timeout_s: float = BARRIER_S
-) -> list[Listed]:
-    """Behind the read barrier, each coordinator asked for its own; in the order of the question."""
+    cluster: Cluster, wanted: Sequence[OffsetQuery], timeout_s: float = BARRIER_S
+) -> list[ListedOffset]:
+    """List offsets behind the coordinators' read barriers; the results are in the given order."""
     by_coordinator: dict[int, list[int]] = {}
-    for at, one in enumerate(wanted):
-        by_coordinator.setdefault(one.place.coordinator, []).append(at)
-    answers = [Listed(ErrorCode.OFFSET_NOT_AVAILABLE)] * len(wanted)
+    for index, query in enumerate(wanted):
+        by_coordinator.setdefault(query.place.coordinator, []).append(index)
+    answers = [ListedOffset(ErrorCode.OFFSET_NOT_AVAILABLE)] * len(wanted)
 
     async def ask(coordinator: int, positions: list[int]) -> None:
-        for piece in cut(positions):
-            found = await _ask(cluster, coordinator, [wanted[at] for at in piece], timeout_s)
-            for at, answer in zip(piece, found, strict=True):
-                answers[at] = answer
+        for chunk in chunked(positions):
+            found = await _ask(cluster, coordinator, [wanted[i] for i in chunk], timeout_s)
+            for index, answer in zip(chunk, found, strict=True):
+                answers[index] = answer
 
-    await asyncio.gather(*(ask(*one) for one in by_coordinator.items()))
+    await asyncio.gather(*(ask(*queries) for queries in by_coordinator.items()))
     return answers
 
 
-def cut(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """As many as are asked at once, and again."""
+def chunked(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    """Split into chunks of at most `ASKED_AT_ONCE` items."""
     for first in range(0, len(items), ASKED_AT_ONCE):
         yield items[first : first + ASKED_AT_ONCE]
 
 
 async def _ask(
-    cluster: Cluster, coordinator: int, wanted: Sequence[Wanted], timeout_s: float
-) -> list[Listed]:
+    cluster: Cluster, coordinator: int, wanted: Sequence[OffsetQuery], timeout_s: float
+) -> list[ListedOffset]:
     topic = ListDisklessOffsetsRequest.Topic
     request = ListDisklessOffsetsRequest(
         coordinator_partition=coordinator,
@@ -129,14 +129,14 @@ async def _ask(
         async with asyncio.timeout(timeout_s):
             answer = await cluster.leader(coordinator).call(request)
     except (CoordinatorError, TimeoutError):
-        return [Listed(ErrorCode.OFFSET_NOT_AVAILABLE)] * len(wanted)
+        return [ListedOffset(ErrorCode.OFFSET_NOT_AVAILABLE)] * len(wanted)
     return [
-        Listed(_code(found.error_code), found.timestamp, found.offset)
+        ListedOffset(_code(found.error_code), found.timestamp, found.offset)
         for topic_found in answer.responses
         for found in topic_found.partitions
     ]
 
 
 def _code(code: int) -> int:
-    """As a client, who names topics, knows it."""
+    """Translate a coordinator's error code for a client, which names topics and not ids."""
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION if code in _GONE else code

@@ -1,18 +1,18 @@
-"""InitProducerId: who an idempotent producer is.
+"""InitProducerId: gives an idempotent producer its id and epoch.
 
     apis = ProducerApis(cluster)
     handlers |= apis.handlers
 
-The controller hands out ids by the block, and a broker hands them on, one by one, without asking
-anybody. When a tenth of a block is left the next one is fetched, so that a producer waits for the
-controller only when a broker has just begun, or when blocks go faster than they come.
+The controller allocates ids in blocks, and a broker hands them out one by one without a call. When
+a tenth of a block is left it fetches the next one, so that a producer waits for the controller only
+when a broker has just started, or when blocks are used up faster than they arrive.
 
-A producer that lost its place (a sequence was refused) asks again with its id and epoch, and gets
-the same id in the next epoch: batch coordinators begin a new epoch at sequence 0 (KIP-360). After
-the last epoch it gets another id. What it says it is cannot be checked, for no broker remembers
-producers; as its id was given to it, and ids are never given twice, it can only harm itself.
+A producer whose sequence was refused asks again with its id and epoch, and gets the same id with
+the next epoch: batch coordinators begin a new epoch at sequence 0 (KIP-360). After the last epoch
+it gets another id. The id it states cannot be checked, because no broker stores producers; as ids
+are never given twice, a wrong one harms only that producer.
 
-Transactions are not there, so a transactional id is refused, with a code that is not retried.
+Transactions are not supported, so a transactional id is refused, with a code that is not retried.
 
 Source: KIP-98, KIP-360, KIP-730 (blocks); docs/design/batch-coordinator.md#idempotence.
 """
@@ -24,7 +24,7 @@ import logging
 from typing import Final
 
 from coordinator.errors import CoordinatorError
-from diskless.apis.handler import Asker, served
+from diskless.apis.handler import RequestContext, make_handler
 from diskless.cluster import Cluster
 from raft.net.handlers import Served
 from records.kafka_errors import ErrorCode
@@ -39,14 +39,14 @@ LAST_VERSION: Final = 5  # 6 is of two-phase commit (KIP-939), which needs trans
 
 NOBODY: Final = -1
 LAST_EPOCH: Final = 2**15 - 2
-"""One below the largest: that one is how upstream says that a producer is fenced."""
+"""One below the largest int16, with which upstream marks a fenced producer."""
 
-WAIT_S: Final = 5.0  # for a block; then a client is told to ask again
-FETCH_AHEAD: Final = 0.1  # of a block: when so much is left, the next is asked for
+WAIT_S: Final = 5.0  # for a block; then the client is told to retry
+FETCH_AHEAD: Final = 0.1  # of a block: when so much is left, the next one is fetched
 
 
 class ProducerIds:
-    """Blocks of ids, and who waits for one. Belongs to the event loop."""
+    """Hands out producer ids from blocks. Belongs to the event loop."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -56,7 +56,7 @@ class ProducerIds:
         self._fetching: asyncio.Task[bool] | None = None
 
     async def take(self) -> int | None:
-        """A producer id that nobody else is given; None if there is none in time."""
+        """Return a producer id that is given only once; None if no block arrives in time."""
         deadline = asyncio.get_running_loop().time() + WAIT_S
         while True:
             taken = self._take()
@@ -66,10 +66,10 @@ class ProducerIds:
                 return taken
             await asyncio.wait((fetching,), timeout=left_s)
             if fetching.done() and not (fetching.cancelled() or fetching.result()):
-                return None  # refused: asking at once would be refused again
+                return None  # refused: an immediate retry would be refused again
 
     def _take(self) -> int | None:
-        """An id that is at hand; sees to it that there will be more."""
+        """Return an id of the current block, or None; fetch the next block when due."""
         if not self._current:
             self._current, self._next = self._next, range(0)
             self._size = len(self._current)
@@ -85,7 +85,7 @@ class ProducerIds:
             self._fetching = asyncio.get_running_loop().create_task(self._ask())
 
     async def _ask(self) -> bool:
-        """Fetch the next block; False if there was none to be had."""
+        """Fetch the next block; return whether there was one."""
         try:
             self._next = await self._block()
         finally:
@@ -93,7 +93,7 @@ class ProducerIds:
         return bool(self._next)
 
     async def _block(self) -> range:
-        """The next block; an empty one, with a line that says why, if there is none to be had."""
+        """Request a block from the controller; log a failure and return an empty block."""
         broker = self._cluster.image.brokers.get(self._cluster.broker_id)
         request = AllocateProducerIdsRequest(
             broker_id=self._cluster.broker_id,
@@ -111,19 +111,19 @@ class ProducerIds:
         return range(start, start + count)
 
     async def close(self) -> None:
-        """End a call under way; ids that were not handed on are nobody's."""
+        """Cancel a pending request; ids that were not handed out are never used."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait((self._fetching,))
 
 
 class ProducerApis:
-    """See the module. One for a broker, however many listeners it has."""
+    """Answers InitProducerId for all listeners of one broker."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.ids = ProducerIds(cluster)
         self.handlers: dict[int, Served] = {
-            INIT_PRODUCER_ID: served(
+            INIT_PRODUCER_ID: make_handler(
                 InitProducerIdRequest, self.init_producer_id, highest=LAST_VERSION
             )
         }
@@ -131,20 +131,20 @@ class ProducerApis:
     async def init_producer_id(
         self,
         request: InitProducerIdRequest,
-        asker: Asker,  # noqa: ARG002 (a handler's)
+        context: RequestContext,  # noqa: ARG002 (a handler's)
     ) -> InitProducerIdResponse:
-        """An id and an epoch to begin at sequence 0 with."""
+        """Answer with an id and an epoch, in which the producer begins at sequence 0."""
         if request.transactional_id is not None:
             code = ErrorCode.INVALID_REQUEST  # an empty one, as upstream
             if request.transactional_id:
                 code = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
-            return _refused(code)
+            return _refusal(code)
         known = request.producer_id != NOBODY
         if (
             known != (request.producer_epoch != NOBODY)
             or min(request.producer_id, request.producer_epoch) < NOBODY
         ):
-            return _refused(ErrorCode.INVALID_REQUEST)
+            return _refusal(ErrorCode.INVALID_REQUEST)
         if known and request.producer_epoch < LAST_EPOCH:
             return InitProducerIdResponse(
                 error_code=ErrorCode.NONE,
@@ -153,15 +153,15 @@ class ProducerApis:
             )
         producer_id = await self.ids.take()
         if producer_id is None:
-            return _refused(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+            return _refusal(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
         return InitProducerIdResponse(
             error_code=ErrorCode.NONE, producer_id=producer_id, producer_epoch=0
         )
 
     async def close(self) -> None:
-        """End what is under way."""
+        """Cancel a pending request for a block."""
         await self.ids.close()
 
 
-def _refused(code: int) -> InitProducerIdResponse:
+def _refusal(code: int) -> InitProducerIdResponse:
     return InitProducerIdResponse(error_code=code, producer_epoch=NOBODY)

@@ -1,13 +1,13 @@
-"""Produce and Fetch, as a listener serves them.
+"""The handlers of Produce and Fetch, and the memory bound of Fetch responses.
 
-A Fetch may wait for half a minute. It does so in a task of its own: the connection is read on, and
-answers keep their order. When the client goes away, its waiting Fetches end at once, so that ten
-thousand clients which come and go leave nothing behind.
+A Fetch may wait for half a minute. It does so in a task of its own: the connection is read further,
+and responses keep their order. When a client disconnects, its waiting Fetches are cancelled at
+once, so that ten thousand clients that connect and disconnect leave nothing behind.
 
-Answers are large, and a client may read them slowly, or never. So the Fetches of one connection are
-looked at one after the other, the next only when the answer before it has left; and all the
-answers of a broker that are being made, or are not read yet, share one bound. Near it answers get
-smaller, down to one batch each: nobody is kept waiting by somebody else's slowness.
+Responses are large, and a client may read them slowly, or never. So the Fetches of one connection
+are processed one after the other, the next only when the response before it has left; and all
+responses of a broker that are being built or read share one bound. Near it responses get smaller,
+down to one batch each, so that a slow client does not block the others.
 
 Source: KIP-74 (the first batch is whole); docs/design/broker.md#fetch; invariant 10
 (docs/design/invariants.md).
@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from diskless.apis.handler import encoded
+from diskless.apis.handler import encode
 from diskless.fetch.service import FetchService
 from diskless.produce.old_versions import LAST_VERSION
 from diskless.produce.service import ProduceService
@@ -31,16 +31,16 @@ from records.rpc.produce import ProduceRequest
 PRODUCE: Final = 0  # api keys
 FETCH: Final = 1
 MAX_ANSWER_BYTES: Final = 256 * 1024 * 1024
-"""Of all Fetch answers that are being made or not read yet, a batch for each client apart."""
+"""The bound of all Fetch responses that are being built or read; one batch each may exceed it."""
 
 MAX_IN_LINE: Final = 16
 """Fetches of one connection that wait for each other; past that, its socket is not read."""
 
-SHARE: Final = 4  # an answer takes at most a quarter of what is left
+SHARE: Final = 4  # a response takes at most a quarter of what is left
 
 
 class RecordApis:
-    """Belongs to the event loop. One for all listeners of a broker."""
+    """Serves Produce and Fetch for all listeners of a broker. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class RecordApis:
         self._fetch = fetch
         self._max_answer_bytes = max_answer_bytes
         self._tasks: dict[ServerConnection, list[asyncio.Task[None]]] = {}  # in request order
-        self._unread_bytes = 0  # of answers that have not left
+        self._unread_bytes = 0  # of responses that have not left
 
     def served(self) -> dict[int, Served]:
         """The handlers of Produce and Fetch, by api key.
@@ -69,13 +69,13 @@ class RecordApis:
         }
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """Its Fetches end: nobody will read their answers. To be a listener's `on_close`."""
+        """Cancel the Fetches of a closed connection; a listener's `on_close`."""
         for task in self._tasks.pop(connection, ()):
             task.cancel()
 
     @property
     def fetches(self) -> int:
-        """Fetches that are waiting or being answered."""
+        """Number of Fetches that are waiting or being answered."""
         return sum(map(len, self._tasks.values()))
 
     def _serve_fetch(
@@ -109,7 +109,7 @@ class RecordApis:
             answer = await self._fetch.fetch(
                 request, header.api_version, client=client, room=self._room
             )
-            parts = await encoded(header, answer, answer.responses)
+            parts = await encode(header, answer, answer.responses)
         except Exception as error:
             reply.fail(error)
             return
@@ -122,7 +122,7 @@ class RecordApis:
             self._unread_bytes -= size_bytes
 
     def _room(self) -> int:
-        """What an answer may take now."""
+        """Bytes that a response may take now."""
         used = self._fetch.reading_bytes + self._unread_bytes
         return max(0, self._max_answer_bytes - used) // SHARE
 

@@ -1,12 +1,11 @@
-"""Topics are created, grown and deleted: decided by the controller, answered when it shows here.
+"""Creates, grows and deletes topics: the controller decides, and the answer waits for this broker.
 
-The controller answers once the batch coordinators know of new partitions. Whoever asked then often
-produces to them at once, through this very broker, which follows both logs and may be a moment
-behind. So the answer waits until this broker's image and its replicas have them too, for as long as
-the request allows; after that it is REQUEST_TIMED_OUT for the topic, as in Kafka: what was decided
-stays decided.
+The controller answers once the batch coordinators know new partitions. The client then often
+produces to them at once, through this broker, which follows both logs and may lag a moment. So the
+answer waits until this broker's image and its replicas have them too, for as long as the request
+allows; after that the topic's error is REQUEST_TIMED_OUT, as in Kafka, and the decision stands.
 
-Deletion waits for the image only: what is not in it is not served.
+Deletion waits for the image only: a topic that is not in it is not served.
 
 Source: KIP-4, KIP-195, KIP-516 (deletion by id), KIP-590 (forwarding);
 docs/design/controller.md#hand-over-between-groups, docs/design/broker.md.
@@ -25,10 +24,10 @@ import msgspec
 from coordinator.controller.image import TopicImage
 from coordinator.controller.refusals import refuse
 from coordinator.errors import CoordinatorError
-from diskless.apis.forwarding import Errands, seconds
-from diskless.apis.handler import served
+from diskless.apis.forwarding import BoundedCalls, seconds
+from diskless.apis.handler import make_handler
 from diskless.cluster import Cluster
-from diskless.fetch.commit_notifications import News
+from diskless.fetch.commit_notifications import CommitNotifications
 from raft.net.handlers import Served
 from records.kafka_errors import ErrorCode
 from records.rpc import topics as rpc
@@ -38,26 +37,26 @@ from records.rpc.batch_coordinator import FindBatchesRequest
 R = TypeVar("R", bound=Response)
 
 CONTROLLERS_SHARE: Final = 0.9
-"""Of a request's time: the controller knows what of it was done, so it is to give up first."""
+"""The controller's share of a request's timeout: it knows the result, so it must time out first."""
 
 LOOK_AGAIN_S: Final = 0.1
 
-_NOT_TOLD: Final = "No controller answered in time: it is not known whether this was done."
-_NOT_SEEN: Final = "It is done, but this broker does not see it yet."
+_NO_ANSWER: Final = "No controller answered in time: it is not known whether this was done."
+_NOT_VISIBLE: Final = "It is done, but this broker does not show it yet."
 
 
 class Topics:
-    """Changes of topics, for one broker. Belongs to the event loop."""
+    """Changes topics for one broker. Belongs to the event loop."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._errands = Errands()
-        self._news = News()
-        cluster.on_commit(lambda _: self._news.tell())
-        cluster.on_image(lambda _: self._news.tell())
+        self._calls = BoundedCalls()
+        self._news = CommitNotifications()
+        cluster.on_commit(lambda _: self._news.notify())
+        cluster.on_image(lambda _: self._news.notify())
 
     async def create(self, request: rpc.CreateTopicsRequest) -> rpc.CreateTopicsResponse:
-        """Create topics; also for a client whose request for metadata creates one."""
+        """Create topics; `diskless.apis.auto_creation` calls this, too."""
         deadline = _now() + seconds(request.timeout_ms)
         answer = await self._ask(request, rpc.CreateTopicsResponse, deadline)
         if request.validate_only:
@@ -87,7 +86,7 @@ class Topics:
         counts: dict[UUID, int] = {}
         for asked in request.topics:
             topic = image.topic(asked.name) if asked.name in grown else None
-            if topic is not None:  # of one that is named twice the first time counts
+            if topic is not None:  # if a topic is named twice, the first count applies
                 counts.setdefault(topic.topic_id, asked.count)
         late = await self._until_served(counts, deadline)
         names = {topic.name for t in late if (topic := self._cluster.image.topics.get(t))}
@@ -100,7 +99,7 @@ class Topics:
         )
 
     async def delete(self, request: rpc.DeleteTopicsRequest) -> rpc.DeleteTopicsResponse:
-        """Delete topics, named either way."""
+        """Delete topics, by name or by id."""
         deadline = _now() + seconds(request.timeout_ms)
         state = rpc.DeleteTopicsRequest.DeleteTopicState
         by_name = tuple(state(name=name) for name in request.topic_names)
@@ -124,30 +123,30 @@ class Topics:
     # --- the controller -------------------------------------------------------------------------
 
     async def _ask(self, request: Request, response: type[R], deadline: float) -> R:
-        """The controller's answer, or one that says of everything that there was none in time."""
+        """Forward a request; without an answer in time refuse each topic as timed out."""
         left_s = deadline - _now()
         forwarded = msgspec.structs.replace(
             request,  # type: ignore[type-var]
             timeout_ms=int(1_000 * left_s * CONTROLLERS_SHARE),
         )
         try:
-            answer = await self._errands.within(
+            answer = await self._calls.within(
                 self._cluster.ask_controller(forwarded, response), left_s
             )
         except CoordinatorError:
             answer = None
         if answer is None:
-            refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, _NOT_TOLD)
+            refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, _NO_ANSWER)
             assert isinstance(refusal, response), f"{type(refusal)} for {type(request)}"
             return refusal
         return answer
 
-    # --- what this broker sees ------------------------------------------------------------------
+    # --- this broker's view ---------------------------------------------------------------------
 
     async def _until_served(self, counts: Mapping[UUID, int], deadline: float) -> set[UUID]:
-        """Wait until these topics have so many partitions here; those that do not in time.
+        """Wait until this broker serves so many partitions of each topic; return the late topics.
 
-        One after the other, so that what arrives meanwhile costs one look and not one at each.
+        Waits for one topic after the other, so that each notification costs one check.
         """
         waiting = deque(counts)
         seen: set[UUID] = set()
@@ -159,10 +158,10 @@ class Topics:
             if left_s <= 0:
                 break
             await self._news.wait(min(left_s, LOOK_AGAIN_S))
-        return {one for one in waiting if not await self._is_served(one, counts[one], seen)}
+        return {late for late in waiting if not await self._is_served(late, counts[late], seen)}
 
     async def _is_served(self, topic_id: UUID, count: int, seen: set[UUID]) -> bool:
-        """Has the topic so many partitions here? One that was there and is gone is done with."""
+        """Does this broker serve so many partitions? True also if the topic is deleted again."""
         topic = self._cluster.image.topics.get(topic_id)
         if topic is None:
             return topic_id in seen
@@ -172,7 +171,7 @@ class Topics:
         return topic.is_internal or await self._in_replicas(topic)  # the quorum's have no batches
 
     async def _in_replicas(self, topic: TopicImage) -> bool:
-        """Does each coordinator that has partitions of it have the last of them, as seen here?"""
+        """Does the replica of each coordinator of this topic have the last of its partitions?"""
         last: dict[int, int] = {}
         indexes = topic.partitions if topic.coordinators else (len(topic.partitions) - 1,)
         for index in indexes:
@@ -208,15 +207,15 @@ def _now() -> float:
 
 def _timed_out(result: Any) -> Any:
     return msgspec.structs.replace(
-        result, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=_NOT_SEEN
+        result, error_code=ErrorCode.REQUEST_TIMED_OUT, error_message=_NOT_VISIBLE
     )
 
 
 def handlers(cluster: Cluster) -> dict[int, Served]:
-    """By api key."""
+    """The handlers of CreateTopics, DeleteTopics and CreatePartitions, by api key."""
     topics = Topics(cluster)
     return {
-        19: served(rpc.CreateTopicsRequest, lambda request, _: topics.create(request)),
-        20: served(rpc.DeleteTopicsRequest, lambda request, _: topics.delete(request)),
-        37: served(rpc.CreatePartitionsRequest, lambda request, _: topics.grow(request)),
+        19: make_handler(rpc.CreateTopicsRequest, lambda request, _: topics.create(request)),
+        20: make_handler(rpc.DeleteTopicsRequest, lambda request, _: topics.delete(request)),
+        37: make_handler(rpc.CreatePartitionsRequest, lambda request, _: topics.grow(request)),
     }

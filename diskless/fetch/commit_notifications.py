@@ -1,25 +1,25 @@
-"""That something was committed: told by the observers of the logs, waited for by Fetches."""
+"""Notifies waiting requests that a commit or a new image has arrived at this broker."""
 
 from __future__ import annotations
 
 import asyncio
 
 
-class News:
-    """One piece of news wakes everybody who waits. Belongs to the event loop."""
+class CommitNotifications:
+    """Wakes all waiting tasks on each notification. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._waiting: set[asyncio.Future[None]] = set()
 
-    def tell(self) -> None:
-        """Wake all who wait now; who comes later waits for the next piece."""
+    def notify(self) -> None:
+        """Wake all tasks that wait now; a later `wait` waits for the next notification."""
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
             if not future.done():
                 future.set_result(None)
 
     async def wait(self, timeout_s: float) -> None:
-        """Until there is news, or the time is over."""
+        """Wait for the next notification, or until the timeout."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:

@@ -1,14 +1,14 @@
-"""Reading objects: equal reads share one GET, neighbours are merged, what was read is kept a while.
+"""Caches ranges of objects: equal reads share one GET, and neighbouring reads are merged.
 
 Consumers of one partition read the same bytes within moments of each other, and an object has many
-partitions' bytes side by side. So reads of one turn of the event loop are looked at together, and a
-read that lies inside one that is under way, or kept, asks the store for nothing.
+partitions' bytes side by side. So the reads of one turn of the event loop are collected, and a read
+that lies inside a range that is cached or being fetched causes no request to the store.
 
-The surprise: a piece is kept as long as it is the memory it came in; a read is a view into it. What
-the bound counts is what the cache itself holds on to.
+The trap: a read returns a view into a cached range, so its memory may outlive its place in the
+cache. The bound counts only what the cache itself references.
 
-A broker that has written an object puts it in here: consumers who keep up read what was just
-written, mostly from the same broker, and then no object is fetched at all.
+A broker adds each object that it has written: consumers that keep up read what was just written,
+mostly from the same broker, and then no object is fetched at all.
 
 Source: KIP-1163, Consume path (caching reads); docs/design/broker.md#fetch.
 """
@@ -25,34 +25,34 @@ from diskless.stores import ByteRange, ObjectStorage, StorageError
 from records.compression import Buffer
 
 READ_S: Final = 20.0
-"""How long who reads waits for the store: less than clients wait for an answer."""
+"""How long a read waits for the store: less than clients wait for an answer."""
 
 MERGE_GAP_BYTES: Final = 128 * 1024
-"""Bytes nobody asked for that are read rather than asking twice: a GET costs milliseconds."""
+"""The largest gap between two reads that one GET covers: a second GET costs milliseconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CacheSettings:
     """Bounds of a cache."""
 
-    max_bytes: int = 256 * 1024 * 1024  # of pieces kept
-    max_pieces: int = 50_000  # each costs about a kilobyte besides
+    max_bytes: int = 256 * 1024 * 1024  # of cached ranges
+    max_ranges: int = 50_000  # each costs about a kilobyte besides
     max_get_bytes: int = 16 * 1024 * 1024  # of a merged GET; a single read may be larger
     max_gets: int = 16  # at the same time
 
 
 @dataclass(slots=True)
 class CacheCounters:
-    """What a cache did, for metrics."""
+    """Counts of reads and GETs, for metrics."""
 
     reads: int = 0
-    hits: int = 0  # reads that asked the store for nothing
+    hits: int = 0  # reads without a request to the store
     gets: int = 0
     get_bytes: int = 0
 
 
-class _Piece:
-    """Bytes [offset, end) of an object: here, or on their way."""
+class _CachedRange:
+    """Bytes [offset, end) of an object: cached, or being fetched."""
 
     __slots__ = ("data", "end", "key", "notes", "offset", "parts")
 
@@ -60,165 +60,169 @@ class _Piece:
         self.key = key
         self.offset = offset
         self.end = end
-        self.notes: dict[object, object] = {}  # what readers found out about these bytes
-        self.parts: list[_Piece] = []  # pieces that were wanted, and became this one
+        self.notes: dict[object, object] = {}  # what readers computed from these bytes
+        self.parts: list[_CachedRange] = []  # the requested ranges that were merged into this one
         self.data: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
 
-    def arrived(self, data: memoryview) -> None:
+    def complete(self, data: memoryview) -> None:
+        """Complete the range and those merged into it."""
         self.data.set_result(data)
         for part in self.parts:
-            part.arrived(data[part.offset - self.offset : part.end - self.offset])
+            part.complete(data[part.offset - self.offset : part.end - self.offset])
 
-    def failed(self, error: BaseException) -> None:
+    def fail(self, error: BaseException) -> None:
+        """Fail the range and those merged into it."""
         self.data.set_exception(error)
-        self.data.exception()  # whoever reads hears it; if nobody does any more, nobody need
+        self.data.exception()  # retrieved: a range without readers must not log an error
         for part in self.parts:
-            part.failed(error)
+            part.fail(error)
 
 
 class ObjectCache:
-    """Reads of one store. Belongs to the event loop."""
+    """A read cache in front of one store. Belongs to the event loop."""
 
     def __init__(self, store: ObjectStorage, settings: CacheSettings | None = None) -> None:
         self.counters = CacheCounters()
         self.kept_bytes = 0
         self._store = store
         self._settings = settings or CacheSettings()
-        self._pieces: dict[str, list[_Piece]] = {}  # kept, under way or wanted, by object
-        self._kept: OrderedDict[_Piece, None] = OrderedDict()  # the longest unused first
-        self._wanted: dict[str, list[_Piece]] = {}  # of this turn
+        self._ranges: dict[
+            str, list[_CachedRange]
+        ] = {}  # cached, being fetched or requested, by object
+        self._kept: OrderedDict[_CachedRange, None] = OrderedDict()  # the longest unused first
+        self._requested: dict[str, list[_CachedRange]] = {}  # requested in this turn of the loop
         self._gets = asyncio.Semaphore(self._settings.max_gets)
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def read(self, key: str, byte_range: ByteRange) -> memoryview:
-        """The bytes of the range. Raises StorageError and its kinds."""
+        """Return the bytes of the range. Raises StorageError and its subclasses."""
         data, _ = await self.read_noted(key, byte_range)
         return data
 
     async def read_noted(
         self, key: str, byte_range: ByteRange
     ) -> tuple[memoryview, dict[object, object]]:
-        """The same, and what readers noted of these bytes, for as long as they are kept."""
+        """Return the bytes, and a dictionary for what readers compute from them while cached."""
         offset, end = byte_range.offset, byte_range.offset + byte_range.size
         self.counters.reads += 1
-        piece = self._find(key, offset, end)
-        if piece is None:
-            piece = self._want(key, offset, end)
+        cached = self._find(key, offset, end)
+        if cached is None:
+            cached = self._request(key, offset, end)
         else:
             self.counters.hits += 1
-            if piece in self._kept:
-                self._kept.move_to_end(piece)
-        if not piece.data.done():
-            await asyncio.wait((piece.data,), timeout=READ_S)
-            if not piece.data.done():
+            if cached in self._kept:
+                self._kept.move_to_end(cached)
+        if not cached.data.done():
+            await asyncio.wait((cached.data,), timeout=READ_S)
+            if not cached.data.done():
                 raise StorageError(key, f"the store has not answered within {READ_S:g} s")
-        data = piece.data.result()
-        return data[offset - piece.offset : end - piece.offset], piece.notes
+        data = cached.data.result()
+        return data[offset - cached.offset : end - cached.offset], cached.notes
 
     def add(self, key: str, data: Buffer) -> None:
-        """Keep a whole object that this broker has just written: its readers are near."""
+        """Cache a whole object that this broker has just written: it will soon be read."""
         if self._find(key, 0, len(data)) is None and len(data) <= self._settings.max_bytes:
-            piece = _Piece(key, 0, len(data))
-            self._pieces.setdefault(key, []).append(piece)
-            piece.arrived(memoryview(data).toreadonly())
-            self._keep(piece, len(data))
+            cached = _CachedRange(key, 0, len(data))
+            self._ranges.setdefault(key, []).append(cached)
+            cached.complete(memoryview(data).toreadonly())
+            self._keep(cached, len(data))
 
     def forget(self, key: str) -> None:
-        """Keep nothing of an object: its bytes were wrong, or it is deleted."""
-        for piece in list(self._pieces.get(key, ())):
-            if piece in self._kept:
-                self._drop(piece)
+        """Drop all ranges of an object: its bytes were wrong, or it is deleted."""
+        for cached in list(self._ranges.get(key, ())):
+            if cached in self._kept:
+                self._drop(cached)
 
     async def close(self) -> None:
-        """Stop reading; who waits hears of it."""
+        """Cancel all GETs; their readers get a StorageError."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    # --- pieces ---------------------------------------------------------------------------------
+    # --- ranges ---------------------------------------------------------------------------------
 
-    def _find(self, key: str, offset: int, end: int) -> _Piece | None:
-        for piece in self._pieces.get(key, ()):
-            if piece.offset <= offset and end <= piece.end:
-                return piece
+    def _find(self, key: str, offset: int, end: int) -> _CachedRange | None:
+        for cached in self._ranges.get(key, ()):
+            if cached.offset <= offset and end <= cached.end:
+                return cached
         return None
 
-    def _want(self, key: str, offset: int, end: int) -> _Piece:
-        if not self._wanted:
-            asyncio.get_running_loop().call_soon(self._ask)
-        piece = _Piece(key, offset, end)
-        self._wanted.setdefault(key, []).append(piece)
-        self._pieces.setdefault(key, []).append(piece)
-        return piece
+    def _request(self, key: str, offset: int, end: int) -> _CachedRange:
+        if not self._requested:
+            asyncio.get_running_loop().call_soon(self._start_gets)
+        cached = _CachedRange(key, offset, end)
+        self._requested.setdefault(key, []).append(cached)
+        self._ranges.setdefault(key, []).append(cached)
+        return cached
 
-    def _ask(self) -> None:
-        """Ask for what was wanted in this turn, neighbours together."""
-        wanted, self._wanted = self._wanted, {}
-        for key, pieces in wanted.items():
-            for group in self._neighbours(pieces):
-                whole = group[0] if len(group) == 1 else self._merge(key, group)
-                task = asyncio.get_running_loop().create_task(self._get(whole))
+    def _start_gets(self) -> None:
+        """Start the GETs for the ranges requested in this turn, neighbours merged."""
+        requested, self._requested = self._requested, {}
+        for key, ranges in requested.items():
+            for group in self._neighbours(ranges):
+                merged = group[0] if len(group) == 1 else self._merge(key, group)
+                task = asyncio.get_running_loop().create_task(self._get(merged))
                 self._tasks.add(task)
                 task.add_done_callback(self._tasks.discard)
 
-    def _merge(self, key: str, group: list[_Piece]) -> _Piece:
-        """One piece instead of several, which get their bytes from it."""
-        whole = _Piece(key, group[0].offset, max(piece.end for piece in group))
-        whole.parts = group
-        self._pieces[key].append(whole)
-        for piece in group:
-            self._pieces[key].remove(piece)
-        return whole
+    def _merge(self, key: str, group: list[_CachedRange]) -> _CachedRange:
+        """Replace several ranges by one that covers them and passes them their bytes."""
+        merged = _CachedRange(key, group[0].offset, max(cached.end for cached in group))
+        merged.parts = group
+        self._ranges[key].append(merged)
+        for cached in group:
+            self._ranges[key].remove(cached)
+        return merged
 
-    def _neighbours(self, pieces: list[_Piece]) -> Iterable[list[_Piece]]:
-        group: list[_Piece] = []
+    def _neighbours(self, ranges: list[_CachedRange]) -> Iterable[list[_CachedRange]]:
+        group: list[_CachedRange] = []
         end = 0
-        for piece in sorted(pieces, key=lambda piece: piece.offset):
-            near = group and piece.offset <= end + MERGE_GAP_BYTES
-            if near and piece.end - group[0].offset <= self._settings.max_get_bytes:
-                group.append(piece)
-                end = max(end, piece.end)
+        for cached in sorted(ranges, key=lambda cached: cached.offset):
+            near = group and cached.offset <= end + MERGE_GAP_BYTES
+            if near and cached.end - group[0].offset <= self._settings.max_get_bytes:
+                group.append(cached)
+                end = max(end, cached.end)
                 continue
             if group:
                 yield group
-            group, end = [piece], piece.end
+            group, end = [cached], cached.end
         if group:
             yield group
 
-    async def _get(self, piece: _Piece) -> None:
-        size = piece.end - piece.offset
+    async def _get(self, cached: _CachedRange) -> None:
+        size = cached.end - cached.offset
         try:
             async with self._gets:
                 self.counters.gets += 1
                 self.counters.get_bytes += size
-                data = await self._store.fetch(piece.key, ByteRange(piece.offset, size))
+                data = await self._store.fetch(cached.key, ByteRange(cached.offset, size))
         except asyncio.CancelledError:
-            self._remove(piece)
-            piece.failed(StorageError(piece.key, "the cache was closed"))
+            self._remove(cached)
+            cached.fail(StorageError(cached.key, "the cache was closed"))
             raise
         except Exception as error:
-            self._remove(piece)
-            piece.failed(error)
+            self._remove(cached)
+            cached.fail(error)
             return
-        piece.arrived(memoryview(data).toreadonly())
-        self._keep(piece, size)
+        cached.complete(memoryview(data).toreadonly())
+        self._keep(cached, size)
 
-    def _keep(self, piece: _Piece, size: int) -> None:
-        self._kept[piece] = None
+    def _keep(self, cached: _CachedRange, size: int) -> None:
+        self._kept[cached] = None
         self.kept_bytes += size
         bounds = self._settings
         while self._kept and (
-            self.kept_bytes > bounds.max_bytes or len(self._kept) > bounds.max_pieces
+            self.kept_bytes > bounds.max_bytes or len(self._kept) > bounds.max_ranges
         ):
             self._drop(next(iter(self._kept)))
 
-    def _drop(self, piece: _Piece) -> None:
-        del self._kept[piece]
-        self.kept_bytes -= piece.end - piece.offset
-        self._remove(piece)
+    def _drop(self, cached: _CachedRange) -> None:
+        del self._kept[cached]
+        self.kept_bytes -= cached.end - cached.offset
+        self._remove(cached)
 
-    def _remove(self, piece: _Piece) -> None:
-        pieces = self._pieces[piece.key]
-        pieces.remove(piece)
-        if not pieces:
-            del self._pieces[piece.key]
+    def _remove(self, cached: _CachedRange) -> None:
+        ranges = self._ranges[cached.key]
+        ranges.remove(cached)
+        if not ranges:
+            del self._ranges[cached.key]

@@ -1,15 +1,15 @@
-"""From batch coordinates to the bytes that a consumer reads.
+"""Reads runs of batches from the store and stamps them for a consumer.
 
-A coordinate is a run: batches of one partition that lie side by side in one object and have
+A run is a sequence of batches of one partition that lie side by side in one object and have
 consecutive offsets. In the object each batch begins at offset 0; here it gets the offset that the
-coordinator gave it, and the constant leader epoch. Neither is under the checksum. Under
+coordinator assigned, and the constant leader epoch. Neither is under the checksum. Under
 LogAppendTime it also gets the time of its append, and then a new checksum.
 
-Everything that comes from the store is verified: each batch's checksum, and that the batches make
-up the run exactly, in bytes and in offsets. Bytes that fail are read once more, past the cache; if
-they fail again, a batch is damaged, and the fetch ends before it, or with an error if it began
-there. Nothing beyond it is given out: a consumer must not skip offsets unawares. One that seeks
-past it is served, if it is still known where the next batch begins.
+All bytes from the store are verified: each batch's checksum, and that the batches make up the run
+exactly, in bytes and in offsets. Bytes that fail are read once more, past the cache; if they fail
+again, a batch is damaged, and the fetch ends before it, or with an error if it began there. Batches
+behind a damaged one are not returned: a consumer must not skip offsets unnoticed. A consumer that
+seeks past it is served, if the start of the next batch is still known.
 
 Source: KIP-1163, Data Flow (replicas inject offsets), Consume path; docs/design/broker.md#fetch.
 """
@@ -35,7 +35,7 @@ from records.errors import RecordError
 log = logging.getLogger("diskless.fetch.service")
 
 LEADER_EPOCH: Final = 0
-"""Of every diskless partition, for ever: any broker leads.
+"""The leader epoch of every diskless partition; it never changes, because any broker leads.
 
 Source: docs/design/broker.md#any-broker-leads.
 """
@@ -44,7 +44,7 @@ LOG_APPEND_TIME: Final = 1
 
 
 class Run(NamedTuple):
-    """Where consecutive batches of a partition are."""
+    """The location of consecutive batches of a partition in one object."""
 
     object_key: str
     byte_offset: int
@@ -67,7 +67,7 @@ class DamagedRunError(Exception):
 
 
 class _Layout(NamedTuple):
-    """Where a run's batches end, found out once for as long as its bytes are kept."""
+    """The ends of a run's batches; computed once for as long as its bytes are cached."""
 
     end_offsets: array[int]  # of each batch, exclusive, from the run's base offset on
     end_bytes: array[int]  # the same in bytes
@@ -76,11 +76,11 @@ class _Layout(NamedTuple):
 
     def sound_until(self, first: int) -> int:
         """The first damaged batch from `first` on; the number of batches if there is none."""
-        return next((at for at in self.damaged if at >= first), len(self.end_bytes))
+        return next((index for index in self.damaged if index >= first), len(self.end_bytes))
 
 
-class _Part(NamedTuple):
-    """Consecutive batches of one run, to be given out."""
+class _RunSlice(NamedTuple):
+    """Consecutive batches of one run that go into the answer."""
 
     run: Run
     data: memoryview  # of the whole run
@@ -100,14 +100,14 @@ class _Part(NamedTuple):
 async def read_runs(
     cache: ObjectCache, runs: Sequence[Run], *, from_offset: int, max_bytes: int
 ) -> memoryview:
-    """Whole batches from the one that holds `from_offset` on, ready for a consumer.
+    """Read whole batches from the one that holds `from_offset` on, stamped for a consumer.
 
     Args:    runs: consecutive, the first holding `from_offset`.
-             max_bytes: of the answer; the first batch is given whole, however large (KIP-74).
-    Raises:  DamagedRunError and StorageError, where not even the first run can be given.
+             max_bytes: of the answer; the first batch is whole, however large (KIP-74).
+    Raises:  DamagedRunError and StorageError, if not even the first run can be read.
     """
     reads = [asyncio.ensure_future(_read(cache, run)) for run in runs]
-    parts: list[_Part] = []
+    slices: list[_RunSlice] = []
     left_bytes = max_bytes
     try:
         for run, reading in zip(runs, reads, strict=True):
@@ -120,30 +120,30 @@ async def read_runs(
                 if sound == first:
                     raise DamagedRunError(run, layout.reason)
             except Exception as error:
-                if not parts:
+                if not slices:
                     raise
                 log.warning("run=%s error=%r", run, str(error))
                 break
-            part = _Part(run, data, layout, first, first)
-            end = bisect_right(layout.end_bytes, part.begin_byte + left_bytes, first)
-            if not parts:
+            run_slice = _RunSlice(run, data, layout, first, first)
+            end = bisect_right(layout.end_bytes, run_slice.begin_byte + left_bytes, first)
+            if not slices:
                 end = max(end, first + 1)
             end = min(end, sound)
-            part = part._replace(end=end)
+            run_slice = run_slice._replace(end=end)
             if end > first:
-                parts.append(part)
-                left_bytes -= part.size_bytes
+                slices.append(run_slice)
+                left_bytes -= run_slice.size_bytes
             if end < len(layout.end_bytes):
                 break
     finally:
         for reading in reads:
             reading.cancel()
         await asyncio.gather(*reads, return_exceptions=True)
-    return memoryview(_stamped(parts)).toreadonly()
+    return memoryview(_stamp_all(slices)).toreadonly()
 
 
 async def read_run(cache: ObjectCache, run: Run) -> memoryview:
-    """The run's bytes as stored, verified; read once more if they are not what they must be.
+    """Read a run's bytes as stored and verify them; read once more if they are damaged.
 
     Raises:  DamagedRunError, StorageError.
     """
@@ -154,11 +154,11 @@ async def read_run(cache: ObjectCache, run: Run) -> memoryview:
 
 
 async def _read(cache: ObjectCache, run: Run) -> tuple[memoryview, _Layout]:
-    """What is damaged in it was read twice. Raises DamagedRunError if nothing in it is sound."""
+    """Read and verify a run, twice if damaged. Raises DamagedRunError if no batch is sound."""
     where = ByteRange(run.byte_offset, run.size_bytes)
     data, notes = await cache.read_noted(run.object_key, where)
     try:
-        layout = _laid_out(run, data, notes)
+        layout = _layout_of(run, data, notes)
         reason = layout.reason
     except DamagedRunError as error:
         layout, reason = None, str(error)
@@ -167,11 +167,11 @@ async def _read(cache: ObjectCache, run: Run) -> tuple[memoryview, _Layout]:
     log.warning("action=read_again run=%s reason=%r", run, reason)
     cache.forget(run.object_key)
     data, notes = await cache.read_noted(run.object_key, where)
-    return data, _laid_out(run, data, notes)
+    return data, _layout_of(run, data, notes)
 
 
-def _laid_out(run: Run, data: memoryview, notes: dict[object, object]) -> _Layout:
-    """The layout, noted beside the bytes it is of; so they are verified once, too."""
+def _layout_of(run: Run, data: memoryview, notes: dict[object, object]) -> _Layout:
+    """Return the run's layout, cached beside its bytes; so they are verified only once."""
     name = (run.byte_offset, run.size_bytes, run.last_offset - run.base_offset)
     layout = notes.get(name)
     if layout is None:
@@ -183,7 +183,7 @@ def _laid_out(run: Run, data: memoryview, notes: dict[object, object]) -> _Layou
 
 
 def verify(run: Run, data: memoryview) -> _Layout:
-    """Are these the run's batches, and which are sound? Raises DamagedRunError if none is."""
+    """Check that the bytes are the run's batches. Raises DamagedRunError if none is sound."""
     end_offsets, end_bytes = array("q"), array("q")
     count = 0
     try:
@@ -192,18 +192,19 @@ def verify(run: Run, data: memoryview) -> _Layout:
             end_offsets.append(count)
             end_bytes.append(position + len(view))
     except RecordError as error:
-        return _salvaged(run, data, str(error))
+        return _salvage(run, data, str(error))
     expected = run.last_offset - run.base_offset + 1
     if count != expected:
         raise DamagedRunError(run, f"batches of {count} offsets, {expected} were committed")
     return _Layout(end_offsets, end_bytes)
 
 
-def _salvaged(run: Run, data: memoryview, reason: str) -> _Layout:
-    """Which batches are sound, in a run of which one at least is not.
+def _salvage(run: Run, data: memoryview, reason: str) -> _Layout:
+    """Find the sound batches of a run in which at least one is damaged.
 
-    Where lengths and counts still make up the run, only those with a wrong checksum are damaged.
-    Else everything is from the first on: who knows where the next one begins, and its offset?
+    Where lengths and counts still make up the run, only batches with a wrong checksum are damaged.
+    Otherwise every batch from the first damaged one on is, because the start and offset of the next
+    batch are unknown.
     """
     end_offsets, end_bytes, damaged = array("q"), array("q"), []
     expected, count = run.last_offset - run.base_offset + 1, 0
@@ -225,17 +226,21 @@ def _salvaged(run: Run, data: memoryview, reason: str) -> _Layout:
     return _Layout(end_offsets, end_bytes, tuple(damaged), reason)
 
 
-def _stamped(parts: Sequence[_Part]) -> bytearray:
-    """All parts in one piece of memory, each batch with its offset and, maybe, its time."""
-    answer = bytearray(sum(part.size_bytes for part in parts))
+def _stamp_all(slices: Sequence[_RunSlice]) -> bytearray:
+    """Copy all slices into one buffer; stamp each batch with its offset and, maybe, its time."""
+    answer = bytearray(sum(run_slice.size_bytes for run_slice in slices))
     with memoryview(answer) as view:
         position = 0
-        for part in parts:
-            run, end_offsets, end_bytes = part.run, part.layout.end_offsets, part.layout.end_bytes
-            begin, size_bytes = part.begin_byte, part.size_bytes
-            view[position : position + size_bytes] = part.data[begin : begin + size_bytes]
+        for run_slice in slices:
+            run, end_offsets, end_bytes = (
+                run_slice.run,
+                run_slice.layout.end_offsets,
+                run_slice.layout.end_bytes,
+            )
+            begin, size_bytes = run_slice.begin_byte, run_slice.size_bytes
+            view[position : position + size_bytes] = run_slice.data[begin : begin + size_bytes]
             shift = position - begin
-            for index in range(part.first, part.end):
+            for index in range(run_slice.first, run_slice.end):
                 base_offset = run.base_offset + (end_offsets[index - 1] if index else 0)
                 with view[begin + shift : end_bytes[index] + shift] as batch:
                     stamp(batch, base_offset=base_offset, leader_epoch=LEADER_EPOCH)

@@ -1,17 +1,18 @@
-"""Fetch: where the batches are, by this broker's own replica; what they are, from the store.
+"""Fetch: finds batches in this broker's own replica and reads their bytes from the store.
 
-A lookup asks nobody: the coordinates are in this process. It waits, as long as the request allows,
-until there are enough bytes; every commit that this broker hears of is a reason to look again.
+A lookup needs no other process: the batch coordinates are in this one. A Fetch waits, as long as
+the request allows, until there are enough bytes; it looks again after every commit that this broker
+learns of.
 
-What may not rest on our own replica is bad news. It may lag, so an offset above its high watermark
-need not be out of range, and one whose object is gone from the store need not be lost. Both are
-decided by the coordinator behind its read barrier, once a request at most and after its waiting;
-where that is not to be had, the answer is one that clients retry (OFFSET_NOT_AVAILABLE). And a
-replica that is too old serves nothing (`diskless.fetch.staleness`).
+The trap: errors must not rest on the broker's own replica. The replica may lag, so an offset above
+its high watermark need not be out of range, and an offset whose object is missing from the store
+need not be lost. The coordinator decides both behind its read barrier, at most once per request and
+after its waiting; if it does not answer, clients get an error that they retry
+(OFFSET_NOT_AVAILABLE). A replica that is too old serves nothing (`diskless.fetch.staleness`).
 
-Partitions take turns at being the first of a request, so that a busy one does not starve those
-behind it, and whoever is first gets at least one batch, however large (KIP-74). A client that says
-it is in another rack is told, once in a while, of a broker in its own.
+The partitions of a request rotate, so that a busy one does not starve those behind it; the first
+gets at least one batch, however large (KIP-74). A client in another rack is occasionally redirected
+to a broker in its own rack.
 
 Source: the protocol guide, Fetch; KIP-74, KIP-227 (sessions are never granted), KIP-392 (preferred
 read replica), KIP-516 (topic ids); docs/design/broker.md#fetch,
@@ -31,7 +32,7 @@ from uuid import UUID
 from coordinator.controller.image import MetadataImage, TopicImage
 from coordinator.errors import CoordinatorError
 from diskless.cluster import Cluster
-from diskless.fetch.commit_notifications import News
+from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.runs_reader import LEADER_EPOCH, DamagedRunError, Run, read_runs
 from diskless.fetch.staleness import Staleness
@@ -46,26 +47,26 @@ log = logging.getLogger("diskless.fetch.service")
 
 FIRST_WITH_TOPIC_IDS: Final = 13
 MAX_WAIT_MS: Final = 60_000
-BARRIER_S: Final = 5.0  # for the coordinator to say what is out of range
-ASKED_AT_ONCE: Final = 1_000  # partitions of one question to it
-LOOKED_UP_AT_ONCE: Final = 200  # partitions, before others have a turn of the loop
-FEW_PARTITIONS: Final = 500  # of a Fetch that looks at all of them after every commit
-PAUSE_OF_EACH_S: Final = 1e-5  # a partition of others; a look at it takes a tenth of that
-MAX_BYTES: Final = 64 * 1024 * 1024  # of one answer, whatever is asked for
+BARRIER_S: Final = 5.0  # timeout for the coordinator to decide what is out of range
+ASKED_AT_ONCE: Final = 1_000  # partitions of one request to the coordinator
+LOOKED_UP_AT_ONCE: Final = 200  # partitions, before the loop runs other tasks
+FEW_PARTITIONS: Final = 500  # a Fetch of more pauses between two checks of its partitions
+PAUSE_OF_EACH_S: Final = 1e-5  # of that pause, per partition; a check takes a tenth of it
+MAX_BYTES: Final = 64 * 1024 * 1024  # of one response, whatever the request allows
 
 
-NOWHERE_ELSE: Final = -1  # the preferred read replica: us
+NOWHERE_ELSE: Final = -1  # the preferred read replica: this broker
 
 EARLIEST: Final = -2  # ListOffsets' timestamps
 LATEST: Final = -1
 
 _Topic = FetchResponse.FetchableTopicResponse
 _Partition = FetchResponse.FetchableTopicResponse.PartitionData
-_Found = rpc.FindBatchesResponse.Topic.Partition
-_Listed = rpc.ListDisklessOffsetsResponse.Topic.Partition
+_FoundBatches = rpc.FindBatchesResponse.Topic.Partition
+_ListedOffset = rpc.ListDisklessOffsetsResponse.Topic.Partition
 
 
-class _Asked(NamedTuple):
+class _RequestedPartition(NamedTuple):
     """One partition of a request."""
 
     topic_id: UUID
@@ -75,23 +76,23 @@ class _Asked(NamedTuple):
     max_bytes: int
 
 
-class _Answer(NamedTuple):
-    """What is told of one partition."""
+class _PartitionResult(NamedTuple):
+    """The result for one partition, before its bytes are read."""
 
     error: int = 0
     high_watermark: int = -1
     log_start_offset: int = -1
     runs: tuple[Run, ...] = ()
-    asked: _Asked | None = None  # what has runs, or is in doubt
-    is_below: bool = False  # in doubt: our replica says that it is deleted
-    is_above: bool = False  # in doubt: our replica has not heard of it
+    asked: _RequestedPartition | None = None  # set if there are runs, or the offset is in doubt
+    is_below: bool = False  # in doubt: below the replica's log start
+    is_above: bool = False  # in doubt: above the replica's high watermark
     preferred: int = NOWHERE_ELSE
-    max_bytes: int = 0  # of the runs, that may be told; the first batch is whole all the same
+    max_bytes: int = 0  # of the runs' bytes in the response; the first batch is always whole
 
 
 @dataclass(slots=True)
 class FetchCounters:
-    """What consumers got, for metrics."""
+    """Counts of fetched bytes, errors and redirects, for metrics."""
 
     requests: int = 0
     bytes_out: int = 0  # of batches
@@ -99,7 +100,7 @@ class FetchCounters:
     barriers: int = 0  # partitions that were decided behind the read barrier
     redirects: int = 0
     unknown_racks: int = 0  # requests from a rack without a broker
-    missing_objects: int = 0  # referred to, and not in the store: data loss, or the wrong store
+    missing_objects: int = 0  # referenced, and not in the store: data loss, or the wrong store
     damaged_runs: int = 0
 
 
@@ -111,7 +112,7 @@ class FetchService:
         cluster: Cluster,
         *,
         cache: ObjectCache,
-        news: News,
+        news: CommitNotifications,
         staleness: Staleness,
     ) -> None:
         """
@@ -135,11 +136,11 @@ class FetchService:
         client: str = "",
         room: Callable[[], int] = lambda: MAX_BYTES,
     ) -> FetchResponse:
-        """The answer, at once or when there is enough to tell.
+        """Answer a Fetch, at once or when there are enough bytes.
 
-        Args:    client: whatever tells clients apart.
-                 room: how many bytes the answer may have, however many are asked for; the first
-                 batch is given whole all the same.
+        Args:    client: any string that tells clients apart.
+                 room: gives the most bytes that the response may have now, whatever the request
+                     allows; the first batch is always whole.
         """
         self.counters.requests += 1
         if request.session_id > 0:  # none is ever granted
@@ -154,11 +155,11 @@ class FetchService:
                 answers, redirected = self._redirect(request, client, answers, loop.time()), True
             left_s = deadline - loop.time()
             found_bytes = sum(run.size_bytes for answer in answers for run in answer.runs)
-            news = any(a.error or a.is_below or a.preferred != NOWHERE_ELSE for a in answers)
-            if news or found_bytes >= request.min_bytes or left_s <= 0 or not answers:
+            has_result = any(a.error or a.is_below or a.preferred != NOWHERE_ELSE for a in answers)
+            if has_result or found_bytes >= request.min_bytes or left_s <= 0 or not answers:
                 break
-            await self._until_it_matters(answers, deadline)
-        answers = await self._decided(answers)
+            await self._wait_for_change(answers, deadline)
+        answers = await self._resolve_doubts(answers)
         found_bytes = sum(run.size_bytes for answer in answers for run in answer.runs)
         self.reading_bytes += found_bytes
         try:
@@ -166,12 +167,12 @@ class FetchService:
         finally:
             self.reading_bytes -= found_bytes
 
-    async def _until_it_matters(self, answers: list[_Answer], deadline: float) -> None:
-        """Wait for news of these partitions, or until the time is over.
+    async def _wait_for_change(self, answers: list[_PartitionResult], deadline: float) -> None:
+        """Wait until one of these partitions has changed, or until the deadline.
 
-        Every commit wakes every Fetch that waits, and most are not concerned: so each looks at
-        numbers that are in memory before it looks anything up. One of thousands of partitions
-        does not do so at every commit, or it would do nothing else.
+        Every commit wakes every waiting Fetch, and few of them are concerned: so each compares log
+        start and high watermark, which are in memory, before it looks up batches. A Fetch of
+        thousands of partitions pauses between two checks, or it would do nothing else.
         """
         loop, image = asyncio.get_running_loop(), self._cluster.image
         seen = [
@@ -182,26 +183,26 @@ class FetchService:
         while (left_s := deadline - loop.time()) > 0:
             if self._leaving or self._cluster.image is not image:
                 return
-            if any(self._ends(one) != ends for one, ends in seen):
+            if any(self._ends(partition) != ends for partition, ends in seen):
                 return
             await self._news.wait(left_s)
             if len(seen) > FEW_PARTITIONS:
                 pause_s = min(deadline - loop.time(), PAUSE_OF_EACH_S * len(seen))
                 await asyncio.sleep(max(0.0, pause_s))
 
-    def _ends(self, asked: _Asked) -> tuple[int, int] | None:
-        """Log start and high watermark of a partition, as our replica has it now."""
+    def _ends(self, asked: _RequestedPartition) -> tuple[int, int] | None:
+        """Log start and high watermark of a partition in this broker's replica, or None."""
         replica = self._cluster.replica(asked.coordinator)
         return None if replica is None else replica.ends(asked.topic_id, asked.partition)
 
     def leave(self) -> None:
-        """The broker goes: who waits, and who asks from now on, is sent to look for another."""
+        """Send all clients to other brokers, those that wait too: this broker is stopping."""
         self._leaving = True
-        self._news.tell()
+        self._news.notify()
 
     def _redirect(
-        self, request: FetchRequest, client: str, answers: list[_Answer], now_s: float
-    ) -> list[_Answer]:
+        self, request: FetchRequest, client: str, answers: list[_PartitionResult], now_s: float
+    ) -> list[_PartitionResult]:
         """Send a client of another rack to a broker in its own."""
         image = self._cluster.image
         registered = image.brokers.get(self._cluster.broker_id)
@@ -212,59 +213,68 @@ class FetchService:
             self.counters.unknown_racks += 1
             return answers
         here = PlacedBroker(self._cluster.broker_id, registered.rack)
-        told = []
+        redirected = []
         for answer in answers:
             asked = answer.asked
             if asked is not None and not (answer.error or answer.is_below or answer.is_above):
-                there = self._redirects.preferred(
+                nearer = self._redirects.preferred(
                     client, asked.topic_id, asked.partition, request.rack_id, here, brokers, now_s
                 )
-                if there is not None:
+                if nearer is not None:
                     self.counters.redirects += 1
-                    answer = answer._replace(runs=(), preferred=there)
-            told.append(answer)
-        return told
+                    answer = answer._replace(runs=(), preferred=nearer)
+            redirected.append(answer)
+        return redirected
 
-    # --- where ----------------------------------------------------------------------------------
+    # --- batch lookup ---------------------------------------------------------------------------
 
-    async def _look_up(self, request: FetchRequest, version: int, bytes_left: int) -> list[_Answer]:
-        """One answer for each partition of the request, in its order."""
+    async def _look_up(
+        self, request: FetchRequest, version: int, bytes_left: int
+    ) -> list[_PartitionResult]:
+        """Look up every partition of the request; the results are in the request's order."""
         image, pace = self._cluster.image, Pace()
-        asked = []
+        requested = []
         for topic in request.topics:
             for wanted in topic.partitions:
                 await pace.step()
-                asked.append(_place(image, version, topic, wanted))
-        answers = [one if isinstance(one, _Answer) else _Answer() for one in asked]
-        places = [(at, one) for at, one in enumerate(asked) if isinstance(one, _Asked)]
-        if places:
+                requested.append(_resolve(image, version, topic, wanted))
+        answers = [
+            known if isinstance(known, _PartitionResult) else _PartitionResult()
+            for known in requested
+        ]
+        served = [
+            (i, known)
+            for i, known in enumerate(requested)
+            if isinstance(known, _RequestedPartition)
+        ]
+        if served:
             self._turn += 1
-            first = self._turn % len(places)
-            places = places[first:] + places[:first]
-        by_coordinator: dict[int, list[tuple[int, _Asked]]] = {}
-        for at, one in places:
-            by_coordinator.setdefault(one.coordinator, []).append((at, one))
-        told_any = False
-        for coordinator, all_of_it in by_coordinator.items():
-            for begin in range(0, len(all_of_it), LOOKED_UP_AT_ONCE):
+            first = self._turn % len(served)
+            served = served[first:] + served[:first]
+        by_coordinator: dict[int, list[tuple[int, _RequestedPartition]]] = {}
+        for index, partition in served:
+            by_coordinator.setdefault(partition.coordinator, []).append((index, partition))
+        has_batch = False  # the response: the first batch is whole, later ones must fit
+        for coordinator, partitions in by_coordinator.items():
+            for begin in range(0, len(partitions), LOOKED_UP_AT_ONCE):
                 if begin:
                     await asyncio.sleep(0)
-                some = all_of_it[begin : begin + LOOKED_UP_AT_ONCE]
-                found = await self._find(coordinator, [one for _, one in some], bytes_left)
-                for (at, one), partition in zip(some, found, strict=True):
-                    answer = _judged(one, partition)
-                    if answer.runs and bytes_left <= 0 and told_any:  # the least was told before
+                chunk = partitions[begin : begin + LOOKED_UP_AT_ONCE]
+                found = await self._find(coordinator, [asked for _, asked in chunk], bytes_left)
+                for (index, asked), batches in zip(chunk, found, strict=True):
+                    answer = _answer_of(asked, batches)
+                    if answer.runs and bytes_left <= 0 and has_batch:
                         answer = answer._replace(runs=())
-                    told_any = told_any or bool(answer.runs)
-                    answers[at] = answer._replace(max_bytes=min(one.max_bytes, bytes_left))
+                    has_batch = has_batch or bool(answer.runs)
+                    answers[index] = answer._replace(max_bytes=min(asked.max_bytes, bytes_left))
                     bytes_left -= sum(run.size_bytes for run in answer.runs)
                 bytes_left = max(0, bytes_left)
         return answers
 
     async def _find(
-        self, coordinator: int, asked: list[_Asked], max_bytes: int
-    ) -> list[_Found | None]:
-        """From our own replica; None where there is none, or it is too old."""
+        self, coordinator: int, asked: list[_RequestedPartition], max_bytes: int
+    ) -> list[_FoundBatches | None]:
+        """Find batches in this broker's replica; None where there is none, or it is too old."""
         replica = self._cluster.replica(coordinator)
         if replica is None or self._leaving or not self._staleness.may_serve(coordinator):
             return [None] * len(asked)
@@ -274,16 +284,16 @@ class FetchService:
             max_bytes=max_bytes,
             topics=tuple(
                 topic(
-                    topic_id=one.topic_id,
+                    topic_id=partition.topic_id,
                     partitions=(
                         topic.Partition(
-                            partition_index=one.partition,
-                            offset=one.offset,
-                            max_bytes=one.max_bytes,
+                            partition_index=partition.partition,
+                            offset=partition.offset,
+                            max_bytes=partition.max_bytes,
                         ),
                     ),
                 )
-                for one in asked
+                for partition in asked
             ),
         )
         try:
@@ -293,79 +303,85 @@ class FetchService:
             return [None] * len(asked)
         return [found.partitions[0] for found in answer.responses]
 
-    async def _decided(self, answers: list[_Answer]) -> list[_Answer]:
-        """The same, with what was in doubt decided by the coordinators."""
-        doubts: dict[int, list[tuple[int, _Asked]]] = {}
-        for at, answer in enumerate(answers):
+    async def _resolve_doubts(self, answers: list[_PartitionResult]) -> list[_PartitionResult]:
+        """Replace each result that is in doubt by the coordinator's decision."""
+        doubts: dict[int, list[tuple[int, _RequestedPartition]]] = {}
+        for index, answer in enumerate(answers):
             if answer.asked is not None and (answer.is_below or answer.is_above):
-                doubts.setdefault(answer.asked.coordinator, []).append((at, answer.asked))
+                doubts.setdefault(answer.asked.coordinator, []).append((index, answer.asked))
         decided = list(answers)
         for coordinator, doubted in doubts.items():
             for first in range(0, len(doubted), ASKED_AT_ONCE):
-                piece = doubted[first : first + ASKED_AT_ONCE]
-                found = await self._behind_the_barrier(coordinator, [one for _, one in piece])
-                for (at, _), answer in zip(piece, found, strict=True):
-                    decided[at] = answer
+                chunk = doubted[first : first + ASKED_AT_ONCE]
+                found = await self._behind_the_barrier(coordinator, [asked for _, asked in chunk])
+                for (index, _), answer in zip(chunk, found, strict=True):
+                    decided[index] = answer
         return decided
 
-    async def _behind_the_barrier(self, coordinator: int, asked: Sequence[_Asked]) -> list[_Answer]:
-        """Are these offsets really out of range? Only the coordinator can say."""
+    async def _behind_the_barrier(
+        self, coordinator: int, asked: Sequence[_RequestedPartition]
+    ) -> list[_PartitionResult]:
+        """Let the coordinator decide whether these offsets are out of range."""
         self.counters.barriers += len(asked)
         topic = rpc.ListDisklessOffsetsRequest.Topic
         request = rpc.ListDisklessOffsetsRequest(
             coordinator_partition=coordinator,
             topics=tuple(
                 topic(
-                    topic_id=one.topic_id,
+                    topic_id=partition.topic_id,
                     partitions=tuple(
-                        topic.Partition(partition_index=one.partition, timestamp=timestamp)
+                        topic.Partition(partition_index=partition.partition, timestamp=timestamp)
                         for timestamp in (EARLIEST, LATEST)
                     ),
                 )
-                for one in asked
+                for partition in asked
             ),
         )
         try:
             async with asyncio.timeout(BARRIER_S):
                 answer = await self._cluster.leader(coordinator).call(request)
         except (CoordinatorError, TimeoutError):
-            return [_Answer(ErrorCode.OFFSET_NOT_AVAILABLE)] * len(asked)
+            return [_PartitionResult(ErrorCode.OFFSET_NOT_AVAILABLE)] * len(asked)
         return [
-            _in_range(one, *found.partitions)
-            for one, found in zip(asked, answer.responses, strict=True)
+            _check_range(partition, *found.partitions)
+            for partition, found in zip(asked, answer.responses, strict=True)
         ]
 
-    # --- what -----------------------------------------------------------------------------------
+    # --- bytes ----------------------------------------------------------------------------------
 
-    async def _read_all(self, request: FetchRequest, answers: list[_Answer]) -> FetchResponse:
+    async def _read_all(
+        self, request: FetchRequest, answers: list[_PartitionResult]
+    ) -> FetchResponse:
+        """Read the runs of all partitions and build the response."""
         asked = [partition for topic in request.topics for partition in topic.partitions]
-        with_runs = [at for at, answer in enumerate(answers) if answer.runs]
+        with_runs = [index for index, answer in enumerate(answers) if answer.runs]
         read = dict(
             zip(
                 with_runs,
-                await asyncio.gather(*(self._read(asked[at], answers[at]) for at in with_runs)),
+                await asyncio.gather(*(self._read(asked[i], answers[i]) for i in with_runs)),
                 strict=True,
             )
         )
-        pace, parts = Pace(), []
-        for at, partition in enumerate(asked):
+        pace, partitions = Pace(), []
+        for index, partition in enumerate(asked):
             await pace.step()
-            parts.append(read.get(at) or self._told(partition, answers[at]))
-        told = iter(parts)
+            partitions.append(read.get(index) or self._response(partition, answers[index]))
+        in_order = iter(partitions)
         return FetchResponse(
             responses=tuple(
                 _Topic(
                     topic=topic.topic,
                     topic_id=topic.topic_id,
-                    partitions=tuple(next(told) for _ in topic.partitions),
+                    partitions=tuple(next(in_order) for _ in topic.partitions),
                 )
                 for topic in request.topics
             )
         )
 
     async def _read(
-        self, asked: FetchRequest.FetchTopic.FetchPartition, answer: _Answer
+        self, asked: FetchRequest.FetchTopic.FetchPartition, answer: _PartitionResult
     ) -> _Partition:
+        """Read a partition's runs; a failure becomes its error code."""
         records: bytes | memoryview = b""
         try:
             records = await read_runs(
@@ -380,21 +396,21 @@ class FetchService:
             assert answer.asked is not None, f"runs of nothing: {answer}"
             where = answer.asked.coordinator
             (answer,) = await self._behind_the_barrier(where, [answer.asked])
-            if not answer.error:  # still referred to: bytes are missing
+            if not answer.error:  # still referenced: bytes are missing
                 self.counters.missing_objects += 1
                 answer = answer._replace(error=ErrorCode.KAFKA_STORAGE_ERROR)
         except StorageError as failure:
             log.warning("action=fetch error=%r", str(failure))
             answer = answer._replace(error=ErrorCode.KAFKA_STORAGE_ERROR)
-        return self._told(asked, answer, records)
+        return self._response(asked, answer, records)
 
-    def _told(
+    def _response(
         self,
         asked: FetchRequest.FetchTopic.FetchPartition,
-        answer: _Answer,
+        answer: _PartitionResult,
         records: bytes | memoryview = b"",
     ) -> _Partition:
-        """A partition of the response."""
+        """Build a partition of the response, and count it."""
         self.counters.bytes_out += len(records)
         if answer.error:
             self.counters.errors[answer.error] += 1
@@ -410,25 +426,29 @@ class FetchService:
         )
 
 
-def _in_range(asked: _Asked, first: _Listed, last: _Listed) -> _Answer:
-    """What the coordinator's word means for an offset, given where the log begins and ends."""
+def _check_range(
+    asked: _RequestedPartition, first: _ListedOffset, last: _ListedOffset
+) -> _PartitionResult:
+    """Compare an offset with the log start and high watermark that the coordinator returned."""
     if first.error_code or last.error_code:
-        return _Answer(ErrorCode.OFFSET_NOT_AVAILABLE)
-    if first.offset <= asked.offset <= last.offset:  # our replica lags: there will be news
-        return _Answer(0, asked.offset, first.offset)
-    return _Answer(ErrorCode.OFFSET_OUT_OF_RANGE, last.offset, first.offset)
+        return _PartitionResult(ErrorCode.OFFSET_NOT_AVAILABLE)
+    if first.offset <= asked.offset <= last.offset:  # the replica lags: it will catch up
+        return _PartitionResult(0, asked.offset, first.offset)
+    return _PartitionResult(ErrorCode.OFFSET_OUT_OF_RANGE, last.offset, first.offset)
 
 
-def _judged(asked: _Asked, found: _Found | None) -> _Answer:
-    """What our replica says; what it cannot know is left in doubt."""
+def _answer_of(asked: _RequestedPartition, found: _FoundBatches | None) -> _PartitionResult:
+    """Translate the replica's result; an offset out of its range is marked as in doubt."""
     if found is None:
-        return _Answer(ErrorCode.NOT_LEADER_OR_FOLLOWER)  # this broker knows nothing: ask another
+        return _PartitionResult(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER
+        )  # sends the client to another broker
     if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         is_below = asked.offset < found.log_start_offset
         ends = found.high_watermark, found.log_start_offset
-        return _Answer(0, *ends, asked=asked, is_below=is_below, is_above=not is_below)
-    if found.error_code:  # it is in the image, and our replica has not heard of it yet
-        return _Answer(ErrorCode.OFFSET_NOT_AVAILABLE)
+        return _PartitionResult(0, *ends, asked=asked, is_below=is_below, is_above=not is_below)
+    if found.error_code:  # the image has the partition, and the replica does not have it yet
+        return _PartitionResult(ErrorCode.OFFSET_NOT_AVAILABLE)
     runs = tuple(
         Run(
             batch.object_key, batch.byte_offset, batch.size, batch.base_offset,
@@ -436,29 +456,29 @@ def _judged(asked: _Asked, found: _Found | None) -> _Answer:
         )
         for batch in found.batches
     )  # fmt: skip
-    return _Answer(0, found.high_watermark, found.log_start_offset, runs, asked)
+    return _PartitionResult(0, found.high_watermark, found.log_start_offset, runs, asked)
 
 
-def _place(
+def _resolve(
     image: MetadataImage,
     version: int,
     topic: FetchRequest.FetchTopic,
     asked: FetchRequest.FetchTopic.FetchPartition,
-) -> _Asked | _Answer:
-    """Which coordinator has a partition; or why it is not served."""
+) -> _RequestedPartition | _PartitionResult:
+    """Find the coordinator of a requested partition; an error if it is not served."""
     by_id = version >= FIRST_WITH_TOPIC_IDS
     found: TopicImage | None = (
         image.topics.get(topic.topic_id) if by_id else image.topic(topic.topic)
     )
     if found is None:
-        return _Answer(
+        return _PartitionResult(
             ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         )
     if asked.partition not in found.partitions or found.is_internal:
-        return _Answer(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        return _PartitionResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     if asked.current_leader_epoch > LEADER_EPOCH:
-        return _Answer(ErrorCode.UNKNOWN_LEADER_EPOCH)
-    return _Asked(
+        return _PartitionResult(ErrorCode.UNKNOWN_LEADER_EPOCH)
+    return _RequestedPartition(
         found.topic_id,
         found.coordinator(asked.partition),
         asked.partition,

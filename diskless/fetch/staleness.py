@@ -1,16 +1,16 @@
-"""May this broker serve data now, or is what it knows too old?
+"""Decides whether a replica of this broker is recent enough to serve data.
 
-A broker finds batches in its own replica, and asks nobody. That is right as long as the objects it
-finds are there. An object is deleted no sooner than `diskless.file.delete.delay.ms` after the last
-reference to it went, so a replica that is younger than that names no deleted object. Half of the
-delay is for the replica's age, and half for the reading: past the first half, data is no longer
-served, with an error that sends the client to another broker.
+A broker finds batches in its own replica, without asking a coordinator. That is correct as long as
+the objects it finds exist. An object is deleted no sooner than `diskless.file.delete.delay.ms`
+after the last reference to it was removed, so a replica that is younger than that names no deleted
+object. Half of the delay is for the replica's age, and half for the reading: past the first half
+the broker serves no data, with an error that sends the client to another broker.
 
-The surprise: it is the broker's own doing only if it is cut off. With no quorum leader at all,
-every broker's replica ages, and all go on serving what they know until then (KIP-1164, Risks);
-and then nothing is deleted either, for nobody decides it. But a broker cannot tell the two apart.
+The trap: a replica ages because this broker is cut off, or because the quorum has no leader at all.
+In the second case every broker's replica ages, all keep serving until the limit (KIP-1164, Risks),
+and no object is deleted, because no leader decides it. A broker cannot tell the two cases apart.
 
-An object that is gone all the same (404) is looked up behind the read barrier
+An object that is missing all the same (404) is looked up behind the read barrier
 (`diskless.fetch.service`).
 
 Source: docs/design/broker.md#staleness-is-bounded.
@@ -22,11 +22,12 @@ from collections.abc import Callable
 
 
 class Staleness:
-    """The judge of one broker's replicas."""
+    """Decides which replicas of one broker may serve data."""
 
     def __init__(self, age_ms: Callable[[int], float | None], *, file_delete_delay_ms: int) -> None:
         """
-        Args:  age_ms: of the replica of a coordinator partition; None: it was never level.
+        Args:  age_ms: gives the age of the replica of a coordinator partition; None if it has
+                   never caught up with its leader.
                file_delete_delay_ms: diskless.file.delete.delay.ms, the same on every node.
         """
         self.limit_ms = file_delete_delay_ms / 2
@@ -34,7 +35,7 @@ class Staleness:
         self._age_ms = age_ms
 
     def may_serve(self, coordinator: int) -> bool:
-        """Is the replica of this coordinator partition young enough to serve data by?"""
+        """Is the replica of this coordinator partition recent enough to serve data?"""
         age_ms = self._age_ms(coordinator)
         if age_ms is not None and age_ms <= self.limit_ms:
             return True

@@ -1,13 +1,13 @@
-"""Offsets by timestamp, exactly: the coordinator knows runs, so their records are read.
+"""Finds a record's exact offset by timestamp, by reading the records of a run.
 
-A run's greatest timestamp says that some record of it is as late as asked for; which, only its
-bytes say, decompressed if need be. Headers of batches are not believed: a producer may write there
-what its records do not say.
+The coordinator knows only the greatest timestamp of each run. Which record of the run has it is
+found by reading the run's records, decompressed if necessary. Timestamps in batch headers are not
+used: a producer may write others there than its records have.
 
-A batch with very many records is read in a thread, so that others are served meanwhile.
+A batch with very many records is read in a thread, so that the loop serves others meanwhile.
 
 Under LogAppendTime nothing is read: all records of a run have the time of its commit, whatever the
-topic is set to now.
+topic's setting is now.
 
 Source: KIP-79 (offset and timestamp of the record itself), KIP-734 (the greatest timestamp);
 docs/design/broker.md#timestamp-look-ups.
@@ -29,7 +29,7 @@ from records.errors import RecordError
 T = TypeVar("T")
 
 
-class Stamped(NamedTuple):
+class TimestampedOffset(NamedTuple):
     """A record's offset and time (ms since 1970)."""
 
     offset: int
@@ -38,63 +38,63 @@ class Stamped(NamedTuple):
 
 async def first_since(
     cache: ObjectCache, run: Run, *, from_offset: int, timestamp: int
-) -> Stamped | None:
-    """The first record from `from_offset` on that is not earlier; None: there is none in this run.
+) -> TimestampedOffset | None:
+    """Find the first record from `from_offset` on that is not earlier; None if the run has none.
 
     Raises:  DamagedRunError, StorageError.
     """
     if run.timestamp_type == LOG_APPEND_TIME:
-        first = _at_the_commit(run, from_offset)
+        first = _at_append_time(run, from_offset)
         return first if first.timestamp >= timestamp else None
     for base_offset, batch in await _batches(cache, run, from_offset):
         stamped = _records(run, base_offset, batch)
-        late = (one for one in stamped if one.offset >= from_offset and one.timestamp >= timestamp)
-        found = await _searched(batch, partial(_first, late))
+        late = (r for r in stamped if r.offset >= from_offset and r.timestamp >= timestamp)
+        found = await _search(batch, partial(_first, late))
         if found is not None:
             return found
     return None
 
 
-async def latest(cache: ObjectCache, run: Run, *, from_offset: int) -> Stamped | None:
-    """Of the records from `from_offset` on, the first of those with the greatest timestamp.
+async def latest(cache: ObjectCache, run: Run, *, from_offset: int) -> TimestampedOffset | None:
+    """Find the first record with the greatest timestamp, from `from_offset` on.
 
     Raises:  DamagedRunError, StorageError.
     """
     if run.timestamp_type == LOG_APPEND_TIME:
-        return _at_the_commit(run, from_offset)
-    best: Stamped | None = None
+        return _at_append_time(run, from_offset)
+    best: TimestampedOffset | None = None
     for base_offset, batch in await _batches(cache, run, from_offset):
         stamped = _records(run, base_offset, batch)
-        wanted = (one for one in stamped if one.offset >= from_offset)
-        found = await _searched(batch, partial(_greatest, wanted))
+        wanted = (record for record in stamped if record.offset >= from_offset)
+        found = await _search(batch, partial(_greatest, wanted))
         if found is not None and (best is None or found.timestamp > best.timestamp):
             best = found
     return best
 
 
-def _first(records: Iterator[Stamped]) -> Stamped | None:
+def _first(records: Iterator[TimestampedOffset]) -> TimestampedOffset | None:
     return next(records, None)
 
 
-def _greatest(records: Iterator[Stamped]) -> Stamped | None:
-    """The first of those with the greatest timestamp."""
-    return max(records, key=lambda one: one.timestamp, default=None)
+def _greatest(records: Iterator[TimestampedOffset]) -> TimestampedOffset | None:
+    """Return the first record with the greatest timestamp, or None without records."""
+    return max(records, key=lambda record: record.timestamp, default=None)
 
 
-async def _searched(batch: Batch, search: Callable[[], T]) -> T:
-    """What a search of this batch finds; the loop gets its turns."""
+async def _search(batch: Batch, search: Callable[[], T]) -> T:
+    """Run a search of this batch: in a thread if it takes long, else on the loop."""
     if takes_long((batch.view,)):
         return await asyncio.to_thread(search)
     await asyncio.sleep(0)  # one batch may take ten milliseconds
     return search()
 
 
-def _at_the_commit(run: Run, from_offset: int) -> Stamped:
-    return Stamped(max(run.base_offset, from_offset), run.append_time)
+def _at_append_time(run: Run, from_offset: int) -> TimestampedOffset:
+    return TimestampedOffset(max(run.base_offset, from_offset), run.append_time)
 
 
 async def _batches(cache: ObjectCache, run: Run, from_offset: int) -> list[tuple[int, Batch]]:
-    """The run's batches from the one that holds `from_offset` on, with their first offsets."""
+    """Read the run's batches from the one that holds `from_offset` on, with their first offsets."""
     found = []
     base_offset = run.base_offset
     for batch in iter_batches(await read_run(cache, run), verify_crc=False):
@@ -105,10 +105,10 @@ async def _batches(cache: ObjectCache, run: Run, from_offset: int) -> list[tuple
     return found
 
 
-def _records(run: Run, base_offset: int, batch: Batch) -> Iterator[Stamped]:
-    """Offsets and times of a batch, which counts from 0 as it is stored."""
+def _records(run: Run, base_offset: int, batch: Batch) -> Iterator[TimestampedOffset]:
+    """Yield offsets and timestamps of a stored batch, whose offsets count from 0."""
     try:
         for record in iter_records(batch):
-            yield Stamped(base_offset + record.offset, record.timestamp)
+            yield TimestampedOffset(base_offset + record.offset, record.timestamp)
     except RecordError as error:
         raise DamagedRunError(run, str(error)) from error

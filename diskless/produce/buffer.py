@@ -1,11 +1,11 @@
-"""The append buffer: what producers sent, until it is one object.
+"""Collects producers' batches until they become one object.
 
 Batches wait here for at most the commit interval. Then the buffer is closed: the batches of a
-partition are laid side by side, in the order they came, and what is left is the object's content,
-the commit that describes it, and who waits for which batch.
+partition stand side by side, in the order of arrival, and the closed buffer yields the object's
+content, the commit request that describes it, and the waiter of each batch.
 
-The surprise: an object is of one coordinator, so there is one buffer for each coordinator
-partition, and closing one says nothing about the others.
+The trap: an object belongs to one coordinator, so each coordinator partition has a buffer of its
+own, and they close independently.
 
 Source: KIP-1163, Produce path; docs/design/state-machines.md#bounded-work,
 docs/design/broker.md#produce.
@@ -31,7 +31,7 @@ SEQUENCES: Final = 2**31  # the one after 2147483647 is 0
 
 
 class AppendResult(NamedTuple):
-    """What became of one batch; Kafka's error code, 0 if it is committed."""
+    """The outcome of one batch: Kafka's error code, 0 if it is committed."""
 
     error: int
     message: str | None = None
@@ -41,9 +41,10 @@ class AppendResult(NamedTuple):
 
 
 class Waiter(Protocol):
-    """Who sent a batch, and is told once what became of it."""
+    """Receives the outcome of one batch."""
 
-    def appended(self, result: AppendResult) -> None: ...
+    def appended(self, result: AppendResult) -> None:
+        """Take the outcome; called once."""
 
 
 class _Entry(NamedTuple):
@@ -53,7 +54,7 @@ class _Entry(NamedTuple):
 
 
 class ClosedBuffer:
-    """A buffer's content, laid out: what one object will be."""
+    """The content of a closed buffer, in the order of the object's bytes."""
 
     def __init__(self, partitions: dict[tuple[UUID, int], list[_Entry]], data_bytes: int) -> None:
         self.data_bytes = data_bytes
@@ -62,7 +63,7 @@ class ClosedBuffer:
 
     @property
     def content(self) -> list[PartitionBatches]:
-        """The object's bytes, for `wal.build_object`."""
+        """The batches by partition, for `wal.build_object`."""
         return [
             PartitionBatches(
                 topic_id,
@@ -83,23 +84,23 @@ class ClosedBuffer:
         object_size: int,
         coordinator_partition: int,
     ) -> CommitBatchesRequest:
-        """The commit of this object."""
+        """Build the commit of this object."""
         topic_type = CommitBatchesRequest.Topic
         topics: list[CommitBatchesRequest.Topic] = []
-        found: list[CommitBatchesRequest.Topic.Partition] = []
+        partitions: list[CommitBatchesRequest.Topic.Partition] = []
         byte_offset, last_topic = 0, None
         for (topic_id, partition), entries in self._ordered:
             if last_topic is not None and topic_id != last_topic:
-                topics.append(topic_type(topic_id=last_topic, partitions=tuple(found)))
-                found = []
+                topics.append(topic_type(topic_id=last_topic, partitions=tuple(partitions)))
+                partitions = []
             last_topic = topic_id
             rows = []
             for entry in entries:
                 rows.append(_row(entry, byte_offset))
                 byte_offset += entry.accepted.batch.header.size_bytes
-            found.append(topic_type.Partition(partition_index=partition, batches=tuple(rows)))
+            partitions.append(topic_type.Partition(partition_index=partition, batches=tuple(rows)))
         if last_topic is not None:
-            topics.append(topic_type(topic_id=last_topic, partitions=tuple(found)))
+            topics.append(topic_type(topic_id=last_topic, partitions=tuple(partitions)))
         return CommitBatchesRequest(
             broker_id=broker_id,
             broker_epoch=broker_epoch,
@@ -111,20 +112,21 @@ class ClosedBuffer:
             topics=tuple(topics),
         )
 
-    def tell_all(self, result: AppendResult) -> None:
-        """The same became of every batch."""
+    def settle_all(self, result: AppendResult) -> None:
+        """Give every batch the same outcome."""
         for _, entries in self._ordered:
             for entry in entries:
                 entry.waiter.appended(result)
 
-    def tell_each(self, results: Sequence[AppendResult]) -> None:
-        """One result for each batch, in the order of the commit."""
+    def settle_each(self, results: Sequence[AppendResult]) -> None:
+        """Give each batch its own outcome, in the order of the commit."""
         waiters = [entry.waiter for _, entries in self._ordered for entry in entries]
         for waiter, result in zip(waiters, results, strict=True):
             waiter.appended(result)
 
     @property
     def batch_count(self) -> int:
+        """Number of batches in the object."""
         return sum(len(entries) for _, entries in self._ordered)
 
 
@@ -158,7 +160,7 @@ class AppendBuffer:
         self._partitions: dict[tuple[UUID, int], list[_Entry]] = {}
 
     def fits(self, accepted: Accepted) -> bool:
-        """Would it still be one object of the configured size? An empty buffer takes any batch."""
+        """Does the batch fit into the buffer's limits? An empty buffer takes any batch."""
         if not self.batch_count:
             return True
         size_bytes = self.size_bytes + accepted.batch.header.size_bytes
@@ -173,7 +175,7 @@ class AppendBuffer:
         append_time: bool,
         waiter: Waiter,
     ) -> None:
-        """Put a batch behind those of its partition. It must fit."""
+        """Append a batch to its partition. It must fit."""
         assert self.fits(accepted), f"{self.size_bytes} bytes, {self.batch_count} batches are in it"
         entries = self._partitions.setdefault((topic_id, partition), [])
         entries.append(_Entry(accepted, append_time, waiter))
@@ -181,11 +183,12 @@ class AppendBuffer:
         self.batch_count += 1
 
     @property
-    def full(self) -> bool:
+    def is_full(self) -> bool:
+        """Has the buffer reached its size or its number of batches?"""
         return self.size_bytes >= self.max_bytes or self.batch_count >= MAX_BUFFERED_BATCHES
 
     def close(self) -> ClosedBuffer:
-        """Take everything out; the buffer is empty and open again."""
+        """Return the content; the buffer is empty and open again."""
         closed = ClosedBuffer(self._partitions, self.size_bytes)
         self._partitions, self.size_bytes, self.batch_count = {}, 0, 0
         return closed

@@ -1,8 +1,8 @@
-"""Object ids, leased in blocks, handed out one by one in rising order.
+"""Leases object ids in blocks and hands them out one by one in rising order.
 
-A block is renewed before it is used up or too old: an id must still be leased when its object's
-upload, with all its retries, is over. What is left of an old block is simply not used; the
-coordinator ends the lease by age and knows those ids as dead.
+The next block is requested before the current one is used up or too old: an id must still be leased
+when its object's upload, with all its retries, is over. The rest of an old block is not used; the
+coordinator lets the lease expire and knows that those ids are dead.
 
 Source: docs/design/batch-coordinator.md#object-leases, docs/design/broker.md#produce.
 """
@@ -17,11 +17,11 @@ from coordinator.errors import CoordinatorError
 from records.kafka_errors import ErrorCode
 from records.rpc import objects as rpc
 
-RENEW_LEFT: Final = 4  # a new block is asked for when a quarter of the old one is left
+RENEW_LEFT: Final = 4  # a new block is requested when a quarter of the old one is left
 
 
 class LeaseRefusedError(Exception):
-    """The coordinator grants no ids: `fenced` if because a newer epoch of this broker has some."""
+    """The coordinator grants no ids; `fenced`: a newer epoch of this broker holds a lease."""
 
     def __init__(self, code: int, message: str) -> None:
         super().__init__(f"no lease of object ids (error {code}): {message}")
@@ -29,6 +29,8 @@ class LeaseRefusedError(Exception):
 
 
 class LeasedId(NamedTuple):
+    """An object id, and the lease that it is from."""
+
     lease_id: int
     object_id: int
 
@@ -37,11 +39,11 @@ class _Block(NamedTuple):
     lease_id: int
     first: int
     end: int  # exclusive
-    expires: float  # loop time from which its ids are no longer given out
+    expires: float  # loop time from which its ids are no longer handed out
 
 
 class ObjectIds:
-    """The ids of one broker at one coordinator partition."""
+    """Hands out the object ids of one broker at one coordinator partition."""
 
     def __init__(
         self,
@@ -53,10 +55,10 @@ class ObjectIds:
         block_size: int,
         usable_s: float,
     ) -> None:
-        """Nothing is leased yet.
+        """Lease nothing yet.
 
-        Args:    usable_s: how long after the request for a block its ids are given out: the lease's
-                 time-out less the longest upload.
+        Args:    usable_s: how long after the request for a block its ids are handed out: the
+                     lease's timeout less the longest upload.
         """
         assert usable_s > 0, f"ids that are usable for {usable_s} s"
         self._coordinator = coordinator
@@ -68,26 +70,26 @@ class ObjectIds:
         self._loop = asyncio.get_running_loop()
         self._block: _Block | None = None
         self._next = 0
-        self._coming: asyncio.Task[_Block] | None = None
+        self._pending: asyncio.Task[_Block] | None = None
 
     async def next(self) -> LeasedId:
-        """The next id, higher than all before it.
+        """Return the next id, higher than all before it.
 
         Raises:  LeaseRefusedError, CoordinatorError: no id was used.
         """
         block = self._block
         if block is None or self._next >= block.end or self._loop.time() >= block.expires:
-            block = await self._renewed()
+            block = await self._renew()
         object_id = self._next
         self._next += 1
         if (block.end - self._next) * RENEW_LEFT <= self._block_size:
-            self._ask()
+            self._request_block()
         return LeasedId(block.lease_id, object_id)
 
     async def release(self) -> None:
-        """Give the block back: its unused ids are orphans that never were."""
-        if self._coming is not None:
-            self._coming.cancel()
+        """Release the lease, so that its unused ids are closed at once."""
+        if self._pending is not None:
+            self._pending.cancel()
         block, self._block = self._block, None
         if block is not None:
             request = rpc.ReleaseObjectLeaseRequest(
@@ -100,32 +102,32 @@ class ObjectIds:
             try:
                 await self._coordinator.call(request)
             except CoordinatorError:
-                return  # it ends by age
+                return  # it expires
 
-    def _ask(self) -> asyncio.Task[_Block]:
-        if self._coming is None:
-            self._coming = self._loop.create_task(self._acquire())
-            self._coming.add_done_callback(_heard)
-        return self._coming
+    def _request_block(self) -> asyncio.Task[_Block]:
+        if self._pending is None:
+            self._pending = self._loop.create_task(self._acquire())
+            self._pending.add_done_callback(_retrieve_error)
+        return self._pending
 
-    async def _renewed(self) -> _Block:
-        """The block that was asked for ahead, or another if that was refused or is too old."""
-        ahead = self._coming
+    async def _renew(self) -> _Block:
+        """Take the block requested ahead, or request one if that was refused or is too old."""
+        ahead = self._pending
         if ahead is not None and ahead.done() and not self._is_good(ahead):
-            self._coming = None
-        coming = self._ask()
+            self._pending = None
+        pending = self._request_block()
         try:
-            block = await asyncio.shield(coming)
+            block = await asyncio.shield(pending)
         finally:
-            if coming.done() and self._coming is coming:
-                self._coming = None
+            if pending.done() and self._pending is pending:
+                self._pending = None
         self._block, self._next = block, block.first
         return block
 
-    def _is_good(self, came: asyncio.Task[_Block]) -> bool:
-        if came.cancelled() or came.exception() is not None:
+    def _is_good(self, task: asyncio.Task[_Block]) -> bool:
+        if task.cancelled() or task.exception() is not None:
             return False
-        return self._loop.time() < came.result().expires
+        return self._loop.time() < task.result().expires
 
     async def _acquire(self) -> _Block:
         expires = self._loop.time() + self._usable_s
@@ -144,7 +146,7 @@ class ObjectIds:
         return _Block(answer.lease_id, answer.first_object_id, end, expires)
 
 
-def _heard(came: asyncio.Task[_Block]) -> None:
-    """Whoever needs the block hears why there is none; one asked for ahead may never be needed."""
-    if not came.cancelled():
-        came.exception()
+def _retrieve_error(task: asyncio.Task[_Block]) -> None:
+    """Retrieve the error of a block requested ahead, which may never be awaited."""
+    if not task.cancelled():
+        task.exception()

@@ -1,4 +1,4 @@
-"""From buffered batches to committed objects: in the order in which the buffers were closed.
+"""Writes buffered batches as objects and commits them in the order in which buffers were closed.
 
     append ─► buffer ─► closed ─► id ─► upload ─┐ (several at once)
                                                 ├─► commit, in order ─► answers
@@ -7,21 +7,22 @@
 Uploads overlap and may end in any order; commits do not. A producer's second batch may be in a
 later object than its first, and offsets are given in the order of commits.
 
-What can fail, and what the producers hear:
+What can fail, and the error that producers get:
 
-- no id, because no coordinator answers or the lease is refused: nothing was written,
+- no id, because no coordinator answers or the lease is refused: nothing was written;
   NOT_ENOUGH_REPLICAS, and a producer may send again;
-- the upload, with its retries: KAFKA_STORAGE_ERROR. The id is burnt, and later objects pass: their
-  batches of the same idempotent producers are refused by sequence, so order is kept;
-- no coordinator takes the commit, and none can have: NOT_ENOUGH_REPLICAS;
-- the commit's outcome is unknown: nobody is told anything until it is known, for the same object
-  can be asked about again (`commit_file` is idempotent). Who waits no longer than the timeout of
-  its request is answered REQUEST_TIMED_OUT by whoever holds that request;
+- the upload, with its retries: KAFKA_STORAGE_ERROR. The id is not used again, and later objects
+  pass: the coordinator refuses their batches of the same idempotent producers by sequence, so order
+  is kept;
+- no coordinator takes the commit, and none can have taken it: NOT_ENOUGH_REPLICAS;
+- the commit's outcome is unknown: the writer submits the same commit again until it is known
+  (`commit_file` is idempotent). Meanwhile the produce service answers REQUEST_TIMED_OUT when a
+  request's timeout is over;
 - this broker was fenced, or is closing: NOT_LEADER_OR_FOLLOWER.
 
-The surprise: an upload that is said to have failed may still have happened. So an id is never used
-for other bytes, and an object that was uploaded and not committed is the coordinator's to find:
-it knows which ids were never committed.
+The trap: an upload that is reported as failed may still have happened. So an id is never used for
+other bytes, and the coordinator finds objects that were uploaded and not committed: it knows which
+ids were never committed.
 
 Source: KIP-1163, Produce path, Error handling; docs/design/broker.md#produce,
 docs/design/broker.md#errors-a-producer-sees.
@@ -66,19 +67,19 @@ UNKNOWN: Final = AppendResult(
     ErrorCode.REQUEST_TIMED_OUT, "it may have been written, or may yet be"
 )
 RELEASE_S: Final = 2.0  # for the coordinator to take a lease back
-RETRY_MAX_S: Final = 2.0  # between two uploads of one object, or two questions for its outcome
+RETRY_MAX_S: Final = 2.0  # between two uploads of one object, or two submissions of its commit
 
 
 class CommittingCoordinator(CallTarget, Protocol):
     """The part of a batch coordinator that a writer needs."""
 
     def submit(self, request: CommitBatchesRequest) -> asyncio.Future[CommitBatchesResponse]:
-        """Commit; the place in the order is taken by the call."""
+        """Submit a commit; commits are decided in the order of these calls."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriterSettings:
-    """How batches become objects. Times in ms.
+    """Sizes and times of buffers, uploads and leases. Times in ms.
 
     Raises:  ValueError naming what does not fit together.
     """
@@ -93,7 +94,7 @@ class WriterSettings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> WriterSettings:
-        """From settings by their names. Raises ValueError naming what does not fit together."""
+        """Build from parsed settings by name. Raises ValueError for conflicting ones."""
         return cls(
             commit_interval_ms=values["diskless.append.commit.interval.ms"],
             buffer_max_bytes=values["diskless.append.buffer.max.bytes"],
@@ -112,7 +113,7 @@ class WriterSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Who writes."""
+    """The broker that writes, and its epoch."""
 
     cluster_id: str
     broker_id: int
@@ -121,21 +122,21 @@ class Identity:
 
 @dataclass(slots=True)
 class WriterCounters:
-    """What writers did, for metrics."""
+    """Counts of objects, uploads and commits, for metrics."""
 
     objects: int = 0  # committed
     object_bytes: int = 0
     batches: int = 0
-    uploads_failed: int = 0  # objects that are given up
+    uploads_failed: int = 0  # objects whose upload failed for good
     uploads_repeated: int = 0
     refused: int = 0  # objects that no coordinator took
-    in_doubt: int = 0  # commits that had to be asked about again
+    in_doubt: int = 0  # commits that had to be submitted again
     upload_s: Durations = field(default_factory=Durations)
     commit_s: Durations = field(default_factory=Durations)
 
 
 class _Object(NamedTuple):
-    """A closed buffer with its name, being uploaded."""
+    """A closed buffer with its key, while it is uploaded and committed."""
 
     closed: ClosedBuffer
     request: CommitBatchesRequest
@@ -145,7 +146,7 @@ class _Object(NamedTuple):
 
 
 class ObjectWriter:
-    """The produce path of one broker to one coordinator partition. Belongs to the event loop."""
+    """Writes the objects of one coordinator partition. Belongs to the event loop."""
 
     def __init__(
         self,
@@ -160,14 +161,14 @@ class ObjectWriter:
         on_written: Callable[[str, bytes], None] = lambda _key, _data: None,
         counters: WriterCounters | None = None,
     ) -> None:
-        """An empty buffer.
+        """Start with an empty buffer.
 
         Args:    on_fenced: called when the coordinator knows a newer epoch of this broker.
                  on_written: called with key and bytes of each object that was committed.
                  counters: shared with other writers.
         """
         self.counters = counters or WriterCounters()
-        self.in_flight_bytes = 0  # of batches that are buffered, uploaded or committed just now
+        self.in_flight_bytes = 0  # of batches that are being buffered, uploaded or committed
         self._store = store
         self._coordinator = coordinator
         self._keys = keys
@@ -193,10 +194,10 @@ class ObjectWriter:
         self._commits = asyncio.Semaphore(KEPT_ANSWERS // 2)
         self._naming: asyncio.Task[None] | None = None
         self._committing: asyncio.Task[None] | None = None
-        self._asking: set[asyncio.Task[None]] = set()
+        self._awaiting_outcome: set[asyncio.Task[None]] = set()
         self._stopped = False
 
-    # --- what producers bring -------------------------------------------------------------------
+    # --- buffering ------------------------------------------------------------------------------
 
     def append(
         self,
@@ -207,7 +208,7 @@ class ObjectWriter:
         append_time: bool,
         waiter: Waiter,
     ) -> None:
-        """Take a validated batch; `waiter` hears what became of it."""
+        """Buffer a validated batch; `waiter` gets its outcome."""
         if self._stopped:
             waiter.appended(CLOSING)
             return
@@ -215,14 +216,14 @@ class ObjectWriter:
             self.close_buffer()
         self._buffer.add(topic_id, partition, accepted, append_time=append_time, waiter=waiter)
         self.in_flight_bytes += accepted.batch.header.size_bytes
-        if self._buffer.full:
+        if self._buffer.is_full:
             self.close_buffer()
         elif self._timer is None:
             delay_s = self._settings.commit_interval_ms / 1_000
             self._timer = self._loop.call_later(delay_s, self.close_buffer)
 
     def close_buffer(self) -> None:
-        """What is buffered is an object now; it keeps its place in the order from here on."""
+        """Close the buffer if it has batches: they become the next object in commit order."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -232,9 +233,9 @@ class ObjectWriter:
                 self._naming = self._loop.create_task(self._name_all())
 
     def fence(self) -> None:
-        """This broker's epoch is over: what no coordinator was asked to commit never will be.
+        """Stop: the broker's epoch is over. Drop what was never submitted to a coordinator.
 
-        What one was asked for is asked about until its outcome is known.
+        Commits that were submitted are repeated until their outcome is known.
         """
         self.close_buffer()
         self._stopped = True
@@ -245,48 +246,52 @@ class ObjectWriter:
         while self._uploading:
             written = self._uploading.popleft()
             written.upload.cancel()
-            self._tell_all(written.closed, CLOSING)
+            self._settle_all(written.closed, CLOSING)
         while self._closed:
-            self._tell_all(self._closed.popleft(), CLOSING)
+            self._settle_all(self._closed.popleft(), CLOSING)
 
     @property
-    def working(self) -> bool:
-        """Is there anything whose outcome is not known?"""
-        return bool(self._asking or self._uploading or self._closed or self._buffer.batch_count)
+    def is_working(self) -> bool:
+        """Is there a batch whose outcome is not known?"""
+        return bool(
+            self._awaiting_outcome or self._uploading or self._closed or self._buffer.batch_count
+        )
 
     async def close(self, timeout_s: float) -> None:
-        """Write what is buffered, wait for all outcomes, give the lease back.
+        """Write what is buffered, wait for all outcomes, release the lease.
 
-        Args:    timeout_s: after it, what is not known is told to be unknown.
+        Args:    timeout_s: after it, producers are told that an open outcome is unknown.
         """
         self.close_buffer()
         self._stopped = True
         deadline = self._loop.time() + timeout_s
-        while working := [t for t in (self._naming, self._committing, *self._asking) if t]:
+        while working := [
+            task for task in (self._naming, self._committing, *self._awaiting_outcome) if task
+        ]:
             left_s = deadline - self._loop.time()
             if left_s <= 0:
                 await self._give_up(working)
                 return
             await asyncio.wait(working, timeout=left_s, return_when=asyncio.FIRST_COMPLETED)
-        with contextlib.suppress(TimeoutError):  # a lease that is not given back ends by age
+        with contextlib.suppress(TimeoutError):  # a lease that is not released expires
             async with asyncio.timeout(RELEASE_S):
                 await self._ids.release()
 
     async def _give_up(self, working: list[asyncio.Task[None]]) -> None:
-        """Leave: uploads may or may not have happened, but nothing will be committed by us."""
+        """Cancel all work: uploads may have happened, but this writer commits nothing more."""
         uploads = [written.upload for written in self._uploading]
         for task in (*working, *uploads):
             task.cancel()
         await asyncio.wait([*working, *uploads])
         while self._uploading:
-            self._tell_all(self._uploading.popleft().closed, CLOSING)
+            self._settle_all(self._uploading.popleft().closed, CLOSING)
         while self._closed:
-            self._tell_all(self._closed.popleft(), CLOSING)
+            self._settle_all(self._closed.popleft(), CLOSING)
 
     # --- names and uploads ----------------------------------------------------------------------
 
     async def _name_all(self) -> None:
-        """Give closed buffers their ids, oldest first, and begin their uploads."""
+        """Give closed buffers their object ids, oldest first, and start their uploads."""
         try:
             while self._closed:
                 await self._uploads.acquire()
@@ -302,10 +307,10 @@ class ObjectWriter:
             self._naming = None
 
     def _refuse_closed(self, error: Exception) -> None:
-        """No ids: what waits for one is surely not written."""
+        """Settle all closed buffers without an id: they were certainly not written."""
         fenced = isinstance(error, LeaseRefusedError) and error.fenced
         while self._closed:
-            self._tell_all(self._closed.popleft(), CLOSING if fenced else NOT_WRITTEN)
+            self._settle_all(self._closed.popleft(), CLOSING if fenced else NOT_WRITTEN)
         if fenced:
             self._on_fenced()
 
@@ -335,7 +340,7 @@ class ObjectWriter:
             self._committing = self._loop.create_task(self._commit_all())
 
     async def _upload(self, key: str, parts: Sequence[Buffer], size_bytes: int) -> None:
-        """Upload, again and again until the time is over: the same bytes under the same name.
+        """Upload an object; retry with the same bytes under the same key until the deadline.
 
         Raises:  StorageError of the last attempt.
         """
@@ -366,7 +371,7 @@ class ObjectWriter:
     # --- commits --------------------------------------------------------------------------------
 
     async def _commit_all(self) -> None:
-        """Commit what is uploaded, each as soon as all before it are on their way."""
+        """Submit the commits of uploaded objects, in the order in which buffers were closed."""
         try:
             while self._uploading:
                 written = await self._next_uploaded()
@@ -375,25 +380,25 @@ class ObjectWriter:
                     await self._commits.acquire()
                     answer = self._coordinator.submit(written.request)
                     task = self._loop.create_task(self._outcome(written, answer))
-                    self._asking.add(task)
-                    task.add_done_callback(self._asking.discard)
+                    self._awaiting_outcome.add(task)
+                    task.add_done_callback(self._awaiting_outcome.discard)
                 else:
                     self.counters.uploads_failed += 1
                     log.warning("object=%d error=%r", written.request.object_id, str(error))
                     result = AppendResult(ErrorCode.KAFKA_STORAGE_ERROR, "the object store failed")
-                    self._tell_all(written.closed, result)
+                    self._settle_all(written.closed, result)
                 self._uploading.remove(written)
         finally:
             self._committing = None
 
     async def _next_uploaded(self) -> _Object:
-        """The oldest, once its upload is over: never one that overtook it."""
+        """Wait for the upload of the oldest object, even if later uploads end before."""
         oldest = self._uploading[0]
         await asyncio.wait([oldest.upload])
         return oldest
 
     async def _outcome(self, written: _Object, answer: Awaitable[CommitBatchesResponse]) -> None:
-        """Tell the producers, once the outcome is known; ask for it until it is."""
+        """Settle an object's batches by its commit's outcome; submit again while it is unknown."""
         began = self._loop.time()
         pause_s = self._settings.upload_retry_ms / 1_000
         in_doubt = False
@@ -402,14 +407,14 @@ class ObjectWriter:
                 try:
                     response = await answer
                     self.counters.commit_s.add(self._loop.time() - began)
-                    self._tell(written, response)
+                    self._settle(written, response)
                     return
                 except CoordinatorError as error:
                     object_id, code = written.request.object_id, error.code
                     log.warning("object=%d reason=%r", object_id, str(error))
                     if code is ErrorCode.COORDINATOR_NOT_AVAILABLE and not in_doubt:
                         self.counters.refused += 1
-                        self._tell_all(written.closed, NOT_WRITTEN)
+                        self._settle_all(written.closed, NOT_WRITTEN)
                         return
                 in_doubt = True
                 self.counters.in_doubt += 1
@@ -417,19 +422,20 @@ class ObjectWriter:
                 pause_s = min(RETRY_MAX_S, 2 * pause_s)
                 answer = self._coordinator.submit(written.request)
         except asyncio.CancelledError:
-            self._tell_all(written.closed, UNKNOWN)
+            self._settle_all(written.closed, UNKNOWN)
             raise
         finally:
             self._commits.release()
 
-    def _tell(self, written: _Object, response: CommitBatchesResponse) -> None:
+    def _settle(self, written: _Object, response: CommitBatchesResponse) -> None:
+        """Settle an object's batches by the coordinator's response to its commit."""
         if response.error_code == ErrorCode.NONE:
             self.in_flight_bytes -= written.closed.data_bytes
             self.counters.objects += 1
             self.counters.object_bytes += written.request.object_size
             self.counters.batches += written.closed.batch_count
             self._on_written(written.key, written.data)
-            written.closed.tell_each(
+            written.closed.settle_each(
                 [
                     AppendResult(
                         row.error_code, None, row.assigned_base_offset, row.log_append_time,
@@ -448,22 +454,22 @@ class ObjectWriter:
             written.request.object_id, code, response.error_message,
         )  # fmt: skip
         if code == ErrorCode.STALE_BROKER_EPOCH:
-            self._tell_all(written.closed, CLOSING)
+            self._settle_all(written.closed, CLOSING)
             self._on_fenced()
         elif code in NEVER_COMMITTED:
-            self._tell_all(written.closed, NOT_WRITTEN)
+            self._settle_all(written.closed, NOT_WRITTEN)
         elif code == ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
-            # Committed, but its batches may each have been refused; told this, clients rejoice.
-            self._tell_all(written.closed, UNKNOWN)
+            # Committed, but any batch may have been refused; clients take this code for success.
+            self._settle_all(written.closed, UNKNOWN)
         else:
-            self._tell_all(written.closed, AppendResult(code, response.error_message))
+            self._settle_all(written.closed, AppendResult(code, response.error_message))
 
-    def _tell_all(self, closed: ClosedBuffer, result: AppendResult) -> None:
+    def _settle_all(self, closed: ClosedBuffer, result: AppendResult) -> None:
         self.in_flight_bytes -= closed.data_bytes
-        closed.tell_all(result)
+        closed.settle_all(result)
 
 
 def _retrieve(upload: asyncio.Task[None]) -> None:
-    """A fenced writer asks no upload how it ended; nobody need complain about that."""
+    """Retrieve the error of an upload that a fenced writer abandoned, so that asyncio logs none."""
     if not upload.cancelled():
         upload.exception()

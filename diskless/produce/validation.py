@@ -1,13 +1,13 @@
-"""What a producer may send: the checks before a batch is buffered, by Kafka's rules.
+"""Validates a producer's batch by Kafka's rules before it is buffered.
 
 Nothing is rewritten. Kafka's brokers assign offsets inside the batch, and so may repair what they
-find; here a batch is stored as it came, so it is right or it is refused. The one thing taken from
-the records and not from the header is the greatest timestamp: a producer may write another into
-the header, and timestamps are looked up by what the records say.
+find; here a batch is stored as it arrived, so it is either valid or refused. Only the greatest
+timestamp is computed from the records, because a producer may write another one into the header,
+and timestamps are looked up by those of the records.
 
-The surprise: every record is looked at, also in compressed batches. A count or an offset delta that
-lies would shift the offsets of all who follow, for ever, and a consumer finds it out where nobody
-can mend it. Only lengths and deltas are read; keys and values are stepped over.
+The trap: every record is checked, also in compressed batches. A wrong count or offset delta would
+shift the offsets of all following records permanently, and only a consumer would notice, when it
+cannot be repaired. Only lengths and deltas are read; keys and values are skipped.
 
 Source: upstream's ProduceRequest.validateRecords, LogValidator and UnifiedLog (message size);
 docs/design/broker.md#validation.
@@ -41,20 +41,20 @@ from records.varint import SMALL_VARINTS, decode_varint, decode_varlong
 FIRST_WITH_ZSTD: Final = 7  # Produce versions below know no zstd
 SMALL: Final = len(SMALL_VARINTS)
 USUAL_RATIO: Final = 64  # of decompressed bytes to compressed ones; a bomb's is 30,000
-MAX_RECORD_ERRORS: Final = 100  # named one by one in an answer
+MAX_RECORD_ERRORS: Final = 100  # listed individually in a response
 
 
 class TopicRules(NamedTuple):
-    """A topic's configuration, as far as its batches are concerned."""
+    """The topic settings that apply to batches."""
 
     max_message_bytes: int = 1_048_588  # of a batch, as stored: compressed
-    log_append_time: bool = False  # message.timestamp.type; timestamps then are not looked at
+    log_append_time: bool = False  # message.timestamp.type; then timestamps are not checked
     timestamp_before_max_ms: int = 2**63 - 1  # message.timestamp.before.max.ms
     timestamp_after_max_ms: int = 3_600_000  # message.timestamp.after.max.ms
 
     @classmethod
     def of(cls, image: MetadataImage, topic: str) -> TopicRules:
-        """As the image has them."""
+        """Read a topic's rules from the image."""
         return cls(
             max_message_bytes=int(topic_value(image, topic, "max.message.bytes")),
             log_append_time=topic_value(image, topic, "message.timestamp.type") == "LogAppendTime",
@@ -66,14 +66,14 @@ class TopicRules(NamedTuple):
 
 
 class RecordError(NamedTuple):
-    """One record that is to blame. Source: KIP-467."""
+    """The error of one record. Source: KIP-467."""
 
     batch_index: int  # of the record in its batch
     message: str
 
 
 class Refusal(NamedTuple):
-    """The records are not taken; nothing of them is."""
+    """The batch is refused as a whole; the reason, and the records that caused it."""
 
     error: ErrorCode
     message: str
@@ -81,7 +81,7 @@ class Refusal(NamedTuple):
 
 
 class Accepted(NamedTuple):
-    """The one batch of a partition, sound."""
+    """The valid batch of a partition."""
 
     batch: Batch
     max_timestamp: int  # the records' greatest, ms since 1970; -1 if none has any
@@ -91,11 +91,11 @@ Outcome: TypeAlias = Accepted | Refusal
 
 
 class TakesLongError(Exception):
-    """Decompressed, a batch is larger than what may be looked at now."""
+    """The decompressed batch exceeds the limit for validation on the loop."""
 
 
 def is_compressed(batch: Buffer) -> bool:
-    """By what its header says."""
+    """Does the batch's header name a codec?"""
     return len(batch) > 22 and bool(batch[22] & COMPRESSION_MASK)
 
 
@@ -106,12 +106,12 @@ def validate(
     now_ms: int,
     limit_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> Outcome:
-    """Check what a Produce request brings for one partition.
+    """Check the records that a Produce request has for one partition.
 
-    Args:    version: of the request; what it may hold grew over time.
+    Args:    version: of the request; later versions allow more codecs.
              now_ms: the broker's clock, ms since 1970.
              limit_bytes: of decompressed records.
-    Raises:  TakesLongError for more, if fewer than the usual limit were allowed.
+    Raises:  TakesLongError for more than `limit_bytes`, if that is below the usual limit.
     """
     if not records:
         return _invalid("a partition without a record batch")
@@ -141,7 +141,7 @@ def validate(
         return _invalid("the batch ends inside a record")
     except ValueError as error:
         return _invalid(str(error))
-    return _judge_times(batch, timestamps, rules, now_ms)
+    return _check_timestamps(batch, timestamps, rules, now_ms)
 
 
 def _invalid(message: str) -> Refusal:
@@ -149,7 +149,7 @@ def _invalid(message: str) -> Refusal:
 
 
 def _header_refusal(batch: Batch, version: int, rules: TopicRules) -> Refusal | None:
-    """What the header alone tells."""
+    """Check what the header alone shows."""
     header = batch.header
     if header.size_bytes > rules.max_message_bytes:
         message = f"{header.size_bytes} bytes, max.message.bytes is {rules.max_message_bytes}"
@@ -176,11 +176,11 @@ def _header_refusal(batch: Batch, version: int, rules: TopicRules) -> Refusal | 
 
 
 def _timestamps(batch: Batch, body: memoryview) -> list[int]:
-    """Each record's timestamp; its length and offset delta are what they must be.
+    """Read each record's timestamp, and check its length and offset delta.
 
     Most of a broker's time on small records is spent in this loop. So the usual record (no headers,
-    a short key or none) is stepped over here, in less than half the time; `_unusual` is the rule,
-    and takes every other.
+    a short key or none) is parsed here, in less than half the time; `_parse_record` parses any
+    record.
 
     Raises:  ValueError; IndexError where the bytes end too early.
     """
@@ -223,15 +223,15 @@ def _timestamps(batch: Batch, body: memoryview) -> list[int]:
                         append(base_timestamp + delta)
                         position = end
                         continue
-        delta, position = _unusual(data, position, expected_delta)
+        delta, position = _parse_record(data, position, expected_delta)
         append(base_timestamp + delta)
     if position != size:
         raise ValueError(f"{size - position} bytes after the last record")
     return timestamps
 
 
-def _unusual(data: bytes, position: int, expected_delta: int) -> tuple[int, int]:
-    """Any record's timestamp delta, and where it ends. Raises as `_timestamps`."""
+def _parse_record(data: bytes, position: int, expected_delta: int) -> tuple[int, int]:
+    """Return any record's timestamp delta and end. Raises as `_timestamps`."""
     size = len(data)
     length, position = decode_varint(data, position)
     end = position + length
@@ -246,7 +246,7 @@ def _unusual(data: bytes, position: int, expected_delta: int) -> tuple[int, int]
 
 
 def _check_inside(body: bytes, position: int, end: int, index: int) -> None:
-    """Key, value and headers fill the record exactly."""
+    """Check that key, value and headers fill the record exactly. Raises ValueError."""
     length, position = decode_varint(body, position)
     position += max(length, 0)
     shortest = length
@@ -274,8 +274,10 @@ def _check_inside(body: bytes, position: int, end: int, index: int) -> None:
         raise ValueError(f"record {index}: {end - position} bytes after its headers")
 
 
-def _judge_times(batch: Batch, timestamps: list[int], rules: TopicRules, now_ms: int) -> Outcome:
-    """Too old or too new, by the topic's rules; a record may also have no time at all."""
+def _check_timestamps(
+    batch: Batch, timestamps: list[int], rules: TopicRules, now_ms: int
+) -> Outcome:
+    """Check the timestamps by the topic's rules; a record may also have none."""
     latest, earliest = max(timestamps), min(timestamps)
     if earliest < NO_TIMESTAMP or latest >= 1 << 63:
         message = f"timestamps from {earliest} to {latest}"
@@ -286,23 +288,23 @@ def _judge_times(batch: Batch, timestamps: list[int], rules: TopicRules, now_ms:
     newest = now_ms + rules.timestamp_after_max_ms
     if earliest >= oldest and latest <= newest:
         return Accepted(batch, latest)
-    guilty = [
+    misfits = [
         (index, timestamp)
         for index, timestamp in enumerate(timestamps)
         if timestamp != NO_TIMESTAMP and not oldest <= timestamp <= newest
     ]
-    if not guilty:
+    if not misfits:
         return Accepted(batch, latest)
     errors = tuple(
-        RecordError(index, _misfit(timestamp, rules, now_ms))
-        for index, timestamp in guilty[:MAX_RECORD_ERRORS]
+        RecordError(index, _describe_misfit(timestamp, rules, now_ms))
+        for index, timestamp in misfits[:MAX_RECORD_ERRORS]
     )
-    message = f"{len(guilty)} records of wrong times, the first: {errors[0].message}"
+    message = f"{len(misfits)} records with invalid timestamps, the first: {errors[0].message}"
     return Refusal(ErrorCode.INVALID_TIMESTAMP, message, errors)
 
 
-def _misfit(timestamp: int, rules: TopicRules, now_ms: int) -> str:
-    """By how much: a clock that goes wrong is recognised by that, here or at the producer."""
+def _describe_misfit(timestamp: int, rules: TopicRules, now_ms: int) -> str:
+    """Describe by how much a timestamp is off; the size of the gap points to the wrong clock."""
     ahead_ms = timestamp - now_ms
     if ahead_ms > 0:
         key, most, side = "after", rules.timestamp_after_max_ms, "ahead of"

@@ -106,7 +106,7 @@ class Writers:
         for writer in writers.values():
             writer.fence()
             self._retired.add(writer)
-        self._retired = {writer for writer in self._retired if writer.working}
+        self._retired = {writer for writer in self._retired if writer.is_working}
 
     def writer(self, coordinator: int) -> ObjectWriter | None:
         """The writer of a coordinator partition; None while this broker may not write."""

@@ -1,10 +1,10 @@
-"""A store that misbehaves as real ones do, around one that does not: for tests and for trying out.
+"""Wraps a store and injects the faults of real object stores, for tests and experiments.
 
-What goes wrong is decided by rules: each says for which operations, how often, and what. The worst
-is `LOST_ANSWER`: the operation is done and its answer never comes, so that whoever asked must treat
-as unknown what is in fact done.
+Rules decide what fails: each names the operations, the probability and the fault. The worst fault
+is `LOST_ANSWER`: the operation is done and its answer never arrives, so that the caller must treat
+a completed operation as unknown.
 
-Randomness and delays come from outside: a simulation gives its own.
+Randomness and delays come from outside: a simulation provides its own.
 
 Source: docs/design/broker.md#object-stores; the incident classes of object stores: 503 SlowDown,
 slow first byte, time-outs after success.
@@ -28,12 +28,12 @@ from records.compression import Buffer
 
 
 class Fault(Enum):
-    """What may happen to an operation."""
+    """A fault of one operation."""
 
     ERROR = "error"  # not done: a server's error, which may pass
     THROTTLED = "throttled"  # not done: 503 SlowDown
     REFUSED = "refused"  # not done, and will not be: access denied
-    LOST_ANSWER = "lost answer"  # done, but whoever asked hears of a time-out
+    LOST_ANSWER = "lost answer"  # done, but the caller gets a timeout
     SLOW = "slow"  # done, after a delay
     HALF = "half"  # of a deletion: every second object is not deleted
     DAMAGED = "damaged"  # of a fetch: one byte of the answer is another
@@ -41,7 +41,7 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FaultRule:
-    """A fault, and when it strikes."""
+    """A fault, and the operations and probability with which it strikes."""
 
     fault: Fault
     operations: frozenset[str] = frozenset({"upload", "fetch", "delete", "list"})
@@ -50,7 +50,7 @@ class FaultRule:
 
 
 class FaultyStore:
-    """Another store, seen through `rules`; they may be replaced at any time."""
+    """A store with faults by `rules`, which may be replaced at any time."""
 
     def __init__(
         self,
@@ -106,7 +106,7 @@ class FaultyStore:
         await self._store.close()
 
     async def _before(self, operation: str, key: str) -> Fault | None:
-        """The fault that strikes, if any; those that forbid the operation are raised."""
+        """Draw a fault for an operation; raise it at once if it prevents the operation."""
         for rule in self.rules:
             if operation not in rule.operations or self._random.random() >= rule.probability:
                 continue

@@ -1,10 +1,10 @@
-"""Where record bytes live: an object store, and all that a broker needs of one.
+"""The interface of an object store: the operations that a broker needs, and how they fail.
 
-An object's name stands for one byte string for ever: it is uploaded once, whole, never changed, and
-read by ranges. So a store needs four operations, and what is hard is not in them but in their
-failures. An upload whose answer was lost may have happened; a name that is taken may be taken by
-ourselves, a moment ago. `upload` therefore settles that itself where the store can tell
-(If-None-Match, and a look at what is there), and says which it was by the type of its error.
+An object's key stands for one byte string for ever: it is uploaded once, whole, never changed, and
+read by ranges. So a store needs four operations, and the difficulty is in their failures. An upload
+whose answer was lost may have happened; a key that is taken may be taken by an earlier attempt of
+the same upload. `upload` therefore resolves that itself where the store can tell (If-None-Match,
+and a comparison with the stored object), and reports the result by the type of its error.
 
 Source: KIP-1163, Public Interfaces (ObjectStorage); docs/design/broker.md#object-stores.
 `list_objects` is ours: audits and orphan sweeps compare the bucket with the log.
@@ -28,7 +28,7 @@ class ByteRange(NamedTuple):
 
 
 class StoredObject(NamedTuple):
-    """What a listing shows of an object."""
+    """An object in a listing."""
 
     key: str
     size_bytes: int
@@ -45,13 +45,13 @@ class StoreSettingError(Exception):
 
 
 class StorageError(Exception):
-    """The store failed, or could not be reached. Whether an upload happened is not known."""
+    """The store failed, or could not be reached. An upload may or may not have happened."""
 
     def __init__(self, key: str, reason: str, *, retriable: bool = True) -> None:
         super().__init__(f"{key}: {reason}" if key else reason)
         self.key = key
         self.reason = reason
-        self.retriable = retriable  # throttled, timed out, a server's error: it may pass
+        self.retriable = retriable  # throttling, a timeout or a server's error, which may pass
 
     def __reduce__(self) -> tuple[partial[StorageError], tuple[str, str]]:
         """Pickle as a StorageError: tasks in other processes raise it too."""
@@ -66,14 +66,14 @@ class ObjectNotFoundError(StorageError):
 
 
 class ObjectExistsError(StorageError):
-    """The name is taken by other bytes: an id was used twice. Nothing was overwritten."""
+    """The key is taken by other bytes: an id was used twice. Nothing was overwritten."""
 
     def __init__(self, key: str) -> None:
         super().__init__(key, "exists and holds other bytes", retriable=False)
 
 
 class RangeError(StorageError):
-    """The object does not have the bytes asked for."""
+    """The object does not have the requested bytes."""
 
     def __init__(self, key: str, byte_range: ByteRange, size_bytes: int | None = None) -> None:
         known = "" if size_bytes is None else f" of {size_bytes} bytes"
@@ -92,58 +92,58 @@ class DeletionError(StorageError):
 
 
 class ObjectStorage(Protocol):
-    """A store, seen from the event loop. Keys are relative to the configured bucket."""
+    """An object store for use on the event loop. Keys are relative to the configured bucket."""
 
     async def upload(self, key: str, parts: Sequence[Buffer], size_bytes: int) -> None:
-        """Store an object, durably: it is whole and can be read everywhere when this returns.
+        """Store an object durably: it is whole and can be read everywhere when this returns.
 
         Args:    parts: its bytes, in order. Uploading the same bytes again is no error.
-                 size_bytes: how many they must be together.
-        Raises:  ValueError for a wrong size or a key that cannot be, before anything is stored;
+                 size_bytes: their total size.
+        Raises:  ValueError for a wrong size or an invalid key, before anything is stored;
                  ObjectExistsError; StorageError.
         """
 
     async def fetch(self, key: str, byte_range: ByteRange) -> Buffer:
-        """Exactly the bytes of the range.
+        """Return exactly the bytes of the range.
 
         Raises:  ValueError for a negative range; ObjectNotFoundError, RangeError, StorageError.
         """
 
     async def delete(self, keys: Collection[str]) -> None:
-        """Delete objects; what is not there counts as deleted.
+        """Delete objects; an object that does not exist counts as deleted.
 
         Raises:  DeletionError naming those that may still be there.
         """
 
     def list_objects(self, prefix: str) -> AsyncIterator[StoredObject]:
-        """Every object whose key begins with `prefix`, by rising key.
+        """Yield every object whose key begins with `prefix`, by rising key.
 
-        Raises:  StorageError while iterating: what came before is no whole listing.
+        Raises:  StorageError while iterating: the objects before it are not the whole listing.
         """
 
     async def close(self) -> None:
-        """Let go of threads and connections."""
+        """Stop threads and close connections."""
 
 
 @runtime_checkable
 class BeginningStore(Protocol):
-    """A store that wants to know, before a broker serves from it, what is to be in it."""
+    """A store that checks, before a broker serves from it, that it is the cluster's store."""
 
     async def begin(self, *, is_empty: bool) -> None:
-        """Take up service; `is_empty`: the cluster has no objects, so that none need be here.
+        """Start service; `is_empty`: the cluster has no objects, so the store may be empty.
 
         Raises:  StoreSettingError if this cannot be the cluster's store; StorageError.
         """
 
 
 def check_range(byte_range: ByteRange) -> None:
-    """Raises ValueError for a range that no object could have."""
+    """Raise ValueError for a range that no object could have."""
     if byte_range.offset < 0 or byte_range.size < 0:
         raise ValueError(f"negative {byte_range}")
 
 
 def check_upload(key: str, parts: Sequence[Buffer], size_bytes: int) -> None:
-    """Raises ValueError if the key cannot be, or the parts are not as many bytes as was said."""
+    """Raise ValueError if the key is invalid, or the parts do not add up to `size_bytes`."""
     check_key(key)
     actual = sum(len(part) for part in parts)
     if actual != size_bytes:

@@ -1,4 +1,4 @@
-"""An object store in a dictionary: for simulations, where no thread and no disk may decide."""
+"""An object store in a dictionary, for simulations, which allow no threads and no disk."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class MemoryStore:
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         """Args: now_ms: ms since 1970, for the listing."""
-        self.objects: dict[str, tuple[bytes, int]] = {}  # bytes, and when they came
+        self.objects: dict[str, tuple[bytes, int]] = {}  # bytes, and when they were stored
         self._now_ms = now_ms
 
     async def upload(self, key: str, parts: Sequence[Buffer], size_bytes: int) -> None:
@@ -51,9 +51,9 @@ class MemoryStore:
 
     async def list_objects(self, prefix: str) -> AsyncIterator[StoredObject]:
         for key in sorted(self.objects):
-            if key.startswith(prefix) and key in self.objects:  # deleted while we looked
+            if key.startswith(prefix) and key in self.objects:  # it may have been deleted meanwhile
                 data, modified_ms = self.objects[key]
                 yield StoredObject(key, len(data), modified_ms)
 
     async def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there are no threads and connections."""

@@ -1,8 +1,8 @@
-"""A store by the import path of its class: ours, or anybody's.
+"""Opens the store whose class `diskless.storage.class.name` names by its import path.
 
-`diskless.storage.class.name` names a class; its `configured(values)` makes a store from the node's
-settings, parsed, by their keys. A class of one's own takes what it needs from there (its region and
-bucket may have the names ours have), or from the environment.
+The class's `configured(values)` makes a store from the node's parsed settings by name. A custom
+class reads the settings that it needs (its region and bucket may use the names of the built-in
+ones), or the environment.
 
 Source: KIP-1163, diskless.storage.class.name (there a Configurable, given all properties).
 """
@@ -19,14 +19,14 @@ CLASS_NAME: Final = "diskless.storage.class.name"
 
 
 class ConfigurableStorage(Protocol):
-    """A class that stores objects."""
+    """A class that makes a store from settings."""
 
     def configured(self, values: Mapping[str, Any]) -> ObjectStorage:
-        """A store as these settings say. Raises StoreSettingError."""
+        """Make a store from parsed settings by name. Raises StoreSettingError."""
 
 
 def find_class(name: str) -> ConfigurableStorage:
-    """The class of this import path. Raises StoreSettingError.
+    """Import the class of this path. Raises StoreSettingError.
 
     >>> find_class("diskless.stores.directory.DirectoryStorage").__name__
     'DirectoryStorage'
@@ -48,7 +48,7 @@ def find_class(name: str) -> ConfigurableStorage:
 
 
 def open_store(values: Mapping[str, Any]) -> ObjectStorage:
-    """The store that these settings name.
+    """Open the store that these settings name.
 
     Args:    values: parsed settings by key, at least `diskless.storage.class.name`.
     Raises:  StoreSettingError naming the key.

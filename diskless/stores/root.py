@@ -1,16 +1,15 @@
-"""Is the directory at this path the one that objects were put into?
+"""Detects that a store's directory has been replaced, for example by a lost mount.
 
-A directory of a shared file system goes away with its mount. What is at its path then is nothing,
-or, where it was the mount point itself, an empty directory of another disk. No operation on files
-tells that from a store: an upload would succeed, on the wrong disk, and every object would be
-missing. So the root has a name of its own, a file with an id in it, written before the first
-object; and whoever stores, lists or deletes asks whether it is still there, before and after.
+A directory of a shared file system disappears with its mount. At its path there is then nothing,
+or, if it was the mount point itself, an empty directory of another disk. No operation on files
+distinguishes that from a store: an upload would succeed, on the wrong disk, and every object would
+be missing. So the root contains a mark, a file with an id, written before the first object; and
+storing, listing and deleting check before and after that it is still there.
 
-The surprise: the file is read only where device or inode number of the root are others than they
-were. One `stat` costs microseconds, and a mount that comes back may well have other numbers.
+The trap: the mark is read only if the root's device or inode number has changed. One `stat` costs
+microseconds, and a mount that comes back may have other numbers.
 
-Source: docs/design/broker.md#object-stores; what MinIO keeps in `.minio.sys/format.json` is for the
-same.
+Source: docs/design/broker.md#object-stores; MinIO's `.minio.sys/format.json` has the same purpose.
 """
 
 from __future__ import annotations
@@ -30,10 +29,10 @@ MAX_MARK_BYTES: Final = 200
 
 
 class StoreRoot:
-    """A directory store's root. May be asked in any thread; each method may raise OSError."""
+    """A directory store's root. For any thread; each method may raise OSError."""
 
     def __init__(self, path: Path, files: FileSystem) -> None:
-        """Open it, making the directory where it is missing; whoever only reads changes nothing."""
+        """Open the root, creating the directory if it is missing; the mark is written later."""
         self.path = path
         self._files = files
         self._lock = threading.Lock()
@@ -44,13 +43,13 @@ class StoreRoot:
 
     @property
     def is_new(self) -> bool:
-        """Was there no store here yet, nor anything else?"""
+        """Was the directory empty, without a mark, when it was opened?"""
         return self._id is None and self._was_empty
 
     def mark(self) -> None:
-        """Give it its name, durably, unless it has one, or another process was faster.
+        """Write the mark durably, unless there is one, or another process was faster.
 
-        So do older stores, and those of tools, get one: by the first who is to write there.
+        A store from before marks gets its mark by the first process that writes to it.
         """
         with self._lock:
             if self._id is None:
@@ -58,9 +57,9 @@ class StoreRoot:
                 self._id = self._read()
 
     def check(self) -> bool:
-        """Raises OSError if the store is not there; True if it was away and is back.
+        """Raise OSError if the store is away; return True if it was away and is back.
 
-        The message names the path, and says what to do.
+        The message names the path and the remedy.
         """
         try:
             place = self._stat()

@@ -17,7 +17,11 @@ from typing import Annotated, Final
 import typer
 
 from coordinator.batch.client import ClientSettings, CoordinatorClient
-from coordinator.controller.chunk_creation import Place, UnknownEndError, chunks_at_the_end
+from coordinator.controller.chunk_creation import (
+    TopicCoordinator,
+    UnknownEndError,
+    create_request_at_end,
+)
 from coordinator.controller.chunk_files import (
     MAX_FILE_BYTES,
     ChunkFileError,
@@ -139,28 +143,28 @@ def _at_the_end(wanted: tuple[NewChunk, ...], at: Target, timeout_ms: int) -> Cr
     """The request, with each start read from the coordinator that has the partition."""
     names = tuple(sorted({chunk.topic for chunk in wanted}))
     found = ask(at, DescribeTopicsRequest(topic_names=names), DescribeTopicsResponse, timeout_ms)
-    places: dict[tuple[str, int], Place] = {}
+    coordinators: dict[tuple[str, int], TopicCoordinator] = {}
     for topic in found.topics:
         if topic.error_code:
             fail(f"no such topic: {topic.topic_name}")
         for partition in topic.partitions:
-            place = Place(topic.topic_id, partition.coordinator)
-            places[topic.topic_name, partition.partition_index] = place
+            target = TopicCoordinator(topic.topic_id, partition.coordinator)
+            coordinators[topic.topic_name, partition.partition_index] = target
     for chunk in wanted:
-        if (chunk.topic, chunk.partition) not in places:
+        if (chunk.topic, chunk.partition) not in coordinators:
             fail(f"no such partition: {chunk.topic}-{chunk.partition}")
     addresses = [(one.host, one.port) for one in at.addresses]
     settings = ClientSettings(timeout_ms=timeout_ms, attempt_timeout_ms=timeout_ms)
 
     async def asked() -> CreateChunksRequest:
         clients = {
-            place.coordinator: CoordinatorClient(
-                addresses, partition=place.coordinator, settings=settings
+            target.coordinator: CoordinatorClient(
+                addresses, partition=target.coordinator, settings=settings
             )
-            for place in places.values()
+            for target in coordinators.values()
         }
         try:
-            return await chunks_at_the_end(wanted, places, clients.__getitem__, _now_ms)
+            return await create_request_at_end(wanted, coordinators, clients.__getitem__, _now_ms)
         finally:
             for client in clients.values():
                 await client.close()

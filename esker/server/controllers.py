@@ -22,7 +22,7 @@ from typing import Final
 from prometheus_client.metrics_core import Metric
 
 from coordinator.batch.client import ClientSettings, CoordinatorClient
-from coordinator.controller.chunk_removal import ChunkSweep
+from coordinator.controller.chunk_removal import ChunkRemoval
 from coordinator.controller.client import ControllerClient
 from coordinator.controller.cluster_view import ImageView
 from coordinator.controller.coordinator_calls import ClientCalls
@@ -34,7 +34,7 @@ from coordinator.controller.requests import Requests
 from coordinator.controller.service import ControllerService, Endpoint
 from esker.server.controller_metrics import ControllerCollector
 from esker.server.controller_registration import ControllerJoining, registration
-from raft.core.voters import Endpoint as Place
+from raft.core.voters import Endpoint as VoterEndpoint
 from raft.driver.config import BENCH_LOG, INTERNAL_TOPICS
 from raft.driver.node_services import ClusterEvents, RoomHost
 from raft.interfaces import Frozen, ReplicatedLog
@@ -83,10 +83,10 @@ class ClusterMachine:
         return self._machine.image.features
 
     @property
-    def controllers(self) -> Mapping[NodeId, Place]:
+    def controllers(self) -> Mapping[NodeId, VoterEndpoint]:
         """Where each controller that has registered listens, by its first listener."""
         return {
-            NodeId(node_id): Place(listeners[0].name, listeners[0].host, listeners[0].port)
+            NodeId(node_id): VoterEndpoint(listeners[0].name, listeners[0].host, listeners[0].port)
             for node_id, record in self._machine.image.controllers.items()
             if (listeners := record.end_points)
         }
@@ -200,7 +200,7 @@ class ControllerRoom:
         self._calls = ClientCalls(self._client)
         self.handover: HandOver | None = None
         self.served: Counter[int] = Counter()  # requests, by api key
-        self._sweep: ChunkSweep | None = None
+        self._chunk_removal: ChunkRemoval | None = None
         self._joining = self._make_joining()
         self._timer: asyncio.TimerHandle | None = None
         self._service = ControllerService(
@@ -258,15 +258,15 @@ class ControllerRoom:
             is_settled=lambda: machine.applied.offset == (log.high_watermark or 0),
             call_later=host.call_later,
         )
-        controller.follow(handover.begin, handover.end)
+        controller.subscribe(handover.begin, handover.end)
         machine.listen(handover.on_image)
-        self._sweep = ChunkSweep(controller, handover)
+        self._chunk_removal = ChunkRemoval(controller, handover)
         self._requests = Requests(
             controller,
             handover,
             call_later=host.call_later,
             monotonic_ms=_monotonic_ms,
-            barrier=lambda told: _behind(log, told),
+            barrier=lambda on_done: _behind(log, on_done),
             served=self.served,
             leader_name=lambda: "unknown" if log.leader_id is None else f"node {log.leader_id}",
         )
@@ -292,9 +292,9 @@ class ControllerRoom:
 
     def _tick(self) -> None:
         assert self.controller is not None
-        assert self._sweep is not None
+        assert self._chunk_removal is not None
         self.controller.tick()
-        self._sweep.tick(_monotonic_ms())
+        self._chunk_removal.tick(_monotonic_ms())
         self._tell_who_leads()
         if self._joining is not None:
             self._joining.tick(_monotonic_ms())
@@ -306,7 +306,7 @@ class ControllerRoom:
         for coordinator, client in self._coordinators.items():
             log = self._host.log(DISKLESS_METADATA, coordinator)
             if log is not None and log.leader_id is not None:
-                client.leads(log.leader_id)
+                client.note_leader(log.leader_id)
 
     def _client(self, coordinator: int) -> CoordinatorClient:
         client = self._coordinators[coordinator] = CoordinatorClient(
@@ -323,13 +323,13 @@ class ControllerRoom:
         return None if place is None else (node_id, *place)
 
 
-def _behind(log: ReplicatedLog, told: Callable[[BaseException | None], None]) -> None:
+def _behind(log: ReplicatedLog, on_done: Callable[[BaseException | None], None]) -> None:
     """Ask at the log's read barrier, for who cannot await."""
 
-    def heard(barrier: asyncio.Future[Offset]) -> None:
-        told(asyncio.CancelledError() if barrier.cancelled() else barrier.exception())
+    def on_barrier(barrier: asyncio.Future[Offset]) -> None:
+        on_done(asyncio.CancelledError() if barrier.cancelled() else barrier.exception())
 
-    asyncio.ensure_future(log.barrier()).add_done_callback(heard)
+    asyncio.ensure_future(log.barrier()).add_done_callback(on_barrier)
 
 
 def _monotonic_ms() -> int:

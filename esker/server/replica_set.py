@@ -272,13 +272,13 @@ class ObservedCluster(LatestImage):
         leader_id = self._logs[None].leader_id
         if leader_id is not None:
             for client in self._controllers.values():
-                client.leads(leader_id)
-        self._show(image)
+                client.note_leader(leader_id)
+        self._publish(image)
 
     def _committed(self, coordinator: int) -> None:
         leader_id = self._logs[coordinator].leader_id
         if leader_id is not None and coordinator in self._leaders:
-            self._leaders[coordinator].leads(leader_id)
+            self._leaders[coordinator].note_leader(leader_id)
         for callback in self._on_commit_told:
             callback(coordinator)
 

@@ -104,7 +104,7 @@ class ClusterWorld:
             is_settled=lambda: self.machine.applied.offset == (self.log.high_watermark or 0),
             call_later=self._loop.call_later,
         )
-        self.controller.follow(self._handover.begin, self._handover.end)
+        self.controller.subscribe(self._handover.begin, self._handover.end)
         self.machine.listen(self._handover.on_image)
         self._requests = Requests(
             self.controller,
@@ -410,7 +410,7 @@ class WorldCluster(LatestImage):
     def _on_image(self, image: MetadataImage) -> None:
         if self._paused or image is self._image:
             return
-        self._show(image)
+        self._publish(image)
 
     def _on_commit(self, coordinator: int) -> None:
         for callback in self._commit_callbacks:

@@ -18,7 +18,7 @@ from typing import Any, Final
 from uuid import UUID
 
 from diskless.apis.records import RecordApis
-from diskless.fetch.commit_notifications import News
+from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.service import FetchService
 from diskless.fetch.staleness import Staleness
@@ -95,9 +95,9 @@ class RecordsBroker:
         random = Random(seed)
         self.store = FaultyStore(self.memory, random, asyncio.sleep)
         self.fenced = 0
-        self.news = News()
-        self.cluster.on_image(lambda _: self.news.tell())
-        self.cluster.on_commit(lambda _: self.news.tell())
+        self.news = CommitNotifications()
+        self.cluster.on_image(lambda _: self.news.notify())
+        self.cluster.on_commit(lambda _: self.news.notify())
         self.cache = ObjectCache(self.store)
         self.in_flight = InFlight(max_in_flight)
         self.writers = Writers(

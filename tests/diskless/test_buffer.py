@@ -32,7 +32,7 @@ def closed_buffers(
         if not buffer.fits(one.accepted):
             closed.append(buffer.close())
         buffer.add(topic_id, partition, one.accepted, append_time=False, waiter=one)
-        if buffer.full:
+        if buffer.is_full:
             closed.append(buffer.close())
     if buffer.batch_count:
         closed.append(buffer.close())
@@ -65,7 +65,7 @@ def test_every_batch_is_where_its_commit_says_and_hears_its_own_outcome(
         ]
         assert len({topic.topic_id for topic in request.topics}) == len(request.topics)
         results = [AppendResult(0, None, at) for at in range(len(found))]
-        buffer.tell_each(results)
+        buffer.settle_each(results)
         mine, left = left[: buffer.batch_count], left[buffer.batch_count :]
         assert buffer.data_bytes <= max_bytes or len(mine) == 1, "more than fits"
         for one in mine:
@@ -88,5 +88,5 @@ def test_an_object_holds_fewer_batches_than_a_coordinator_takes() -> None:
         assert buffer.fits(accepted)
         sent = Sent(0, (TOPICS[0], 0), accepted)
         buffer.add(TOPICS[0], 0, accepted, append_time=False, waiter=sent)
-    assert buffer.full
+    assert buffer.is_full
     assert not buffer.fits(accepted)

@@ -15,7 +15,7 @@ import pytest
 
 from diskless.apis import chunks
 from diskless.apis.metadata import ClientView, describe
-from diskless.fetch.commit_notifications import News
+from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.service import FetchService
 from diskless.fetch.staleness import Staleness
@@ -49,7 +49,7 @@ class Story:
         return FetchService(
             cluster,
             cache=self.cache,
-            news=News(),
+            news=CommitNotifications(),
             staleness=Staleness(cluster.replica_age_ms, file_delete_delay_ms=60_000),
         )
 

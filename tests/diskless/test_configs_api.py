@@ -130,7 +130,7 @@ def test_synonyms_tell_what_would_be_in_force_otherwise() -> None:
 def test_documentation_is_told_to_who_asks_for_it() -> None:
     async def story(told: Story) -> None:
         found = await told.describe(TOPIC, "t", "retention.ms", documentation=True)
-        assert found.configs[0].documentation == "How long records stay."
+        assert found.configs[0].documentation == "How long to keep records, in ms; -1: unlimited."
         found = await told.describe(BROKER, "1", "broker.rack", documentation=True)
         assert found.configs[0].documentation == "The rack."
 

@@ -21,7 +21,7 @@ from coordinator.controller.image import MetadataImage
 from coordinator.errors import CoordinatorError
 from diskless.cluster import Cluster
 from diskless.fetch import service as fetch
-from diskless.fetch.commit_notifications import News
+from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.service import FetchService
 from diskless.fetch.staleness import Staleness
@@ -64,7 +64,7 @@ class Coordinator(InMemoryCoordinator):
 class Submitting:
     """An in-memory coordinator with the client's `submit`."""
 
-    def __init__(self, coordinator: InMemoryCoordinator, news: News) -> None:
+    def __init__(self, coordinator: InMemoryCoordinator, news: CommitNotifications) -> None:
         self.coordinator = coordinator
         self.news = news
         self.away = False
@@ -74,7 +74,7 @@ class Submitting:
 
     async def _commit(self, request: CommitBatchesRequest) -> CommitBatchesResponse:
         answer = await self.coordinator.call(request)
-        self.news.tell()
+        self.news.notify()
         return answer
 
     async def call(self, request: CoordinatorRequest[Any]) -> Any:
@@ -108,7 +108,7 @@ class Broker:
     def __init__(self, image: MetadataImage) -> None:
         self.image = image
         self.topic_id = image.topic_ids["t"]
-        self.news = News()
+        self.news = CommitNotifications()
         self.memory = MemoryStore(lambda: NOW_MS)
         self.store = FaultyStore(self.memory, Random(1), asyncio.sleep)
         settings = CoordinatorSettings(keys=KEYS)
@@ -473,8 +473,8 @@ def test_a_fetch_of_thousands_of_partitions_lets_others_have_turns(
                 most, done = max(most, done), 0
                 await asyncio.sleep(0)
 
-        monkeypatch.setattr(fetch, "_place", counted(fetch._place))
-        monkeypatch.setattr(broker.service, "_told", counted(broker.service._told))
+        monkeypatch.setattr(fetch, "_resolve", counted(fetch._resolve))
+        monkeypatch.setattr(broker.service, "_response", counted(broker.service._response))
         watching = asyncio.ensure_future(watch())
         await asyncio.sleep(0)
         tasks = len(asyncio.all_tasks())
@@ -505,14 +505,14 @@ def test_who_waits_for_thousands_of_partitions_does_not_look_at_them_at_every_co
             return ends(asked)
 
         monkeypatch.setattr(broker.service, "_ends", counted)
-        monkeypatch.setattr(fetch, "_place", everything_there(fetch._place))
+        monkeypatch.setattr(fetch, "_resolve", everything_there(fetch._resolve))
         request = wide(partitions, max_wait_ms=30_000)
         fetching = asyncio.ensure_future(broker.service.fetch(request, 12))
         await asyncio.sleep(0.5)
         looks = 0
         for _ in range(1_000):
             await asyncio.sleep(0.001)
-            broker.news.tell()
+            broker.news.notify()
         assert scans / 2 <= looks <= scans + 1
         await broker.produce(1)
         async with asyncio.timeout(2):

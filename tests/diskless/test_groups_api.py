@@ -239,9 +239,9 @@ def test_a_broker_that_knows_itself_to_be_fenced_does_not_wait_for_its_image() -
         async with a_broker() as (world, apis):
             member = Member(apis, world)
             await member.work()
-            apis.fenced(True)
+            apis.set_fenced(True)
             assert await member.beat() == 16
-            apis.fenced(False)
+            apis.set_fenced(False)
             assert await member.beat() == 0
 
     run(story)

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.controller.image import MetadataImage
-from diskless.apis.metadata import ClientView, Placing, describe, place, reachable
+from diskless.apis.metadata import ClientView, PlacementScope, describe, place, reachable
 from diskless.placement import PlacedBroker, leader, leaders, unfenced
 from records.codec import decode_message, encode_message
 from records.rpc.brokers import BrokerHeartbeatRequest
@@ -247,8 +247,8 @@ def test_every_broker_answers_the_same(
     """Whatever order it heard of the brokers in; and the replicas are each rack's leaders."""
     shuffled = list(brokers)
     order.shuffle(shuffled)  # type: ignore[attr-defined]
-    here = place(topic_id, index, Placing(brokers, rack))
-    assert here == place(topic_id, index, Placing(shuffled, rack))
+    here = place(topic_id, index, PlacementScope(brokers, rack))
+    assert here == place(topic_id, index, PlacementScope(shuffled, rack))
     assert here.leader_id == leader(topic_id, index, rack, brokers)
     best, by_rack = leaders(topic_id, index, brokers)
     assert best == leader(topic_id, index, None, brokers)
@@ -270,6 +270,6 @@ def test_one_brokers_going_or_coming_moves_only_its_share(
     gone = brokers[which % len(brokers)]
     rest = [broker for broker in brokers if broker != gone]
     for index in range(30):
-        before = place(topic_id, index, Placing(brokers, rack)).leader_id
-        after = place(topic_id, index, Placing(rest, rack)).leader_id
+        before = place(topic_id, index, PlacementScope(brokers, rack)).leader_id
+        after = place(topic_id, index, PlacementScope(rest, rack)).leader_id
         assert before == after or before == gone.broker_id

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import diskless.produce.writers
-from diskless.fetch.service import FetchService, _Answer, _Asked
+from diskless.fetch.service import FetchService, _PartitionResult, _RequestedPartition
 from diskless.produce.buffer import AppendResult
 from diskless.produce.object_writer import ObjectWriter
 from diskless.stores.faults import Fault, FaultRule
@@ -85,8 +85,10 @@ def test_counting_a_lost_put_answer_as_failure_is_found_out() -> None:
 class SkipsTheBarrier(FetchService):
     """Believes its own replica that an offset is out of range."""
 
-    async def _behind_the_barrier(self, _: int, asked: Sequence[_Asked]) -> list[_Answer]:
-        return [_Answer(ErrorCode.OFFSET_OUT_OF_RANGE, one.offset, 0) for one in asked]
+    async def _behind_the_barrier(
+        self, _: int, asked: Sequence[_RequestedPartition]
+    ) -> list[_PartitionResult]:
+        return [_PartitionResult(ErrorCode.OFFSET_OUT_OF_RANGE, one.offset, 0) for one in asked]
 
 
 def test_skipping_the_barrier_is_found_out() -> None:
@@ -96,14 +98,14 @@ def test_skipping_the_barrier_is_found_out() -> None:
 class TellsHalf(ObjectWriter):
     """Tells the first batch of an object what became of the last."""
 
-    def _tell(self, written: Any, response: Any) -> None:
-        tell_each = written.closed.tell_each
+    def _settle(self, written: Any, response: Any) -> None:
+        settle_each = written.closed.settle_each
 
         def reversed_(results: list[AppendResult]) -> None:
-            tell_each(results[::-1])
+            settle_each(results[::-1])
 
-        written.closed.tell_each = reversed_
-        super()._tell(written, response)
+        written.closed.settle_each = reversed_
+        super()._settle(written, response)
 
 
 def test_answers_that_are_mixed_up_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:

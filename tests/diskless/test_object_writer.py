@@ -72,7 +72,7 @@ class AcknowledgesUploads(ObjectWriter):
 
     async def _outcome(self, written: Any, answer: Any) -> None:
         self._commits.release()
-        self._tell_all(written.closed, AppendResult(0, None, 0))
+        self._settle_all(written.closed, AppendResult(0, None, 0))
         await asyncio.wait([answer])
 
 
@@ -81,9 +81,9 @@ class CountsLostAnswersAsFailures(ObjectWriter):
 
     async def _outcome(self, written: Any, answer: Any) -> None:
         try:
-            self._tell(written, await answer)
+            self._settle(written, await answer)
         except Exception:
-            self._tell_all(written.closed, NOT_WRITTEN)
+            self._settle_all(written.closed, NOT_WRITTEN)
         finally:
             self._commits.release()
 
@@ -103,7 +103,7 @@ class NewIdForAnotherTry(ObjectWriter):
 
     async def _outcome(self, written: Any, answer: Any) -> None:
         try:
-            self._tell(written, await answer)
+            self._settle(written, await answer)
         except Exception:
             self._closed.append(written.closed)
             if self._naming is None:

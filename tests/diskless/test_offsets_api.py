@@ -14,7 +14,7 @@ from crc32c import crc32c
 
 from coordinator.batch.reads import list_offsets
 from diskless.apis import offsets
-from diskless.apis.partition_offsets import Listed
+from diskless.apis.partition_offsets import ListedOffset
 from diskless.fetch import timestamps
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.runs_reader import Run
@@ -557,7 +557,7 @@ def test_a_topic_made_again_has_none_of_the_others_offsets() -> None:
 # --- mutants ------------------------------------------------------------------------------------
 
 
-async def own_words(cluster: Any, wanted: Any, timeout_s: float = 0) -> list[Listed]:  # noqa: ARG001
+async def own_words(cluster: Any, wanted: Any, timeout_s: float = 0) -> list[ListedOffset]:  # noqa: ARG001
     """As this broker's replica has it: the barrier is skipped."""
     answers = []
     for place, timestamp, from_offset in wanted:
@@ -570,11 +570,11 @@ async def own_words(cluster: Any, wanted: Any, timeout_s: float = 0) -> list[Lis
         )
         state = cluster.replicas[place.coordinator].state
         found = list_offsets(request, state, state).responses[0].partitions[0]
-        answers.append(Listed(found.error_code, found.timestamp, found.offset))
+        answers.append(ListedOffset(found.error_code, found.timestamp, found.offset))
     return answers
 
 
-async def the_run_will_do(self: Any, wanted: Any, listed: Listed) -> Listed:  # noqa: ARG001
+async def the_run_will_do(self: Any, wanted: Any, listed: ListedOffset) -> ListedOffset:  # noqa: ARG001
     """What the coordinator names is answered as it is."""
     return listed
 

@@ -121,7 +121,7 @@ def test_what_was_just_written_is_not_fetched() -> None:
         cache.forget("e19")
         assert cache.kept_bytes == 40
 
-    claim(work, max_bytes=100, max_pieces=5)
+    claim(work, max_bytes=100, max_ranges=5)
 
 
 def test_bytes_are_verified_once_for_as_long_as_they_are_kept() -> None:

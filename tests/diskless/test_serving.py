@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from diskless.apis import handler as serving
-from diskless.apis.handler import LONG_PARTITIONS, Asker, served
+from diskless.apis.handler import LONG_PARTITIONS, RequestContext, make_handler
 from raft.net.handlers import payload
 from records.rpc.cluster import MetadataRequest, MetadataResponse
 from tests.diskless.calling import call
@@ -44,12 +44,12 @@ def test_an_answer_of_very_many_partitions_is_encoded_beside_the_loop(
         where.append(threading.current_thread() is threading.main_thread())
         return payload(header, response)
 
-    async def answered(_: MetadataRequest, __: Asker) -> MetadataResponse:
+    async def answered(_: MetadataRequest, __: RequestContext) -> MetadataResponse:
         await asyncio.sleep(0)
         return answer
 
     async def story() -> None:
-        handlers = {3: served(MetadataRequest, answered, in_line=True)}
+        handlers = {3: make_handler(MetadataRequest, answered, in_line=True)}
         assert await call(handlers, MetadataRequest(topics=None), MetadataResponse, 12) == answer
 
     monkeypatch.setattr(serving, "payload", watched)

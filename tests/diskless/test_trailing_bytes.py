@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from diskless.apis.handler import Asker, served
+from diskless.apis.handler import RequestContext, make_handler
 from raft.net.header import RequestHeader
 from records.codec import decode_message
 from records.errors import MalformedMessageError
@@ -20,12 +20,12 @@ ALL_TOPICS = bytes.fromhex("00 00 00 0001 00 00")
 def test_a_client_that_sends_too_much_is_answered() -> None:
     asked: list[MetadataRequest] = []
 
-    def describe(request: MetadataRequest, _: Asker) -> MetadataResponse:
+    def describe(request: MetadataRequest, _: RequestContext) -> MetadataResponse:
         asked.append(request)
         return MetadataResponse(brokers=(), topics=())
 
     async def main() -> None:
-        handler = served(MetadataRequest, describe)
+        handler = make_handler(MetadataRequest, describe)
         header = RequestHeader(3, 13, 7, "rdkafka", True, 0)
         found = handler.serve(Caller(), header, ALL_TOPICS)  # type: ignore[arg-type]
         assert await Caller().answer(found) is not None

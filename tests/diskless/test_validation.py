@@ -16,8 +16,8 @@ from diskless.produce.validation import (
     Accepted,
     Refusal,
     TopicRules,
+    _parse_record,
     _timestamps,
-    _unusual,
     validate,
 )
 from records.batch import (
@@ -228,7 +228,7 @@ def by_the_rule(data: bytearray) -> list[int]:
     body = bytes(records_of(taken))
     timestamps, position = [], 0
     for expected_delta in range(taken.header.record_count):
-        delta, position = _unusual(body, position, expected_delta)
+        delta, position = _parse_record(body, position, expected_delta)
         timestamps.append(taken.header.base_timestamp + delta)
     if position != len(body):
         raise ValueError("bytes after the last record")

@@ -28,7 +28,7 @@ class Standing:
     async def call(self, _: object) -> None:
         await asyncio.Event().wait()
 
-    def leads(self, node_id: int) -> None:
+    def note_leader(self, node_id: int) -> None:
         self.led_by.append(node_id)
 
     async def close(self) -> None: ...

@@ -41,7 +41,7 @@ OTHER_BROKER = 2  # has half of the groups
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits long for who is not there."""
     monkeypatch.setattr(cluster_world, "UNREACHABLE_S", 0.001)
-    monkeypatch.setattr(produce, "HEAR_S", 0.001)
+    monkeypatch.setattr(produce, "TOPIC_WAIT_S", 0.001)
     monkeypatch.setattr(auto_creation, "WAIT_S", 0.001)
     monkeypatch.setattr(broker_module, "LEAVE_S", 0.1)
     monkeypatch.setattr(broker_module, "WRITE_S", 0.1)

@@ -103,7 +103,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Heard]:
             return {one: await hear(nodes, replace(scene, listener=one)) for one in LISTENERS}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(produce, "HEAR_S", 0.01)  # how long topics by unknown ids are waited for
+        patch.setattr(produce, "TOPIC_WAIT_S", 0.01)  # how long topics by unknown ids are waited for
         return asyncio.run(main())
 
 

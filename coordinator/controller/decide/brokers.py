@@ -1,11 +1,11 @@
-"""Brokers come, live, leave and are forgotten.
+"""Decides about brokers: registration, heartbeats, fencing, unregistration.
 
-A broker registers fenced. It reads the cluster log, and once its heartbeat says that it has read
-its own registration it is unfenced: only then can it be named to clients. It is fenced again if it
-asks, if its session is over, or on its way out: there it waits until every other broker has read
-that it leaves, so that nobody is sent to it any more. Fencing rewrites no partition
-(docs/design/broker.md#any-broker-leads: whom clients see is computed), so a fenced broker costs one
-record, whatever it held.
+A broker registers fenced. It reads the cluster log, and once its heartbeat shows that it has read
+its own registration it is unfenced: only then can clients be sent to it. It is fenced again on
+request, when its session expires, or at shutdown: there it waits until every other broker has read
+that it leaves, so that no client is sent to it any more. Fencing rewrites no partition
+(docs/design/broker.md#any-broker-leads: the leaders that clients see are computed), so a fenced
+broker costs one record, however many partitions it has.
 
 Source: KIP-631; KIP-841 (controlled shutdown); upstream's ClusterControlManager and
 BrokerHeartbeatManager.
@@ -40,10 +40,10 @@ FIRST_FREE_DIRECTORY: Final = 100  # ids below are reserved by upstream (Directo
 
 
 def register_broker(request: rpc.BrokerRegistrationRequest, context: Context) -> Decision:
-    """Make a broker a member, under an epoch that is the offset of its record.
+    """Register a broker under an epoch that is the offset of its record.
 
-    Asking again as the same process changes nothing. Another process with the same id is refused
-    while the first one's session lives.
+    A repeated registration of the same process changes nothing. Another process with the same id is
+    refused while the first one's session lasts.
     """
     try:
         _check_registration(request, context)
@@ -90,12 +90,12 @@ def register_broker(request: rpc.BrokerRegistrationRequest, context: Context) ->
     return Decision((record,), rpc.BrokerRegistrationResponse(broker_epoch=context.next_offset))
 
 
-def _same_but_epoch(one: RegisterBrokerRecord, other: RegisterBrokerRecord) -> bool:
-    return (one.end_points, one.features, one.rack, one.log_dirs) == (
-        other.end_points,
-        other.features,
-        other.rack,
-        other.log_dirs,
+def _same_but_epoch(before: RegisterBrokerRecord, after: RegisterBrokerRecord) -> bool:
+    return (before.end_points, before.features, before.rack, before.log_dirs) == (
+        after.end_points,
+        after.features,
+        after.rack,
+        after.log_dirs,
     )
 
 
@@ -130,7 +130,7 @@ def _check_registration(request: rpc.BrokerRegistrationRequest, context: Context
 
 
 def check_endpoints(names: list[str], hosts: list[str]) -> None:
-    """Listeners that others can connect to. Raises RefusedError (INVALID_REGISTRATION)."""
+    """Check that clients can reach the listeners. Raises RefusedError (INVALID_REGISTRATION)."""
     if not names or len(names) > MAX_LISTENERS:
         raise RefusedError(ErrorCode.INVALID_REGISTRATION, f"{len(names)} listeners.")
     if len(set(names)) != len(names) or "" in names:
@@ -138,34 +138,34 @@ def check_endpoints(names: list[str], hosts: list[str]) -> None:
     for host in hosts:
         if host in ("", "0.0.0.0", "::"):
             raise RefusedError(
-                ErrorCode.INVALID_REGISTRATION, f"Nobody can connect to the address {host!r}."
+                ErrorCode.INVALID_REGISTRATION, f"Clients cannot connect to the address {host!r}."
             )
 
 
 def heartbeat(
     request: rpc.BrokerHeartbeatRequest, context: Context, sessions: BrokerSessions
 ) -> Decision:
-    """A broker lives. What it is to be from now on follows from what it is and what it wants."""
+    """Record a broker's heartbeat, and change its state if it wants to and may."""
     broker = context.image.brokers.get(request.broker_id)
     if broker is None:
         return _no_heartbeat(ErrorCode.BROKER_ID_NOT_REGISTERED)
     if broker.broker_epoch != request.broker_epoch:
         return _no_heartbeat(ErrorCode.STALE_BROKER_EPOCH)
     read = Offset(request.current_metadata_offset)
-    session = sessions.heard(request.broker_id, request.broker_epoch, read)
+    session = sessions.record_heartbeat(request.broker_id, request.broker_epoch, read)
     caught_up = read >= broker.broker_epoch
     fenced, leaving = broker.fenced, broker.in_controlled_shutdown
     shut_down = False
     if fenced:
         shut_down = request.want_shut_down
-        # Upstream has no way back from a controlled shutdown but to register again; nor have we.
+        # As in upstream, only a new registration ends a controlled shutdown.
         fenced = shut_down or leaving or request.want_fence or not caught_up
     elif request.want_fence:
         fenced, shut_down = True, request.want_shut_down
     elif request.want_shut_down or leaving:
         if not leaving:
             session.shutting_down_at = context.next_offset  # of the record below
-        elif session.shutting_down_at is None:  # a leader before us wrote it
+        elif session.shutting_down_at is None:  # an earlier leader wrote it
             session.shutting_down_at = Offset(context.next_offset - 1)
         elif sessions.all_have_read(
             session.shutting_down_at, _serving(context.image, sessions, but=request.broker_id)
@@ -187,7 +187,7 @@ def _no_heartbeat(code: ErrorCode) -> Decision:
 def _change(
     broker: RegisterBrokerRecord, *, fenced: bool, leaving: bool
 ) -> BrokerRegistrationChangeRecord:
-    """Only what is different."""
+    """Build the record that changes the broker's state, with the differences only."""
     mark = 0 if fenced == broker.fenced else FENCE if fenced else UNFENCE
     return BrokerRegistrationChangeRecord(
         broker_id=broker.broker_id,
@@ -198,7 +198,7 @@ def _change(
 
 
 def _serving(image: MetadataImage, sessions: BrokerSessions, *, but: int) -> list[tuple[int, int]]:
-    """Brokers that clients are sent to, by id and epoch."""
+    """Return id and epoch of the brokers that clients are sent to."""
     return [
         (broker_id, broker.broker_epoch)
         for broker_id, broker in image.brokers.items()
@@ -210,7 +210,7 @@ def _serving(image: MetadataImage, sessions: BrokerSessions, *, but: int) -> lis
 
 
 def fence_silent(context: Context) -> Decision:
-    """Fence every broker whose session is over: what the leader does by itself now and then."""
+    """Fence every broker whose session has expired. The leader calls it periodically."""
     records = [
         _change(broker, fenced=True, leaving=broker.in_controlled_shutdown)
         for broker_id, broker in sorted(context.image.brokers.items())
@@ -221,7 +221,7 @@ def fence_silent(context: Context) -> Decision:
 
 
 def unregister_broker(request: rpc.UnregisterBrokerRequest, context: Context) -> Decision:
-    """Forget a broker. It may come back by registering."""
+    """Remove a broker's registration. The broker may register again."""
     broker = context.image.brokers.get(request.broker_id)
     if broker is None:
         return Decision(
@@ -236,7 +236,7 @@ def unregister_broker(request: rpc.UnregisterBrokerRequest, context: Context) ->
 
 
 def register_controller(request: rpc.ControllerRegistrationRequest, context: Context) -> Decision:
-    """Write down how a controller is reached; nothing, if that is known."""
+    """Register a controller's endpoints; write nothing if they are unchanged."""
     try:
         if request.controller_id < 0:
             raise RefusedError(

@@ -1,12 +1,12 @@
-"""A partition's offsets are cut into chunks; here only who holds which is decided.
+"""Decides about chunks: which replicas hold which offsets of a partition.
 
 Creating a chunk ends the active one: its offsets up to the high watermark become a ChunkRecord with
 the replicas it has, and a PartitionChangeRecord gives the partition a new start and new replicas.
-The two are one fact and travel in one batch. The high watermark is exclusive, so the old chunk's
-last offset is one below it, and the new chunk starts at it.
+The two are one fact and are written in one batch. The high watermark is exclusive, so the old
+chunk's last offset is one below it, and the new chunk starts at it.
 
-The controller cannot see the high watermark. It believes whoever asks (a broker, or our command,
-which read it behind the read barrier) as far as it can check: a start never goes back.
+The controller cannot see the high watermark. It trusts the request (of a broker, or of Esker's
+command, which read it behind the read barrier) as far as it can check: a start never goes back.
 
 Source: KIP-1114; docs/design/numbers.md#offsets-of-chunks, docs/design/chunks.md#creating-a-chunk.
 """
@@ -30,7 +30,7 @@ from records.schema import MetadataRecord
 from records.types import ZERO_UUID, Offset
 
 MAX_CHUNKS_OF_REQUEST: Final = 1_000
-"""All of a request is one batch, and so one step of every replica."""
+"""A request becomes one batch, which every replica applies in one step."""
 
 MAX_CHUNKS_OF_PARTITION: Final = 10_000
 
@@ -38,29 +38,29 @@ FIRST_EPOCH: Final = 0
 
 
 def create_chunks(request: rpc.CreateChunksRequest, context: Context) -> Decision:
-    """End the active chunk of each partition, and begin another with other replicas."""
+    """End the active chunk of each partition, and begin another one with other replicas."""
     result = rpc.CreateChunksResponse.TopicPartitionResult
     records: list[MetadataRecord] = []
     results = []
     seen: set[tuple[str, int]] = set()
     too_many = len(request.topic_partitions) > MAX_CHUNKS_OF_REQUEST
-    for asked in request.topic_partitions:
+    for item in request.topic_partitions:
         code, message = ErrorCode.NONE, None
         try:
             if too_many:
                 raise RefusedError(
                     ErrorCode.POLICY_VIOLATION, f"More than {MAX_CHUNKS_OF_REQUEST} at once."
                 )
-            if (asked.topic_name, asked.partition_id) in seen:
-                raise named_twice(f"{asked.topic_name[:249]}-{asked.partition_id}")
-            seen.add((asked.topic_name, asked.partition_id))
-            records += _create(asked, context.image)
+            if (item.topic_name, item.partition_id) in seen:
+                raise named_twice(f"{item.topic_name[:249]}-{item.partition_id}")
+            seen.add((item.topic_name, item.partition_id))
+            records += _create(item, context.image)
         except RefusedError as refused:
             code, message = refused.code, refused.message
         results.append(
             result(
-                topic_name=asked.topic_name,
-                partition_id=asked.partition_id,
+                topic_name=item.topic_name,
+                partition_id=item.partition_id,
                 error_code=code,
                 error_message=message,
             )
@@ -73,7 +73,7 @@ def create_chunks(request: rpc.CreateChunksRequest, context: Context) -> Decisio
 def find_partition(
     image: MetadataImage, topic_name: str, index: int
 ) -> tuple[TopicImage, PartitionRecord, str]:
-    """A client's partition and what to call it. Raises RefusedError."""
+    """Find a client's partition; return its topic, its record and its name. Raises RefusedError."""
     what = f"{topic_name[:249]}-{index}"
     topic = image.topic(topic_name)
     partition = None if topic is None else topic.partitions.get(index)
@@ -85,35 +85,35 @@ def find_partition(
 
 
 def _create(
-    asked: rpc.CreateChunksRequest.TopicPartition, image: MetadataImage
+    item: rpc.CreateChunksRequest.TopicPartition, image: MetadataImage
 ) -> tuple[MetadataRecord, MetadataRecord]:
-    """Both records of one chunk. Raises RefusedError."""
-    topic, partition, what = find_partition(image, asked.topic_name, asked.partition_id)
-    if asked.topic_id not in (ZERO_UUID, topic.topic_id):
+    """Build both records of a new chunk. Raises RefusedError."""
+    topic, partition, what = find_partition(image, item.topic_name, item.partition_id)
+    if item.topic_id not in (ZERO_UUID, topic.topic_id):
         raise RefusedError(
             ErrorCode.UNKNOWN_TOPIC_ID,
-            f"{what}: its end was read of a topic {asked.topic_id} that is gone.",
+            f"{what}: its end was read from topic {item.topic_id}, which was deleted.",
         )
-    replicas = _check_count(check_replicas(asked.broker_ids, image, what), partition, what)
+    replicas = _check_count(check_replicas(item.broker_ids, image, what), partition, what)
     start = active_start(partition)
-    if asked.start_offset <= start:
+    if item.start_offset <= start:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
-            f"{what}: a chunk at {asked.start_offset} must begin above {start}, where the active "
+            f"{what}: a chunk at {item.start_offset} must begin above {start}, where the active "
             "one does: it would end an empty one.",
         )
-    stop, end = asked.prev_stop_offset, asked.start_offset - 1
+    stop, end = item.prev_stop_offset, item.start_offset - 1
     if not start - 1 <= stop <= end:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
             f"{what}: the chunk {start}..{end} cannot stop at {stop}.",
         )
-    if len(topic.chunks.get(asked.partition_id, ())) >= MAX_CHUNKS_OF_PARTITION:
+    if len(topic.chunks.get(item.partition_id, ())) >= MAX_CHUNKS_OF_PARTITION:
         raise RefusedError(
             ErrorCode.POLICY_VIOLATION, f"{what} has {MAX_CHUNKS_OF_PARTITION} chunks already."
         )
     ended = ChunkRecord(
-        partition_id=asked.partition_id,
+        partition_id=item.partition_id,
         topic_id=topic.topic_id,
         start_offset=start,
         start_timestamp=partition.start_timestamp,
@@ -128,13 +128,13 @@ def _create(
         epoch=FIRST_EPOCH,
     )
     changed = PartitionChangeRecord(
-        partition_id=asked.partition_id,
+        partition_id=item.partition_id,
         topic_id=topic.topic_id,
         isr=replicas,
         leader=-2 if replicas[0] == partition.leader else replicas[0],  # -2: unchanged
         replicas=replicas,
-        start_offset=asked.start_offset,
-        start_timestamp=max(asked.start_timestamp, partition.start_timestamp),
+        start_offset=item.start_offset,
+        start_timestamp=max(item.start_timestamp, partition.start_timestamp),
     )
     return ended, changed
 
@@ -151,34 +151,32 @@ def _check_count(
 
 
 def alter_chunks(request: rpc.AlterChunkAssignmentsRequest, context: Context) -> Decision:
-    """Give inactive chunks other replicas. Nothing moves: one broker's cache grows, another's
-    shrinks.
-    """
+    """Give inactive chunks other replicas. No data moves: a replica is a cache."""
     result = rpc.AlterChunkAssignmentsResponse.AssignmentResult
     records: list[MetadataRecord] = []
     results = []
     seen: set[tuple[str, int, int]] = set()
     too_many = len(request.chunks) > MAX_CHUNKS_OF_REQUEST
-    for asked in request.chunks:
+    for item in request.chunks:
         code, message = ErrorCode.NONE, None
         try:
             if too_many:
                 raise RefusedError(
                     ErrorCode.POLICY_VIOLATION, f"More than {MAX_CHUNKS_OF_REQUEST} at once."
                 )
-            named = (asked.topic_name, asked.partition_id, asked.start_offset)
+            named = (item.topic_name, item.partition_id, item.start_offset)
             if named in seen:
-                what = f"{asked.topic_name[:200]}-{asked.partition_id} at {asked.start_offset}"
+                what = f"{item.topic_name[:200]}-{item.partition_id} at {item.start_offset}"
                 raise named_twice(f"The chunk of {what}")
             seen.add(named)
-            records += _alter(asked, context.image)
+            records += _alter(item, context.image)
         except RefusedError as refused:
             code, message = refused.code, refused.message
         results.append(
             result(
-                topic_name=asked.topic_name,
-                partition_id=asked.partition_id,
-                start_offset=asked.start_offset,
+                topic_name=item.topic_name,
+                partition_id=item.partition_id,
+                start_offset=item.start_offset,
                 error_code=code,
                 error_message=message,
             )
@@ -188,30 +186,30 @@ def alter_chunks(request: rpc.AlterChunkAssignmentsRequest, context: Context) ->
 
 
 def _alter(
-    asked: rpc.AlterChunkAssignmentsRequest.Assignment, image: MetadataImage
+    item: rpc.AlterChunkAssignmentsRequest.Assignment, image: MetadataImage
 ) -> list[MetadataRecord]:
-    """Raises RefusedError."""
-    topic, partition, what = find_partition(image, asked.topic_name, asked.partition_id)
-    chunks = topic.chunks.get(asked.partition_id, ())
-    chunk = next((c for c in chunks if c.start_offset == asked.start_offset), None)
+    """Build the record that changes a chunk's replicas, if they differ. Raises RefusedError."""
+    topic, partition, what = find_partition(image, item.topic_name, item.partition_id)
+    chunks = topic.chunks.get(item.partition_id, ())
+    chunk = next((c for c in chunks if c.start_offset == item.start_offset), None)
     if chunk is None:
         raise RefusedError(
-            ErrorCode.INVALID_REQUEST, f"{what} has no chunk that starts at {asked.start_offset}."
+            ErrorCode.INVALID_REQUEST, f"{what} has no chunk that starts at {item.start_offset}."
         )
-    if asked.chunk_epoch not in (-1, chunk.chunk_epoch):
+    if item.chunk_epoch not in (-1, chunk.chunk_epoch):
         raise RefusedError(
             ErrorCode.INVALID_UPDATE_VERSION,
-            f"{what}: the chunk at {asked.start_offset} has epoch {chunk.chunk_epoch}, "
-            f"not {asked.chunk_epoch}.",
+            f"{what}: the chunk at {item.start_offset} has epoch {chunk.chunk_epoch}, "
+            f"not {item.chunk_epoch}.",
         )
-    replicas = _check_count(check_replicas(asked.broker_ids, image, what), partition, what)
+    replicas = _check_count(check_replicas(item.broker_ids, image, what), partition, what)
     if replicas == chunk.replicas:
         return []
     return [
         ChunkChangeRecord(
-            partition_id=asked.partition_id,
+            partition_id=item.partition_id,
             topic_id=topic.topic_id,
-            start_offset=asked.start_offset,
+            start_offset=item.start_offset,
             replicas=replicas,
             isr=replicas,
             epoch=chunk.chunk_epoch + 1,
@@ -220,9 +218,9 @@ def _alter(
 
 
 def remove_chunks(image: MetadataImage, log_starts: Mapping[tuple[UUID, int], Offset]) -> Decision:
-    """Remove what nobody needs: chunks that the log start has passed, and those nobody holds.
+    """Remove the chunks below the log start, and those without a registered replica.
 
-    Args:  log_starts: of partitions whose coordinator was asked; the others wait.
+    Args:  log_starts: of the partitions whose coordinator answered; other chunks stay.
     """
     records: list[MetadataRecord] = []
     for topic in image.iter_topics():
@@ -243,4 +241,4 @@ def remove_chunks(image: MetadataImage, log_starts: Mapping[tuple[UUID, int], Of
     return Decision(tuple(records), len(records))
 
 
-MAX_REMOVED: Final = 1_000  # in one decision; the next one goes on
+MAX_REMOVED: Final = 1_000  # in one decision; the next one continues

@@ -1,8 +1,8 @@
-"""Settings of topics, and of brokers as defaults for all topics.
+"""Decides about settings of topics, and of brokers as defaults for all topics.
 
-Only differences are stored. What is in force of a topic is its own setting, else the cluster's
-default (a broker setting of the empty name), else the built-in one; DescribeConfigs says which.
-`__cluster_metadata` shows what it is: cleaned by snapshots, read-only.
+Only differences are stored. A topic's effective value is its own setting, else the cluster's
+default (a broker setting of the empty name), else the built-in one; DescribeConfigs shows which.
+`__cluster_metadata` shows a fixed, read-only `cleanup.policy=snapshot`.
 
 Source: KIP-133, KIP-226, KIP-339; KIP-630 (`cleanup.policy=snapshot`).
 """
@@ -38,11 +38,11 @@ from records.schema import MetadataRecord
 
 CLUSTER_DEFAULT: Final = Resource(BROKER, "")
 MAX_CHANGES: Final = 1_000  # of one resource
-MAX_DESCRIBED: Final = 2_000  # resources of one request, a quarter of a second
+MAX_DESCRIBED: Final = 2_000  # resources of one request, which take a quarter of a second
 
 
 class Source(IntEnum):
-    """DescribeConfigs' sources. Source: KIP-226."""
+    """Sources of a value in DescribeConfigs. Source: KIP-226."""
 
     TOPIC_CONFIG = 1
     DYNAMIC_BROKER_CONFIG = 2
@@ -52,7 +52,7 @@ class Source(IntEnum):
 
 
 class Operation(IntEnum):
-    """IncrementalAlterConfigs' operations. Source: KIP-339."""
+    """Operations of IncrementalAlterConfigs. Source: KIP-339."""
 
     SET = 0
     DELETE = 1
@@ -66,7 +66,7 @@ _Synonym = tuple[str, str, Source]
 def synonyms(
     image: MetadataImage, own: Mapping[str, str | None], name: str, definition: ConfigDef
 ) -> list[_Synonym]:
-    """Where a topic setting's value can come from, the one in force first."""
+    """Return all values of a topic setting with their sources, the effective one first."""
     found: list[_Synonym] = []
     value = own.get(name)
     if value is not None:
@@ -82,14 +82,14 @@ def synonyms(
 def described_configs(
     image: MetadataImage, own: Mapping[str, str | None]
 ) -> Iterator[tuple[str, str, Source]]:
-    """Every topic setting that is in force, by name: (name, value, where from)."""
+    """Yield every topic setting with its effective value: (name, value, source)."""
     for name, definition in TOPIC_CONFIGS.items():
         _, value, source = synonyms(image, own, name, definition)[0]
         yield name, value, source
 
 
 def topic_value(image: MetadataImage, topic: str, name: str) -> str:
-    """The value in force of one topic setting."""
+    """Return the effective value of one topic setting."""
     own = image.config(Resource(TOPIC, topic), name)
     return synonyms(image, {name: own}, name, TOPIC_CONFIGS[name])[0][1]
 
@@ -101,7 +101,7 @@ _Shown = _Described.DescribeConfigsResourceResult
 
 
 def describe_configs(request: rpc.DescribeConfigsRequest, image: MetadataImage) -> object:
-    """The settings of resources; read from an image, so nothing is written."""
+    """Answer a DescribeConfigs from an image; nothing is written."""
     results = []
     too_many = len(request.resources) > MAX_DESCRIBED
     for resource in request.resources:
@@ -155,7 +155,7 @@ def _without_synonyms(entry: _Shown) -> _Shown:
 
 
 def _describe(resource: Resource, image: MetadataImage, *, documented: bool) -> Iterator[_Shown]:
-    """Raises RefusedError."""
+    """Yield the settings of a resource. Raises RefusedError."""
     if resource == (TOPIC, CLUSTER_METADATA):
         yield _cluster_metadata(documented=documented)
     elif resource.type == TOPIC:
@@ -182,7 +182,7 @@ def _describe(resource: Resource, image: MetadataImage, *, documented: bool) -> 
             if default is not None and resource != CLUSTER_DEFAULT:
                 found.append((name, default, Source.DYNAMIC_DEFAULT_BROKER_CONFIG))
             if resource == CLUSTER_DEFAULT and not found:
-                continue  # of the cluster's defaults, only what was set is one
+                continue  # the cluster's defaults list only what was set
             found.append((name, definition.default, Source.DEFAULT_CONFIG))
             yield _entry(name, found, definition, documented=documented)
     else:
@@ -218,11 +218,11 @@ def _cluster_metadata(*, documented: bool) -> _Shown:
 
 
 def check_broker(name: str, image: MetadataImage) -> None:
-    """A broker resource is a registered broker's id, or empty: all. Raises RefusedError."""
+    """Check that the name is a registered broker's id, or empty for all. Raises RefusedError."""
     if name == "":
         return
     if not name.isascii() or not name.isdigit() or len(name) > 10 or str(int(name)) != name:
-        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name[:20]!r} is no broker id.")
+        raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name[:20]!r} is not a broker id.")
     if int(name) not in image.brokers:
         raise RefusedError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {name} is not registered.")
 
@@ -239,14 +239,14 @@ _Resource = rpc.IncrementalAlterConfigsRequest.AlterConfigsResource
 
 
 def alter_configs(request: rpc.IncrementalAlterConfigsRequest, context: Context) -> Decision:
-    """Change some settings of each resource: all that are asked for it, or none."""
+    """Change settings of each resource: all that the request names for it, or none."""
     result = rpc.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
     records: list[MetadataRecord] = []
     results = []
     seen: set[Resource] = set()
     too_many = len(request.resources) > context.limits.max_items_of_request
-    for asked in request.resources:
-        resource = Resource(asked.resource_type, asked.resource_name)
+    for item in request.resources:
+        resource = Resource(item.resource_type, item.resource_name)
         code, message = ErrorCode.NONE, None
         try:
             if too_many:
@@ -256,7 +256,7 @@ def alter_configs(request: rpc.IncrementalAlterConfigsRequest, context: Context)
             if resource in seen:
                 raise RefusedError(ErrorCode.INVALID_REQUEST, f"{resource.name!r} is named twice.")
             seen.add(resource)
-            changed = _alter(asked, resource, context.image)
+            changed = _alter(item, resource, context.image)
             if len(records) + len(changed) > context.limits.max_records_of_request:
                 raise RefusedError(
                     ErrorCode.POLICY_VIOLATION,
@@ -277,17 +277,17 @@ def alter_configs(request: rpc.IncrementalAlterConfigsRequest, context: Context)
     return Decision(kept, rpc.IncrementalAlterConfigsResponse(responses=tuple(results)))
 
 
-def _alter(asked: _Resource, resource: Resource, image: MetadataImage) -> list[ConfigRecord]:
-    """Raises RefusedError."""
+def _alter(item: _Resource, resource: Resource, image: MetadataImage) -> list[ConfigRecord]:
+    """Build the records of one resource's changes. Raises RefusedError."""
     known = _known_configs(resource, image)
     own = image.configs.get(resource, {})
-    names = [config.name for config in asked.configs]
+    names = [config.name for config in item.configs]
     if len(set(names)) != len(names) or len(names) > MAX_CHANGES:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST, f"{resource.name}: settings repeat, or are too many."
         )
     records = []
-    for config in asked.configs:
+    for config in item.configs:
         value = _new_value(config, known, own.get(config.name))
         if value != own.get(config.name):
             records.append(
@@ -302,7 +302,7 @@ def _alter(asked: _Resource, resource: Resource, image: MetadataImage) -> list[C
 
 
 def _known_configs(resource: Resource, image: MetadataImage) -> dict[str, ConfigDef]:
-    """What may be set there. Raises RefusedError."""
+    """Return the definitions of the resource's settings. Raises RefusedError."""
     if resource.type == TOPIC:
         if resource.name in INTERNAL_TOPICS:
             raise RefusedError(
@@ -324,7 +324,7 @@ def _known_configs(resource: Resource, image: MetadataImage) -> dict[str, Config
 def _new_value(
     config: _Resource.AlterableConfig, known: dict[str, ConfigDef], own: str | None
 ) -> str | None:
-    """The value afterwards; None: none of its own. Raises RefusedError."""
+    """Return the value after the change; None if the setting is removed. Raises RefusedError."""
     definition = known.get(config.name)
     if config.config_operation == Operation.DELETE:
         return None if definition is not None else check_config(config.name, None, known)
@@ -338,7 +338,7 @@ def _new_value(
     if definition is None or config.value is None:
         return check_config(config.name, config.value, known)
     if definition.type is not ConfigType.LIST:
-        raise RefusedError(ErrorCode.INVALID_CONFIG, f"{config.name} is no list.")
+        raise RefusedError(ErrorCode.INVALID_CONFIG, f"{config.name} is not a list.")
     items = [item for item in (own if own is not None else definition.default).split(",") if item]
     given = [item.strip() for item in config.value.split(",") if item.strip()]
     if config.config_operation == Operation.APPEND:

@@ -1,4 +1,4 @@
-"""What a decision is given besides the request and the image, and what it is."""
+"""The inputs of a decision besides the request, and its result."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from records.schema import MetadataRecord
 from records.types import Offset
 
 FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({"metadata.version": (15, 27)})
-"""Levels we can run under. 15 (3.7-IV0) has registered controllers, and so our every record."""
+"""Supported levels. 15 (3.7-IV0) has registered controllers, and with them every record of ours."""
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Records to write together or not at all, and the answer once they are committed."""
+    """Records to write together or not at all, and the response to send once they are committed."""
 
     records: Sequence[MetadataRecord]
     response: Any
-    one_batch: bool = False  # never to be cut into several batches, whatever its size
+    one_batch: bool = False  # must not be split into several batches, whatever its size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a cluster is set to, and what one request may ask for."""
+    """The cluster's defaults, and the limits of one request."""
 
     default_partitions: int = 1  # num.partitions
     default_replication_factor: int = 1  # default.replication.factor
     max_partitions_of_topic: int = 100_000
-    max_records_of_request: int = 12_000  # decided, or refused, in one piece
+    max_records_of_request: int = 12_000  # decided or refused as a whole
     max_items_of_request: int = 10_000  # topics, resources, chunks
     producer_id_block: int = 1_000
 
 
 class Sessions(Protocol):
-    """Which brokers the leader has heard of lately; see coordinator.controller.sessions."""
+    """The broker sessions of the leader; see coordinator.controller.sessions."""
 
     def is_alive(self, broker_id: int, broker_epoch: int, *, fenced: bool) -> bool: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """The pending image, and what must not be made up inside a decision."""
+    """The pending image, and the inputs that a decision must not make up itself."""
 
     image: MetadataImage
     next_offset: Offset  # of the decision's first record
-    now_ms: int  # the wall clock, for what is written down
+    now_ms: int  # the wall clock, for times in records
     cluster_id: str
     sessions: Sessions
     new_id: Callable[[], UUID]

@@ -1,8 +1,8 @@
-"""Finalised features: what everybody in the cluster may rely on.
+"""Decides about finalised features: the levels that every node supports.
 
 A level is finalised only if this code, every registered broker and every registered controller
-support it; and who registers later must support what is finalised. All updates of a request are
-done, or none. A downgrade must be asked for as one.
+support it; and a node that registers later must support what is finalised. All updates of a request
+are made, or none. A downgrade must be requested as one.
 
 Source: KIP-584, KIP-778; upstream's FeatureControlManager.
 """
@@ -29,7 +29,7 @@ METADATA_VERSION: Final = "metadata.version"
 def unsupported_feature(
     image: MetadataImage, supported: Mapping[str, tuple[int, int]]
 ) -> str | None:
-    """A finalised feature that is outside these ranges, as words; None if there is none."""
+    """Describe a finalised feature that is outside these ranges; None if there is none."""
     for name in sorted(image.features):
         level = image.features[name]
         lowest, highest = supported.get(name, (0, 0))
@@ -46,11 +46,11 @@ def update_features(request: UpdateFeaturesRequest, context: Context) -> Decisio
     seen: set[str] = set()
     for update in updates[:MAX_UPDATES]:
         kind = update.upgrade_type
-        if update.allow_downgrade:  # version 0's word for it
+        if update.allow_downgrade:  # the field of version 0
             kind = SAFE_DOWNGRADE
         try:
             if update.feature in seen:
-                raise _invalid(f"{update.feature} is there twice.", ErrorCode.INVALID_REQUEST)
+                raise _invalid(f"{update.feature} is named twice.", ErrorCode.INVALID_REQUEST)
             seen.add(update.feature)
             _check_update(update.feature, update.max_version_level, kind, context)
         except RefusedError as refused:
@@ -91,7 +91,7 @@ def _invalid(message: str, code: ErrorCode = ErrorCode.INVALID_UPDATE_VERSION) -
 
 
 def _check_update(name: str, level: int, kind: int, context: Context) -> None:
-    """Raises RefusedError."""
+    """Check one update against this code and every registered node. Raises RefusedError."""
     now = context.image.features.get(name, 0)
     if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         raise _invalid(f"{name}: upgrade type {kind} is unknown.", ErrorCode.INVALID_REQUEST)
@@ -105,15 +105,15 @@ def _check_update(name: str, level: int, kind: int, context: Context) -> None:
     if level < now and kind == UPGRADE:
         raise _invalid(f"{name} is at {now}: {level} would be a downgrade.")
     if level > now and kind != UPGRADE:
-        raise _invalid(f"{name} is at {now}: {level} is no downgrade.")
+        raise _invalid(f"{name} is at {now}: {level} is not a downgrade.")
     if level:
-        for who, low, high in _ranges(name, context.image):
+        for node, low, high in _ranges(name, context.image):
             if not low <= level <= high:
-                raise _invalid(f"{who} supports {name} {low}..{high}, not {level}.")
+                raise _invalid(f"{node} supports {name} {low}..{high}, not {level}.")
 
 
 def _ranges(name: str, image: MetadataImage) -> Iterator[tuple[str, int, int]]:
-    """What every registered node supports of a feature; one that it does not name it has not."""
+    """Yield the range of levels that each registered node supports; (0, 0) if it names none."""
     for broker_id in sorted(image.brokers):
         yield f"Broker {broker_id}", *_range(name, image.brokers[broker_id].features)
     for controller_id in sorted(image.controllers):

@@ -1,9 +1,9 @@
-"""Which batch coordinator has a partition.
+"""Decides which batch coordinator has a partition.
 
 A partition belongs to a coordinator before it has data, and stays: its batches are in that
-coordinator's log, and moving those is not built. An empty partition may move. Whether it is empty
-only its coordinator can say, and it must stop taking commits in the same step; so `move` is decided
-after the old coordinator has let go of it (`coordinator.controller.handover`).
+coordinator's log, and moving those is not implemented. An empty partition may move. Only its
+coordinator knows whether it is empty, and must stop accepting commits in the same step; so a move
+is decided after the old coordinator has released the partition (`coordinator.controller.handover`).
 
 Source: KIP-1164, AssignPartitionToBatchCoordinator;
 docs/design/controller.md#hand-over-between-groups.
@@ -28,7 +28,7 @@ from records.schema import MetadataRecord
 
 
 class Move(NamedTuple):
-    """A partition that is to change its coordinator."""
+    """A partition that is to move to another coordinator."""
 
     topic_id: UUID
     partition: int
@@ -43,21 +43,21 @@ Verdicts = dict[tuple[UUID, int], Verdict]
 def check_moves(
     request: AssignPartitionToBatchCoordinatorRequest, image: MetadataImage
 ) -> tuple[list[Move], Verdicts]:
-    """What is possible of a request, and what is to be said of the rest already."""
+    """Return the moves that are possible, and the results of all other partitions."""
     moves: list[Move] = []
     verdicts: Verdicts = {}
     count = Counter(
-        (topic.topic_id, asked.partition_index)
+        (topic.topic_id, item.partition_index)
         for topic in request.topics
-        for asked in topic.partitions
+        for item in topic.partitions
     )
     for topic in request.topics:
-        for asked in topic.partitions:
-            named = (topic.topic_id, asked.partition_index)
+        for item in topic.partitions:
+            named = (topic.topic_id, item.partition_index)
             try:
                 if count[named] > 1:
-                    raise named_twice(f"Partition {asked.partition_index} of {topic.topic_id}")
-                move = _check(*named, asked.batch_coordinator_partition_index, image)
+                    raise named_twice(f"Partition {item.partition_index} of {topic.topic_id}")
+                move = _check(*named, item.batch_coordinator_partition_index, image)
             except RefusedError as refused:
                 verdicts[named] = (refused.code, refused.message)
                 continue
@@ -69,7 +69,7 @@ def check_moves(
 
 
 def _check(topic_id: UUID, partition: int, target: int, image: MetadataImage) -> Move:
-    """Raises RefusedError."""
+    """Check one partition's move. Raises RefusedError."""
     topic = image.topics.get(topic_id)
     if topic is None:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {topic_id}.")
@@ -88,7 +88,7 @@ def _check(topic_id: UUID, partition: int, target: int, image: MetadataImage) ->
 
 
 def assign(moves: list[Move], context: Context) -> Decision:
-    """Write down moves whose source has let go; those that no longer fit are left out."""
+    """Write the mapping of released partitions; moves that no longer apply are left out."""
     records: list[MetadataRecord] = []
     done: list[Move] = []
     for move in moves:
@@ -105,7 +105,7 @@ def assign(moves: list[Move], context: Context) -> Decision:
 def answer_moves(
     request: AssignPartitionToBatchCoordinatorRequest, verdicts: Verdicts
 ) -> AssignPartitionToBatchCoordinatorResponse:
-    """An answer for every partition that was named."""
+    """Build the response with the result of every partition."""
     response = AssignPartitionToBatchCoordinatorResponse
     return response(
         responses=tuple(
@@ -113,11 +113,11 @@ def answer_moves(
                 topic_id=topic.topic_id,
                 partitions=tuple(
                     response.Topic.Partition(
-                        partition_index=asked.partition_index,
-                        error_code=verdicts[topic.topic_id, asked.partition_index][0],
-                        error_message=verdicts[topic.topic_id, asked.partition_index][1],
+                        partition_index=item.partition_index,
+                        error_code=verdicts[topic.topic_id, item.partition_index][0],
+                        error_message=verdicts[topic.topic_id, item.partition_index][1],
                     )
-                    for asked in topic.partitions
+                    for item in topic.partitions
                 ),
             )
             for topic in request.topics

@@ -1,8 +1,9 @@
-"""Topics get more partitions; so does `__diskless-metadata`, and that is a new batch coordinator.
+"""Decides about more partitions for a topic; a new one of `__diskless-metadata` is a batch
+coordinator.
 
-The quorum's own topics are grown like any other, but their replicas are the voters: the next
-partition of `__diskless-metadata` is a Raft group on every node of the quorum. It starts when the
-record is applied, and from then on new topics are spread over one coordinator more.
+The quorum's own topics grow like any other, but their replicas are the voters: the next partition
+of `__diskless-metadata` is a Raft group on every node of the quorum. It starts when the record is
+applied, and from then on new topics are spread over one more coordinator.
 
 Source: KIP-195; KIP-1164, Scaling the number of Batch Coordinators;
 docs/design/quorum.md#groups-come-from-the-cluster-log.
@@ -14,9 +15,9 @@ from typing import Final
 
 from coordinator.controller.decide.context import Context, Decision
 from coordinator.controller.decide.placement import (
+    assign_round_robin,
     check_replicas,
     coordinator_loads,
-    deal,
     new_partition,
 )
 from coordinator.controller.decide.topics import mappings, named_twice
@@ -27,13 +28,13 @@ from records.rpc.topics import CreatePartitionsRequest, CreatePartitionsResponse
 from records.schema import MetadataRecord
 
 MAX_COORDINATORS: Final = 64
-"""Each is a group of the quorum with a log, timers and a database of its own."""
+"""Each one is a Raft group with a log, timers and a database of its own."""
 
 _Topic = CreatePartitionsRequest.CreatePartitionsTopic
 
 
 def create_partitions(request: CreatePartitionsRequest, context: Context) -> Decision:
-    """Grow topics, each for itself."""
+    """Add partitions to topics; each topic succeeds or fails alone."""
     result = CreatePartitionsResponse.CreatePartitionsTopicResult
     records: list[MetadataRecord] = []
     results = []
@@ -60,12 +61,12 @@ def create_partitions(request: CreatePartitionsRequest, context: Context) -> Dec
     return Decision(kept, CreatePartitionsResponse(results=tuple(results)))
 
 
-def _grow(asked: _Topic, context: Context, records_so_far: int) -> list[MetadataRecord]:
-    """Raises RefusedError."""
-    topic = context.image.topic(asked.name)
+def _grow(item: _Topic, context: Context, records_so_far: int) -> list[MetadataRecord]:
+    """Build the records of a topic's new partitions. Raises RefusedError."""
+    topic = context.image.topic(item.name)
     if topic is None:
         raise RefusedError(
-            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {asked.name[:249]!r}."
+            ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {item.name[:249]!r}."
         )
     now, limits = len(topic.partitions), context.limits
     if topic.is_internal and topic.name != DISKLESS_METADATA:
@@ -73,18 +74,18 @@ def _grow(asked: _Topic, context: Context, records_so_far: int) -> list[Metadata
             ErrorCode.INVALID_TOPIC_EXCEPTION, f"{topic.name} is internal and does not grow."
         )
     most = MAX_COORDINATORS if topic.is_internal else limits.max_partitions_of_topic
-    if not now < asked.count <= most:
+    if not now < item.count <= most:
         raise RefusedError(
             ErrorCode.INVALID_PARTITIONS,
             f"{topic.name} has {now} partitions; it can have {now + 1} to {most}, "
-            f"not {asked.count}.",
+            f"not {item.count}.",
         )
-    added = range(now, asked.count)
+    added = range(now, item.count)
     if len(added) + records_so_far > limits.max_records_of_request:
         raise RefusedError(
             ErrorCode.POLICY_VIOLATION, f"{topic.name}: too many partitions; send several requests."
         )
-    replicas = _replicas(asked, topic, context, added)
+    replicas = _replicas(item, topic, context, added)
     records: list[MetadataRecord] = [
         new_partition(topic.topic_id, index, replicas[index - now]) for index in added
     ]
@@ -105,27 +106,27 @@ def _coordinator(topic: TopicImage, context: Context) -> int:
 
 
 def _replicas(
-    asked: _Topic, topic: TopicImage, context: Context, added: range
+    item: _Topic, topic: TopicImage, context: Context, added: range
 ) -> list[tuple[int, ...]]:
     width = len(topic.partitions[0].replicas)
     if topic.is_internal:
-        if asked.assignments:
+        if item.assignments:
             raise RefusedError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{topic.name} is on every voter, whatever is assigned.",
             )
         voters = sorted(topic.partitions[0].replicas)
-        return deal(voters, len(voters), len(added), first=added.start % len(voters))
-    if asked.assignments is not None and asked.assignments:
-        if len(asked.assignments) != len(added):
+        return assign_round_robin(voters, len(voters), len(added), first=added.start % len(voters))
+    if item.assignments is not None and item.assignments:
+        if len(item.assignments) != len(added):
             raise RefusedError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
                 f"{topic.name}: {len(added)} partitions come, replicas of "
-                f"{len(asked.assignments)} are assigned.",
+                f"{len(item.assignments)} are assigned.",
             )
         assigned = [
             check_replicas(entry.broker_ids, context.image, f"{topic.name}-{index}")
-            for index, entry in zip(added, asked.assignments, strict=True)
+            for index, entry in zip(added, item.assignments, strict=True)
         ]
         if {len(replicas) for replicas in assigned} != {width}:
             raise RefusedError(
@@ -140,4 +141,4 @@ def _replicas(
             f"{topic.name}: no broker is registered that could be a replica.",
         )
     first = (topic.topic_id.int + added.start) % len(brokers)
-    return deal(brokers, width, len(added), first=first)
+    return assign_round_robin(brokers, width, len(added), first=first)

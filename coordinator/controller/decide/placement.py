@@ -1,11 +1,11 @@
-"""Who is named as a partition's replicas, and which coordinator gets it.
+"""Chooses a partition's replicas and its batch coordinator.
 
-In a diskless cluster a replica is a name in a record: any broker serves any partition, and what
-clients are told is computed from the brokers that live (docs/design/broker.md#any-broker-leads). So
-replicas are dealt out round robin over the *registered* brokers, once, and never dealt again. The
-first is named as leader.
+In a diskless cluster a replica is a name in a record: any broker serves any partition, and the
+leaders that clients see are computed from the live brokers
+(docs/design/broker.md#any-broker-leads). So replicas are assigned round robin over the *registered*
+brokers, once, and never reassigned. The first is named as leader.
 
-Coordinators get whole topics: a new one goes to the coordinator with the fewest partitions.
+A new topic is assigned as a whole to the coordinator with the fewest partitions.
 
 Source: docs/design/broker.md#any-broker-leads; KIP-1164, Scaling the number of Batch Coordinators.
 """
@@ -21,12 +21,13 @@ from records.kafka_errors import ErrorCode
 from records.metadata import PartitionRecord
 
 
-def deal(
+def assign_round_robin(
     brokers: Sequence[int], replication_factor: int, count: int, *, first: int
 ) -> list[tuple[int, ...]]:
-    """Replicas of `count` partitions: min(factor, brokers) each, round robin from `first` on.
+    """Choose min(factor, brokers) replicas for each of `count` partitions, round robin from
+    `first`.
 
-    >>> deal([1, 2, 3], 2, 3, first=1)
+    >>> assign_round_robin([1, 2, 3], 2, 3, first=1)
     [(2, 3), (3, 1), (1, 2)]
     """
     width = min(replication_factor, len(brokers))
@@ -37,7 +38,7 @@ def deal(
 
 
 def new_partition(topic_id: UUID, index: int, replicas: tuple[int, ...]) -> PartitionRecord:
-    """A partition as it begins, and mostly stays."""
+    """Build the record of a new partition: the first replica leads, all are in sync."""
     return PartitionRecord(
         partition_id=index,
         topic_id=topic_id,
@@ -52,23 +53,23 @@ def new_partition(topic_id: UUID, index: int, replicas: tuple[int, ...]) -> Part
 
 
 def check_replicas(replicas: Sequence[int], image: MetadataImage, what: str) -> tuple[int, ...]:
-    """Replicas that somebody names. Raises RefusedError (INVALID_REPLICA_ASSIGNMENT)."""
+    """Check requested replicas. Raises RefusedError (INVALID_REPLICA_ASSIGNMENT)."""
     if not replicas:
-        raise _bad(f"{what}: no replicas.")
+        raise _invalid(f"{what}: no replicas.")
     if len(set(replicas)) != len(replicas):
-        raise _bad(f"{what}: {list(replicas)[:20]} names a broker twice.")
+        raise _invalid(f"{what}: {list(replicas)[:20]} names a broker twice.")
     for broker_id in replicas:
         if broker_id not in image.brokers:
-            raise _bad(f"{what}: broker {broker_id} is not registered.")
+            raise _invalid(f"{what}: broker {broker_id} is not registered.")
     return tuple(replicas)
 
 
-def _bad(message: str) -> RefusedError:
+def _invalid(message: str) -> RefusedError:
     return RefusedError(ErrorCode.INVALID_REPLICA_ASSIGNMENT, message)
 
 
 def coordinator_loads(image: MetadataImage) -> list[int]:
-    """How many client partitions each batch coordinator has."""
+    """Return the number of client partitions of each batch coordinator."""
     loads = [0] * max(1, image.coordinator_count)
     for coordinator, count in image.loads.items():
         loads[max(0, min(coordinator, len(loads) - 1))] += count

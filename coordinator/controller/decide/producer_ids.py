@@ -1,7 +1,7 @@
-"""Producer ids, handed out by the block.
+"""Allocates producer ids in blocks.
 
-The end of a block says which ids are out, its time says since when: a batch coordinator must know
-whether a producer without state is new, or so old that its state can have been forgotten
+The end of a block shows which ids are allocated, its time shows since when: a batch coordinator
+must know whether a producer without state is new, or so old that its state may have expired
 (docs/design/batch-coordinator.md#idempotence). The time is a tagged field that Java skips.
 
 Source: KIP-730.
@@ -20,7 +20,7 @@ LAST_PRODUCER_ID: Final = 2**63 - 1
 
 
 def allocate_producer_ids(request: AllocateProducerIdsRequest, context: Context) -> Decision:
-    """The next block, to a broker under its present epoch."""
+    """Allocate the next block to a broker under its current epoch."""
     broker = context.image.brokers.get(request.broker_id)
     if broker is None:
         return _refuse(ErrorCode.BROKER_ID_NOT_REGISTERED)
@@ -41,7 +41,7 @@ def allocate_producer_ids(request: AllocateProducerIdsRequest, context: Context)
 
 
 def _last_time(context: Context) -> int:
-    """A leader whose clock is behind its predecessor's hands out nothing in the past."""
+    """Return the last block's time: a leader whose clock is behind must not date blocks earlier."""
     blocks = context.image.producer_ids
     return blocks[-1].block_time_ms if blocks else 0
 

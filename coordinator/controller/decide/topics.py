@@ -1,7 +1,7 @@
-"""Topics are created, grown and deleted.
+"""Decides about creating and deleting topics.
 
-Each topic of a request stands or falls alone; what stands is written together. A topic that is
-there is not yet one that can be written to: its batch coordinator has to be told, and the answer
+Each topic of a request succeeds or fails alone; what succeeds is written together. A topic that
+exists cannot be written to yet: its batch coordinator has to be informed first, and the response
 waits for that (`coordinator.controller.handover`).
 
 Source: KIP-4, KIP-195, KIP-464, KIP-516; upstream's ReplicationControlManager, whose codes and
@@ -17,14 +17,14 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
-from coordinator.controller.apply import plain_name
+from coordinator.controller.apply import metric_name
 from coordinator.controller.config_defs import TOPIC_CONFIGS, check_config
 from coordinator.controller.decide.configs import described_configs
 from coordinator.controller.decide.context import Context, Decision
 from coordinator.controller.decide.placement import (
+    assign_round_robin,
     check_replicas,
     coordinator_loads,
-    deal,
     new_partition,
 )
 from coordinator.controller.errors import RefusedError
@@ -46,7 +46,10 @@ _Config = _Result.CreatableTopicConfigs
 
 
 def check_topic_name(name: str) -> None:
-    """Raises RefusedError (INVALID_TOPIC_EXCEPTION). Source: upstream's Topic.validate."""
+    """Check a topic name. Raises RefusedError (INVALID_TOPIC_EXCEPTION).
+
+    Source: upstream's Topic.validate.
+    """
     shown = repr(name[:MAX_TOPIC_NAME])
     if not name:
         raise _bad_name("A topic's name must not be empty.")
@@ -63,12 +66,12 @@ def _bad_name(message: str) -> RefusedError:
 
 
 def named_twice(what: str) -> RefusedError:
-    """Of two words about one thing, neither counts."""
+    """Build the error for an item that the request names twice."""
     return RefusedError(ErrorCode.INVALID_REQUEST, f"{what[:MAX_TOPIC_NAME]} is named twice.")
 
 
 def create_topics(request: rpc.CreateTopicsRequest, context: Context) -> Decision:
-    """Create what can be created. Every topic gets an answer of its own."""
+    """Create the topics that are valid; every topic gets a result of its own."""
     limits = context.limits
     if len(request.topics) > limits.max_items_of_request:
         message = f"{len(request.topics)} topics; {limits.max_items_of_request} is the limit."
@@ -79,11 +82,11 @@ def create_topics(request: rpc.CreateTopicsRequest, context: Context) -> Decisio
     builder = _Builder(context)
     names = [topic.name for topic in request.topics]
     repeated = {name for name, count in Counter(names).items() if count > 1}
-    told: set[str] = set()
+    reported: set[str] = set()
     for topic in request.topics:
         if topic.name in repeated:
-            if topic.name not in told:  # one answer for all of them, as upstream
-                told.add(topic.name)
+            if topic.name not in reported:  # one answer for all of them, as upstream
+                reported.add(topic.name)
                 results.append(_refuse(topic.name, named_twice(topic.name)))
             continue
         try:
@@ -110,7 +113,7 @@ def _refuse(name: str, refused: RefusedError) -> _Result:
 
 
 class _Builder:
-    """Turns one topic after another into records; knows what the request made so far."""
+    """Builds the records of a request's topics; checks each against those built before."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -118,10 +121,10 @@ class _Builder:
         self._brokers = sorted(context.image.brokers)
         self._similar: dict[str, str] = {}  # made by this request
         self._loads = coordinator_loads(context.image)
-        self._usual = self._shown({})  # of every topic without settings of its own
+        self._default_configs = self._shown({})  # of topics without settings of their own
 
     def create(self, topic: _Topic, records_so_far: int) -> list[MetadataRecord]:
-        """The records of a new topic. Raises RefusedError."""
+        """Build the records of a new topic. Raises RefusedError."""
         self._check_name(topic.name)
         topic_id = self._new_id()
         assignment = self._assignment(topic, topic_id)
@@ -133,9 +136,9 @@ class _Builder:
         configs = self._configs(topic)
         coordinator = min(range(len(self._loads)), key=self._loads.__getitem__)
         self._loads[coordinator] += len(assignment)
-        alike = plain_name(topic.name)
-        if alike is not None:
-            self._similar[alike] = topic.name
+        metric = metric_name(topic.name)
+        if metric is not None:
+            self._similar[metric] = topic.name
         records: list[MetadataRecord] = [TopicRecord(name=topic.name, topic_id=topic_id)]
         records += [new_partition(topic_id, i, replicas) for i, replicas in enumerate(assignment)]
         if coordinator:
@@ -144,7 +147,7 @@ class _Builder:
         return records
 
     def result(self, made: list[MetadataRecord]) -> _Result:
-        """What to say of a topic that was made."""
+        """Build the result of a topic from its records."""
         topic = made[0]
         assert isinstance(topic, TopicRecord)
         settings = {r.name: r.value for r in made if isinstance(r, ConfigRecord)}
@@ -155,7 +158,7 @@ class _Builder:
             error_message=None,
             num_partitions=len(partitions),
             replication_factor=len(partitions[0].replicas),
-            configs=self._shown(settings) if settings else self._usual,
+            configs=self._shown(settings) if settings else self._default_configs,
         )
 
     def _shown(self, settings: Mapping[str, str | None]) -> tuple[_Config, ...]:
@@ -169,21 +172,21 @@ class _Builder:
         if name in self._image.topic_ids:
             raise RefusedError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
         if name in INTERNAL_TOPICS:
-            raise _bad_name(f"{name} is the quorum's own.")
-        alike = plain_name(name)
-        if alike is None:
+            raise _bad_name(f"{name} is reserved for the quorum.")
+        metric = metric_name(name)
+        if metric is None:
             return
-        others = {*self._image.similar.get(alike, ())}
-        if alike in self._similar:
-            others.add(self._similar[alike])
+        others = {*self._image.similar.get(metric, ())}
+        if metric in self._similar:
+            others.add(self._similar[metric])
         if others:
-            raise _bad_name(f"{name} collides with {min(others)}: . and _ are one to metrics.")
+            raise _bad_name(f"{name} collides with {min(others)}: metrics replace '.' by '_'.")
 
     def _new_id(self) -> UUID:
         while True:
-            found = self._context.new_id()
-            if found.int > 1 and found not in self._image.topics:  # 0 and 1 mean other things
-                return found
+            topic_id = self._context.new_id()
+            if topic_id.int > 1 and topic_id not in self._image.topics:  # 0 and 1 are reserved
+                return topic_id
 
     def _assignment(self, topic: _Topic, topic_id: UUID) -> list[tuple[int, ...]]:
         if topic.assignments:
@@ -197,7 +200,7 @@ class _Builder:
         if not 0 < count <= limits.max_partitions_of_topic:
             raise RefusedError(
                 ErrorCode.INVALID_PARTITIONS,
-                f"{topic.name}: {count} partitions; 1 to {limits.max_partitions_of_topic} can be.",
+                f"{topic.name}: {count} partitions, not in 1..{limits.max_partitions_of_topic}.",
             )
         if factor <= 0:
             raise RefusedError(
@@ -209,7 +212,9 @@ class _Builder:
                 ErrorCode.INVALID_REPLICATION_FACTOR,
                 f"{topic.name}: no broker is registered that could be a replica.",
             )
-        return deal(self._brokers, factor, count, first=topic_id.int % len(self._brokers))
+        return assign_round_robin(
+            self._brokers, factor, count, first=topic_id.int % len(self._brokers)
+        )
 
     def _assigned(self, topic: _Topic) -> list[tuple[int, ...]]:
         if topic.num_partitions != -1 or topic.replication_factor != -1:
@@ -258,8 +263,9 @@ class _Builder:
 def mappings(
     topic_id: UUID, partitions: Iterable[int], coordinator: int
 ) -> list[TopicPartitionToBatchCoordinatorMapping]:
-    """Give partitions to a coordinator. Coordinator 0 needs no record at first: it is the default,
-    and Java reads a log without these.
+    """Build the records that assign partitions to a coordinator.
+
+    Coordinator 0 is the default and needs no record at first, so Java can read a log without them.
     """
     return [
         TopicPartitionToBatchCoordinatorMapping(
@@ -272,7 +278,7 @@ def mappings(
 
 
 def delete_topics(request: rpc.DeleteTopicsRequest, context: Context) -> Decision:
-    """Delete topics by name or id; their coordinators are told afterwards."""
+    """Delete topics by name or id; their coordinators are informed afterwards."""
     named = [(name, ZERO_UUID) for name in request.topic_names]
     named += [(topic.name or "", topic.topic_id) for topic in request.topics]
     result = rpc.DeleteTopicsResponse.DeletableTopicResult
@@ -306,7 +312,7 @@ def delete_topics(request: rpc.DeleteTopicsRequest, context: Context) -> Decisio
 
 
 def _find(name: str, topic_id: UUID, image: MetadataImage) -> TopicImage:
-    """Raises RefusedError."""
+    """Find the topic that a deletion names. Raises RefusedError."""
     if bool(name) == (topic_id != ZERO_UUID):
         raise RefusedError(ErrorCode.INVALID_REQUEST, "A topic is named by its name or by its id.")
     if name:

@@ -256,14 +256,14 @@ def test_a_client_that_hears_of_another_leader_waits_for_the_old_one_no_longer()
         old.before = fall_silent
         answers = [client.submit(commit(i)) for i in range(1, 4)]
         await wait_until_async(lambda: old.seen.count(1094) >= 4)
-        client.leads(0)  # no news
+        client.note_leader(0)  # no news
         old.leads, new.leads = False, True
-        client.leads(1)
+        client.note_leader(1)
         async with asyncio.timeout(DEADLINE_S):
             await asyncio.gather(*answers)
         assert recorder.committed == list(range(4))
         before = new.seen.count(18)
-        client.leads(1)
+        client.note_leader(1)
         await client.call(commit(4))
         assert new.seen.count(18) == before, "it has no reason to connect again"
 

@@ -118,7 +118,7 @@ def test_a_short_session_ends_too() -> None:
     """A quarter of it is less than a tick, and no tick is taken for an absence."""
     sessions = BrokerSessions(timeout_ms=300)
     sessions.begin(0)
-    sessions.heard(1, 7, Offset(0))
+    sessions.record_heartbeat(1, 7, Offset(0))
     for now_ms in range(100, 900, 130):
         sessions.tick(now_ms)
     assert not sessions.is_alive(1, 7, fenced=False)
@@ -127,9 +127,9 @@ def test_a_short_session_ends_too() -> None:
 def test_a_stopped_leader_notices_before_its_first_tick() -> None:
     sessions = BrokerSessions(timeout_ms=SESSION_MS)
     sessions.begin(0)
-    sessions.heard(1, 7, Offset(0))
+    sessions.record_heartbeat(1, 7, Offset(0))
     sessions.tick(500)
-    sessions.see(50_000)  # a request comes first
+    sessions.update_clock(50_000)  # a request comes first
     assert sessions.is_alive(1, 7, fenced=False)
 
 

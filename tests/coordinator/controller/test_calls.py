@@ -44,7 +44,7 @@ def delete(topic_id: UUID, epoch: int) -> DeleteDisklessTopicsRequest:
     return DeleteDisklessTopicsRequest(controller_epoch=epoch, topic_ids=(topic_id,))
 
 
-class Told:
+class AwaitedCalls:
     """Calls one after another, each awaited."""
 
     def __init__(self, client: Any) -> None:
@@ -62,20 +62,20 @@ def codes(answer: Any) -> list[int]:
 
 def test_a_coordinator_keeps_what_the_hand_over_counts_on() -> None:
     async def story() -> None:
-        told = Told(coordinator())
-        assert codes(await told.ask("init", init(T1, 2, 5))) == [0]
-        assert codes(await told.ask("init", init(T1, 2, 5))) == [0], "repeated"
-        assert await told.ask("hosted") == {T1: frozenset({0, 1})}
-        assert codes(await told.ask("init", init(T1, 4, 5))) == [0], "grown"
-        assert codes(await told.ask("init", init(T1, 1, 5))) == [0], "late: fewer than there are"
-        assert await told.ask("hosted") == {T1: frozenset(range(4))}
+        on_done = AwaitedCalls(coordinator())
+        assert codes(await on_done.ask("init", init(T1, 2, 5))) == [0]
+        assert codes(await on_done.ask("init", init(T1, 2, 5))) == [0], "repeated"
+        assert await on_done.ask("hosted") == {T1: frozenset({0, 1})}
+        assert codes(await on_done.ask("init", init(T1, 4, 5))) == [0], "grown"
+        assert codes(await on_done.ask("init", init(T1, 1, 5))) == [0], "late: fewer than there are"
+        assert await on_done.ask("hosted") == {T1: frozenset(range(4))}
         stale = [ErrorCode.STALE_CONTROLLER_EPOCH]
-        assert codes(await told.ask("init", init(T2, 1, 4))) == stale
-        assert codes(await told.ask("delete", delete(T1, 4))) == stale
-        assert codes(await told.ask("delete", delete(T1, 6))) == [0]
-        assert codes(await told.ask("init", init(T1, 2, 6))) == [ErrorCode.UNKNOWN_TOPIC_ID]
-        assert await told.ask("hosted") == {}
-        await told.calls.close()
+        assert codes(await on_done.ask("init", init(T2, 1, 4))) == stale
+        assert codes(await on_done.ask("delete", delete(T1, 4))) == stale
+        assert codes(await on_done.ask("delete", delete(T1, 6))) == [0]
+        assert codes(await on_done.ask("init", init(T1, 2, 6))) == [ErrorCode.UNKNOWN_TOPIC_ID]
+        assert await on_done.ask("hosted") == {}
+        await on_done.calls.close()
 
     asyncio.run(story())
 
@@ -84,11 +84,11 @@ def test_two_topics_of_one_name_are_both_seen() -> None:
     """A topic was deleted and made anew, and nobody told the coordinator of the deletion."""
 
     async def story() -> None:
-        told = Told(coordinator())
-        await told.ask("init", init(T1, 1, 1))
-        await told.ask("init", init(T2, 2, 2))
-        assert await told.ask("hosted") == {T1: frozenset({0}), T2: frozenset({0, 1})}
-        await told.calls.close()
+        on_done = AwaitedCalls(coordinator())
+        await on_done.ask("init", init(T1, 1, 1))
+        await on_done.ask("init", init(T2, 2, 2))
+        assert await on_done.ask("hosted") == {T1: frozenset({0}), T2: frozenset({0, 1})}
+        await on_done.calls.close()
 
     asyncio.run(story())
 
@@ -103,9 +103,9 @@ def test_what_a_coordinator_has_is_read_behind_its_barrier() -> None:
         return await call(request)
 
     async def story() -> None:
-        told = Told(real)
-        assert await told.ask("hosted") == {}
-        await told.calls.close()
+        on_done = AwaitedCalls(real)
+        assert await on_done.ask("hosted") == {}
+        await on_done.calls.close()
 
     call = intercept(real, DescribeDisklessTopicsRequest, note)
     asyncio.run(story())
@@ -114,32 +114,32 @@ def test_what_a_coordinator_has_is_read_behind_its_barrier() -> None:
 
 def test_log_starts_are_those_of_partitions_that_are_there() -> None:
     async def story() -> None:
-        told = Told(coordinator())
-        await told.ask("init", init(T1, 2, 1))
-        found = await told.ask("log_starts", [(T1, 0), (T1, 9), (T2, 0)])
+        on_done = AwaitedCalls(coordinator())
+        await on_done.ask("init", init(T1, 2, 1))
+        found = await on_done.ask("log_starts", [(T1, 0), (T1, 9), (T2, 0)])
         assert found == {(T1, 0): 0}
-        await told.calls.close()
+        await on_done.calls.close()
 
     asyncio.run(story())
 
 
 def test_empty_partitions_are_let_go_and_come_back_under_a_later_controller() -> None:
     async def story() -> None:
-        told = Told(coordinator())
-        await told.ask("init", init(T1, 2, 5))
-        assert await told.ask("release", Epoch(5), T1, frozenset({1, 7})) == {1}
-        assert await told.ask("release", Epoch(5), T1, frozenset({1, 7})) == {1}, "repeated"
-        assert await told.ask("release", Epoch(5), T2, frozenset({0})) == frozenset()
-        assert codes(await told.ask("init", init(T1, 2, 5, restored=(1,)))) == [0], "late"
-        assert await told.ask("hosted") == {T1: frozenset({0})}
-        late = await told.ask("release", Epoch(4), T1, frozenset({0}))
+        on_done = AwaitedCalls(coordinator())
+        await on_done.ask("init", init(T1, 2, 5))
+        assert await on_done.ask("release", Epoch(5), T1, frozenset({1, 7})) == {1}
+        assert await on_done.ask("release", Epoch(5), T1, frozenset({1, 7})) == {1}, "repeated"
+        assert await on_done.ask("release", Epoch(5), T2, frozenset({0})) == frozenset()
+        assert codes(await on_done.ask("init", init(T1, 2, 5, restored=(1,)))) == [0], "late"
+        assert await on_done.ask("hosted") == {T1: frozenset({0})}
+        late = await on_done.ask("release", Epoch(4), T1, frozenset({0}))
         assert isinstance(late, CoordinatorError)
         assert late.code == ErrorCode.STALE_CONTROLLER_EPOCH
-        assert codes(await told.ask("init", init(T1, 2, 6))) == [0], "not named"
-        assert await told.ask("hosted") == {T1: frozenset({0})}
-        assert codes(await told.ask("init", init(T1, 2, 6, restored=(1,)))) == [0]
-        assert await told.ask("hosted") == {T1: frozenset({0, 1})}
-        await told.calls.close()
+        assert codes(await on_done.ask("init", init(T1, 2, 6))) == [0], "not named"
+        assert await on_done.ask("hosted") == {T1: frozenset({0})}
+        assert codes(await on_done.ask("init", init(T1, 2, 6, restored=(1,)))) == [0]
+        assert await on_done.ask("hosted") == {T1: frozenset({0, 1})}
+        await on_done.calls.close()
 
     asyncio.run(story())
 
@@ -152,9 +152,9 @@ def test_a_strange_answer_is_an_answer_that_is_not_there() -> None:
         async def close(self) -> None: ...
 
     async def story() -> None:
-        told = Told(Strange())
-        answer = await told.ask("init", init(T1, 1, 1))
+        on_done = AwaitedCalls(Strange())
+        answer = await on_done.ask("init", init(T1, 1, 1))
         assert isinstance(answer, CoordinatorError)
-        await told.calls.close()
+        await on_done.calls.close()
 
     asyncio.run(story())

@@ -12,7 +12,11 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.controller.chunk_creation import Place, UnknownEndError, chunks_at_the_end
+from coordinator.controller.chunk_creation import (
+    TopicCoordinator,
+    UnknownEndError,
+    create_request_at_end,
+)
 from coordinator.controller.chunk_files import (
     ChunkFileError,
     create_request,
@@ -219,9 +223,9 @@ ENTRY = {"topic": "t", "partition": 0, "replicas": [1]}
 @pytest.mark.parametrize(
     ("document", "names"),
     [
-        ("", "no JSON"),
-        ("[" * 100_000, "no JSON"),
-        ("9" * 5_000, "no JSON"),
+        ("", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ("9" * 5_000, "not JSON"),
         ("[]", "partitions"),
         ("{}", "partitions"),
         ('{"chunks": []}', "partitions"),
@@ -294,8 +298,11 @@ def test_a_chunk_is_created_at_a_high_watermark_that_is_not_an_old_one() -> None
     world.create("t", 1)
     chunks = read_create_file('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}')
     request = asyncio.run(
-        chunks_at_the_end(
-            chunks, {("t", 0): Place(topic(world).topic_id, 0)}, lambda _: reader, lambda: 5
+        create_request_at_end(
+            chunks,
+            {("t", 0): TopicCoordinator(topic(world).topic_id, 0)},
+            lambda _: reader,
+            lambda: 5,
         )
     )
     assert request.topic_partitions[0].topic_id == topic(world).topic_id
@@ -318,9 +325,9 @@ def test_a_partition_without_a_known_end_gets_no_chunk() -> None:
     chunks = read_create_file('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}')
     with pytest.raises(UnknownEndError, match="t-0"):
         asyncio.run(
-            chunks_at_the_end(
+            create_request_at_end(
                 chunks,
-                {("t", 0): Place(UUID(int=7), 0)},
+                {("t", 0): TopicCoordinator(UUID(int=7), 0)},
                 lambda _: Lost(old=0, now=0),
                 lambda: 5,
             )

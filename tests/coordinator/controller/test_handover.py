@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.controller import handover
 from coordinator.controller import reconciliation as comparing
-from coordinator.controller.handover import TOPICS_OF_CALL
+from coordinator.controller.handover import MAX_CALL_TOPICS
 from records.kafka_errors import ErrorCode
 from records.rpc.base import Request
 from records.rpc.topics import CreateTopicsRequest
@@ -82,7 +82,7 @@ def test_a_coordinator_without_a_leader_costs_a_timeout_and_then_heals(world: Wo
     world.pass_ms(3_000)
     result = answers[0].topics[0]
     assert result.error_code == ErrorCode.REQUEST_TIMED_OUT
-    assert "is being told" in result.error_message
+    assert "has not confirmed it" in result.error_message
     assert hosted(world) == {}
     world.coordinators.down.clear()
     world.pass_ms(3_000)
@@ -183,7 +183,7 @@ def test_topics_come_and_go_while_a_new_controller_compares(
 ) -> None:
     """It looks at a few at a time, and heartbeats go in between."""
     monkeypatch.setattr(comparing, "SLICE_TOPICS", 2)
-    monkeypatch.setattr(comparing, "STRANGERS_OF_SLICE", 2)
+    monkeypatch.setattr(comparing, "SLICE_HOSTED_TOPICS", 2)
     for number in range(8):
         world.create(f"t-{number}", 2)
     world.depose()
@@ -213,12 +213,12 @@ def test_a_slice_looks_at_a_few_topics_and_finds_what_all_at_once_would(world: W
     for size in (1, 2, 3, 100):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(comparing, "SLICE_TOPICS", size)
-            comparison = comparing.Comparison(world.image, 0, everything)
+            reconciliation = comparing.Reconciliation(world.image, 0, everything)
             slices = 1
-            while comparison.go_on():
+            while reconciliation.compare_slice():
                 slices += 1
             assert slices >= 9 // size
-            found.append((comparison.missing, comparison.left_over))
+            found.append((reconciliation.missing, reconciliation.left_over))
     assert found == [found[0]] * 4
     missing, left_over = found[0]
     assert len(missing) == 7
@@ -228,7 +228,7 @@ def test_a_slice_looks_at_a_few_topics_and_finds_what_all_at_once_would(world: W
 
 
 def test_more_topics_than_one_call_can_name(world: World) -> None:
-    many = tuple(creation(f"t-{i}").topics[0] for i in range(2 * TOPICS_OF_CALL + 1))
+    many = tuple(creation(f"t-{i}").topics[0] for i in range(2 * MAX_CALL_TOPICS + 1))
     world.ask(CreateTopicsRequest(topics=many))
     assert len(hosted(world)) == len(many)
     world.coordinators[0].topics.clear()

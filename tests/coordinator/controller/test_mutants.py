@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from coordinator.controller import leader
-from coordinator.controller.handover import _Line
+from coordinator.controller.handover import _CoordinatorOutbox
 from coordinator.controller.leader import Controller, PendingImage
 from coordinator.controller.requests import Requests
 from coordinator.controller.sessions import BrokerSessions
@@ -33,12 +33,12 @@ def zombie_without_tombstones(patch: pytest.MonkeyPatch) -> None:
 
 def zombie_without_epochs(patch: pytest.MonkeyPatch) -> None:
     """Calls do not say which controller makes them, so a former one's still count."""
-    init: Any = _Line.__init__
+    init: Any = _CoordinatorOutbox.__init__
 
-    def anonymous(self: _Line, owner: Any, coordinator: int, epoch: Epoch) -> None:  # noqa: ARG001
+    def anonymous(self: _CoordinatorOutbox, owner: Any, coordinator: int, epoch: Epoch) -> None:  # noqa: ARG001
         init(self, owner, coordinator, Epoch(0))
 
-    patch.setattr(_Line, "__init__", anonymous)
+    patch.setattr(_CoordinatorOutbox, "__init__", anonymous)
 
 
 def fence_everyone_after_an_election(patch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def fence_everyone_after_an_election(patch: pytest.MonkeyPatch) -> None:
 
     def known(self: BrokerSessions, broker_id: int, broker_epoch: int, *, fenced: bool) -> bool:  # noqa: ARG001
         session = self.get(broker_id, broker_epoch)
-        return session is not None and self._now_ms < session.heard_ms + self.timeout_ms
+        return session is not None and self._now_ms < session.last_heartbeat_ms + self.timeout_ms
 
     patch.setattr(BrokerSessions, "is_alive", known)
 
@@ -57,7 +57,7 @@ def fence_everyone_after_a_pause(patch: pytest.MonkeyPatch) -> None:
     def see(self: BrokerSessions, now_ms: int) -> None:
         self._now_ms = max(self._now_ms, now_ms)
 
-    patch.setattr(BrokerSessions, "see", see)
+    patch.setattr(BrokerSessions, "update_clock", see)
 
 
 def chunk_from_a_stale_high_watermark(patch: pytest.MonkeyPatch) -> None:
@@ -98,11 +98,11 @@ def answers_before_the_coordinator_has_it(patch: pytest.MonkeyPatch) -> None:
 def no_comparison(patch: pytest.MonkeyPatch) -> None:
     """A new controller trusts its predecessor to have told everybody."""
 
-    def trusting(self: _Line) -> None:
-        self._is_compared = True
-        self.go_on()
+    def trusting(self: _CoordinatorOutbox) -> None:
+        self._is_reconciled = True
+        self.send_next()
 
-    patch.setattr(_Line, "_compare", trusting)
+    patch.setattr(_CoordinatorOutbox, "_reconcile", trusting)
 
 
 def a_look_before_it_is_heard(patch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def heartbeats_that_wait_for_nothing(patch: pytest.MonkeyPatch) -> None:
 
 def heartbeats_that_wait_for_everything(patch: pytest.MonkeyPatch) -> None:
     """A broker hears that it lives only once other people's topics are committed."""
-    patch.setattr(Controller, "settled", lambda *_: None)
+    patch.setattr(Controller, "settled_context", lambda *_: None)
 
 
 def _with(claim: Callable[..., None], world: Callable[[], Any]) -> Claim:

@@ -325,12 +325,14 @@ def test_an_empty_partition_moves_and_a_crash_in_its_midst_heals(story: Story) -
     index = release.Partition(partition_index=2)
     home = topic.partitions[2].coordinator
     for epoch in range(1_000):
-        let_go = rpc.ReleaseDisklessPartitionsRequest(
+        released_partitions = rpc.ReleaseDisklessPartitionsRequest(
             coordinator_partition=home,
             controller_epoch=epoch,
             topics=(release(topic_id=topic_id, partitions=(index,)),),
         )
-        error = partition_error(story, home, let_go, rpc.ReleaseDisklessPartitionsResponse)
+        error = partition_error(
+            story, home, released_partitions, rpc.ReleaseDisklessPartitionsResponse
+        )
         if error != STALE_CONTROLLER_EPOCH:
             break
     assert error == 0

@@ -274,7 +274,7 @@ REFUSED: dict[str, Refused] = {
         "__cluster_metadata",
     ),
     "append to no list": Refused(
-        alter(2, "t", "retention.ms", "1", 2), C.INVALID_CONFIG, "no list"
+        alter(2, "t", "retention.ms", "1", 2), C.INVALID_CONFIG, "not a list"
     ),
     "append compaction": Refused(
         alter(2, "t", "cleanup.policy", "compact", 2), C.INVALID_CONFIG, "cleanup.policy"

@@ -192,7 +192,7 @@ def test_who_asks_for_a_move_does_not_wait_for_ever(down: int) -> None:
     assert len(answers) == 1
     (partition,) = answers[0].responses[0].partitions
     assert partition.error_code == ErrorCode.REQUEST_TIMED_OUT
-    said = "it moves when that lets it go" if down == 0 else "it is assigned"
+    said = "it moves when that releases it" if down == 0 else "it is assigned"
     assert said in (partition.error_message or "").lower()
     assert world.image.topics[named].coordinator(1) == down
     world.coordinators.down.clear()

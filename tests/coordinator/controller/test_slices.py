@@ -9,7 +9,7 @@ Source: docs/design/state-machines.md#bounded-work.
 from __future__ import annotations
 
 from coordinator.controller.leader import BATCH_RECORDS
-from coordinator.controller.requests import PART_PARTITIONS
+from coordinator.controller.requests import SLICE_PARTITIONS
 from records.metadata import PartitionRecord
 from records.rpc.topics import CreateTopicsRequest
 from tests.coordinator.controller.test_leader import log_batches
@@ -37,7 +37,7 @@ def test_a_step_decides_and_applies_no_more_than_a_part() -> None:
     assert {topic.error_code for topic in answers[0].topics} == {0}
     created = partitions_of(world)[before:]
     assert sum(created) == 1_000
-    assert most == max(created) == PART_PARTITIONS
+    assert most == max(created) == SLICE_PARTITIONS
 
 
 def test_a_topic_that_cannot_be_divided_is_applied_in_slices() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from uuid import UUID
 
 from coordinator.controller.checkpoint import image_records
-from coordinator.controller.chunk_removal import ChunkSweep
+from coordinator.controller.chunk_removal import ChunkRemoval
 from coordinator.controller.decide import Limits
 from coordinator.controller.handover import HandOver
 from coordinator.controller.image import MetadataImage
@@ -156,9 +156,9 @@ class World:
             is_settled=lambda: self.machine.applied.offset == (self.log.high_watermark or 0),
             call_later=self.call_later,
         )
-        self.controller.follow(self.handover.begin, self.handover.end)
+        self.controller.subscribe(self.handover.begin, self.handover.end)
         self.machine.listen(self.handover.on_image)
-        self.sweep = ChunkSweep(self.controller, self.handover)
+        self.chunk_removal = ChunkRemoval(self.controller, self.handover)
         self.requests = Requests(
             self.controller,
             self.handover,
@@ -170,10 +170,12 @@ class World:
         self.log.watch(self.applier)
         self.log.watch(self.controller)
 
-    def barrier(self, told: Callable[[BaseException | None], None]) -> None:
+    def barrier(self, on_done: Callable[[BaseException | None], None]) -> None:
         """The log's, for who cannot await; there is nobody else who could lead."""
         self._soon.append(
-            lambda: told(None if self.log.leading_epoch is not None else ConnectionError("deposed"))
+            lambda: on_done(
+                None if self.log.leading_epoch is not None else ConnectionError("deposed")
+            )
         )
 
     def _new_id(self) -> UUID:
@@ -233,7 +235,7 @@ class World:
         while self.monotonic_ms < until:
             self._move_clock(min(tick_ms, until - self.monotonic_ms))
             self.controller.tick()
-            self.sweep.tick(self.monotonic_ms)
+            self.chunk_removal.tick(self.monotonic_ms)
             self.run()
 
     def jump_ms(self, ms: int) -> None:

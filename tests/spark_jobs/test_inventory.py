@@ -87,7 +87,7 @@ def test_a_plain_file_says_its_columns_and_we_say_its_time(tmp_path: Path) -> No
     path = tmp_path / "listing.csv"
     key = NAMING.key(0, 5)
     path.write_text(f"modified_ms,key,size_bytes\n7,{key},3\n8,odd,1\n")
-    with pytest.raises(InventoryError, match="Say --taken-at"):
+    with pytest.raises(InventoryError, match="Add --taken-at"):
         read_inventory(path, "objects", None)
     (tmp_path / "rows").mkdir()
     inventory = read_inventory(path, "objects", 99)

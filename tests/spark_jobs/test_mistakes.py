@@ -163,7 +163,7 @@ def test_listings_of_another_place_are_told_apart_in_words(tmp_path: Path) -> No
     assert code == 4
     assert said == (
         f"esker: {tmp_path / 'seen'} holds listings of another store ({tmp_path / 'one'}, not "
-        f"{tmp_path / 'two'}): name another --listings\n"
+        f"{tmp_path / 'two'}): use another directory for --listings\n"
     )
 
 

@@ -277,9 +277,9 @@ def test_a_journal_of_another_plan_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("line", ["{}", "hello", "[]", "7"])
 def test_a_file_that_is_no_journal_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "j").write_text(line + "\n")
-    with pytest.raises(ValueError, match="is not a plan.s journal"):
+    with pytest.raises(ValueError, match="is not a plan's journal"):
         applied(plan(row(0)), tmp_path / "j", Coordinators())
-    with pytest.raises(ValueError, match="is not a plan.s journal"):
+    with pytest.raises(ValueError, match="is not a plan's journal"):
         orphans_applying.Journal(tmp_path / "j", "0").read()
 
 

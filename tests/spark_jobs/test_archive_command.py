@@ -131,12 +131,12 @@ def test_what_cannot_be_is_refused_with_a_sentence(node: Node, tmp_path: Path) -
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("in the way")
     cases = [
-        (("--out", out), 2, "say where the logs are"),
+        (("--out", out), 2, "name the logs"),
         (("--out", out, "--log-dir", node.directory, "--follow", "--verify"), 2, "not both"),
         (("--out", out, "--log-dir", other.directory), 4, "the archive of cluster"),
         (("--out", out, "--log-dir", node.directory, "--as", "parquet"), 2, "give another --out"),
         (("--out", out, "--log-dir", tmp_path / "nowhere"), 3, "no log directory"),
-        (("--out", tmp_path / "empty", "--verify"), 3, "is no archive"),
+        (("--out", tmp_path / "empty", "--verify"), 3, "is not an archive"),
         (("--out", "gs://bucket", "--verify"), 2, "neither a directory nor"),
         (
             ("--out", tmp_path / "file", "--log-dir", node.directory),
@@ -254,6 +254,6 @@ def test_it_follows_until_it_is_interrupted(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert process.returncode == 130
-    assert "no log waits for this archive" in told
+    assert "logs may be deleted before they are archived" in told
     assert told.splitlines()[-1] == "esker: interrupted; the same command goes on"
     assert "Traceback" not in told

@@ -104,7 +104,7 @@ def test_a_running_archive_holds_the_log_start_up_to_its_bound_and_then_tells_wh
         first = one_pass(logs, store, about)
         assert (first.start_offset, first.lost) == (0, [])
         hold.archived(LOG, first.end_offset)
-        assert hold.wait_until_told(LOG, first.end_offset, 20)
+        assert hold.wait_until_announced(LOG, first.end_offset, 20)
 
         # It has not got what follows: a checkpoint after that is no place to begin.
         fill(client, 10)
@@ -161,11 +161,11 @@ def test_a_new_leader_is_told_by_itself(cluster: Cluster, store: ObjectStore) ->
         with cluster.client(leader) as client:
             fill(client, 2)
         hold.archived(LOG, 1)
-        assert hold.wait_until_told(LOG, 1, 20)
+        assert hold.wait_until_announced(LOG, 1, 20)
         cluster.kill(leader)
         leader = cluster.wait_for_leader()
         hold.archived(LOG, 2)
-        assert hold.wait_until_told(LOG, 2, 20)
+        assert hold.wait_until_announced(LOG, 2, 20)
         with cluster.client(leader) as client:
             fill(client, 2)
             taken(client)
@@ -213,7 +213,7 @@ def test_a_leader_that_refuses_has_not_been_told(
     monkeypatch.setattr(Refusing, "errors", errors)
     with Hold(Quorum((), CLUSTER_ID, -1), UUID(int=1), every_s=0.01) as hold:
         hold.archived(LOG, 7)
-        assert hold.wait_until_told(LOG, 7, 20 if told else 0.1) is told
+        assert hold.wait_until_announced(LOG, 7, 20 if told else 0.1) is told
 
 
 def test_an_archive_fetches_under_an_id_that_no_node_has() -> None:

@@ -328,11 +328,11 @@ def journal(plan: OrphansPlan, tmp_path: Path) -> Journal:
 
 @pytest.mark.parametrize("answered", range(10))
 def test_who_is_interrupted_goes_on_and_asks_a_window_again_at_worst(
-    count_answer: int, plan: OrphansPlan, tmp_path: Path
+    answered: int, plan: OrphansPlan, tmp_path: Path
 ) -> None:
-    first, second = Recorder(away_after=count_answer), Recorder()
+    first, second = Recorder(away_after=answered), Recorder()
     done = asyncio.run(apply_orphans(plan, journal(plan, tmp_path), lambda _: first))
-    assert (done.unanswered is None) == (count_answer >= 8)  # three requests, three, and two
+    assert (done.unanswered is None) == (answered >= 8)  # three requests, three, and two
     done = asyncio.run(apply_orphans(plan, journal(plan, tmp_path), lambda _: second))
     assert (done.taken, done.rows_done, done.unanswered) == (25, 25, None)
     keys = [row.key for row in plan.rows()]

@@ -1,4 +1,4 @@
-"""Real processes: a running archive holds the log start, and what it loses it says.
+"""Tests with real processes that a running archive holds the log start, and reports what it loses.
 
 The archived log is the benchmark's, whose records are no metadata records: kept as bytes.
 
@@ -43,7 +43,7 @@ CUT_UNLESS_HELD = {
 
 @dataclass
 class BenchLogs:
-    """The one log, which is none that jobs read by themselves."""
+    """The bench log, which jobs do not read by themselves."""
 
     quorum: Quorum
     cluster_id: str = CLUSTER_ID
@@ -82,7 +82,7 @@ def one_pass(logs: BenchLogs, store: ObjectStore, about: About) -> LogPass:
 
 
 def cut_what_nobody_holds(cluster: Cluster) -> None:
-    """A checkpoint of the cluster log, and then it begins there."""
+    """Write a checkpoint of the cluster's log, and let the log begin there."""
     with cluster.client(cluster.wait_for_leader(METADATA)) as client:
         snapshot_id = taken(client, METADATA)
         wait_until(
@@ -91,7 +91,7 @@ def cut_what_nobody_holds(cluster: Cluster) -> None:
         )
 
 
-def test_a_running_archive_holds_the_log_start_up_to_its_bound_and_then_tells_what_it_lost(
+def test_a_running_archive_holds_the_log_start_up_to_its_bound(
     cluster: Cluster, store: ObjectStore
 ) -> None:
     logs = logs_of(cluster)
@@ -152,8 +152,8 @@ def test_a_running_archive_holds_the_log_start_up_to_its_bound_and_then_tells_wh
     assert files, "no replica has such a checkpoint"
 
 
-def test_a_new_leader_is_told_by_itself(cluster: Cluster, store: ObjectStore) -> None:
-    """Soft state: no record says that there is an archive, and none is needed."""
+def test_a_new_leader_learns_of_the_archive(cluster: Cluster, store: ObjectStore) -> None:
+    """The archive is soft state: no record mentions it, and none is needed."""
     logs = logs_of(cluster)
     about = open_archive(store, CLUSTER_ID)
     leader = cluster.wait_for_leader()
@@ -178,8 +178,8 @@ def test_a_new_leader_is_told_by_itself(cluster: Cluster, store: ObjectStore) ->
         assert [one.kind for one in ArchivedLogs(store).log(LOG).links] == ["log"]
 
 
-def test_all_that_an_archive_fetches_is_one_observers(cluster: Cluster, store: ObjectStore) -> None:
-    """Not a stranger each pass, for whom the log's start would wait as for a replica."""
+def test_all_fetches_of_an_archive_use_one_replica_id(cluster: Cluster, store: ObjectStore) -> None:
+    """A new id for each pass would be one more observer that the log's start waits for."""
     about = open_archive(store, CLUSTER_ID)
     addresses = [("127.0.0.1", port) for port in cluster.ports.values()]
     for _ in range(2):
@@ -192,7 +192,7 @@ def test_all_that_an_archive_fetches_is_one_observers(cluster: Cluster, store: O
 
 
 class Refusing:
-    """A link to a leader that will not hear of archives, the first time."""
+    """A link to a leader that refuses an archive's first announcement."""
 
     errors: ClassVar[list[int]] = []
 
@@ -206,7 +206,7 @@ class Refusing:
 
 
 @pytest.mark.parametrize(("errors", "told"), [([31] * 10_000, False), ([31], True)])
-def test_a_leader_that_refuses_has_not_been_told(
+def test_a_refused_announcement_does_not_count(
     monkeypatch: pytest.MonkeyPatch, errors: list[int], told: bool
 ) -> None:
     monkeypatch.setattr("spark_jobs.archive.hold.QuorumLink", Refusing)
@@ -216,7 +216,7 @@ def test_a_leader_that_refuses_has_not_been_told(
         assert hold.wait_until_announced(LOG, 7, 20 if told else 0.1) is told
 
 
-def test_an_archive_fetches_under_an_id_that_no_node_has() -> None:
+def test_an_archives_replica_id_is_no_nodes() -> None:
     ids = {replica_id_of(UUID(int=number)) for number in range(1_000)}
     assert len(ids) > 990
     assert all(FIRST_REPLICA_ID <= one < 2**31 for one in ids)

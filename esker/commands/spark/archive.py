@@ -145,7 +145,7 @@ def archive(
             if verify:
                 job.verify(store, work)
     except KeyboardInterrupt:
-        stop("interrupted; the same command goes on", INTERRUPTED)
+        stop("interrupted; run the same command to continue", INTERRUPTED)
     except reading_errors() as error:
         stop(reason(error), _code_of(error))
     job.end()

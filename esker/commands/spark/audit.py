@@ -179,7 +179,7 @@ def audit(
         if (lost := report.findings.counts.get(MISSING, 0)) and objects is not None:
             if lost == sum(one.objects for one in report.logs):
                 typer.echo(f"{objects.uri} has none of them: is this the cluster's store, and "
-                           "--prefix what its brokers' settings say?")  # fmt: skip
+                           "--prefix its brokers' esker.object.key.prefix?")  # fmt: skip
             if bootstrap_controller is None:
                 typer.echo(may_be_behind(first or archive))
     if report.findings.counts:

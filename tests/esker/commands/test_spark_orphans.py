@@ -180,7 +180,7 @@ class TestRefusals:
         command.plan()
         at = ("--allow-large", "--bootstrap-controller", "127.0.0.1:1", "--timeout-ms", "200")
         ran = command("apply", str(command.out), *at, code=5)
-        assert "The same command goes on." in ran.stdout
+        assert "Run the same command to continue." in ran.stdout
 
     def test_an_inventory_is_compared_here(self, command: Command, clock: Clock) -> None:
         assert clock.now_ms == START_MS

@@ -64,7 +64,7 @@ def healed(world: World) -> None:
     assert world.handover.outstanding == 0
 
 
-def test_a_topic_is_answered_once_its_coordinator_has_it(world: World) -> None:
+def test_topic_creation_is_answered_after_the_coordinator_has_the_topic(world: World) -> None:
     world.coordinators.down.add(0)
     answers = world.send(creation("t", 3))
     world.run()
@@ -76,7 +76,7 @@ def test_a_topic_is_answered_once_its_coordinator_has_it(world: World) -> None:
     assert hosted(world) == {topic_id(world, "t"): {0, 1, 2}}
 
 
-def test_a_coordinator_without_a_leader_costs_a_timeout_and_then_heals(world: World) -> None:
+def test_topic_creation_times_out_without_a_coordinator_and_completes_later(world: World) -> None:
     world.coordinators.down.add(0)
     answers = world.send(creation("t", timeout_ms=2_000))
     world.pass_ms(3_000)
@@ -90,7 +90,7 @@ def test_a_coordinator_without_a_leader_costs_a_timeout_and_then_heals(world: Wo
     assert world.create("t").topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_a_call_that_was_done_and_not_answered_is_made_again_and_harms_nothing(
+def test_a_call_with_a_lost_answer_is_repeated_without_harm(
     world: World,
 ) -> None:
     world.coordinators.mute.add(0)
@@ -103,13 +103,13 @@ def test_a_call_that_was_done_and_not_answered_is_made_again_and_harms_nothing(
     assert world.coordinators.calls.count(("init", 0)) > 2
 
 
-def test_grown_partitions_are_handed_over_too(world: World) -> None:
+def test_added_partitions_reach_the_coordinator(world: World) -> None:
     world.create("t", 2)
     assert world.ask(grow("t", 5)).results[0].error_code == 0
     assert hosted(world) == {topic_id(world, "t"): {0, 1, 2, 3, 4}}
 
 
-def test_a_deletion_does_not_wait_for_the_coordinator_and_reaches_it(world: World) -> None:
+def test_a_topic_deletion_reaches_the_coordinator_later(world: World) -> None:
     world.create("t")
     named = topic_id(world, "t")
     world.coordinators.down.add(0)
@@ -121,7 +121,7 @@ def test_a_deletion_does_not_wait_for_the_coordinator_and_reaches_it(world: Worl
     assert named in world.coordinators[0].tombstones
 
 
-def test_a_topic_deleted_before_its_coordinator_knew_it_is_told_so(world: World) -> None:
+def test_a_creation_overtaken_by_a_deletion_gets_unknown_topic_id(world: World) -> None:
     world.coordinators.down.add(0)
     created = world.send(creation("t"))
     world.run()
@@ -144,7 +144,7 @@ MAX_STEPS = 40
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 @pytest.mark.parametrize("restarts", [False, True], ids=["deposed", "restarted"])
-def test_a_crash_between_any_two_steps_heals_itself(change: str, restarts: bool) -> None:
+def test_both_logs_agree_after_a_crash_between_any_two_steps(change: str, restarts: bool) -> None:
     """After each callback in turn the controller is gone; its successor makes both logs agree."""
     for steps in range(MAX_STEPS):
         world = with_brokers()
@@ -164,7 +164,7 @@ def test_a_crash_between_any_two_steps_heals_itself(change: str, restarts: bool)
     raise AssertionError("never idle")
 
 
-def test_a_new_controller_tells_again_what_it_cannot_know(world: World) -> None:
+def test_a_new_controller_repeats_the_missing_calls(world: World) -> None:
     world.create("kept", 2)
     world.create("lost", 2)
     kept, lost, ghost = topic_id(world, "kept"), topic_id(world, "lost"), UUID(int=9 << 80)
@@ -178,7 +178,7 @@ def test_a_new_controller_tells_again_what_it_cannot_know(world: World) -> None:
 
 
 @pytest.mark.parametrize("steps", range(0, 14, 2))
-def test_topics_come_and_go_while_a_new_controller_compares(
+def test_topics_may_change_during_a_reconciliation(
     world: World, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     """It looks at a few at a time, and heartbeats go in between."""
@@ -204,7 +204,7 @@ def test_topics_come_and_go_while_a_new_controller_compares(
     assert world.handover.outstanding == 0
 
 
-def test_a_slice_looks_at_a_few_topics_and_finds_what_all_at_once_would(world: World) -> None:
+def test_a_reconciliation_in_slices_finds_the_same_as_in_one_step(world: World) -> None:
     for number in range(7):
         world.create(f"t-{number}", 2)
     everything = {topic: frozenset({0}) for topic in hosted(world)} | {T_GONE: frozenset({0})}
@@ -227,7 +227,7 @@ def test_a_slice_looks_at_a_few_topics_and_finds_what_all_at_once_would(world: W
     assert missing[topic_id(world, "t-4")].restored == {1}, "it may have let go of that"
 
 
-def test_more_topics_than_one_call_can_name(world: World) -> None:
+def test_topics_beyond_the_limit_of_a_call_are_sent_in_further_calls(world: World) -> None:
     many = tuple(creation(f"t-{i}").topics[0] for i in range(2 * MAX_CALL_TOPICS + 1))
     world.ask(CreateTopicsRequest(topics=many))
     assert len(hosted(world)) == len(many)
@@ -236,7 +236,7 @@ def test_more_topics_than_one_call_can_name(world: World) -> None:
     assert len(hosted(world)) == len(many)
 
 
-def test_an_image_that_lags_takes_no_new_topic_for_a_leftover(world: World) -> None:
+def test_a_lagging_image_does_not_delete_new_topics(world: World) -> None:
     """The comparison waits until everything that is committed is applied."""
     world.coordinators.down.add(0)
     world.depose()
@@ -305,13 +305,13 @@ def late_init_of_a_topic_that_a_former_controller_deleted(world: World) -> None:
     world.coordinators.deliver_late()
 
 
-def test_a_new_controller_is_heard_before_it_compares(world: World) -> None:
+def test_a_new_controller_announces_its_epoch_before_it_reconciles(world: World) -> None:
     """Else an Init of its predecessor comes after its look, and what that makes nobody deletes."""
     late_init_of_a_topic_that_a_former_controller_deleted(world)
     assert hosted(world) == expected(world)
 
 
-def test_one_call_makes_no_more_partitions_than_a_coordinator_allows(
+def test_one_call_stays_within_the_coordinators_partition_limit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What it refused of a call, nobody would tell it again."""
@@ -355,7 +355,7 @@ def test_every_call_carries_the_controllers_epoch(world: World) -> None:
     assert world.coordinators[0].epoch > first
 
 
-def test_a_deposed_controller_calls_nobody(world: World) -> None:
+def test_a_deposed_controller_makes_no_calls(world: World) -> None:
     world.coordinators.down.add(0)
     answers = world.send(creation("t"))
     world.run()

@@ -144,25 +144,25 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     "fence everyone after an election": (
         fence_everyone_after_an_election,
         _with(
-            test_brokers.test_nobody_is_fenced_for_a_new_leaders_ignorance,
+            test_brokers.test_a_new_leader_fences_no_broker_before_a_full_session,
             lambda: test_brokers.World().elect(),
         ),
     ),
     "fence everyone after a pause": (
         fence_everyone_after_a_pause,
         _with(
-            test_brokers.test_nobody_is_fenced_because_the_leader_was_stopped,
+            test_brokers.test_a_paused_leader_fences_no_broker,
             lambda: test_brokers.World().elect(),
         ),
     ),
     "chunk created from a stale high watermark": (
         chunk_from_a_stale_high_watermark,
-        test_chunks.test_a_chunk_is_created_at_a_high_watermark_that_is_not_an_old_one,
+        test_chunks.test_a_chunk_is_created_at_a_high_watermark_behind_the_barrier,
     ),
     "a chunk's records split over two batches": (
         chunk_over_two_batches,
         _with(
-            test_chunks.test_its_two_records_are_one_batch_however_many_there_are,
+            test_chunks.test_all_chunk_records_of_a_request_are_in_one_batch,
             test_chunks.with_topic,
         ),
     ),
@@ -173,29 +173,29 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     "a topic answered before its coordinator has it": (
         answers_before_the_coordinator_has_it,
         _with(
-            test_handover.test_a_topic_is_answered_once_its_coordinator_has_it,
+            test_handover.test_topic_creation_is_answered_after_the_coordinator_has_the_topic,
             test_handover.with_brokers,
         ),
     ),
     "a new controller looks before it is heard": (
         a_look_before_it_is_heard,
         _with(
-            test_handover.test_a_new_controller_is_heard_before_it_compares,
+            test_handover.test_a_new_controller_announces_its_epoch_before_it_reconciles,
             test_handover.with_brokers,
         ),
     ),
     "a heartbeat ahead of its own broker's fencing": (
         heartbeats_that_wait_for_nothing,
-        test_leader.test_a_heartbeat_waits_for_what_was_proposed_of_its_own_broker,
+        test_leader.test_a_heartbeat_waits_for_pending_records_of_its_broker,
     ),
     "a heartbeat behind everybody's commits": (
         heartbeats_that_wait_for_everything,
-        test_leader.test_a_heartbeat_waits_for_nobody_elses_commit,
+        test_leader.test_a_heartbeat_does_not_wait_for_other_requests,
     ),
     "a new controller compares nothing": (
         no_comparison,
         _with(
-            test_handover.test_a_new_controller_tells_again_what_it_cannot_know,
+            test_handover.test_a_new_controller_repeats_the_missing_calls,
             test_handover.with_brokers,
         ),
     ),

@@ -164,7 +164,7 @@ def story(tmp_path: Path) -> Iterator[Story]:
         yield Story(quorum)
 
 
-def test_topics_settings_and_chunks_change_while_leaders_die_and_a_node_is_wiped(
+def test_replicas_agree_after_leader_failures_and_a_wiped_disk(
     story: Story,
 ) -> None:
     quorum = story.quorum
@@ -297,7 +297,7 @@ def partition_error(
     return int(code)
 
 
-def test_an_empty_partition_moves_and_a_crash_in_its_midst_heals(story: Story) -> None:
+def test_a_partition_move_survives_a_controller_crash(story: Story) -> None:
     """The crash: a controller let it go, and died before it wrote down where it belongs."""
     story.register()
     story.change(grow("__diskless-metadata", 2), CreatePartitionsResponse)
@@ -350,7 +350,7 @@ def test_an_empty_partition_moves_and_a_crash_in_its_midst_heals(story: Story) -
     wait_until(mapped, "the mapping", retry_on=(OSError,))
 
 
-def test_a_client_of_the_node_that_does_not_lead_is_told_so(story: Story) -> None:
+def test_a_follower_answers_not_controller(story: Story) -> None:
     story.register()
     active = story.beat()
     other = next(node for node in NODES if node != active)
@@ -383,7 +383,7 @@ def controllers(story: Story, node: int) -> dict[int, tuple[str, int]]:
     return {one.broker_id: (one.host, one.port) for one in answer.brokers}
 
 
-def test_the_metrics_of_kip_631_are_there(tmp_path: Path) -> None:
+def test_the_metrics_of_kip_631_are_exported(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with Quorum(tmp_path) as quorum:
         for node in NODES:

@@ -108,7 +108,7 @@ def test_a_broker_registers_and_is_unfenced_by_a_heartbeat() -> None:
     run(story)
 
 
-def test_a_broker_that_no_controller_answers_is_fenced_by_its_own_clock_after_a_session() -> None:
+def test_a_broker_without_a_controller_counts_as_fenced_after_its_session() -> None:
     async def story() -> None:
         script = Script()
         loop = asyncio.get_running_loop()
@@ -128,7 +128,7 @@ def test_a_broker_that_no_controller_answers_is_fenced_by_its_own_clock_after_a_
     run(story)
 
 
-def test_a_former_life_is_waited_for_and_a_wrong_cluster_is_not() -> None:
+def test_registration_retries_a_duplicate_id_and_fails_for_a_wrong_cluster() -> None:
     async def story() -> None:
         script = Script()
         script.registrations = [rpc.BrokerRegistrationResponse(error_code=DUPLICATE)] * 3
@@ -144,7 +144,7 @@ def test_a_former_life_is_waited_for_and_a_wrong_cluster_is_not() -> None:
     run(story)
 
 
-def test_registering_ends_after_its_time() -> None:
+def test_registration_fails_after_its_timeout() -> None:
     async def story() -> None:
         script = Script()
         script.registrations = [rpc.BrokerRegistrationResponse(error_code=DUPLICATE)] * 1_000
@@ -154,7 +154,7 @@ def test_registering_ends_after_its_time() -> None:
     run(story)
 
 
-def test_an_epoch_that_is_over_is_followed_by_another() -> None:
+def test_a_broker_with_a_stale_epoch_registers_again() -> None:
     async def story() -> None:
         script = Script()
         broker = Broker(script)
@@ -168,7 +168,7 @@ def test_an_epoch_that_is_over_is_followed_by_another() -> None:
     run(story)
 
 
-def test_silence_of_the_controller_is_survived() -> None:
+def test_a_broker_survives_an_unreachable_controller() -> None:
     async def story() -> None:
         script = Script()
         broker = Broker(script)
@@ -184,7 +184,7 @@ def test_silence_of_the_controller_is_survived() -> None:
     run(story)
 
 
-def test_a_broker_that_may_never_come_back_is_told() -> None:
+def test_a_permanent_refusal_calls_on_lost() -> None:
     async def story() -> None:
         script = Script()
         broker = Broker(script)
@@ -201,7 +201,7 @@ def test_a_broker_that_may_never_come_back_is_told() -> None:
 @pytest.mark.parametrize(
     ("kind", "waited_s"), [(NobodyListensError, 0.1), (CoordinatorError, 60)], ids=["none", "busy"]
 )
-def test_who_leaves_last_waits_for_no_controller(
+def test_stopping_does_not_wait_where_no_controller_runs(
     kind: type[CoordinatorError], waited_s: float
 ) -> None:
     """All nodes are stopped at once, and the quorum is the first to be gone. One that only does
@@ -221,7 +221,7 @@ def test_who_leaves_last_waits_for_no_controller(
     run(story)
 
 
-def test_a_heartbeat_where_no_controller_runs_ends_soon_and_says_so() -> None:
+def test_a_heartbeat_fails_early_where_no_controller_runs() -> None:
     """Other calls go on: the quorum may be starting."""
 
     async def story() -> None:
@@ -246,7 +246,7 @@ def test_a_heartbeat_where_no_controller_runs_ends_soon_and_says_so() -> None:
     run_loop(story())
 
 
-def test_leaving_waits_until_the_controller_allows_it() -> None:
+def test_stopping_waits_until_the_controller_allows_it() -> None:
     async def story() -> None:
         script = Script()
         broker = Broker(script)

@@ -24,7 +24,7 @@ def partitions_of(world: World) -> list[int]:
     ]
 
 
-def test_a_step_decides_and_applies_no_more_than_a_part() -> None:
+def test_a_step_decides_and_applies_at_most_one_slice() -> None:
     world = World().elect()
     world.register(1, 2, 3)
     before = len(partitions_of(world))
@@ -40,7 +40,7 @@ def test_a_step_decides_and_applies_no_more_than_a_part() -> None:
     assert most == max(created) == SLICE_PARTITIONS
 
 
-def test_a_topic_that_cannot_be_divided_is_applied_in_slices() -> None:
+def test_a_large_topic_is_applied_in_slices() -> None:
     world = World().elect()
     world.register(1)
     assert world.create("large", 2_000).topics[0].error_code == 0

@@ -25,7 +25,7 @@ from tests.coordinator.groups import (
     test_old_images,
     test_working,
 )
-from tests.coordinator.groups.test_stateful import live
+from tests.coordinator.groups.test_stateful import run_schedule
 
 Patch = pytest.MonkeyPatch
 
@@ -205,39 +205,45 @@ def a_late_copy_after_a_checkpoint() -> None:
 MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     "a former owner commits": (
         former_owners_commit,
-        test_moves.test_two_brokers_that_both_believe_do_not_both_succeed,
+        test_moves.test_of_two_brokers_that_claim_a_group_only_one_commits,
     ),
-    "a former owner commits, in a random life": (former_owners_commit, lambda: live(28)),
+    "a former owner commits, in a random schedule": (
+        former_owners_commit,
+        lambda: run_schedule(28),
+    ),
     "a late copy undoes a commit": (
         late_copies_count,
-        test_moves.test_a_copy_that_was_long_on_its_way_undoes_nothing,
+        test_moves.test_a_delayed_copy_of_a_commit_changes_nothing,
     ),
-    "a late copy undoes a commit, in a random life": (late_copies_count, lambda: live(13)),
+    "a late copy undoes a commit, in a random schedule": (
+        late_copies_count,
+        lambda: run_schedule(13),
+    ),
     "a checkpoint forgets how far an owner had come": (
         numbers_are_forgotten_by_checkpoints,
         a_late_copy_after_a_checkpoint,
     ),
     "members at work before the log knows": (
         told_before_it_is_stored,
-        test_working.test_nobody_is_told_an_assignment_before_the_log_has_it,
+        test_working.test_an_assignment_is_sent_only_after_the_log_has_it,
     ),
-    "members at work before the log knows, in a random life": (
+    "members at work before the log knows, in a random schedule": (
         told_before_it_is_stored,
-        lambda: live(0),
+        lambda: run_schedule(0),
     ),
     "a commit acknowledged before it is committed": (
         acknowledged_before_it_is_committed,
-        lambda: live(3),
+        lambda: run_schedule(3),
     ),
-    "a lost answer taken for a yes": (lost_answers_are_yes, lambda: live(4)),
+    "a lost answer taken for a yes": (lost_answers_are_yes, lambda: run_schedule(4)),
     "a new owner loads nothing": (
         nothing_is_loaded,
-        test_moves.test_a_brokers_death_costs_no_rebalance,
+        test_moves.test_a_broker_failure_causes_no_rebalance,
     ),
-    "any generation commits": (any_generation_commits, lambda: live(1)),
+    "any generation commits": (any_generation_commits, lambda: run_schedule(1)),
     "a former static member goes on": (
         former_static_members_go_on,
-        test_joining.test_a_static_member_that_restarts_costs_no_rebalance,
+        test_joining.test_a_restarted_static_member_causes_no_rebalance,
     ),
     "offsets expire under members": (
         offsets_expire_under_members,
@@ -249,19 +255,19 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "reads without a barrier": (
         reads_without_a_barrier,
-        test_moves.test_what_is_read_or_refused_waits_for_the_barrier,
+        test_moves.test_reads_and_refusals_wait_for_the_read_barrier,
     ),
     "an ownership epoch used twice": (
         epochs_are_used_again,
-        test_log.test_an_epoch_is_never_used_twice_though_its_group_is_gone,
+        test_log.test_an_ownership_epoch_is_not_reused_after_its_group_was_removed,
     ),
     "an old image denies an offset": (
         old_images_are_believed,
-        lambda: test_old_images.test_an_image_of_before_the_topic_denies_no_offset(9, False),
+        lambda: test_old_images.test_an_image_older_than_the_topic_hides_no_offset(9, False),
     ),
     "a late copy removes a group that was made anew": (
         any_copy_removes_a_group,
-        test_deleting.test_a_lost_answer_is_asked_for_again_and_no_copy_removes_what_came_after,
+        test_deleting.test_a_removal_is_repeated_after_a_lost_answer_and_a_late_copy_removes_nothing,
     ),
 }
 

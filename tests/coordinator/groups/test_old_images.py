@@ -53,7 +53,7 @@ def world_with_an_offset() -> World:
 
 @pytest.mark.parametrize("everything", [False, True], ids=["one", "all"])
 @pytest.mark.parametrize("version", [OLD, NAMED, BY_ID])
-def test_an_image_of_before_the_topic_denies_no_offset(version: int, everything: bool) -> None:
+def test_an_image_older_than_the_topic_hides_no_offset(version: int, everything: bool) -> None:
     """The topic was made anew, and the group has committed since; this broker is a little late."""
     world = world_with_an_offset()
     world.topics.known["t"], world.topics.level_at_ms = BEFORE, world.now_ms - 1
@@ -66,7 +66,7 @@ def test_an_image_of_before_the_topic_denies_no_offset(version: int, everything:
 
 
 @pytest.mark.parametrize("version", [OLD, NAMED, BY_ID])
-def test_an_image_that_stays_old_says_nothing(version: int) -> None:
+def test_a_fetch_with_an_image_that_stays_old_gets_a_retriable_error(version: int) -> None:
     """In the one word that all clients retry."""
     world = world_with_an_offset()
     world.topics.known["t"], world.topics.level_at_ms = BEFORE, None
@@ -75,7 +75,7 @@ def test_an_image_that_stays_old_says_nothing(version: int) -> None:
     assert on_done(world.answers[ticket])[0] == LOADING
 
 
-def test_what_is_of_another_topic_is_denied_once_that_is_certain() -> None:
+def test_an_offset_of_an_earlier_topic_is_hidden_once_the_image_is_new() -> None:
     world = world_with_an_offset()
     world.topics.known["t"], world.topics.level_at_ms = (UUID(int=99), 4), world.now_ms - 1
     ticket = world.send(question(NAMED), version=NAMED)
@@ -85,7 +85,7 @@ def test_what_is_of_another_topic_is_denied_once_that_is_certain() -> None:
     assert on_done(world.answers[ticket]) == (0, [(0, -1)])
 
 
-def test_an_id_that_nobody_knows_is_unknown_once_that_is_certain() -> None:
+def test_an_unknown_topic_id_is_reported_once_the_image_is_new() -> None:
     world = world_with_an_offset()
     world.topics.known, world.topics.level_at_ms = {}, world.now_ms - 1
     ticket = world.send(question(BY_ID), version=BY_ID)
@@ -95,7 +95,7 @@ def test_an_id_that_nobody_knows_is_unknown_once_that_is_certain() -> None:
     assert on_done(world.answers[ticket]) == (0, [(UNKNOWN_TOPIC_ID, -1)])
 
 
-def test_a_broker_that_acts_for_nobody_does_not_say_that_there_are_no_groups() -> None:
+def test_a_fenced_broker_does_not_list_groups() -> None:
     """It is fenced, or not a member yet: its list is not short, it has none."""
     world = world_with_an_offset()
     assert [group.group_id for group in world.ask(ListGroupsRequest()).groups] == [GROUP]
@@ -106,7 +106,7 @@ def test_a_broker_that_acts_for_nobody_does_not_say_that_there_are_no_groups() -
 
 
 @pytest.mark.parametrize("is_swept", [False, True])
-def test_a_commit_by_name_is_not_kept_under_the_id_of_a_topic_that_is_gone(is_swept: bool) -> None:
+def test_a_commit_by_name_is_not_stored_under_a_deleted_topics_id(is_swept: bool) -> None:
     """Made anew, and this broker is a little late: nobody would find the offset, and whoever
     committed it was told that it is safe. It is to be sent again, in a word that clients retry."""
     world = World()
@@ -122,7 +122,7 @@ def test_a_commit_by_name_is_not_kept_under_the_id_of_a_topic_that_is_gone(is_sw
     assert world.committed() == 5
 
 
-def test_a_commit_for_a_topic_that_stays_away_is_told_so() -> None:
+def test_a_commit_for_a_deleted_topic_gets_unknown_topic() -> None:
     world = World()
     world.groups.topic_deleted(NOW[0])
     assert world.commit(offset=5, version=NAMED) == LOADING
@@ -130,7 +130,7 @@ def test_a_commit_for_a_topic_that_stays_away_is_told_so() -> None:
     assert world.commit(offset=5, version=NAMED) == UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_of_topics_that_went_the_newest_are_remembered() -> None:
+def test_the_newest_deleted_topics_are_remembered() -> None:
     world = World()
     for number in range(MAX_GONE_TOPICS):
         world.groups.topic_deleted(UUID(int=1_000 + number))

@@ -104,7 +104,7 @@ async def joined(groups: RunningGroups) -> tuple[str, int]:
     return answer.member_id, answer.generation_id
 
 
-def test_a_member_works_over_sockets_and_goes_on_at_another_broker() -> None:
+def test_a_member_continues_at_another_broker_over_sockets() -> None:
     async def story() -> None:
         log = LogNode()
         await log.start()
@@ -146,7 +146,7 @@ def test_a_member_works_over_sockets_and_goes_on_at_another_broker() -> None:
     asyncio.run(story())
 
 
-def test_a_log_that_cannot_be_reached_for_a_moment_costs_a_moment() -> None:
+def test_a_short_loss_of_the_log_only_delays_requests() -> None:
     async def story() -> None:
         log = LogNode()
         await log.start()
@@ -173,7 +173,7 @@ def test_a_log_that_cannot_be_reached_for_a_moment_costs_a_moment() -> None:
     asyncio.run(story())
 
 
-def test_nothing_that_a_call_raises_ends_the_broker(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_in_a_call_does_not_stop_the_broker(caplog: pytest.LogCaptureFixture) -> None:
     async def story() -> None:
         calls = 0
 
@@ -194,7 +194,7 @@ def test_nothing_that_a_call_raises_ends_the_broker(caplog: pytest.LogCaptureFix
     assert "of whatever kind" in caplog.text
 
 
-def test_what_the_broker_slept_through_is_not_held_against_members() -> None:
+def test_sessions_do_not_expire_while_the_broker_is_paused() -> None:
     async def story() -> None:
         async def answer(request: Any) -> Any:
             response: dict[str, Any] = {}
@@ -222,7 +222,7 @@ def test_what_the_broker_slept_through_is_not_held_against_members() -> None:
     run(story)
 
 
-def test_deadlines_that_are_over_already_are_set_twice_on_the_loop_that_nodes_run_on() -> None:
+def test_overdue_deadlines_can_be_set_twice_on_uvloop() -> None:
     """uvloop makes of a timer that is due at once a handle which does not know when it is due."""
 
     class Overdue:

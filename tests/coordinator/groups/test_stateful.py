@@ -396,7 +396,7 @@ class GroupsVersusModel(RuleBasedStateMachine):
         assert world.committed() == self.number
 
 
-def live(seed: int, steps: int = 250) -> GroupsVersusModel:
+def run_schedule(seed: int, steps: int = 250) -> GroupsVersusModel:
     """The same, by weighted chance: longer lives, in which more comes together."""
     chance = Random(seed)
     model = GroupsVersusModel()
@@ -449,21 +449,23 @@ def live(seed: int, steps: int = 250) -> GroupsVersusModel:
             model.a_checkpoint_is_the_state()
         model.teardown()
     except AssertionError as error:
-        error.add_note(f"reproduce: tests.coordinator.groups.test_stateful.live({seed}, {steps})")
+        error.add_note(
+            f"reproduce: tests.coordinator.groups.test_stateful.run_schedule({seed}, {steps})"
+        )
         raise
     return model
 
 
 @pytest.mark.parametrize("seed", seeds(12))
-def test_a_long_life(seed: int) -> None:
-    live(seed)
+def test_random_schedules_match_the_model(seed: int) -> None:
+    run_schedule(seed)
 
 
-def test_long_lives_have_everything_in_them() -> None:
+def test_the_random_runs_cover_every_event() -> None:
     codes: Counter[tuple[int | None, bool]] = Counter()
     generations = owners = 0
     for seed in range(100, 106):
-        model = live(seed)
+        model = run_schedule(seed)
         codes.update((sent.code, sent.generation >= 0) for sent in model.sent.values())
         group = model.world.image.groups[GROUP]
         generations += group.generation_id

@@ -11,7 +11,7 @@ from tests.coordinator.groups.test_moves import other
 from tests.coordinator.groups.world import GROUP, Consumer, World, stable
 
 
-def test_whoever_acts_for_a_group_any_broker_tells_its_offsets() -> None:
+def test_any_broker_returns_the_offsets_of_a_group() -> None:
     """NOT_COORDINATOR leaves a partition of librdkafka's without an offset.
 
     Source: invariant 9 (docs/design/invariants.md).
@@ -27,7 +27,7 @@ def test_whoever_acts_for_a_group_any_broker_tells_its_offsets() -> None:
     assert world.committed(broker=1) == world.committed(broker=2) == 5
 
 
-def test_who_waits_in_vain_for_a_group_is_told_so_in_words_that_its_request_knows() -> None:
+def test_requests_that_wait_in_vain_get_an_error_their_client_retries() -> None:
     """Kafka says COORDINATOR_LOAD_IN_PROGRESS neither to a heartbeat nor to a SyncGroup, and
     clients fail on it."""
     world = World()
@@ -46,7 +46,7 @@ def test_who_waits_in_vain_for_a_group_is_told_so_in_words_that_its_request_know
     assert world.answers[joining].error_code == 14
 
 
-def test_more_offsets_than_a_record_holds_are_refused_before_they_are_looked_at() -> None:
+def test_a_commit_with_too_many_offsets_is_refused_before_validation() -> None:
     world = World()
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     partition = topic.OffsetCommitRequestPartition(
@@ -59,7 +59,7 @@ def test_more_offsets_than_a_record_holds_are_refused_before_they_are_looked_at(
     assert {one.error_code for one in answer.topics[0].partitions} == {28}
 
 
-def test_one_topic_named_many_times_by_its_id_is_not_too_much_for_the_log() -> None:
+def test_a_fetch_that_repeats_one_topic_id_stays_within_the_logs_limit() -> None:
     world = World()
     long = "t" * 249
     world.topics.known[long] = (UUID(int=73), 1)

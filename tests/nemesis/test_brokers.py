@@ -124,7 +124,7 @@ def check(cluster: EskerCluster, traffic: Traffic, group: GroupTraffic) -> None:
 
 
 def test_kills_and_pauses_of_brokers_and_quorum_lose_no_record(tmp_path: Path) -> None:
-    seed = seed_of_run("brokers_and_quorum_die")
+    seed = seed_of_run("kills_and_pauses")
     work(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
 
 
@@ -161,7 +161,7 @@ def test_broker_faults_over_a_failing_store(tmp_path: Path) -> None:
     """Uploads that happened and are said to have failed, errors, slowness; leases that end early
     and a hasty cleaner; and everything dies.
     """
-    seed = seed_of_run("a_life_of_brokers_above_a_bad_store")
+    seed = seed_of_run("over_a_failing_store")
     work(tmp_path, seed, Random(seed).sample(ALL, 7), store_rules=BAD_STORE)
 
 

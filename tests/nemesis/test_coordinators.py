@@ -87,13 +87,13 @@ def test_leaders_are_killed_and_a_disk_is_lost(tmp_path: Path) -> None:
 
 def test_the_history_check_finds_answers_before_a_majority(tmp_path: Path) -> None:
     """Commits that were answered while the followers stood still are lost with their leader."""
-    seed = seed_of_run("answered_before_a_majority")
+    seed = seed_of_run("answers_before_a_majority")
     with pytest.raises(WrongHistoryError):
         work(tmp_path, seed, ["kill_leader_after_answers_in_the_dark"], f"{SPOILED}.AnswersAtOnce")
 
 
 def test_the_history_check_finds_a_committed_duplicate(tmp_path: Path) -> None:
-    seed = seed_of_run("duplicate_that_is_committed")
+    seed = seed_of_run("committed_duplicate")
     with pytest.raises(WrongHistoryError, match=r"accepted again|committed twice"):
         work(tmp_path, seed, ["kill_leader"], f"{SPOILED}.CommitsDuplicates")
 

@@ -22,7 +22,7 @@ def in_vain(output: str) -> int:
 
 
 def test_no_leader_is_elected_after_two_of_three_disks_are_lost(tmp_path: Path) -> None:
-    seed = seed_of_run("two_disks")
+    seed = seed_of_run("two_of_three_disks")
     with NemesisCluster(tmp_path) as cluster:
         cluster.start()
         with cluster.client(cluster.wait_for_leader()) as client:

@@ -76,7 +76,7 @@ def test_each_fault_once_loses_no_record(tmp_path: Path) -> None:
 
 def test_reads_without_a_majority_are_found_out(tmp_path: Path) -> None:
     """A leader that is cut off believes that it leads for a while; its reads must not."""
-    seed = seed_of_run("found_out")
+    seed = seed_of_run("reads_without_a_majority")
     with pytest.raises(NotLinearizable, match="saw less than"):
         run(tmp_path, seed, ["cut_leader_off"] * 3, spoiled="reads")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -18,6 +19,17 @@ settings.load_profile("esker")
 # containers have it), each would compile all of Esker first: a second of work instead of a third.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+
+def pytest_collection() -> None:
+    """Nothing that collecting ten thousand tests makes is garbage: do not look for it."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Garbage collections from here on look only at what the tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

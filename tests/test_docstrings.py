@@ -20,7 +20,7 @@ def modules() -> list[str]:
 
 
 @pytest.mark.parametrize("name", modules())
-def test_the_examples_of_a_module_hold(name):
+def test_a_modules_doctests_pass(name):
     if name == "spark_jobs.source.log_source":
         pytest.importorskip(
             "pyspark", reason="PySpark is not installed: pip install 'esker[spark]'"

@@ -221,7 +221,7 @@ def test_every_pure_name_is_a_module() -> None:
     assert not set(PURE) - set(modules(ROOT))
 
 
-def test_an_example_needs_no_test() -> None:
+def test_examples_import_neither_tests_nor_bench() -> None:
     """It is read, and copied, by somebody who has neither."""
     for path in (ROOT / "examples").rglob("*.py"):
         taken = {target.partition(".")[0] for _, target in imports("examples", path, {})}
@@ -236,7 +236,7 @@ def test_every_folder_with_modules_is_a_package_of_a_packaged_room() -> None:
         assert (path.parent / "__init__.py").exists(), f"{path.parent} has no __init__.py"
 
 
-def test_raft_itself_stays_empty_or_its_open_modules_would_bring_elections_along() -> None:
+def test_raft_init_imports_nothing() -> None:
     known = modules(ROOT)
     assert list(imports("raft", known["raft"], known)) == []
 

@@ -43,7 +43,7 @@ def run(program: Path, word: str, *, fresh: bool = False) -> tuple[Process, Path
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
-def test_a_process_has_its_own_arguments_directory_and_environment(
+def test_a_forked_process_has_its_own_arguments_directory_and_environment(
     program: Path, *, fresh: bool
 ) -> None:
     process, output = run(program, "exit", fresh=fresh)

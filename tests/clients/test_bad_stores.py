@@ -82,7 +82,7 @@ def at_each_broker(
         assert got == [(first + at, value) for at, value in enumerate(expected)]
 
 
-def test_a_slow_store_makes_nothing_wrong(world: World, cluster: EskerCluster) -> None:
+def test_a_slow_store_loses_and_doubles_no_record(world: World, cluster: EskerCluster) -> None:
     topic = world.topic()
     with spoiled(cluster.store, Fault.SLOW, "upload", "fetch", delay_s=0.2):
         check_sent(world.other, topic, numbered(MANY), How(idempotent=True))
@@ -104,7 +104,7 @@ def given_up(cluster: EskerCluster) -> int:
     return len(re.findall(r"object=\d+ error=", cluster.output(cluster.broker_ids[0])))
 
 
-def test_a_producer_hears_that_the_store_failed(world: World, cluster: EskerCluster) -> None:
+def test_a_failed_upload_is_an_error_to_its_producer(world: World, cluster: EskerCluster) -> None:
     """KAFKA_STORAGE_ERROR once it is given up; REQUEST_TIMED_OUT if it asked to hear earlier."""
     topic, broker = world.topic(), cluster.brokers[0]
     with spoiled(cluster.store, Fault.REFUSED, "upload"):
@@ -150,20 +150,24 @@ def down(world: World, cluster: EskerCluster, client: Client, seconds: float) ->
     at_each_broker(cluster, topic, sent)
 
 
-def test_a_store_that_is_down_comes_back(world: World, cluster: EskerCluster) -> None:
+def test_producers_and_consumers_recover_from_a_store_outage(
+    world: World, cluster: EskerCluster
+) -> None:
     down(world, cluster, world.other, DOWN_S)
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("make", [None, KafkaPython], ids=["confluent-kafka", "kafka-python"])
-def test_a_store_that_is_down_for_long_comes_back(
+def test_producers_and_consumers_recover_from_a_long_store_outage(
     world: World, cluster: EskerCluster, make: Callable[[str], Client] | None
 ) -> None:
     with make(world.bootstrap) if make else world.other as client:
         down(world, cluster, client, SOAK_DOWN_S)
 
 
-def test_bytes_that_a_store_damages_are_never_shown(world: World, cluster: EskerCluster) -> None:
+def test_damaged_bytes_of_a_store_never_reach_a_consumer(
+    world: World, cluster: EskerCluster
+) -> None:
     topic = world.topic()
     sent = numbered(MANY)
     world.other.send(topic, sent)
@@ -177,7 +181,9 @@ def test_bytes_that_a_store_damages_are_never_shown(world: World, cluster: Esker
     at_each_broker(cluster, topic, [one.value for one in sent])
 
 
-def test_a_consumer_waits_for_a_store_that_reads_badly(world: World, cluster: EskerCluster) -> None:
+def test_a_consumer_retries_while_the_store_returns_damaged_bytes(
+    world: World, cluster: EskerCluster
+) -> None:
     """Half of the reads fail or are damaged: librdkafka reports it, and gets there all the same."""
     topic = world.topic()
     sent = numbered(MANY)
@@ -226,7 +232,7 @@ def test_a_broker_dies_while_it_uploads(world: World, cluster: EskerCluster) -> 
 
 
 @pytest.mark.soak
-def test_producers_faster_than_the_store_are_held_back(tmp_path: Path) -> None:
+def test_producers_faster_than_the_store_are_throttled(tmp_path: Path) -> None:
     """Their sockets are not read: memory stays bounded, nothing fails, and others are served."""
     settings = {
         "diskless.storage.class.name": CLASS_NAME,

@@ -7,6 +7,6 @@ from raft.net import run
 from tests.clients.world import World
 
 
-def test_members_are_measured(world: World) -> None:
+def test_the_group_benchmark_runs(world: World) -> None:
     figures = run(measure(world.bootstrap, world.topic(), 4, 0.02))
     assert all(figure > 0 for figure in figures), figures

@@ -48,7 +48,7 @@ def objects(cluster: EskerCluster) -> set[Path]:
     }
 
 
-def test_what_nothing_refers_to_is_deleted_and_the_rest_stays(cluster: EskerCluster) -> None:
+def test_unreferenced_objects_are_deleted_and_referenced_ones_stay(cluster: EskerCluster) -> None:
     world = World(cluster.brokers)
     gone, cut, kept = world.topic(), world.topic(), world.topic()
     for part in range(5):

@@ -349,7 +349,7 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_the_death_of_the_logs_leader_and_of_their_broker_costs_members_no_rebalance(
+def test_killing_the_logs_leader_and_the_groups_broker_causes_no_rebalance(
     told: Told, library: str
 ) -> None:
     assert told.groups[library].meanwhile() == []
@@ -364,7 +364,7 @@ def test_members_read_everything_once_and_in_order(told: Told, library: str) -> 
         assert offsets == sorted(offsets), f"partition {partition}"
 
 
-def test_a_static_member_that_is_back_in_time_costs_no_rebalance(told: Told) -> None:
+def test_a_static_member_that_returns_within_its_session_causes_no_rebalance(told: Told) -> None:
     """KIP-345, with cooperative rebalancing (KIP-429)."""
     group = told.groups["static"]
     before, _, after = group.processes
@@ -373,7 +373,7 @@ def test_a_static_member_that_is_back_in_time_costs_no_rebalance(told: Told) -> 
     assert group.meanwhile() == []
 
 
-def test_a_member_that_dies_is_given_up_on_and_nothing_is_lost(told: Told) -> None:
+def test_a_dead_member_is_removed_and_no_record_is_skipped(told: Told) -> None:
     group = told.groups["mortal"]
     assert {tuple(place) for place in group.read()} == set(told.writer.written)
     survivor = owned(Group(group.name, group.processes[1:2]))
@@ -381,7 +381,7 @@ def test_a_member_that_dies_is_given_up_on_and_nothing_is_lost(told: Told) -> No
     assert set(survivor) == {"b"}
 
 
-def test_whoever_comes_later_goes_on_where_the_last_commit_was(told: Told) -> None:
+def test_a_later_member_resumes_at_the_last_committed_offset(told: Told) -> None:
     assert not told.writer.failed
     for group in told.groups.values():
         assert told.resumed[group.name] == told.writer.end_offsets, group.name

@@ -75,7 +75,7 @@ def test_a_java_consumer_joins_commits_and_is_described(
     assert sum(int(end) for _, end, _ in rows.values()) == MESSAGES
 
 
-def test_offsets_are_set_back_and_a_static_cooperative_java_member_reads_on_from_there(
+def test_a_static_cooperative_java_member_resumes_at_reset_offsets(
     tools: Tools, topic: str, world: World
 ) -> None:
     group = world.name("group")
@@ -99,7 +99,7 @@ def test_offsets_are_set_back_and_a_static_cooperative_java_member_reads_on_from
     assert member[5] == str(PARTITIONS)
 
 
-def test_a_group_that_nobody_is_in_is_deleted(tools: Tools, topic: str, world: World) -> None:
+def test_a_group_without_members_is_deleted(tools: Tools, topic: str, world: World) -> None:
     group = world.name("group")
     assert len(tools.consume(topic, group, MESSAGES)) == MESSAGES
     tools.groups("--delete", "--group", group)

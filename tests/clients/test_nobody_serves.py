@@ -153,7 +153,7 @@ async def aside(works: Iterable[Callable[[], Any]]) -> list[Any]:
         return await asyncio.gather(*futures)
 
 
-def test_producers_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producers_survive_the_loss_of_all_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     async def story() -> None:
         async with fenced_cluster(monkeypatch) as cluster:
             within = {"message_timeout_ms": int(WITHIN_S * 1000) - 2_000}
@@ -176,7 +176,9 @@ def test_producers_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     run(story)
 
 
-def test_members_of_groups_go_on_committing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_members_commit_again_after_the_loss_of_all_brokers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def story() -> None:
         async with fenced_cluster(monkeypatch) as cluster:
             consumers = [
@@ -201,7 +203,7 @@ def test_members_of_groups_go_on_committing(monkeypatch: pytest.MonkeyPatch) -> 
     run(story)
 
 
-def test_administrators_find_a_controller(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_admin_clients_find_a_controller_without_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
     """One that is told of brokers, and of no controller, waits for minutes until it asks again."""
 
     async def story() -> None:

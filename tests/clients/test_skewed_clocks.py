@@ -42,7 +42,7 @@ def test_producers_and_groups_work(world: World) -> None:
     consume.from_a_time(world.other, world)
 
 
-def test_append_times_are_of_one_clock(world: World) -> None:
+def test_append_times_follow_one_clock(world: World) -> None:
     """LogAppendTime is the coordinator's, whichever broker took the record.
 
     Source: docs/design/broker.md#fetch.

@@ -138,7 +138,7 @@ def test_kafkas_shell_reads_our_image_from_a_checkpoint(
     assert kafka.shell(checkpoint, "ls", "/image/cluster/brokers").split() == [str(broker)]
 
 
-def test_only_the_active_controller_judges(quorum: EskerQuorum) -> None:
+def test_only_the_active_controller_decides(quorum: EskerQuorum) -> None:
     codes = []
     for port in quorum.ports.values():
         with Client("127.0.0.1", port, timeout_s=30) as client:

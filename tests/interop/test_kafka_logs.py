@@ -24,7 +24,7 @@ NEVER_WRITTEN_BY_KAFKA_4 = {
 }
 
 
-def test_we_read_what_kafkas_own_tool_reads(kafka_files: Recording) -> None:
+def test_our_reader_and_kafkas_tool_read_the_same_records(kafka_files: Recording) -> None:
     """Every field of every batch header and of every record, in every file."""
     dumped = kafka_files.dumped()
     assert dumped.keys() == {*kafka_files.logs(), *kafka_files.checkpoints()}
@@ -59,7 +59,7 @@ def test_every_batch_kafka_wrote_is_built_to_its_exact_bytes(kafka_files: Record
             assert built == batch.view, (file, header)
 
 
-def test_kafka_wrote_every_type_of_record_that_it_still_writes(kafka_files: Recording) -> None:
+def test_the_recording_has_every_record_type_that_kafka_writes(kafka_files: Recording) -> None:
     """Else the claims above are about less than they seem to be."""
 
     written = Counter(
@@ -74,7 +74,7 @@ def test_kafka_wrote_every_type_of_record_that_it_still_writes(kafka_files: Reco
     assert sum(written.values()) > 200
 
 
-def test_the_recording_fits_a_repository(recorded_from_kafka: Recording) -> None:
+def test_the_recording_is_small_enough_for_a_repository(recorded_from_kafka: Recording) -> None:
 
     files = [file for file in recorded_from_kafka.directory.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) < MAX_BYTES

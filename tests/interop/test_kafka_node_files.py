@@ -69,7 +69,7 @@ def test_our_log_opens_kafkas_directory_and_reads_its_bytes(node: Path, copied_l
         assert (copied_log / segment.name).read_bytes() == segment.read_bytes()
 
 
-def test_offset_indexes_we_rebuild_are_the_ones_kafka_wrote(
+def test_rebuilt_offset_indexes_equal_kafkas(
     node: Path, copied_log: Path, kafka_files: Recording
 ) -> None:
     """Kafka makes at most one entry for an append, and on a busy machine appends several batches
@@ -82,7 +82,7 @@ def test_offset_indexes_we_rebuild_are_the_ones_kafka_wrote(
             _check_offset_index(theirs)
 
 
-def test_time_indexes_we_rebuild_say_what_kafkas_say(
+def test_rebuilt_time_indexes_answer_as_kafkas(
     node: Path, copied_log: Path, kafka_files: Recording
 ) -> None:
     """Kafka adds an entry whenever it closes a segment, so its index may say more, never else."""
@@ -164,7 +164,7 @@ def test_quorum_state_is_the_same_bytes(node: Path, tmp_path: Path) -> None:
     assert json.loads(written)["data_version"] == version
 
 
-def test_meta_properties_say_the_same(node: Path, tmp_path: Path) -> None:
+def test_meta_properties_have_the_same_content(node: Path, tmp_path: Path) -> None:
     """Their bytes differ in the comment, where Java puts the date, and in the order of lines."""
     meta = read_meta_properties(FILES, node)
     assert meta.cluster_id == CLUSTER_ID

@@ -46,7 +46,7 @@ def esker(port: int, *words: str, text: str = "") -> str:
     return ran.stdout
 
 
-def test_what_is_produced_is_consumed_alone_and_in_a_group(port: int) -> None:
+def test_produced_records_are_consumed_with_and_without_a_group(port: int) -> None:
     text = "".join(f"{number % 9}:{number}\n" for number in range(3_000))
     for codec in ("snappy", "zstd"):
         esker(port, "produce", "--topic", codec, "--key-separator", ":", "--compression", codec,

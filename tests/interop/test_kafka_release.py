@@ -37,32 +37,32 @@ def _install(tools: Path, name: str, script: str) -> None:
     tool.chmod(0o755)
 
 
-def test_no_java_is_something_missing(tools: Path) -> None:
+def test_a_missing_java_is_reported_as_missing(tools: Path) -> None:
     assert tools.is_dir()
     with pytest.raises(KafkaMissingError, match="`java` is not on the PATH"):
         fetch()
 
 
-def test_an_old_java_is_something_missing(tools: Path) -> None:
+def test_an_old_java_is_reported_as_missing(tools: Path) -> None:
     _install(tools, "java", "echo 'openjdk version \"11.0.2\"' >&2\n")
     with pytest.raises(KafkaMissingError, match=r"Java 17 or newer is needed.*11\.0\.2"):
         fetch()
 
 
-def test_no_mvn_is_something_missing(tools: Path) -> None:
+def test_a_missing_mvn_is_reported_as_missing(tools: Path) -> None:
     _install(tools, "java", JAVA_17)
     with pytest.raises(KafkaMissingError, match="`mvn` is not on the PATH"):
         fetch()
 
 
-def test_jars_out_of_reach_are_something_missing(tools: Path) -> None:
+def test_unreachable_jars_are_reported_as_missing(tools: Path) -> None:
     _install(tools, "java", JAVA_17)
     _install(tools, "mvn", "echo '[ERROR] Could not transfer artifact x: Unknown host'; exit 1\n")
     with pytest.raises(KafkaMissingError, match="out of mvn's reach"):
         fetch()
 
 
-def test_another_failure_of_mvn_is_a_failed_setup_and_leaves_nothing(tools: Path) -> None:
+def test_another_failure_of_mvn_fails_the_setup_and_leaves_no_files(tools: Path) -> None:
     _install(tools, "java", JAVA_17)
     _install(tools, "mvn", f"{MVN}echo '[ERROR] No space left on device'; exit 1\n")
     with pytest.raises(KafkaSetupError, match="No space left"):
@@ -71,7 +71,7 @@ def test_another_failure_of_mvn_is_a_failed_setup_and_leaves_nothing(tools: Path
     assert left == {f"kafka-{kafka_release.VERSION}.lock"}
 
 
-def test_what_is_there_is_not_fetched_again_until_the_pom_changes(
+def test_fetched_jars_are_reused_until_the_pom_changes(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _install(tools, "java", JAVA_17)
@@ -109,7 +109,7 @@ def test_two_processes_fetch_once(tools: Path) -> None:
         ("true", "1", True, True),
     ],
 )
-def test_what_is_there_must_work_in_ci_and_what_is_required_must_be_there(
+def test_in_ci_a_required_tool_that_is_missing_or_broken_fails(
     monkeypatch: pytest.MonkeyPatch, ci: str, required: str, missing_fails: bool, setup_fails: bool
 ) -> None:
     monkeypatch.setenv("CI", ci)

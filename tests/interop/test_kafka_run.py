@@ -35,7 +35,7 @@ def test_a_shell_that_hangs_is_run_again(monkeypatch):
         shell_after(monkeypatch, *hung, ToolHungError("hung"))
 
 
-def test_a_shell_that_fails_is_believed(monkeypatch):
+def test_a_failing_shell_is_not_run_again(monkeypatch):
     with pytest.raises(ToolFailedError):
         shell_after(monkeypatch, ToolFailedError("no"), Said("image", ""))
 

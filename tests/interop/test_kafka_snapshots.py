@@ -96,7 +96,7 @@ def test_a_java_controller_that_is_no_voter_replicates_our_log_byte_for_byte(
     assert not list_checkpoints(FILES, plan.directory / METADATA), "it came by the log alone"
 
 
-def test_a_java_controller_started_late_comes_up_by_our_snapshot(
+def test_a_late_java_controller_loads_our_snapshot(
     kafka: Kafka, quorum: EskerQuorum, tmp_path: Path
 ) -> None:
     leader = quorum.wait_for_leader()

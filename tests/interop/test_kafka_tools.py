@@ -100,7 +100,7 @@ def test_topics_are_created_described_grown_and_deleted(
     assert topic not in kafka.run(TOPICS, *at, "--list").out.split()
 
 
-def test_what_the_console_producer_sends_a_group_reads(
+def test_a_group_reads_the_console_producers_records(
     kafka: Kafka, bootstrap: str, topic: str
 ) -> None:
     """With the Java client's defaults: idempotent, acks=all; then the group begins anew."""
@@ -119,7 +119,7 @@ def test_what_the_console_producer_sends_a_group_reads(
     assert consume(kafka, bootstrap, topic, 7, "--group", group) == sent[-7:]
 
 
-def test_offsets_are_told_and_records_deleted(
+def test_kafkas_tools_read_offsets_and_delete_records(
     kafka: Kafka, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
     at = ("--bootstrap-server", bootstrap)
@@ -144,7 +144,7 @@ def test_settings_of_a_topic_are_changed(kafka: Kafka, bootstrap: str, topic: st
     assert re.search(r"compression\.type=producer", said), said
 
 
-def test_a_java_client_understands_what_is_announced(kafka: Kafka, bootstrap: str) -> None:
+def test_a_java_client_accepts_the_announced_versions(kafka: Kafka, bootstrap: str) -> None:
     said = kafka.run(API_VERSIONS, "--bootstrap-server", bootstrap).out
     for api in ("Produce", "Fetch", "Metadata", "OffsetCommit", "JoinGroup"):
         assert re.search(rf"\b{api}\(\d+\): \d+ to \d+ \[usable: \d+\]", said), said

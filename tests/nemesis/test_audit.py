@@ -42,8 +42,8 @@ def audit_of_files(cluster: EskerCluster, first: int, committed: dict[str, int])
     return audit(logs[first], LocalEngine(), audit_request)
 
 
-def test_what_a_cluster_leaves_after_kills_is_clean(tmp_path: Path) -> None:
-    random = Random(seed_of_run("audit_after_kills"))
+def test_the_audit_of_a_cluster_with_killed_nodes_is_clean(tmp_path: Path) -> None:
+    random = Random(seed_of_run("audit_of_a_cluster"))
     with EskerCluster(tmp_path / "cluster", settings=SETTINGS) as cluster:
         cluster.start()
         client = Confluent(cluster.bootstrap)

@@ -123,26 +123,26 @@ def check(cluster: EskerCluster, traffic: Traffic, group: GroupTraffic) -> None:
     cluster.check_alive()
 
 
-def test_brokers_and_quorum_die_and_stand_still(tmp_path: Path) -> None:
-    seed = seed_of_run("brokers_and_quorum_die")
+def test_kills_and_pauses_of_brokers_and_quorum_lose_no_record(tmp_path: Path) -> None:
+    seed = seed_of_run("kills_and_pauses")
     work(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
 
 
-def test_a_broker_that_acknowledges_too_early_is_found_out(tmp_path: Path) -> None:
+def test_the_history_check_finds_a_broker_that_acknowledges_too_early(tmp_path: Path) -> None:
     """A record is lost, or is not where it was said to be: which is found first varies."""
     seed = seed_of_run("acknowledges_too_early")
     with pytest.raises(WrongRecordsError, match=r"lost|was told"):
         work(tmp_path, seed, ["kill_brokers"], "acknowledges first")
 
 
-def test_a_broker_that_forgets_producers_is_found_out(tmp_path: Path) -> None:
+def test_the_history_check_finds_a_broker_that_forgets_producers(tmp_path: Path) -> None:
     """What is under way while nobody commits is sent again, and then committed twice."""
     seed = seed_of_run("forgets_producers")
     with pytest.raises(WrongRecordsError, match="duplicate"):
         work(tmp_path, seed, ["hold_quorum"], "forgets producers")
 
 
-def test_a_broker_that_forgets_commits_is_found_out(tmp_path: Path) -> None:
+def test_the_history_check_finds_a_broker_that_forgets_commits(tmp_path: Path) -> None:
     seed = seed_of_run("forgets_commits")
     with pytest.raises(WrongRecordsError, match="the group committed"):
         work(tmp_path, seed, [], "forgets commits")
@@ -150,18 +150,18 @@ def test_a_broker_that_forgets_commits_is_found_out(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_a_long_life_of_brokers(tmp_path: Path) -> None:
-    seed = seed_of_run("a_long_life_of_brokers")
+def test_a_long_run_of_broker_faults(tmp_path: Path) -> None:
+    seed = seed_of_run("a_long_run_of_broker_faults")
     work(tmp_path, seed, Random(seed).sample(ALL, len(ALL)))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_a_life_of_brokers_above_a_bad_store(tmp_path: Path) -> None:
+def test_broker_faults_over_a_failing_store(tmp_path: Path) -> None:
     """Uploads that happened and are said to have failed, errors, slowness; leases that end early
     and a hasty cleaner; and everything dies.
     """
-    seed = seed_of_run("a_life_of_brokers_above_a_bad_store")
+    seed = seed_of_run("over_a_failing_store")
     work(tmp_path, seed, Random(seed).sample(ALL, 7), store_rules=BAD_STORE)
 
 
@@ -180,7 +180,7 @@ def judged(log: list[tuple[int, Value]], offsets: tuple[int | None, ...] = (0, 1
     history.check({0: log})
 
 
-def test_the_judge_accepts_what_is_right() -> None:
+def test_the_history_check_accepts_a_correct_history() -> None:
     judged(RIGHT)
     judged(RIGHT, (None, None, None))
 
@@ -195,17 +195,19 @@ def test_the_judge_accepts_what_is_right() -> None:
         ([*RIGHT, (3, Value("p", 0, 3))], "nobody sent"),
     ],
 )
-def test_the_judge_finds_what_is_wrong(log: list[tuple[int, Value]], says: str) -> None:
+def test_the_history_check_finds_each_planted_fault(
+    log: list[tuple[int, Value]], says: str
+) -> None:
     with pytest.raises(WrongRecordsError, match=says):
         judged(log)
 
 
-def test_the_judge_finds_a_wrong_offset() -> None:
+def test_the_history_check_finds_a_wrong_offset() -> None:
     with pytest.raises(WrongRecordsError, match="was told 7"):
         judged(RIGHT, (0, 1, 7))
 
 
-def test_the_judge_finds_an_order_that_time_contradicts() -> None:
+def test_the_history_check_finds_an_order_that_contradicts_time() -> None:
     """By another producer, so that only the clock tells."""
     history, later = RecordHistory(), Value("q", 0, 0)
     history.sent_ns = {A: 0, later: 10}

@@ -85,21 +85,21 @@ def test_leaders_are_killed_and_a_disk_is_lost(tmp_path: Path) -> None:
     work(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
 
 
-def test_commits_answered_before_a_majority_has_them_are_found_out(tmp_path: Path) -> None:
+def test_the_history_check_finds_answers_before_a_majority(tmp_path: Path) -> None:
     """Commits that were answered while the followers stood still are lost with their leader."""
-    seed = seed_of_run("answered_before_a_majority")
+    seed = seed_of_run("answers_before_a_majority")
     with pytest.raises(WrongHistoryError):
         work(tmp_path, seed, ["kill_leader_after_answers_in_the_dark"], f"{SPOILED}.AnswersAtOnce")
 
 
-def test_a_duplicate_that_is_committed_is_found_out(tmp_path: Path) -> None:
-    seed = seed_of_run("duplicate_that_is_committed")
+def test_the_history_check_finds_a_committed_duplicate(tmp_path: Path) -> None:
+    seed = seed_of_run("committed_duplicate")
     with pytest.raises(WrongHistoryError, match=r"accepted again|committed twice"):
         work(tmp_path, seed, ["kill_leader"], f"{SPOILED}.CommitsDuplicates")
 
 
 @pytest.mark.soak
-def test_a_replica_that_forgets_is_found_out(tmp_path: Path) -> None:
+def test_the_history_check_finds_a_replica_that_forgets(tmp_path: Path) -> None:
     seed = seed_of_run("replica_that_forgets")
     # It may lead: then it is asked; and if what it decides contradicts what the others hold, their
     # own assertions stop them.
@@ -113,6 +113,6 @@ def test_a_replica_that_forgets_is_found_out(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
-def test_a_long_life_of_coordinators(tmp_path: Path) -> None:
-    seed = seed_of_run("a_long_life_of_coordinators")
+def test_a_long_run_of_coordinator_faults(tmp_path: Path) -> None:
+    seed = seed_of_run("a_long_run_of_coordinator_faults")
     work(tmp_path, seed, Random(seed).choices(ALL, k=SOAK_FAULTS))

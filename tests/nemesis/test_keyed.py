@@ -11,14 +11,14 @@ from tests.simulation.history import LogAppend, LogRead, NotLinearizable
 A, B, C, D = b"a", b"b", b"c", b"d"
 
 
-def test_a_log_is_put_together_from_the_state_and_what_clients_know() -> None:
+def test_a_log_is_reconstructed_from_the_state_and_the_clients_answers() -> None:
     """Offset 0 is a leader's change (nobody was told), B was not acknowledged."""
     told = Told(state=(A, B, C), end_offset=4, tail=[None, D])
     assert whole_log(told, 6, {1: A, 3: C}) == [None, A, B, C, None, D]
     assert whole_log(told, 5, {1: A, 3: C}) == [None, A, B, C, None], "D is not committed"
 
 
-def test_what_nobody_was_told_of_does_not_take_the_place_of_what_was_read() -> None:
+def test_an_unacknowledged_write_does_not_replace_one_that_was_read() -> None:
     told = Told(state=(A, B, C), end_offset=5, tail=[])
     assert whole_log(told, 5, {0: A, 1: None, 4: C}) == [A, None, B, None, C]
 
@@ -64,6 +64,6 @@ def test_a_history_is_accepted_with_any_cut() -> None:
         ((), ()),  # all is lost
     ],
 )
-def test_what_is_lost_or_moved_is_found(state, tail) -> None:
+def test_lost_and_moved_records_are_found(state, tail) -> None:
     with pytest.raises(NotLinearizable):
         audited(state, tail=tail)

@@ -69,20 +69,20 @@ def run(directory: Path, seed: int, faults: list[str], *, spoiled: str | None = 
     assert workload.acknowledged > 50 * len(faults), "the clients hardly worked"
 
 
-def test_every_fault_once(tmp_path: Path) -> None:
-    seed = seed_of_run("every_fault_once")
+def test_each_fault_once_loses_no_record(tmp_path: Path) -> None:
+    seed = seed_of_run("each_fault_once")
     run(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
 
 
-def test_reads_that_ask_nobody_are_found_out(tmp_path: Path) -> None:
+def test_reads_without_a_majority_are_found_out(tmp_path: Path) -> None:
     """A leader that is cut off believes that it leads for a while; its reads must not."""
-    seed = seed_of_run("found_out")
+    seed = seed_of_run("reads_without_a_majority")
     with pytest.raises(NotLinearizable, match="saw less than"):
         run(tmp_path, seed, ["cut_leader_off"] * 3, spoiled="reads")
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
-def test_a_long_run(tmp_path: Path) -> None:
-    seed = seed_of_run("a_long_run")
+def test_a_long_run_of_quorum_faults(tmp_path: Path) -> None:
+    seed = seed_of_run("a_long_run_of_quorum_faults")
     run(tmp_path, seed, Random(seed).choices(ALL, k=SOAK_FAULTS))

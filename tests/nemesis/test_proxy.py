@@ -55,7 +55,7 @@ def dial(links: Links) -> socket.socket:
 
 
 @pytest.mark.parametrize(("a", "b"), [(1, 2), (2, 1)])
-def test_what_is_held_arrives_after_healing(links: Links, a: int, b: int) -> None:
+def test_held_bytes_arrive_after_the_proxy_heals(links: Links, a: int, b: int) -> None:
     with dial(links) as one:
         links.hold(a, b)
         one.sendall(b"late")
@@ -67,7 +67,7 @@ def test_what_is_held_arrives_after_healing(links: Links, a: int, b: int) -> Non
         assert one.recv(4) == b"late"
 
 
-def test_what_is_cut_is_reset_and_stays_so_until_healed(links: Links) -> None:
+def test_a_cut_connection_is_reset_until_the_proxy_heals(links: Links) -> None:
     with dial(links) as one:
         links.cut(2, 1)
         with pytest.raises(ConnectionResetError):
@@ -78,7 +78,7 @@ def test_what_is_cut_is_reset_and_stays_so_until_healed(links: Links) -> None:
     dial(links).close()
 
 
-def test_a_dripping_way_is_as_slow_as_asked(links: Links) -> None:
+def test_a_slowed_proxy_has_the_requested_rate(links: Links) -> None:
     with dial(links) as one:
         links.drip(2, 1, 10_000)
         began = time.monotonic()
@@ -89,7 +89,7 @@ def test_a_dripping_way_is_as_slow_as_asked(links: Links) -> None:
         assert time.monotonic() - began >= 0.2
 
 
-def test_a_node_that_is_dead_resets(links: Links) -> None:
+def test_a_connection_to_a_dead_node_is_reset(links: Links) -> None:
     with (
         pytest.raises(ConnectionResetError),  # while connecting, or after
         socket.create_connection(("127.0.0.1", links.ports[2, 1]), timeout=PATIENCE_S) as one,

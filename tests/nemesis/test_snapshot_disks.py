@@ -172,8 +172,8 @@ def test_many_power_failures_at_any_phase_of_a_checkpoint(tmp_path: Path, disks:
     power_loss(tmp_path / "cluster", disks, seed, chosen)
 
 
-def test_a_disk_that_is_full_in_mid_download_stops_nobody(tmp_path: Path, disks: Disks) -> None:
-    seed = seed_of_run("full_in_mid_download")
+def test_a_disk_that_fills_during_a_download_stops_no_node(tmp_path: Path, disks: Disks) -> None:
+    seed = seed_of_run("fills_during_a_download")
     victim = 3
     state_bytes = 6 * KIB * KIB
     directory = tmp_path / "cluster"

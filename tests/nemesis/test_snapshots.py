@@ -58,9 +58,9 @@ def run(directory: Path, seed: int, faults: list[str], state_bytes: int) -> None
     assert nemesis.by_snapshot == sum(one in late for one in faults)
 
 
-def test_nodes_that_come_late_come_up_by_snapshot(tmp_path: Path) -> None:
+def test_late_nodes_load_a_snapshot(tmp_path: Path) -> None:
     """Three of the five ways; the next run takes others."""
-    seed = seed_of_run("come_up_by_snapshot")
+    seed = seed_of_run("late_nodes_load")
     run(tmp_path, seed, Random(seed).sample(SHORT, 3), SHORT_STATE_BYTES)
 
 

@@ -128,7 +128,7 @@ def test_golden_bytes_of_a_record_with_everything():
 
 
 @given(records=RECORDS, offset=st.integers(0, 1 << 62), codec=st.sampled_from(list(Compression)))
-def test_what_is_built_is_read_back(records, offset, codec):
+def test_a_built_batch_is_read_back(records, offset, codec):
     batch = build_batch(records, base_offset=offset, leader_epoch=3, compression=codec)
     assert plain(batch) == [
         (offset + i, timestamp, key, value, headers)
@@ -222,7 +222,7 @@ def test_a_cut_buffer_is_incomplete_and_not_corrupt():
         assert caught.value.position == len(first)
 
 
-def test_every_flipped_bit_is_seen_or_outside_the_checksum():
+def test_every_flipped_bit_under_the_checksum_is_found():
     """Only base offset (0-7), length (8-11) and leader epoch (12-15) are not covered by the CRC."""
     batch = bytes(build_value_batch([b"abc"], base_offset=4, leader_epoch=1, timestamp=1))
     for position in range(len(batch)):
@@ -342,7 +342,7 @@ def test_several_control_records_share_a_batch():
     assert [record.offset for record in iter_records(batch)] == [9, 10, 11]
 
 
-def test_a_record_is_a_light_tuple():
+def test_a_record_is_a_tuple_without_a_dictionary():
     (record,) = iter_records(
         read_batch(build_value_batch([b"v"], base_offset=1, leader_epoch=1, timestamp=2))
     )

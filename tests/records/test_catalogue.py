@@ -12,7 +12,7 @@ from tests.records.catalogue import BEGIN, END, catalogue
 PAGE = Path(__file__).parents[2] / "docs" / "records.md"
 
 
-def test_the_catalogue_is_that_of_the_declarations(request: pytest.FixtureRequest) -> None:
+def test_the_page_lists_every_declaration(request: pytest.FixtureRequest) -> None:
     text = PAGE.read_text()
     before, _, rest = text.partition(BEGIN)
     written, _, after = rest.partition(END)

@@ -50,7 +50,7 @@ def test_no_two_declarations_share_a_number() -> None:
         assert numbers == sorted(known), f"{base.__name__}: a number twice, or one left out"
 
 
-def test_only_the_records_themselves_have_fields_that_come_and_go() -> None:
+def test_only_record_batches_vary_in_their_fields() -> None:
     # `lowest_version` looks no deeper; encoding would refuse the version it chose.
     def nested(cls: type[Message]) -> Iterator[type[Message]]:
         for field in cls.schema().fields:
@@ -106,7 +106,7 @@ def test_a_declaration_that_contradicts_itself_is_refused() -> None:
             cls.schema()
 
 
-def test_a_message_says_what_it_is() -> None:
+def test_a_message_prints_its_name() -> None:
     with pytest.raises(TypeError, match="docstring"):
         type(Message)("Mute", (Message,), {"__qualname__": "Mute", "__module__": __name__})
 

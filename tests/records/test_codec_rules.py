@@ -224,7 +224,7 @@ def test_tagged_fields_are_refused_where_a_version_has_none() -> None:
         encode_message(message, 1)
 
 
-def test_a_refusal_does_not_repeat_a_mebibyte() -> None:
+def test_an_error_shortens_large_values() -> None:
     huge = ProduceRequest.TopicProduceData.PartitionProduceData(
         index=-(2**40), records=bytes(2**20)
     )

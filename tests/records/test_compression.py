@@ -40,7 +40,7 @@ MIB = 1 << 20
     times=st.integers(0, 200),
     codec=st.sampled_from(list(Compression)),
 )
-def test_what_is_compressed_is_read_back(data, times, codec):
+def test_compressed_records_are_read_back(data, times, codec):
     assert bytes(decompress(codec, memoryview(compress(codec, data * times)))) == data * times
 
 
@@ -124,7 +124,7 @@ def test_a_snappy_block_that_promises_more_than_it_can_hold_takes_no_memory():
     tracemalloc.stop()
 
 
-def test_the_codec_still_says_what_the_growing_buffer_listens_for():
+def test_the_codecs_error_for_a_small_buffer_is_recognized():
     """`_decompress_growing` tells "too small" from "corrupt" by these words of cramjam's."""
     for codec in (cramjam.lz4, cramjam.zstd):
         with pytest.raises(cramjam.DecompressionError, match="failed to write whole buffer"):
@@ -165,7 +165,7 @@ def test_gzip_members_may_follow_each_other():
         decompress(Compression.GZIP, packed + b"junk")
 
 
-def test_tiny_gzip_members_are_not_each_given_all_that_follows(monkeypatch):
+def test_tiny_gzip_members_take_linear_time(monkeypatch):
     """zlib copies what a member leaves over: a hostile MiB of them took a second, 100 MiB hours."""
     fed = []
 
@@ -188,7 +188,7 @@ def test_tiny_gzip_members_are_not_each_given_all_that_follows(monkeypatch):
 
 
 @pytest.mark.parametrize("tool", ["gzip", "lz4", "zstd"])
-def test_the_format_s_own_tool_agrees(tool):
+def test_the_gzip_tool_reads_our_bytes(tool):
     """The command line tools link the reference libraries, which cramjam's Rust is not all of."""
     if shutil.which(tool) is None:
         pytest.skip(f"{tool} is not installed: the reference library was not asked")

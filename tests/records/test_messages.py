@@ -55,7 +55,7 @@ def test_a_message_comes_back_and_both_codecs_agree(case: Case, data: st.DataObj
 
 
 @pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
-def test_what_is_left_out_is_the_default_at_every_version(cls: type[Message]) -> None:
+def test_omitted_fields_decode_to_their_defaults_at_every_version(cls: type[Message]) -> None:
     required = {field.name: field.default for field in cls.schema().fields if field.required}
     message = cls(**required)
     for version in versions_of(cls):

@@ -33,6 +33,6 @@ def test_golden_ids_use_the_url_safe_alphabet():
         "A" * 20 + "\n\n",
     ],
 )
-def test_what_is_not_an_id_is_refused_by_name(text):
+def test_text_that_is_not_an_id_is_refused_by_name(text):
     with pytest.raises(ValueError, match="is not a UUID as Kafka writes it"):
         decode_uuid(text)

@@ -62,7 +62,7 @@ def with_footer(fields: object, data: bytes = b"") -> bytes:
     return data + footer + TRAILER.pack(len(footer), crc32c(footer), size_bytes, b"EskrWAL1")
 
 
-def test_an_object_says_whose_bytes_are_where() -> None:
+def test_an_objects_footer_locates_each_partitions_bytes() -> None:
     whole = two_partitions()
     footer = read_footer(whole)
     assert (footer.cluster_id, footer.object_id) == (CLUSTER, 7)
@@ -90,7 +90,7 @@ def test_golden_bytes() -> None:
 
 
 @given(st.integers(0), st.integers(0, 7))
-def test_a_spoiled_object_is_found_out(position: int, bit: int) -> None:
+def test_a_damaged_object_is_found(position: int, bit: int) -> None:
     whole = bytearray(two_partitions())
     whole[position % len(whole)] ^= 1 << bit
     with pytest.raises(RecordError):
@@ -98,14 +98,14 @@ def test_a_spoiled_object_is_found_out(position: int, bit: int) -> None:
 
 
 @given(st.integers(1))
-def test_an_object_cut_short_is_found_out(size_bytes: int) -> None:
+def test_a_truncated_object_is_found(size_bytes: int) -> None:
     whole = two_partitions()
     with pytest.raises(DamagedObjectError):
         read_footer(whole[: size_bytes % len(whole)])
 
 
 @given(st.binary(max_size=200))
-def test_any_bytes_are_no_object(data: bytes) -> None:
+def test_random_bytes_are_not_an_object(data: bytes) -> None:
     with pytest.raises(DamagedObjectError):
         read_footer(data)
 
@@ -133,7 +133,7 @@ def test_a_footer_under_a_right_checksum_is_still_checked() -> None:
             read_footer(with_footer(bad, b"x"))
 
 
-def test_counts_that_the_bytes_deny_are_found_out() -> None:
+def test_footer_counts_that_contradict_the_bytes_are_found() -> None:
     whole = an_object([PartitionBatches(ONE, 0, [batch(b"a", b"b")], 3)])
     row = read_footer(whole).partitions[0]
     with pytest.raises(DamagedObjectError, match="2 records"):

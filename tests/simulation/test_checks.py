@@ -40,13 +40,13 @@ def lead(checker: Checker, node: int, epoch: int) -> None:
     checker.transition(process, Transition(old=old, new=new, reason="majority of votes"))
 
 
-def test_who_leads_has_what_was_committed_before() -> None:
+def test_a_leader_has_all_records_committed_before_its_epoch() -> None:
     lead(committed_in(1, 3), 2, 4)
     with pytest.raises(AssertionError, match="without all that is committed"):
         lead(committed_in(1, 3), 1, 4)
 
 
-def test_who_wakes_up_and_wins_an_old_epoch_need_not_have_what_a_later_one_committed() -> None:
+def test_a_late_winner_of_an_old_epoch_may_lack_later_commits() -> None:
     """Found by simulation: nodes 2 and 3 went on to epoch 3 while node 1 stood still."""
     lead(committed_in(3, 3), 1, 2)
     with pytest.raises(AssertionError, match="without all that is committed"):

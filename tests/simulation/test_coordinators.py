@@ -43,7 +43,7 @@ def test_a_storm_loses_no_batch_and_every_answer_stays_true(
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_rule_left_out_is_found(mutant: Mutant) -> None:
+def test_each_mutant_is_found(mutant: Mutant) -> None:
     """By one pinned schedule, which the production code survives.
 
     Where a change of the code moved the schedule, one of the next seeds must do; then pin that one.

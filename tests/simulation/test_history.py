@@ -151,7 +151,7 @@ REGISTER: Final[dict[str, tuple[bool, list[Any]]]] = {
 
 
 @pytest.mark.parametrize("name", REGISTER)
-def test_a_register_is_judged_by_search(name: str) -> None:
+def test_a_register_is_checked_by_search(name: str) -> None:
     expected, operations = REGISTER[name]
 
     history = [Operation(*operation) for operation in operations]
@@ -159,7 +159,7 @@ def test_a_register_is_judged_by_search(name: str) -> None:
     assert linearizable(history, initial=0, step=register) is expected
 
 
-def test_an_answer_before_its_question_is_no_history() -> None:
+def test_an_answer_before_its_request_is_no_valid_history() -> None:
     with pytest.raises(ValueError, match="before it was invoked"):
         linearizable([Operation(5, 4, ("r",), 0)], initial=0, step=register)
 
@@ -173,7 +173,7 @@ def test_a_history_too_large_to_search_says_so() -> None:
 
 
 @given(st.data())
-def test_what_one_register_really_did_is_linearizable(data: st.DataObject) -> None:
+def test_a_real_register_history_is_linearizable(data: st.DataObject) -> None:
     """Calls take effect at one moment each; widening their times changes nothing about that."""
     value: object = 0
     history = []

@@ -50,7 +50,7 @@ def test_a_storm_loses_nothing_and_the_quorum_moves_on(
 
 
 @pytest.mark.parametrize("mutant", MUTANTS + SNAPSHOT_MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_rule_left_out_is_found(mutant: Mutant) -> None:
+def test_each_mutant_is_found(mutant: Mutant) -> None:
     """By one pinned schedule, which the production code survives.
 
     Where a change of the core moved the schedule, one of the next seeds must do; then pin that one.

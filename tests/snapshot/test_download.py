@@ -81,7 +81,7 @@ def reject(download: PartDownload, position: int, piece: SnapshotChunk, match: s
         download.take(position, piece)
 
 
-def test_what_was_downloaded_is_the_leaders_file():
+def test_a_download_equals_the_leaders_file():
     disk = new_disk()
     store = shelf_on(disk)
     assert store.newest is None
@@ -94,7 +94,7 @@ def test_what_was_downloaded_is_the_leaders_file():
     assert download.size_bytes == len(WHOLE)
 
 
-def test_on_a_real_disk(tmp_path: Path):
+def test_a_download_on_a_real_disk(tmp_path: Path):
     store = SnapshotStore(RealFileSystem(), tmp_path, now_ms=lambda: 0)
     fetch(store, limit=3).keep()
     store = SnapshotStore(RealFileSystem(), tmp_path, now_ms=lambda: 0)
@@ -104,7 +104,7 @@ def test_on_a_real_disk(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint_name(ID)]
 
 
-def test_a_kept_part_is_gone_on_with_after_its_last_whole_batch():
+def test_a_kept_partial_file_is_resumed_after_its_last_whole_batch():
     disk = new_disk()
     store = shelf_on(disk)
     fetch(store, limit=4).keep()
@@ -117,7 +117,7 @@ def test_a_kept_part_is_gone_on_with_after_its_last_whole_batch():
     assert disk.content(PATH) == WHOLE
 
 
-def test_a_part_that_lacks_nothing_asks_for_its_footer_again():
+def test_a_complete_partial_file_requests_its_footer_again():
     """No leader answers a position at the end: upstream's refuses it."""
     store = shelf_on(new_disk())
     fetch(store).keep()
@@ -127,7 +127,7 @@ def test_a_part_that_lacks_nothing_asks_for_its_footer_again():
     install(store)
 
 
-def test_a_part_whose_first_bytes_are_not_of_this_snapshot_begins_anew():
+def test_a_partial_file_of_another_snapshot_is_replaced():
     disk = new_disk()
     store = shelf_on(disk)
     strange = written(3).replace(b"\x00\x00\x00\x03\x02", b"\x00\x00\x00\x02\x02")  # epoch 2
@@ -135,7 +135,7 @@ def test_a_part_whose_first_bytes_are_not_of_this_snapshot_begins_anew():
     assert store.receive(ID).position == 0
 
 
-def test_a_smaller_file_than_the_part_is_refused_and_the_part_is_gone():
+def test_a_file_smaller_than_the_partial_one_is_refused_and_discards_it():
     disk = new_disk()
     store = shelf_on(disk)
     fetch(store, limit=4).keep()
@@ -156,7 +156,7 @@ def test_a_smaller_file_than_the_part_is_refused_and_the_part_is_gone():
     ],
     ids=["a-gap", "a-repetition", "another-size", "nothing", "too-much"],
 )
-def test_a_piece_that_cannot_belong_here_costs_the_part(position, piece, match):
+def test_an_impossible_chunk_discards_the_partial_file(position, piece, match):
     disk = new_disk()
     store = shelf_on(disk)
     reject(fetch(store, limit=1), position, piece, match)
@@ -198,7 +198,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED.keys())
-def test_what_is_no_checkpoint_of_this_id_never_gets_its_name(data):
+def test_an_invalid_file_never_gets_a_checkpoints_name(data):
     disk = new_disk()
     store = shelf_on(disk)
     download = store.receive(ID)
@@ -241,14 +241,14 @@ def _resealed(batch: bytes) -> bytes:
     return batch[:17] + crc32c(batch[21:]).to_bytes(4, "big") + batch[21:]
 
 
-def test_what_a_java_leader_wrote_is_taken_although_its_footer_proves_less():
+def test_a_java_leaders_checkpoint_is_accepted_with_its_weaker_footer():
     data = as_kafka_closes(header_batch() + data_batch(3, base_offset=1))
     disk = new_disk()
     install(shelf_on(disk), data)
     assert disk.content(PATH) == data
 
 
-def test_a_disk_that_fills_up_in_the_middle_keeps_what_came_before():
+def test_a_disk_that_fills_up_keeps_the_chunks_written_before():
     disk = new_disk()
     store = shelf_on(disk)
     download = fetch(store, limit=3)
@@ -266,7 +266,7 @@ def test_a_disk_that_fills_up_in_the_middle_keeps_what_came_before():
     assert disk.content(PATH) == WHOLE
 
 
-def test_a_failed_flush_costs_the_part(monkeypatch):
+def test_a_failed_flush_discards_the_partial_file(monkeypatch):
     """Nobody knows what is on the disk after one."""
     monkeypatch.setattr(module, "FLUSH_EVERY_BYTES", 400)
     disk = new_disk()
@@ -279,7 +279,7 @@ def test_a_failed_flush_costs_the_part(monkeypatch):
 
 
 @pytest.mark.parametrize("operation", ["fdatasync", "rename", "fsync_directory"])
-def test_a_publication_that_fails_can_be_tried_again_from_the_start(operation):
+def test_a_failed_publication_can_be_repeated(operation):
     disk = new_disk()
     store = shelf_on(disk)
     download = fetch(store)
@@ -321,7 +321,7 @@ def often(monkeypatch):
 
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("seed", seeds(12))
-def test_power_loss_before_any_step_leaves_a_whole_checkpoint_or_a_part_to_go_on_with(seed):
+def test_a_power_loss_leaves_a_whole_or_a_resumable_checkpoint(seed):
     disk = story_disk()
     full_story(disk)
     for step in range(disk.steps + 1):
@@ -364,7 +364,7 @@ def test_any_interruptions_end_in_the_leaders_bytes(cuts, piece_bytes, seed):
     assert disk.content(PATH) == WHOLE
 
 
-def test_only_one_download_leaves_a_part():
+def test_at_most_one_partial_download_is_kept():
     disk = new_disk()
     store = shelf_on(disk)
     fetch(store, limit=2).keep()
@@ -374,7 +374,7 @@ def test_only_one_download_leaves_a_part():
     assert name.startswith(checkpoint_name(newer)[:20])
 
 
-def test_what_generation_left_is_no_part_of_a_download():
+def test_a_generations_partial_file_is_not_resumed_by_a_download():
     """It is removed at the start: nobody knows whose bytes they would be joined to."""
     disk = new_disk()
     writer = CheckpointWriter.create(disk, DIRECTORY, ID, last_timestamp=TIME)

@@ -42,7 +42,7 @@ from tests.snapshot.machines import DIRECTORY, SMALL_STEPS, Hosted, replayed
 MANY = [(b"key-%d" % i, b"value-%d" % i) for i in range(40)]
 
 
-def test_what_is_committed_is_applied():
+def test_committed_records_are_applied():
     node = Hosted()
     node.write((b"a", b"1"), (b"b", b"2"))
     node.write((b"a", None), (None, b"nobody's"), (b"c", b""))
@@ -74,7 +74,7 @@ def replayed_content(history: list[_Stored], at: OffsetAndEpoch) -> bytes:
     return fresh.content()
 
 
-def test_a_checkpoint_is_what_it_was_when_it_was_frozen():
+def test_a_checkpoint_holds_the_state_at_its_freeze():
     """The machine goes on meanwhile: changes, deletions, keys that come back."""
     node = Hosted()
     node.write(*[(b"key-%d" % i, b"value-%d" % i) for i in range(1_000)])
@@ -125,7 +125,7 @@ def test_changes_beside_a_generation_are_counted_after_it():
     assert node.machine.changed_records == 2
 
 
-def test_the_policy_decides():
+def test_the_policy_decides_when_a_checkpoint_is_taken():
     """Both the ratio and the bytes; then the log is counted from the checkpoint on."""
     node = Hosted(settings=SnapshotSettings(max_bytes_between=900, max_interval_ms=0))
     node.write(*MANY[:10])
@@ -143,7 +143,7 @@ def test_the_policy_decides():
     assert node.host.situation.bytes_since == since
 
 
-def test_the_interval_decides_while_nothing_is_committed_any_more():
+def test_the_interval_takes_a_checkpoint_of_an_idle_log():
     node = Hosted(settings=SnapshotSettings(max_interval_ms=5_000))
     node.write((b"a", b"1"))
     node.loop.pass_time(4_000)
@@ -160,7 +160,7 @@ def test_an_empty_log_has_no_checkpoint():
         node.take()
 
 
-def test_asked_again_it_names_the_checkpoint_that_is_there():
+def test_a_second_request_returns_the_existing_checkpoint():
     node = Hosted()
     node.write(*MANY)
     assert node.take() == node.take()
@@ -186,7 +186,7 @@ def test_a_checkpoint_asked_for_during_another_holds_what_was_applied_by_then():
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "fdatasync", "rename"])
-def test_a_disk_error_costs_the_checkpoint_and_nothing_else(operation):
+def test_a_disk_error_discards_only_the_checkpoint(operation):
     node = Hosted()
     node.write(*MANY)
     node.loop.settle()
@@ -229,9 +229,7 @@ class _Unreadable:
         """Nothing is open."""
 
 
-def test_a_frozen_state_that_cannot_be_read_costs_the_checkpoint_and_nothing_else(
-    monkeypatch, caplog
-):
+def test_an_unreadable_frozen_state_discards_only_the_checkpoint(monkeypatch, caplog):
     node = Hosted()
     node.write(*MANY)
     node.loop.settle()
@@ -449,7 +447,7 @@ def test_a_batch_of_nonsense_with_a_right_checksum_changes_nothing():
     assert node.machine.applied.offset == node.log.end_offset
 
 
-def test_a_host_that_lingers_applies_all_that_came_meanwhile_at_once():
+def test_a_host_with_an_apply_delay_applies_all_commits_of_the_delay_at_once():
     """So a leader's answers and a follower's next Fetch go first, and are not held up for long."""
     node = Hosted(pace=Pace(apply_delay_ms=1.0))
     node.write((b"a", b"1"))
@@ -472,7 +470,7 @@ class ReadMachine(KeyValueMachine):
     on_wanted: Callable[[], None] | None = None
 
 
-def test_who_waits_for_more_to_be_applied_ends_the_linger():
+def test_a_waiting_reader_ends_the_apply_delay():
     node = Hosted(machine=ReadMachine, pace=Pace(apply_delay_ms=10.0))
     node.write((b"a", b"1"))
     node.loop.settle()
@@ -492,7 +490,7 @@ def test_who_waits_for_more_to_be_applied_ends_the_linger():
     assert node.loop.failure is None
 
 
-def test_who_begins_to_lead_applies_what_is_committed_at_once():
+def test_a_new_leader_applies_committed_records_without_delay():
     node = Hosted(pace=Pace(apply_delay_ms=10.0))
     node.write((b"a", b"1"))
     node.loop.settle()
@@ -523,7 +521,7 @@ class Listening:
         self.lines.append(f"step down {epoch}")
 
 
-def test_a_leader_is_told_once_its_state_holds_everything_before():
+def test_the_listener_leads_once_the_state_holds_everything_before():
     """It may decide at once. Source: docs/design/state-machines.md#a-new-leader-decides-nothing."""
     node = Hosted(pace=Pace(apply_ms=0.001))
     node.log.auto_commit = False
@@ -564,7 +562,7 @@ def persistent_node() -> tuple[Hosted, Persistent]:
     return node, machine
 
 
-def test_a_state_that_outlived_its_process_goes_on_where_it_was():
+def test_a_state_that_outlived_its_process_resumes_at_its_offset():
     node, machine = persistent_node()
     node.take()
     node.write((b"key-1", b"new"))
@@ -580,7 +578,7 @@ def test_a_state_that_outlived_its_process_goes_on_where_it_was():
 
 
 @pytest.mark.parametrize("same_history", [True, False])
-def test_a_state_that_is_compared_still_may_be_beyond_a_checkpoint_that_comes(same_history):
+def test_a_state_ahead_of_a_new_checkpoint_is_kept_while_it_is_compared(same_history):
     """The log begins there, and what was to be compared is gone. Found by simulation, seed 255."""
     node, machine = persistent_node()
     node.take()
@@ -624,7 +622,7 @@ def test_a_state_ahead_of_what_is_known_to_be_committed_waits():
 
 @pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("wrong", [OffsetAndEpoch(41, 9), OffsetAndEpoch(17, 1)])
-def test_a_state_of_another_history_is_thrown_away(wrong, snapshot):
+def test_a_state_of_another_history_is_reset(wrong, snapshot):
     """Of another epoch than the log has there, or ending where no batch ends."""
     node, machine = persistent_node()
     if snapshot:
@@ -643,7 +641,7 @@ def test_a_state_of_another_history_is_thrown_away(wrong, snapshot):
     assert node.host.loaded == snapshot
 
 
-def test_who_waits_for_a_checkpoint_is_told_of_the_end():
+def test_stopping_a_host_ends_requests_for_a_checkpoint():
     node = Hosted()
     node.write(*MANY)
     node.loop.settle()

@@ -108,7 +108,7 @@ def test_a_compressed_bomb_stops_at_the_limit(codec):
 
 
 @pytest.mark.parametrize("window_bytes", [1, 60, 61, 100, 1000])
-def test_the_window_does_not_matter(window_bytes):
+def test_any_read_window_gives_the_same_batches(window_bytes):
     disk = new_disk()
     disk.replace(PATH, WHOLE)
     file = disk.open(PATH, Mode.READ)

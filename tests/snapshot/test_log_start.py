@@ -144,7 +144,7 @@ def test_mutant_a_leader_that_advances_with_nobody_known_live_is_caught():
         ((2 * WEEK_MS, WEEK_MS, WEEK_MS), 30),
     ],
 )
-def test_a_checkpoint_that_is_a_week_old_is_waited_for_no_longer(ages_ms, expected):
+def test_the_log_start_stops_waiting_after_a_week(ages_ms, expected):
     """metadata.start.offset.lag.time.max.ms. Neither a live replica nor an unheard voter helps."""
     candidates = checkpoints(ages_ms=ages_ms)
     assert log_start([voter(40), voter(0)], candidates=candidates) == expected
@@ -165,7 +165,7 @@ def test_a_checkpoint_that_is_a_week_old_is_waited_for_no_longer(ages_ms, expect
         (0, 30),
     ],
 )
-def test_the_size_overrides_whoever_is_slow(limit, expected):
+def test_the_retention_size_overrides_slow_replicas(limit, expected):
     """metadata.max.retention.bytes: one slow observer must not fill every disk."""
     settings = LogStartSettings(max_retention_bytes=limit)
     assert log_start([voter(40), observer(0)], settings=settings) == expected

@@ -99,13 +99,11 @@ def trusts_any_state(patch: pytest.MonkeyPatch) -> None:
 
 def power_losses() -> None:
     for seed in range(12):
-        test_download.test_power_loss_before_any_step_leaves_a_whole_checkpoint_or_a_part_to_go_on_with(
-            seed
-        )
+        test_download.test_a_power_loss_leaves_a_whole_or_a_resumable_checkpoint(seed)
 
 
 def another_history() -> None:
-    test_host.test_a_state_of_another_history_is_thrown_away(OffsetAndEpoch(41, 9), False)
+    test_host.test_a_state_of_another_history_is_reset(OffsetAndEpoch(41, 9), False)
 
 
 STORIES: list[tuple[Patch, Callable[[], None]]] = [
@@ -119,8 +117,8 @@ STORIES: list[tuple[Patch, Callable[[], None]]] = [
         test_host.test_a_checkpoint_older_than_the_state_is_never_loaded,
     ),
     (freezes_at_any_time, test_host.test_nothing_is_frozen_inside_an_open_transaction),
-    (thaws_at_once, test_host.test_a_checkpoint_is_what_it_was_when_it_was_frozen),
-    (forgets_the_order, test_host.test_a_checkpoint_is_what_it_was_when_it_was_frozen),
+    (thaws_at_once, test_host.test_a_checkpoint_holds_the_state_at_its_freeze),
+    (forgets_the_order, test_host.test_a_checkpoint_holds_the_state_at_its_freeze),
     (counts_from_publication, test_host.test_changes_beside_a_generation_are_counted_after_it),
     (renames_before_the_flush, power_losses),
     (trusts_any_state, another_history),

@@ -51,7 +51,7 @@ RULES = [
 
 
 @pytest.mark.parametrize(("facts", "reason"), RULES)
-def test_the_rules(facts, reason):
+def test_each_rule_of_the_policy(facts, reason):
     assert SnapshotPolicy(SETTINGS).should_take(situation(**facts)) is reason
 
 

@@ -74,7 +74,7 @@ def test_it_refuses_positions_outside_the_file(position):
         shelf_with(*IDS).read(IDS[0], position, 100)
 
 
-def test_it_knows_no_checkpoint_that_is_not_there():
+def test_a_missing_checkpoint_is_none():
     store = shelf_with(*IDS)
     for unknown in (OffsetAndEpoch(10, 2), OffsetAndEpoch(11, 3), OffsetAndEpoch(-1, -1)):
         assert store.read(unknown, 0, 100) is None
@@ -82,7 +82,7 @@ def test_it_knows_no_checkpoint_that_is_not_there():
     assert store.size_bytes(IDS[0]) == len(WHOLE)
 
 
-def test_what_ends_below_the_log_start_is_dropped():
+def test_checkpoints_below_the_log_start_are_dropped():
     store = shelf_with(*IDS)
     store.drop_below(10)
     assert store.ids == IDS
@@ -114,14 +114,14 @@ def test_a_checkpoint_is_not_dropped_under_its_reader():
     assert store.files.listdir(DIRECTORY) == [checkpoint_name(IDS[2])]
 
 
-def test_looking_at_its_size_does_not_keep_a_checkpoint():
+def test_reading_its_size_does_not_pin_a_checkpoint():
     store = shelf_with(*IDS)
     store.size_bytes(IDS[0])
     store.drop_below(20)
     assert store.ids == IDS[1:]
 
 
-def test_who_has_it_open_reads_on_after_it_is_dropped(tmp_path: Path):
+def test_an_open_reader_reads_on_after_the_checkpoint_is_dropped(tmp_path: Path):
     for one in IDS:
         (tmp_path / checkpoint_name(one)).write_bytes(WHOLE)
     store = SnapshotStore(RealFileSystem(), tmp_path, now_ms=Clock())
@@ -131,7 +131,7 @@ def test_who_has_it_open_reads_on_after_it_is_dropped(tmp_path: Path):
         assert file.read() == WHOLE
 
 
-def test_what_is_added_is_there_in_its_place():
+def test_an_added_checkpoint_is_listed_in_order():
     disk = disk_with(IDS[0], IDS[2])
     store = SnapshotStore(disk, DIRECTORY, now_ms=Clock())
     disk.replace(DIRECTORY / checkpoint_name(IDS[1]), WHOLE)
@@ -142,7 +142,7 @@ def test_what_is_added_is_there_in_its_place():
         store.added(OffsetAndEpoch(40, 3))
 
 
-def test_a_closed_shelf_has_no_file_open_and_serves_nothing_more(tmp_path: Path):
+def test_a_closed_store_has_no_file_open_and_serves_nothing_more(tmp_path: Path):
     """A node lives on when one of its groups ends; what was read a moment ago is let go of, too."""
     for one in IDS:
         (tmp_path / checkpoint_name(one)).write_bytes(WHOLE)

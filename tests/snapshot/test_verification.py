@@ -81,7 +81,7 @@ def test_a_batch_out_of_place_is_refused_where_it_stands(content, position, reas
         ({"content_crc": -1}, "crc of all before the footer"),
     ],
 )
-def test_a_footer_that_lies_is_refused(lie, reason):
+def test_a_footer_with_a_wrong_count_or_checksum_is_refused(lie, reason):
     error = refused(closed(GOOD, **lie))
     assert error.position == len(GOOD)
     assert reason in error.reason
@@ -137,7 +137,7 @@ def test_a_transactional_or_sparse_batch_has_no_place_here():
     assert "no meaning" in refused(closed(header_batch() + marked)).reason
 
 
-def test_a_record_that_is_not_one_is_refused_with_its_offset():
+def test_a_malformed_record_is_refused_with_its_offset():
     for value, cause in ((b"\x01\x02\x00", RecordError), (b"\x01\x8f\x4e\x00", UnknownRecordError)):
         batch = build_value_batch([NO_OP, value], base_offset=1, leader_epoch=3, timestamp=TIME)
         error = refused(closed(header_batch() + bytes(batch)))

@@ -45,7 +45,7 @@ def test_records_come_back_in_order(count):
     assert [offset for offset, _ in found] == list(range(1, count + 1))
 
 
-def test_the_header_tells_time_kraft_version_and_voters():
+def test_the_header_holds_time_kraft_version_and_voters():
     found = verified(written(3, kraft_version=1, voters=VOTERS))
     assert found.preamble == (TIME, 1, VOTERS)
     assert (found.epoch, found.record_count, found.origin) == (ID.epoch, 3, Origin.ESKER)

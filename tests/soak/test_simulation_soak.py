@@ -55,7 +55,7 @@ def test_thousands_of_storms_lose_nothing(kind: Kind, worker: int) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_every_rule_left_out_is_found_by_fresh_seeds(kind: Kind) -> None:
+def test_every_mutant_is_found_by_fresh_seeds(kind: Kind) -> None:
     """Prints how many schedules it took for each."""
     with quiet():
         assert hunt(kind, time.time_ns() >> 10, 2000) == 0

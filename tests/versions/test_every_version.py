@@ -103,7 +103,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Heard]:
             return {one: await hear(nodes, replace(scene, listener=one)) for one in LISTENERS}
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(produce, "TOPIC_WAIT_S", 0.01)  # how long topics by unknown ids are waited for
+        patch.setattr(
+            produce, "TOPIC_WAIT_S", 0.01
+        )  # how long topics by unknown ids are waited for
         return asyncio.run(main())
 
 
@@ -114,7 +116,7 @@ def test_every_announced_version_is_answered(answers: dict[str, Heard], listener
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-def test_whatever_is_announced_has_a_realistic_request(
+def test_every_announced_api_has_a_realistic_request(
     answers: dict[str, Heard], listener: str
 ) -> None:
     missing = {API[key].request.__name__ for key in answers[listener].announced} - {
@@ -124,7 +126,7 @@ def test_whatever_is_announced_has_a_realistic_request(
 
 
 @pytest.mark.parametrize("listeners", [(BROKER,), (LEADER, FOLLOWER)])  # each leads some groups
-def test_what_is_realistic_leads_to_more_than_refusals(
+def test_realistic_requests_are_not_all_refused(
     answers: dict[str, Heard], listeners: tuple[str, ...]
 ) -> None:
     codes: dict[tuple[int, int], set[int]] = {}

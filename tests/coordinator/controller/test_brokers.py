@@ -1,4 +1,4 @@
-"""Brokers come and go: KIP-631's fencing, under clocks that jump and leaders that know nobody."""
+"""Broker registration and fencing (KIP-631) under clock jumps and leader changes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_broker_registers_fenced_under_the_offset_of_its_record(world: World) 
     assert record.broker_epoch == epoch == world.log.end_offset - 1
 
 
-def test_it_is_unfenced_once_it_has_read_its_own_registration(world: World) -> None:
+def test_a_broker_is_unfenced_once_it_has_read_its_registration(world: World) -> None:
     (epoch,) = world.register(1, unfence=False)
 
     def beat(read: int, **wants: bool) -> tuple[bool, bool]:
@@ -60,7 +60,7 @@ def test_it_is_unfenced_once_it_has_read_its_own_registration(world: World) -> N
     assert fenced(world) == {1: True}
 
 
-def test_a_silent_broker_is_fenced_after_its_session_and_not_before(world: World) -> None:
+def test_a_silent_broker_is_fenced_when_its_session_expires(world: World) -> None:
     one, _ = world.register(1, 2)
     world.pass_ms(SESSION_MS - 1_000)
     world.beat(1, one)
@@ -73,7 +73,7 @@ def test_a_silent_broker_is_fenced_after_its_session_and_not_before(world: World
     assert fenced(world) == {1: True, 2: True}
 
 
-def test_a_fenced_broker_comes_back_with_a_heartbeat(world: World) -> None:
+def test_a_heartbeat_unfences_a_fenced_broker(world: World) -> None:
     (epoch,) = world.register(1)
     world.pass_ms(SESSION_MS + 1_000)
     assert fenced(world) == {1: True}
@@ -81,7 +81,7 @@ def test_a_fenced_broker_comes_back_with_a_heartbeat(world: World) -> None:
     assert fenced(world) == {1: False}
 
 
-def test_nobody_is_fenced_for_a_new_leaders_ignorance(world: World) -> None:
+def test_a_new_leader_fences_no_broker_before_a_full_session(world: World) -> None:
     world.register(1, 2, 3)
     for _ in range(5):
         world.depose()
@@ -93,7 +93,7 @@ def test_nobody_is_fenced_for_a_new_leaders_ignorance(world: World) -> None:
     assert fenced(world) == {1: True, 2: True, 3: True}
 
 
-def test_nobody_is_fenced_by_a_wall_clock_that_jumps(world: World) -> None:
+def test_a_wall_clock_jump_fences_no_broker(world: World) -> None:
     world.register(1)
     for jump in (10**9, -(10**10)):
         world.wall_ms += jump
@@ -101,8 +101,8 @@ def test_nobody_is_fenced_by_a_wall_clock_that_jumps(world: World) -> None:
     assert fenced(world) == {1: False}
 
 
-def test_nobody_is_fenced_because_the_leader_was_stopped(world: World) -> None:
-    """SIGSTOP: the monotonic clock runs on, and the heartbeats wait in the sockets."""
+def test_a_paused_leader_fences_no_broker(world: World) -> None:
+    """SIGSTOP: the monotonic clock advances, and the heartbeats wait in the sockets."""
     (epoch,) = world.register(1)
     world.pass_ms(2_000)
     world.jump_ms(60_000)
@@ -114,8 +114,8 @@ def test_nobody_is_fenced_because_the_leader_was_stopped(world: World) -> None:
     assert fenced(world) == {1: False}
 
 
-def test_a_short_session_ends_too() -> None:
-    """A quarter of it is less than a tick, and no tick is taken for an absence."""
+def test_a_session_shorter_than_a_tick_expires() -> None:
+    """A quarter of the session is less than a tick, and no tick counts as a pause."""
     sessions = BrokerSessions(timeout_ms=300)
     sessions.begin(0)
     sessions.record_heartbeat(1, 7, Offset(0))
@@ -124,7 +124,7 @@ def test_a_short_session_ends_too() -> None:
     assert not sessions.is_alive(1, 7, fenced=False)
 
 
-def test_a_stopped_leader_notices_before_its_first_tick() -> None:
+def test_a_paused_leader_notices_the_pause_before_its_first_tick() -> None:
     sessions = BrokerSessions(timeout_ms=SESSION_MS)
     sessions.begin(0)
     sessions.record_heartbeat(1, 7, Offset(0))
@@ -133,7 +133,7 @@ def test_a_stopped_leader_notices_before_its_first_tick() -> None:
     assert sessions.is_alive(1, 7, fenced=False)
 
 
-def test_a_second_process_with_the_id_is_refused_while_the_first_one_lives(world: World) -> None:
+def test_a_duplicate_broker_id_is_refused_during_the_first_session(world: World) -> None:
     world.register(1)
     twin = registration(1, incarnation_id=UUID(int=1))
     assert world.ask(twin).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
@@ -142,7 +142,7 @@ def test_a_second_process_with_the_id_is_refused_while_the_first_one_lives(world
     assert world.image.brokers[1].incarnation_id == UUID(int=1)
 
 
-def test_a_new_leader_does_not_let_a_twin_displace_whom_it_has_not_heard_of(world: World) -> None:
+def test_a_new_leader_refuses_a_duplicate_broker_id_before_any_heartbeat(world: World) -> None:
     world.register(1)
     world.depose()
     world.elect()
@@ -150,7 +150,7 @@ def test_a_new_leader_does_not_let_a_twin_displace_whom_it_has_not_heard_of(worl
     assert world.ask(twin).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
-def test_registering_again_changes_nothing_unless_something_changed(world: World) -> None:
+def test_an_unchanged_repeated_registration_writes_nothing(world: World) -> None:
     (epoch,) = world.register(1)
     end = world.log.end_offset
     assert world.ask(registration(1)).broker_epoch == epoch
@@ -160,15 +160,15 @@ def test_registering_again_changes_nothing_unless_something_changed(world: World
     assert (world.image.brokers[1].rack, world.image.brokers[1].fenced) == ("r2", False)
 
 
-def test_the_old_epoch_is_stale_after_a_restart_of_the_broker(world: World) -> None:
+def test_a_broker_restart_makes_its_old_epoch_stale(world: World) -> None:
     (epoch,) = world.register(1)
     world.pass_ms(SESSION_MS + 1_000)
     world.ask(registration(1, incarnation_id=UUID(int=1)))
     assert world.beat(1, epoch).error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_a_broker_leaves_once_the_others_know(world: World) -> None:
-    """KIP-841: nobody is sent to a broker that is about to go."""
+def test_a_shutdown_waits_until_the_other_brokers_have_read_it(world: World) -> None:
+    """KIP-841: clients are not sent to a broker that is about to stop."""
     one, two = world.register(1, 2)
     assert not world.beat(1, one, want_shut_down=True).should_shut_down
     assert world.image.brokers[1].in_controlled_shutdown
@@ -179,7 +179,7 @@ def test_a_broker_leaves_once_the_others_know(world: World) -> None:
     assert fenced(world) == {1: True, 2: False}
 
 
-def test_a_broker_that_leaves_is_not_forgotten_by_a_new_leader(world: World) -> None:
+def test_a_new_leader_continues_a_controlled_shutdown(world: World) -> None:
     one, two = world.register(1, 2)
     world.beat(1, one, want_shut_down=True)
     world.depose()
@@ -189,7 +189,7 @@ def test_a_broker_that_leaves_is_not_forgotten_by_a_new_leader(world: World) -> 
     assert world.beat(1, one, want_shut_down=True).should_shut_down
 
 
-def test_a_broker_that_was_leaving_registers_anew(world: World) -> None:
+def test_a_broker_in_controlled_shutdown_may_register_again(world: World) -> None:
     (one,) = world.register(1)
     for _ in range(2):
         last = world.beat(1, one, want_shut_down=True)
@@ -201,12 +201,12 @@ def test_a_broker_that_was_leaving_registers_anew(world: World) -> None:
     assert not world.image.brokers[1].in_controlled_shutdown
 
 
-def test_a_fenced_broker_may_go_at_once(world: World) -> None:
+def test_a_fenced_broker_may_shut_down_at_once(world: World) -> None:
     (epoch,) = world.register(1, unfence=False)
     assert world.beat(1, epoch, want_shut_down=True).should_shut_down
 
 
-def test_fencing_writes_one_record_a_broker_and_no_partition(world: World) -> None:
+def test_fencing_writes_one_record_per_broker_and_none_per_partition(world: World) -> None:
     world.register(1, 2, 3)
     world.create("t", 20, factor=3)
     end = world.log.end_offset
@@ -216,7 +216,7 @@ def test_fencing_writes_one_record_a_broker_and_no_partition(world: World) -> No
     assert all(isinstance(record, BrokerRegistrationChangeRecord) for record in batch)
 
 
-def test_an_unregistered_broker_is_gone_and_may_come_back(world: World) -> None:
+def test_an_unregistered_broker_may_register_again(world: World) -> None:
     (epoch,) = world.register(1)
     assert world.ask(rpc.UnregisterBrokerRequest(broker_id=1)).error_code == 0
     assert dict(world.image.brokers) == {}
@@ -243,11 +243,11 @@ def test_a_thousand_brokers_are_fenced_in_one_step(world: World) -> None:
     seen: set[int] = set()
     world.machine.listen(lambda image: seen.add(sum(b.fenced for b in image.brokers.values())))
     world.pass_ms(SESSION_MS + 1_000)
-    assert seen == {0, 1_000}, "nobody sees half of them fenced"
+    assert seen == {0, 1_000}, "an image with some of them fenced"
     assert max(len(batch) for batch in log_batches(world.log)[-6:]) <= BATCH_RECORDS
 
 
-def test_producer_ids_are_given_once(world: World) -> None:
+def test_producer_ids_are_allocated_once(world: World) -> None:
     one, two = world.register(1, 2)
     starts = []
     for broker_id, epoch in ((1, one), (2, two), (1, one)):
@@ -261,7 +261,7 @@ def test_producer_ids_are_given_once(world: World) -> None:
     assert times == sorted(times)
 
 
-def test_names_of_features_without_a_level_do_not_matter(world: World) -> None:
+def test_supported_features_without_a_finalised_level_are_ignored(world: World) -> None:
     feature = rpc.BrokerRegistrationRequest.Feature
     more = (
         feature(name="metadata.version", min_supported_version=7, max_supported_version=29),

@@ -1,8 +1,4 @@
-"""The controller's calls, against the executable specification of a batch coordinator.
-
-So the hand-over's assumptions about coordinators (epochs, tombstones, "at least so many
-partitions") are the ones that a real one keeps.
-"""
+"""The controller's calls, against the in-memory reference batch coordinator."""
 
 from __future__ import annotations
 
@@ -45,7 +41,7 @@ def delete(topic_id: UUID, epoch: int) -> DeleteDisklessTopicsRequest:
 
 
 class AwaitedCalls:
-    """Calls one after another, each awaited."""
+    """Makes calls one after another and awaits each."""
 
     def __init__(self, client: Any) -> None:
         self.calls = ClientCalls(lambda _: client)
@@ -60,7 +56,7 @@ def codes(answer: Any) -> list[int]:
     return [result.error_code for result in answer.responses]
 
 
-def test_a_coordinator_keeps_what_the_hand_over_counts_on() -> None:
+def test_a_coordinator_meets_the_assumptions_of_the_handover() -> None:
     async def story() -> None:
         on_done = AwaitedCalls(coordinator())
         assert codes(await on_done.ask("init", init(T1, 2, 5))) == [0]
@@ -80,8 +76,8 @@ def test_a_coordinator_keeps_what_the_hand_over_counts_on() -> None:
     asyncio.run(story())
 
 
-def test_two_topics_of_one_name_are_both_seen() -> None:
-    """A topic was deleted and made anew, and nobody told the coordinator of the deletion."""
+def test_hosted_lists_two_topics_of_the_same_name() -> None:
+    """A topic was deleted and recreated, and the coordinator was not informed of the deletion."""
 
     async def story() -> None:
         on_done = AwaitedCalls(coordinator())
@@ -93,8 +89,8 @@ def test_two_topics_of_one_name_are_both_seen() -> None:
     asyncio.run(story())
 
 
-def test_what_a_coordinator_has_is_read_behind_its_barrier() -> None:
-    """An old replica would say that it has what it has let go of."""
+def test_hosted_partitions_are_read_behind_the_read_barrier() -> None:
+    """An old replica would still list the partitions that were released."""
     real = coordinator()
     asked: list[bool] = []
 
@@ -112,7 +108,7 @@ def test_what_a_coordinator_has_is_read_behind_its_barrier() -> None:
     assert asked == [True]
 
 
-def test_log_starts_are_those_of_partitions_that_are_there() -> None:
+def test_log_starts_omit_unknown_partitions() -> None:
     async def story() -> None:
         on_done = AwaitedCalls(coordinator())
         await on_done.ask("init", init(T1, 2, 1))
@@ -123,7 +119,7 @@ def test_log_starts_are_those_of_partitions_that_are_there() -> None:
     asyncio.run(story())
 
 
-def test_empty_partitions_are_let_go_and_come_back_under_a_later_controller() -> None:
+def test_released_partitions_are_restored_by_a_later_controller() -> None:
     async def story() -> None:
         on_done = AwaitedCalls(coordinator())
         await on_done.ask("init", init(T1, 2, 5))
@@ -144,7 +140,7 @@ def test_empty_partitions_are_let_go_and_come_back_under_a_later_controller() ->
     asyncio.run(story())
 
 
-def test_a_strange_answer_is_an_answer_that_is_not_there() -> None:
+def test_an_invalid_answer_counts_as_no_answer() -> None:
     class Strange:
         async def call(self, request: Any) -> Any:  # noqa: ARG002
             raise ValueError("no such code")

@@ -1,7 +1,4 @@
-"""Chunks: KIP-1114, with our decisions.
-
-Source: docs/design/numbers.md#offsets-of-chunks, docs/design/chunks.md#creating-a-chunk.
-"""
+"""Chunks: KIP-1114, with Esker's decisions."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ def world() -> World:
 
 
 def with_topic() -> World:
-    """Brokers 1 to 3 and a topic t on 1 and 2, and on 2 and 3."""
+    """Return a world with brokers 1 to 3 and a topic t on brokers (1, 2) and (2, 3)."""
     world = World().elect()
     world.register(1, 2, 3)
     world.create("t", -1, factor=-1, assignments={0: (1, 2), 1: (2, 3)})
@@ -65,7 +62,7 @@ def test_a_chunk_ends_where_the_next_begins(world: World) -> None:
     assert active.leader == 3
 
 
-def test_its_two_records_are_one_batch_however_many_there_are(world: World) -> None:
+def test_all_chunk_records_of_a_request_are_in_one_batch(world: World) -> None:
     world.create("many", 600)
     asked = tuple(chunk("many", i, (1,), 5).topic_partitions[0] for i in range(600))
     replicas = {i: p.replicas for i, p in world.image.topic("many").partitions.items()}  # type: ignore[union-attr]
@@ -77,7 +74,7 @@ def test_its_two_records_are_one_batch_however_many_there_are(world: World) -> N
 
 
 def both_in_one_batch(world: World) -> None:
-    """Every ChunkRecord is followed by its PartitionChangeRecord, in the same batch."""
+    """Return whether a PartitionChangeRecord follows every ChunkRecord in its batch."""
     found = 0
     for batch in log_batches(world.log):
         for position, record in enumerate(batch):
@@ -97,7 +94,7 @@ def test_chunks_follow_each_other_without_a_gap(world: World) -> None:
     assert [(c.start_offset, c.end_offset) for c in chunks] == [(0, 9), (10, 10), (11, 49)]
 
 
-def test_a_chunks_time_is_never_below_the_one_before(world: World) -> None:
+def test_chunk_timestamps_never_decrease(world: World) -> None:
     asked: Any = chunk(start=10).topic_partitions[0]
     fields = {name: getattr(asked, name) for name in asked.__struct_fields__}
     for start, time_ms in ((10, 1_000), (20, 400), (30, 2_000)):
@@ -113,8 +110,8 @@ def test_a_chunks_time_is_never_below_the_one_before(world: World) -> None:
     assert (times, topic(world).partitions[0].start_timestamp) == ([-1, 1_000, 1_000], 2_000)
 
 
-def test_a_topic_made_anew_gets_no_chunk_at_the_end_of_the_former_one(world: World) -> None:
-    """Its high watermark was read, and then it was deleted; another has its name."""
+def test_a_recreated_topic_gets_no_chunk_at_the_old_topics_end(world: World) -> None:
+    """The topic was deleted after its high watermark was read; another one has its name."""
     asked: Any = chunk(start=1_000).topic_partitions[0]
     fields = {name: getattr(asked, name) for name in asked.__struct_fields__}
     former = fields | {"topic_id": topic(world).topic_id}
@@ -127,14 +124,14 @@ def test_a_topic_made_anew_gets_no_chunk_at_the_end_of_the_former_one(world: Wor
     assert dict(topic(world).chunks) == {}
 
 
-def test_readers_may_stop_before_replicas_do(world: World) -> None:
-    """An open transaction of upstream's: the last stable offset is below the high watermark."""
+def test_a_chunks_stop_offset_may_be_below_its_end_offset(world: World) -> None:
+    """With an open transaction (upstream), the last stable offset is below the high watermark."""
     world.ask(chunk(start=10, stop=6))
     (ended,) = topic(world).chunks[0]
     assert (ended.stop_offset, ended.end_offset) == (6, 9)
 
 
-def test_a_chunk_gets_other_replicas_and_an_epoch_more_each_time(world: World) -> None:
+def test_changing_a_chunks_replicas_increments_its_epoch(world: World) -> None:
     world.ask(chunk(start=10))
     for epoch, replicas in ((0, (2, 3)), (1, (3, 1)), (-1, (1, 2))):
         answer = world.ask(move_chunk(epoch=epoch, replicas=replicas))
@@ -147,7 +144,7 @@ def test_a_chunk_gets_other_replicas_and_an_epoch_more_each_time(world: World) -
     assert world.log.end_offset == end, "nothing to change"
 
 
-def test_a_chunk_goes_once_the_log_start_has_passed_it(world: World) -> None:
+def test_a_chunk_below_the_log_start_is_removed(world: World) -> None:
     for start in (10, 20, 30):
         world.ask(chunk(start=start))
     starts = world.coordinators[0].log_starts
@@ -163,7 +160,7 @@ def test_a_chunk_goes_once_the_log_start_has_passed_it(world: World) -> None:
     assert isinstance(log_batches(world.log)[-1][0], ChunkChangeRecord)
 
 
-def test_a_chunk_that_nobody_holds_goes(world: World) -> None:
+def test_a_chunk_without_registered_replicas_is_removed(world: World) -> None:
     world.ask(chunk(start=10, replicas=(3, 1)))
     for broker_id in (1, 2):
         assert len(topic(world).chunks[0]) == 1
@@ -172,7 +169,7 @@ def test_a_chunk_that_nobody_holds_goes(world: World) -> None:
     assert 0 not in topic(world).chunks
 
 
-def test_a_coordinator_that_does_not_answer_removes_nothing(world: World) -> None:
+def test_no_chunk_is_removed_without_its_coordinators_answer(world: World) -> None:
     world.ask(chunk(start=10))
     world.coordinators[0].log_starts[topic(world).topic_id, 0] = 99
     world.coordinators.down.add(0)
@@ -183,7 +180,7 @@ def test_a_coordinator_that_does_not_answer_removes_nothing(world: World) -> Non
     assert 0 not in topic(world).chunks
 
 
-def test_chunks_live_through_a_checkpoint_and_a_restart(world: World) -> None:
+def test_chunks_survive_a_checkpoint_and_a_restart(world: World) -> None:
     world.ask(chunk(start=10))
     world.ask(move_chunk(replicas=(2, 3)))
     before = records_of(world.image)
@@ -195,7 +192,7 @@ def test_chunks_live_through_a_checkpoint_and_a_restart(world: World) -> None:
 # --- KIP-1114's files ---------------------------------------------------------------------------
 
 
-def test_the_kips_own_examples_are_read() -> None:
+def test_the_examples_of_the_kip_are_parsed() -> None:
     created = read_create_file(
         """{"partitions": [
             {"topic": "topic1", "partition": 0, "replicas": [1, 2, 3]},
@@ -211,7 +208,7 @@ def test_the_kips_own_examples_are_read() -> None:
     assert [c.start_offset for c in altered.chunks] == [289_818, 27_784]
 
 
-def test_a_chunk_is_asked_for_at_the_high_watermark_that_was_read() -> None:
+def test_a_chunk_is_requested_at_the_high_watermark() -> None:
     chunks = read_create_file('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}')
     (asked,) = create_request(chunks, {("t", 0): Offset(42)}, now_ms=7).topic_partitions
     assert (asked.start_offset, asked.prev_stop_offset, asked.start_timestamp) == (42, 41, 7)
@@ -248,26 +245,26 @@ ENTRY = {"topic": "t", "partition": 0, "replicas": [1]}
         (json.dumps({"partitions": [ENTRY, ENTRY]}), "twice"),
     ],
 )
-def test_a_malformed_file_is_refused_where_it_is_malformed(document: str, names: str) -> None:
+def test_the_error_of_a_malformed_file_names_the_place(document: str, names: str) -> None:
     with pytest.raises(ChunkFileError, match=names.replace("[", r"\[").replace("]", r"\]")):
         read_create_file(document)
 
 
 class OneReader:
-    """A coordinator that has been deposed and does not know it yet: its own state is old."""
+    """A coordinator that has been deposed and does not know it: its own state is old."""
 
     def __init__(self, *, old: int, now: int) -> None:
         self.old = old
         self.now = now
 
     async def call(self, request: ListDisklessOffsetsRequest) -> ListDisklessOffsetsResponse:
-        """Behind the barrier: asked of whoever really leads."""
+        """Answer behind the barrier, from the real leader's state."""
         return self._answer(request, self.now)
 
     async def without_barrier(
         self, request: ListDisklessOffsetsRequest
     ) -> ListDisklessOffsetsResponse:
-        """What FindBatches would say."""
+        """Answer from its own state, as FindBatches does."""
         return self._answer(request, self.old)
 
     def _answer(
@@ -290,8 +287,8 @@ class OneReader:
         )
 
 
-def test_a_chunk_is_created_at_a_high_watermark_that_is_not_an_old_one() -> None:
-    """Offsets 40..99 are promised already: no chunk may begin among them."""
+def test_a_chunk_is_created_at_a_high_watermark_behind_the_barrier() -> None:
+    """Offsets 40..99 are acknowledged already: no chunk may begin among them."""
     reader = OneReader(old=40, now=100)
     world = World().elect()
     world.register(1)
@@ -311,7 +308,7 @@ def test_a_chunk_is_created_at_a_high_watermark_that_is_not_an_old_one() -> None
     assert topic(world).chunks[0][0].end_offset == 99
 
 
-def test_a_partition_without_a_known_end_gets_no_chunk() -> None:
+def test_no_chunk_is_created_while_the_high_watermark_is_unknown() -> None:
     class Lost(OneReader):
         async def call(self, request: ListDisklessOffsetsRequest) -> ListDisklessOffsetsResponse:
             answer = await super().call(request)

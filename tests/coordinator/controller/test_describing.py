@@ -1,4 +1,4 @@
-"""What an image says of topics and brokers. Source: KIP-1114; docs/design/chunks.md."""
+"""Descriptions of topics and brokers from an image. Source: KIP-1114; docs/design/chunks.md."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.coordinator.controller.test_chunks import with_topic
 from tests.coordinator.controller.test_refusals import chunk
 
 
-def test_a_partition_shows_its_chunks_once_it_was_cut() -> None:
+def test_a_partition_with_several_chunks_lists_them() -> None:
     world = with_topic()
     world.ask(chunk(replicas=(3, 1), start=10))
     world.ask(chunk(replicas=(1, 2), start=25))
@@ -29,7 +29,7 @@ def test_a_partition_shows_its_chunks_once_it_was_cut() -> None:
     assert (whole.replicas, whole.chunks) == ((2, 3), ())
 
 
-def test_all_topics_come_by_name_and_an_unknown_one_is_named() -> None:
+def test_topics_are_described_by_name_and_unknown_ones_have_an_error() -> None:
     world = with_topic()
     world.create("a", 1)
     answer = describe_topics(DescribeTopicsRequest(), world.image)
@@ -41,7 +41,7 @@ def test_all_topics_come_by_name_and_an_unknown_one_is_named() -> None:
     assert [(t.topic_name, t.error_code) for t in answer.topics] == [("a", 0), ("x", 3)]
 
 
-def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_number_of_described_partitions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     world = with_topic()
     monkeypatch.setattr(describing, "MAX_PARTITIONS", 1)
     answer = describe_topics(DescribeTopicsRequest(), world.image)
@@ -51,7 +51,7 @@ def test_an_answer_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (answer.error_code, answer.topics) == (42, ())
 
 
-def test_brokers_show_whether_they_are_fenced() -> None:
+def test_described_brokers_include_their_fencing_state() -> None:
     world = with_topic()
     answer = describe_brokers(DescribeBrokersRequest(), world.image)
     assert [broker.broker_id for broker in answer.brokers] == [1, 2, 3]
@@ -60,7 +60,7 @@ def test_brokers_show_whether_they_are_fenced() -> None:
         assert (broker.is_fenced, broker.broker_epoch) == (known.fenced, known.broker_epoch)
 
 
-def test_who_asks_for_too_many_coordinators_hears_so_of_each_key_left_out() -> None:
+def test_find_coordinator_refuses_each_key_above_the_limit() -> None:
     service = ControllerService(
         lambda *_: None,
         image=MetadataImage,

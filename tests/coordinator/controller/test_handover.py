@@ -1,7 +1,4 @@
-"""From the controller's log into the coordinators': a crash between any two steps heals itself.
-
-Source: docs/design/controller.md#hand-over-between-groups.
-"""
+"""The handover from the controller's log to the coordinators' heals after any crash."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ def hosted(world: World, coordinator: int = 0) -> dict[UUID, set[int]]:
 
 
 def expected(world: World, coordinator: int = 0) -> dict[UUID, set[int]]:
-    """What the image says that a coordinator has."""
+    """Return the partitions that the image assigns to a coordinator."""
     found: dict[UUID, set[int]] = {}
     for topic in world.image.iter_topics():
         own = {i for i in topic.partitions if topic.coordinator(i) == coordinator}
@@ -52,7 +49,7 @@ def expected(world: World, coordinator: int = 0) -> dict[UUID, set[int]]:
 
 
 def healed(world: World) -> None:
-    """A new controller, and a while later both logs say the same."""
+    """Let a new controller run for a while, then check that both logs agree."""
     world.coordinators.down.clear()
     world.coordinators.mute.clear()
     world.coordinators.holding = False
@@ -64,19 +61,19 @@ def healed(world: World) -> None:
     assert world.handover.outstanding == 0
 
 
-def test_a_topic_is_answered_once_its_coordinator_has_it(world: World) -> None:
+def test_topic_creation_is_answered_after_the_coordinator_has_the_topic(world: World) -> None:
     world.coordinators.down.add(0)
     answers = world.send(creation("t", 3))
     world.run()
     assert "t" in world.image.topic_ids, "it is committed"
-    assert answers == [], "and nobody can write to it"
+    assert answers == [], "the topic cannot be written to yet"
     world.coordinators.down.clear()
     world.pass_ms(3_000)
     assert answers[0].topics[0].error_code == 0
     assert hosted(world) == {topic_id(world, "t"): {0, 1, 2}}
 
 
-def test_a_coordinator_without_a_leader_costs_a_timeout_and_then_heals(world: World) -> None:
+def test_topic_creation_times_out_without_a_coordinator_and_completes_later(world: World) -> None:
     world.coordinators.down.add(0)
     answers = world.send(creation("t", timeout_ms=2_000))
     world.pass_ms(3_000)
@@ -90,7 +87,7 @@ def test_a_coordinator_without_a_leader_costs_a_timeout_and_then_heals(world: Wo
     assert world.create("t").topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_a_call_that_was_done_and_not_answered_is_made_again_and_harms_nothing(
+def test_a_call_with_a_lost_answer_is_repeated_without_harm(
     world: World,
 ) -> None:
     world.coordinators.mute.add(0)
@@ -103,13 +100,13 @@ def test_a_call_that_was_done_and_not_answered_is_made_again_and_harms_nothing(
     assert world.coordinators.calls.count(("init", 0)) > 2
 
 
-def test_grown_partitions_are_handed_over_too(world: World) -> None:
+def test_added_partitions_reach_the_coordinator(world: World) -> None:
     world.create("t", 2)
     assert world.ask(grow("t", 5)).results[0].error_code == 0
     assert hosted(world) == {topic_id(world, "t"): {0, 1, 2, 3, 4}}
 
 
-def test_a_deletion_does_not_wait_for_the_coordinator_and_reaches_it(world: World) -> None:
+def test_a_topic_deletion_reaches_the_coordinator_later(world: World) -> None:
     world.create("t")
     named = topic_id(world, "t")
     world.coordinators.down.add(0)
@@ -121,7 +118,7 @@ def test_a_deletion_does_not_wait_for_the_coordinator_and_reaches_it(world: Worl
     assert named in world.coordinators[0].tombstones
 
 
-def test_a_topic_deleted_before_its_coordinator_knew_it_is_told_so(world: World) -> None:
+def test_a_creation_overtaken_by_a_deletion_gets_unknown_topic_id(world: World) -> None:
     world.coordinators.down.add(0)
     created = world.send(creation("t"))
     world.run()
@@ -144,8 +141,8 @@ MAX_STEPS = 40
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 @pytest.mark.parametrize("restarts", [False, True], ids=["deposed", "restarted"])
-def test_a_crash_between_any_two_steps_heals_itself(change: str, restarts: bool) -> None:
-    """After each callback in turn the controller is gone; its successor makes both logs agree."""
+def test_both_logs_agree_after_a_crash_between_any_two_steps(change: str, restarts: bool) -> None:
+    """The controller crashes after each callback in turn; its successor makes both logs agree."""
     for steps in range(MAX_STEPS):
         world = with_brokers()
         world.create("old", 2)
@@ -164,7 +161,7 @@ def test_a_crash_between_any_two_steps_heals_itself(change: str, restarts: bool)
     raise AssertionError("never idle")
 
 
-def test_a_new_controller_tells_again_what_it_cannot_know(world: World) -> None:
+def test_a_new_controller_repeats_the_missing_calls(world: World) -> None:
     world.create("kept", 2)
     world.create("lost", 2)
     kept, lost, ghost = topic_id(world, "kept"), topic_id(world, "lost"), UUID(int=9 << 80)
@@ -178,16 +175,16 @@ def test_a_new_controller_tells_again_what_it_cannot_know(world: World) -> None:
 
 
 @pytest.mark.parametrize("steps", range(0, 14, 2))
-def test_topics_come_and_go_while_a_new_controller_compares(
+def test_topics_may_change_during_a_reconciliation(
     world: World, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    """It looks at a few at a time, and heartbeats go in between."""
+    """The reconciliation compares a few topics at a time, with heartbeats in between."""
     monkeypatch.setattr(comparing, "SLICE_TOPICS", 2)
     monkeypatch.setattr(comparing, "SLICE_HOSTED_TOPICS", 2)
     for number in range(8):
         world.create(f"t-{number}", 2)
     world.depose()
-    for number in (1, 4, 6):  # the coordinator never heard of these
+    for number in (1, 4, 6):  # the coordinator was not informed of these
         del world.coordinators[0].topics[topic_id(world, f"t-{number}")]
     world.coordinators[0].topics |= {UUID(int=number): {0} for number in (5, 6, 7)}
     world.log.elect()
@@ -204,7 +201,7 @@ def test_topics_come_and_go_while_a_new_controller_compares(
     assert world.handover.outstanding == 0
 
 
-def test_a_slice_looks_at_a_few_topics_and_finds_what_all_at_once_would(world: World) -> None:
+def test_a_reconciliation_in_slices_finds_the_same_as_in_one_step(world: World) -> None:
     for number in range(7):
         world.create(f"t-{number}", 2)
     everything = {topic: frozenset({0}) for topic in hosted(world)} | {T_GONE: frozenset({0})}
@@ -227,7 +224,7 @@ def test_a_slice_looks_at_a_few_topics_and_finds_what_all_at_once_would(world: W
     assert missing[topic_id(world, "t-4")].restored == {1}, "it may have let go of that"
 
 
-def test_more_topics_than_one_call_can_name(world: World) -> None:
+def test_topics_beyond_the_limit_of_a_call_are_sent_in_further_calls(world: World) -> None:
     many = tuple(creation(f"t-{i}").topics[0] for i in range(2 * MAX_CALL_TOPICS + 1))
     world.ask(CreateTopicsRequest(topics=many))
     assert len(hosted(world)) == len(many)
@@ -236,8 +233,8 @@ def test_more_topics_than_one_call_can_name(world: World) -> None:
     assert len(hosted(world)) == len(many)
 
 
-def test_an_image_that_lags_takes_no_new_topic_for_a_leftover(world: World) -> None:
-    """The comparison waits until everything that is committed is applied."""
+def test_a_lagging_image_does_not_delete_new_topics(world: World) -> None:
+    """The reconciliation waits until everything that is committed is applied."""
     world.coordinators.down.add(0)
     world.depose()
     world.elect()  # its comparison cannot be made yet
@@ -256,7 +253,7 @@ def test_an_image_that_lags_takes_no_new_topic_for_a_leftover(world: World) -> N
 
 
 def late_init_of_a_deleted_topic(world: World) -> None:
-    """An Init is on its way for long; meanwhile the topic is deleted everywhere."""
+    """Deliver an Init after its topic was deleted everywhere."""
     world.coordinators.holding = True
     world.send(creation("t", 2))
     world.run()
@@ -289,7 +286,7 @@ def test_a_late_init_of_a_former_controller_is_refused(world: World) -> None:
 
 
 def late_init_of_a_topic_that_a_former_controller_deleted(world: World) -> None:
-    """Nobody told the coordinator of the deletion, and its controller is gone."""
+    """Deliver an Init of a topic whose deletion the coordinator was not informed of."""
     world.create("other")
     world.coordinators.holding = True
     world.send(creation("t", 2))
@@ -305,16 +302,18 @@ def late_init_of_a_topic_that_a_former_controller_deleted(world: World) -> None:
     world.coordinators.deliver_late()
 
 
-def test_a_new_controller_is_heard_before_it_compares(world: World) -> None:
-    """Else an Init of its predecessor comes after its look, and what that makes nobody deletes."""
+def test_a_new_controller_announces_its_epoch_before_it_reconciles(world: World) -> None:
+    """Otherwise an Init of its predecessor may arrive later, and create a topic that is never
+    deleted.
+    """
     late_init_of_a_topic_that_a_former_controller_deleted(world)
     assert hosted(world) == expected(world)
 
 
-def test_one_call_makes_no_more_partitions_than_a_coordinator_allows(
+def test_one_call_stays_within_the_coordinators_partition_limit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it refused of a call, nobody would tell it again."""
+    """A topic that the coordinator refused would not be sent again."""
     monkeypatch.setattr(handover, "MAX_PARTITIONS", 10)
     world.coordinators.down.add(0)
     sizes: list[int] = []
@@ -355,7 +354,7 @@ def test_every_call_carries_the_controllers_epoch(world: World) -> None:
     assert world.coordinators[0].epoch > first
 
 
-def test_a_deposed_controller_calls_nobody(world: World) -> None:
+def test_a_deposed_controller_makes_no_calls(world: World) -> None:
     world.coordinators.down.add(0)
     answers = world.send(creation("t"))
     world.run()

@@ -1,4 +1,4 @@
-"""Images: what does not change, what is identical, and what a transaction hides."""
+"""Images: immutability, identical checkpoints, and transactions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def image_of(*records: MetadataRecord) -> MetadataImage:
 
 
 def applied(machine: ControllerMachine, *records: MetadataRecord) -> ControllerMachine:
-    """The records as one batch, right after what is applied."""
+    """Apply the records as one batch after the last applied offset."""
     values = [encode_record(record) for record in records]
     start = machine.applied.offset
     for batch in batches_of(values):
@@ -100,7 +100,7 @@ def applied(machine: ControllerMachine, *records: MetadataRecord) -> ControllerM
     )
 )
 @settings(max_examples=60, deadline=None, database=None)
-def test_a_map_is_a_dictionary_that_stands_still(
+def test_a_persistent_map_behaves_like_an_immutable_dictionary(
     rounds: list[list[tuple[int, int | None]]],
 ) -> None:
     now: Map[int, int] = Map()
@@ -122,7 +122,7 @@ def test_a_map_is_a_dictionary_that_stands_still(
         assert all(key in seen and seen.get(key) == expected[key] for key in expected)
 
 
-def test_a_map_that_was_not_changed_is_the_same_one() -> None:
+def test_an_unchanged_edit_returns_the_same_map() -> None:
     one = Map[str, int]().set("a", 1)
     assert one.edit().freeze() is one
     assert one.remove("b") is one
@@ -134,7 +134,7 @@ STATE = [cls for key, cls in METADATA_RECORDS.items() if key is not None and key
 
 
 def counted_loads(image: MetadataImage) -> dict[int, int]:
-    """How many client partitions each coordinator has, one by one."""
+    """Count the client partitions of each coordinator one by one."""
     return dict(
         Counter(
             topic.coordinator(index)
@@ -147,8 +147,8 @@ def counted_loads(image: MetadataImage) -> dict[int, int]:
 
 @given(st.data())
 @settings(max_examples=60, deadline=None, database=None)
-def test_any_records_make_an_image_and_its_checkpoint_makes_it_again(data: st.DataObject) -> None:
-    """Whatever stands in a log: apply goes on, and a checkpoint loses nothing and adds nothing."""
+def test_a_checkpoint_of_any_image_restores_the_image(data: st.DataObject) -> None:
+    """Whatever records a log has, apply continues, and the checkpoint is complete."""
     known = [TopicRecord(name="a", topic_id=T1), partition(), broker()]
     drawn = data.draw(
         st.lists(
@@ -171,7 +171,7 @@ def test_any_records_make_an_image_and_its_checkpoint_makes_it_again(data: st.Da
     assert dict(again.image.loads) == dict(image.loads) == counted_loads(image)
 
 
-def test_what_nobody_acts_on_is_kept() -> None:
+def test_security_records_are_kept_in_checkpoints() -> None:
     entity = ClientQuotaRecord.EntityData(entity_type="user", entity_name=None)
     quota = ClientQuotaRecord(entity=(entity,), key="rate", value=1.5, remove=False)
     rule = AccessControlEntryRecord(
@@ -190,13 +190,13 @@ def test_what_nobody_acts_on_is_kept() -> None:
     assert records_of(image_of(quota, rule, gone)) == [encode_record(rule)]
 
 
-def test_the_order_of_records_does_not_show_in_a_checkpoint() -> None:
+def test_a_checkpoint_does_not_depend_on_the_order_of_records() -> None:
     one = [TopicRecord(name="a", topic_id=T1), partition(index=1), partition(index=0)]
     two = [TopicRecord(name="b", topic_id=T2), partition(T2)]
     assert records_of(image_of(*one, *two)) == records_of(image_of(*two, *one))
 
 
-def test_a_frozen_image_does_not_see_what_comes_after() -> None:
+def test_a_frozen_image_does_not_change() -> None:
     machine = applied(ControllerMachine(), TopicRecord(name="a", topic_id=T1), partition())
     frozen = machine.freeze()
     before = records_of(machine.image)
@@ -220,7 +220,7 @@ def test_changes_are_counted_from_the_checkpoint() -> None:
 # --- transactions -------------------------------------------------------------------------------
 
 
-def test_a_transaction_appears_whole_at_its_end() -> None:
+def test_a_transaction_becomes_visible_as_a_whole_at_its_end() -> None:
     machine = applied(ControllerMachine(), FeatureLevelRecord(name="f", feature_level=1))
     seen: list[int] = []
     machine.listen(lambda image: seen.append(len(image.topics)))
@@ -234,7 +234,7 @@ def test_a_transaction_appears_whole_at_its_end() -> None:
     assert set(seen) == {0, 2}
 
 
-def test_an_aborted_transaction_never_was() -> None:
+def test_an_aborted_transaction_changes_nothing() -> None:
     machine = applied(ControllerMachine(), TopicRecord(name="a", topic_id=T1))
     before = records_of(machine.image)
     applied(
@@ -251,7 +251,7 @@ def test_an_aborted_transaction_never_was() -> None:
     assert machine.changed_records == 0
 
 
-def test_records_before_a_transaction_in_its_batch_are_true() -> None:
+def test_records_before_a_transaction_in_the_same_batch_count() -> None:
     machine = applied(
         ControllerMachine(), TopicRecord(name="a", topic_id=T1), BeginTransactionRecord()
     )
@@ -260,7 +260,7 @@ def test_records_before_a_transaction_in_its_batch_are_true() -> None:
     assert machine.applied.offset == 2
 
 
-def test_a_machine_that_met_an_unknown_record_takes_no_checkpoint() -> None:
+def test_a_machine_takes_no_checkpoint_after_an_unknown_record() -> None:
     machine = ControllerMachine()
     unknown = b"\x01\xcf\x0f\x00\x00"  # type 1999
     machine.apply(batches_of([unknown, encode_record(TopicRecord(name="a", topic_id=T1))]))
@@ -297,7 +297,7 @@ def test_a_machine_that_met_an_unknown_record_takes_no_checkpoint() -> None:
     ],
     ids=lambda record: type(record).__name__,
 )
-def test_a_record_that_fits_nothing_changes_nothing_and_is_counted(record: MetadataRecord) -> None:
+def test_a_contradicting_record_is_counted_and_changes_nothing(record: MetadataRecord) -> None:
     known = [
         TopicRecord(name="a", topic_id=T1),
         partition(),
@@ -310,7 +310,7 @@ def test_a_record_that_fits_nothing_changes_nothing_and_is_counted(record: Metad
     assert records_of(edit.publish(Offset(9), Epoch(1))) == records_of(image_of(*known))
 
 
-def test_a_deleted_topic_takes_its_settings_and_chunks_with_it() -> None:
+def test_deleting_a_topic_removes_its_settings_and_chunks() -> None:
     image = image_of(
         TopicRecord(name="a", topic_id=T1),
         partition(),
@@ -322,7 +322,7 @@ def test_a_deleted_topic_takes_its_settings_and_chunks_with_it() -> None:
     assert [topic.topic_id for topic in image.iter_topics()] == [T2]
 
 
-def test_every_change_of_a_partition_is_an_epoch_and_only_a_leader_a_leader_epoch() -> None:
+def test_only_a_leader_change_increments_the_leader_epoch() -> None:
     before = partition()
     shrunk = merge_partition(before, PartitionChangeRecord(topic_id=T1, isr=(1,)))
     assert (shrunk.partition_epoch, shrunk.leader_epoch, shrunk.isr) == (1, 0, (1,))
@@ -330,7 +330,7 @@ def test_every_change_of_a_partition_is_an_epoch_and_only_a_leader_a_leader_epoc
     assert (moved.partition_epoch, moved.leader_epoch, moved.leader) == (2, 1, -1)
 
 
-def test_eligible_leaders_of_all_topics_are_forgotten_at_once() -> None:
+def test_one_record_clears_the_eligible_leaders_of_all_topics() -> None:
     image = image_of(
         TopicRecord(name="a", topic_id=T1),
         partition(eligible_leader_replicas=(1,)),
@@ -350,7 +350,7 @@ def block(end: int, time_ms: int) -> ProducerIdsRecord:
     return ProducerIdsRecord(broker_id=1, next_producer_id=end, block_time_ms=time_ms)
 
 
-def test_the_time_of_a_block_is_known_as_long_as_state_lives() -> None:
+def test_block_times_are_kept_as_long_as_producer_state() -> None:
     day = 24 * 60 * MINUTE
     image = image_of(*(block(1_000 * (i + 1), i * day) for i in range(10)))
     view = ImageView(lambda: image)
@@ -364,13 +364,13 @@ def test_the_time_of_a_block_is_known_as_long_as_state_lives() -> None:
     assert len(image.producer_ids) == 8
 
 
-def test_blocks_of_one_minute_are_one_with_the_later_time() -> None:
+def test_blocks_of_one_minute_are_merged_with_the_later_time() -> None:
     kept: tuple[ProducerIdsRecord, ...] = ()
     for i in range(100):
         kept = keep_blocks(kept, block(i + 1, 5 * MINUTE + i))
     assert [(b.next_producer_id, b.block_time_ms) for b in kept] == [(100, 5 * MINUTE + 99)]
 
 
-def test_a_block_of_upstreams_controller_has_no_time() -> None:
+def test_a_block_of_upstreams_controller_has_no_timestamp() -> None:
     image = image_of(ProducerIdsRecord(broker_id=1, next_producer_id=1_000))
     assert ImageView(lambda: image).producer_id_handed_out_ms(5) is None

@@ -1,7 +1,4 @@
-"""What a leader may say, and when.
-
-Source: docs/design/state-machines.md#a-refusal-waits-for-the-read-barrier.
-"""
+"""When a controller may answer a request."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ from tests.doubles.memory_log import SilentTicket
 
 
 def held_back() -> World:
-    """A leader whose commits wait for the test."""
+    """Return a leader whose commits wait for the test."""
     world = World(auto_commit=False)
     world.log.elect()
     commit(world)
@@ -57,7 +54,7 @@ def commit(world: World) -> None:
         world.run()
 
 
-def test_an_empty_log_begins_with_the_bootstrap_in_a_transaction_of_one_batch() -> None:
+def test_an_empty_log_starts_with_the_bootstrap_transaction() -> None:
     world = World().elect()
     (batch,) = log_batches(world.log)
     assert batch == [
@@ -70,7 +67,7 @@ def test_an_empty_log_begins_with_the_bootstrap_in_a_transaction_of_one_batch() 
     assert len(log_batches(world.log)) == 1, "it begins once"
 
 
-def test_a_new_leader_aborts_what_was_left_open_before_it_decides() -> None:
+def test_a_new_leader_aborts_an_open_transaction_before_it_decides() -> None:
     world = World().elect()
     before = records_of(world.image)
     records = (BeginTransactionRecord(name="half"), TopicRecord(name="ghost", topic_id=T1))
@@ -99,14 +96,14 @@ def test_a_half_written_bootstrap_is_aborted_and_written_again() -> None:
 
 
 def propose(world: World, *records: Any) -> None:
-    """A former leader's records, past this controller."""
+    """Append a former leader's records to the log, without this controller."""
     epoch = world.log.leading_epoch
     assert epoch is not None
     draft = draft_values([encode_record(record) for record in records], timestamp_ms=0)
     world.log.propose(SilentTicket(), Epoch(epoch), draft)
 
 
-def test_no_answer_leaves_before_its_records_are_committed() -> None:
+def test_an_answer_waits_for_the_commit_of_its_records() -> None:
     world = held_back()
     answers = world.send(registration(1))
     world.run()
@@ -115,11 +112,8 @@ def test_no_answer_leaves_before_its_records_are_committed() -> None:
     assert answers[0].error_code == 0
 
 
-def test_what_wrote_nothing_is_said_behind_the_read_barrier() -> None:
-    """A controller that was deposed, and has not heard of it, knows less than the next one.
-
-    That may have made the topic, deleted it, moved it, or registered the broker.
-    """
+def test_answers_without_records_wait_for_the_read_barrier() -> None:
+    """A controller that was deposed and does not know it has an older state than the next one."""
     world = World().elect()
     (epoch,) = world.register(1)
     world.create("t")
@@ -149,7 +143,7 @@ def test_what_wrote_nothing_is_said_behind_the_read_barrier() -> None:
         for lost in (None, ConnectionError("another leads")):
             answers = world.send(request)
             world.run()
-            assert answers == [], f"said by one who may lead no more: {answers}"
+            assert answers == [], f"answered by a node that may lead no more: {answers}"
             barriers.pop()(lost)
             world.run()
             said = error_codes(answers[0])
@@ -170,8 +164,8 @@ def _beat(broker_id: int, broker_epoch: int) -> BrokerHeartbeatRequest:
     )
 
 
-def test_a_refusal_waits_for_what_it_rests_on() -> None:
-    """ "It exists already" may be said of a topic only when it cannot vanish any more."""
+def test_a_refusal_waits_for_the_records_it_depends_on() -> None:
+    """TOPIC_ALREADY_EXISTS may be answered only once the topic can no longer be lost."""
     world = held_back()
     world.send(registration(1))
     commit(world)
@@ -220,7 +214,7 @@ def value(world: World, name: str) -> str | None:
     return settings.get("t")
 
 
-def test_without_leadership_nothing_is_decided() -> None:
+def test_a_node_that_does_not_lead_decides_nothing() -> None:
     world = World()
     answer = world.ask(registration(1))
     assert answer.error_code == ErrorCode.NOT_CONTROLLER
@@ -243,7 +237,7 @@ def test_a_leader_that_has_not_applied_everything_decides_nothing() -> None:
     assert world.controller.active_epoch is not None
 
 
-def test_decisions_pile_up_on_what_was_decided_before() -> None:
+def test_decisions_build_on_pending_decisions() -> None:
     world = held_back()
     asked = [world.send(registration(1)), world.send(creation("t")), world.send(creation("t"))]
     commit(world)
@@ -251,8 +245,8 @@ def test_decisions_pile_up_on_what_was_decided_before() -> None:
     assert codes == [0, 0, ErrorCode.TOPIC_ALREADY_EXISTS]
 
 
-def test_a_foreign_record_between_costs_a_second_decision_and_nothing_else() -> None:
-    """Somebody else's batch stands where our decision expected the log to end."""
+def test_an_unexpected_record_causes_only_a_second_decision() -> None:
+    """Another batch is at the offset at which the decision expected the log to end."""
     world = World().elect()
     world.register(1)
     answers = world.send(creation("t"))
@@ -283,7 +277,7 @@ def test_a_large_change_is_a_transaction_in_batches() -> None:
     assert set(shown) == {0, count}, "seen in part"
 
 
-def test_a_large_change_that_lost_its_end_never_was() -> None:
+def test_a_large_change_without_its_end_record_is_aborted() -> None:
     world = held_back()
     world.send(registration(1))
     commit(world)
@@ -299,13 +293,13 @@ def test_a_large_change_that_lost_its_end_never_was() -> None:
     assert "big" not in world.image.topic_ids
 
 
-def test_a_decision_that_is_no_transaction_is_never_cut() -> None:
+def test_a_one_batch_decision_is_never_split() -> None:
     value_of = encode_record(NoOpRecord())
     long = [value_of] * (BATCH_RECORDS + 1)
     assert make_draft([[value_of], long], 0).counts == [BATCH_RECORDS + 2]
 
 
-def test_an_idle_log_gets_a_record_now_and_then() -> None:
+def test_an_idle_log_gets_periodic_no_op_records() -> None:
     world = World(max_idle_interval_ms=500).elect()
     end = world.log.end_offset
     world.pass_ms(5_000)
@@ -317,7 +311,7 @@ def test_an_idle_log_gets_a_record_now_and_then() -> None:
     assert world.log.end_offset == end
 
 
-def test_the_lag_is_what_is_committed_and_not_applied() -> None:
+def test_the_metadata_lag_counts_committed_records_not_applied() -> None:
     world = World().elect()
     assert world.controller.metadata_lag == 0
     world.applier.paused = True
@@ -360,7 +354,7 @@ def test_a_heartbeat_does_not_wait_for_a_large_request() -> None:
 
 
 def beat(world: World, broker_id: int, epoch: int, **wants: bool) -> list[Any]:
-    """A heartbeat is sent; what is answered comes into the list."""
+    """Send a heartbeat; its answer is appended to the returned list."""
     return world.send(
         BrokerHeartbeatRequest(
             broker_id=broker_id,
@@ -372,8 +366,8 @@ def beat(world: World, broker_id: int, epoch: int, **wants: bool) -> list[Any]:
     )
 
 
-def test_a_heartbeat_waits_for_nobody_elses_commit() -> None:
-    """It rests on its broker's record, and that is committed. A session is kept alive by it."""
+def test_a_heartbeat_does_not_wait_for_other_requests() -> None:
+    """It depends on its broker's record, which is committed, and extends a session."""
     world = held_back()
     registered = world.send(registration(1))
     commit(world)
@@ -393,8 +387,8 @@ def test_a_heartbeat_waits_for_nobody_elses_commit() -> None:
     assert not world.image.brokers[1].fenced
 
 
-def test_a_heartbeat_waits_for_what_was_proposed_of_its_own_broker() -> None:
-    """Its fencing is not committed: to say that it is unfenced would be a lie, or soon be one."""
+def test_a_heartbeat_waits_for_pending_records_of_its_broker() -> None:
+    """The broker's fencing is not committed yet, so `is_fenced` could be answered wrongly."""
     world = held_back()
     registered = world.send(registration(1))
     commit(world)
@@ -413,7 +407,7 @@ def test_a_heartbeat_waits_for_what_was_proposed_of_its_own_broker() -> None:
     assert refused.error_code == ErrorCode.NOT_CONTROLLER
 
 
-def test_a_request_is_decided_in_parts_only_where_that_means_the_same() -> None:
+def test_a_creation_is_split_only_where_the_result_is_the_same() -> None:
     request = many_topics(100, 10)
     assert len(split_creation(request)) == 20
     assert len(split_creation(many_topics(5, 10))) == 1
@@ -426,8 +420,8 @@ def test_a_request_is_decided_in_parts_only_where_that_means_the_same() -> None:
     assert split_creation(tried) == [tried]
 
 
-def test_a_controller_that_goes_amid_a_request_does_not_say_that_nothing_was_done() -> None:
-    """NOT_CONTROLLER makes clients ask again, and be told that their own topics exist."""
+def test_a_partly_done_request_is_not_answered_not_controller() -> None:
+    """Clients repeat a request after NOT_CONTROLLER, and would find that their own topics exist."""
     world = World().elect()
     world.register(1)
     answers = world.send(many_topics(100, 10))
@@ -441,7 +435,7 @@ def test_a_controller_that_goes_amid_a_request_does_not_say_that_nothing_was_don
     assert {topic.error_code for topic in late[0].topics} == {ErrorCode.NOT_CONTROLLER}
 
 
-def test_a_request_for_too_much_is_refused_as_a_whole() -> None:
+def test_a_request_above_the_limits_is_refused_as_a_whole() -> None:
     world = World(limits=Limits(max_records_of_request=300)).elect()
     world.register(1)
     huge = many_topics(2, 100_000)

@@ -1,7 +1,4 @@
-"""What is refused, with which code, and what the message names; and that nothing changed by it.
-
-Source: docs/design/chunks.md; KIP-4, KIP-195, KIP-339, KIP-584, KIP-631, KIP-1114, KIP-1164.
-"""
+"""Every refusal: its code, what its message names, and that it writes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ FEATURE = rpc.BrokerRegistrationRequest.Feature
 
 
 class Refused(NamedTuple):
-    """A request, the code it gets, and words of the message (if its answer has one)."""
+    """A request, the code of its refusal, and words of the message (if its response has one)."""
 
     request: Request
     code: ErrorCode
@@ -147,8 +144,10 @@ def named_twice() -> topics.CreateTopicsRequest:
 
 
 def fresh() -> World:
-    """Brokers 1, 2 and 3; topic t of two partitions with two replicas, a chunk 0..99 in the first;
-    coordinators 0 and 1.
+    """Return a world to refuse requests in.
+
+    It has brokers 1, 2 and 3; topic t of two partitions with two replicas, a chunk 0..99 in the
+    first; coordinators 0 and 1.
     """
     world = World(limits=Limits(max_partitions_of_topic=50)).elect()
     world.register(1, 2, 3)
@@ -195,7 +194,7 @@ REFUSED: dict[str, Refused] = {
     "assigned twice": Refused(
         creation("x", -1, factor=-1, assignments={0: (1, 1)}), C.INVALID_REPLICA_ASSIGNMENT, "twice"
     ),
-    "assigned to nobody": Refused(
+    "assigned to no broker": Refused(
         creation("x", -1, factor=-1, assignments={0: ()}), C.INVALID_REPLICA_ASSIGNMENT, "x-0"
     ),
     "uneven assignment": Refused(
@@ -408,7 +407,7 @@ REFUSED: dict[str, Refused] = {
     "move to too few": Refused(
         move_chunk(replicas=(2,)), C.INVALID_REPLICA_ASSIGNMENT, "2 replicas"
     ),
-    "move to nobody": Refused(move_chunk(replicas=()), C.INVALID_REPLICA_ASSIGNMENT, "t-0"),
+    "move to no broker": Refused(move_chunk(replicas=()), C.INVALID_REPLICA_ASSIGNMENT, "t-0"),
     "move to a stranger": Refused(
         move_chunk(replicas=(2, 9)), C.INVALID_REPLICA_ASSIGNMENT, "broker 9"
     ),
@@ -419,7 +418,7 @@ REFUSED: dict[str, Refused] = {
 
 
 def _outcome(answer: Any) -> tuple[int, str]:
-    """The code and the message of what was asked, wherever the api has them."""
+    """Return the code and the message of the requested item, wherever the api has them."""
     for name in ("topics", "results", "responses"):
         items = getattr(answer, name, None)
         if items:
@@ -436,7 +435,7 @@ def world() -> World:
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=str)
-def test_it_is_refused_by_its_name_and_nothing_changes(case: str, world: World) -> None:
+def test_a_refusal_has_its_code_and_message_and_writes_nothing(case: str, world: World) -> None:
     request, code, names = REFUSED[case]
     before, end = records_of(world.image), world.log.end_offset
     got, message = _outcome(world.ask(request))
@@ -445,7 +444,7 @@ def test_it_is_refused_by_its_name_and_nothing_changes(case: str, world: World) 
     assert world.log.end_offset == end, "a refusal that writes"
 
 
-def test_the_refusals_leave_a_world_that_works(world: World) -> None:
+def test_the_controller_works_after_all_refusals(world: World) -> None:
     end = world.log.end_offset
     for refused in REFUSED.values():
         world.ask(refused.request)
@@ -458,7 +457,7 @@ def test_the_refusals_leave_a_world_that_works(world: World) -> None:
     assert world.ask(assign(topic.topic_id, 0, 2)).responses[0].partitions[0].error_code == 42
 
 
-def test_one_bad_topic_does_not_spoil_the_others() -> None:
+def test_an_invalid_topic_does_not_affect_the_others() -> None:
     world = fresh()
     many = (*creation("ok").topics, *creation("a b").topics, *creation("fine", 3).topics)
     answer = world.ask(topics.CreateTopicsRequest(topics=many))
@@ -466,7 +465,7 @@ def test_one_bad_topic_does_not_spoil_the_others() -> None:
     assert {"ok", "fine"} <= set(world.image.topic_ids)
 
 
-def test_updates_of_features_are_all_done_or_none() -> None:
+def test_feature_updates_are_all_made_or_none() -> None:
     features = {"metadata.version": (15, 27), "esker.test": (0, 3)}
     world = World(bootstrap=(*BOOTSTRAP, FeatureLevelRecord(name="esker.test", feature_level=1)))
     object.__setattr__(world.config, "features", features)
@@ -492,8 +491,8 @@ def test_validate_only_writes_nothing() -> None:
     assert "x" not in world.image.topic_ids
 
 
-def test_a_setting_does_not_grow_past_what_a_record_can_carry() -> None:
-    """Each part is short enough, and characters are not bytes."""
+def test_an_appended_setting_may_not_exceed_the_size_of_a_record() -> None:
+    """Each appended part is short enough, and its size counts in bytes, not characters."""
     world = fresh()
     name, part = "leader.replication.throttled.replicas", "é" * 10_000
     assert world.ask(alter(2, "t", name, part, 2)).responses[0].error_code == 0
@@ -505,7 +504,7 @@ def test_a_setting_does_not_grow_past_what_a_record_can_carry() -> None:
 TOO_MANY = Limits().max_items_of_request + 1
 
 
-def test_a_request_of_too_many_things_is_refused_before_it_costs_anything() -> None:
+def test_a_request_with_too_many_items_is_refused_early() -> None:
     world = fresh()
     resource = DescribeConfigsRequest.DescribeConfigsResource
     one = resource(resource_type=2, resource_name="t", configuration_keys=None)
@@ -514,7 +513,7 @@ def test_a_request_of_too_many_things_is_refused_before_it_costs_anything() -> N
     assert not any(result.configs for result in described.results)
 
 
-def test_changes_past_the_limit_of_a_request_are_refused_item_by_item() -> None:
+def test_items_beyond_a_requests_record_limit_are_refused() -> None:
     world = World(limits=Limits(max_records_of_request=2)).elect()
     world.register(1)
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource

@@ -48,7 +48,7 @@ def membership(cluster_id: str = "c") -> BrokerMembership:
 
 
 class Script:
-    """A controller that answers as it was told; what is not told is fine."""
+    """A controller with scripted answers; by default it accepts everything."""
 
     def __init__(self) -> None:
         self.registrations: list[rpc.BrokerRegistrationResponse | Exception] = []
@@ -78,7 +78,7 @@ class Script:
 
 
 class Broker:
-    """A registration with its events written down."""
+    """A registration that records its events."""
 
     def __init__(self, client: object, member: BrokerMembership | None = None) -> None:
         self.changes: list[tuple[int | None, bool]] = []
@@ -108,7 +108,7 @@ def test_a_broker_registers_and_is_unfenced_by_a_heartbeat() -> None:
     run(story)
 
 
-def test_a_broker_that_no_controller_answers_is_fenced_by_its_own_clock_after_a_session() -> None:
+def test_a_broker_without_a_controller_counts_as_fenced_after_its_session() -> None:
     async def story() -> None:
         script = Script()
         loop = asyncio.get_running_loop()
@@ -128,7 +128,7 @@ def test_a_broker_that_no_controller_answers_is_fenced_by_its_own_clock_after_a_
     run(story)
 
 
-def test_a_former_life_is_waited_for_and_a_wrong_cluster_is_not() -> None:
+def test_registration_retries_a_duplicate_id_and_fails_for_a_wrong_cluster() -> None:
     async def story() -> None:
         script = Script()
         script.registrations = [rpc.BrokerRegistrationResponse(error_code=DUPLICATE)] * 3
@@ -144,7 +144,7 @@ def test_a_former_life_is_waited_for_and_a_wrong_cluster_is_not() -> None:
     run(story)
 
 
-def test_registering_ends_after_its_time() -> None:
+def test_registration_fails_after_its_timeout() -> None:
     async def story() -> None:
         script = Script()
         script.registrations = [rpc.BrokerRegistrationResponse(error_code=DUPLICATE)] * 1_000
@@ -154,7 +154,7 @@ def test_registering_ends_after_its_time() -> None:
     run(story)
 
 
-def test_an_epoch_that_is_over_is_followed_by_another() -> None:
+def test_a_broker_with_a_stale_epoch_registers_again() -> None:
     async def story() -> None:
         script = Script()
         broker = Broker(script)
@@ -168,7 +168,7 @@ def test_an_epoch_that_is_over_is_followed_by_another() -> None:
     run(story)
 
 
-def test_silence_of_the_controller_is_survived() -> None:
+def test_a_broker_survives_an_unreachable_controller() -> None:
     async def story() -> None:
         script = Script()
         broker = Broker(script)
@@ -184,7 +184,7 @@ def test_silence_of_the_controller_is_survived() -> None:
     run(story)
 
 
-def test_a_broker_that_may_never_come_back_is_told() -> None:
+def test_a_permanent_refusal_calls_on_lost() -> None:
     async def story() -> None:
         script = Script()
         broker = Broker(script)
@@ -201,11 +201,12 @@ def test_a_broker_that_may_never_come_back_is_told() -> None:
 @pytest.mark.parametrize(
     ("kind", "waited_s"), [(NobodyListensError, 0.1), (CoordinatorError, 60)], ids=["none", "busy"]
 )
-def test_who_leaves_last_waits_for_no_controller(
+def test_stopping_does_not_wait_where_no_controller_runs(
     kind: type[CoordinatorError], waited_s: float
 ) -> None:
-    """All nodes are stopped at once, and the quorum is the first to be gone. One that only does
-    not answer may be at an election."""
+    """All nodes are stopped at once, and the quorum is gone first. A quorum that only does not
+    answer may be electing a leader.
+    """
 
     async def story() -> None:
         script = Script()
@@ -221,8 +222,8 @@ def test_who_leaves_last_waits_for_no_controller(
     run(story)
 
 
-def test_a_heartbeat_where_no_controller_runs_ends_soon_and_says_so() -> None:
-    """Other calls go on: the quorum may be starting."""
+def test_a_heartbeat_fails_early_where_no_controller_runs() -> None:
+    """Other calls continue: the quorum may be starting."""
 
     async def story() -> None:
         client = ControllerClient([("127.0.0.1", free_port())], timeout_ms=60_000, alone_ms=100)
@@ -246,7 +247,7 @@ def test_a_heartbeat_where_no_controller_runs_ends_soon_and_says_so() -> None:
     run_loop(story())
 
 
-def test_leaving_waits_until_the_controller_allows_it() -> None:
+def test_stopping_waits_until_the_controller_allows_it() -> None:
     async def story() -> None:
         script = Script()
         broker = Broker(script)
@@ -273,7 +274,7 @@ def story(tmp_path: Path) -> Iterator[Story]:
 
 
 def test_a_broker_keeps_its_epoch_when_the_controller_dies(story: Story) -> None:
-    """It knows the address of a single node, and that one does not lead."""
+    """The broker knows the address of a single node, which does not lead."""
     story.register()
     active = story.beat()
     follower = next(node for node in NODES if node != active)

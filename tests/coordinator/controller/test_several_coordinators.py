@@ -1,8 +1,4 @@
-"""Several batch coordinators: topics spread over them, and empty partitions change sides.
-
-Source: KIP-1164, Scaling the number of Batch Coordinators;
-docs/design/controller.md#hand-over-between-groups.
-"""
+"""Several batch coordinators: topics are spread over them, and empty partitions move."""
 
 from __future__ import annotations
 
@@ -42,8 +38,8 @@ def test_new_topics_are_spread_over_a_new_coordinator() -> None:
     assert topic_id(world, "first") in hosted(world, 0), "what has data stays"
 
 
-def test_what_coordinators_have_is_counted_as_topics_come_move_and_go() -> None:
-    """By the image itself: who creates one topic does not go through all of them."""
+def test_coordinator_loads_follow_created_moved_and_deleted_topics() -> None:
+    """The image counts them, so creating a topic does not walk over all topics."""
     world = two_coordinators()
     for i in range(4):
         world.create(f"t-{i}", i + 1)
@@ -67,7 +63,7 @@ def test_no_mapping_is_written_before_there_is_a_second_coordinator() -> None:
     assert dict(topic.coordinators) == {}
 
 
-def test_a_topic_grows_where_it_is() -> None:
+def test_added_partitions_stay_with_the_topics_coordinator() -> None:
     world = two_coordinators()
     world.create("second", 2)
     topic = world.image.topic("second")
@@ -77,7 +73,7 @@ def test_a_topic_grows_where_it_is() -> None:
     assert hosted(world, 1) == {topic.topic_id: {0, 1, 2, 3, 4}}
 
 
-def test_one_coordinator_that_is_away_does_not_hold_up_the_other() -> None:
+def test_an_unavailable_coordinator_does_not_delay_another() -> None:
     world = two_coordinators()
     world.coordinators.down.add(0)
     assert world.create("second", 2).topics[0].error_code == 0
@@ -90,7 +86,7 @@ def move(world: World, name: str, index: int, target: int) -> int:
     return int(answers[0].responses[0].partitions[0].error_code)
 
 
-def test_an_empty_partition_goes_to_another_coordinator() -> None:
+def test_an_empty_partition_can_move_to_another_coordinator() -> None:
     world = two_coordinators()
     assert move(world, "first", 1, 1) == 0
     topic = world.image.topic("first")
@@ -100,21 +96,21 @@ def test_an_empty_partition_goes_to_another_coordinator() -> None:
     assert 1 in hosted(world, 1)[topic.topic_id]
 
 
-def test_a_partition_with_data_stays() -> None:
+def test_a_partition_with_data_cannot_move() -> None:
     world = two_coordinators()
     world.coordinators[0].written[topic_id(world, "first"), 1] = 7
     assert move(world, "first", 1, 1) == ErrorCode.INVALID_REQUEST
     assert hosted(world, 0) == expected(world, 0)
 
 
-def test_to_stay_where_it_is_is_no_move() -> None:
+def test_a_move_to_the_same_coordinator_writes_nothing() -> None:
     world = two_coordinators()
     end = world.log.end_offset
     assert move(world, "first", 1, 0) == 0
     assert world.log.end_offset == end
 
 
-def test_a_crash_between_any_two_steps_of_a_move_loses_no_partition() -> None:
+def test_a_crash_during_a_move_loses_no_partition() -> None:
     for steps in range(MAX_STEPS):
         world = two_coordinators()
         named = topic_id(world, "first")
@@ -140,7 +136,7 @@ def healed_move(world: World, named: UUID) -> None:
     assert has_it == [topic.coordinator(1)], "two coordinators take its commits"
 
 
-def test_a_late_init_does_not_bring_back_what_was_let_go() -> None:
+def test_a_late_init_does_not_restore_a_released_partition() -> None:
     world = with_brokers()
     world.coordinators.holding = True
     world.send(creation("first", 3))
@@ -153,7 +149,7 @@ def test_a_late_init_does_not_bring_back_what_was_let_go() -> None:
     assert hosted(world, 0)[topic_id(world, "first")] == {0, 2}
 
 
-def test_what_was_let_go_comes_back_under_another_controller_only() -> None:
+def test_only_a_later_controller_restores_a_released_partition() -> None:
     world = two_coordinators()
     assert move(world, "first", 1, 1) == 0
     assert move(world, "first", 1, 0) == ErrorCode.INVALID_REQUEST
@@ -167,7 +163,7 @@ def test_what_was_let_go_comes_back_under_another_controller_only() -> None:
     assert 1 not in hosted(world, 1)[topic_id(world, "first")]
 
 
-def test_a_release_whose_answer_is_lost_is_asked_for_again() -> None:
+def test_a_release_with_a_lost_answer_is_repeated() -> None:
     world = two_coordinators()
     named = topic_id(world, "first")
     world.coordinators.mute.add(0)
@@ -182,8 +178,8 @@ def test_a_release_whose_answer_is_lost_is_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("down", [0, 1])
-def test_who_asks_for_a_move_does_not_wait_for_ever(down: int) -> None:
-    """A coordinator without a leader may stay so; the move goes on when it has one."""
+def test_a_move_request_times_out_and_the_move_continues(down: int) -> None:
+    """A coordinator may be without a leader for long; the move goes on when it has one."""
     world = two_coordinators()
     named = topic_id(world, "first")
     world.coordinators.down.add(down)
@@ -192,8 +188,8 @@ def test_who_asks_for_a_move_does_not_wait_for_ever(down: int) -> None:
     assert len(answers) == 1
     (partition,) = answers[0].responses[0].partitions
     assert partition.error_code == ErrorCode.REQUEST_TIMED_OUT
-    said = "it moves when that releases it" if down == 0 else "it is assigned"
-    assert said in (partition.error_message or "").lower()
+    expected = "it moves when that releases it" if down == 0 else "it is assigned"
+    assert expected in (partition.error_message or "").lower()
     assert world.image.topics[named].coordinator(1) == down
     world.coordinators.down.clear()
     world.pass_ms(60_000)
@@ -202,7 +198,7 @@ def test_who_asks_for_a_move_does_not_wait_for_ever(down: int) -> None:
     assert len(answers) == 1
 
 
-def test_many_moves_in_one_request_are_answered_one_by_one() -> None:
+def test_each_move_of_a_request_has_its_own_result() -> None:
     world = two_coordinators()
     named = topic_id(world, "first")
     topic = AssignPartitionToBatchCoordinatorRequest.Topic

@@ -1,10 +1,4 @@
-"""No step of the controller's loop handles more than a bounded number of partitions.
-
-What waits on that loop, heartbeats above all, waits for the step it is at: so a request for many
-topics is decided in parts, and what they wrote is applied in as many batches.
-
-Source: docs/design/state-machines.md#bounded-work.
-"""
+"""No step of the controller's loop handles more than a bounded number of partitions."""
 
 from __future__ import annotations
 
@@ -17,14 +11,14 @@ from tests.coordinator.controller.world import World, creation
 
 
 def partitions_of(world: World) -> list[int]:
-    """New partitions in each batch of the log."""
+    """Return the number of new partitions in each batch of the log."""
     return [
         sum(isinstance(record, PartitionRecord) for record in batch)
         for batch in log_batches(world.log)
     ]
 
 
-def test_a_step_decides_and_applies_no_more_than_a_part() -> None:
+def test_a_step_decides_and_applies_at_most_one_slice() -> None:
     world = World().elect()
     world.register(1, 2, 3)
     before = len(partitions_of(world))
@@ -40,7 +34,7 @@ def test_a_step_decides_and_applies_no_more_than_a_part() -> None:
     assert most == max(created) == SLICE_PARTITIONS
 
 
-def test_a_topic_that_cannot_be_divided_is_applied_in_slices() -> None:
+def test_a_large_topic_is_applied_in_slices() -> None:
     world = World().elect()
     world.register(1)
     assert world.create("large", 2_000).topics[0].error_code == 0

@@ -1,7 +1,4 @@
-"""DeleteGroups: a group that nobody is in goes, with its offsets, and nothing of it comes back.
-
-Codes are upstream's: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR. Source: KIP-229.
-"""
+"""DeleteGroups removes an empty group with its offsets, and no late copy restores it."""
 
 from __future__ import annotations
 
@@ -16,12 +13,12 @@ LAST = 2
 
 
 def deleted(world: World, *names: str, **more: Any) -> dict[str, int]:
-    """The error of each."""
+    """Delete groups and return the error code of each."""
     answer = world.ask(DeleteGroupsRequest(groups_names=names or (GROUP,)), **more)
     return {one.group_id: one.error_code for one in answer.results}
 
 
-def test_a_group_that_nobody_is_in_goes_with_its_offsets() -> None:
+def test_deleting_an_empty_group_removes_its_offsets() -> None:
     world = World()
     assert world.commit(offset=5) == 0
     assert deleted(world) == {GROUP: 0}
@@ -31,7 +28,7 @@ def test_a_group_that_nobody_is_in_goes_with_its_offsets() -> None:
     assert world.committed() == 2
 
 
-def test_it_is_not_listed_while_the_replica_at_hand_still_has_it() -> None:
+def test_a_deleted_group_is_not_listed_though_the_local_replica_still_has_it() -> None:
     world = World()
     assert world.commit(offset=5) == 0
     before = dict(world.image.groups.items())
@@ -50,7 +47,7 @@ def listed(world: World) -> list[str]:
     return [group.group_id for group in world.ask(ListGroupsRequest()).groups]
 
 
-def test_a_group_with_members_stays() -> None:
+def test_a_group_with_members_cannot_be_deleted() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -61,8 +58,8 @@ def test_a_group_with_members_stays() -> None:
     assert deleted(world) == {GROUP: 0}
 
 
-def test_a_member_that_the_log_has_not_heard_of_counts() -> None:
-    """It has joined, and waits for its assignment."""
+def test_a_member_that_is_not_in_the_log_yet_prevents_the_deletion() -> None:
+    """The member has joined, and waits for its assignment."""
     world = World()
     assert world.commit(offset=5) == 0
     one = Consumer(world)
@@ -71,7 +68,7 @@ def test_a_member_that_the_log_has_not_heard_of_counts() -> None:
     assert world.committed() == 5
 
 
-def test_each_group_is_answered_for_itself_and_once() -> None:
+def test_deleting_several_groups_returns_one_result_per_group() -> None:
     world = World(brokers=(1, 2))
     assert world.commit(offset=5) == 0
     long = "x" * 2000
@@ -82,11 +79,11 @@ def test_each_group_is_answered_for_itself_and_once() -> None:
 
 
 def deleted_where(world: World, name: str) -> int:
-    """What the broker that does not act for GROUP says of a group that is not there."""
+    """Return the code for a missing group from the broker that does not coordinate GROUP."""
     return 69 if world.brokers[other(world)].is_ours(name) else 16
 
 
-def test_it_is_found_out_of_the_log_by_whoever_acts_now() -> None:
+def test_a_new_owner_deletes_a_group_that_is_only_in_the_log() -> None:
     world = World(brokers=(1, 2))
     assert world.commit(offset=5) == 0
     world.stop_broker(world.owner())
@@ -94,7 +91,7 @@ def test_it_is_found_out_of_the_log_by_whoever_acts_now() -> None:
     assert world.committed() == -1
 
 
-def test_who_joins_meanwhile_is_sent_to_look_again_and_finds_a_new_group() -> None:
+def test_a_member_that_joins_during_a_deletion_finds_a_new_group() -> None:
     world = World()
     assert world.commit(offset=5) == 0
     world.holds = lambda _broker, call: isinstance(call.request, RemoveGroupRequest)
@@ -111,13 +108,13 @@ def test_who_joins_meanwhile_is_sent_to_look_again_and_finds_a_new_group() -> No
     assert one.commit(1) == 0
 
 
-def test_a_lost_answer_is_asked_for_again_and_no_copy_removes_what_came_after() -> None:
+def test_a_removal_is_repeated_after_a_lost_answer_and_a_late_copy_removes_nothing() -> None:
     world = World()
     assert world.commit(offset=5) == 0
     world.holds = lambda _broker, call: isinstance(call.request, RemoveGroupRequest)
     deleting = world.send(DeleteGroupsRequest(groups_names=(GROUP,)), version=LAST)
     ((broker, call),) = world.held
-    world.deliver(broker, call)  # decided; nobody hears
+    world.deliver(broker, call)  # decided; the answer is lost
     world.run()
     world.lose_answer(broker, call)
     world.held.clear()
@@ -128,12 +125,12 @@ def test_a_lost_answer_is_asked_for_again_and_no_copy_removes_what_came_after() 
     world.run()
     assert world.answers[deleting].results[0].error_code == 0
     assert world.commit(offset=7) == 0
-    world.deliver(broker, call)  # a copy that was long on its way
+    world.deliver(broker, call)  # a delayed copy
     world.run()
     assert world.committed() == 7
 
 
-def test_commits_before_it_are_in_order_and_one_behind_it_is_sent_to_look_again() -> None:
+def test_commits_before_a_removal_succeed_and_later_ones_get_not_coordinator() -> None:
     world = World()
     assert world.commit(offset=5) == 0
     world.holds = lambda _broker, call: isinstance(call.request, CommitGroupOffsetsRequest)
@@ -150,7 +147,7 @@ def test_commits_before_it_are_in_order_and_one_behind_it_is_sent_to_look_again(
     assert world.committed() == -1
 
 
-def test_a_log_that_does_not_answer_is_not_waited_for_for_ever() -> None:
+def test_a_deletion_times_out_while_the_log_does_not_answer() -> None:
     world = World()
     assert world.commit(offset=5) == 0
     world.log.depose()
@@ -164,7 +161,7 @@ def test_a_log_that_does_not_answer_is_not_waited_for_for_ever() -> None:
     assert world.answers[ticket].results[0].error_code == 14
 
 
-def test_more_groups_than_are_looked_at_are_refused() -> None:
+def test_a_deletion_of_too_many_groups_is_refused() -> None:
     world = World()
     names = tuple(f"g{number}" for number in range(1_001))
     assert set(deleted(world, *names).values()) == {42}

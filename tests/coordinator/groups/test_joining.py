@@ -1,4 +1,4 @@
-"""Who gets into a group, and how a generation comes about. KIP-62, KIP-134, KIP-345, KIP-394."""
+"""Joining a group and completing a generation. KIP-62, KIP-134, KIP-345, KIP-394."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_member_gets_its_id_before_it_joins() -> None:
     assert (one.generation, one.leads) == (1, True)
 
 
-def test_an_old_client_joins_at_once() -> None:
+def test_an_old_client_joins_without_the_member_id_handshake() -> None:
     world = World()
     answer = world.ask(Consumer(world).join_request(), version=3)
     assert (answer.error_code, answer.generation_id) == (0, 1)
@@ -44,7 +44,7 @@ def test_a_join_is_refused_for(what: str, fields: dict[str, Any], code: int) -> 
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_the_empty_group_id_is_none(version: int) -> None:
+def test_the_empty_group_id_is_invalid(version: int) -> None:
     world = World()
     request = Consumer(world).join_request()
     bare = type(request)(
@@ -57,14 +57,14 @@ def test_the_empty_group_id_is_none(version: int) -> None:
     assert world.ask(bare, version=version, broker=1).error_code == 24
 
 
-def test_another_protocol_type_or_none_in_common_is_inconsistent() -> None:
+def test_a_join_without_a_common_protocol_is_inconsistent() -> None:
     world = World()
     stable(world, Consumer(world))
     assert Consumer(world, protocol_type="connect").join() == 23
     assert Consumer(world, protocols=("sticky",)).join() == 23
 
 
-def test_an_id_that_nobody_gave_out_is_unknown() -> None:
+def test_a_member_id_that_was_never_assigned_is_unknown() -> None:
     world = World()
     stranger = Consumer(world)
     stranger.member_id = "who"
@@ -74,7 +74,7 @@ def test_an_id_that_nobody_gave_out_is_unknown() -> None:
     assert stranger.join() == 25
 
 
-def test_a_full_group_takes_nobody_but_its_members() -> None:
+def test_a_full_group_admits_only_its_members() -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=0, max_size=1))
     one = Consumer(world)
     stable(world, one)
@@ -82,14 +82,14 @@ def test_a_full_group_takes_nobody_but_its_members() -> None:
     assert one.join() == 0
 
 
-def test_ids_given_out_count_as_well() -> None:
+def test_assigned_member_ids_count_towards_the_group_size() -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=0, max_size=2))
     request = Consumer(world).join_request()
     codes = [world.ask(request).error_code for _ in range(3)]
     assert codes == [79, 79, 81]
 
 
-def test_the_protocol_with_the_most_votes_that_all_offer_wins() -> None:
+def test_the_common_protocol_with_the_most_votes_wins() -> None:
     world = World()
     consumers = [
         Consumer(world, "a", protocols=("x", "y", "z")),
@@ -101,7 +101,7 @@ def test_the_protocol_with_the_most_votes_that_all_offer_wins() -> None:
     assert consumers[0].joined.protocol_name == "y"  # two votes; w and z are not everybody's
 
 
-def test_only_the_leader_is_told_the_members() -> None:
+def test_only_the_leader_receives_the_member_list() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one, two)
@@ -114,7 +114,7 @@ def test_only_the_leader_is_told_the_members() -> None:
     assert two.assignment == f"{two.generation}:{two.member_id}".encode()
 
 
-def test_a_rebalance_waits_for_its_members_and_no_longer_than_they_may_take() -> None:
+def test_a_rebalance_waits_for_its_members_at_most_for_the_rebalance_timeout() -> None:
     world = World()
     one, two = Consumer(world, "a", rebalance_ms=20_000, session_ms=30_000), Consumer(world, "b")
     stable(world, one)
@@ -128,14 +128,14 @@ def test_a_rebalance_waits_for_its_members_and_no_longer_than_they_may_take() ->
     assert one.beat() == 25
 
 
-def test_the_first_rebalance_waits_a_while_for_others() -> None:
+def test_the_first_rebalance_waits_for_the_initial_delay() -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=3_000))
     one, two = Consumer(world, "a"), Consumer(world, "b")
     first = one.send_join()
     world.pass_ms(2_999)
     second = two.send_join()
     world.pass_ms(1)
-    assert first not in world.answers, "somebody came: it waits once more"
+    assert first not in world.answers, "a member joined: it waits once more"
     world.pass_ms(3_000)
     assert (one.joins(first), two.joins(second)) == (0, 0)
     assert one.generation == two.generation == 1
@@ -150,7 +150,7 @@ def test_the_first_rebalance_waits_no_longer_than_the_rebalance_timeout() -> Non
     assert first in world.answers
 
 
-def test_a_join_whose_answer_was_lost_is_answered_again() -> None:
+def test_a_repeated_join_gets_the_same_answer() -> None:
     world = World()
     one = Consumer(world)
     assert one.join() == 0
@@ -160,7 +160,7 @@ def test_a_join_whose_answer_was_lost_is_answered_again() -> None:
     assert one.sync() == 0
 
 
-def test_a_follower_that_joins_again_unchanged_disturbs_nobody() -> None:
+def test_a_follower_that_rejoins_unchanged_starts_no_rebalance() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one, two)
@@ -181,7 +181,7 @@ def test_a_leader_or_a_changed_subscription_begins_a_rebalance(who: str) -> None
     assert (two if who == "leader" else one).beat() == 27
 
 
-def test_an_id_that_is_not_used_holds_a_rebalance_up_for_a_session() -> None:
+def test_an_unused_member_id_delays_a_rebalance_for_one_session() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -197,7 +197,7 @@ def test_an_id_that_is_not_used_holds_a_rebalance_up_for_a_session() -> None:
 # --- static members -----------------------------------------------------------------------------
 
 
-def test_a_static_member_that_restarts_costs_no_rebalance() -> None:
+def test_a_restarted_static_member_causes_no_rebalance() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b", instance_id="i")
     stable(world, one, two)
@@ -216,7 +216,7 @@ def test_a_static_member_that_restarts_costs_no_rebalance() -> None:
 
 
 @pytest.mark.parametrize(("version", "skips"), [(9, True), (8, False)])
-def test_a_static_leader_that_restarts_does_not_assign_anew(version: int, skips: bool) -> None:
+def test_a_restarted_static_leader_keeps_the_assignment(version: int, skips: bool) -> None:
     world = World()
     one = Consumer(world, "a", instance_id="i", version=version)
     stable(world, one, Consumer(world, "b"))
@@ -228,7 +228,7 @@ def test_a_static_leader_that_restarts_does_not_assign_anew(version: int, skips:
     assert len(one.joined.members) == (2 if skips else 0)
 
 
-def test_a_static_member_that_is_silent_is_waited_for_until_its_session_ends() -> None:
+def test_a_silent_static_member_stays_until_its_session_expires() -> None:
     world = World()
     one = Consumer(world, "a", rebalance_ms=10_000)
     two = Consumer(world, "b", instance_id="i", session_ms=60_000, rebalance_ms=10_000)
@@ -244,7 +244,7 @@ def test_a_static_member_that_is_silent_is_waited_for_until_its_session_ends() -
         assert one.beat() in (0, 27)
 
 
-def test_two_that_come_under_one_instance_id_fence_each_other() -> None:
+def test_two_members_with_one_instance_id_fence_each_other() -> None:
     world = World()
     one = Consumer(world, "a", instance_id="i")
     joining = one.send_join()
@@ -255,7 +255,7 @@ def test_two_that_come_under_one_instance_id_fence_each_other() -> None:
     assert one.beat() == 82
 
 
-def test_a_static_member_replaced_while_it_waits_is_told() -> None:
+def test_a_static_member_replaced_during_its_join_is_fenced() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b", instance_id="i")
     stable(world, one)
@@ -267,7 +267,7 @@ def test_a_static_member_replaced_while_it_waits_is_told() -> None:
     assert again.joins(joining) == 0
 
 
-def test_what_members_say_is_bounded_for_the_whole_group() -> None:
+def test_the_size_of_all_member_metadata_is_bounded() -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=3_000))
     consumers = [Consumer(world, f"c{index}", version=3) for index in range(6)]
     tickets = []
@@ -283,8 +283,8 @@ def test_what_members_say_is_bounded_for_the_whole_group() -> None:
 # --- cooperative rebalancing ----------------------------------------------------------------------
 
 
-def test_a_cooperative_rebalance_takes_two_rounds_and_members_work_meanwhile() -> None:
-    """KIP-429: what is to move is first given up, then given; nobody stops for the rest."""
+def test_a_cooperative_rebalance_takes_two_rounds_without_stopping_members() -> None:
+    """KIP-429: partitions that move are revoked first, assigned later; the others stay in use."""
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)

@@ -1,7 +1,4 @@
-"""The log of groups: ownership, order, expiry, removal, checkpoints.
-
-Source: docs/design/groups.md.
-"""
+"""The group log: ownership, order, expiry, removal, checkpoints."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ WEEK_MS = 7 * 24 * 60 * MINUTE_MS
 
 
 class Log(World):
-    """The log alone, asked directly."""
+    """The group log alone, called directly."""
 
     def tell(self, request: Request) -> Any:
-        """Ask; the answer."""
+        """Send a request and return its response."""
         answers: list[Any] = []
         self.groups.ask(request, answers.append)
         self.run()
@@ -34,7 +31,7 @@ class Log(World):
         return answers[0]
 
     def acquire(self, broker_id: int = 1, *, epoch: int = 1, create: bool = True) -> Any:
-        """Ask for the ownership."""
+        """Request the ownership of GROUP."""
         return self.tell(
             rpc.AcquireGroupOwnershipRequest(
                 group_id=GROUP, broker_id=broker_id, broker_epoch=epoch, create=create
@@ -51,7 +48,7 @@ class Log(World):
         member_id: str = "",
         **more: Any,
     ) -> Any:
-        """Commit an offset of t-0: the request's error, or the commit's."""
+        """Commit an offset of t-0; return the error of the request or of the commit."""
         commit = rpc.CommitGroupOffsetsRequest.Commit
         partition = commit.Topic.Partition(
             partition_index=0,
@@ -72,7 +69,7 @@ class Log(World):
         return answer.error_code or answer.commit_errors[0]
 
     def generation(self, owner: int, sequence: int, generation: int, *members: str) -> int:
-        """Commit a completed rebalance; its error."""
+        """Commit a completed rebalance; return its error."""
         return int(
             self.tell(
                 rpc.CommitGroupGenerationRequest(
@@ -90,25 +87,25 @@ class Log(World):
 
     @property
     def stored(self) -> int | None:
-        """The offset of t-0."""
+        """The committed offset of t-0."""
         group = self.image.groups.get(GROUP)
         committed = None if group is None else group.offsets.get(("t", 0))
         return None if committed is None else int(committed.offset)
 
     def expire_groups(self) -> int:
-        """Sweep; the records that took."""
+        """Run an expiry pass; return the number of records it wrote."""
         done: list[int] = []
         self.groups.expire_groups(done.append)
         self.run()
         return done[0]
 
     def wait(self, ms: int) -> None:
-        """The log's clock alone."""
+        """Advance the log's clock only."""
         self.wall_ms += ms
 
 
 def member(name: str, assignment: bytes = b"") -> rpc.Member:
-    """A member of a completed rebalance."""
+    """Build a member record of a completed rebalance."""
     return rpc.Member(
         member_id=name,
         group_instance_id=None,
@@ -136,7 +133,7 @@ def test_a_new_owner_fences_the_old_one() -> None:
     assert log.stored == 7
 
 
-def test_an_owner_is_told_the_generation_that_is_at_work() -> None:
+def test_a_new_owner_receives_the_current_generation() -> None:
     log = Log()
     one = log.acquire()
     assert (one.generation, one.members) == (0, ())
@@ -146,21 +143,21 @@ def test_an_owner_is_told_the_generation_that_is_at_work() -> None:
     assert [m.member_id for m in two.members] == ["m", "n"]
 
 
-def test_only_the_broker_that_is_chosen_may_own() -> None:
+def test_only_the_chosen_broker_may_own_a_group() -> None:
     log = Log(brokers=(1, 2, 3))
     chosen = log.owner()
     for broker_id in (1, 2, 3):
         assert log.acquire(broker_id).error_code == (0 if broker_id == chosen else 16)
 
 
-def test_a_former_epoch_of_the_same_broker_may_not_own() -> None:
+def test_a_stale_broker_epoch_may_not_acquire_a_group() -> None:
     log = Log()
     assert log.acquire(epoch=5).error_code == 0
     assert log.acquire(epoch=4).error_code == 77
     assert log.acquire(epoch=5).error_code == 0
 
 
-def test_a_group_that_nobody_made_is_not_found() -> None:
+def test_a_group_that_was_never_created_is_not_found() -> None:
     log = Log()
     assert log.acquire(create=False).error_code == 69
     assert log.image.groups.get(GROUP) is None
@@ -168,7 +165,7 @@ def test_a_group_that_nobody_made_is_not_found() -> None:
     assert log.acquire(create=False).error_code == 0
 
 
-def test_ids_and_groups_are_bounded() -> None:
+def test_group_ids_and_the_number_of_groups_are_bounded() -> None:
     log = Log(log_settings=LogSettings(max_groups=1))
     request = rpc.AcquireGroupOwnershipRequest(
         group_id="x" * 1025, broker_id=1, broker_epoch=1, create=True
@@ -181,7 +178,7 @@ def test_ids_and_groups_are_bounded() -> None:
     assert log.tell(request).error_code == 44
 
 
-def test_an_epoch_is_never_used_twice_though_its_group_is_gone() -> None:
+def test_an_ownership_epoch_is_not_reused_after_its_group_was_removed() -> None:
     log = Log()
     one = log.acquire().ownership_epoch
     assert log.tell(rpc.RemoveGroupRequest(group_id=GROUP)).error_code == 0
@@ -190,7 +187,7 @@ def test_an_epoch_is_never_used_twice_though_its_group_is_gone() -> None:
     assert log.acquire().ownership_epoch > one
 
 
-def test_rendezvous_moves_only_the_share_of_who_comes_or_goes() -> None:
+def test_a_broker_change_moves_only_that_brokers_share_of_groups() -> None:
     names = [f"g{index}" for index in range(300)]
     before = {name: group_broker(name, (1, 2, 3)) for name in names}
     after = {name: group_broker(name, (1, 2)) for name in names}
@@ -202,7 +199,7 @@ def test_rendezvous_moves_only_the_share_of_who_comes_or_goes() -> None:
 # --- order ----------------------------------------------------------------------------------------
 
 
-def test_the_same_number_again_is_the_same_commit() -> None:
+def test_a_repeated_sequence_number_is_the_same_commit() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.generation(owner, 1, 1, "m") == 0
@@ -213,7 +210,7 @@ def test_the_same_number_again_is_the_same_commit() -> None:
     assert log.log.end_offset == end + 1
 
 
-def test_a_late_copy_undoes_nothing() -> None:
+def test_a_late_copy_of_a_commit_changes_nothing() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.offsets(owner, 1, 5) == 0
@@ -239,7 +236,7 @@ def test_only_the_members_of_the_last_generation_commit() -> None:
     assert log.offsets(owner, 10, 7) == 0
 
 
-def test_what_no_record_can_hold_is_refused() -> None:
+def test_a_commit_larger_than_a_record_is_refused() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.offsets(owner, 1, 5, metadata="x" * 4097) == 12
@@ -258,7 +255,7 @@ def test_what_no_record_can_hold_is_refused() -> None:
     assert log.generation(owner, 4, 1, "m", "m") == 42
 
 
-def test_no_answer_before_it_is_committed_and_none_that_can_be_lost() -> None:
+def test_answers_wait_until_their_records_are_committed() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     log.log.auto_commit = False
@@ -299,7 +296,7 @@ def test_offsets_expire_only_once_their_group_is_empty() -> None:
     assert GROUP not in log.image.groups
 
 
-def test_offsets_of_nobody_expire_by_their_commit_and_old_clients_by_what_they_asked_for() -> None:
+def test_offsets_without_members_expire_by_commit_time_or_requested_retention() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.offsets(owner, 1, 5) == 0
@@ -314,7 +311,7 @@ def test_offsets_of_nobody_expire_by_their_commit_and_old_clients_by_what_they_a
     assert log.expire_groups() == 1
 
 
-def test_a_group_that_was_taken_just_now_is_left_alone() -> None:
+def test_a_group_that_was_just_acquired_does_not_expire() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.offsets(owner, 1, 5) == 0
@@ -325,8 +322,8 @@ def test_a_group_that_was_taken_just_now_is_left_alone() -> None:
     assert log.expire_groups() == 1
 
 
-def test_a_group_that_the_last_member_left_just_now_is_left_alone() -> None:
-    """It may come back, and expects its generation to go on from where it was."""
+def test_a_group_that_has_just_become_empty_does_not_expire() -> None:
+    """The members may return, and expect their generation to continue."""
     log = Log()
     owner = log.acquire().ownership_epoch
     log.wait(2 * WEEK_MS)
@@ -339,7 +336,7 @@ def test_a_group_that_the_last_member_left_just_now_is_left_alone() -> None:
     assert log.expire_groups() == 1
 
 
-def test_a_group_of_which_nothing_is_left_is_forgotten_after_a_while() -> None:
+def test_an_empty_group_without_offsets_is_removed() -> None:
     log = Log()
     log.acquire()
     log.wait(60 * MINUTE_MS - 1)
@@ -349,7 +346,7 @@ def test_a_group_of_which_nothing_is_left_is_forgotten_after_a_while() -> None:
     assert len(log.image.groups) == 0
 
 
-def test_offsets_of_a_deleted_topic_go_with_it() -> None:
+def test_deleting_a_topic_removes_its_offsets() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.generation(owner, 1, 1, "m") == 0
@@ -362,7 +359,7 @@ def test_offsets_of_a_deleted_topic_go_with_it() -> None:
     assert log.expire_groups() == 0
 
 
-def test_a_sweep_goes_over_thousands_of_groups_in_pieces() -> None:
+def test_an_expiry_pass_visits_thousands_of_groups_in_slices() -> None:
     log = Log()
     for index in range(1_000):
         request = rpc.AcquireGroupOwnershipRequest(
@@ -406,7 +403,7 @@ def test_a_checkpoint_is_the_state_and_its_records_are_counted() -> None:
     assert again.contradictions == 0
 
 
-def test_a_frozen_state_stands_still() -> None:
+def test_a_frozen_state_does_not_change() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     frozen = log.machine.freeze()

@@ -1,9 +1,4 @@
-"""A broker's death or move costs no rebalance, and a lost answer no commit.
-
-No two brokers act for one group and both succeed; what was acknowledged stays.
-
-Source: docs/design/groups.md.
-"""
+"""A broker failure or a move costs no rebalance, and a lost answer no commit."""
 
 from __future__ import annotations
 
@@ -23,11 +18,11 @@ from tests.coordinator.groups.world import GROUP, Consumer, World, commit_reques
 
 
 def other(world: World) -> int:
-    """A broker that does not act for the group."""
+    """Return a broker that does not coordinate the group."""
     return next(broker for broker in world.brokers if broker != world.owner())
 
 
-def test_a_brokers_death_costs_no_rebalance() -> None:
+def test_a_broker_failure_causes_no_rebalance() -> None:
     world = World(brokers=(1, 2))
     one, two = Consumer(world, "a"), Consumer(world, "b", instance_id="i")
     stable(world, one, two)
@@ -41,7 +36,7 @@ def test_a_brokers_death_costs_no_rebalance() -> None:
     assert world.state() == "Stable"
 
 
-def test_a_broker_that_comes_takes_its_share_and_nobody_joins_again() -> None:
+def test_a_new_broker_takes_over_groups_without_a_rebalance() -> None:
     world = World(brokers=(1,))
     one = Consumer(world)
     stable(world, one)
@@ -60,7 +55,7 @@ def _chosen(world: World, broker: int) -> bool:
     return chosen == broker
 
 
-def test_who_waits_at_a_broker_that_no_longer_acts_is_sent_away() -> None:
+def test_requests_waiting_at_a_former_owner_get_not_coordinator() -> None:
     world = World(brokers=(1,))
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)
@@ -71,7 +66,7 @@ def test_who_waits_at_a_broker_that_no_longer_acts_is_sent_away() -> None:
     assert two.join() == 25, "its id was known to the former broker only"
 
 
-def test_a_generation_that_was_not_stored_is_no_generation() -> None:
+def test_a_generation_that_was_not_committed_does_not_count() -> None:
     world = World(brokers=(1, 2))
     one = Consumer(world)
     stable(world, one)
@@ -84,7 +79,7 @@ def test_a_generation_that_was_not_stored_is_no_generation() -> None:
     assert (one.beat(), one.commit(5)) == (0, 0)
 
 
-def test_a_rebalance_that_died_with_its_broker_is_begun_again_by_its_leader() -> None:
+def test_a_rebalance_lost_with_its_broker_is_restarted() -> None:
     world = World(brokers=(1, 2))
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one, two)
@@ -96,12 +91,12 @@ def test_a_rebalance_that_died_with_its_broker_is_begun_again_by_its_leader() ->
     world.stop_broker(world.owner())
     assert (leads.sync(), follows.sync()) == (27, 27)
     joining = leads.send_join()
-    assert follows.join() == 0, "nobody forgot its member id"
+    assert follows.join() == 0, "its member id is still known"
     assert leads.joins(joining) == 0
     assert (leads.sync(), follows.sync()) == (0, 0)
 
 
-def test_who_is_gone_is_noticed_by_the_next_broker() -> None:
+def test_the_next_owner_expires_members_that_are_gone() -> None:
     world = World(brokers=(1, 2))
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one, two)
@@ -114,7 +109,7 @@ def test_who_is_gone_is_noticed_by_the_next_broker() -> None:
     assert one.beat() == 27
 
 
-def test_members_that_all_died_with_their_broker_are_given_up_on() -> None:
+def test_members_that_failed_with_their_broker_expire() -> None:
     world = World(brokers=(1, 2))
     stable(world, Consumer(world, "a"), Consumer(world, "b", instance_id="i"))
     world.stop_broker(world.owner())
@@ -123,7 +118,7 @@ def test_members_that_all_died_with_their_broker_are_given_up_on() -> None:
     assert not world.image.groups[GROUP].member_ids
 
 
-def test_thousands_of_groups_are_adopted_in_pieces() -> None:
+def test_thousands_of_groups_are_adopted_in_slices() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -138,14 +133,14 @@ def test_thousands_of_groups_are_adopted_in_pieces() -> None:
     assert len(world.held) == 1_000
 
 
-def test_two_brokers_that_both_believe_do_not_both_succeed() -> None:
+def test_of_two_brokers_that_claim_a_group_only_one_commits() -> None:
     world = World(brokers=(1, 2), checks_brokers=False)
     one = Consumer(world)
     stable(world, one)
     former, heir = world.owner(), other(world)
     assert one.commit(5) == 0
     world.unfenced.discard(former)
-    world.tell_brokers(only=(heir,))  # the former one has not heard
+    world.tell_brokers(only=(heir,))  # the former owner does not know yet
     assert one.beat(broker=former) == 0
     assert one.commit(6, broker=heir) == 0
     assert one.commit(7, broker=former) == 16
@@ -154,7 +149,7 @@ def test_two_brokers_that_both_believe_do_not_both_succeed() -> None:
     assert world.committed(broker=heir) == 6
 
 
-def test_a_rebalance_at_a_former_owner_ends_with_nothing() -> None:
+def test_a_rebalance_at_a_former_owner_fails() -> None:
     world = World(brokers=(1, 2), checks_brokers=False)
     one = Consumer(world)
     stable(world, one)
@@ -174,11 +169,11 @@ def test_a_rebalance_at_a_former_owner_ends_with_nothing() -> None:
 
 
 def hold(world: World, kind: type) -> None:
-    """Calls of this kind are the test's to deliver."""
+    """Hold back calls of this kind until the test delivers them."""
     world.holds = lambda _, call: isinstance(call.request, kind)
 
 
-def test_a_commit_whose_answer_is_lost_is_made_once_and_answered() -> None:
+def test_a_commit_with_a_lost_answer_is_made_once() -> None:
     world = World()
     assert world.commit(None, 1) == 0
     hold(world, group_log.CommitGroupOffsetsRequest)
@@ -195,7 +190,7 @@ def test_a_commit_whose_answer_is_lost_is_made_once_and_answered() -> None:
     assert (world.committed(), world.log.end_offset) == (5, end)
 
 
-def test_a_copy_that_was_long_on_its_way_undoes_nothing() -> None:
+def test_a_delayed_copy_of_a_commit_changes_nothing() -> None:
     world = World()
     assert world.commit(None, 1) == 0
     hold(world, group_log.CommitGroupOffsetsRequest)
@@ -210,8 +205,8 @@ def test_a_copy_that_was_long_on_its_way_undoes_nothing() -> None:
     assert world.committed() == 10
 
 
-def test_a_broker_whose_commits_are_behind_takes_the_group_anew() -> None:
-    """Its number was used: by a copy of itself, or by a log that knows more. It cannot go on."""
+def test_a_broker_with_a_stale_sequence_acquires_the_group_again() -> None:
+    """Its sequence number was used, by a copy of it or before the log lost its leader."""
     world = World()
     assert world.commit(offset=5) == 0
     world.holds = lambda _broker, call: isinstance(
@@ -228,7 +223,7 @@ def test_a_broker_whose_commits_are_behind_takes_the_group_anew() -> None:
     assert world.committed() == 7
 
 
-def test_commits_that_wait_for_one_another_travel_together() -> None:
+def test_waiting_commits_are_sent_in_one_request() -> None:
     world = World()
     assert world.commit(None, 1) == 0
     hold(world, group_log.CommitGroupOffsetsRequest)
@@ -243,7 +238,7 @@ def test_commits_that_wait_for_one_another_travel_together() -> None:
     assert (world.log.end_offset - end, world.committed()) == (2, 11)
 
 
-def test_nobody_waits_for_ever_for_a_log_without_a_leader() -> None:
+def test_requests_time_out_while_the_log_has_no_leader() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -271,7 +266,7 @@ def test_nobody_waits_for_ever_for_a_log_without_a_leader() -> None:
     assert one.commit(6) == 0
 
 
-def test_an_assignment_is_stored_though_leaders_of_the_log_change_meanwhile() -> None:
+def test_an_assignment_survives_leader_changes_of_the_log() -> None:
     world = World()
     one = Consumer(world)
     assert one.join() == 0
@@ -284,7 +279,7 @@ def test_an_assignment_is_stored_though_leaders_of_the_log_change_meanwhile() ->
     assert one.commit(5) == 0
 
 
-def test_a_rebalance_that_overtakes_its_predecessors_storing() -> None:
+def test_a_rebalance_may_overtake_the_commit_of_the_one_before() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)
@@ -307,7 +302,7 @@ def test_a_rebalance_that_overtakes_its_predecessors_storing() -> None:
     assert world.image.groups[GROUP].generation_id == one.generation
 
 
-def test_a_static_members_return_is_not_lost_with_its_broker() -> None:
+def test_the_return_of_a_static_member_survives_its_broker() -> None:
     world = World(brokers=(1, 2))
     one, two = Consumer(world, "a"), Consumer(world, "b", instance_id="i")
     stable(world, one, two)
@@ -317,7 +312,7 @@ def test_a_static_members_return_is_not_lost_with_its_broker() -> None:
     assert (two.beat(), two.commit(5), one.beat()) == (0, 0, 0)
 
 
-def test_a_static_member_that_waits_to_return_when_its_broker_loses_the_group_is_answered() -> None:
+def test_a_returning_static_member_is_answered_when_its_broker_loses_the_group() -> None:
     world = World(brokers=(1, 2), checks_brokers=False)
     two = Consumer(world, "b", instance_id="i")
     stable(world, two)
@@ -346,7 +341,9 @@ REQUESTS: list[Any] = [
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
-def test_a_broker_that_is_not_chosen_says_so_at_every_version(request_: Any) -> None:
+def test_a_broker_that_is_not_chosen_answers_not_coordinator_at_every_version(
+    request_: Any,
+) -> None:
     world = World(brokers=(1, 2))
     versions = request_.schema().versions
     for version in range(versions.first, versions.last + 1):
@@ -360,7 +357,7 @@ def test_a_broker_that_is_not_chosen_says_so_at_every_version(request_: Any) -> 
         assert "error_code=16" in text or not getattr(request, "topics", True), (version, text)
 
 
-def test_a_group_that_nobody_asks_for_is_forgotten_and_found_again() -> None:
+def test_an_idle_group_is_unloaded_and_loaded_again() -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=0, idle_ms=60_000))
     assert world.commit(None, 5) == 0
     one = Consumer(world)
@@ -378,7 +375,7 @@ def test_a_group_that_nobody_asks_for_is_forgotten_and_found_again() -> None:
 # --- the service ----------------------------------------------------------------------------------
 
 
-def test_what_is_read_or_refused_waits_for_the_barrier() -> None:
+def test_reads_and_refusals_wait_for_the_read_barrier() -> None:
     world = World()
     assert world.commit(None, 5) == 0
     barriers = 0
@@ -410,7 +407,7 @@ def test_what_is_read_or_refused_waits_for_the_barrier() -> None:
     asyncio.run(story())
 
 
-def test_a_node_that_does_not_lead_reads_nothing() -> None:
+def test_a_node_that_does_not_lead_refuses_reads() -> None:
     world = World()
     world.log.depose()
     with pytest.raises(NotLeaderError):
@@ -419,7 +416,7 @@ def test_a_node_that_does_not_lead_reads_nothing() -> None:
         )
 
 
-def test_whatever_a_peer_answers_ends_no_broker() -> None:
+def test_no_answer_of_a_peer_stops_the_broker() -> None:
     for code in (-2, 3, 35, 999):
         world = World()
         assert world.commit(None, 1) == 0
@@ -440,7 +437,7 @@ def test_whatever_a_peer_answers_ends_no_broker() -> None:
         assert world.answers[reading].error_code == 0, "it was asked again"
 
 
-def test_an_answer_that_lacks_something_is_none() -> None:
+def test_an_incomplete_answer_counts_as_no_answer() -> None:
     world = World()
     assert world.commit(None, 1) == 0
     world.holds = lambda _broker, _call: True

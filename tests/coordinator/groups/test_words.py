@@ -1,5 +1,8 @@
-"""Refusals in words that clients know: what Kafka's broker never says to a request, some client
-takes for the end. Read in the sources of Java's consumer, librdkafka, aiokafka and kafka-python."""
+"""Refusals with error codes that clients retry.
+
+Some clients fail on a code that Kafka's broker never sends for a request. Source: the code of
+Java's consumer, librdkafka, aiokafka and kafka-python.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,8 @@ from tests.coordinator.groups.test_moves import other
 from tests.coordinator.groups.world import GROUP, Consumer, World, stable
 
 
-def test_whoever_acts_for_a_group_any_broker_tells_its_offsets() -> None:
-    """NOT_COORDINATOR leaves a partition of librdkafka's without an offset.
+def test_any_broker_returns_the_offsets_of_a_group() -> None:
+    """After NOT_COORDINATOR librdkafka leaves a partition without an offset.
 
     Source: invariant 9 (docs/design/invariants.md).
     """
@@ -27,9 +30,10 @@ def test_whoever_acts_for_a_group_any_broker_tells_its_offsets() -> None:
     assert world.committed(broker=1) == world.committed(broker=2) == 5
 
 
-def test_who_waits_in_vain_for_a_group_is_told_so_in_words_that_its_request_knows() -> None:
-    """Kafka says COORDINATOR_LOAD_IN_PROGRESS neither to a heartbeat nor to a SyncGroup, and
-    clients fail on it."""
+def test_requests_that_wait_in_vain_get_an_error_their_client_retries() -> None:
+    """Kafka never answers a Heartbeat or a SyncGroup with COORDINATOR_LOAD_IN_PROGRESS, and clients
+    fail on it.
+    """
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -46,7 +50,7 @@ def test_who_waits_in_vain_for_a_group_is_told_so_in_words_that_its_request_know
     assert world.answers[joining].error_code == 14
 
 
-def test_more_offsets_than_a_record_holds_are_refused_before_they_are_looked_at() -> None:
+def test_a_commit_with_too_many_offsets_is_refused_before_validation() -> None:
     world = World()
     topic = OffsetCommitRequest.OffsetCommitRequestTopic
     partition = topic.OffsetCommitRequestPartition(
@@ -59,7 +63,7 @@ def test_more_offsets_than_a_record_holds_are_refused_before_they_are_looked_at(
     assert {one.error_code for one in answer.topics[0].partitions} == {28}
 
 
-def test_one_topic_named_many_times_by_its_id_is_not_too_much_for_the_log() -> None:
+def test_a_fetch_that_repeats_one_topic_id_stays_within_the_logs_limit() -> None:
     world = World()
     long = "t" * 249
     world.topics.known[long] = (UUID(int=73), 1)

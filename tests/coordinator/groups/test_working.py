@@ -1,4 +1,4 @@
-"""What members of a generation may do: sync, heartbeat, commit, leave, and be given up on."""
+"""Requests of members: sync, heartbeat, commit, leave; and members that expire."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.coordinator.groups.world import GROUP, TOPICS, Consumer, World, commi
 # --- SyncGroup ----------------------------------------------------------------------------------
 
 
-def test_nobody_is_told_an_assignment_before_the_log_has_it() -> None:
+def test_an_assignment_is_sent_only_after_the_log_has_it() -> None:
     world = World(auto_commit=False)
     one = Consumer(world)
     ticket = one.send_join()
@@ -34,7 +34,7 @@ SYNC_REFUSED: list[tuple[str, dict[str, Any], int]] = [
     ("a former generation", {"generation_id": 0}, 22),
     ("a generation that never was", {"generation_id": 7}, 27),
     ("a stranger", {"member_id": "who"}, 25),
-    ("an instance nobody has", {"group_instance_id": "i"}, 25),
+    ("an unknown instance", {"group_instance_id": "i"}, 25),
     ("another protocol type", {"protocol_type": "connect"}, 23),
     ("another protocol", {"protocol_name": "sticky"}, 23),
 ]
@@ -55,7 +55,7 @@ def test_a_sync_is_refused_to(what: str, fields: dict[str, Any], code: int) -> N
     assert world.ask(rpc.SyncGroupRequest(**sound)).error_code == 0
 
 
-def test_a_sync_during_a_rebalance_is_told_so() -> None:
+def test_a_sync_during_a_rebalance_is_refused() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)
@@ -63,7 +63,7 @@ def test_a_sync_during_a_rebalance_is_told_so() -> None:
     assert one.sync() == 27
 
 
-def test_who_waits_for_an_assignment_is_told_that_a_rebalance_begins() -> None:
+def test_a_waiting_sync_is_refused_when_a_rebalance_begins() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)
@@ -76,7 +76,7 @@ def test_who_waits_for_an_assignment_is_told_that_a_rebalance_begins() -> None:
     assert follower.synced(waiting) == 27
 
 
-def test_who_never_asks_for_its_assignment_is_given_up_on() -> None:
+def test_a_member_that_never_syncs_is_dropped() -> None:
     world = World()
     one, two = Consumer(world, "a", rebalance_ms=20_000), Consumer(world, "b", rebalance_ms=20_000)
     stable(world, one, two)
@@ -91,7 +91,7 @@ def test_who_never_asks_for_its_assignment_is_given_up_on() -> None:
     assert one.beat() == 27
 
 
-def test_an_assignment_that_no_record_can_hold_fails_the_rebalance_and_not_the_broker() -> None:
+def test_an_oversized_assignment_fails_only_the_rebalance() -> None:
     world = World()
     one = Consumer(world)
     assert one.join() == 0
@@ -126,7 +126,7 @@ def test_heartbeats_are_checked(version: int) -> None:
     assert beat(group_id="another") == 25
 
 
-def test_a_session_lasts_as_long_as_it_is_refreshed() -> None:
+def test_a_session_lasts_while_the_member_heartbeats() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b", session_ms=6_000)
     stable(world, one, two)
@@ -138,7 +138,7 @@ def test_a_session_lasts_as_long_as_it_is_refreshed() -> None:
     assert two.beat() == 25
 
 
-def test_the_last_member_gone_the_group_is_empty_in_the_log_too() -> None:
+def test_the_log_records_that_the_last_member_left() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -151,7 +151,7 @@ def test_the_last_member_gone_the_group_is_empty_in_the_log_too() -> None:
 # --- LeaveGroup -----------------------------------------------------------------------------------
 
 
-def test_who_leaves_is_not_waited_for() -> None:
+def test_a_rebalance_does_not_wait_for_members_that_left() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one, two)
@@ -161,7 +161,7 @@ def test_who_leaves_is_not_waited_for() -> None:
     assert one.join() == 0
 
 
-def test_old_clients_leave_by_themselves_and_new_ones_in_company() -> None:
+def test_a_leave_request_names_one_member_or_several_by_version() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b", instance_id="i")
     stable(world, one, two)
@@ -174,7 +174,7 @@ def test_old_clients_leave_by_themselves_and_new_ones_in_company() -> None:
         rpc.LeaveGroupRequest(
             group_id=GROUP,
             members=(
-                identity(member_id="", group_instance_id="i"),  # an administrator says so
+                identity(member_id="", group_instance_id="i"),  # removed by an administrator
                 identity(member_id="", group_instance_id="nobody"),
                 identity(member_id=one.member_id),
                 identity(member_id=one.member_id),
@@ -185,7 +185,7 @@ def test_old_clients_leave_by_themselves_and_new_ones_in_company() -> None:
     assert world.state() == "Empty"
 
 
-def test_an_id_that_was_given_out_can_be_given_back() -> None:
+def test_an_assigned_but_unused_member_id_can_leave() -> None:
     world = World()
     stable(world, Consumer(world))
     given = world.ask(Consumer(world, "b").join_request()).member_id
@@ -207,7 +207,7 @@ def test_a_member_that_leaves_while_it_joins_is_answered() -> None:
 # --- commits --------------------------------------------------------------------------------------
 
 
-def test_members_commit_and_strangers_do_not() -> None:
+def test_only_members_may_commit() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -221,7 +221,7 @@ def test_members_commit_and_strangers_do_not() -> None:
     assert world.committed() == 5
 
 
-def test_nobody_commits_between_the_joins_and_the_assignment() -> None:
+def test_no_member_commits_between_the_joins_and_the_assignment() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -233,7 +233,7 @@ def test_nobody_commits_between_the_joins_and_the_assignment() -> None:
     assert one.commit(5) == 27, "its generation was never assigned"
 
 
-def test_the_old_generation_commits_while_the_next_is_prepared() -> None:
+def test_the_old_generation_commits_while_the_next_one_is_prepared() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)
@@ -241,7 +241,7 @@ def test_the_old_generation_commits_while_the_next_is_prepared() -> None:
     assert one.commit(5) == 0
 
 
-def test_anybody_commits_to_an_empty_group_and_nobody_under_a_generation() -> None:
+def test_an_empty_group_accepts_commits_without_a_generation_only() -> None:
     world = World()
     assert world.commit(None, 5) == 0
     assert world.committed() == 5
@@ -251,7 +251,7 @@ def test_anybody_commits_to_an_empty_group_and_nobody_under_a_generation() -> No
     assert world.committed() == 5
 
 
-def test_a_generation_of_no_group_is_illegal() -> None:
+def test_a_commit_with_a_generation_to_a_missing_group_is_illegal() -> None:
     world = World()
     late = Consumer(world)
     late.member_id, late.generation = "m", 1
@@ -292,7 +292,7 @@ def test_more_offsets_than_a_record_holds_are_refused() -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-def test_every_version_of_a_commit_is_found_by_every_version_of_a_fetch(version: int) -> None:
+def test_every_fetch_version_returns_offsets_of_every_commit_version(version: int) -> None:
     world = World()
     answer = world.ask(commit_request(None, 40 + version, metadata="note"), version=version)
     assert answer.topics[0].partitions[0].error_code == 0
@@ -320,7 +320,7 @@ def test_every_version_of_a_commit_is_found_by_every_version_of_a_fetch(version:
         assert offsets == [(40 + version, "note"), (-1, "")], fetch
 
 
-def test_all_offsets_of_several_groups_at_once() -> None:
+def test_a_fetch_returns_all_offsets_of_several_groups() -> None:
     world = World()
     assert world.commit(None, 5) == 0
     group = rpc.OffsetFetchRequest.OffsetFetchRequestGroup
@@ -335,14 +335,14 @@ def test_all_offsets_of_several_groups_at_once() -> None:
     assert world.ask(everything, version=2).topics[0].name == "t"
 
 
-def test_an_offset_is_not_found_again_under_another_topic_of_that_name() -> None:
+def test_an_offset_is_not_returned_for_a_new_topic_of_the_same_name() -> None:
     world = World()
     assert world.commit(None, 5) == 0
     world.topics.known["t"] = (UUID(int=700), 4)
     assert world.committed() == -1
 
 
-def test_an_unknown_topic_id_is_said_to_be_one() -> None:
+def test_an_unknown_topic_id_is_refused() -> None:
     world = World()
     answer = world.ask(commit_request(None, 5, topic="nothing"), version=10)
     assert answer.topics[0].partitions[0].error_code == 100
@@ -399,7 +399,7 @@ def test_groups_are_listed_by_state_and_type_loaded_or_not() -> None:
 
 
 @pytest.mark.parametrize("retention_ms", [0, 1, 2**63 - 1])
-def test_an_old_client_may_ask_for_any_retention(retention_ms: int) -> None:
+def test_an_old_client_may_request_any_retention(retention_ms: int) -> None:
     world = World()
     topics = commit_request(None, 5).topics
     request = rpc.OffsetCommitRequest(
@@ -410,7 +410,7 @@ def test_an_old_client_may_ask_for_any_retention(retention_ms: int) -> None:
     assert stored == min(world.wall_ms + retention_ms, 2**63 - 1)
 
 
-def test_offsets_far_from_any_log_are_kept_as_they_are() -> None:
+def test_offsets_outside_the_log_are_stored_unchanged() -> None:
     world = World()
     for offset in (-1, -(2**63), 2**63 - 1):
         assert world.commit(None, offset) == 0

@@ -91,7 +91,7 @@ def test_nothing_inside_an_open_transaction_is_published() -> None:
     assert watched.started == [GROUP]
 
 
-def test_an_aborted_transaction_never_was() -> None:
+def test_an_aborted_transaction_changes_nothing() -> None:
     watched = Watched()
     watched.lead()
     watched.append(BeginTransactionRecord(name="t"), TOPIC, PARTITION)

@@ -178,7 +178,7 @@ STORY = [
 
 
 @pytest.mark.parametrize("seed", seeds(4))
-def test_a_long_story_may_end_before_each_of_its_steps(seed):
+def test_a_crash_before_any_step_leaves_a_log_that_opens(seed):
     disk = SimulatedDisk()
     run(LogAndModel(disk), STORY)
     for step in range(15, disk.steps):  # the first steps create the log

@@ -155,7 +155,7 @@ def test_a_missing_segment_above_it_cuts_the_log_there(log, disk, config, caplog
     assert "the next segment starts at 15" in caplog.text
 
 
-def test_damage_in_a_segment_nobody_scanned_is_found_when_it_is_read(log, disk, config):
+def test_damage_in_an_unscanned_segment_is_found_by_a_read(log, disk, config):
     written(log, recovery_point=20)
     disk.flip_bit(path(5), SIZE + 70)
     opened = Log.open(disk, DIRECTORY, config)
@@ -177,7 +177,7 @@ def test_a_length_that_reaches_past_the_file_is_refused_without_taking_memory(lo
 
 @pytest.mark.parametrize("read", [Log.read, Log.read_data])
 @pytest.mark.parametrize("asked", [1, 3])
-def test_a_length_damaged_while_the_log_is_open_is_found_by_whoever_reads(disk, read, asked):
+def test_a_length_damaged_while_the_log_is_open_is_found_by_a_read(disk, read, asked):
     log = Log.create(disk, DIRECTORY)  # too short for an index entry behind the damage
     fill(log, 5)
     log.flush()
@@ -239,7 +239,7 @@ def test_an_index_that_is_missing_or_stale_is_made_anew(log, disk, config, suffi
             assert disk.content(DIRECTORY / name) == whole[name]
 
 
-def test_an_index_that_lies_about_the_middle_is_found_out_by_the_log(disk):
+def test_an_index_with_wrong_middle_entries_is_found_by_the_log(disk):
     """Its last entry fits, so opening believes it; a lookup does not, and makes it anew."""
     config = LogConfig(segment_bytes=2000, index_interval_bytes=100)
     log = Log.create(disk, DIRECTORY, config)
@@ -312,7 +312,7 @@ def test_a_recovery_point_that_cannot_be_read_stops_the_node(log, disk, config):
 
 @settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 2**32), recovery_point=st.integers(0, 20), count=st.integers(1, 4))
-def test_whatever_is_damaged_the_log_opens_sound_or_says_what_is_wrong(seed, recovery_point, count):
+def test_any_damage_is_repaired_or_reported(seed, recovery_point, count):
     """Any file, any bytes: a typed error, or a log whose every offset reads as it was written."""
     rng = random.Random(seed)
     disk = SimulatedDisk()

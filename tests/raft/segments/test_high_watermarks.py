@@ -69,7 +69,7 @@ class Led:
         self.high_watermark: Any = None if high_watermark is None else Offset(high_watermark)
 
 
-def test_a_node_writes_news_and_keeps_what_an_earlier_life_knew(tmp_path: Path) -> None:
+def test_a_node_keeps_high_watermarks_written_before_its_restart(tmp_path: Path) -> None:
     files = RealFileSystem()
     path = tmp_path / HIGH_WATERMARKS_FILE
 
@@ -89,7 +89,7 @@ def test_a_node_writes_news_and_keeps_what_an_earlier_life_knew(tmp_path: Path) 
     assert read_high_watermarks(files, tmp_path) == {("b", 0): 12, ("a", 0): 12}
 
 
-def test_a_directory_that_cannot_be_written_stops_nothing(tmp_path: Path) -> None:
+def test_an_unwritable_directory_does_not_stop_the_node(tmp_path: Path) -> None:
     async def live() -> None:
         marks = HighWatermarks(RealFileSystem(), tmp_path / "gone")
         marks.start([Led("a", 1)])

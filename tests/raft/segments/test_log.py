@@ -39,7 +39,7 @@ def names(disk: SimulatedDisk, suffix: str = ".log") -> list[int]:
 # --- appending and reading ------------------------------------------------------------------------
 
 
-def test_an_append_says_where_it_went(log):
+def test_an_append_returns_its_offsets(log):
     assert log.append(batch(0, records=3)) == (0, 3, 1)
     assert log.append(batch(3, epoch=2) + batch(4, epoch=4)) == (3, 5, 4)
     assert log.epochs == (EpochStart(1, 0), EpochStart(2, 3), EpochStart(4, 4))
@@ -185,7 +185,7 @@ def test_an_index_entry_is_due_when_more_than_the_interval_lies_behind_the_last(
 # --- opening --------------------------------------------------------------------------------------
 
 
-def test_where_there_is_no_log_none_is_made_up(disk):
+def test_opening_a_missing_log_fails(disk):
     """A directory that is gone is a lost disk, never a fresh log.
 
     Source: docs/design/quorum.md#lost-disks.
@@ -246,7 +246,7 @@ def test_the_recovery_point_follows_once_a_second_and_when_a_segment_was_rolled(
 
 
 @pytest.mark.parametrize("operation", ["fdatasync", "fsync_directory"])
-def test_a_failed_flush_is_the_end(log, disk, operation):
+def test_a_log_accepts_no_write_after_a_failed_flush(log, disk, operation):
     fill(log, 2)
     log.flush()
     fill(log, 10)
@@ -364,14 +364,14 @@ def test_no_room_for_a_new_segment_fails_the_append(log, disk):
     assert names(disk) == [0, 5]
 
 
-def test_another_write_error_is_told_apart(log, disk):
+def test_a_write_error_other_than_a_full_disk_has_its_own_type(log, disk):
     disk.fail_next("write", error=errno.EIO)
     with pytest.raises(WriteFailedError):
         log.append(batch(0))
     assert log.append(batch(0)).end_offset == 1
 
 
-def test_an_append_that_cannot_be_undone_is_the_end(log, disk):
+def test_a_log_accepts_no_write_after_an_append_that_cannot_be_undone(log, disk):
     disk.fail_next("write")
     disk.fail_next("truncate")
     with pytest.raises(LogFailedError):
@@ -485,7 +485,7 @@ def test_an_interrupted_reset_is_finished_by_the_next_open(log, disk, config):
 # --- the real thing -------------------------------------------------------------------------------
 
 
-def test_the_whole_life_of_a_log_on_the_real_file_system(tmp_path):
+def test_a_log_on_the_real_file_system_from_creation_to_deletion(tmp_path):
     files, directory = RealFileSystem(), tmp_path / "a" / "b" / "log"
     config = LogConfig(segment_bytes=1000, index_interval_bytes=300)
     log = Log.create(files, directory, config)

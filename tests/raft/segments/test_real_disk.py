@@ -43,7 +43,7 @@ def test_a_write_that_the_system_cuts_short_is_undone(tmp_path):
     again.close()
 
 
-def test_what_is_durable_was_flushed_by_the_operating_system(tmp_path, monkeypatch):
+def test_each_flush_calls_the_operating_systems_fdatasync(tmp_path, monkeypatch):
     """Only a power failure would show that it was not: the calls are counted instead."""
     flushed: set[int] = set()
 
@@ -80,7 +80,7 @@ while True:
 """
 
 
-def test_a_killed_process_leaves_what_it_flushed(tmp_path):
+def test_flushed_records_survive_a_killed_process(tmp_path):
     directory = tmp_path / "log"
     Log.create(RealFileSystem(), directory, CONFIG).close()
     for lines in (1, 40, 5):

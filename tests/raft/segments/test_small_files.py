@@ -63,7 +63,7 @@ def test_golden_leader_epoch_checkpoint(disk):
     assert read_epochs(disk, ROOT) == entries
 
 
-def test_no_checkpoint_is_no_epochs(disk):
+def test_a_missing_checkpoint_means_no_epochs(disk):
     assert read_epochs(disk, ROOT) == []
 
 
@@ -88,7 +88,7 @@ def test_no_checkpoint_is_no_epochs(disk):
         "\0\0\0\0",
     ],
 )
-def test_a_checkpoint_that_is_none_is_refused(disk, text):
+def test_a_malformed_checkpoint_is_refused(disk, text):
     disk.replace(ROOT / EPOCHS_FILE, text.encode())
     with pytest.raises(CorruptFileError) as caught:
         read_epochs(disk, ROOT)
@@ -140,7 +140,7 @@ def test_golden_partition_metadata(disk):
 
 
 @pytest.mark.parametrize("text", ["", "version: 1\ntopic_id: AA", "version: 0\ntopic_id: AAA"])
-def test_partition_metadata_that_is_none_is_refused(disk, text):
+def test_malformed_partition_metadata_is_refused(disk, text):
     disk.replace(ROOT / "partition.metadata", text.encode())
     with pytest.raises(CorruptFileError):
         read_partition_metadata(disk, ROOT)
@@ -215,7 +215,7 @@ def test_golden_quorum_state_1(disk):
     assert read_quorum_state(disk, ROOT) == state
 
 
-def test_nothing_stored_is_no_state(disk):
+def test_a_missing_file_means_no_election_state(disk):
     assert read_quorum_state(disk, ROOT) is None
 
 
@@ -261,7 +261,7 @@ def test_the_last_epoch_can_be_read_and_written(disk):
 
 
 @pytest.mark.parametrize("seed", seeds(30))
-def test_a_vote_is_kept_or_not_yet_given_whenever_the_power_goes(disk, seed):
+def test_a_power_loss_keeps_a_vote_that_was_given(disk, seed):
     rng = random.Random(seed)
     old, new = QuorumState(epoch=1, voters=(1,)), QuorumState(epoch=2, voted_id=1, voters=(1,))
     write_quorum_state(disk, ROOT, old)
@@ -294,7 +294,7 @@ def test_golden_recovery_point(disk):
     assert content[SLOT_BYTES - 1] == ord("\n")
 
 
-def test_the_newest_sound_slot_counts(disk):
+def test_the_newest_sound_slot_is_read(disk):
     file = RecoveryPointFile.create(disk, ROOT, LogState(0, 0))
     for point in range(1, 6):
         file.write(LogState(0, point))
@@ -306,7 +306,7 @@ def test_the_newest_sound_slot_counts(disk):
 
 
 @pytest.mark.parametrize("seed", seeds(30))
-def test_the_recovery_point_is_the_old_or_the_new_one_whenever_the_power_goes(disk, seed):
+def test_a_power_loss_leaves_the_old_or_the_new_recovery_point(disk, seed):
     file = RecoveryPointFile.create(disk, ROOT, LogState(0, 7))
     disk.fsync_directory(ROOT)
     file.write(LogState(0, 8))

@@ -132,7 +132,7 @@ def test_invalid_options_are_refused_with_a_sentence(node: Node, tmp_path: Path)
     (tmp_path / "file").write_text("in the way")
     cases = [
         (("--out", out), 2, "name the logs"),
-        (("--out", out, "--log-dir", node.directory, "--follow", "--verify"), 2, "not both"),
+        (("--out", out, "--log-dir", node.directory, "--follow", "--verify"), 2, "use one of them"),
         (("--out", out, "--log-dir", other.directory), 4, "the archive of cluster"),
         (("--out", out, "--log-dir", node.directory, "--as", "parquet"), 2, "give another --out"),
         (("--out", out, "--log-dir", tmp_path / "nowhere"), 3, "no log directory"),

@@ -84,7 +84,9 @@ async def send(broker: Broker, value: bytes) -> tuple[int, int]:
     return found.error_code, found.base_offset
 
 
-def test_it_listens_before_it_is_a_member_and_tells_where(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_listens_before_it_registers_its_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Clients come the moment that it is unfenced."""
 
     async def story() -> None:
@@ -114,7 +116,7 @@ def test_it_listens_before_it_is_a_member_and_tells_where(monkeypatch: pytest.Mo
     run(story)
 
 
-def test_it_does_not_listen_before_it_has_read_the_cluster() -> None:
+def test_a_broker_does_not_listen_before_it_has_read_the_cluster() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
             world.cluster(1).ages_ms[0] = None  # a replica that was never level
@@ -130,7 +132,7 @@ def test_it_does_not_listen_before_it_has_read_the_cluster() -> None:
 @pytest.mark.parametrize(
     ("log", "name"), [("image", "__cluster_metadata-0"), ("groups", "__consumer_offsets-0")]
 )
-def test_it_does_not_listen_with_half_of_a_log(log: str, name: str) -> None:
+def test_a_broker_does_not_listen_with_half_of_a_log(log: str, name: str) -> None:
     """What it has not read yet it would deny: topics to consumers, groups to whoever lists them."""
 
     async def story() -> None:
@@ -145,7 +147,7 @@ def test_it_does_not_listen_with_half_of_a_log(log: str, name: str) -> None:
     run(story)
 
 
-def test_it_gives_up_if_no_controller_answers() -> None:
+def test_a_broker_fails_to_start_if_no_controller_answers() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
             world.controller_away = True
@@ -157,7 +159,7 @@ def test_it_gives_up_if_no_controller_answers() -> None:
     run(story)
 
 
-def test_what_is_buffered_is_written_and_answered_before_it_ends() -> None:
+def test_a_stopping_broker_writes_and_answers_what_is_buffered() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
             never_ms = 2**31 - 1
@@ -176,7 +178,7 @@ def test_what_is_buffered_is_written_and_answered_before_it_ends() -> None:
     run(story)
 
 
-def test_a_new_epoch_has_writers_of_its_own() -> None:
+def test_a_new_epoch_has_its_own_writers() -> None:
     async def story() -> None:
         async with (
             ClusterWorld(brokers=()) as world,
@@ -199,7 +201,7 @@ def test_a_new_epoch_has_writers_of_its_own() -> None:
     run(story)
 
 
-def test_a_broker_whose_id_somebody_else_has_acts_for_nobody() -> None:
+def test_a_broker_whose_id_was_registered_again_coordinates_no_group() -> None:
     """It stood still for longer than its session; the other one began meanwhile."""
 
     async def story() -> None:
@@ -221,7 +223,7 @@ def test_a_broker_whose_id_somebody_else_has_acts_for_nobody() -> None:
     run(story)
 
 
-def test_a_broker_whose_session_is_over_leaves_at_once() -> None:
+def test_a_broker_with_an_expired_session_stops_at_once() -> None:
     """No controller has heard of it for so long that clients are sent elsewhere already."""
 
     async def story() -> None:
@@ -237,7 +239,7 @@ def test_a_broker_whose_session_is_over_leaves_at_once() -> None:
     run(story)
 
 
-def test_a_doubt_that_was_unfounded_ends() -> None:
+def test_an_unfounded_doubt_about_an_offset_ends() -> None:
     """A coordinator may have been wrong; it is the controller's word that counts."""
 
     async def story() -> None:
@@ -281,7 +283,7 @@ def test_records_wait_for_a_store_that_is_away(tmp_path: Path) -> None:
     run(story)
 
 
-def test_a_broker_does_not_begin_with_an_empty_store_where_there_are_records(
+def test_a_broker_with_an_empty_store_does_not_start_in_a_cluster_with_records(
     tmp_path: Path,
 ) -> None:
     """Its mount is not there yet: what it would write, nobody else would find."""

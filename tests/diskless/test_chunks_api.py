@@ -237,7 +237,7 @@ def test_an_empty_range_makes_no_chunk() -> None:
     tell(story)
 
 
-def test_who_may_be_a_replica_is_the_controllers_to_say() -> None:
+def test_the_controller_decides_the_replicas_of_a_chunk() -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         for replicas in ((), (1, 2), (9,), (1, 1)):
@@ -278,7 +278,7 @@ def test_partitions_that_are_not_there_or_are_internal_have_no_chunks() -> None:
     tell(story)
 
 
-def test_without_a_read_barrier_no_chunk_is_made() -> None:
+def test_without_a_read_barrier_no_chunk_is_created() -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         for leader in told.world.leaders:
@@ -289,7 +289,7 @@ def test_without_a_read_barrier_no_chunk_is_made() -> None:
     tell(story)
 
 
-def test_without_a_controller_it_is_not_known_what_became_of_it() -> None:
+def test_without_a_controller_the_outcome_of_a_change_is_unknown() -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         told.world.controller_away = True
@@ -321,7 +321,7 @@ def test_the_answer_waits_until_this_brokers_metadata_shows_the_chunk() -> None:
 
 
 @pytest.mark.parametrize("count", [1_001])
-def test_too_many_at_once_are_refused_before_anybody_is_asked(count: int) -> None:
+def test_too_many_chunks_are_refused_without_a_call(count: int) -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         one = _Asked(

@@ -93,7 +93,7 @@ def claim(work: Callable[[Scene], Awaitable[None]], dead: int = 50) -> None:
     run(on_loop)
 
 
-def test_what_may_go_goes_in_bulk_and_nothing_else() -> None:
+def test_deletable_objects_are_deleted_in_bulk_and_no_others() -> None:
     async def work(scene: Scene) -> None:
         assert await scene.cleaner.clean()
         scene.check()
@@ -104,7 +104,7 @@ def test_what_may_go_goes_in_bulk_and_nothing_else() -> None:
     claim(work, dead=2 * BULK + 500)
 
 
-def test_it_begins_by_itself_and_stops_when_told() -> None:
+def test_the_cleaner_runs_periodically_and_stops_when_closed() -> None:
     async def work(scene: Scene) -> None:
         scene.cleaner.start()
         await asyncio.sleep(5)
@@ -116,7 +116,7 @@ def test_it_begins_by_itself_and_stops_when_told() -> None:
     claim(work)
 
 
-def test_half_a_deletion_is_finished_by_and_by() -> None:
+def test_a_partial_deletion_is_finished_in_later_passes() -> None:
     async def work(scene: Scene) -> None:
         scene.store.rules = (FaultRule(fault=Fault.HALF, operations=DELETE),)
         passes = 0
@@ -130,7 +130,7 @@ def test_half_a_deletion_is_finished_by_and_by() -> None:
     claim(work)
 
 
-def test_throttling_makes_it_slower_and_no_more() -> None:
+def test_throttling_only_slows_writing_down() -> None:
     async def work(scene: Scene) -> None:
         scene.store.rules = (FaultRule(fault=Fault.THROTTLED, operations=DELETE),)
         scene.cleaner.start()
@@ -147,7 +147,7 @@ def test_throttling_makes_it_slower_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("step", range(4))
-def test_a_crash_between_any_two_steps_costs_nothing(step: int) -> None:
+def test_a_crash_between_any_two_steps_of_deletion_is_harmless(step: int) -> None:
     """Steps: listed, deleted, told, listed once more. A successor begins from nothing."""
 
     async def work(scene: Scene) -> None:
@@ -161,7 +161,7 @@ def test_a_crash_between_any_two_steps_costs_nothing(step: int) -> None:
 
 
 @pytest.mark.parametrize("steps", range(1, 12))
-def test_a_killed_broker_leaves_nothing_that_its_successor_does_not_finish(steps: int) -> None:
+def test_the_next_broker_finishes_the_deletions_of_a_killed_one(steps: int) -> None:
     async def work(scene: Scene) -> None:
         task = asyncio.ensure_future(scene.cleaner.clean())
         for _ in range(steps):
@@ -174,7 +174,7 @@ def test_a_killed_broker_leaves_nothing_that_its_successor_does_not_finish(steps
     claim(work)
 
 
-def test_a_lost_answer_of_a_deletion_is_asked_again() -> None:
+def test_a_deletion_with_a_lost_answer_is_repeated() -> None:
     async def work(scene: Scene) -> None:
         scene.store.rules = (FaultRule(fault=Fault.LOST_ANSWER, operations=DELETE),)
         assert not await scene.cleaner.clean()
@@ -186,7 +186,7 @@ def test_a_lost_answer_of_a_deletion_is_asked_again() -> None:
     claim(work)
 
 
-def test_a_key_of_somebody_else_is_never_deleted() -> None:
+def test_a_foreign_key_is_never_deleted() -> None:
     async def work(scene: Scene) -> None:
         other = ObjectKeys(prefix="p", cluster_id="another", coordinator_partition=0).key(100)
         scene.memory.objects[other] = (b"theirs", 0)

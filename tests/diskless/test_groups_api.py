@@ -208,7 +208,7 @@ def two_brokers_and_an_owner(world: ClusterWorld) -> tuple[GroupApis, GroupApis,
     return apis_of(world, owner), apis_of(world, 3 - owner), owner
 
 
-def test_a_broker_that_is_fenced_sends_members_on_and_nobody_rebalances() -> None:
+def test_a_fenced_broker_sends_members_to_another_without_a_rebalance() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=(1, 2)) as world:
             await world.create("t")
@@ -234,7 +234,7 @@ def test_a_broker_that_is_fenced_sends_members_on_and_nobody_rebalances() -> Non
     run(story)
 
 
-def test_a_broker_that_knows_itself_to_be_fenced_does_not_wait_for_its_image() -> None:
+def test_a_broker_that_knows_it_is_fenced_does_not_wait_for_its_image() -> None:
     async def story() -> None:
         async with a_broker() as (world, apis):
             member = Member(apis, world)
@@ -247,7 +247,7 @@ def test_a_broker_that_knows_itself_to_be_fenced_does_not_wait_for_its_image() -
     run(story)
 
 
-def test_of_two_brokers_that_both_believe_one_commits() -> None:
+def test_one_of_two_brokers_that_claim_a_group_can_commit() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=(1, 2)) as world:
             await world.create("t")
@@ -267,7 +267,7 @@ def test_of_two_brokers_that_both_believe_one_commits() -> None:
     run(story)
 
 
-def test_whoever_waits_when_the_broker_closes_is_sent_on_and_so_is_whoever_comes_later() -> None:
+def test_waiting_and_later_group_requests_are_sent_on_when_the_broker_closes() -> None:
     async def story() -> None:
         async with a_broker() as (world, apis):
             member, second = Member(apis, world), Member(apis, world, version=3)
@@ -284,7 +284,7 @@ def test_whoever_waits_when_the_broker_closes_is_sent_on_and_so_is_whoever_comes
     run(story)
 
 
-def test_a_log_that_does_not_answer_makes_a_commit_fail_in_time_and_costs_no_membership() -> None:
+def test_a_commit_times_out_without_a_rebalance_if_the_log_does_not_answer() -> None:
     async def story() -> None:
         async with a_broker() as (world, apis):
             member = Member(apis, world)
@@ -302,7 +302,7 @@ def test_a_log_that_does_not_answer_makes_a_commit_fail_in_time_and_costs_no_mem
     run(story)
 
 
-def test_what_is_too_long_is_not_decoded() -> None:
+def test_a_group_request_above_the_limit_is_not_decoded() -> None:
     async def story() -> None:
         async with a_broker() as (_, apis):
             caller: Any = Caller()

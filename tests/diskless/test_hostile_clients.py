@@ -149,7 +149,7 @@ async def throw(scene: Scene, frames: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_no_request_whatever_it_says_stops_a_broker(seed: int) -> None:
+def test_no_random_request_stops_a_broker(seed: int) -> None:
     """What decodes is answered, now or later; what does not closes its own connection."""
     print(f"reproduce: pytest {__file__} -k whatever_it_says with seed {seed}")
     random = Random(seed)
@@ -198,7 +198,7 @@ TLS_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
         (framed(11, 5, bytes(3 << 20)), "2097152"),
     ],
 )
-def test_what_is_no_request_of_ours_is_closed_with_one_line(
+def test_foreign_bytes_close_the_connection_with_one_log_line(
     sent: bytes, line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "raft.net")
@@ -221,7 +221,7 @@ def test_what_is_no_request_of_ours_is_closed_with_one_line(
 # --- clients that take and do not give ------------------------------------------------------------
 
 
-def test_requests_sent_by_halves_are_as_good_as_whole_ones() -> None:
+def test_requests_sent_in_two_parts_are_served() -> None:
     """And those of others go on in between."""
 
     async def story(scene: Scene) -> None:
@@ -282,7 +282,7 @@ LONG_ANSWERS: dict[str, tuple[Request, int]] = {
 
 
 @pytest.mark.parametrize("name", LONG_ANSWERS)
-def test_clients_that_never_read_cost_what_one_answer_costs(name: str) -> None:
+def test_a_client_that_never_reads_costs_one_answer(name: str) -> None:
     """Four ask three hundred times each for ten kilobytes and more, and read nothing.
 
     What is held for each client is what its socket takes, the transport's bound, its requests, and
@@ -325,7 +325,7 @@ def test_clients_that_never_read_cost_what_one_answer_costs(name: str) -> None:
     on_a_broker(story, limits=limits)
 
 
-def test_a_thousand_idle_clients_hold_nobody_up() -> None:
+def test_a_thousand_idle_clients_do_not_delay_others() -> None:
     """Each asked for versions once and stays: as applications do that are mostly quiet."""
 
     async def story(scene: Scene) -> None:
@@ -353,7 +353,7 @@ def test_a_thousand_idle_clients_hold_nobody_up() -> None:
     on_a_broker(story)
 
 
-def test_clients_that_ask_and_go_leave_nothing_behind() -> None:
+def test_disconnecting_clients_leave_no_tasks_behind() -> None:
     """Whatever they waited for: tasks, places in a group, memory of requests."""
 
     async def story(scene: Scene) -> None:
@@ -374,7 +374,7 @@ def test_clients_that_ask_and_go_leave_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 9])
-def test_bytes_behind_a_requests_end_are_not_looked_at(version: int) -> None:
+def test_bytes_behind_a_requests_end_are_ignored(version: int) -> None:
     """By any family: Kafka's brokers do not, and a client was seen that sends some."""
 
     async def story(scene: Scene) -> None:

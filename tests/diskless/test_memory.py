@@ -111,7 +111,7 @@ class Scene:
 
 
 @pytest.mark.parametrize("acks", [-1, 0])
-def test_a_store_that_is_stuck_bounds_memory_and_everything_arrives_in_the_end(acks: int) -> None:
+def test_a_stuck_store_bounds_memory_and_all_records_arrive_later(acks: int) -> None:
     async def on_loop() -> None:
         async with ClusterWorld() as world:
             await world.create("t", partitions=PRODUCERS)
@@ -163,7 +163,7 @@ async def everything_is_there(scene: Scene) -> None:
             assert found == records
 
 
-def test_who_waits_too_long_is_told_and_never_written() -> None:
+def test_a_request_that_waits_too_long_for_memory_times_out_unwritten() -> None:
     async def on_loop() -> None:
         async with ClusterWorld() as world:
             await world.create("t", partitions=1)
@@ -182,7 +182,7 @@ def test_who_waits_too_long_is_told_and_never_written() -> None:
     asyncio.run(on_loop())
 
 
-def test_nobody_overtakes_in_the_line() -> None:
+def test_no_request_overtakes_in_the_line() -> None:
     async def on_loop() -> None:
         in_flight = InFlight(100)
         in_flight.acquire(150)
@@ -210,7 +210,7 @@ def test_nobody_overtakes_in_the_line() -> None:
     asyncio.run(on_loop())
 
 
-def test_a_request_that_is_over_is_gone_without_the_garbage_collector() -> None:
+def test_a_finished_request_is_freed_without_the_garbage_collector() -> None:
     """A node's collector seldom runs, and a request's bytes are a frame of a megabyte."""
 
     def left() -> int:

@@ -76,7 +76,7 @@ def test_an_id_is_never_older_than_its_lease_is_usable(taken: int) -> None:
     run(story)
 
 
-def test_a_block_that_was_refused_ahead_is_asked_for_again() -> None:
+def test_a_block_refused_ahead_is_requested_again() -> None:
     """What failed a while ago is no reason to fail now."""
 
     async def story() -> None:
@@ -101,7 +101,7 @@ def test_ids_rise_and_each_is_given_once() -> None:
 
 
 @pytest.mark.parametrize("ends", ["released", "dropped", "cancelled"])
-def test_a_block_that_is_refused_and_never_needed_troubles_nobody(ends: str) -> None:
+def test_a_refused_block_that_is_not_needed_raises_no_error(ends: str) -> None:
     """Nobody leads, and nobody asks for more ids: the loop has nothing to complain about."""
     complaints: list[str] = []
 

@@ -42,7 +42,7 @@ def lives(world: World) -> World:
     return world
 
 
-def test_no_story_loses_doubles_or_reorders_what_was_acknowledged() -> None:
+def test_no_story_loses_duplicates_or_reorders_acknowledged_batches() -> None:
     acknowledged = repeated = lost = failed = 0
     for seed in SEEDS:
         world = lives(World(seed))
@@ -180,11 +180,11 @@ def test_uploads_that_overtake_each_other_change_nothing() -> None:
     assert outcomes(overtaking(ObjectWriter)) == {0}
 
 
-def test_committing_as_uploads_end_kills_the_overtaken() -> None:
+def test_a_mutant_that_commits_as_uploads_end_loses_overtaken_batches() -> None:
     assert NOT_WRITTEN.error in outcomes(overtaking(CommitsAsUploadsEnd))
 
 
-def test_an_upload_is_tried_again_under_its_name() -> None:
+def test_a_failed_upload_is_retried_under_its_key() -> None:
     world = quiet()
     world.store.rules = (
         FaultRule(fault=Fault.LOST_ANSWER, operations=frozenset({"upload"}), probability=0.5),
@@ -217,7 +217,7 @@ def test_a_lease_must_outlive_an_upload() -> None:
         WriterSettings(upload_timeout_ms=60_000, lease_timeout_ms=100_000)
 
 
-def test_a_closed_writer_takes_nothing() -> None:
+def test_a_closed_writer_accepts_no_batch() -> None:
     world = quiet()
 
     async def story() -> None:
@@ -230,7 +230,7 @@ def test_a_closed_writer_takes_nothing() -> None:
     run(story)
 
 
-def test_a_committed_object_whose_answer_is_forgotten_is_unknown_to_its_producers() -> None:
+def test_a_commit_without_a_stored_answer_has_an_unknown_outcome() -> None:
     """Its batches may each have been refused, and clients take DUPLICATE for success."""
     world = quiet()
 

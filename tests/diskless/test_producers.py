@@ -88,7 +88,7 @@ def test_a_producer_gets_an_id_and_the_first_epoch(version: int) -> None:
     producer_story(story)
 
 
-def test_no_two_producers_have_one_id_whichever_brokers_they_ask() -> None:
+def test_no_two_producers_share_an_id_across_brokers() -> None:
     async def story(scene: Scene) -> None:
         other = ProducerApis(scene.world.cluster(2))
         answers = await asyncio.gather(
@@ -119,7 +119,7 @@ def test_the_next_block_is_there_before_this_one_is_used_up() -> None:
     producer_story(story)
 
 
-def test_blocks_that_go_faster_than_they_come_are_waited_for() -> None:
+def test_producers_wait_when_blocks_are_used_up_faster_than_they_arrive() -> None:
     async def story(scene: Scene) -> None:
         scene.asking.delay_s = 0.5
         answers = await asyncio.gather(*(ask(scene.apis) for _ in range(3 * BLOCK)))
@@ -130,7 +130,7 @@ def test_blocks_that_go_faster_than_they_come_are_waited_for() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_a_producer_that_lost_its_place_gets_its_next_epoch(version: int) -> None:
+def test_a_producer_with_a_refused_sequence_gets_its_next_epoch(version: int) -> None:
     """KIP-360; the same when it asks twice, because the first answer was lost."""
 
     async def story(scene: Scene) -> None:
@@ -141,7 +141,7 @@ def test_a_producer_that_lost_its_place_gets_its_next_epoch(version: int) -> Non
     producer_story(story)
 
 
-def test_after_the_last_epoch_comes_another_id() -> None:
+def test_a_producer_gets_another_id_after_the_last_epoch() -> None:
     async def story(scene: Scene) -> None:
         assert await ask(scene.apis, producer=(7, LAST_EPOCH - 1)) == (0, 7, LAST_EPOCH)
         assert await ask(scene.apis, producer=(7, LAST_EPOCH)) == (0, 0, 0)
@@ -151,7 +151,7 @@ def test_after_the_last_epoch_comes_another_id() -> None:
 
 
 @pytest.mark.parametrize("producer", [(7, -1), (-1, 7), (-2, -2), (-2, 0), (5, -7)])
-def test_an_id_without_an_epoch_is_nonsense(producer: tuple[int, int]) -> None:
+def test_a_producer_id_without_an_epoch_is_refused(producer: tuple[int, int]) -> None:
     async def story(scene: Scene) -> None:
         assert await ask(scene.apis, producer=producer) == (42, -1, -1)
 
@@ -172,7 +172,7 @@ def test_transactions_are_refused_at_once_and_for_good(version: int) -> None:
     producer_story(story)
 
 
-def test_what_needs_transactions_is_not_announced() -> None:
+def test_transactional_requests_are_not_announced() -> None:
     """Version 6 is of two-phase commit (KIP-939)."""
 
     async def story(scene: Scene) -> None:
@@ -182,7 +182,7 @@ def test_what_needs_transactions_is_not_announced() -> None:
     producer_story(story)
 
 
-def test_without_a_controller_producers_are_told_to_ask_again() -> None:
+def test_without_a_controller_producers_are_told_to_retry() -> None:
     """COORDINATOR_LOAD_IN_PROGRESS, after a wait that no client takes for a broken connection."""
 
     async def story(scene: Scene) -> None:
@@ -199,7 +199,7 @@ def test_without_a_controller_producers_are_told_to_ask_again() -> None:
     producer_story(story)
 
 
-def test_a_broker_that_is_no_member_hands_out_nothing() -> None:
+def test_an_unregistered_broker_hands_out_no_producer_ids() -> None:
     """Its epoch is stale: the controller gives it no block, and it does not ask on and on."""
 
     async def story(scene: Scene) -> None:
@@ -213,7 +213,7 @@ def test_a_broker_that_is_no_member_hands_out_nothing() -> None:
     producer_story(story)
 
 
-def test_a_broker_that_ends_leaves_no_call_behind() -> None:
+def test_a_stopped_broker_leaves_no_pending_call() -> None:
     async def story(scene: Scene) -> None:
         scene.asking.delay_s = 100.0
         waiting = asyncio.ensure_future(ask(scene.apis))

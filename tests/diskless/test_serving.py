@@ -16,7 +16,7 @@ from tests.diskless.calling import call
 
 
 @pytest.mark.parametrize("partitions", [1, LONG_PARTITIONS, LONG_PARTITIONS + 1])
-def test_an_answer_of_very_many_partitions_is_encoded_beside_the_loop(
+def test_a_response_with_very_many_partitions_is_encoded_in_a_thread(
     monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
     """In one piece a hundred thousand of them would take a tenth of a second, of everybody."""

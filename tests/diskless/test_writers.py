@@ -57,7 +57,7 @@ async def stored(broker: RecordsBroker) -> list[int]:
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.01, 0.1])
-def test_what_is_not_at_a_coordinator_when_its_epoch_ends_is_never_written(after_s: float) -> None:
+def test_batches_not_submitted_when_the_epoch_ends_are_never_written(after_s: float) -> None:
     """Buffered, waiting for an id, or being uploaded."""
 
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
@@ -96,7 +96,7 @@ class Forgetful:
         raise OutcomeUnknownError(ErrorCode.REQUEST_TIMED_OUT, "the answer was lost")
 
 
-def test_what_a_coordinator_was_asked_for_is_known_in_the_end(
+def test_a_submitted_commit_gets_its_outcome_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
@@ -116,7 +116,7 @@ def test_what_a_coordinator_was_asked_for_is_known_in_the_end(
     claim(work)
 
 
-def test_a_coordinator_that_knows_a_newer_epoch_ends_this_one_once() -> None:
+def test_a_coordinator_with_a_newer_epoch_fences_this_one_once() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         assert (await send(world, broker, 1)).error_code == 0
         await register_anew(world)  # a second process with our id
@@ -132,7 +132,7 @@ def test_a_coordinator_that_knows_a_newer_epoch_ends_this_one_once() -> None:
     claim(work)
 
 
-def test_flushing_shortens_the_wait() -> None:
+def test_flush_writes_the_buffer_before_its_interval() -> None:
     async def on_loop() -> None:
         async with ClusterWorld() as world:
             await world.create("t")
@@ -148,7 +148,7 @@ def test_flushing_shortens_the_wait() -> None:
     run(on_loop)
 
 
-def test_a_broker_that_closes_writes_what_it_has_and_takes_nothing_more() -> None:
+def test_a_closing_broker_writes_its_buffers_and_accepts_nothing_more() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         broker.store.rules = (SLOW,)
         sent = [send(world, broker, number) for number in range(3)]
@@ -163,7 +163,7 @@ def test_a_broker_that_closes_writes_what_it_has_and_takes_nothing_more() -> Non
     claim(work)
 
 
-def test_a_broker_that_must_close_now_says_what_it_does_not_know() -> None:
+def test_a_broker_that_must_close_now_reports_unknown_outcomes() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         broker.store.rules = (FaultRule(fault=Fault.SLOW, delay_s=100.0),)
         sent = send(world, broker, 1)

@@ -80,7 +80,7 @@ def run(mount: Mount, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 @INSTEAD
-def test_nothing_is_written_in_the_place_of_a_store_that_is_away(
+def test_nothing_is_written_in_the_place_of_a_missing_store(
     tmp_path: Path, instead: Callable[[Path], None]
 ) -> None:
     mount = Mount(tmp_path)
@@ -101,7 +101,7 @@ def test_nothing_is_written_in_the_place_of_a_store_that_is_away(
 
 
 @INSTEAD
-def test_of_a_store_that_is_away_no_object_is_said_to_be_missing(
+def test_no_object_of_a_missing_store_is_reported_as_deleted(
     tmp_path: Path, instead: Callable[[Path], None]
 ) -> None:
     """Nor deleted, nor not listed: any of these would be believed."""
@@ -158,7 +158,7 @@ class Watched(RealFileSystem):
         return super().open(path, mode)
 
 
-def test_an_upload_that_the_mount_went_away_under_is_no_success(tmp_path: Path) -> None:
+def test_an_upload_fails_if_the_mount_is_lost_meanwhile(tmp_path: Path) -> None:
     """Its bytes went to a disk that nobody will look at."""
     mount, files = Mount(tmp_path), Watched()
     mount.store = DirectoryStorage(mount.path, files)
@@ -181,7 +181,7 @@ def test_an_upload_that_the_mount_went_away_under_is_no_success(tmp_path: Path) 
     run(mount, story)
 
 
-def test_a_directory_of_objects_that_somebody_removed_is_made_again(tmp_path: Path) -> None:
+def test_a_removed_key_directory_is_created_again(tmp_path: Path) -> None:
     mount = Mount(tmp_path)
 
     async def story() -> None:
@@ -193,7 +193,7 @@ def test_a_directory_of_objects_that_somebody_removed_is_made_again(tmp_path: Pa
     run(mount, story)
 
 
-def test_all_who_open_a_store_know_it_by_one_name(tmp_path: Path) -> None:
+def test_all_openers_of_a_store_read_the_same_mark(tmp_path: Path) -> None:
     """A store of before there were names is given one; what is there already is found."""
     (tmp_path / "objects" / "a").mkdir(parents=True)
     (tmp_path / "objects" / "a" / "1").write_bytes(b"x")
@@ -215,7 +215,9 @@ def test_all_who_open_a_store_know_it_by_one_name(tmp_path: Path) -> None:
     run(mount, story)
 
 
-def test_an_empty_directory_is_no_store_of_a_cluster_that_has_objects(tmp_path: Path) -> None:
+def test_an_empty_directory_is_refused_as_the_store_of_a_cluster_with_objects(
+    tmp_path: Path,
+) -> None:
     """As it is when a broker starts before the mount is there; the administrator has the say."""
     mount = Mount(tmp_path)
 
@@ -233,7 +235,7 @@ def test_an_empty_directory_is_no_store_of_a_cluster_that_has_objects(tmp_path: 
     run(mount, story)
 
 
-def test_a_new_store_of_a_new_cluster_has_its_name_before_its_first_object(tmp_path: Path) -> None:
+def test_a_new_store_is_marked_before_its_first_object(tmp_path: Path) -> None:
     mount = Mount(tmp_path)
 
     async def story() -> None:

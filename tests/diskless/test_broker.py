@@ -1,4 +1,4 @@
-"""A broker's life in one process: the order of beginning and ending, and a new epoch in between."""
+"""Starting and stopping a broker in one process, and changes of its epoch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def made(world: ClusterWorld, store: ObjectStorage | None = None, **values: Any) -> Broker:
-    """One that has not started; settings with _ for dots."""
+    """Create a broker without starting it; settings have _ for dots."""
     known = {key: setting.default for key, setting in SETTINGS.items()}
     named = {name.replace("_", "."): value for name, value in values.items()}
     listener = ClientListener(
@@ -77,7 +77,7 @@ def produce(value: bytes, *, timeout_ms: int = 30_000) -> ProduceRequest:
 
 
 async def send(broker: Broker, value: bytes) -> tuple[int, int]:
-    """A record; error and base offset."""
+    """Produce a record; return error and base offset."""
     port = broker.listeners["PLAIN"].port
     answer = await ask_at(port, produce(value), ProduceResponse, PRODUCE_VERSION)
     found = answer.responses[0].partition_responses[0]
@@ -87,7 +87,7 @@ async def send(broker: Broker, value: bytes) -> tuple[int, int]:
 def test_a_broker_listens_before_it_registers_its_addresses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Clients come the moment that it is unfenced."""
+    """Clients connect as soon as it is unfenced."""
 
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
@@ -133,7 +133,7 @@ def test_a_broker_does_not_listen_before_it_has_read_the_cluster() -> None:
     ("log", "name"), [("image", "__cluster_metadata-0"), ("groups", "__consumer_offsets-0")]
 )
 def test_a_broker_does_not_listen_with_half_of_a_log(log: str, name: str) -> None:
-    """What it has not read yet it would deny: topics to consumers, groups to whoever lists them."""
+    """It would deny topics and groups that it has not read yet."""
 
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
@@ -202,7 +202,7 @@ def test_a_new_epoch_has_its_own_writers() -> None:
 
 
 def test_a_broker_whose_id_was_registered_again_coordinates_no_group() -> None:
-    """It stood still for longer than its session; the other one began meanwhile."""
+    """It was paused for longer than its session, and another process registered meanwhile."""
 
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
@@ -224,7 +224,7 @@ def test_a_broker_whose_id_was_registered_again_coordinates_no_group() -> None:
 
 
 def test_a_broker_with_an_expired_session_stops_at_once() -> None:
-    """No controller has heard of it for so long that clients are sent elsewhere already."""
+    """The controller has fenced it, so clients have left already."""
 
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
@@ -240,7 +240,7 @@ def test_a_broker_with_an_expired_session_stops_at_once() -> None:
 
 
 def test_an_unfounded_doubt_about_an_offset_ends() -> None:
-    """A coordinator may have been wrong; it is the controller's word that counts."""
+    """A coordinator may be wrong about a newer epoch; the controller decides."""
 
     async def story() -> None:
         async with (
@@ -259,7 +259,7 @@ def test_an_unfounded_doubt_about_an_offset_ends() -> None:
 
 
 def test_records_wait_for_a_store_that_is_away(tmp_path: Path) -> None:
-    """A mount that goes and returns costs nobody a record, and none is on the wrong disk."""
+    """No record is lost while a mount is away, and none is written to the wrong disk."""
 
     async def story() -> None:
         path, aside = tmp_path / "objects", tmp_path / "unmounted"
@@ -286,7 +286,7 @@ def test_records_wait_for_a_store_that_is_away(tmp_path: Path) -> None:
 def test_a_broker_with_an_empty_store_does_not_start_in_a_cluster_with_records(
     tmp_path: Path,
 ) -> None:
-    """Its mount is not there yet: what it would write, nobody else would find."""
+    """Without its mount it would write objects where no other broker finds them."""
 
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:

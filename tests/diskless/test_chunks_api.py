@@ -1,4 +1,4 @@
-"""Chunks through brokers: KIP-1114's Test Plan without transactions, and what may go wrong.
+"""Chunks through brokers: KIP-1114's Test Plan without transactions, and failures.
 
 One difference is on purpose: any broker may serve any offset
 (docs/design/chunks.md#any-broker-serves-any-offset). So where the KIP expects a read from one
@@ -54,7 +54,7 @@ class Story:
         )
 
     async def produce(self, count: int) -> None:
-        """Messages, one a batch."""
+        """Produce messages, one per batch."""
         times = range(self.produced, self.produced + count)
         await self.stored.commit("t", [batch(time) for time in times])
         self.produced += count
@@ -62,7 +62,7 @@ class Story:
     async def create(
         self, *replicas: int, topic: str = "t", partition: int = 0, start: int = -1
     ) -> tuple[int, str | None]:
-        """A chunk on these brokers; error and message."""
+        """Create a chunk on these brokers; return error and message."""
         asked = _Asked(
             topic_name=topic,
             partition_id=partition,
@@ -90,7 +90,7 @@ class Story:
         return answer.results[0].error_code
 
     async def partition(self, asked_of: int = 1) -> Any:
-        """Metadata's words of the partition, by one of the brokers."""
+        """Return one broker's metadata of the partition."""
         topic = MetadataRequest.MetadataRequestTopic(name="t")
         answer = await describe(
             MetadataRequest(topics=(topic,)),
@@ -101,7 +101,7 @@ class Story:
         return answer.topics[0].partitions[0]
 
     async def read(self, broker_id: int, offset: int) -> list[int]:
-        """The offsets that a Fetch of this broker gives."""
+        """Return the offsets that a Fetch from this broker returns."""
         asked = FetchRequest.FetchTopic.FetchPartition(
             partition=0, fetch_offset=offset, partition_max_bytes=10**6
         )
@@ -121,14 +121,14 @@ class Story:
 
 
 class Consumer:
-    """Reads as KIP-1114 has it: each chunk from its own replicas, up to where it stops."""
+    """A KIP-1114 consumer: reads each chunk from its own replicas, up to its end."""
 
     def __init__(self, story: Story) -> None:
         self._story = story
         self.position = 0  # auto.offset.reset=earliest
 
     async def poll(self) -> tuple[int, int]:
-        """How many messages, and from which broker."""
+        """Return the number of messages, and the broker that they came from."""
         partition = await self._story.partition()
         broker_id, stop = partition.leader_id, None
         for chunk in partition.chunks:

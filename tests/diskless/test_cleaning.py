@@ -1,4 +1,4 @@
-"""Objects that nothing refers to are deleted, and no others.
+"""Only unreferenced objects are deleted.
 
 Source: docs/design/batch-coordinator.md#deletion; invariant 7 (docs/design/invariants.md).
 """
@@ -30,7 +30,7 @@ _file = rpc.GetFilesToDeleteResponse.File
 
 
 class Coordinator:
-    """Knows what may go, and whether it was told that it is gone."""
+    """A coordinator that lists deletable objects and records reported deletions."""
 
     def __init__(self, object_ids: range) -> None:
         self.to_delete = [KEYS.key(object_id) for object_id in object_ids]
@@ -57,7 +57,7 @@ class Coordinator:
 
 
 class Scene:
-    """A store with a hundred live objects, some that may go, and one broker that cleans."""
+    """A store with a hundred live objects and some deletable ones, and one cleaning broker."""
 
     def __init__(self, world: ClusterWorld, dead: int, broker_id: int = 1) -> None:
         self.memory = MemoryStore(lambda: 0)
@@ -78,7 +78,7 @@ class Scene:
         )
 
     def check(self, left: int = 0) -> None:
-        """All that may go is gone but for `left`, and the hundred live ones are there."""
+        """Assert that all but `left` deletable objects are gone, and no live one."""
         assert len(self.coordinator.to_delete) == left
         alive = {KEYS.key(object_id) for object_id in range(100)}
         assert alive <= set(self.memory.objects), "a live object was deleted"
@@ -148,7 +148,7 @@ def test_throttling_only_slows_writing_down() -> None:
 
 @pytest.mark.parametrize("step", range(4))
 def test_a_crash_between_any_two_steps_of_deletion_is_harmless(step: int) -> None:
-    """Steps: listed, deleted, told, listed once more. A successor begins from nothing."""
+    """Steps: listed, deleted, reported, listed again. A successor has no state."""
 
     async def work(scene: Scene) -> None:
         scene.coordinator.away_in = step

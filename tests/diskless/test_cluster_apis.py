@@ -1,4 +1,4 @@
-"""Where everything is, asked as clients ask.
+"""Metadata, DescribeCluster, DescribeTopicPartitions and FindCoordinator, as clients send them.
 
 Source: docs/design/broker.md#a-broker-names-itself-and-always-somebody; KIP-487, KIP-699, KIP-700,
 KIP-966.
@@ -36,7 +36,7 @@ _Topic = rpc.MetadataResponse.MetadataResponseTopic
 
 
 class Front:
-    """The cluster's questions at one broker, and how often the controller was asked."""
+    """The cluster requests of one broker, with a count of calls to the controller."""
 
     def __init__(
         self, world: ClusterWorld, broker_id: int = 1, *, auto_create: bool = True
@@ -106,7 +106,7 @@ def with_front(
 
 @pytest.mark.parametrize("version", [0, 3, 4, 9, 13])
 def test_a_requested_topic_is_created_and_can_be_written(version: int) -> None:
-    """Answered when the coordinator has it and this broker sees it: no second round."""
+    """The answer waits for coordinator and broker, so that the client need not retry."""
 
     async def story(front: Front) -> None:
         answer = await front.metadata("fresh", version=version)
@@ -201,7 +201,7 @@ def test_two_brokers_asked_at_once_create_one_topic() -> None:
 
 
 def test_without_a_controller_a_client_is_soon_told_to_retry() -> None:
-    """And what is asked for meanwhile is made once there is one."""
+    """The topic is created once there is a controller."""
 
     async def story(front: Front) -> None:
         loop = asyncio.get_running_loop()
@@ -229,7 +229,7 @@ def test_a_lagging_broker_answers_leader_not_available() -> None:
 
 
 def test_many_new_topics_are_created_in_portions() -> None:
-    """Names are clients' own words: one request takes no more than its share."""
+    """Clients choose the names, so one request creates only a limited number."""
 
     async def story(front: Front) -> None:
         names = [f"t{number:04}" for number in range(MAX_UNDER_WAY + 50)]
@@ -520,7 +520,7 @@ def test_an_invalid_partition_limit_counts_as_one() -> None:
 
 @pytest.mark.parametrize("seed", seeds(4))
 def test_all_brokers_give_the_same_metadata_after_random_changes(seed: int) -> None:
-    """Brokers come and go, topics are made and deleted, and one broker reads late now and then.
+    """Brokers and topics come and go at random, and one broker lags at times.
 
     Once all have read everything, the answers are equal, whoever is asked, for whichever rack, but
     that each names itself; and from one answer to the next a partition changes hands only if its
@@ -578,7 +578,7 @@ def test_all_brokers_give_the_same_metadata_after_random_changes(seed: int) -> N
 
 
 async def something(world: ClusterWorld, random: Random, number: int) -> None:
-    """A broker goes or comes, or a topic does."""
+    """Make one random change of brokers or topics."""
     broker_id = random.randint(1, 5)
     match random.choice(("fence", "unfence", "create", "create", "delete")):
         case "fence":

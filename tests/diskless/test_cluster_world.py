@@ -1,4 +1,4 @@
-"""The cluster that tests of brokers use is a `Cluster`, and does what a real one does."""
+"""`ClusterWorld` behaves as a real `Cluster`."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Story:
         documentation: bool = False,
         version: int = 4,
     ) -> Any:
-        """One resource's result."""
+        """Describe one resource; return its result."""
         asked = rpc.DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=kind, resource_name=name, configuration_keys=keys or None
         )
@@ -63,7 +63,7 @@ class Story:
         validate_only: bool = False,
         version: int = 1,
     ) -> tuple[int, str | None]:
-        """Error and message of (operation, setting, value)s."""
+        """Alter settings by (operation, setting, value); return error and message."""
         resource = rpc.IncrementalAlterConfigsRequest.AlterConfigsResource
         asked = resource(
             resource_type=kind,

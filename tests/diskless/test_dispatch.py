@@ -1,4 +1,4 @@
-"""What a client listener announces, who answers, and who is turned away. KIP-35, KIP-511, KIP-584.
+"""Announcing, routing and refusing requests at a client listener. KIP-35, KIP-511, KIP-584.
 
 What is not there yet is refused at once, and never announced.
 
@@ -136,7 +136,7 @@ def test_api_versions_announces_exactly_what_is_served(version: int) -> None:
 
 @pytest.mark.parametrize("version", [5, 9, 32_767])
 def test_an_unknown_api_versions_version_gets_the_list_in_version_0(version: int) -> None:
-    """KIP-511: error 35, in version 0, and the client asks again in one that is there."""
+    """KIP-511: the answer is error 35 in version 0, and the client retries with one of those."""
 
     async def story(front: Front) -> None:
         future = bytes.fromhex("0012") + pack(">hi", version, 7) + b"\x00\x02me" + b"\x00who knows"
@@ -217,7 +217,7 @@ def old_produce(version: int, acks: int = 1, topics: int = 2) -> bytes:
 
 @pytest.mark.parametrize("version", [0, 1, 2])
 def test_a_produce_before_version_3_is_refused_in_its_own_format(version: int) -> None:
-    """Announced, so that librdkafka compresses; not served. KAFKA-18659."""
+    """Announced only so that librdkafka compresses. KAFKA-18659."""
 
     async def story(front: Front) -> None:
         answer = await front.send(old_produce(version))
@@ -237,7 +237,7 @@ def test_a_produce_before_version_3_is_refused_in_its_own_format(version: int) -
 
 
 def test_an_old_produce_is_refused_in_the_format_of_version_3() -> None:
-    """Version 2 differs from version 3 in nothing that we say: the same bytes."""
+    """Responses without errors by record are the same bytes in versions 2 and 3."""
 
     async def story(front: Front) -> None:
         answer = await front.send(old_produce(2))
@@ -269,7 +269,7 @@ def broken_produces() -> Iterator[bytes]:
 
 @pytest.mark.parametrize("frame", list(broken_produces()))
 def test_an_old_produce_that_cannot_be_answered_closes_its_connection(frame: bytes) -> None:
-    """Broken, lying about its counts, or with acks=0: nobody would hear of an error."""
+    """Malformed requests, wrong counts, and acks=0, which has no response."""
 
     async def story(front: Front) -> None:
         with pytest.raises(BadHeaderError):
@@ -376,5 +376,5 @@ def test_every_client_finds_the_versions_it_chose_elsewhere() -> None:
 
 
 def test_unsupported_requests_are_not_announced() -> None:
-    """What is not supported is not announced."""
+    """ApiVersions lists none of the unsupported keys."""
     assert not set(announced()) & set(NOT_SERVED)

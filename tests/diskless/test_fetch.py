@@ -55,7 +55,7 @@ _topic = FetchRequest.FetchTopic
 
 
 class Coordinator(InMemoryCoordinator):
-    """A replica, too."""
+    """An in-memory coordinator that is a replica, too."""
 
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
         return log_ends(self.state, topic_id, partition)
@@ -189,7 +189,7 @@ class Broker:
 
 
 def numbers(data: bytes | memoryview | None) -> list[tuple[int, int]]:
-    """(offset, number of the batch) of each record."""
+    """Return (offset, number of the batch) of each record."""
     return [
         (int(record.offset), int(bytes(record.value or b"")[:8]))
         for batch in iter_batches(data or b"")
@@ -291,7 +291,7 @@ def test_the_first_batch_is_returned_whole_whatever_its_size() -> None:
 def test_the_minimum_of_one_batch_applies_to_the_response_not_to_each_partition(
     monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """The request's bytes bound the answer, however much a partition may bring."""
+    """The request's max_bytes bounds the response, whatever the partitions' bounds are."""
 
     async def work(broker: Broker) -> None:
         monkeypatch.setattr("diskless.fetch.service.LOOKED_UP_AT_ONCE", at_once)
@@ -440,7 +440,7 @@ def test_a_failing_store_is_distinguished_from_damage() -> None:
 
 
 def wide(partitions: int, *, max_wait_ms: int) -> FetchRequest:
-    """Of a great many partitions, nearly all of which are not there; the last one is."""
+    """Build a Fetch of many partitions, of which only the last exists."""
     partition = _topic.FetchPartition
     asked = [
         partition(partition=at, fetch_offset=0, partition_max_bytes=1 << 20)
@@ -454,7 +454,7 @@ def wide(partitions: int, *, max_wait_ms: int) -> FetchRequest:
 def test_a_fetch_of_thousands_of_partitions_yields_to_other_tasks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At most a slice of it is done between two looks at the loop."""
+    """At most one slice of partitions is processed between two turns of the loop."""
 
     async def story(broker: Broker) -> None:
         done = most = 0
@@ -493,7 +493,7 @@ def test_a_fetch_of_thousands_of_partitions_yields_to_other_tasks(
 def test_a_waiting_fetch_of_thousands_of_partitions_does_not_check_them_at_every_commit(
     monkeypatch: pytest.MonkeyPatch, partitions: int, scans: int
 ) -> None:
-    """A second of a thousand commits that do not concern it. It still hears of its own."""
+    """A thousand commits of other partitions in a second; its own still wakes it."""
 
     async def story(broker: Broker) -> None:
         looks = 0
@@ -523,7 +523,7 @@ def test_a_waiting_fetch_of_thousands_of_partitions_does_not_check_them_at_every
 
 
 def everything_there(place: Callable[..., Any]) -> Callable[..., Any]:
-    """Partitions that are not there are partition 1 under another number."""
+    """Let every partition number resolve to partition 1."""
 
     def placed(image: Any, version: int, topic: Any, asked: Any) -> Any:
         found = FetchRequest.FetchTopic.FetchPartition(

@@ -1,4 +1,4 @@
-"""What a broker passes on, so that tools can ask any broker. KIP-590, KIP-584, KIP-836."""
+"""Administrative requests forwarded by any broker. KIP-590, KIP-584, KIP-836."""
 
 from __future__ import annotations
 

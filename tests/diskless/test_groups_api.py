@@ -27,7 +27,7 @@ GROUP = "g"
 
 
 class Member:
-    """A client of one group, at one version of everything (or the newest below it)."""
+    """A client of one group that uses one version, or the newest below it."""
 
     def __init__(self, apis: GroupApis, world: ClusterWorld, version: int = 99) -> None:
         self.apis = apis
@@ -62,7 +62,7 @@ class Member:
                 return answer
 
     async def work(self) -> None:
-        """Be the group's one member, assigned something."""
+        """Join as the only member and get an assignment."""
         joined = await self.join()
         assert joined.error_code == 0, joined
         assert [bytes(member.metadata) for member in joined.members] == [b"topics"]
@@ -110,7 +110,7 @@ class Member:
         return int(answer.topics[0].partitions[0].error_code)
 
     async def committed(self) -> Any:
-        """The partition as OffsetFetch says it, whatever the version's shape."""
+        """Return OffsetFetch's partition, whatever the version's structure."""
         found = self.world.image.topic("t")
         assert found is not None
         old, group = rpc.OffsetFetchRequest.OffsetFetchRequestTopic, rpc.OffsetFetchRequest
@@ -202,7 +202,7 @@ def test_pipelined_requests_of_one_connection_reach_the_group_in_their_order() -
 
 
 def two_brokers_and_an_owner(world: ClusterWorld) -> tuple[GroupApis, GroupApis, int]:
-    """The APIs of the broker that acts for the group, of the other one, and who acts."""
+    """Return the coordinator's handlers, those of another broker, and the coordinator's id."""
     owner = group_broker(GROUP, (1, 2))
     assert owner is not None
     return apis_of(world, owner), apis_of(world, 3 - owner), owner

@@ -111,13 +111,13 @@ def test_metadata_versions_10_and_11_refuse_topic_ids(version: int) -> None:
 
 
 def test_a_topic_named_repeatedly_is_described_once() -> None:
-    """Or a request of a megabyte would have an answer of many."""
+    """Otherwise a request of a megabyte could cause a response of many."""
     image = beating().image
     assert len(ask(image, *["t"] * 1_000, "u", "u").topics) == 2
 
 
 def heartbeat(world: World, broker_id: int, *, fence: bool = False, leave: bool = False) -> None:
-    """Of a broker that has read everything."""
+    """Send a heartbeat of a broker that has caught up."""
     world.ask(
         BrokerHeartbeatRequest(
             broker_id=broker_id,
@@ -130,7 +130,7 @@ def heartbeat(world: World, broker_id: int, *, fence: bool = False, leave: bool 
 
 
 def leads_nothing(answer: MetadataResponse) -> bool:
-    """As Kafka says it while no broker can lead."""
+    """Assert that each partition is without a leader, as in Kafka."""
     return all(
         (partition.error_code, partition.leader_id, partition.isr_nodes) == (5, -1, ())
         for partition in answer.topics[0].partitions
@@ -146,7 +146,7 @@ def test_fenced_brokers_are_not_listed_while_another_serves() -> None:
 
 
 def test_if_no_broker_serves_all_are_listed_and_lead_nothing() -> None:
-    """librdkafka forgets brokers that are not named; of none it cannot come back."""
+    """librdkafka forgets brokers that are not listed, and does not recover from an empty list."""
     world = beating()
     serving = ask(world.image, "t").brokers
     heartbeat(world, 1, leave=True)
@@ -161,7 +161,7 @@ def test_if_no_broker_serves_all_are_listed_and_lead_nothing() -> None:
 
 @pytest.mark.parametrize("asked", [None, 1, 2, 3, 4])
 def test_an_answer_with_brokers_names_a_controller(asked: int | None) -> None:
-    """librdkafka's administrator asks once, and waits for minutes if there is none."""
+    """librdkafka's admin client asks only once, and waits for minutes if there is none."""
     world = beating()
     request, view = MetadataRequest(topics=()), VIEW._replace(asked=asked)
     for fenced in (1, 2, 3):
@@ -173,7 +173,7 @@ def test_an_answer_with_brokers_names_a_controller(asked: int | None) -> None:
 
 @pytest.mark.parametrize("leaves", [False, True])
 def test_a_broker_that_does_not_serve_lists_itself_in_metadata(leaves: bool) -> None:
-    """A client that asks it would forget it, and may be left with one that it cannot reach."""
+    """Otherwise a client forgets it, and may be left with brokers that it cannot reach."""
     world = beating()
     heartbeat(world, 2, fence=not leaves, leave=leaves)
     request = MetadataRequest(topics=(_asked(name="t"),))
@@ -195,7 +195,7 @@ def test_before_any_registration_metadata_lists_no_broker() -> None:
 
 
 def test_a_client_gets_the_broker_addresses_of_its_own_listener() -> None:
-    """And is sent to none that it cannot reach."""
+    """It gets no broker that it cannot reach."""
     other = VIEW._replace(listener="OTHER")
     request = MetadataRequest(topics=(_asked(name="t"),))
     answer = answer_to(request, 12, beating().image, other)
@@ -204,7 +204,7 @@ def test_a_client_gets_the_broker_addresses_of_its_own_listener() -> None:
 
 
 def test_authorized_operations_are_described_on_request() -> None:
-    """KIP-430: without authorisation, all there are. The numbers are those a Kafka broker tells."""
+    """KIP-430: all operations, as there is no authorization; the numbers are those of Kafka."""
     image = beating().image
     request = MetadataRequest(
         topics=(_asked(name="t"),),
@@ -244,7 +244,7 @@ topic_ids = st.integers(1, 2**128 - 1).map(lambda value: UUID(int=value))
 def test_every_broker_answers_the_same(
     brokers: list[PlacedBroker], topic_id: UUID, index: int, rack: str | None, order: object
 ) -> None:
-    """Whatever order it heard of the brokers in; and the replicas are each rack's leaders."""
+    """The order of registrations does not matter; the replicas are each rack's leaders."""
     shuffled = list(brokers)
     order.shuffle(shuffled)  # type: ignore[attr-defined]
     here = place(topic_id, index, PlacementScope(brokers, rack))

@@ -1,4 +1,4 @@
-"""What Prometheus reads of a broker is what happened. Source: docs/broker.md, Metrics."""
+"""A broker's Prometheus metrics. Source: docs/broker.md, Metrics."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from tests.diskless.virtual_time import run
 
 
 def dies(story: Story) -> None:
-    """The story's claims do not hold."""
+    """Assert that the story fails."""
 
     async def live() -> None:
         await story.run()
@@ -48,7 +48,7 @@ def dies(story: Story) -> None:
 def test_each_writer_mutant_is_caught(
     mutant: type[ObjectWriter], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Acknowledge before the commit; a new object id for another try."""
+    """Mutants: acknowledge before the commit; retry under a new object id."""
     monkeypatch.setattr(diskless.produce.writers, "ObjectWriter", mutant)
     dies(Story(seed))
 
@@ -59,7 +59,7 @@ def test_a_mutant_that_commits_in_completion_order_is_caught() -> None:
 
 
 class GivesUpLostPuts(ObjectWriter):
-    """Takes an upload whose answer was lost for one that failed."""
+    """Treats an upload with a lost answer as failed."""
 
     async def _upload(self, key: str, parts: Any, size_bytes: int) -> None:
         try:
@@ -83,7 +83,7 @@ def test_a_mutant_that_takes_a_lost_put_answer_for_failure_is_caught() -> None:
 
 
 class SkipsTheBarrier(FetchService):
-    """Believes its own replica that an offset is out of range."""
+    """Reports an offset as out of range by its own replica alone."""
 
     async def _behind_the_barrier(
         self, _: int, asked: Sequence[_RequestedPartition]
@@ -96,7 +96,7 @@ def test_a_mutant_that_skips_the_barrier_is_caught() -> None:
 
 
 class TellsHalf(ObjectWriter):
-    """Tells the first batch of an object what became of the last."""
+    """Gives the batches of an object each other's outcomes."""
 
     def _settle(self, written: Any, response: Any) -> None:
         settle_each = written.closed.settle_each

@@ -1,4 +1,4 @@
-"""From buffered batches to committed objects, whatever fails.
+"""The object writer under faults: every batch gets one outcome, in order.
 
 Every story is one seed; an error names it. In each, about forty batches meet uploads that fail,
 answers that are lost and leaders that are away, in virtual time.
@@ -59,7 +59,7 @@ def test_no_story_loses_duplicates_or_reorders_acknowledged_batches() -> None:
 
 
 class CommitsAsUploadsEnd(ObjectWriter):
-    """Commits in the order in which uploads are done."""
+    """Commits in the order in which uploads end."""
 
     async def _next_uploaded(self) -> Any:
         uploads = [written.upload for written in self._uploading]
@@ -68,7 +68,7 @@ class CommitsAsUploadsEnd(ObjectWriter):
 
 
 class AcknowledgesUploads(ObjectWriter):
-    """Says that it is written once it is in the store."""
+    """Acknowledges a batch as soon as its object is uploaded."""
 
     async def _outcome(self, written: Any, answer: Any) -> None:
         self._commits.release()
@@ -77,7 +77,7 @@ class AcknowledgesUploads(ObjectWriter):
 
 
 class CountsLostAnswersAsFailures(ObjectWriter):
-    """Takes a commit whose answer was lost for one that did not happen."""
+    """Treats a commit with a lost answer as failed."""
 
     async def _outcome(self, written: Any, answer: Any) -> None:
         try:
@@ -89,7 +89,7 @@ class CountsLostAnswersAsFailures(ObjectWriter):
 
 
 class CommitsWhatFailed(ObjectWriter):
-    """Takes an upload that failed for one that may be committed."""
+    """Commits an object whose upload failed."""
 
     async def _upload(self, key: str, parts: Any, size_bytes: int) -> None:
         try:
@@ -99,7 +99,7 @@ class CommitsWhatFailed(ObjectWriter):
 
 
 class NewIdForAnotherTry(ObjectWriter):
-    """After a lost answer it writes the same batches again, as another object."""
+    """Writes the batches again as another object after a lost answer."""
 
     async def _outcome(self, written: Any, answer: Any) -> None:
         try:
@@ -167,7 +167,7 @@ def test_a_store_that_is_down_fails_its_own_objects_only() -> None:
 
 
 def overtaking(writer: type[ObjectWriter]) -> World:
-    """Uploads take from nothing to half a second, several at a time; none fails."""
+    """Run with overlapping uploads of up to half a second, without failures."""
     world = quiet()
     world.writer_type = writer
     world.store.rules = (
@@ -231,7 +231,7 @@ def test_a_closed_writer_accepts_no_batch() -> None:
 
 
 def test_a_commit_without_a_stored_answer_has_an_unknown_outcome() -> None:
-    """Its batches may each have been refused, and clients take DUPLICATE for success."""
+    """Any batch may have been refused, and clients take DUPLICATE_SEQUENCE_NUMBER for success."""
     world = quiet()
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""Where partitions begin, end, and were at a time. KIP-79, KIP-107, KIP-207, KIP-320, KIP-734."""
+"""ListOffsets, DeleteRecords, OffsetForLeaderEpoch. KIP-79, KIP-107, KIP-207, KIP-320, KIP-734."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Story:
         self.handlers: dict[int, Served] = offsets.handlers(world.cluster(1), self.cache)
 
     async def ask(self, *asked: _Partition, topic: str = "t", version: int = NEWEST) -> Any:
-        """ListOffsets; the partitions' answers."""
+        """Send ListOffsets; return the partitions' results."""
         request = ListOffsetsRequest(
             replica_id=-1, topics=(_Asked(name=topic, partitions=asked),), timeout_ms=3_000
         )
@@ -63,7 +63,7 @@ class Story:
     async def at(
         self, timestamp: int, topic: str = "t", partition: int = 0, version: int = NEWEST
     ) -> tuple[int, int, int]:
-        """Error, offset and timestamp of one partition."""
+        """List one partition; return error, offset and timestamp."""
         asked = _Partition(partition_index=partition, timestamp=timestamp)
         (found,) = await self.ask(asked, topic=topic, version=version)
         if version >= 4:
@@ -73,7 +73,7 @@ class Story:
     async def delete(
         self, *wanted: tuple[int, int], topic: str = "t", version: int = 2, timeout_ms: int = 5_000
     ) -> list[tuple[int, int]]:
-        """DeleteRecords of (partition, offset); error and low watermark of each."""
+        """Delete records by (partition, offset); return error and low watermark of each."""
         asked = DeleteRecordsRequest.DeleteRecordsTopic
         request = DeleteRecordsRequest(
             topics=(
@@ -93,7 +93,7 @@ class Story:
     async def epoch_end(
         self, leader_epoch: int, *, current: int = -1, topic: str = "t", version: int = 4
     ) -> tuple[int, int, int]:
-        """Error, epoch and end offset."""
+        """Ask for an epoch's end; return error, epoch and end offset."""
         asked = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
         partition = asked.OffsetForLeaderPartition(
             partition=0, current_leader_epoch=current, leader_epoch=leader_epoch
@@ -105,7 +105,7 @@ class Story:
 
 
 def tell(story: Callable[[Story], Awaitable[None]], partitions: int = 2) -> None:
-    """The story, on a cluster with a topic t."""
+    """Run a story on a cluster with a topic t."""
 
     async def told() -> None:
         async with ClusterWorld(brokers=(1, 2), coordinators=2) as world:
@@ -120,7 +120,7 @@ def tell(story: Callable[[Story], Awaitable[None]], partitions: int = 2) -> None
 
 
 def test_a_timestamp_lookup_times_out_if_the_store_hangs() -> None:
-    """Partitions that were not reached are to be asked for again; others are not held up."""
+    """Unreached partitions get a retriable error; other requests are not delayed."""
 
     async def story(told: Story) -> None:
         count = 30
@@ -371,7 +371,7 @@ async def cut_by_the_log_start(told: Story) -> None:
 
 
 def test_records_below_the_log_start_are_not_found() -> None:
-    """The run is alive, and what makes it late is not."""
+    """The run exists, and its record with the greatest timestamp is deleted."""
 
     tell(cut_by_the_log_start)
 
@@ -387,7 +387,7 @@ def test_records_without_a_timestamp_are_not_found_by_timestamp() -> None:
 
 @pytest.mark.parametrize("seed", seeds(8))
 def test_any_timestamp_lookup_agrees_with_a_list_model(seed: int) -> None:
-    """Reproduce: pytest tests/diskless/test_offsets_api.py -k as_in_a_list, the seed is its id."""
+    """Reproduce: pytest tests/diskless/test_offsets_api.py -k list_model, the seed is its id."""
     random = Random(seed)
 
     async def story(told: Story) -> None:
@@ -558,7 +558,7 @@ def test_a_recreated_topic_has_no_offsets_of_the_old_one() -> None:
 
 
 async def own_words(cluster: Any, wanted: Any, timeout_s: float = 0) -> list[ListedOffset]:  # noqa: ARG001
-    """As this broker's replica has it: the barrier is skipped."""
+    """Mutant: list offsets from the replica, without the read barrier."""
     answers = []
     for place, timestamp, from_offset in wanted:
         topic = ListDisklessOffsetsRequest.Topic
@@ -575,7 +575,7 @@ async def own_words(cluster: Any, wanted: Any, timeout_s: float = 0) -> list[Lis
 
 
 async def the_run_will_do(self: Any, wanted: Any, listed: ListedOffset) -> ListedOffset:  # noqa: ARG001
-    """What the coordinator names is answered as it is."""
+    """Mutant: answer with the coordinator's run without reading its records."""
     return listed
 
 

@@ -1,4 +1,4 @@
-"""Where clients are sent: everybody says the same, and little moves.
+"""Placement: all brokers choose the same leaders, and few partitions move.
 
 Source: docs/design/broker.md#any-broker-leads.
 """
@@ -128,7 +128,7 @@ def test_remembered_redirects_are_bounded() -> None:
 
 
 def test_brokers_of_all_versions_agree() -> None:
-    """Pinned: another hash would send clients to and fro while a cluster is upgraded."""
+    """Pinned, because another hash would bounce clients during a rolling upgrade."""
     found = [PlacedBroker(number, None) for number in range(5)]
     assert [leader(UUID(int=7), partition, None, found) for partition in range(8)] == [
         2, 2, 1, 0, 0, 3, 0, 3,

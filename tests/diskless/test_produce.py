@@ -1,4 +1,4 @@
-"""Produce over a real socket: each partition judged by itself, one answer.
+"""Produce over a real socket: partitions validated separately, one response.
 
 Source: docs/design/broker.md#produce.
 """
@@ -68,7 +68,7 @@ def request(
 
 
 class Kept:
-    """A writer that keeps what it is given, until a test says what became of it."""
+    """A writer that collects batches until a test settles them."""
 
     def __init__(self) -> None:
         self.appended: list[tuple[UUID, int, Accepted, bool, Waiter]] = []
@@ -124,7 +124,7 @@ class Broker:
         return self.image if holds(self.image) else None
 
     async def ask(self, message: ProduceRequest, version: int = 9) -> ProduceResponse:
-        """The answer. Raises ConnectionLostError where the connection is closed instead."""
+        """Send a Produce; return the response. Raises ConnectionLostError if it is closed."""
         connection = await connect("127.0.0.1", self.listener.port)
         loop = asyncio.get_running_loop()
         found: asyncio.Future[ProduceResponse] = loop.create_future()
@@ -179,7 +179,7 @@ def test_a_batch_is_answered_with_its_offset(version: int) -> None:
 
 @pytest.mark.parametrize("acks", [-1, 0])
 def test_a_produce_waits_in_order_for_a_topic_that_another_broker_knows(acks: int) -> None:
-    """Its id is not in our image yet; the client's next requests wait behind it."""
+    """Its id is not in the image yet; the client's next requests wait behind it."""
     later = with_topic().image
     topic_id = later.topic_ids["t"]
 
@@ -224,7 +224,7 @@ def test_a_produce_waits_in_order_for_a_topic_that_another_broker_knows(acks: in
 def test_an_unknown_topic_is_awaited_within_the_requests_timeout(
     timeout_ms: int, patience_s: float
 ) -> None:
-    """And said to be unknown: a time that is over would say that it may have been written."""
+    """The error is UNKNOWN_TOPIC_ID: REQUEST_TIMED_OUT would mean that it may be written."""
 
     async def work(broker: Broker) -> None:
         asked = request(("t", 0, batch()), topic_id=UUID(int=1), timeout_ms=timeout_ms)
@@ -249,7 +249,7 @@ BOMB = bytes(50_000_000)
 def test_slow_validation_does_not_delay_other_connections(
     codec: Compression, value: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are looked at in a thread; only their own connection waits, and keeps its order."""
+    """Validation runs in a thread; only its own connection waits, and keeps its order."""
     records = [(None, value, NOW_MS, ())] * (1 if value else 50_000)
     heavy = bytes(build_batch(records, base_offset=0, leader_epoch=-1, compression=codec))
     threads: list[threading.Thread] = []

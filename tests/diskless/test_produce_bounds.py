@@ -1,4 +1,4 @@
-"""A Produce is looked at before it is decoded. Source: invariant 10 (docs/design/invariants.md)."""
+"""A Produce is scanned before it is decoded. Source: invariant 10 (docs/design/invariants.md)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def check(body: bytes, version: int) -> None:
 
 
 def naming(topics: int, partitions: int, *, size: int = 0) -> ProduceRequest:
-    """So many topics, of so many partitions each, of so many bytes each."""
+    """Build a Produce with this many topics, partitions each, and bytes each."""
     kind = _topic.PartitionProduceData
     some = tuple(kind(index=index, records=bytes(size)) for index in range(partitions))
     return ProduceRequest(

@@ -1,4 +1,4 @@
-"""Reading objects: few GETs, sound bytes, right offsets. Source: docs/design/broker.md#fetch."""
+"""Reading objects with few GETs, verified bytes, right offsets. docs/design/broker.md#fetch."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_equal_reads_share_one_get_and_its_bytes_are_kept() -> None:
 
 
 def test_a_read_of_a_hanging_store_times_out_without_a_second_get() -> None:
-    """Clients wait for half a minute; what arrives later is there for whoever asks again."""
+    """Clients wait for half a minute; bytes that arrive later serve the retry."""
 
     async def work(cache: ObjectCache, store: FaultyStore) -> None:
         store.rules = (FaultRule(fault=Fault.SLOW, delay_s=READ_S + 5),)

@@ -1,4 +1,4 @@
-"""Produce and Fetch through the handlers: order, waiting, going away, racks.
+"""Produce and Fetch handlers: order, waiting, disconnects, racks.
 
 Source: docs/design/broker.md#produce.
 """
@@ -142,7 +142,7 @@ def test_a_redirect_agrees_with_metadata() -> None:
 
 
 class Socket:
-    """A listener with the records' apis, on a real loop."""
+    """A listener that serves Produce and Fetch on a real loop."""
 
     def __init__(self, broker: RecordsBroker, limits: Limits | None = None) -> None:
         self.broker = broker
@@ -246,7 +246,7 @@ def test_a_waiting_fetch_does_not_block_the_requests_behind_it() -> None:
 
 
 def test_clients_that_never_read_use_little_memory_and_delay_no_other() -> None:
-    """Twenty clients ask for a hundred answers of half a megabyte each, and read none of them."""
+    """Twenty clients send a hundred Fetches of half a megabyte each, and read no response."""
 
     async def work(world: ClusterWorld, socket: Socket) -> None:
         broker = socket.broker

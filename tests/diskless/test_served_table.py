@@ -1,4 +1,4 @@
-"""docs/broker.md tells what is served, as it is served: `pytest --rewrite` writes the table."""
+"""The table of requests in docs/broker.md is generated: `pytest --rewrite` writes it."""
 
 from __future__ import annotations
 

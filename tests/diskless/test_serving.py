@@ -1,4 +1,4 @@
-"""How answers become bytes, whatever they say."""
+"""Encoding of responses by handlers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.diskless.calling import call
 def test_a_response_with_very_many_partitions_is_encoded_in_a_thread(
     monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
-    """In one piece a hundred thousand of them would take a tenth of a second, of everybody."""
+    """A hundred thousand partitions would block the loop for a tenth of a second."""
     topic = MetadataResponse.MetadataResponseTopic
     answer = MetadataResponse(
         brokers=(),

@@ -28,7 +28,7 @@ class Scene(NamedTuple):
 
 
 def claim(work: Callable[[Scene], Awaitable[None]]) -> None:
-    """Two brokers, one store, a topic with two partitions; numbers 1 to 3 are in the first."""
+    """Run with two brokers, one store, and a topic with 1 to 3 in its first partition."""
 
     async def on_loop() -> None:
         async with ClusterWorld(brokers=(1, 2)) as world:

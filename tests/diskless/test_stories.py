@@ -1,4 +1,4 @@
-"""Whole brokers, from producers to consumers, whatever fails.
+"""Random stories of whole brokers under faults, from producers to consumers.
 
 Every story is one seed and some virtual minutes; an error names the seed.
 

@@ -1,4 +1,4 @@
-"""Topics are created, grown and deleted through a broker.
+"""Creating, growing and deleting topics through a broker.
 
 Source: KIP-4, KIP-195, KIP-516; docs/design/broker.md.
 """
@@ -27,7 +27,7 @@ _Topic = rpc.CreateTopicsRequest.CreatableTopic
 
 
 def tell(story: Story, *, coordinators: int = 2) -> None:
-    """The story, on a cluster whose broker 1 serves."""
+    """Run a story on a cluster whose broker 1 serves."""
 
     async def told() -> None:
         async with ClusterWorld(brokers=(1, 2), coordinators=coordinators) as made:
@@ -231,7 +231,7 @@ def test_topics_are_deleted_by_name_at_every_version(version: int) -> None:
 
 
 def test_a_topic_named_twice_in_create_partitions_grows_once() -> None:
-    """The second time is refused; what it wanted never comes."""
+    """The second entry is refused, and its count is not awaited."""
 
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         await world.create("a")

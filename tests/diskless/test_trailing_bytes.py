@@ -1,4 +1,4 @@
-"""What clients send behind a request's end is not looked at, as Kafka's brokers do not."""
+"""Bytes behind a request's end are ignored, as by Kafka's brokers."""
 
 from __future__ import annotations
 

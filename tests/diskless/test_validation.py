@@ -1,4 +1,4 @@
-"""What a producer may send, by Kafka's rules.
+"""Validation of producers' batches by Kafka's rules.
 
 Source: upstream's LogValidator; docs/design/broker.md#validation.
 """
@@ -69,7 +69,7 @@ def sealed(data: bytearray) -> bytearray:
 
 
 def changed(data: bytearray, position: int, value: bytes) -> bytearray:
-    """Other bytes there, under a right checksum."""
+    """Replace bytes of a batch and correct its checksum."""
     data[position : position + len(value)] = value
     return sealed(data)
 
@@ -197,7 +197,7 @@ def test_records_without_a_timestamp_are_accepted() -> None:
 
 
 def read(data: bytearray) -> tuple[list[Record], str | None]:
-    """The records, or why there are none."""
+    """Read all records of a batch, or the error."""
     try:
         return list(iter_records(read_batch(data))), None
     except RecordError as error:
@@ -206,7 +206,7 @@ def read(data: bytearray) -> tuple[list[Record], str | None]:
 
 @given(st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1, max_size=4))
 def test_an_accepted_batch_can_be_read_record_by_record(spoil: list[tuple[int, int]]) -> None:
-    """Nonsense under a right checksum: nobody else will look before it is stored."""
+    """Random bytes under a correct checksum: this is the only check before storage."""
     data = batch()
     for position, value in spoil:
         data[HEADER_SIZE_BYTES + position % (len(data) - HEADER_SIZE_BYTES)] = value
@@ -223,7 +223,7 @@ def test_an_accepted_batch_can_be_read_record_by_record(spoil: list[tuple[int, i
 
 
 def by_the_rule(data: bytearray) -> list[int]:
-    """`_timestamps` without its short cut."""
+    """Run `_timestamps` without its shortcut."""
     taken = read_batch(data)
     body = bytes(records_of(taken))
     timestamps, position = [], 0

@@ -1,4 +1,4 @@
-"""Writers live as long as their broker's epoch.
+"""Writers begin and end with their broker's epoch.
 
 Source: docs/design/batch-coordinator.md#object-leases,
 docs/design/broker.md#errors-a-producer-sees.
@@ -46,7 +46,7 @@ def send(world: ClusterWorld, broker: RecordsBroker, number: int) -> asyncio.Fut
 
 
 async def register_anew(world: ClusterWorld) -> None:
-    """Another process has this broker's id now, and a newer epoch."""
+    """Register another process under this broker's id, with a newer epoch."""
     await world.ask(UnregisterBrokerRequest(broker_id=1), UnregisterBrokerResponse)
     await world.register(1, incarnation=1)
     await world.unfence(1)
@@ -78,7 +78,7 @@ def test_batches_not_submitted_when_the_epoch_ends_are_never_written(after_s: fl
 
 
 class Forgetful:
-    """Of a coordinator: the first answer to a commit is lost."""
+    """A coordinator's `submit` that loses the first answer to each commit."""
 
     def __init__(self, submit: Callable[..., asyncio.Future[CommitBatchesResponse]]) -> None:
         self.submit = submit

@@ -28,16 +28,16 @@ ONE: Final = ByteRange(0, 1)
 
 
 def nothing(_: Path) -> None:
-    """The store was a directory below the mount point."""
+    """Unmount: the store was a directory below the mount point."""
 
 
 def mount_point(path: Path) -> None:
-    """The store was the mount point itself."""
+    """Unmount: the store was the mount point itself, which is empty now."""
     path.mkdir()
 
 
 def other_store(path: Path) -> None:
-    """Something else was mounted there."""
+    """Mount another store at the path."""
     path.mkdir()
     (path / MARK).write_text("store.id=another\n")
 
@@ -46,7 +46,7 @@ INSTEAD = pytest.mark.parametrize("instead", [nothing, mount_point, other_store]
 
 
 class Mount:
-    """A store on a mount that can go and come back."""
+    """A store on a mount that can be lost and restored."""
 
     def __init__(self, home: Path) -> None:
         self.path = home / "objects"
@@ -65,7 +65,7 @@ class Mount:
             self._aside.rename(self.path)
 
     def files(self) -> list[str]:
-        """Below the path."""
+        """Return the names of the files below the path."""
         return sorted(str(p.relative_to(self.path)) for p in self.path.rglob("*") if p.is_file())
 
 
@@ -104,7 +104,7 @@ def test_nothing_is_written_in_the_place_of_a_missing_store(
 def test_no_object_of_a_missing_store_is_reported_as_deleted(
     tmp_path: Path, instead: Callable[[Path], None]
 ) -> None:
-    """Nor deleted, nor not listed: any of these would be believed."""
+    """Fetch, delete and list must fail: a broker would believe any of their results."""
     mount = Mount(tmp_path)
 
     async def story() -> None:
@@ -146,7 +146,7 @@ def test_a_store_that_comes_back_is_used_again(
 
 
 class Watched(RealFileSystem):
-    """Something happens when the first temporary file of an upload is opened."""
+    """A file system that calls a function when the first temporary file is opened."""
 
     def __init__(self) -> None:
         self.then: Callable[[], None] | None = None
@@ -159,7 +159,7 @@ class Watched(RealFileSystem):
 
 
 def test_an_upload_fails_if_the_mount_is_lost_meanwhile(tmp_path: Path) -> None:
-    """Its bytes went to a disk that nobody will look at."""
+    """Its bytes went to the disk below the mount point."""
     mount, files = Mount(tmp_path), Watched()
     mount.store = DirectoryStorage(mount.path, files)
 

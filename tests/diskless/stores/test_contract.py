@@ -1,4 +1,4 @@
-"""What every object store promises.
+"""The contract of every object store.
 
 Source: KIP-1163, ObjectStorage; docs/design/broker.md#object-stores.
 """

@@ -1,4 +1,4 @@
-"""A body that does not arrive whole is a store error that may pass, and is asked for again.
+"""A cut body is a retriable storage error, and is requested again.
 
 boto3 repeats a request until the headers of an answer are there; the body is its caller's affair.
 """

@@ -19,7 +19,7 @@ S3 = "diskless.stores.s3.S3Storage"
 
 
 class OwnStorage(MemoryStore):
-    """A class of one's own."""
+    """A custom storage class."""
 
     @classmethod
     def configured(cls, values: Mapping[str, Any]) -> OwnStorage:

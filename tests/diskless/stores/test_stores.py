@@ -1,4 +1,4 @@
-"""What single stores do beyond the contract: directories that crash, servers that fail."""
+"""Behaviour of single stores beyond the contract: crashes of directories, failing servers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from diskless.stores.s3 import S3Config, S3Storage
 
 
 async def _no_sleep(_: float) -> None:
-    """The tests wait for nothing."""
+    """Return at once, so that tests do not wait."""
 
 
 def test_a_temporary_file_is_no_object_and_is_removed_when_old(tmp_path: Path) -> None:

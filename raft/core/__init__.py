@@ -23,11 +23,11 @@ random source of its own: `step(event, now_ms)` returns what the driver must do.
 """
 
 from raft.core.config import QuorumConfig
-from raft.core.errors import ErrorCode
 from raft.core.log import EpochStart, LogState
 from raft.core.quorum import Quorum
 from raft.core.roles import ElectionState
 from raft.core.voters import Endpoint, ReplicaKey, Voter, VoterSet, VoterSetHistory
+from records.kafka_errors import ErrorCode
 from records.types import Epoch, NodeId, Offset
 
 __all__ = [

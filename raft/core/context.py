@@ -13,7 +13,6 @@ from random import Random
 from raft.core import roles
 from raft.core.config import QuorumConfig
 from raft.core.effects import PeerFault, Transition
-from raft.core.errors import ErrorCode
 from raft.core.gate import Gate
 from raft.core.log import LogState
 from raft.core.messages import Request
@@ -22,6 +21,7 @@ from raft.core.requests import Requests
 from raft.core.roles import ElectionState, Role
 from raft.core.timers import Timers
 from raft.core.voters import ReplicaKey, VoterSet, VoterSetHistory, is_same_replica
+from records.kafka_errors import ErrorCode
 from records.types import Epoch, NodeId
 
 

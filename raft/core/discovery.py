@@ -16,10 +16,10 @@ from dataclasses import dataclass, field, replace
 
 from raft.core.context import Context
 from raft.core.epoch_budget import EpochBudget
-from raft.core.errors import ErrorCode
 from raft.core.messages import BeginQuorumEpochRequest, EndQuorumEpochRequest, FetchRequest
 from raft.core.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from raft.core.voters import ReplicaKey
+from records.kafka_errors import ErrorCode
 from records.types import Epoch, NodeId
 
 

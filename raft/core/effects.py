@@ -12,9 +12,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from raft.core.errors import ErrorCode
 from raft.core.messages import Batch, FetchResponse, FetchSnapshotRequest, Request, Response
 from raft.core.roles import ElectionState, Role
+from records.kafka_errors import ErrorCode
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 

@@ -19,11 +19,11 @@ from dataclasses import dataclass, replace
 from raft.core.context import Context
 from raft.core.discovery import Discovery
 from raft.core.epoch_budget import MAX_EPOCH
-from raft.core.errors import ErrorCode
 from raft.core.messages import VoteRequest, VoteResponse
 from raft.core.roles import Candidate, Follower, Leader, Prospective, Resigned, Unattached
 from raft.core.timers import Timer
 from raft.core.voters import ReplicaKey
+from records.kafka_errors import ErrorCode
 from records.types import Epoch, NodeId, Offset
 
 

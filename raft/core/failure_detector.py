@@ -18,7 +18,6 @@ from raft.core.context import Context
 from raft.core.discovery import Discovery
 from raft.core.effects import Reconnect
 from raft.core.elections import Elections
-from raft.core.errors import ErrorCode
 from raft.core.messages import (
     BeginQuorumEpochRequest,
     BeginQuorumEpochResponse,
@@ -29,6 +28,7 @@ from raft.core.messages import (
 from raft.core.roles import Follower, Unattached
 from raft.core.timers import Timer
 from raft.core.voters import ReplicaKey
+from records.kafka_errors import ErrorCode
 from records.types import NodeId
 
 

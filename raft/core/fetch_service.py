@@ -11,13 +11,13 @@ from typing import NamedTuple
 from raft.core import messages
 from raft.core.context import Context
 from raft.core.effects import ServeSnapshot
-from raft.core.errors import ErrorCode
 from raft.core.leader_log import LeaderLog
 from raft.core.parked_fetches import ParkedFetches
 from raft.core.progress import LeaderState, ParkedFetch, ReplicaProgress
 from raft.core.reads import Reads
 from raft.core.refusals import refusal
 from raft.core.voters import ReplicaKey
+from records.kafka_errors import ErrorCode
 from records.types import Epoch, Offset, OffsetAndEpoch
 
 

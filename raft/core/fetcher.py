@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from raft.core.context import Context
 from raft.core.discovery import Discovery
 from raft.core.effects import AbandonSnapshot, Append, Committed, Truncate
-from raft.core.errors import ErrorCode
 from raft.core.failure_detector import FailureDetector
 from raft.core.messages import (
     Batch,
@@ -32,6 +31,7 @@ from raft.core.recovery import Recovery
 from raft.core.roles import Follower, Prospective
 from raft.core.snapshot_installation import SnapshotInstallation
 from raft.core.timers import Timer
+from records.kafka_errors import ErrorCode
 from records.types import NodeId, Offset
 
 

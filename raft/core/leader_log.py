@@ -18,7 +18,6 @@ from dataclasses import dataclass
 
 from raft.core import effects
 from raft.core.context import Context
-from raft.core.errors import ErrorCode
 from raft.core.events import Proposal, Propose
 from raft.core.messages import Batch, FetchResponse
 from raft.core.parked_fetches import ParkedFetches
@@ -26,6 +25,7 @@ from raft.core.progress import LeaderState, ReplicaProgress
 from raft.core.roles import Leader
 from raft.core.timers import Timer
 from raft.core.voters import majority_offset
+from records.kafka_errors import ErrorCode
 from records.types import Offset
 
 

@@ -16,10 +16,10 @@ from raft.core import messages
 from raft.core.context import Context
 from raft.core.discovery import Discovery
 from raft.core.effects import ShutdownReady
-from raft.core.errors import ErrorCode
 from raft.core.progress import LeaderState, LeaderWatermark, ReplicaProgress
 from raft.core.roles import Leader, Resigned
 from raft.core.timers import Timer
+from records.kafka_errors import ErrorCode
 from records.types import NodeId
 
 

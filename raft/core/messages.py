@@ -17,8 +17,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
 
-from raft.core.errors import ErrorCode
 from raft.core.voters import ReplicaKey
+from records.kafka_errors import ErrorCode
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 MAX_OFFSET: Final = Offset(2**63 - 1)

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 from raft.core.context import Context
 from raft.core.effects import ReadReady, ReadRefused
-from raft.core.errors import ErrorCode
 from raft.core.events import Read
 from raft.core.parked_fetches import ParkedFetches
 from raft.core.progress import LeaderState, ReplicaProgress, WaitingRead
+from records.kafka_errors import ErrorCode
 
 
 @dataclass(slots=True, eq=False)

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field, replace
 from raft.core.context import Context
 from raft.core.discovery import Discovery
 from raft.core.effects import ClearRecovering
-from raft.core.errors import ErrorCode
 from raft.core.messages import DescribeQuorumRequest, DescribeQuorumResponse
 from raft.core.roles import Follower
 from raft.core.voters import ReplicaKey
+from records.kafka_errors import ErrorCode
 from records.types import NodeId
 
 

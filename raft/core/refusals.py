@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from raft.core import messages
-from raft.core.errors import ErrorCode
 from raft.core.messages import Request, Response
+from records.kafka_errors import ErrorCode
 from records.types import Epoch, NodeId
 
 _RESPONSES: Final[dict[type[Request], type[Response]]] = {

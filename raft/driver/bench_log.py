@@ -20,7 +20,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from raft.core.errors import ErrorCode
 from raft.core.messages import FetchResponse
 from raft.core.voters import Endpoint
 from raft.driver.group import GroupDriver
@@ -38,11 +37,12 @@ from raft.net import (
 )
 from raft.net.handlers import payload
 from raft.wire.fetch import FetchForm, write_fetch_response
-from raft.wire.responses import Answering, WireError
+from raft.wire.responses import Answering
 from records.batch import HEADER_SIZE_BYTES, BatchHeader, iter_batches
 from records.codec import decode_message, encode_message
 from records.compression import Buffer
 from records.errors import CorruptBatchError, IncompleteBatchError, RecordError
+from records.kafka_errors import ErrorCode
 from records.rpc import fetch as fetch_rpc
 from records.rpc import produce as rpc
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
@@ -140,18 +140,18 @@ class BenchLog:
         if request.acks != ACKS_ALL:
             if request.acks == 0:
                 raise NetError(Reason.MALFORMED, "acks=0 is not served: nothing would be promised")
-            return self._refusal(header, request, WireError.INVALID_REQUIRED_ACKS)
+            return self._refusal(header, request, ErrorCode.INVALID_REQUIRED_ACKS)
         topic = request.topic_data[0] if len(request.topic_data) == 1 else None
         if topic is None or len(topic.partition_data) != 1:
             return self._refusal(header, request, ErrorCode.INVALID_REQUEST)
         if not self._is_ours(header, topic.name, topic.topic_id, topic.partition_data[0].index):
-            return self._refusal(header, request, WireError.UNKNOWN_TOPIC_OR_PARTITION)
+            return self._refusal(header, request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
         if self.group.leading_epoch is None:
             return self._refusal(header, request, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         records = topic.partition_data[0].records
         error, counts = _check(records)
         if error is not None or records is None:
-            return self._refusal(header, request, error or WireError.INVALID_RECORD)
+            return self._refusal(header, request, error or ErrorCode.INVALID_RECORD)
         success = self._success(header, topic)
         self._forms.learn(header, request, body, success)
         reply = Reply(connection)
@@ -224,7 +224,7 @@ class BenchLog:
         """The answer of a node where the group has not begun. Raises RecordError."""
         request = decode_message(rpc.ProduceRequest, body, header.api_version)
         return payload(
-            header, _refusal(header, request, WireError.UNKNOWN_TOPIC_OR_PARTITION, None, None)
+            header, _refusal(header, request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, None)
         )
 
     def _refusal(self, header: RequestHeader, request: rpc.ProduceRequest, error: int) -> Payload:
@@ -309,7 +309,7 @@ class BenchLog:
             return self._fetched(header, form, error.error, None, b"")
         log_start = group.storage.log.log_start_offset
         if not log_start <= offset <= high_watermark:
-            return self._fetched(header, form, WireError.OFFSET_OUT_OF_RANGE, high_watermark, b"")
+            return self._fetched(header, form, ErrorCode.OFFSET_OUT_OF_RANGE, high_watermark, b"")
         data = group.storage.read_bytes(Offset(offset), high_watermark, max_bytes)
         return self._fetched(header, form, ErrorCode.NONE, high_watermark, data)
 
@@ -385,17 +385,17 @@ def _check(
 ) -> tuple[int | None, list[tuple[memoryview, int]]]:
     """Each batch and its number of offsets; or the error code why they are not taken."""
     if not records:
-        return WireError.INVALID_RECORD, []
+        return ErrorCode.INVALID_RECORD, []
     found: list[tuple[memoryview, int]] = []
     try:
         for _, batch, view in iter_batches(records):
             if not _acceptable(batch):
-                return WireError.INVALID_RECORD, []
+                return ErrorCode.INVALID_RECORD, []
             found.append((view, batch.record_count))
     except (CorruptBatchError, IncompleteBatchError):
-        return WireError.CORRUPT_MESSAGE, []
+        return ErrorCode.CORRUPT_MESSAGE, []
     except RecordError:
-        return WireError.INVALID_RECORD, []
+        return ErrorCode.INVALID_RECORD, []
     return None, found
 
 

@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import Mapping
 from typing import Final, Protocol
 
-from raft.core.errors import ErrorCode
 from raft.core.messages import Request
 from raft.core.voters import Endpoint, VoterSet
 from raft.driver.bench_log import BenchLog
@@ -35,9 +34,10 @@ from raft.net.handlers import Serve, Served, payload
 from raft.net.routes import Routes
 from raft.wire import fetch as wire_fetch
 from raft.wire import responses as wire
-from raft.wire.responses import BadRequestError, GroupRef, WireError
+from raft.wire.responses import BadRequestError, GroupRef
 from raft.wire.snapshots import failed_fetch_snapshot, read_fetch_snapshot
 from records.codec import decode_message
+from records.kafka_errors import ErrorCode
 from records.rpc import cluster, fetch, list_offsets, quorum
 from records.types import NodeId, Offset
 
@@ -160,7 +160,7 @@ class Service:
         version = header.api_version
         message = decode_message(fetch.FetchRequest, body, version)
         if message.session_id > 0:  # sessions are never granted, so nobody can have one
-            gone = WireError.FETCH_SESSION_ID_NOT_FOUND
+            gone = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             return payload(header, fetch.FetchResponse(error_code=gone, responses=()))
         try:
             ref, form = wire_fetch.fetch_ref(message, version)
@@ -199,7 +199,7 @@ class Service:
         for index, one in enumerate(asked):
             group = self._host.find(one.ref)
             if group is None:
-                question.refuse(index, WireError.UNKNOWN_TOPIC_OR_PARTITION)
+                question.refuse(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             elif one.request is None:
                 question.refuse(index, ErrorCode.INVALID_REQUEST)
             else:
@@ -250,7 +250,7 @@ class Service:
         index, epoch = asked.partition_index, asked.current_leader_epoch
         group = self._host.find(GroupRef(topic, index))
         if group is None:
-            unknown = WireError.UNKNOWN_TOPIC_OR_PARTITION
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return answer(partition_index=index, error_code=unknown)
         if asked.timestamp not in (LATEST, EARLIEST):
             return answer(partition_index=index, error_code=ErrorCode.INVALID_REQUEST)
@@ -311,7 +311,7 @@ class Service:
         if asked.endpoint_type != CONTROLLERS:
             known = asked.endpoint_type == 1
             error = (
-                WireError.MISMATCHED_ENDPOINT_TYPE if known else WireError.UNSUPPORTED_ENDPOINT_TYPE
+                ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
             )
             message = response(
                 error_code=error,

@@ -28,7 +28,6 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from raft.core.effects import FetchSnapshot
-from raft.core.errors import ErrorCode
 from raft.core.events import Event, SnapshotFailed, SnapshotFetched, SnapshotProgress
 from raft.core.messages import FetchSnapshotRequest
 from raft.core.voters import Endpoint, ReplicaKey
@@ -44,10 +43,11 @@ from raft.driver.peers import (
 )
 from raft.interfaces import Download, RejectedSnapshotError, SnapshotChunk, Snapshots
 from raft.net import ClientConnection, ConnectError, ConnectionLostError, connect
-from raft.wire.responses import Group, UnexpectedAnswerError, WireError
+from raft.wire.responses import Group, UnexpectedAnswerError
 from raft.wire.snapshots import RefusedError, read_fetch_snapshot_response, write_fetch_snapshot
 from records.codec import decode_message, encode_parts
 from records.errors import RecordError
+from records.kafka_errors import ErrorCode
 from records.rpc import cluster, fetch
 from records.types import NodeId, OffsetAndEpoch
 
@@ -64,7 +64,7 @@ OVERHEAD_BYTES: Final = 64 * 1024  # of an answer beside its bytes
 MAX_FAILURES: Final = 5  # connections in a row that brought nothing
 RECONNECT_S: Final = 0.05  # doubled with each failure
 
-_GONE: Final = (ErrorCode.SNAPSHOT_NOT_FOUND, WireError.POSITION_OUT_OF_RANGE)
+_GONE: Final = (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE)
 """Answers after which what is here already can be of no use."""
 
 

@@ -25,11 +25,11 @@ from raft.core.effects import (
     StepDown,
     Transition,
 )
-from raft.core.errors import ErrorCode
 from raft.core.quorum import Quorum
 from raft.driver.counters import Counters
 from raft.driver.pending_requests import Answers
 from raft.interfaces import NotLeaderError, Ticket, Watcher
+from records.kafka_errors import ErrorCode
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 log = logging.getLogger("raft.driver")

@@ -11,13 +11,13 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
-from raft.core.errors import ErrorCode
 from raft.driver.group import GroupDriver
 from raft.driver.snapshot_hosting import Hosted, Taken
 from raft.net import Frame, Payload, RequestHeader, ServerConnection
 from raft.net.handlers import Served, payload
-from raft.wire.responses import Group, GroupRef, WireError, wire_node
+from raft.wire.responses import Group, GroupRef, wire_node
 from records.codec import decode_message
+from records.kafka_errors import ErrorCode
 from records.rpc.snapshots import (
     DescribeSnapshotsRequest,
     DescribeSnapshotsResponse,
@@ -89,7 +89,7 @@ class SnapshotDesk:
 
     async def _described(self, ref: GroupRef, driver: GroupDriver | None) -> _Described:
         if driver is None or driver.stopped:
-            error = WireError.UNKNOWN_TOPIC_OR_PARTITION
+            error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return _Described(
                 topic_name=str(ref.topic), partition_index=ref.partition, error_code=error
             )
@@ -130,7 +130,7 @@ class SnapshotDesk:
         refused = TakeSnapshotResponse
         driver = self._host.find(GroupRef(message.topic_name, message.partition_index))
         if driver is None:
-            unknown = WireError.UNKNOWN_TOPIC_OR_PARTITION
+            unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return refused(error_code=unknown, error_message="this node has no such group")
         hosted = self._host.hosted.get(driver.group)
         if hosted is None:
@@ -164,7 +164,7 @@ class SnapshotDesk:
             return refused(error_code=late, error_message=why)
         snapshot_id = taken.snapshot_id
         if taken.error is not None or snapshot_id is None:
-            error = WireError.KAFKA_STORAGE_ERROR if taken.broken else ErrorCode.INVALID_REQUEST
+            error = ErrorCode.KAFKA_STORAGE_ERROR if taken.broken else ErrorCode.INVALID_REQUEST
             return refused(error_code=error, error_message=taken.error or "there is no state yet")
         (size,) = await asyncio.to_thread(_sizes, driver, (snapshot_id,))
         return TakeSnapshotResponse(

@@ -18,12 +18,10 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple
 
-from raft.core.errors import ErrorCode
 from raft.interfaces import SnapshotChunk, Snapshots
 from raft.net import Reply, RequestHeader, ServerConnection
 from raft.net.handlers import payload
 from raft.wire.common import NAMES_NODES_FROM
-from raft.wire.responses import WireError
 from raft.wire.snapshots import (
     Leader,
     Partition,
@@ -34,6 +32,7 @@ from raft.wire.snapshots import (
     share_fairly,
     write_fetch_snapshot_response,
 )
+from records.kafka_errors import ErrorCode
 from records.rpc import fetch as rpc
 from records.rpc.base import Response
 from records.types import Epoch, Offset, OffsetAndEpoch
@@ -148,10 +147,10 @@ class Question:
                 return piece
             error: int = ErrorCode.SNAPSHOT_NOT_FOUND
         except ValueError:
-            error = WireError.POSITION_OUT_OF_RANGE
+            error = ErrorCode.POSITION_OUT_OF_RANGE
         except OSError as failure:
             log.error("snapshot=%s action=serve error=%r", granted.snapshot_id, str(failure))
-            error = WireError.KAFKA_STORAGE_ERROR
+            error = ErrorCode.KAFKA_STORAGE_ERROR
         self.answers[index] = refused_partition(self.asked[index], error, granted.leader)
         return None
 

@@ -26,13 +26,12 @@ from raft.net.errors import BadHeaderError
 from raft.net.frames import Frame
 from raft.net.handlers import Served, payload
 from raft.net.header import API_VERSIONS_KEY, RequestHeader, parse_request_header
+from records.kafka_errors import ErrorCode
 from records.rpc import API
 from records.rpc.cluster import ApiVersionsResponse
 
 MAX_QUESTION_BYTES: Final = 1024 * 1024
 """Of a request that carries no records."""
-
-UNSUPPORTED_VERSION: Final = 35
 
 MAX_NAMED: Final = 100  # characters of a client's own words in a line of ours
 
@@ -99,7 +98,9 @@ class Routes:
 
     def _versions_unsupported(self, header: RequestHeader) -> Answer:
         """Too new for us: say what we know, in the form that everybody reads. Source: KIP-511."""
-        message = ApiVersionsResponse(error_code=UNSUPPORTED_VERSION, api_keys=self.api_keys())
+        message = ApiVersionsResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self.api_keys()
+        )
         return payload(header._replace(api_version=0, flexible=False), message)
 
 

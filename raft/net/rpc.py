@@ -24,13 +24,13 @@ from raft.net.errors import NetError, Reason
 from raft.net.header import API_VERSIONS_KEY, RequestKind
 from records.codec import decode_message, encode_parts
 from records.errors import RecordError
+from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 from records.rpc.cluster import ApiVersionsRequest, ApiVersionsResponse
 from records.schema import Message
 
 R = TypeVar("R", bound=Response)
 
-UNSUPPORTED_VERSION: Final = 35
 SOFTWARE_NAME: Final = "esker"
 
 
@@ -107,7 +107,7 @@ class Rpc:
             tuple(encode_parts(request, newest)),
             timeout_ms=self.timeout_ms,
         )
-        refused = int.from_bytes(body[:2], "big") == UNSUPPORTED_VERSION
+        refused = int.from_bytes(body[:2], "big") == ErrorCode.UNSUPPORTED_VERSION
         try:
             self.api_versions = decode_message(ApiVersionsResponse, body, 0 if refused else newest)
             if refused:

@@ -9,32 +9,30 @@ Source: KIP-595; the protocol guide, Error Codes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import IntEnum
 from typing import Final, NamedTuple, TypeVar
 from uuid import UUID
 
-from raft.core.errors import ErrorCode
+from records.kafka_errors import ErrorCode
 from records.types import Epoch, NodeId, Offset
 
-
-class WireError(IntEnum):
-    """Error codes that the driver answers with and the core has no use for."""
-
-    OFFSET_OUT_OF_RANGE = 1
-    CORRUPT_MESSAGE = 2
-    UNKNOWN_TOPIC_OR_PARTITION = 3
-    LEADER_NOT_AVAILABLE = 5
-    MESSAGE_TOO_LARGE = 10
-    INVALID_REQUIRED_ACKS = 21
-    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
-    KAFKA_STORAGE_ERROR = 56
-    FETCH_SESSION_ID_NOT_FOUND = 70
-    OFFSET_NOT_AVAILABLE = 78
-    INVALID_RECORD = 87
-    POSITION_OUT_OF_RANGE = 99
-    UNKNOWN_TOPIC_ID = 100
-    MISMATCHED_ENDPOINT_TYPE = 114
-    UNSUPPORTED_ENDPOINT_TYPE = 115
+CORE_ERRORS: Final = frozenset(
+    {
+        ErrorCode.NONE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,  # the leader is named beside it
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.BROKER_NOT_AVAILABLE,  # shutting down
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.INVALID_REQUEST,  # contradicts itself, or what this node knows
+        ErrorCode.FENCED_LEADER_EPOCH,  # the sender's epoch is old; the newer one is beside it
+        ErrorCode.UNKNOWN_LEADER_EPOCH,  # the sender's epoch is ahead of this node's; retry
+        ErrorCode.THROTTLING_QUOTA_EXCEEDED,  # too many bytes wait to be committed
+        ErrorCode.INCONSISTENT_VOTER_SET,
+        ErrorCode.SNAPSHOT_NOT_FOUND,
+        ErrorCode.INCONSISTENT_CLUSTER_ID,
+        ErrorCode.INVALID_VOTER_KEY,  # (id, directory id) is another disk's
+    }
+)
+"""Error codes that the core answers with; a response with any other one is unexpected."""
 
 
 NAMES_NODES_FROM: Final = {1: 16, 52: 1, 53: 1, 54: 1, 55: 2, 59: 1}
@@ -118,7 +116,6 @@ def only(items: Sequence[T], what: str) -> T:
 
 def known_error(error: int, what: str) -> ErrorCode:
     """Return the core's error code for a wire error. Raises UnexpectedAnswerError."""
-    try:
-        return ErrorCode(error)
-    except ValueError:
-        raise UnexpectedAnswerError(error, what) from None
+    if error not in CORE_ERRORS:
+        raise UnexpectedAnswerError(error, what)
+    return ErrorCode(error)

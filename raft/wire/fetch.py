@@ -21,14 +21,12 @@ from uuid import UUID
 from crc32c import crc32c
 
 from raft.core import messages as core
-from raft.core.errors import ErrorCode
 from raft.core.voters import ReplicaKey
 from raft.wire.common import (
     BadRequestError,
     Group,
     GroupRef,
     UnexpectedAnswerError,
-    WireError,
     checked_epoch,
     checked_offset,
     known_error,
@@ -38,6 +36,7 @@ from raft.wire.common import (
 )
 from raft.wire.responses import Answering
 from records.batch import CRC_START, HEADER_SIZE_BYTES, LOG_OVERHEAD_BYTES, MAGIC
+from records.kafka_errors import ErrorCode
 from records.rpc import fetch as rpc
 from records.types import ZERO_UUID, Epoch, NodeId, Offset, OffsetAndEpoch
 
@@ -274,7 +273,7 @@ def refuse_fetch(ref: GroupRef, form: FetchForm, error: int | None = None) -> rp
     """A partition error and nothing else; None: the error for a group this node does not have."""
     if error is None:
         by_id = isinstance(ref.topic, UUID)
-        error = WireError.UNKNOWN_TOPIC_ID if by_id else WireError.UNKNOWN_TOPIC_OR_PARTITION
+        error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     partition = Partition(
         partition_index=ref.partition,
         error_code=error,

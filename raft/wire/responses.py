@@ -19,19 +19,18 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from raft.core import messages as core
-from raft.core.errors import ErrorCode
 from raft.core.voters import Endpoint, ReplicaKey
 from raft.wire.common import (
     BadRequestError,
     Group,
     GroupRef,
     UnexpectedAnswerError,
-    WireError,
     known_error,
     optional_node,
     wire_node,
 )
 from raft.wire.requests import CoreRequest, RpcRequest, read_request, write_request
+from records.kafka_errors import ErrorCode
 from records.rpc import quorum as rpc
 from records.types import ZERO_UUID, Epoch, NodeId, Offset
 
@@ -45,7 +44,6 @@ __all__ = [
     "RpcRequest",
     "RpcResponse",
     "UnexpectedAnswerError",
-    "WireError",
     "optional_node",
     "read_request",
     "read_response",
@@ -190,7 +188,7 @@ def top_level_error(to: CoreResponse | RpcRequest, error: int) -> RpcResponse:
 def unknown_group(message: RpcRequest, ref: GroupRef) -> RpcResponse:
     """UNKNOWN_TOPIC_OR_PARTITION, for a group this node does not have (yet)."""
     assert isinstance(ref.topic, str), f"{type(message).__name__} names topics, not ids: {ref}"
-    error = WireError.UNKNOWN_TOPIC_OR_PARTITION
+    error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     match message:
         case rpc.VoteRequest():
             return _unknown(rpc.VoteResponse, ref, vote_granted=False)
@@ -219,7 +217,7 @@ def _unknown(kind: type[Answer], ref: GroupRef, **granted: Any) -> Answer:
     topic = kind.TopicData
     partition = topic.PartitionData(
         partition_index=ref.partition,
-        error_code=WireError.UNKNOWN_TOPIC_OR_PARTITION,
+        error_code=ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
         leader_id=-1,
         leader_epoch=-1,
         **granted,

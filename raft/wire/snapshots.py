@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from raft.core import messages as core
-from raft.core.errors import ErrorCode
 from raft.core.voters import Endpoint, ReplicaKey
 from raft.interfaces import SnapshotChunk
 from raft.wire.common import (
@@ -27,6 +26,7 @@ from raft.wire.common import (
     known_error,
     wire_node,
 )
+from records.kafka_errors import ErrorCode
 from records.rpc import fetch as rpc
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Final
 from crc32c import crc32c
 
 from raft.core.effects import Transition
-from raft.core.errors import ErrorCode
 from raft.core.messages import (
     BeginQuorumEpochRequest,
     DescribeQuorumResponse,
@@ -35,6 +34,7 @@ from raft.core.messages import (
 )
 from raft.core.roles import Candidate, ElectionState, Leader, Prospective, Resigned
 from records.batch import CONTROL, Batch, iter_batches
+from records.kafka_errors import ErrorCode
 from records.types import OffsetAndEpoch
 from tests.simulation.state import StateModel
 

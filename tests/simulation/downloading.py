@@ -12,12 +12,11 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from raft.core.effects import AbandonSnapshot, FetchSnapshot
-from raft.core.errors import ErrorCode
 from raft.core.events import SnapshotFailed, SnapshotFetched, SnapshotProgress
 from raft.core.messages import FetchSnapshotRequest
 from raft.interfaces import Download, RejectedSnapshotError, SnapshotChunk
-from raft.wire.common import WireError
 from raft.wire.snapshots import RefusedError
+from records.kafka_errors import ErrorCode
 from records.types import OffsetAndEpoch
 from tests.simulation.machine import CLUSTER_ID
 from tests.simulation.part import Part
@@ -167,7 +166,7 @@ class Downloading(Part):
         try:
             piece = self.shared.courier.read_piece(payload, request)
         except RefusedError as error:
-            gone = error.error in (ErrorCode.SNAPSHOT_NOT_FOUND, WireError.POSITION_OUT_OF_RANGE)
+            gone = error.error in (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE)
             self._fail(fetching, discard=gone)
             return
         except Exception as error:

@@ -10,12 +10,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from raft.core.effects import InstallSnapshot, ServeSnapshot
-from raft.core.errors import ErrorCode
 from raft.core.events import LogStartMoved
 from raft.core.log import EpochStart, LogState
 from raft.core.progress import LeaderState
 from raft.interfaces import SnapshotChunk
-from raft.wire.common import WireError
+from records.kafka_errors import ErrorCode
 from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot.log_start import Candidate, Holder, Kind, follower_log_start, leader_log_start
 from tests.simulation.machine import DIRECTORY
@@ -73,7 +72,7 @@ class Shelving(Part):
         try:
             piece = self.store.read(snapshot_id, request.position, request.max_bytes)
         except ValueError:
-            error = int(WireError.POSITION_OUT_OF_RANGE)
+            error = int(ErrorCode.POSITION_OUT_OF_RANGE)
         if piece is None and not error:
             error = int(ErrorCode.SNAPSHOT_NOT_FOUND)
             read_ms = self._served.get(snapshot_id)

@@ -1,1 +1,1 @@
-"""The controller on a log in memory, with coordinators that a test can break."""
+"""The controller on a log in memory, with batch coordinators that a test can break."""

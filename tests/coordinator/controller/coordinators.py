@@ -1,8 +1,4 @@
-"""Batch coordinators as the controller sees them: small, and as unreliable as a test wants.
-
-Each answers in a later turn. A call can be held back and delivered after others (`late`), done but
-not answered (`mute`), or not done at all (`down`).
-"""
+"""Small batch coordinators for the controller, as unreliable as a test wants."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from records.types import Epoch, Offset
 
 
 class OneCoordinator:
-    """What one coordinator's log says."""
+    """The state of one coordinator's log."""
 
     def __init__(self, *, keeps_tombstones: bool = True) -> None:
         self.epoch = -1
@@ -84,7 +80,7 @@ class OneCoordinator:
 
 
 class Coordinators:
-    """`coordinator.controller.handover.CoordinatorCalls` over some of them."""
+    """Several coordinators; implements `coordinator.controller.handover.CoordinatorCalls`."""
 
     def __init__(
         self, call_soon: Callable[[Callable[[], None]], Any], *, keeps_tombstones: bool = True
@@ -93,7 +89,7 @@ class Coordinators:
         self._keeps_tombstones = keeps_tombstones
         self.all: dict[int, OneCoordinator] = {}
         self.down: set[int] = set()  # no call arrives
-        self.mute: set[int] = set()  # calls are done, and nobody hears of it
+        self.mute: set[int] = set()  # carry out calls, and their answers are lost
         self.holding = False  # Inits are held back
         self.late: list[Callable[[], None]] = []
         self.calls: list[tuple[str, int]] = []
@@ -105,7 +101,7 @@ class Coordinators:
 
     def _call(self, name: str, coordinator: int, run: Callable[[], Any], done: Any) -> None:
         self.calls.append((name, coordinator))
-        error = CoordinatorError(ErrorCode.REQUEST_TIMED_OUT, "nobody answers")
+        error = CoordinatorError(ErrorCode.REQUEST_TIMED_OUT, "no answer")
 
         def arrive() -> None:
             if coordinator in self.down:
@@ -121,7 +117,7 @@ class Coordinators:
             self._call_soon(arrive)
 
     def deliver_late(self) -> None:
-        """What was held back arrives now, and once more."""
+        """Deliver the held calls, and each of them a second time."""
         held, self.late = self.late, []
         for run in held + held:
             run()

@@ -1,4 +1,4 @@
-"""The controller's benchmark runs at its smallest size; the cluster's is in `test_processes`."""
+"""The controller benchmark runs at its smallest size; the cluster's is in `test_processes`."""
 
 from __future__ import annotations
 

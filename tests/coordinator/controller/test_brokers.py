@@ -1,4 +1,4 @@
-"""Brokers come and go: KIP-631's fencing, under clocks that jump and leaders that know nobody."""
+"""Broker registration and fencing (KIP-631) under clock jumps and leader changes."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_a_wall_clock_jump_fences_no_broker(world: World) -> None:
 
 
 def test_a_paused_leader_fences_no_broker(world: World) -> None:
-    """SIGSTOP: the monotonic clock runs on, and the heartbeats wait in the sockets."""
+    """SIGSTOP: the monotonic clock advances, and the heartbeats wait in the sockets."""
     (epoch,) = world.register(1)
     world.pass_ms(2_000)
     world.jump_ms(60_000)
@@ -115,7 +115,7 @@ def test_a_paused_leader_fences_no_broker(world: World) -> None:
 
 
 def test_a_session_shorter_than_a_tick_expires() -> None:
-    """A quarter of it is less than a tick, and no tick is taken for an absence."""
+    """A quarter of the session is less than a tick, and no tick counts as a pause."""
     sessions = BrokerSessions(timeout_ms=300)
     sessions.begin(0)
     sessions.record_heartbeat(1, 7, Offset(0))
@@ -168,7 +168,7 @@ def test_a_broker_restart_makes_its_old_epoch_stale(world: World) -> None:
 
 
 def test_a_shutdown_waits_until_the_other_brokers_have_read_it(world: World) -> None:
-    """KIP-841: nobody is sent to a broker that is about to go."""
+    """KIP-841: clients are not sent to a broker that is about to stop."""
     one, two = world.register(1, 2)
     assert not world.beat(1, one, want_shut_down=True).should_shut_down
     assert world.image.brokers[1].in_controlled_shutdown
@@ -243,7 +243,7 @@ def test_a_thousand_brokers_are_fenced_in_one_step(world: World) -> None:
     seen: set[int] = set()
     world.machine.listen(lambda image: seen.add(sum(b.fenced for b in image.brokers.values())))
     world.pass_ms(SESSION_MS + 1_000)
-    assert seen == {0, 1_000}, "nobody sees half of them fenced"
+    assert seen == {0, 1_000}, "an image with some of them fenced"
     assert max(len(batch) for batch in log_batches(world.log)[-6:]) <= BATCH_RECORDS
 
 

@@ -1,8 +1,4 @@
-"""The controller's calls, against the executable specification of a batch coordinator.
-
-So the hand-over's assumptions about coordinators (epochs, tombstones, "at least so many
-partitions") are the ones that a real one keeps.
-"""
+"""The controller's calls, against the in-memory reference batch coordinator."""
 
 from __future__ import annotations
 
@@ -45,7 +41,7 @@ def delete(topic_id: UUID, epoch: int) -> DeleteDisklessTopicsRequest:
 
 
 class AwaitedCalls:
-    """Calls one after another, each awaited."""
+    """Makes calls one after another and awaits each."""
 
     def __init__(self, client: Any) -> None:
         self.calls = ClientCalls(lambda _: client)
@@ -81,7 +77,7 @@ def test_a_coordinator_meets_the_assumptions_of_the_handover() -> None:
 
 
 def test_hosted_lists_two_topics_of_the_same_name() -> None:
-    """A topic was deleted and made anew, and nobody told the coordinator of the deletion."""
+    """A topic was deleted and recreated, and the coordinator was not informed of the deletion."""
 
     async def story() -> None:
         on_done = AwaitedCalls(coordinator())
@@ -94,7 +90,7 @@ def test_hosted_lists_two_topics_of_the_same_name() -> None:
 
 
 def test_hosted_partitions_are_read_behind_the_read_barrier() -> None:
-    """An old replica would say that it has what it has let go of."""
+    """An old replica would still list the partitions that were released."""
     real = coordinator()
     asked: list[bool] = []
 

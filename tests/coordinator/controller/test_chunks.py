@@ -1,7 +1,4 @@
-"""Chunks: KIP-1114, with our decisions.
-
-Source: docs/design/numbers.md#offsets-of-chunks, docs/design/chunks.md#creating-a-chunk.
-"""
+"""Chunks: KIP-1114, with Esker's decisions."""
 
 from __future__ import annotations
 
@@ -41,7 +38,7 @@ def world() -> World:
 
 
 def with_topic() -> World:
-    """Brokers 1 to 3 and a topic t on 1 and 2, and on 2 and 3."""
+    """Return a world with brokers 1 to 3 and a topic t on brokers (1, 2) and (2, 3)."""
     world = World().elect()
     world.register(1, 2, 3)
     world.create("t", -1, factor=-1, assignments={0: (1, 2), 1: (2, 3)})
@@ -77,7 +74,7 @@ def test_all_chunk_records_of_a_request_are_in_one_batch(world: World) -> None:
 
 
 def both_in_one_batch(world: World) -> None:
-    """Every ChunkRecord is followed by its PartitionChangeRecord, in the same batch."""
+    """Return whether a PartitionChangeRecord follows every ChunkRecord in its batch."""
     found = 0
     for batch in log_batches(world.log):
         for position, record in enumerate(batch):
@@ -114,7 +111,7 @@ def test_chunk_timestamps_never_decrease(world: World) -> None:
 
 
 def test_a_recreated_topic_gets_no_chunk_at_the_old_topics_end(world: World) -> None:
-    """Its high watermark was read, and then it was deleted; another has its name."""
+    """The topic was deleted after its high watermark was read; another one has its name."""
     asked: Any = chunk(start=1_000).topic_partitions[0]
     fields = {name: getattr(asked, name) for name in asked.__struct_fields__}
     former = fields | {"topic_id": topic(world).topic_id}
@@ -128,7 +125,7 @@ def test_a_recreated_topic_gets_no_chunk_at_the_old_topics_end(world: World) -> 
 
 
 def test_a_chunks_stop_offset_may_be_below_its_end_offset(world: World) -> None:
-    """An open transaction of upstream's: the last stable offset is below the high watermark."""
+    """With an open transaction (upstream), the last stable offset is below the high watermark."""
     world.ask(chunk(start=10, stop=6))
     (ended,) = topic(world).chunks[0]
     assert (ended.stop_offset, ended.end_offset) == (6, 9)
@@ -254,20 +251,20 @@ def test_the_error_of_a_malformed_file_names_the_place(document: str, names: str
 
 
 class OneReader:
-    """A coordinator that has been deposed and does not know it yet: its own state is old."""
+    """A coordinator that has been deposed and does not know it: its own state is old."""
 
     def __init__(self, *, old: int, now: int) -> None:
         self.old = old
         self.now = now
 
     async def call(self, request: ListDisklessOffsetsRequest) -> ListDisklessOffsetsResponse:
-        """Behind the barrier: asked of whoever really leads."""
+        """Answer behind the barrier, from the real leader's state."""
         return self._answer(request, self.now)
 
     async def without_barrier(
         self, request: ListDisklessOffsetsRequest
     ) -> ListDisklessOffsetsResponse:
-        """What FindBatches would say."""
+        """Answer from its own state, as FindBatches does."""
         return self._answer(request, self.old)
 
     def _answer(
@@ -291,7 +288,7 @@ class OneReader:
 
 
 def test_a_chunk_is_created_at_a_high_watermark_behind_the_barrier() -> None:
-    """Offsets 40..99 are promised already: no chunk may begin among them."""
+    """Offsets 40..99 are acknowledged already: no chunk may begin among them."""
     reader = OneReader(old=40, now=100)
     world = World().elect()
     world.register(1)

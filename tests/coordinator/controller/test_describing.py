@@ -1,4 +1,4 @@
-"""What an image says of topics and brokers. Source: KIP-1114; docs/design/chunks.md."""
+"""Descriptions of topics and brokers from an image. Source: KIP-1114; docs/design/chunks.md."""
 
 from __future__ import annotations
 

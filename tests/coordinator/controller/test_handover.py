@@ -1,7 +1,4 @@
-"""From the controller's log into the coordinators': a crash between any two steps heals itself.
-
-Source: docs/design/controller.md#hand-over-between-groups.
-"""
+"""The handover from the controller's log to the coordinators' heals after any crash."""
 
 from __future__ import annotations
 
@@ -42,7 +39,7 @@ def hosted(world: World, coordinator: int = 0) -> dict[UUID, set[int]]:
 
 
 def expected(world: World, coordinator: int = 0) -> dict[UUID, set[int]]:
-    """What the image says that a coordinator has."""
+    """Return the partitions that the image assigns to a coordinator."""
     found: dict[UUID, set[int]] = {}
     for topic in world.image.iter_topics():
         own = {i for i in topic.partitions if topic.coordinator(i) == coordinator}
@@ -52,7 +49,7 @@ def expected(world: World, coordinator: int = 0) -> dict[UUID, set[int]]:
 
 
 def healed(world: World) -> None:
-    """A new controller, and a while later both logs say the same."""
+    """Let a new controller run for a while, then check that both logs agree."""
     world.coordinators.down.clear()
     world.coordinators.mute.clear()
     world.coordinators.holding = False
@@ -69,7 +66,7 @@ def test_topic_creation_is_answered_after_the_coordinator_has_the_topic(world: W
     answers = world.send(creation("t", 3))
     world.run()
     assert "t" in world.image.topic_ids, "it is committed"
-    assert answers == [], "and nobody can write to it"
+    assert answers == [], "the topic cannot be written to yet"
     world.coordinators.down.clear()
     world.pass_ms(3_000)
     assert answers[0].topics[0].error_code == 0
@@ -145,7 +142,7 @@ MAX_STEPS = 40
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 @pytest.mark.parametrize("restarts", [False, True], ids=["deposed", "restarted"])
 def test_both_logs_agree_after_a_crash_between_any_two_steps(change: str, restarts: bool) -> None:
-    """After each callback in turn the controller is gone; its successor makes both logs agree."""
+    """The controller crashes after each callback in turn; its successor makes both logs agree."""
     for steps in range(MAX_STEPS):
         world = with_brokers()
         world.create("old", 2)
@@ -181,13 +178,13 @@ def test_a_new_controller_repeats_the_missing_calls(world: World) -> None:
 def test_topics_may_change_during_a_reconciliation(
     world: World, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    """It looks at a few at a time, and heartbeats go in between."""
+    """The reconciliation compares a few topics at a time, with heartbeats in between."""
     monkeypatch.setattr(comparing, "SLICE_TOPICS", 2)
     monkeypatch.setattr(comparing, "SLICE_HOSTED_TOPICS", 2)
     for number in range(8):
         world.create(f"t-{number}", 2)
     world.depose()
-    for number in (1, 4, 6):  # the coordinator never heard of these
+    for number in (1, 4, 6):  # the coordinator was not informed of these
         del world.coordinators[0].topics[topic_id(world, f"t-{number}")]
     world.coordinators[0].topics |= {UUID(int=number): {0} for number in (5, 6, 7)}
     world.log.elect()
@@ -237,7 +234,7 @@ def test_topics_beyond_the_limit_of_a_call_are_sent_in_further_calls(world: Worl
 
 
 def test_a_lagging_image_does_not_delete_new_topics(world: World) -> None:
-    """The comparison waits until everything that is committed is applied."""
+    """The reconciliation waits until everything that is committed is applied."""
     world.coordinators.down.add(0)
     world.depose()
     world.elect()  # its comparison cannot be made yet
@@ -256,7 +253,7 @@ def test_a_lagging_image_does_not_delete_new_topics(world: World) -> None:
 
 
 def late_init_of_a_deleted_topic(world: World) -> None:
-    """An Init is on its way for long; meanwhile the topic is deleted everywhere."""
+    """Deliver an Init after its topic was deleted everywhere."""
     world.coordinators.holding = True
     world.send(creation("t", 2))
     world.run()
@@ -289,7 +286,7 @@ def test_a_late_init_of_a_former_controller_is_refused(world: World) -> None:
 
 
 def late_init_of_a_topic_that_a_former_controller_deleted(world: World) -> None:
-    """Nobody told the coordinator of the deletion, and its controller is gone."""
+    """Deliver an Init of a topic whose deletion the coordinator was not informed of."""
     world.create("other")
     world.coordinators.holding = True
     world.send(creation("t", 2))
@@ -306,7 +303,9 @@ def late_init_of_a_topic_that_a_former_controller_deleted(world: World) -> None:
 
 
 def test_a_new_controller_announces_its_epoch_before_it_reconciles(world: World) -> None:
-    """Else an Init of its predecessor comes after its look, and what that makes nobody deletes."""
+    """Otherwise an Init of its predecessor may arrive later, and create a topic that is never
+    deleted.
+    """
     late_init_of_a_topic_that_a_former_controller_deleted(world)
     assert hosted(world) == expected(world)
 
@@ -314,7 +313,7 @@ def test_a_new_controller_announces_its_epoch_before_it_reconciles(world: World)
 def test_one_call_stays_within_the_coordinators_partition_limit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it refused of a call, nobody would tell it again."""
+    """A topic that the coordinator refused would not be sent again."""
     monkeypatch.setattr(handover, "MAX_PARTITIONS", 10)
     world.coordinators.down.add(0)
     sizes: list[int] = []

@@ -1,4 +1,4 @@
-"""Images: what does not change, what is identical, and what a transaction hides."""
+"""Images: immutability, identical checkpoints, and transactions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def image_of(*records: MetadataRecord) -> MetadataImage:
 
 
 def applied(machine: ControllerMachine, *records: MetadataRecord) -> ControllerMachine:
-    """The records as one batch, right after what is applied."""
+    """Apply the records as one batch after the last applied offset."""
     values = [encode_record(record) for record in records]
     start = machine.applied.offset
     for batch in batches_of(values):
@@ -134,7 +134,7 @@ STATE = [cls for key, cls in METADATA_RECORDS.items() if key is not None and key
 
 
 def counted_loads(image: MetadataImage) -> dict[int, int]:
-    """How many client partitions each coordinator has, one by one."""
+    """Count the client partitions of each coordinator one by one."""
     return dict(
         Counter(
             topic.coordinator(index)
@@ -148,7 +148,7 @@ def counted_loads(image: MetadataImage) -> dict[int, int]:
 @given(st.data())
 @settings(max_examples=60, deadline=None, database=None)
 def test_a_checkpoint_of_any_image_restores_the_image(data: st.DataObject) -> None:
-    """Whatever stands in a log: apply goes on, and a checkpoint loses nothing and adds nothing."""
+    """Whatever records a log has, apply continues, and the checkpoint is complete."""
     known = [TopicRecord(name="a", topic_id=T1), partition(), broker()]
     drawn = data.draw(
         st.lists(

@@ -1,7 +1,4 @@
-"""What a leader may say, and when.
-
-Source: docs/design/state-machines.md#a-refusal-waits-for-the-read-barrier.
-"""
+"""When a controller may answer a request."""
 
 from __future__ import annotations
 
@@ -44,7 +41,7 @@ from tests.doubles.memory_log import SilentTicket
 
 
 def held_back() -> World:
-    """A leader whose commits wait for the test."""
+    """Return a leader whose commits wait for the test."""
     world = World(auto_commit=False)
     world.log.elect()
     commit(world)
@@ -99,7 +96,7 @@ def test_a_half_written_bootstrap_is_aborted_and_written_again() -> None:
 
 
 def propose(world: World, *records: Any) -> None:
-    """A former leader's records, past this controller."""
+    """Append a former leader's records to the log, without this controller."""
     epoch = world.log.leading_epoch
     assert epoch is not None
     draft = draft_values([encode_record(record) for record in records], timestamp_ms=0)
@@ -116,10 +113,7 @@ def test_an_answer_waits_for_the_commit_of_its_records() -> None:
 
 
 def test_answers_without_records_wait_for_the_read_barrier() -> None:
-    """A controller that was deposed, and has not heard of it, knows less than the next one.
-
-    That may have made the topic, deleted it, moved it, or registered the broker.
-    """
+    """A controller that was deposed and does not know it has an older state than the next one."""
     world = World().elect()
     (epoch,) = world.register(1)
     world.create("t")
@@ -149,7 +143,7 @@ def test_answers_without_records_wait_for_the_read_barrier() -> None:
         for lost in (None, ConnectionError("another leads")):
             answers = world.send(request)
             world.run()
-            assert answers == [], f"said by one who may lead no more: {answers}"
+            assert answers == [], f"answered by a node that may lead no more: {answers}"
             barriers.pop()(lost)
             world.run()
             said = error_codes(answers[0])
@@ -171,7 +165,7 @@ def _beat(broker_id: int, broker_epoch: int) -> BrokerHeartbeatRequest:
 
 
 def test_a_refusal_waits_for_the_records_it_depends_on() -> None:
-    """ "It exists already" may be said of a topic only when it cannot vanish any more."""
+    """TOPIC_ALREADY_EXISTS may be answered only once the topic can no longer be lost."""
     world = held_back()
     world.send(registration(1))
     commit(world)
@@ -252,7 +246,7 @@ def test_decisions_build_on_pending_decisions() -> None:
 
 
 def test_an_unexpected_record_causes_only_a_second_decision() -> None:
-    """Somebody else's batch stands where our decision expected the log to end."""
+    """Another batch is at the offset at which the decision expected the log to end."""
     world = World().elect()
     world.register(1)
     answers = world.send(creation("t"))
@@ -360,7 +354,7 @@ def test_a_heartbeat_does_not_wait_for_a_large_request() -> None:
 
 
 def beat(world: World, broker_id: int, epoch: int, **wants: bool) -> list[Any]:
-    """A heartbeat is sent; what is answered comes into the list."""
+    """Send a heartbeat; its answer is appended to the returned list."""
     return world.send(
         BrokerHeartbeatRequest(
             broker_id=broker_id,
@@ -373,7 +367,7 @@ def beat(world: World, broker_id: int, epoch: int, **wants: bool) -> list[Any]:
 
 
 def test_a_heartbeat_does_not_wait_for_other_requests() -> None:
-    """It rests on its broker's record, and that is committed. A session is kept alive by it."""
+    """It depends on its broker's record, which is committed, and extends a session."""
     world = held_back()
     registered = world.send(registration(1))
     commit(world)
@@ -394,7 +388,7 @@ def test_a_heartbeat_does_not_wait_for_other_requests() -> None:
 
 
 def test_a_heartbeat_waits_for_pending_records_of_its_broker() -> None:
-    """Its fencing is not committed: to say that it is unfenced would be a lie, or soon be one."""
+    """The broker's fencing is not committed yet, so `is_fenced` could be answered wrongly."""
     world = held_back()
     registered = world.send(registration(1))
     commit(world)
@@ -427,7 +421,7 @@ def test_a_creation_is_split_only_where_the_result_is_the_same() -> None:
 
 
 def test_a_partly_done_request_is_not_answered_not_controller() -> None:
-    """NOT_CONTROLLER makes clients ask again, and be told that their own topics exist."""
+    """Clients repeat a request after NOT_CONTROLLER, and would find that their own topics exist."""
     world = World().elect()
     world.register(1)
     answers = world.send(many_topics(100, 10))

@@ -1,4 +1,4 @@
-"""Mistakes that a controller could make, each made on purpose, and the claim that catches it."""
+"""Deliberate mistakes in the controller, each with the test that catches it."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from tests.coordinator.controller.coordinators import OneCoordinator
 Claim = Callable[[], None]
 
 
-def zombie_without_tombstones(patch: pytest.MonkeyPatch) -> None:
-    """A coordinator forgets a deleted topic at once, so a late Init makes it anew."""
+def deleted_topic_without_tombstone(patch: pytest.MonkeyPatch) -> None:
+    """A coordinator forgets a deleted topic at once, so a late Init creates it again."""
     init: Any = OneCoordinator.__init__
 
     def forgetful(self: OneCoordinator, *, keeps_tombstones: bool = True) -> None:
@@ -31,8 +31,8 @@ def zombie_without_tombstones(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(OneCoordinator, "__init__", forgetful)
 
 
-def zombie_without_epochs(patch: pytest.MonkeyPatch) -> None:
-    """Calls do not say which controller makes them, so a former one's still count."""
+def calls_without_epochs(patch: pytest.MonkeyPatch) -> None:
+    """Calls carry no controller epoch, so a former controller's calls still count."""
     init: Any = _CoordinatorOutbox.__init__
 
     def anonymous(self: _CoordinatorOutbox, owner: Any, coordinator: int, epoch: Epoch) -> None:  # noqa: ARG001
@@ -42,7 +42,7 @@ def zombie_without_epochs(patch: pytest.MonkeyPatch) -> None:
 
 
 def fence_everyone_after_an_election(patch: pytest.MonkeyPatch) -> None:
-    """Who was never heard of by this leader is taken for dead."""
+    """A broker without a heartbeat at this leader counts as silent."""
 
     def known(self: BrokerSessions, broker_id: int, broker_epoch: int, *, fenced: bool) -> bool:  # noqa: ARG001
         session = self.get(broker_id, broker_epoch)
@@ -52,7 +52,7 @@ def fence_everyone_after_an_election(patch: pytest.MonkeyPatch) -> None:
 
 
 def fence_everyone_after_a_pause(patch: pytest.MonkeyPatch) -> None:
-    """The leader does not notice that it was away itself."""
+    """The leader does not notice that it was paused itself."""
 
     def see(self: BrokerSessions, now_ms: int) -> None:
         self._now_ms = max(self._now_ms, now_ms)
@@ -66,7 +66,7 @@ def chunk_from_a_stale_high_watermark(patch: pytest.MonkeyPatch) -> None:
 
 
 def chunk_over_two_batches(patch: pytest.MonkeyPatch) -> None:
-    """Every record travels in a batch of its own."""
+    """Every record is written in a batch of its own."""
 
     def apart(values: Sequence[Sequence[bytes]], now_ms: int) -> Draft:
         drafts = [draft_values([v], timestamp_ms=now_ms) for decided in values for v in decided]
@@ -76,7 +76,7 @@ def chunk_over_two_batches(patch: pytest.MonkeyPatch) -> None:
 
 
 def settings_before_they_are_committed(patch: pytest.MonkeyPatch) -> None:
-    """What was proposed is shown as if it were true."""
+    """Proposed records are visible before they are committed."""
     apply = PendingImage.apply
 
     def hasty(self: PendingImage, offset: int, record: MetadataRecord) -> None:
@@ -87,7 +87,7 @@ def settings_before_they_are_committed(patch: pytest.MonkeyPatch) -> None:
 
 
 def answers_before_the_coordinator_has_it(patch: pytest.MonkeyPatch) -> None:
-    """CreateTopics is answered as soon as the controller's own log has it."""
+    """CreateTopics is answered as soon as the controller's own log has the topic."""
 
     def at_once(self: Requests, made: Any, timeout_ms: int, finish: Any) -> None:  # noqa: ARG001
         finish({})
@@ -95,8 +95,8 @@ def answers_before_the_coordinator_has_it(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Requests, "_hand_over", at_once)
 
 
-def no_comparison(patch: pytest.MonkeyPatch) -> None:
-    """A new controller trusts its predecessor to have told everybody."""
+def no_reconciliation(patch: pytest.MonkeyPatch) -> None:
+    """A new controller does not reconcile the coordinators."""
 
     def trusting(self: _CoordinatorOutbox) -> None:
         self._is_reconciled = True
@@ -105,20 +105,20 @@ def no_comparison(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(_CoordinatorOutbox, "_reconcile", trusting)
 
 
-def a_look_before_it_is_heard(patch: pytest.MonkeyPatch) -> None:
-    """Coordinators do not keep the epoch of a controller that wants nothing of them."""
+def reconciliation_before_the_epoch(patch: pytest.MonkeyPatch) -> None:
+    """Coordinators do not keep the epoch of a call that changes nothing."""
     patch.setattr(OneCoordinator, "release", lambda *_: frozenset())
 
 
 def heartbeats_that_wait_for_nothing(patch: pytest.MonkeyPatch) -> None:
-    """What is proposed of the very broker that beats does not hold its answer up."""
+    """A heartbeat ignores pending records of its own broker."""
     patch.setattr(
         PendingImage, "broker", lambda self, broker_id: self._machine.image.brokers.get(broker_id)
     )
 
 
 def heartbeats_that_wait_for_everything(patch: pytest.MonkeyPatch) -> None:
-    """A broker hears that it lives only once other people's topics are committed."""
+    """A heartbeat waits for the commit of all pending records."""
     patch.setattr(Controller, "settled_context", lambda *_: None)
 
 
@@ -127,15 +127,15 @@ def _with(claim: Callable[..., None], world: Callable[[], Any]) -> Claim:
 
 
 MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
-    "zombie partition from a late Init": (
-        zombie_without_tombstones,
+    "partition restored by a late Init": (
+        deleted_topic_without_tombstone,
         _with(
             test_handover.test_a_late_init_of_a_deleted_topic_creates_nothing,
             test_handover.with_brokers,
         ),
     ),
-    "zombie partition from a former controller's Init": (
-        zombie_without_epochs,
+    "partition restored by a former controller's Init": (
+        calls_without_epochs,
         _with(
             test_handover.test_a_late_init_of_a_former_controller_is_refused,
             test_handover.with_brokers,
@@ -177,8 +177,8 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
             test_handover.with_brokers,
         ),
     ),
-    "a new controller looks before it is heard": (
-        a_look_before_it_is_heard,
+    "a new controller reconciles before it announces its epoch": (
+        reconciliation_before_the_epoch,
         _with(
             test_handover.test_a_new_controller_announces_its_epoch_before_it_reconciles,
             test_handover.with_brokers,
@@ -188,12 +188,12 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
         heartbeats_that_wait_for_nothing,
         test_leader.test_a_heartbeat_waits_for_pending_records_of_its_broker,
     ),
-    "a heartbeat behind everybody's commits": (
+    "a heartbeat behind all pending commits": (
         heartbeats_that_wait_for_everything,
         test_leader.test_a_heartbeat_does_not_wait_for_other_requests,
     ),
-    "a new controller compares nothing": (
-        no_comparison,
+    "a new controller does not reconcile": (
+        no_reconciliation,
         _with(
             test_handover.test_a_new_controller_repeats_the_missing_calls,
             test_handover.with_brokers,

@@ -1,5 +1,5 @@
-"""Three real processes and scripted brokers: leaders die, a node is wiped, and in the end all
-images and checkpoints say the same.
+"""Three real processes and scripted brokers: all replicas agree after leader failures and a wiped
+disk.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Story:
             return client.ask(request, answer, request.schema().versions.last)
 
     def ask(self, request: Request, answer: type[R]) -> tuple[int, R]:
-        """The active controller's answer, and who that is; asked again when in doubt."""
+        """Return the active controller's answer and its node id; repeats a doubtful request."""
 
         def once() -> tuple[int, R] | None:
             for node in tuple(self.quorum.processes):
@@ -103,7 +103,9 @@ class Story:
         self.beat()
 
     def beat(self, read: int | None = None) -> int:
-        """A heartbeat of every broker, which has read the log so far; the active controller."""
+        """Send a heartbeat of every broker, up to date with the log; return the controller's node
+        id.
+        """
         node = 0
         for broker_id, epoch in self.epochs.items():
             request = BrokerHeartbeatRequest(
@@ -118,7 +120,7 @@ class Story:
         return node
 
     def change(self, request: Request, answer: type[R], *fine: int) -> R:
-        """Ask, and expect it to be done, or to have been done by an attempt before."""
+        """Send a request until it is carried out, by this attempt or by an earlier one."""
         _, got = self.ask(request, answer)
         assert codes(got) <= {0, *fine}, got
         self.beat()
@@ -138,7 +140,7 @@ class Story:
         return topics.topics, brokers.brokers
 
     def checkpoint(self, node: int) -> list[bytes]:
-        """The records of a checkpoint that this node takes now."""
+        """Return the records of a checkpoint that this node takes now."""
         request = TakeSnapshotRequest(topic_name="__cluster_metadata", partition_index=0)
         taken = self.ask_node(node, request, TakeSnapshotResponse)
         assert taken.error_code == 0, taken
@@ -149,7 +151,7 @@ class Story:
 
 
 def codes(answer: Response) -> set[int]:
-    """All error codes of an answer."""
+    """Return all error codes of an answer."""
     found = {getattr(answer, "error_code", 0)}
     for name in ("topics", "results", "responses"):
         for item in getattr(answer, name, None) or ():
@@ -205,7 +207,7 @@ def test_replicas_agree_after_leader_failures_and_a_wiped_disk(
     wait_until(restarted_node_sees, "the killed node follows again", retry_on=(OSError,))
 
     def whole_again() -> bool:
-        """The lost disk's mark is gone, and that of every group."""
+        """Wait until the lost disk's marker and that of every group are gone."""
         written = (quorum.home / f"node{wiped}.log").read_text()
         marks = list((quorum.home / str(wiped)).rglob("recovering"))
         return "action=rejoined" in written and not marks
@@ -235,7 +237,7 @@ def test_replicas_agree_after_leader_failures_and_a_wiped_disk(
     assert spread == {0, 1}
 
     def equal_checkpoints() -> list[bytes] | None:
-        """A node that restarted may still be on its way to register."""
+        """Compare checkpoints; a node that restarted may still have to register."""
         taken = [story.checkpoint(node) for node in NODES]
         return taken[0] if taken[0] == taken[1] == taken[2] else None
 
@@ -249,7 +251,7 @@ def test_replicas_agree_after_leader_failures_and_a_wiped_disk(
 
 
 def assert_writable(story: Story, topics: Any) -> None:
-    """Every client partition is at the coordinator that the mapping names."""
+    """Check that every client partition is at the coordinator that the mapping names."""
     for topic in topics:
         if topic.is_internal:
             continue
@@ -269,7 +271,7 @@ def assert_writable(story: Story, topics: Any) -> None:
 
 
 def end_offset(coordinator: int, topic_id: UUID, partition: int) -> rpc.ListDisklessOffsetsRequest:
-    """The question for a partition's end."""
+    """Build the request for a partition's end offset."""
     topic = rpc.ListDisklessOffsetsRequest.Topic
     asked = topic.Partition(partition_index=partition, timestamp=-1)
     return rpc.ListDisklessOffsetsRequest(
@@ -280,7 +282,7 @@ def end_offset(coordinator: int, topic_id: UUID, partition: int) -> rpc.ListDisk
 def partition_error(
     story: Story, coordinator: int, request: Request, answer: type[Response]
 ) -> int:
-    """What the leader of a coordinator says of the one partition that a request names."""
+    """Return the error that a coordinator's leader gives for the only partition of a request."""
 
     def once() -> tuple[int] | None:
         for node in tuple(story.quorum.processes):
@@ -298,7 +300,7 @@ def partition_error(
 
 
 def test_a_partition_move_survives_a_controller_crash(story: Story) -> None:
-    """The crash: a controller let it go, and died before it wrote down where it belongs."""
+    """The crash comes after the old coordinator released the partition, before the mapping."""
     story.register()
     story.change(grow("__diskless-metadata", 2), CreatePartitionsResponse)
     story.create("moving", 3)
@@ -377,7 +379,7 @@ def test_a_follower_answers_not_controller(story: Story) -> None:
 
 
 def controllers(story: Story, node: int) -> dict[int, tuple[str, int]]:
-    """Who they are and where they listen, as a node says."""
+    """Return the ids and addresses of the controllers, as a node describes them."""
     request = DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
     answer = story.ask_node(node, request, DescribeClusterResponse)
     return {one.broker_id: (one.host, one.port) for one in answer.brokers}

@@ -1,7 +1,4 @@
-"""What is refused, with which code, and what the message names; and that nothing changed by it.
-
-Source: docs/design/chunks.md; KIP-4, KIP-195, KIP-339, KIP-584, KIP-631, KIP-1114, KIP-1164.
-"""
+"""Every refusal: its code, what its message names, and that it writes nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ FEATURE = rpc.BrokerRegistrationRequest.Feature
 
 
 class Refused(NamedTuple):
-    """A request, the code it gets, and words of the message (if its answer has one)."""
+    """A request, the code of its refusal, and words of the message (if its response has one)."""
 
     request: Request
     code: ErrorCode
@@ -147,8 +144,10 @@ def named_twice() -> topics.CreateTopicsRequest:
 
 
 def fresh() -> World:
-    """Brokers 1, 2 and 3; topic t of two partitions with two replicas, a chunk 0..99 in the first;
-    coordinators 0 and 1.
+    """Return a world to refuse requests in.
+
+    It has brokers 1, 2 and 3; topic t of two partitions with two replicas, a chunk 0..99 in the
+    first; coordinators 0 and 1.
     """
     world = World(limits=Limits(max_partitions_of_topic=50)).elect()
     world.register(1, 2, 3)
@@ -195,7 +194,7 @@ REFUSED: dict[str, Refused] = {
     "assigned twice": Refused(
         creation("x", -1, factor=-1, assignments={0: (1, 1)}), C.INVALID_REPLICA_ASSIGNMENT, "twice"
     ),
-    "assigned to nobody": Refused(
+    "assigned to no broker": Refused(
         creation("x", -1, factor=-1, assignments={0: ()}), C.INVALID_REPLICA_ASSIGNMENT, "x-0"
     ),
     "uneven assignment": Refused(
@@ -408,7 +407,7 @@ REFUSED: dict[str, Refused] = {
     "move to too few": Refused(
         move_chunk(replicas=(2,)), C.INVALID_REPLICA_ASSIGNMENT, "2 replicas"
     ),
-    "move to nobody": Refused(move_chunk(replicas=()), C.INVALID_REPLICA_ASSIGNMENT, "t-0"),
+    "move to no broker": Refused(move_chunk(replicas=()), C.INVALID_REPLICA_ASSIGNMENT, "t-0"),
     "move to a stranger": Refused(
         move_chunk(replicas=(2, 9)), C.INVALID_REPLICA_ASSIGNMENT, "broker 9"
     ),
@@ -419,7 +418,7 @@ REFUSED: dict[str, Refused] = {
 
 
 def _outcome(answer: Any) -> tuple[int, str]:
-    """The code and the message of what was asked, wherever the api has them."""
+    """Return the code and the message of the requested item, wherever the api has them."""
     for name in ("topics", "results", "responses"):
         items = getattr(answer, name, None)
         if items:
@@ -493,7 +492,7 @@ def test_validate_only_writes_nothing() -> None:
 
 
 def test_an_appended_setting_may_not_exceed_the_size_of_a_record() -> None:
-    """Each part is short enough, and characters are not bytes."""
+    """Each appended part is short enough, and its size counts in bytes, not characters."""
     world = fresh()
     name, part = "leader.replication.throttled.replicas", "é" * 10_000
     assert world.ask(alter(2, "t", name, part, 2)).responses[0].error_code == 0

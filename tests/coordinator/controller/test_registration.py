@@ -48,7 +48,7 @@ def membership(cluster_id: str = "c") -> BrokerMembership:
 
 
 class Script:
-    """A controller that answers as it was told; what is not told is fine."""
+    """A controller with scripted answers; by default it accepts everything."""
 
     def __init__(self) -> None:
         self.registrations: list[rpc.BrokerRegistrationResponse | Exception] = []
@@ -78,7 +78,7 @@ class Script:
 
 
 class Broker:
-    """A registration with its events written down."""
+    """A registration that records its events."""
 
     def __init__(self, client: object, member: BrokerMembership | None = None) -> None:
         self.changes: list[tuple[int | None, bool]] = []
@@ -204,8 +204,9 @@ def test_a_permanent_refusal_calls_on_lost() -> None:
 def test_stopping_does_not_wait_where_no_controller_runs(
     kind: type[CoordinatorError], waited_s: float
 ) -> None:
-    """All nodes are stopped at once, and the quorum is the first to be gone. One that only does
-    not answer may be at an election."""
+    """All nodes are stopped at once, and the quorum is gone first. A quorum that only does not
+    answer may be electing a leader.
+    """
 
     async def story() -> None:
         script = Script()
@@ -222,7 +223,7 @@ def test_stopping_does_not_wait_where_no_controller_runs(
 
 
 def test_a_heartbeat_fails_early_where_no_controller_runs() -> None:
-    """Other calls go on: the quorum may be starting."""
+    """Other calls continue: the quorum may be starting."""
 
     async def story() -> None:
         client = ControllerClient([("127.0.0.1", free_port())], timeout_ms=60_000, alone_ms=100)
@@ -273,7 +274,7 @@ def story(tmp_path: Path) -> Iterator[Story]:
 
 
 def test_a_broker_keeps_its_epoch_when_the_controller_dies(story: Story) -> None:
-    """It knows the address of a single node, and that one does not lead."""
+    """The broker knows the address of a single node, which does not lead."""
     story.register()
     active = story.beat()
     follower = next(node for node in NODES if node != active)

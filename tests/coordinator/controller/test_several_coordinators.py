@@ -1,8 +1,4 @@
-"""Several batch coordinators: topics spread over them, and empty partitions change sides.
-
-Source: KIP-1164, Scaling the number of Batch Coordinators;
-docs/design/controller.md#hand-over-between-groups.
-"""
+"""Several batch coordinators: topics are spread over them, and empty partitions move."""
 
 from __future__ import annotations
 
@@ -43,7 +39,7 @@ def test_new_topics_are_spread_over_a_new_coordinator() -> None:
 
 
 def test_coordinator_loads_follow_created_moved_and_deleted_topics() -> None:
-    """By the image itself: who creates one topic does not go through all of them."""
+    """The image counts them, so creating a topic does not walk over all topics."""
     world = two_coordinators()
     for i in range(4):
         world.create(f"t-{i}", i + 1)
@@ -183,7 +179,7 @@ def test_a_release_with_a_lost_answer_is_repeated() -> None:
 
 @pytest.mark.parametrize("down", [0, 1])
 def test_a_move_request_times_out_and_the_move_continues(down: int) -> None:
-    """A coordinator without a leader may stay so; the move goes on when it has one."""
+    """A coordinator may be without a leader for long; the move goes on when it has one."""
     world = two_coordinators()
     named = topic_id(world, "first")
     world.coordinators.down.add(down)
@@ -192,8 +188,8 @@ def test_a_move_request_times_out_and_the_move_continues(down: int) -> None:
     assert len(answers) == 1
     (partition,) = answers[0].responses[0].partitions
     assert partition.error_code == ErrorCode.REQUEST_TIMED_OUT
-    said = "it moves when that releases it" if down == 0 else "it is assigned"
-    assert said in (partition.error_message or "").lower()
+    expected = "it moves when that releases it" if down == 0 else "it is assigned"
+    assert expected in (partition.error_message or "").lower()
     assert world.image.topics[named].coordinator(1) == down
     world.coordinators.down.clear()
     world.pass_ms(60_000)

@@ -1,10 +1,4 @@
-"""No step of the controller's loop handles more than a bounded number of partitions.
-
-What waits on that loop, heartbeats above all, waits for the step it is at: so a request for many
-topics is decided in parts, and what they wrote is applied in as many batches.
-
-Source: docs/design/state-machines.md#bounded-work.
-"""
+"""No step of the controller's loop handles more than a bounded number of partitions."""
 
 from __future__ import annotations
 
@@ -17,7 +11,7 @@ from tests.coordinator.controller.world import World, creation
 
 
 def partitions_of(world: World) -> list[int]:
-    """New partitions in each batch of the log."""
+    """Return the number of new partitions in each batch of the log."""
     return [
         sum(isinstance(record, PartitionRecord) for record in batch)
         for batch in log_batches(world.log)

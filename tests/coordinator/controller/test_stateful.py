@@ -1,9 +1,4 @@
-"""The controller beside a model too simple to be wrong, under leader changes, restarts and loads.
-
-The model says what every request must be answered, and what is then true. Commits are withheld at
-will, so decisions pile up on the pending image; then leadership goes, with what was not committed
-or without it, and the model goes back, or does not.
-"""
+"""The controller beside a simple model, under leader changes, restarts and checkpoint loads."""
 
 from __future__ import annotations
 
@@ -35,7 +30,7 @@ SETTINGS = ("retention.ms", "max.message.bytes")
 
 @dataclass
 class TopicModel:
-    """One topic."""
+    """The model of one topic."""
 
     widths: list[int]  # replicas of each partition
     settings: dict[str, str] = field(default_factory=dict)
@@ -48,7 +43,7 @@ class TopicModel:
 
 @dataclass
 class Model:
-    """What is true."""
+    """The expected state of the cluster."""
 
     topics: dict[str, TopicModel] = field(default_factory=dict)
     brokers: dict[int, int] = field(default_factory=dict)  # id -> incarnation
@@ -56,7 +51,10 @@ class Model:
 
 
 class ControllerVersusModel(RuleBasedStateMachine):
-    """`model` is what the newest decision left; `committed` what nobody can lose."""
+    """Compares the controller with a model.
+
+    `model` is the state after the newest decision, `committed` the state that cannot be lost.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +82,7 @@ class ControllerVersusModel(RuleBasedStateMachine):
             assert len(answers) == 1, f"{len(answers)} answers at {self.world.log.end_offset}"
             got = _code(answers[0])
             if got == ErrorCode.UNKNOWN_TOPIC_ID and code == ErrorCode.NONE:
-                assert self.deleted, "a new topic is gone, and nobody deleted it"
+                assert self.deleted, "a new topic is gone without a deletion"
             elif code is not None:
                 assert got == code, answers[0]
         self.waiting.clear()
@@ -113,7 +111,7 @@ class ControllerVersusModel(RuleBasedStateMachine):
 
     def _lost(self, *, lose: bool) -> None:
         for answers, _ in self.waiting:
-            assert len(answers) == 1, "nobody may wait for ever"
+            assert len(answers) == 1, "a request must be answered once"
             assert _code(answers[0]) == ErrorCode.NOT_LEADER_OR_FOLLOWER, answers[0]
         self.waiting.clear()
         if lose:
@@ -219,7 +217,7 @@ class ControllerVersusModel(RuleBasedStateMachine):
 
     @rule(ms=st.integers(1, 20_000))
     def pass_time(self, ms: int) -> None:
-        """Silent brokers are fenced: in the image, and nothing else."""
+        """Advance the clock; only silent brokers change, as they are fenced."""
         self.world.pass_ms(ms)
 
     # --- chunks -------------------------------------------------------------------------------
@@ -316,7 +314,7 @@ class ControllerVersusModel(RuleBasedStateMachine):
 
 
 def compare(image: MetadataImage, model: Model) -> None:
-    """An image says what the model says."""
+    """Check that the image agrees with the model."""
     client = {t.name: t for t in image.iter_topics() if not t.is_internal}
     assert client.keys() == model.topics.keys()
     for name, expected in model.topics.items():
@@ -339,14 +337,14 @@ def compare(image: MetadataImage, model: Model) -> None:
 def check_chunks(
     partition: PartitionRecord, begins: list[int], ends: list[int], starts: list[int]
 ) -> None:
-    """Chunks follow each other without a gap, and the active one begins after the last."""
+    """Check that chunks follow each other without a gap, and the active one after the last."""
     assert begins == starts[:-1]
     assert ends == [start - 1 for start in starts[1:]]
     assert partition.start_offset == (starts[-1] if len(starts) > 1 else -1)
 
 
 def alteration(name: str, key: str, value: str | None) -> IncrementalAlterConfigsRequest:
-    """Set one topic setting, or with None take it back."""
+    """Build a request that sets one topic setting, or removes it if the value is None."""
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
     operation = 1 if value is None else 0
     change = resource.AlterableConfig(name=key, config_operation=operation, value=value)
@@ -361,7 +359,7 @@ def _too_low(key: str, value: str | None) -> bool:
 
 
 def _code(answer: Any) -> int:
-    """The error code of an answer to one thing, wherever its api has it."""
+    """Return the error code of the only item of a response, wherever its api has it."""
     for fields in ("topics", "results", "responses"):
         items = getattr(answer, fields, None)
         if items:

@@ -1,4 +1,4 @@
-"""One node's controller on a log that a test steers, and clocks that only a test moves."""
+"""One node's controller on a log and on clocks that a test controls."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ VOTERS = (101, 102, 103)
 
 
 def internal_topic(name: str, topic_id: UUID, partitions: int = 1) -> list[MetadataRecord]:
-    """An internal topic as the bootstrap records have it."""
+    """Build the bootstrap records of an internal topic."""
     return [
         TopicRecord(name=name, topic_id=topic_id),
         *(
@@ -67,7 +67,7 @@ BOOTSTRAP: tuple[MetadataRecord, ...] = (
 
 
 class Applier:
-    """What `snapshot.host` does, without files: reads what is committed and applies it."""
+    """Reads committed batches and applies them, as `snapshot.host` does, without files."""
 
     def __init__(self, log: MemoryLog, machine: ControllerMachine) -> None:
         self._log = log
@@ -80,7 +80,7 @@ class Applier:
         self.go_on()
 
     def go_on(self) -> None:
-        """Apply what is due, unless paused."""
+        """Apply what is committed, unless paused."""
         while not self.paused and self._machine.applied.offset < self._target:
             data = self._log.read(self._machine.applied.offset, 64 * 1024)
             self._machine.apply(list(iter_batches(data)))
@@ -93,7 +93,7 @@ class Applier:
 
 
 class Timer:
-    """What `call_later` returns."""
+    """The timer that `call_later` returns."""
 
     def __init__(self, callback: Callable[[], None]) -> None:
         self.callback: Callable[[], None] | None = callback
@@ -106,7 +106,9 @@ class Timer:
 
 
 class World:
-    """See the module. `ask` and `run`; `depose`, `elect`, `restart` and `pass_ms` in between."""
+    """A controller and its clocks: `ask` and `run`; `depose`, `elect`, `restart`, `pass_ms` in
+    between.
+    """
 
     def __init__(
         self,
@@ -171,7 +173,7 @@ class World:
         self.log.watch(self.controller)
 
     def barrier(self, on_done: Callable[[BaseException | None], None]) -> None:
-        """The log's, for who cannot await; there is nobody else who could lead."""
+        """Run the log's read barrier with a callback; no other node could lead."""
         self._soon.append(
             lambda: on_done(
                 None if self.log.leading_epoch is not None else ConnectionError("deposed")
@@ -185,18 +187,18 @@ class World:
     # --- what a test does ---------------------------------------------------------------------
 
     def elect(self) -> World:
-        """Lead, and do what a new leader does."""
+        """Elect this node, and run what a new leader does."""
         self.log.elect()
         self.run()
         return self
 
     def depose(self, *, lose: bool = True) -> None:
-        """Another node leads, for a moment."""
+        """Let another node lead for a moment."""
         self.log.depose(lose_uncommitted=lose)
         self.run()
 
     def restart(self) -> None:
-        """The process begins anew: from its checkpoint, if it has one, and the log."""
+        """Restart the process from its checkpoint, if it has one, and the log."""
         if self.log.leading_epoch is not None:
             self.log.depose()
         self._soon.clear()
@@ -204,7 +206,7 @@ class World:
         self._build()
 
     def take_checkpoint(self) -> None:
-        """Freeze the state as it is; a restart begins there."""
+        """Freeze the current state; a restart begins with it."""
         frozen = self.machine.freeze()
         values = [bytes(value) for value in frozen.values()]
         frozen.close()
@@ -212,7 +214,7 @@ class World:
         self.machine.checkpointed(self.machine.applied, len(values))
 
     def run(self) -> None:
-        """Everything that is due now."""
+        """Run everything that is due now."""
         for _ in range(MAX_STEPS):
             if not self._soon:
                 return
@@ -220,7 +222,7 @@ class World:
         raise AssertionError("never idle")
 
     def step(self) -> bool:
-        """One callback, or a commit if there is none; False if nothing is left to do."""
+        """Run one callback, or commit if there is none; return False if nothing is left to do."""
         if self._soon:
             self._soon.popleft()()
         elif self.log.high_watermark != self.log.end_offset:
@@ -230,7 +232,7 @@ class World:
         return True
 
     def pass_ms(self, ms: int, *, tick_ms: int = 500) -> None:
-        """Time goes by, with ticks, timers and all that follows."""
+        """Advance the clocks with ticks, and run what becomes due."""
         until = self.monotonic_ms + ms
         while self.monotonic_ms < until:
             self._move_clock(min(tick_ms, until - self.monotonic_ms))
@@ -239,7 +241,7 @@ class World:
             self.run()
 
     def jump_ms(self, ms: int) -> None:
-        """This process is stopped for a while, and goes on."""
+        """Pause this process: the clocks advance without ticks."""
         self._move_clock(ms)
 
     def _move_clock(self, ms: int) -> None:
@@ -262,13 +264,13 @@ class World:
         return timer
 
     def send(self, request: Request) -> list[Any]:
-        """Ask; what is answered comes into the list."""
+        """Send a request; its answers are appended to the returned list."""
         answers: list[Any] = []
         self.requests.ask(request, answers.append)
         return answers
 
     def ask(self, request: Request) -> Any:
-        """Ask, and wait for the answer."""
+        """Send a request and return its answer."""
         answers = self.send(request)
         self.run()
         assert len(answers) == 1, f"{len(answers)} answers to {request}"
@@ -277,13 +279,13 @@ class World:
 
     @property
     def image(self) -> MetadataImage:
-        """What is committed and applied."""
+        """The committed and applied image."""
         return self.machine.image
 
     # --- shorthands ---------------------------------------------------------------------------
 
     def register(self, *broker_ids: int, unfence: bool = True) -> list[int]:
-        """Brokers become members; their epochs."""
+        """Register brokers and return their epochs."""
         epochs = []
         for broker_id in broker_ids:
             answer = self.ask(registration(broker_id))
@@ -294,7 +296,7 @@ class World:
         return epochs
 
     def beat(self, broker_id: int, epoch: int, **wants: bool) -> BrokerHeartbeatResponse:
-        """A heartbeat of a broker that has read everything."""
+        """Send a heartbeat of a broker that has read everything."""
         answer: BrokerHeartbeatResponse = self.ask(
             BrokerHeartbeatRequest(
                 broker_id=broker_id,
@@ -313,7 +315,7 @@ class World:
 
 
 def registration(broker_id: int, **more: Any) -> BrokerRegistrationRequest:
-    """A sound registration."""
+    """Build a valid registration."""
     listener = BrokerRegistrationRequest.Listener
     feature = BrokerRegistrationRequest.Feature
     fields = {
@@ -341,7 +343,7 @@ def creation(
     timeout_ms: int = 30_000,
     validate_only: bool = False,
 ) -> CreateTopicsRequest:
-    """A request to create one topic."""
+    """Build a request to create one topic."""
     topic = CreateTopicsRequest.CreatableTopic
     return CreateTopicsRequest(
         topics=(
@@ -364,7 +366,7 @@ def creation(
 
 
 def batches_of(values: list[bytes], *, epoch: int = 1) -> list[Batch]:
-    """A checkpoint's data batches."""
+    """Build a checkpoint's data batches."""
     found: list[Batch] = []
     for first in range(0, len(values), 50):
         part = values[first : first + 50]
@@ -374,18 +376,18 @@ def batches_of(values: list[bytes], *, epoch: int = 1) -> list[Batch]:
 
 
 def load(machine: ControllerMachine, snapshot_id: OffsetAndEpoch, values: list[bytes]) -> None:
-    """Load a checkpoint, to its end."""
+    """Load a whole checkpoint."""
     for _ in machine.load(snapshot_id, batches_of(values)):
         pass
 
 
 def records_of(image: MetadataImage) -> list[bytes]:
-    """An image as its checkpoint's bytes."""
+    """Return the bytes of the image's checkpoint."""
     return [encode_record(record) for record in image_records(image)]
 
 
 def log_batches(log: MemoryLog) -> list[list[MetadataRecord]]:
-    """The committed records, batch by batch; control batches are left out."""
+    """Return the committed records batch by batch, without control batches."""
     found = []
     position = log.start_offset
     while position < (log.high_watermark or 0):

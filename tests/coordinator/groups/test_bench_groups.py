@@ -1,4 +1,4 @@
-"""The benchmark of groups still runs: at its tiny size, whatever its figures."""
+"""The groups benchmark runs at its smallest size; its figures are not checked."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""DeleteGroups: a group that nobody is in goes, with its offsets, and nothing of it comes back.
-
-Codes are upstream's: GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP, NOT_COORDINATOR. Source: KIP-229.
-"""
+"""DeleteGroups removes an empty group with its offsets, and no late copy restores it."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ LAST = 2
 
 
 def deleted(world: World, *names: str, **more: Any) -> dict[str, int]:
-    """The error of each."""
+    """Delete groups and return the error code of each."""
     answer = world.ask(DeleteGroupsRequest(groups_names=names or (GROUP,)), **more)
     return {one.group_id: one.error_code for one in answer.results}
 
@@ -62,7 +59,7 @@ def test_a_group_with_members_cannot_be_deleted() -> None:
 
 
 def test_a_member_that_is_not_in_the_log_yet_prevents_the_deletion() -> None:
-    """It has joined, and waits for its assignment."""
+    """The member has joined, and waits for its assignment."""
     world = World()
     assert world.commit(offset=5) == 0
     one = Consumer(world)
@@ -82,7 +79,7 @@ def test_deleting_several_groups_returns_one_result_per_group() -> None:
 
 
 def deleted_where(world: World, name: str) -> int:
-    """What the broker that does not act for GROUP says of a group that is not there."""
+    """Return the code for a missing group from the broker that does not coordinate GROUP."""
     return 69 if world.brokers[other(world)].is_ours(name) else 16
 
 
@@ -117,7 +114,7 @@ def test_a_removal_is_repeated_after_a_lost_answer_and_a_late_copy_removes_nothi
     world.holds = lambda _broker, call: isinstance(call.request, RemoveGroupRequest)
     deleting = world.send(DeleteGroupsRequest(groups_names=(GROUP,)), version=LAST)
     ((broker, call),) = world.held
-    world.deliver(broker, call)  # decided; nobody hears
+    world.deliver(broker, call)  # decided; the answer is lost
     world.run()
     world.lose_answer(broker, call)
     world.held.clear()
@@ -128,7 +125,7 @@ def test_a_removal_is_repeated_after_a_lost_answer_and_a_late_copy_removes_nothi
     world.run()
     assert world.answers[deleting].results[0].error_code == 0
     assert world.commit(offset=7) == 0
-    world.deliver(broker, call)  # a copy that was long on its way
+    world.deliver(broker, call)  # a delayed copy
     world.run()
     assert world.committed() == 7
 

@@ -1,7 +1,6 @@
-"""The machine of groups under its real host, with real checkpoints on a simulated disk: a
-checkpoint and the log after it make the state that the whole log makes.
+"""The group machine under its real host, with real checkpoints on a simulated disk.
 
-Source: invariant 4 (docs/design/invariants.md).
+A checkpoint and the log after it give the state that the whole log gives.
 """
 
 from __future__ import annotations
@@ -27,19 +26,19 @@ PACE = Pace(generate_records=2, chunk_bytes=400, flush_bytes=800, apply_ms=0.5)
 
 
 class Node(Hosted):
-    """A node of the quorum that hosts groups, and leads."""
+    """A node of the quorum that hosts the group machine, and leads."""
 
     def __init__(self, log: MemoryLog | None = None) -> None:
         super().__init__(machine=GroupMachine, log=log, pace=PACE)
 
     @property
     def state(self) -> GroupMachine:
-        """The machine, as what it is."""
+        """The machine, typed."""
         assert isinstance(self.machine, GroupMachine)
         return self.machine
 
     def lead(self) -> None:
-        """Decide from now on."""
+        """Start to lead."""
         self.groups = GroupLog(
             self.log,
             self.state,
@@ -53,15 +52,15 @@ class Node(Hosted):
         self.loop.settle()
 
     def ask(self, request: Request) -> Any:
-        """Ask; the answer."""
+        """Send a request and return its response."""
         answers: list[Any] = []
         self.groups.ask(request, answers.append)
         self.loop.settle()
         return answers[0]
 
 
-def some_life(node: Node, chance: random.Random, steps: int) -> None:
-    """Groups that are owned, rebalanced, committed to and removed."""
+def random_requests(node: Node, chance: random.Random, steps: int) -> None:
+    """Run random requests: acquire, rebalance, commit to and remove groups."""
     for _ in range(steps):
         name = f"g{chance.randrange(6)}"
         group = node.state.image.groups.get(name)
@@ -115,15 +114,15 @@ def test_a_checkpoint_plus_the_log_tail_gives_the_state_of_the_whole_log(seed: i
     chance = random.Random(seed)
     node = Node()
     node.lead()
-    some_life(node, chance, 40)
+    random_requests(node, chance, 40)
     node.take()
-    some_life(node, chance, 30)
+    random_requests(node, chance, 30)
     assert node.state.contradictions == 0
     node.restart()
     node.loop.settle()
     assert node.host.loaded == 1
     node.lead()
-    some_life(node, chance, 10)
+    random_requests(node, chance, 10)
     newest = node.take()
     whole = MemoryLog()
     for stored in node.log._stored:

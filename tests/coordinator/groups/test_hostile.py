@@ -1,7 +1,4 @@
-"""Whatever a client or a peer sends is answered, and nothing breaks.
-
-Source: invariant 10 (docs/design/invariants.md).
-"""
+"""Any request of a client or a peer is answered, and no invariant breaks."""
 
 from __future__ import annotations
 
@@ -43,14 +40,14 @@ PEERS = (
 
 @st.composite
 def requests(draw: st.DrawFn, classes: tuple[type[Request], ...]) -> tuple[Any, int, bool]:
-    """A request, its version, and whether it is to be made to look sensible."""
+    """Draw a request, its version, and whether to give it valid identifiers."""
     cls = draw(st.sampled_from(classes))
     version = draw(st.sampled_from(list(versions_of(cls))))
     return draw(messages(cls, version)), version, draw(st.booleans())
 
 
 def made_sensible(request: Any, **sound: Any) -> Any:
-    """The same with what it must have to get further than the first check."""
+    """Return the request with valid identifiers, so that it passes the first checks."""
     fields = {field.name for field in request.schema().fields}
     return structs.replace(request, **{k: v for k, v in sound.items() if k in fields})
 

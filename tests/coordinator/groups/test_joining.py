@@ -1,4 +1,4 @@
-"""Who gets into a group, and how a generation comes about. KIP-62, KIP-134, KIP-345, KIP-394."""
+"""Joining a group and completing a generation. KIP-62, KIP-134, KIP-345, KIP-394."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_the_first_rebalance_waits_for_the_initial_delay() -> None:
     world.pass_ms(2_999)
     second = two.send_join()
     world.pass_ms(1)
-    assert first not in world.answers, "somebody came: it waits once more"
+    assert first not in world.answers, "a member joined: it waits once more"
     world.pass_ms(3_000)
     assert (one.joins(first), two.joins(second)) == (0, 0)
     assert one.generation == two.generation == 1
@@ -284,7 +284,7 @@ def test_the_size_of_all_member_metadata_is_bounded() -> None:
 
 
 def test_a_cooperative_rebalance_takes_two_rounds_without_stopping_members() -> None:
-    """KIP-429: what is to move is first given up, then given; nobody stops for the rest."""
+    """KIP-429: partitions that move are revoked first, assigned later; the others stay in use."""
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)

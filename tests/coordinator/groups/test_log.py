@@ -1,7 +1,4 @@
-"""The log of groups: ownership, order, expiry, removal, checkpoints.
-
-Source: docs/design/groups.md.
-"""
+"""The group log: ownership, order, expiry, removal, checkpoints."""
 
 from __future__ import annotations
 
@@ -23,10 +20,10 @@ WEEK_MS = 7 * 24 * 60 * MINUTE_MS
 
 
 class Log(World):
-    """The log alone, asked directly."""
+    """The group log alone, called directly."""
 
     def tell(self, request: Request) -> Any:
-        """Ask; the answer."""
+        """Send a request and return its response."""
         answers: list[Any] = []
         self.groups.ask(request, answers.append)
         self.run()
@@ -34,7 +31,7 @@ class Log(World):
         return answers[0]
 
     def acquire(self, broker_id: int = 1, *, epoch: int = 1, create: bool = True) -> Any:
-        """Ask for the ownership."""
+        """Request the ownership of GROUP."""
         return self.tell(
             rpc.AcquireGroupOwnershipRequest(
                 group_id=GROUP, broker_id=broker_id, broker_epoch=epoch, create=create
@@ -51,7 +48,7 @@ class Log(World):
         member_id: str = "",
         **more: Any,
     ) -> Any:
-        """Commit an offset of t-0: the request's error, or the commit's."""
+        """Commit an offset of t-0; return the error of the request or of the commit."""
         commit = rpc.CommitGroupOffsetsRequest.Commit
         partition = commit.Topic.Partition(
             partition_index=0,
@@ -72,7 +69,7 @@ class Log(World):
         return answer.error_code or answer.commit_errors[0]
 
     def generation(self, owner: int, sequence: int, generation: int, *members: str) -> int:
-        """Commit a completed rebalance; its error."""
+        """Commit a completed rebalance; return its error."""
         return int(
             self.tell(
                 rpc.CommitGroupGenerationRequest(
@@ -90,25 +87,25 @@ class Log(World):
 
     @property
     def stored(self) -> int | None:
-        """The offset of t-0."""
+        """The committed offset of t-0."""
         group = self.image.groups.get(GROUP)
         committed = None if group is None else group.offsets.get(("t", 0))
         return None if committed is None else int(committed.offset)
 
     def expire_groups(self) -> int:
-        """Sweep; the records that took."""
+        """Run an expiry pass; return the number of records it wrote."""
         done: list[int] = []
         self.groups.expire_groups(done.append)
         self.run()
         return done[0]
 
     def wait(self, ms: int) -> None:
-        """The log's clock alone."""
+        """Advance the log's clock only."""
         self.wall_ms += ms
 
 
 def member(name: str, assignment: bytes = b"") -> rpc.Member:
-    """A member of a completed rebalance."""
+    """Build a member record of a completed rebalance."""
     return rpc.Member(
         member_id=name,
         group_instance_id=None,
@@ -326,7 +323,7 @@ def test_a_group_that_was_just_acquired_does_not_expire() -> None:
 
 
 def test_a_group_that_has_just_become_empty_does_not_expire() -> None:
-    """It may come back, and expects its generation to go on from where it was."""
+    """The members may return, and expect their generation to continue."""
     log = Log()
     owner = log.acquire().ownership_epoch
     log.wait(2 * WEEK_MS)

@@ -1,9 +1,4 @@
-"""A broker's death or move costs no rebalance, and a lost answer no commit.
-
-No two brokers act for one group and both succeed; what was acknowledged stays.
-
-Source: docs/design/groups.md.
-"""
+"""A broker failure or a move costs no rebalance, and a lost answer no commit."""
 
 from __future__ import annotations
 
@@ -23,7 +18,7 @@ from tests.coordinator.groups.world import GROUP, Consumer, World, commit_reques
 
 
 def other(world: World) -> int:
-    """A broker that does not act for the group."""
+    """Return a broker that does not coordinate the group."""
     return next(broker for broker in world.brokers if broker != world.owner())
 
 
@@ -96,7 +91,7 @@ def test_a_rebalance_lost_with_its_broker_is_restarted() -> None:
     world.stop_broker(world.owner())
     assert (leads.sync(), follows.sync()) == (27, 27)
     joining = leads.send_join()
-    assert follows.join() == 0, "nobody forgot its member id"
+    assert follows.join() == 0, "its member id is still known"
     assert leads.joins(joining) == 0
     assert (leads.sync(), follows.sync()) == (0, 0)
 
@@ -145,7 +140,7 @@ def test_of_two_brokers_that_claim_a_group_only_one_commits() -> None:
     former, heir = world.owner(), other(world)
     assert one.commit(5) == 0
     world.unfenced.discard(former)
-    world.tell_brokers(only=(heir,))  # the former one has not heard
+    world.tell_brokers(only=(heir,))  # the former owner does not know yet
     assert one.beat(broker=former) == 0
     assert one.commit(6, broker=heir) == 0
     assert one.commit(7, broker=former) == 16
@@ -174,7 +169,7 @@ def test_a_rebalance_at_a_former_owner_fails() -> None:
 
 
 def hold(world: World, kind: type) -> None:
-    """Calls of this kind are the test's to deliver."""
+    """Hold back calls of this kind until the test delivers them."""
     world.holds = lambda _, call: isinstance(call.request, kind)
 
 
@@ -211,7 +206,7 @@ def test_a_delayed_copy_of_a_commit_changes_nothing() -> None:
 
 
 def test_a_broker_with_a_stale_sequence_acquires_the_group_again() -> None:
-    """Its number was used: by a copy of itself, or by a log that knows more. It cannot go on."""
+    """Its sequence number was used, by a copy of it or before the log lost its leader."""
     world = World()
     assert world.commit(offset=5) == 0
     world.holds = lambda _broker, call: isinstance(

@@ -1,4 +1,4 @@
-"""Mistakes that groups could make, each made on purpose, and the claim that catches it."""
+"""Deliberate mistakes in the group code, each with the test that catches it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Patch = pytest.MonkeyPatch
 
 
 def former_owners_commit(patch: Patch) -> None:
-    """The log does not look at the ownership epoch."""
+    """The log ignores the ownership epoch."""
     owned = decide._check_owner
 
     def careless(context: Any, group_id: str, epoch: int, sequence: int) -> Any:
@@ -42,7 +42,7 @@ def former_owners_commit(patch: Patch) -> None:
 
 
 def late_copies_count(patch: Patch) -> None:
-    """The log does not look at the number of a commit."""
+    """The log ignores the sequence number of a commit."""
     owned = decide._check_owner
 
     def careless(context: Any, group_id: str, epoch: int, _: int) -> Any:
@@ -53,7 +53,7 @@ def late_copies_count(patch: Patch) -> None:
 
 
 def numbers_are_forgotten_by_checkpoints(patch: Patch) -> None:
-    """An owner is loaded as if it had told the log nothing yet."""
+    """A checkpoint loses the owner's last sequence number."""
     own = GroupsEdit._apply_owner
 
     def forgetful(self: GroupsEdit, record: GroupOwnerRecord) -> None:
@@ -66,7 +66,7 @@ def numbers_are_forgotten_by_checkpoints(patch: Patch) -> None:
 
 
 def told_before_it_is_stored(patch: Patch) -> None:
-    """Members are told their assignment while the log is still being told."""
+    """Members receive their assignment before the log has committed it."""
 
     def hasty(self: Rebalance, assignments: dict[str, bytes]) -> None:
         records = self.membership.to_records(self.protocol_name, assignments)
@@ -88,7 +88,7 @@ def acknowledged_before_it_is_committed(patch: Patch) -> None:
 
 
 def lost_answers_are_yes(patch: Patch) -> None:
-    """Where nobody knows, it is taken for done."""
+    """An unknown outcome counts as success."""
     on_response = GroupOutbox.on_response
 
     def hopeful(self: GroupOutbox, response: Any) -> None:
@@ -102,7 +102,7 @@ def lost_answers_are_yes(patch: Patch) -> None:
 
 
 def nothing_is_loaded(patch: Patch) -> None:
-    """A new owner begins with an empty group."""
+    """A new owner starts with an empty group."""
     init: Any = ClassicGroup.__init__
 
     def blank(self: Any, group_id: str, env: Any, loaded: AcquireGroupOwnershipResponse) -> None:
@@ -113,7 +113,7 @@ def nothing_is_loaded(patch: Patch) -> None:
 
 
 def any_generation_commits(patch: Patch) -> None:
-    """Neither the broker nor the log looks at a commit's generation."""
+    """Neither the broker nor the log checks a commit's generation."""
 
     def lenient(self: ClassicGroup, *_: Any) -> ErrorCode:  # noqa: ARG001
         return ErrorCode.NONE
@@ -123,7 +123,7 @@ def any_generation_commits(patch: Patch) -> None:
 
 
 def former_static_members_go_on(patch: Patch) -> None:
-    """An instance id is not looked at."""
+    """The instance id is not checked."""
     check = ClassicGroup._check_member
     rename = Membership.rename
 
@@ -137,7 +137,7 @@ def former_static_members_go_on(patch: Patch) -> None:
 
 
 def offsets_expire_under_members(patch: Patch) -> None:
-    """Retention does not ask whether anybody is in the group."""
+    """Offsets expire while the group has members."""
     expire_groups = decide._expire_group
 
     def careless(group_id: str, group: Any, deleted: Any, context: Any) -> Any:
@@ -147,7 +147,7 @@ def offsets_expire_under_members(patch: Patch) -> None:
 
 
 def expired_at_once(patch: Patch) -> None:
-    """Offsets expire by their commit, even if the group was at work until a moment ago."""
+    """Offsets expire by their commit time, even if the group has just become empty."""
     expires: Any = decide._expires_at
     patch.setattr(
         decide, "_expires_at", lambda committed, _, context: expires(committed, 0, context)
@@ -155,7 +155,7 @@ def expired_at_once(patch: Patch) -> None:
 
 
 def reads_without_a_barrier(patch: Patch) -> None:
-    """A node answers from what it has."""
+    """A node answers reads from its own state without the barrier."""
 
     async def none(groups: Any) -> None: ...
 
@@ -163,7 +163,7 @@ def reads_without_a_barrier(patch: Patch) -> None:
 
 
 def epochs_are_used_again(patch: Patch) -> None:
-    """The next ownership epoch is the one after the highest that is left."""
+    """The next ownership epoch is one above the highest that still exists."""
 
     def own(self: GroupsEdit, record: Any) -> None:
         applied(self, record)
@@ -175,12 +175,12 @@ def epochs_are_used_again(patch: Patch) -> None:
 
 
 def old_images_are_believed(patch: Patch) -> None:
-    """What the image says of topics is so, however old it is."""
+    """Every image counts as current, however old it is."""
     patch.setattr(reads.Reads, "_is_image_current_since", lambda *_: True)
 
 
 def any_copy_removes_a_group(patch: Patch) -> None:
-    """The log does not look at whose removal it is."""
+    """The log ignores the ownership of a removal."""
     remove = decide.decide_remove
 
     def careless(request: Any, context: Any) -> Any:
@@ -190,7 +190,7 @@ def any_copy_removes_a_group(patch: Patch) -> None:
 
 
 def a_late_copy_after_a_checkpoint() -> None:
-    """An offset went with its topic; a late copy of its commit does not bring it back."""
+    """A late copy of a commit does not restore an offset that was removed with its topic."""
     log = test_log.Log()
     owner, topic_id = log.acquire().ownership_epoch, UUID(int=7)
     assert log.offsets(owner, 1, 5, topic_id=topic_id) == 0

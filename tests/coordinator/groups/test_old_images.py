@@ -1,10 +1,4 @@
-"""An offset is of a topic's id, and which id a name has says the broker's image, which may be old.
-
-Whoever hears "no offset" begins somewhere else. So that is said only by an image that held, at a
-moment after the question, all that was committed.
-
-Source: docs/design/broker.md#staleness-is-bounded; invariant 9 (docs/design/invariants.md).
-"""
+"""An offset belongs to a topic id; the broker's image maps names to ids, and may be old."""
 
 from __future__ import annotations
 
@@ -24,7 +18,7 @@ BEFORE, NOW = (UUID(int=70), 4), TOPICS["t"]
 
 
 def question(version: int, *, everything: bool = False) -> OffsetFetchRequest:
-    """Of t-0, or of all that the group has."""
+    """Build an OffsetFetch of t-0, or of all the group's offsets."""
     if version == OLD:
         one = OffsetFetchRequest.OffsetFetchRequestTopic(name="t", partition_indexes=(0,))
         return OffsetFetchRequest(group_id=GROUP, topics=None if everything else (one,))
@@ -36,8 +30,8 @@ def question(version: int, *, everything: bool = False) -> OffsetFetchRequest:
     )
 
 
-def on_done(answer: Any) -> tuple[int, list[tuple[int, int]]]:
-    """The group's error, and each partition's error and offset."""
+def outcome(answer: Any) -> tuple[int, list[tuple[int, int]]]:
+    """Return the group's error, and the error and offset of each partition."""
     assert isinstance(answer, OffsetFetchResponse)
     group = answer.groups[0] if answer.groups else answer
     found = [(p.error_code, p.committed_offset) for t in group.topics for p in t.partitions]
@@ -45,7 +39,7 @@ def on_done(answer: Any) -> tuple[int, list[tuple[int, int]]]:
 
 
 def world_with_an_offset() -> World:
-    """Committed through a broker that knew the topic."""
+    """Return a world with an offset that was committed through an up-to-date broker."""
     world = World()
     assert world.commit(offset=5, version=NAMED) == 0
     return world
@@ -54,7 +48,7 @@ def world_with_an_offset() -> World:
 @pytest.mark.parametrize("everything", [False, True], ids=["one", "all"])
 @pytest.mark.parametrize("version", [OLD, NAMED, BY_ID])
 def test_an_image_older_than_the_topic_hides_no_offset(version: int, everything: bool) -> None:
-    """The topic was made anew, and the group has committed since; this broker is a little late."""
+    """The topic was recreated and the group has committed since; this broker's image is older."""
     world = world_with_an_offset()
     world.topics.known["t"], world.topics.level_at_ms = BEFORE, world.now_ms - 1
     ticket = world.send(question(version, everything=everything), version=version)
@@ -62,17 +56,17 @@ def test_an_image_older_than_the_topic_hides_no_offset(version: int, everything:
     assert ticket not in world.answers
     world.topics.known["t"], world.topics.level_at_ms = NOW, world.now_ms
     world.pass_ms(500)
-    assert on_done(world.answers[ticket]) == (0, [(0, 5)])
+    assert outcome(world.answers[ticket]) == (0, [(0, 5)])
 
 
 @pytest.mark.parametrize("version", [OLD, NAMED, BY_ID])
 def test_a_fetch_with_an_image_that_stays_old_gets_a_retriable_error(version: int) -> None:
-    """In the one word that all clients retry."""
+    """The error is the only one that all clients retry."""
     world = world_with_an_offset()
     world.topics.known["t"], world.topics.level_at_ms = BEFORE, None
     ticket = world.send(question(version), version=version)
     world.pass_ms(world.settings.answer_timeout_ms)
-    assert on_done(world.answers[ticket])[0] == LOADING
+    assert outcome(world.answers[ticket])[0] == LOADING
 
 
 def test_an_offset_of_an_earlier_topic_is_hidden_once_the_image_is_new() -> None:
@@ -82,7 +76,7 @@ def test_an_offset_of_an_earlier_topic_is_hidden_once_the_image_is_new() -> None
     assert ticket not in world.answers
     world.topics.level_at_ms = world.now_ms
     world.pass_ms(500)
-    assert on_done(world.answers[ticket]) == (0, [(0, -1)])
+    assert outcome(world.answers[ticket]) == (0, [(0, -1)])
 
 
 def test_an_unknown_topic_id_is_reported_once_the_image_is_new() -> None:
@@ -92,11 +86,11 @@ def test_an_unknown_topic_id_is_reported_once_the_image_is_new() -> None:
     assert ticket not in world.answers
     world.topics.level_at_ms = world.now_ms
     world.pass_ms(500)
-    assert on_done(world.answers[ticket]) == (0, [(UNKNOWN_TOPIC_ID, -1)])
+    assert outcome(world.answers[ticket]) == (0, [(UNKNOWN_TOPIC_ID, -1)])
 
 
 def test_a_fenced_broker_does_not_list_groups() -> None:
-    """It is fenced, or not a member yet: its list is not short, it has none."""
+    """A fenced or unregistered broker coordinates no groups, so it answers with an error."""
     world = world_with_an_offset()
     assert [group.group_id for group in world.ask(ListGroupsRequest()).groups] == [GROUP]
     world.unfenced.clear()
@@ -107,8 +101,9 @@ def test_a_fenced_broker_does_not_list_groups() -> None:
 
 @pytest.mark.parametrize("is_swept", [False, True])
 def test_a_commit_by_name_is_not_stored_under_a_deleted_topics_id(is_swept: bool) -> None:
-    """Made anew, and this broker is a little late: nobody would find the offset, and whoever
-    committed it was told that it is safe. It is to be sent again, in a word that clients retry."""
+    """The topic was recreated, and this broker's image is older: the stored offset could never be
+    fetched, though it was acknowledged. So the commit gets an error that clients retry.
+    """
     world = World()
     world.topics.known["t"] = BEFORE
     assert world.commit(offset=3, version=NAMED) == 0

@@ -1,4 +1,4 @@
-"""A group over real sockets: members at a broker's loop, the log behind a listener."""
+"""A group over real sockets: members at a broker's loop, the group log behind a listener."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.waiting import DEADLINE_S
 
 
 class LogNode(Node):
-    """A node of the quorum with the log of groups on it."""
+    """A node of the quorum with the group log."""
 
     def __init__(self) -> None:
         super().__init__(None)
@@ -58,7 +58,7 @@ class LogNode(Node):
 
 
 async def in_a_group(log: LogNode) -> tuple[RunningGroups, GroupLogClient]:
-    """A broker that acts for all groups."""
+    """Start a broker that coordinates all groups."""
     client = GroupLogClient([log.address])
     core = GroupBroker(
         1, GroupSettings(initial_rebalance_delay_ms=0), FewTopics(), wall_ms=lambda: 1
@@ -69,14 +69,14 @@ async def in_a_group(log: LogNode) -> tuple[RunningGroups, GroupLogClient]:
 
 
 async def ask(groups: RunningGroups, request: Request, version: int | None = None) -> Any:
-    """Ask as one client."""
+    """Send a request as one client."""
     last = request.schema().versions.last if version is None else version
     answer = groups.ask(request, last, client_id="app", client_host="/127.0.0.1")
     return await asyncio.wait_for(answer, DEADLINE_S)
 
 
 async def joined(groups: RunningGroups) -> tuple[str, int]:
-    """A member at work: its id and generation."""
+    """Join and sync a member; return its id and generation."""
     protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="range", metadata=b"s")
     fields: dict[str, Any] = {
         "group_id": GROUP,
@@ -125,7 +125,7 @@ def test_a_member_continues_at_another_broker_over_sockets() -> None:
         await first.close()
         first_client.close()
         answer: Any = await parked
-        assert answer.error_code == 16, "whoever waits is sent away, not left waiting"
+        assert answer.error_code == 16, "a waiting request is answered"
         second, second_client = await in_a_group(log)
         beat = HeartbeatRequest(group_id=GROUP, generation_id=generation, member_id=member_id)
         assert (await ask(second, beat)).error_code == 0
@@ -223,7 +223,7 @@ def test_sessions_do_not_expire_while_the_broker_is_paused() -> None:
 
 
 def test_overdue_deadlines_can_be_set_twice_on_uvloop() -> None:
-    """uvloop makes of a timer that is due at once a handle which does not know when it is due."""
+    """uvloop's timer handle for an overdue deadline has no time."""
 
     class Overdue:
         deadline_ms = 1

@@ -1,10 +1,4 @@
-"""Groups under everything at once, beside a model too simple to be wrong.
-
-Members join, work, leave, die and come back; brokers die, come, are fenced without knowing it;
-calls of the log are held back, lost, delivered twice; its leader changes, with what was not
-committed or without it; its node restarts, from a checkpoint or the log. The model knows only what
-clients were told. In the end all is healed, and then everybody must be able to work.
-"""
+"""Groups under all kinds of faults at once, beside a simple model."""
 
 from __future__ import annotations
 
@@ -38,15 +32,15 @@ pytestmark = pytest.mark.slow
 BROKERS = (1, 2, 3)
 NOBODY = "nobody"
 FOREVER = 1 << 60
-LOST = {25, 82}  # a member that hears this begins anew
-AGAIN = {22, 27}  # a member that hears this joins again
+LOST = {25, 82}  # after these a member starts anew
+AGAIN = {22, 27}  # after these a member rejoins
 
 WHO = st.integers(0, 2)
 AT = st.sampled_from((0, 0, 0, 0, *BROKERS))  # 0: the broker that is to act for the group
 
 
 class Sent:
-    """One commit: its offset is its own, so that whoever sees it knows whose it is."""
+    """One commit with an offset of its own, which identifies its sender."""
 
     def __init__(self, number: int, member: Consumer | None, broker: int, now: int) -> None:
         self.number = number
@@ -59,7 +53,7 @@ class Sent:
 
 
 class GroupsVersusModel(RuleBasedStateMachine):
-    """See the module. `steps` counts the rules: the only clock of the model."""
+    """Runs random steps on groups and a model. `steps` counts the rules: the model's only clock."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +79,7 @@ class GroupsVersusModel(RuleBasedStateMachine):
     # --- what the log shows -------------------------------------------------------------------
 
     def seen(self, image: GroupsImage) -> None:
-        """A batch was applied: was its commit that member's, and that broker's, to make?"""
+        """Check that the commit in an applied batch was allowed to its member and broker."""
         group = image.groups.get(GROUP)
         committed = None if group is None else group.offsets.get(("t", 0))
         if group is None or committed is None or committed.offset == self.stored:
@@ -94,13 +88,13 @@ class GroupsVersusModel(RuleBasedStateMachine):
         sent = self.sent[committed.offset]
         assert group.broker_id == sent.broker, f"{sent.broker} committed, {group.broker_id} owns"
         if sent.generation < 0:
-            assert not group.member_ids, "nobody's commit in a group that has members"
+            assert not group.member_ids, "a commit without a member in a group that has members"
         else:
             assert sent.generation == group.generation_id, "a commit of another generation"
             assert sent.member_id in group.member_ids, "a commit of no member"
 
     def overwritten(self, offset: int, before: int) -> bool:
-        """Must this offset be gone, after what was acknowledged before a moment?"""
+        """Return whether this offset must be gone after what was acknowledged before `before`."""
         answered_at = -1 if offset < 0 else self.sent[offset].answered_at
         return any(
             sent.code == 0 and sent.answered_at < before and sent.sent_at > answered_at
@@ -115,7 +109,7 @@ class GroupsVersusModel(RuleBasedStateMachine):
 
     @rule(group=st.sets(WHO, min_size=1), rounds=st.integers(3, 10))
     def work(self, group: set[int], rounds: int) -> None:
-        """These do what a client library does, for a while."""
+        """Let these consumers do for a while what a client library does."""
         for who in group:
             self.joining[who].clear()
             self.syncing[who].clear()
@@ -163,13 +157,13 @@ class GroupsVersusModel(RuleBasedStateMachine):
 
     @rule(who=WHO)
     def die(self, who: int) -> None:
-        """Its process ends, and another one begins; a static member's under the same instance."""
+        """Replace a consumer by a new process; a static member keeps its instance id."""
         self.begin_anew(who)
         self.collect()
 
     @rule(who=st.integers(0, 3), choice=AT, times=st.integers(1, 2))
     def commit(self, who: int, choice: int, times: int) -> None:
-        """One of the members commits, whatever it believes; 3 is nobody."""
+        """Commit as one of the members with its current view; 3 is no member."""
         broker = self.at(choice)
         client = self.clients[who] if who < 3 else None
         if broker is not None and (client is None or client.generation >= 0):
@@ -207,7 +201,7 @@ class GroupsVersusModel(RuleBasedStateMachine):
             self.working.discard(who)
 
     def collect(self) -> None:
-        """Everybody hears what there is to hear; and time goes on."""
+        """Deliver all answers, and advance the clock."""
         self.withheld -= 1
         if self.withheld == 0:
             self.world.log.auto_commit = True
@@ -257,7 +251,7 @@ class GroupsVersusModel(RuleBasedStateMachine):
             self.world.stop_broker(broker)
             for sent in self.commits.values():
                 if sent.broker == broker:
-                    sent.answered_at = self.steps  # nobody hears of it any more
+                    sent.answered_at = self.steps  # its answer is lost
             for ticket in [t for t, s in self.commits.items() if s.broker == broker]:
                 del self.commits[ticket]
         self.collect()
@@ -270,7 +264,7 @@ class GroupsVersusModel(RuleBasedStateMachine):
 
     @rule(broker=st.sampled_from(BROKERS))
     def fence(self, broker: int) -> None:
-        """The others hear of it; it does not."""
+        """Fence a broker: the others know, it does not."""
         if broker in self.world.unfenced and len(self.world.unfenced) > 1:
             self.world.unfenced.discard(broker)
             self.world.tell_brokers(b for b in list(self.world.brokers) if b != broker)
@@ -278,7 +272,7 @@ class GroupsVersusModel(RuleBasedStateMachine):
 
     @rule(broker=st.sampled_from(BROKERS))
     def unfence(self, broker: int) -> None:
-        """It hears of it; the others do not, yet."""
+        """Unfence a broker: it knows, the others do not yet."""
         if broker in self.world.brokers:
             self.world.unfenced.add(broker)
             self.world.tell_brokers((broker,))
@@ -288,7 +282,7 @@ class GroupsVersusModel(RuleBasedStateMachine):
 
     @rule(steps=st.integers(1, 6))
     def withhold(self, steps: int) -> None:
-        """Nothing is committed for some steps."""
+        """Commit nothing for some steps."""
         self.world.log.auto_commit = False
         self.withheld = steps
         self.collect()
@@ -307,18 +301,18 @@ class GroupsVersusModel(RuleBasedStateMachine):
 
     @rule(calls=st.integers(1, 4))
     def hold(self, calls: int) -> None:
-        """The next calls of the log wait for somebody to deliver them."""
+        """Hold back the next calls of the log until a rule delivers them."""
         self.to_hold = calls
         self.collect()
 
     def holds(self, broker: int, call: Call) -> bool:  # noqa: ARG002 (the world's)
-        """Is this one of them?"""
+        """Return whether this call is held back."""
         self.to_hold -= 1
         return self.to_hold >= 0
 
     @rule(which=st.integers(0, 5), answers=st.booleans(), copies=st.booleans())
     def deliver(self, which: int, answers: bool, copies: bool) -> None:
-        """A call arrives; perhaps its answer does not; perhaps it arrives again later."""
+        """Deliver a held call; its answer may be lost, and it may arrive again later."""
         if self.world.held:
             topic_partition = which % len(self.world.held)
             broker_id, call = self.world.held[topic_partition]
@@ -364,7 +358,7 @@ class GroupsVersusModel(RuleBasedStateMachine):
         assert machine.contradictions == again.contradictions == 0
 
     def teardown(self) -> None:
-        """Healed, everybody is answered, and everybody can work."""
+        """Heal all faults; every request is answered and every member can work."""
         world = self.world
         world.holds = lambda _broker, _call: False
         world.log.auto_commit = True
@@ -384,7 +378,7 @@ class GroupsVersusModel(RuleBasedStateMachine):
             assert ticket in world.answers or broker in BROKERS, f"no answer to {ticket}"
         self.collect()
         unanswered = [ticket for ticket in self.commits if ticket not in world.answers]
-        assert not unanswered, f"commits that nobody answered: {unanswered}"
+        assert not unanswered, f"unanswered commits: {unanswered}"
         for who in range(3):
             self.begin_anew(who)
         assert drive(world, self.clients, 60), "no generation for all"
@@ -397,7 +391,7 @@ class GroupsVersusModel(RuleBasedStateMachine):
 
 
 def run_schedule(seed: int, steps: int = 250) -> GroupsVersusModel:
-    """The same, by weighted chance: longer lives, in which more comes together."""
+    """Run weighted random steps: longer than Hypothesis does, so that more faults coincide."""
     chance = Random(seed)
     model = GroupsVersusModel()
 

@@ -1,5 +1,8 @@
-"""Refusals in words that clients know: what Kafka's broker never says to a request, some client
-takes for the end. Read in the sources of Java's consumer, librdkafka, aiokafka and kafka-python."""
+"""Refusals with error codes that clients retry.
+
+Some clients fail on a code that Kafka's broker never sends for a request. Source: the code of
+Java's consumer, librdkafka, aiokafka and kafka-python.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from tests.coordinator.groups.world import GROUP, Consumer, World, stable
 
 
 def test_any_broker_returns_the_offsets_of_a_group() -> None:
-    """NOT_COORDINATOR leaves a partition of librdkafka's without an offset.
+    """After NOT_COORDINATOR librdkafka leaves a partition without an offset.
 
     Source: invariant 9 (docs/design/invariants.md).
     """
@@ -28,8 +31,9 @@ def test_any_broker_returns_the_offsets_of_a_group() -> None:
 
 
 def test_requests_that_wait_in_vain_get_an_error_their_client_retries() -> None:
-    """Kafka says COORDINATOR_LOAD_IN_PROGRESS neither to a heartbeat nor to a SyncGroup, and
-    clients fail on it."""
+    """Kafka never answers a Heartbeat or a SyncGroup with COORDINATOR_LOAD_IN_PROGRESS, and clients
+    fail on it.
+    """
     world = World()
     one = Consumer(world)
     stable(world, one)

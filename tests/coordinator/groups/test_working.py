@@ -1,4 +1,4 @@
-"""What members of a generation may do: sync, heartbeat, commit, leave, and be given up on."""
+"""Requests of members: sync, heartbeat, commit, leave; and members that expire."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SYNC_REFUSED: list[tuple[str, dict[str, Any], int]] = [
     ("a former generation", {"generation_id": 0}, 22),
     ("a generation that never was", {"generation_id": 7}, 27),
     ("a stranger", {"member_id": "who"}, 25),
-    ("an instance nobody has", {"group_instance_id": "i"}, 25),
+    ("an unknown instance", {"group_instance_id": "i"}, 25),
     ("another protocol type", {"protocol_type": "connect"}, 23),
     ("another protocol", {"protocol_name": "sticky"}, 23),
 ]
@@ -174,7 +174,7 @@ def test_a_leave_request_names_one_member_or_several_by_version() -> None:
         rpc.LeaveGroupRequest(
             group_id=GROUP,
             members=(
-                identity(member_id="", group_instance_id="i"),  # an administrator says so
+                identity(member_id="", group_instance_id="i"),  # removed by an administrator
                 identity(member_id="", group_instance_id="nobody"),
                 identity(member_id=one.member_id),
                 identity(member_id=one.member_id),

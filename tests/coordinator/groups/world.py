@@ -1,4 +1,4 @@
-"""Brokers that act for groups, and the log of groups, on clocks and a network that a test moves."""
+"""Brokers that coordinate groups, and the group log, on a clock and network that tests control."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ TOPICS = {"t": (UUID(int=71), 4), "u": (UUID(int=72), 1)}
 
 
 class FewTopics:
-    """The topics there are; a test may change them."""
+    """The existing topics; a test may change them."""
 
     def __init__(self, now_ms: Callable[[], int] = lambda: 0) -> None:
         self.known = dict(TOPICS)
@@ -60,7 +60,7 @@ class FewTopics:
 
 
 class Applier:
-    """What `snapshot.host` does, without files: reads what is committed and applies it."""
+    """Reads committed batches and applies them, as `snapshot.host` does, without files."""
 
     def __init__(self, log: MemoryLog, machine: GroupMachine) -> None:
         self._log = log
@@ -80,7 +80,7 @@ class Applier:
 
 
 class World:
-    """See the module. `ask` a broker, `pass_ms`, and lose or hold back what travels."""
+    """Brokers and the group log: `ask` a broker, `pass_ms`, lose or hold back calls."""
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class World:
         self.machine.listen(lambda image: self.seen(image))
 
     def restart_log(self) -> None:
-        """The log's node begins anew, from its checkpoint if it has one, and leads."""
+        """Restart the log's node from its checkpoint, if it has one; it leads again."""
         if self.log.leading_epoch is not None:
             self.log.depose()
         self.run()
@@ -146,7 +146,7 @@ class World:
         self.run()
 
     def change_leader(self, *, lose: bool) -> None:
-        """Another leader, with what was not committed or without it."""
+        """Elect another leader, which keeps or loses what was not committed."""
         self.log.depose(lose_uncommitted=lose)
         self.run()
         self.log.elect()
@@ -154,20 +154,20 @@ class World:
         self.run()
 
     def take_checkpoint(self) -> None:
-        """Freeze the state as it is; a restart begins there."""
+        """Freeze the current state; a restart begins with it."""
         values = records_of(self.machine)
         self.checkpoint = (self.machine.applied, values)
         self.machine.checkpointed(self.machine.applied, len(values))
 
     @property
     def image(self) -> GroupsImage:
-        """What is committed."""
+        """The committed state."""
         return self.machine.image
 
     # --- brokers ------------------------------------------------------------------------------
 
     def start_broker(self, broker_id: int) -> None:
-        """A broker's process begins, with an empty memory."""
+        """Start a broker's process with an empty memory."""
         self.unfenced.add(broker_id)
         self.brokers[broker_id] = GroupBroker(
             broker_id,
@@ -179,19 +179,19 @@ class World:
         self.tell_brokers()
 
     def stop_broker(self, broker_id: int) -> None:
-        """It is gone, and whoever waited for it hears nothing more."""
+        """Stop a broker; its waiting requests get no answer."""
         self.unfenced.discard(broker_id)
         del self.brokers[broker_id]
         self.tell_brokers()
 
     def tell_brokers(self, only: Iterable[int] | None = None) -> None:
-        """Brokers hear which of them there are."""
+        """Send brokers the set of unfenced brokers."""
         for broker_id in list(self.brokers) if only is None else only:
             self._step(broker_id, BrokersChanged(frozenset(self.unfenced), 1))
         self.run()
 
     def owner(self, group_id: str = GROUP) -> int:
-        """The broker that is to act for a group."""
+        """Return the broker that is chosen for a group."""
         chosen = group_broker(group_id, self.unfenced)
         assert chosen is not None
         return chosen
@@ -206,7 +206,7 @@ class World:
         broker: int | None = None,
         client: str = "c",
     ) -> int:
-        """A client asks; its ticket."""
+        """Send a client's request; return its ticket."""
         self.tickets += 1
         ticket = self.tickets
         version = request.schema().versions.last if version is None else version
@@ -219,13 +219,13 @@ class World:
         return ticket
 
     def ask(self, request: Request, **more: Any) -> Any:
-        """Ask, and have the answer."""
+        """Send a request and return its answer."""
         ticket = self.send(request, **more)
         assert ticket in self.answers, f"no answer to {request}"
         return self.answers[ticket]
 
     def inform(self, broker_id: int, event: Any) -> None:
-        """A broker hears something, and all that follows happens."""
+        """Send an event to a broker, and run what follows."""
         self._step(broker_id, event)
         self.run()
 
@@ -251,7 +251,7 @@ class World:
             self._soon.append(lambda: self.deliver(broker_id, effect, broker))
 
     def deliver(self, broker_id: int, call: Call, broker: GroupBroker | None = None) -> None:
-        """A call arrives at the log; its answer goes back to the process that asked."""
+        """Deliver a call to the log, and its answer to the process that sent it."""
 
         def back(answer: Any) -> None:
             if isinstance(answer, CoordinatorError):
@@ -270,14 +270,14 @@ class World:
             self._step(broker_id, LogResponse(call_id, answer))
 
     def lose_answer(self, broker_id: int, call: Call) -> None:
-        """A broker learns that it will not learn."""
+        """Tell a broker that the answer to a call is lost."""
         self._step(broker_id, LogResponse(call.call_id, None))
         self.run()
 
     # --- time ---------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Everything that is due now."""
+        """Run everything that is due now."""
         for _ in range(MAX_STEPS):
             if not self._soon:
                 return
@@ -285,7 +285,7 @@ class World:
         raise AssertionError("never idle")
 
     def pass_ms(self, ms: int) -> None:
-        """Time goes by, with all that follows."""
+        """Advance the clock, and run what becomes due."""
         until = self.now_ms + ms
         for _ in range(MAX_STEPS):
             due = [b.deadline_ms for b in self.brokers.values() if b.deadline_ms is not None]
@@ -303,12 +303,12 @@ class World:
     # --- shorthands ---------------------------------------------------------------------------
 
     def commit(self, member: Any = None, offset: int = 1, **more: Any) -> int:
-        """The error of committing an offset of t-0."""
+        """Commit an offset of t-0; return the error."""
         answer = self.ask(commit_request(member, offset), **more)
         return int(answer.topics[0].partitions[0].error_code)
 
     def committed(self, topic: str = "t", partition: int = 0, **more: Any) -> int:
-        """The committed offset, as an OffsetFetch says."""
+        """Return the committed offset, as OffsetFetch does."""
         topics = rpc.OffsetFetchRequest.OffsetFetchRequestTopic
         request = rpc.OffsetFetchRequest(
             group_id=GROUP, topics=(topics(name=topic, partition_indexes=(partition,)),)
@@ -318,17 +318,17 @@ class World:
         return int(answer.topics[0].partitions[0].committed_offset)
 
     def state(self, group_id: str = GROUP) -> str:
-        """The group's state at its broker."""
+        """Return the group's state at its broker."""
         group: Any = self.brokers[self.owner(group_id)].groups[group_id]
         return str(group.state.value)
 
     def group(self, group_id: str = GROUP) -> Any:
-        """The group in its broker's memory."""
+        """Return the group in its broker's memory."""
         return self.brokers[self.owner(group_id)].groups[group_id]
 
 
 class Consumer:
-    """A member as a client library would be one, each request sent by hand."""
+    """A group member whose requests a test sends one by one."""
 
     def __init__(
         self,
@@ -357,7 +357,7 @@ class Consumer:
         self.assignment = b""
 
     def join_request(self) -> rpc.JoinGroupRequest:
-        """What it says when it joins."""
+        """Build its JoinGroup."""
         protocol = rpc.JoinGroupRequest.JoinGroupRequestProtocol
         return rpc.JoinGroupRequest(
             group_id=GROUP,
@@ -373,7 +373,9 @@ class Consumer:
         )
 
     def send_join(self, **more: Any) -> int:
-        """Begin to join, with the handshake if that is asked for; the ticket that counts."""
+        """Send a JoinGroup, after the member id handshake if needed; return the ticket of the last
+        one.
+        """
         ticket = self.world.send(
             self.join_request(), version=self.version, client=self.name, **more
         )
@@ -384,7 +386,7 @@ class Consumer:
         return ticket
 
     def joins(self, ticket: int) -> int:
-        """Take the answer to a join; its error."""
+        """Process the answer to a JoinGroup; return its error."""
         answer = self.world.answers[ticket]
         if not answer.error_code:
             self.joined = answer
@@ -392,16 +394,16 @@ class Consumer:
         return int(answer.error_code)
 
     def join(self, **more: Any) -> int:
-        """Join and have the answer; its error."""
+        """Join and return the error."""
         return self.joins(self.send_join(**more))
 
     @property
     def leads(self) -> bool:
-        """Is it to assign?"""
+        """Whether it is the leader of its generation."""
         return self.joined is not None and self.joined.leader == self.member_id
 
     def sync_request(self, assignments: dict[str, bytes] | None = None) -> rpc.SyncGroupRequest:
-        """What it says to be assigned something, or to assign."""
+        """Build its SyncGroup, with assignments if it leads."""
         assignment = rpc.SyncGroupRequest.SyncGroupRequestAssignment
         joined = self.joined
         if assignments is None and self.leads and joined is not None and not joined.skip_assignment:
@@ -423,11 +425,11 @@ class Consumer:
         )
 
     def send_sync(self, assignments: dict[str, bytes] | None = None, **more: Any) -> int:
-        """Ask for the assignment; the ticket."""
+        """Send a SyncGroup; return the ticket."""
         return self.world.send(self.sync_request(assignments), version=5, **more)
 
     def synced(self, ticket: int) -> int:
-        """Take the answer to a sync; its error."""
+        """Process the answer to a SyncGroup; return its error."""
         answer = self.world.answers[ticket]
         self.assignment = bytes(answer.assignment)
         if not answer.error_code:
@@ -436,11 +438,11 @@ class Consumer:
         return int(answer.error_code)
 
     def sync(self, assignments: dict[str, bytes] | None = None, **more: Any) -> int:
-        """Sync and have the answer; its error."""
+        """Sync and return the error."""
         return self.synced(self.send_sync(assignments, **more))
 
     def beat_request(self) -> rpc.HeartbeatRequest:
-        """It lives."""
+        """Build its Heartbeat."""
         return rpc.HeartbeatRequest(
             group_id=GROUP,
             generation_id=self.generation,
@@ -449,11 +451,11 @@ class Consumer:
         )
 
     def beat(self, **more: Any) -> int:
-        """A heartbeat's error."""
+        """Send a Heartbeat and return the error."""
         return int(self.world.ask(self.beat_request(), **more).error_code)
 
     def leave_request(self) -> rpc.LeaveGroupRequest:
-        """It goes."""
+        """Build its LeaveGroup."""
         identity = rpc.LeaveGroupRequest.MemberIdentity
         return rpc.LeaveGroupRequest(
             group_id=GROUP,
@@ -461,19 +463,19 @@ class Consumer:
         )
 
     def leave(self, **more: Any) -> int:
-        """Leaving's error."""
+        """Leave and return the error."""
         answer = self.world.ask(self.leave_request(), **more)
         return int(answer.error_code or answer.members[0].error_code)
 
     def commit(self, offset: int = 1, **more: Any) -> int:
-        """The error of committing an offset of t-0."""
+        """Commit an offset of t-0; return the error."""
         return self.world.commit(self, offset, **more)
 
 
 def commit_request(
     member: Any = None, offset: int = 1, topic: str = "t", partition: int = 0, metadata: str = ""
 ) -> rpc.OffsetCommitRequest:
-    """A commit of one offset, as version 9 has it."""
+    """Build an OffsetCommit of one offset, in version 9's form."""
     topics = rpc.OffsetCommitRequest.OffsetCommitRequestTopic
     return rpc.OffsetCommitRequest(
         group_id=GROUP,
@@ -497,7 +499,7 @@ def commit_request(
 
 
 def stable(world: World, *consumers: Consumer) -> None:
-    """Let these, and nobody else, be in the group, at work."""
+    """Make these consumers the only members, in a stable group."""
     first = [consumer.send_join() for consumer in consumers]
     for consumer, ticket in zip(consumers, first, strict=True):
         if ticket in world.answers:
@@ -517,7 +519,7 @@ def stable(world: World, *consumers: Consumer) -> None:
 
 
 def drive(world: World, consumers: list[Consumer], rounds: int) -> bool:
-    """Each does what a client library does; are all at work in one generation in the end?"""
+    """Act as client libraries do; return whether all consumers end up in one generation."""
     waiting: dict[int, tuple[str, int]] = {}
     working: set[int] = set()
     for _ in range(rounds):
@@ -549,7 +551,7 @@ def drive(world: World, consumers: list[Consumer], rounds: int) -> bool:
 
 
 def records_of(machine: GroupMachine) -> list[bytes]:
-    """A checkpoint's values."""
+    """Return a checkpoint's values."""
     frozen = machine.freeze()
     values = [bytes(value) for value in frozen.values() if value]
     frozen.close()
@@ -557,7 +559,7 @@ def records_of(machine: GroupMachine) -> list[bytes]:
 
 
 def load(machine: GroupMachine, snapshot_id: OffsetAndEpoch, values: list[bytes]) -> None:
-    """Load a checkpoint's values, in batches of a few."""
+    """Load a checkpoint's values in small batches."""
     batches = []
     for first in range(0, len(values), 3):
         data = build_value_batch(

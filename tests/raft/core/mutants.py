@@ -16,7 +16,6 @@ from raft.core.context import Context
 from raft.core.discovery import Discovery
 from raft.core.elections import Elections, VoteGranting
 from raft.core.epoch_budget import BUDGET
-from raft.core.errors import ErrorCode
 from raft.core.events import SnapshotFetched
 from raft.core.fetch_service import FetchService
 from raft.core.fetcher import Fetcher
@@ -37,6 +36,7 @@ from raft.core.reads import Reads
 from raft.core.recovery import Recovery
 from raft.core.roles import Candidate, ElectionState, Leader, Prospective, Role, Unattached
 from raft.core.snapshot_installation import SnapshotInstallation
+from records.kafka_errors import ErrorCode
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 

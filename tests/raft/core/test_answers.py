@@ -12,7 +12,6 @@ import pytest
 from raft.core import effects as fx
 from raft.core import events as ev
 from raft.core.config import QuorumConfig
-from raft.core.errors import ErrorCode
 from raft.core.gate import MAX_HELD, Gate
 from raft.core.log import EpochStart, LogState
 from raft.core.messages import (
@@ -35,6 +34,7 @@ from raft.core.quorum import Quorum
 from raft.core.roles import Candidate, ElectionState, Follower, Leader, Prospective, Unattached
 from raft.core.timers import Timer, Timers
 from raft.core.voters import ReplicaKey, Voter, VoterSet, VoterSetHistory
+from records.kafka_errors import ErrorCode
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 DISK = UUID(int=11)

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from raft.core import effects as fx
 from raft.core import events as ev
 from raft.core.epoch_budget import BUDGET, CLAIM_MS, MAX_EPOCH, EpochBudget
-from raft.core.errors import ErrorCode
 from raft.core.messages import (
     BeginQuorumEpochRequest,
     DescribeQuorumRequest,
@@ -25,6 +24,7 @@ from raft.core.messages import (
     VoteResponse,
 )
 from raft.core.roles import ElectionState, Prospective, Resigned, Unattached
+from records.kafka_errors import ErrorCode
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 from tests.raft.core.test_answers import (
     ME,

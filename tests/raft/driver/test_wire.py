@@ -12,14 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from raft.core import messages as core
-from raft.core.errors import ErrorCode
 from raft.core.voters import Endpoint, ReplicaKey
 from raft.wire import fetch as wire_fetch
 from raft.wire import responses as wire
+from raft.wire.common import CORE_ERRORS
 from raft.wire.fetch import FetchForm
 from raft.wire.responses import Answering, BadRequestError, Group, GroupRef, UnexpectedAnswerError
 from records.batch_writer import build_value_batch
 from records.codec import decode_message, encode_message
+from records.kafka_errors import ErrorCode
 from records.rpc import API, fetch, quorum
 from records.types import METADATA_TOPIC_ID, Epoch, NodeId, Offset, OffsetAndEpoch
 
@@ -32,7 +33,7 @@ epochs = st.integers(0, 2**31 - 1).map(Epoch)
 offsets = st.integers(0, 2**63 - 1).map(Offset)
 keys = st.builds(ReplicaKey, nodes, st.uuids())
 clusters = st.none() | st.text(max_size=30)
-errors = st.sampled_from(ErrorCode)
+errors = st.sampled_from(sorted(CORE_ERRORS))
 
 requests = st.one_of(
     st.builds(

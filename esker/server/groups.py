@@ -13,7 +13,7 @@ too. Both are as of this node's replica of `__cluster_metadata-0`, which may be 
 relied on: an ownership that went to the wrong broker costs a move, and an offset that is left over
 is of a topic id that nobody asks for again.
 
-Source: docs/design/groups.md; KIP-211 (the sweep, and topics that are deleted).
+Source: docs/design/groups.md; KIP-211 (expiry, and deleted topics).
 """
 
 from __future__ import annotations

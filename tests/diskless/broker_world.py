@@ -39,7 +39,7 @@ async def running_broker(
     limits: Limits | None = None,
     **values: Any,
 ) -> AsyncIterator[Broker]:
-    """A broker that clients are sent to; it leaves the cluster at the end.
+    """Run a broker that is unfenced and leaves the cluster at the end.
 
     Args:  values: settings other than their defaults, with _ for dots.
     """
@@ -81,7 +81,7 @@ async def running_broker(
 
 
 async def ask_at(port: int, request: Request, response: type[R], version: int, **more: Any) -> R:
-    """One request over a connection of its own."""
+    """Send one request over a new connection and return the response."""
     key = request.schema().key
     assert key is not None
     kind = RequestKind.of(key, version, first_flexible(key))

@@ -1,4 +1,4 @@
-"""Ask a served request as a client does, in bytes, and without a socket.
+"""Call a handler with a request's bytes, as a client would, without a socket.
 
 answer = await call(handlers, MetadataRequest(topics=None), MetadataResponse, version=12)
 """
@@ -21,7 +21,7 @@ CORRELATION: Final = 77
 
 
 class Caller:
-    """A connection, as far as handlers look at one. The same object is the same connection."""
+    """A fake connection with the methods that handlers use; one object is one connection."""
 
     def __init__(self, peer: str = "10.0.0.7:4711") -> None:
         self.id = 1
@@ -37,15 +37,15 @@ class Caller:
         self._ready: dict[int, asyncio.Future[None]] = {}
 
     def close(self, reason: object = None, detail: str = "") -> None:
-        """Of a handler that wants no more of this client."""
+        """Record that a handler closed the connection."""
         self.closed, self.close_reason = True, (reason, detail)
 
     def hold(self) -> None:
-        """Of a handler that wants no more of this client for now."""
+        """Record that a handler paused reading."""
         self.held = True
 
     def go_on(self) -> None:
-        """It may send again."""
+        """Record that a handler resumed reading."""
         self.held = False
 
     def _on_ready(self, reply: Reply) -> None:
@@ -57,7 +57,7 @@ class Caller:
         raise error
 
     async def answer(self, promised: Any) -> bytes | None:
-        """The bytes of whatever a handler returned; None: it answers nothing."""
+        """Await a handler's answer and return its bytes; None if there is none."""
         if isinstance(promised, Reply):
             if not promised._ready:
                 future = self._ready[id(promised)] = asyncio.get_running_loop().create_future()
@@ -80,7 +80,7 @@ async def call(
     client_id: str | None = "test",
     caller: Caller | None = None,
 ) -> R:
-    """The decoded answer. The version must be one that is served."""
+    """Send a request to its handler and decode the response. The version must be served."""
     key = request.schema().key
     assert key is not None
     served = handlers[key]

@@ -78,7 +78,7 @@ T = TypeVar("T")
 
 
 class ClusterWorld:
-    """See the module. Made on a running loop, with its clock."""
+    """A cluster on one event loop. Create it on a running loop, whose clock it uses."""
 
     def __init__(
         self,
@@ -172,11 +172,11 @@ class ClusterWorld:
         memory.elect()
 
     def wall_ms(self) -> int:
-        """Milliseconds since 1970; goes with the loop's clock."""
+        """Milliseconds since 1970, advancing with the loop's clock."""
         return WALL_MS + self.monotonic_ms()
 
     def monotonic_ms(self) -> int:
-        """The loop's clock."""
+        """The loop's clock in milliseconds."""
         return int(self._loop.time() * 1000)
 
     def _new_id(self) -> UUID:
@@ -207,11 +207,11 @@ class ClusterWorld:
 
     @property
     def image(self) -> MetadataImage:
-        """What the controller has applied."""
+        """The image that the controller has applied."""
         return self.machine.image
 
     def cluster(self, broker_id: int) -> WorldCluster:
-        """The cluster as this broker has it; the same object each time."""
+        """This broker's view of the cluster; the same object each time."""
         if broker_id not in self.clusters:
             self.clusters[broker_id] = WorldCluster(self, broker_id)
         return self.clusters[broker_id]
@@ -224,7 +224,7 @@ class ClusterWorld:
         listeners: Mapping[str, tuple[str, int]] | None = None,
         incarnation: int = 0,
     ) -> int:
-        """A broker becomes a member, fenced; its epoch."""
+        """Register a broker, still fenced; return its epoch."""
         places = listeners or {"PLAIN": (f"b{broker_id}", 9092)}
         listener = BrokerRegistrationRequest.Listener
         request = registration(
@@ -241,17 +241,17 @@ class ClusterWorld:
         return answer.broker_epoch
 
     async def unfence(self, broker_id: int) -> None:
-        """Clients may be sent to it from now on."""
+        """Unfence a broker."""
         await self.beat(broker_id)
 
     async def fence(self, broker_id: int) -> None:
-        """Clients are not sent to it any more."""
+        """Fence a broker."""
         await self.beat(broker_id, want_fence=True)
 
     async def beat(
         self, broker_id: int, *, want_fence: bool = False, want_shut_down: bool = False
     ) -> BrokerHeartbeatResponse:
-        """A heartbeat of a broker that has read everything."""
+        """Send a heartbeat of a broker that has caught up."""
         request = BrokerHeartbeatRequest(
             broker_id=broker_id,
             broker_epoch=self.image.brokers[broker_id].broker_epoch,
@@ -262,7 +262,7 @@ class ClusterWorld:
         return await self.ask(request, BrokerHeartbeatResponse)
 
     async def create(self, name: str, partitions: int = 1, **more: Any) -> TopicImage:
-        """A topic, once it can be written to.
+        """Create a topic and wait until it can be written.
 
         Arguments: `tests.coordinator.controller.world.creation`.
         """
@@ -273,7 +273,7 @@ class ClusterWorld:
         return found
 
     async def ask(self, request: Request, response: type[R]) -> R:
-        """The controller's answer; both travel as bytes of the newest version."""
+        """Send a request to the controller, encoded in the newest version."""
         version = request.schema().versions.last
         future: asyncio.Future[Response] = self._loop.create_future()
 
@@ -293,7 +293,7 @@ class ClusterWorld:
     def _find_coordinators(
         self, request: topics.FindCoordinatorRequest
     ) -> topics.FindCoordinatorResponse:
-        """As a node of the quorum that leads every coordinator."""
+        """Answer FindCoordinator as a node that leads every coordinator."""
         service = ControllerService(
             self._requests.ask,
             image=lambda: self.machine.image,
@@ -305,7 +305,7 @@ class ClusterWorld:
 
 
 class WorldCluster(LatestImage):
-    """What one broker has of a `ClusterWorld`: `diskless.cluster.Cluster`."""
+    """One broker's view of a `ClusterWorld`, as `diskless.cluster.Cluster`."""
 
     def __init__(self, world: ClusterWorld, broker_id: int) -> None:
         super().__init__(world.image)
@@ -326,11 +326,11 @@ class WorldCluster(LatestImage):
     # --- what a test decides ------------------------------------------------------------------
 
     def pause(self) -> None:
-        """Read nothing of the cluster log until `go_on`: as a broker that lags."""
+        """Read nothing of the cluster log until `go_on`, so that the broker lags."""
         self._paused = True
 
     def go_on(self) -> None:
-        """Read what came since `pause`."""
+        """Read the records since `pause`."""
         self._paused = False
         self._on_image(self.world.image)
 
@@ -418,7 +418,7 @@ class WorldCluster(LatestImage):
 
 
 class WorldCoordinator(InMemoryCoordinator):
-    """The leader of one coordinator partition, as a broker's client of it behaves."""
+    """The leader of one coordinator partition, with the interface of a broker's client."""
 
     def __init__(
         self, settings: CoordinatorSettings, view: ImageView, wall_ms: Callable[[], int]
@@ -428,7 +428,7 @@ class WorldCoordinator(InMemoryCoordinator):
         self._listeners: list[Callable[[], None]] = []
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Be told after each commit."""
+        """Register a callback for each commit."""
         self._listeners.append(listener)
 
     def context(self) -> Any:
@@ -458,7 +458,7 @@ class WorldCoordinator(InMemoryCoordinator):
         return await super().call(request)
 
     async def close(self) -> None:
-        """A client was closed; the coordinator itself goes on."""
+        """Do nothing: closing a client does not stop the coordinator."""
 
 
 class WorldReplica:
@@ -474,11 +474,11 @@ class WorldReplica:
         self.go_on()
 
     def listen(self, listener: Callable[[], None]) -> None:
-        """Be told after something was applied."""
+        """Register a callback for applied records."""
         self._listeners.append(listener)
 
     def go_on(self) -> None:
-        """Apply what is there, unless paused."""
+        """Apply the committed records, unless paused."""
         if self.paused or not self.lag:
             return
         for offset, record in self._leader.log[self._applied :]:
@@ -503,7 +503,7 @@ class WorldReplica:
 
 
 class _Applier:
-    """What `snapshot.host` does, without files: reads what is committed and applies it."""
+    """Applies committed records as `snapshot.host` does, without files."""
 
     def __init__(self, log: MemoryLog, machine: ControllerMachine | GroupMachine) -> None:
         self._log = log

@@ -1,4 +1,4 @@
-"""Requests that decode and say nonsense, and bytes that do not even decode; one seed for all.
+"""Generates requests with random content, and bytes that do not decode, from one seed.
 
 Values are drawn from those that hurt: the ends of their range, what stands for null, names that are
 there, names that are not, names against the rules.
@@ -21,7 +21,7 @@ _SMALL = (-3, -2, -1, 0, 0, 1, 1, 2, 3, 5, 17, 100)
 
 
 class Nonsense:
-    """Draws requests. `names` and `ids` are of topics that are there."""
+    """Draws random requests. `names` and `ids` are those of existing topics."""
 
     def __init__(self, random: Random, names: tuple[str, ...], ids: tuple[UUID, ...]) -> None:
         self._random = random
@@ -29,12 +29,12 @@ class Nonsense:
         self._ids = (*ids, ZERO_UUID, UUID(int=2**127 + 1))
 
     def request(self, cls: type[Request], version: int) -> Request:
-        """One of any content."""
+        """Draw a request with random content."""
         drawn: Request = self._message(cls, version, flexible=version in cls.schema().flexible)
         return drawn
 
     def damaged(self, body: bytes) -> bytes:
-        """The same bytes but for a few."""
+        """Return the bytes with a few changed."""
         random, data = self._random, bytearray(body)
         for _ in range(random.choice((1, 1, 2, 8))):
             at = random.randrange(len(data) + 1)
@@ -92,7 +92,7 @@ class Nonsense:
         return self._random.choice((*_SMALL, -ends, ends - 1))
 
     def _records(self) -> bytes:
-        """A batch, a damaged one, or something else."""
+        """Draw a batch, a damaged batch, or other bytes."""
         batch = bytes(
             build_batch([(None, b"value", 1_700_000_000_000, ())], base_offset=0, leader_epoch=-1)
         )

@@ -1,4 +1,4 @@
-"""A small world around the produce path: a store and a coordinator that fail, one seed for all.
+"""A produce path between a store and a coordinator that fail, driven by one seed.
 
 The coordinator is a model too simple to be wrong: it decides commits in the order they were
 submitted, gives offsets without gaps, answers an object it knows with its first answer, and refuses
@@ -119,7 +119,7 @@ class ModelCoordinator:
 
 @dataclass
 class Sent:
-    """One batch: who sent it where, and what became of it."""
+    """One batch that was sent, its partition and its outcomes."""
 
     number: int
     where: tuple[UUID, int]
@@ -141,7 +141,7 @@ def a_batch(number: int, records: int, size: int) -> Accepted:
 
 
 class World:
-    """One life of a writer: producers send for some seconds, then it is closed."""
+    """One writer from start to close, with producers that send for some seconds."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class World:
         ]
 
     def a_writer(self) -> ObjectWriter:
-        """On the running loop."""
+        """Create the writer on the running loop."""
         return self.writer_type(
             store=self.store,
             coordinator=self.coordinator,
@@ -213,7 +213,7 @@ class World:
         self.fenced += 1
 
     def check(self) -> None:
-        """Each batch has one outcome, and what was acknowledged is there, once, in order."""
+        """Assert one outcome per batch, and acknowledged batches stored once, in order."""
         placed = {
             (topic, partition, base): (object_id, at, size)
             for topic, partition, base, object_id, at, size in self.coordinator.placed

@@ -1,4 +1,4 @@
-"""Brokers that take and give records, on one virtual loop: everything but sockets is the real one.
+"""Brokers' produce and fetch paths on one virtual loop: all real but the sockets.
 
     async with ClusterWorld(brokers=(1, 2)) as world:
         topic = await world.create("t", partitions=2)
@@ -53,7 +53,7 @@ def batch(
     base_sequence: int = -1,
     size: int = 1,
 ) -> bytes:
-    """A batch with one record for each number, which its value begins with."""
+    """Build a batch with one record per number; each value begins with its number."""
     return bytes(
         build_batch(
             [(None, b"%08d" % number + bytes(size), now_ms, ()) for number in numbers],
@@ -67,7 +67,7 @@ def batch(
 
 
 def values(records: bytes | memoryview | None) -> list[tuple[int, int]]:
-    """(offset, number) of each record."""
+    """Return (offset, number) of each record."""
     return [
         (int(record.offset), int(bytes(record.value or b"")[:8]))
         for each in iter_batches(records or b"")
@@ -76,7 +76,7 @@ def values(records: bytes | memoryview | None) -> list[tuple[int, int]]:
 
 
 class RecordsBroker:
-    """The records' part of one broker. `RecordsBroker.end` when it is done with."""
+    """The produce and fetch services of one broker; call `end` when done."""
 
     def __init__(
         self,
@@ -138,7 +138,7 @@ class RecordsBroker:
         self.fenced += 1
 
     async def end(self, timeout_s: float = 600.0) -> None:
-        """As a broker stops."""
+        """Close the writers, the cleaner and the cache, as a stopping broker does."""
         await self.writers.close(timeout_s)
         await self.cleaner.close()
         await self.cache.close()
@@ -157,7 +157,7 @@ class RecordsBroker:
         topic_id: UUID = ZERO_UUID,
         caller: Caller | None = None,
     ) -> Produced:
-        """One batch; the answer for its partition."""
+        """Produce one batch; return the result of its partition."""
         request = ProduceRequest(
             acks=acks,
             timeout_ms=timeout_ms,
@@ -175,7 +175,7 @@ class RecordsBroker:
     async def fetch_all(
         self, request: FetchRequest, version: int = 12, **more: Any
     ) -> FetchResponse:
-        """A whole request."""
+        """Send a Fetch request; return the response."""
         return await call(self.handlers, request, FetchResponse, version=version, **more)
 
     async def fetch(
@@ -191,7 +191,7 @@ class RecordsBroker:
         rack: str = "",
         **more: Any,
     ) -> Fetched:
-        """From one partition."""
+        """Fetch from one partition; return its result."""
         request = fetching(
             topic, [(partition, offset)], topic_id=topic_id, max_wait_ms=max_wait_ms,
             max_bytes=max_bytes, rack=rack,
@@ -209,7 +209,7 @@ def fetching(
     max_bytes: int = 1 << 20,
     rack: str = "",
 ) -> FetchRequest:
-    """A Fetch of (partition, offset) of one topic."""
+    """Build a Fetch of (partition, offset) pairs of one topic."""
     return FetchRequest(
         max_wait_ms=max_wait_ms,
         min_bytes=1,

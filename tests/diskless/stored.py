@@ -1,4 +1,4 @@
-"""Records in a `ClusterWorld`'s store, committed without a broker's writer: one object a call.
+"""Stores and commits records without a broker's writer: one object per call.
 
 stored = Stored(world)
 await stored.commit("t", [batch(100, 300), batch(200)])  # timestamps: offsets 0-1, and 2
@@ -18,7 +18,7 @@ from tests.diskless.cluster_world import ClusterWorld
 
 
 def batch(*timestamps: int, compression: Compression = Compression.NONE) -> bytes:
-    """A batch with a record for each timestamp, as a producer sends it."""
+    """Build a producer's batch with one record per timestamp."""
     return bytes(
         build_batch(
             [(None, b"value %d" % at, time, ()) for at, time in enumerate(timestamps)],
@@ -30,7 +30,7 @@ def batch(*timestamps: int, compression: Compression = Compression.NONE) -> byte
 
 
 class Stored:
-    """A broker of its own that uploads and commits."""
+    """A separate broker that uploads and commits objects."""
 
     def __init__(self, world: ClusterWorld, broker_id: int = 77) -> None:
         self.store = MemoryStore(world.wall_ms)
@@ -41,7 +41,7 @@ class Stored:
     async def commit(
         self, topic: str, batches: Sequence[bytes], *, partition: int = 0, append_time: bool = False
     ) -> int:
-        """Store batches side by side in one object; the first offset."""
+        """Store batches side by side in one object; return the first offset."""
         image = self._world.image.topic(topic)
         assert image is not None, f"no topic {topic}"
         coordinator = image.coordinator(partition)

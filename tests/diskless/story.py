@@ -39,7 +39,7 @@ DUPLICATE: Final = 46  # it is there, at an offset that nobody remembers
 
 
 class Story:
-    """See the module. `run` it on a loop of its own, then `check`."""
+    """One seeded story. Call `run` on a new loop, then `check`."""
 
     def __init__(self, seed: int, *, fetch_type: type[FetchService] = FetchService) -> None:
         self.seed = seed
@@ -58,7 +58,7 @@ class Story:
         self._producing = 0
 
     async def run(self) -> None:
-        """Producers and consumers live, things go wrong; then all is well, and all is read."""
+        """Run producers and consumers under faults, then heal, and read everything."""
         async with ClusterWorld(brokers=(1, 2)) as world:
             self.world = world
             await world.create("t", partitions=PARTITIONS)
@@ -152,7 +152,7 @@ class Story:
                     await self._register_anew(broker)
 
     async def _register_anew(self, broker: RecordsBroker) -> None:
-        """The broker's session is over: after a while it has another epoch."""
+        """End the broker's session; after a while register it under another epoch."""
         broker_id = broker.cluster.broker_id
         if self.random.random() < 0.5:
             broker.writers.end()
@@ -176,7 +176,7 @@ class Story:
     # --- clients --------------------------------------------------------------------------------
 
     async def _produce(self, partition: int, producer_id: int, pipelined: int) -> None:
-        """Send batches one after the other, or a few at a time; again, until they are there."""
+        """Send batches one by one or a few at a time, and retry until they are acknowledged."""
         sequence, numbers = 0, []
         waiting: list[tuple[list[int], bytes]] = []
         for _ in range(BATCHES):
@@ -218,7 +218,7 @@ class Story:
     def _is_there(
         self, partition: int, numbers: list[int], answer: Produced, producer_id: int
     ) -> bool:
-        """Take an answer; False: it must be sent again."""
+        """Record an answer; return False if the batch must be sent again."""
         self.errors.append(answer.error_code)
         if answer.error_code == 0:
             for at, number in enumerate(numbers):

@@ -1,4 +1,4 @@
-"""The benchmarks of the broker still run: at their tiny sizes, whatever their figures."""
+"""The broker's benchmarks run at their tiny sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A broker's life in one process: the order of beginning and ending, and a new epoch in between."""
+"""Starting and stopping a broker in one process, and changes of its epoch."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 def made(world: ClusterWorld, store: ObjectStorage | None = None, **values: Any) -> Broker:
-    """One that has not started; settings with _ for dots."""
+    """Create a broker without starting it; settings have _ for dots."""
     known = {key: setting.default for key, setting in SETTINGS.items()}
     named = {name.replace("_", "."): value for name, value in values.items()}
     listener = ClientListener(
@@ -77,15 +77,17 @@ def produce(value: bytes, *, timeout_ms: int = 30_000) -> ProduceRequest:
 
 
 async def send(broker: Broker, value: bytes) -> tuple[int, int]:
-    """A record; error and base offset."""
+    """Produce a record; return error and base offset."""
     port = broker.listeners["PLAIN"].port
     answer = await ask_at(port, produce(value), ProduceResponse, PRODUCE_VERSION)
     found = answer.responses[0].partition_responses[0]
     return found.error_code, found.base_offset
 
 
-def test_it_listens_before_it_is_a_member_and_tells_where(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients come the moment that it is unfenced."""
+def test_a_broker_listens_before_it_registers_its_addresses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Clients connect as soon as it is unfenced."""
 
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
@@ -114,7 +116,7 @@ def test_it_listens_before_it_is_a_member_and_tells_where(monkeypatch: pytest.Mo
     run(story)
 
 
-def test_it_does_not_listen_before_it_has_read_the_cluster() -> None:
+def test_a_broker_does_not_listen_before_it_has_read_the_cluster() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
             world.cluster(1).ages_ms[0] = None  # a replica that was never level
@@ -130,8 +132,8 @@ def test_it_does_not_listen_before_it_has_read_the_cluster() -> None:
 @pytest.mark.parametrize(
     ("log", "name"), [("image", "__cluster_metadata-0"), ("groups", "__consumer_offsets-0")]
 )
-def test_it_does_not_listen_with_half_of_a_log(log: str, name: str) -> None:
-    """What it has not read yet it would deny: topics to consumers, groups to whoever lists them."""
+def test_a_broker_does_not_listen_with_half_of_a_log(log: str, name: str) -> None:
+    """It would deny topics and groups that it has not read yet."""
 
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
@@ -145,7 +147,7 @@ def test_it_does_not_listen_with_half_of_a_log(log: str, name: str) -> None:
     run(story)
 
 
-def test_it_gives_up_if_no_controller_answers() -> None:
+def test_a_broker_fails_to_start_if_no_controller_answers() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
             world.controller_away = True
@@ -157,7 +159,7 @@ def test_it_gives_up_if_no_controller_answers() -> None:
     run(story)
 
 
-def test_what_is_buffered_is_written_and_answered_before_it_ends() -> None:
+def test_a_stopping_broker_writes_and_answers_what_is_buffered() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
             never_ms = 2**31 - 1
@@ -176,7 +178,7 @@ def test_what_is_buffered_is_written_and_answered_before_it_ends() -> None:
     run(story)
 
 
-def test_a_new_epoch_has_writers_of_its_own() -> None:
+def test_a_new_epoch_has_its_own_writers() -> None:
     async def story() -> None:
         async with (
             ClusterWorld(brokers=()) as world,
@@ -199,8 +201,8 @@ def test_a_new_epoch_has_writers_of_its_own() -> None:
     run(story)
 
 
-def test_a_broker_whose_id_somebody_else_has_acts_for_nobody() -> None:
-    """It stood still for longer than its session; the other one began meanwhile."""
+def test_a_broker_whose_id_was_registered_again_coordinates_no_group() -> None:
+    """It was paused for longer than its session, and another process registered meanwhile."""
 
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
@@ -221,8 +223,8 @@ def test_a_broker_whose_id_somebody_else_has_acts_for_nobody() -> None:
     run(story)
 
 
-def test_a_broker_whose_session_is_over_leaves_at_once() -> None:
-    """No controller has heard of it for so long that clients are sent elsewhere already."""
+def test_a_broker_with_an_expired_session_stops_at_once() -> None:
+    """The controller has fenced it, so clients have left already."""
 
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
@@ -237,8 +239,8 @@ def test_a_broker_whose_session_is_over_leaves_at_once() -> None:
     run(story)
 
 
-def test_a_doubt_that_was_unfounded_ends() -> None:
-    """A coordinator may have been wrong; it is the controller's word that counts."""
+def test_an_unfounded_doubt_about_an_offset_ends() -> None:
+    """A coordinator may be wrong about a newer epoch; the controller decides."""
 
     async def story() -> None:
         async with (
@@ -257,7 +259,7 @@ def test_a_doubt_that_was_unfounded_ends() -> None:
 
 
 def test_records_wait_for_a_store_that_is_away(tmp_path: Path) -> None:
-    """A mount that goes and returns costs nobody a record, and none is on the wrong disk."""
+    """No record is lost while a mount is away, and none is written to the wrong disk."""
 
     async def story() -> None:
         path, aside = tmp_path / "objects", tmp_path / "unmounted"
@@ -281,10 +283,10 @@ def test_records_wait_for_a_store_that_is_away(tmp_path: Path) -> None:
     run(story)
 
 
-def test_a_broker_does_not_begin_with_an_empty_store_where_there_are_records(
+def test_a_broker_with_an_empty_store_does_not_start_in_a_cluster_with_records(
     tmp_path: Path,
 ) -> None:
-    """Its mount is not there yet: what it would write, nobody else would find."""
+    """Without its mount it would write objects where no other broker finds them."""
 
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:

@@ -1,4 +1,4 @@
-"""The append buffer against what is too simple to be wrong: a list.
+"""The append buffer compared with a list as the model.
 
 Source: docs/design/broker.md#produce.
 """
@@ -24,7 +24,7 @@ BATCHES = st.lists(
 def closed_buffers(
     batches: list[tuple[UUID, int, int, int]], max_bytes: int
 ) -> tuple[list[Sent], list[ClosedBuffer]]:
-    """All batches through one buffer; each closed buffer in order."""
+    """Add all batches to one buffer; return the closed buffers in order."""
     buffer, sent, closed = AppendBuffer(max_bytes), [], []
     for number, (topic_id, partition, records, size) in enumerate(batches):
         one = Sent(number, (topic_id, partition), a_batch(number, records, size))
@@ -41,7 +41,7 @@ def closed_buffers(
 
 @given(batches=BATCHES, max_bytes=st.sampled_from([1, 200, 1_000, 10**6]))
 @settings(max_examples=60, deadline=None)
-def test_every_batch_is_where_its_commit_says_and_hears_its_own_outcome(
+def test_every_batch_is_stored_where_its_commit_says_and_gets_its_own_outcome(
     batches: list[tuple[UUID, int, int, int]], max_bytes: int
 ) -> None:
     sent, closed = closed_buffers(batches, max_bytes)

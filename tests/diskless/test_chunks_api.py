@@ -1,4 +1,4 @@
-"""Chunks through brokers: KIP-1114's Test Plan without transactions, and what may go wrong.
+"""Chunks through brokers: KIP-1114's Test Plan without transactions, and failures.
 
 One difference is on purpose: any broker may serve any offset
 (docs/design/chunks.md#any-broker-serves-any-offset). So where the KIP expects a read from one
@@ -54,7 +54,7 @@ class Story:
         )
 
     async def produce(self, count: int) -> None:
-        """Messages, one a batch."""
+        """Produce messages, one per batch."""
         times = range(self.produced, self.produced + count)
         await self.stored.commit("t", [batch(time) for time in times])
         self.produced += count
@@ -62,7 +62,7 @@ class Story:
     async def create(
         self, *replicas: int, topic: str = "t", partition: int = 0, start: int = -1
     ) -> tuple[int, str | None]:
-        """A chunk on these brokers; error and message."""
+        """Create a chunk on these brokers; return error and message."""
         asked = _Asked(
             topic_name=topic,
             partition_id=partition,
@@ -90,7 +90,7 @@ class Story:
         return answer.results[0].error_code
 
     async def partition(self, asked_of: int = 1) -> Any:
-        """Metadata's words of the partition, by one of the brokers."""
+        """Return one broker's metadata of the partition."""
         topic = MetadataRequest.MetadataRequestTopic(name="t")
         answer = await describe(
             MetadataRequest(topics=(topic,)),
@@ -101,7 +101,7 @@ class Story:
         return answer.topics[0].partitions[0]
 
     async def read(self, broker_id: int, offset: int) -> list[int]:
-        """The offsets that a Fetch of this broker gives."""
+        """Return the offsets that a Fetch from this broker returns."""
         asked = FetchRequest.FetchTopic.FetchPartition(
             partition=0, fetch_offset=offset, partition_max_bytes=10**6
         )
@@ -121,14 +121,14 @@ class Story:
 
 
 class Consumer:
-    """Reads as KIP-1114 has it: each chunk from its own replicas, up to where it stops."""
+    """A KIP-1114 consumer: reads each chunk from its own replicas, up to its end."""
 
     def __init__(self, story: Story) -> None:
         self._story = story
         self.position = 0  # auto.offset.reset=earliest
 
     async def poll(self) -> tuple[int, int]:
-        """How many messages, and from which broker."""
+        """Return the number of messages, and the broker that they came from."""
         partition = await self._story.partition()
         broker_id, stop = partition.leader_id, None
         for chunk in partition.chunks:
@@ -237,7 +237,7 @@ def test_an_empty_range_makes_no_chunk() -> None:
     tell(story)
 
 
-def test_who_may_be_a_replica_is_the_controllers_to_say() -> None:
+def test_the_controller_decides_the_replicas_of_a_chunk() -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         for replicas in ((), (1, 2), (9,), (1, 1)):
@@ -278,7 +278,7 @@ def test_partitions_that_are_not_there_or_are_internal_have_no_chunks() -> None:
     tell(story)
 
 
-def test_without_a_read_barrier_no_chunk_is_made() -> None:
+def test_without_a_read_barrier_no_chunk_is_created() -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         for leader in told.world.leaders:
@@ -289,7 +289,7 @@ def test_without_a_read_barrier_no_chunk_is_made() -> None:
     tell(story)
 
 
-def test_without_a_controller_it_is_not_known_what_became_of_it() -> None:
+def test_without_a_controller_the_outcome_of_a_change_is_unknown() -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         told.world.controller_away = True
@@ -321,7 +321,7 @@ def test_the_answer_waits_until_this_brokers_metadata_shows_the_chunk() -> None:
 
 
 @pytest.mark.parametrize("count", [1_001])
-def test_too_many_at_once_are_refused_before_anybody_is_asked(count: int) -> None:
+def test_too_many_chunks_are_refused_without_a_call(count: int) -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         one = _Asked(

@@ -1,4 +1,4 @@
-"""Objects that nothing refers to are deleted, and no others.
+"""Only unreferenced objects are deleted.
 
 Source: docs/design/batch-coordinator.md#deletion; invariant 7 (docs/design/invariants.md).
 """
@@ -30,7 +30,7 @@ _file = rpc.GetFilesToDeleteResponse.File
 
 
 class Coordinator:
-    """Knows what may go, and whether it was told that it is gone."""
+    """A coordinator that lists deletable objects and records reported deletions."""
 
     def __init__(self, object_ids: range) -> None:
         self.to_delete = [KEYS.key(object_id) for object_id in object_ids]
@@ -57,7 +57,7 @@ class Coordinator:
 
 
 class Scene:
-    """A store with a hundred live objects, some that may go, and one broker that cleans."""
+    """A store with a hundred live objects and some deletable ones, and one cleaning broker."""
 
     def __init__(self, world: ClusterWorld, dead: int, broker_id: int = 1) -> None:
         self.memory = MemoryStore(lambda: 0)
@@ -78,7 +78,7 @@ class Scene:
         )
 
     def check(self, left: int = 0) -> None:
-        """All that may go is gone but for `left`, and the hundred live ones are there."""
+        """Assert that all but `left` deletable objects are gone, and no live one."""
         assert len(self.coordinator.to_delete) == left
         alive = {KEYS.key(object_id) for object_id in range(100)}
         assert alive <= set(self.memory.objects), "a live object was deleted"
@@ -93,7 +93,7 @@ def claim(work: Callable[[Scene], Awaitable[None]], dead: int = 50) -> None:
     run(on_loop)
 
 
-def test_what_may_go_goes_in_bulk_and_nothing_else() -> None:
+def test_deletable_objects_are_deleted_in_bulk_and_no_others() -> None:
     async def work(scene: Scene) -> None:
         assert await scene.cleaner.clean()
         scene.check()
@@ -104,7 +104,7 @@ def test_what_may_go_goes_in_bulk_and_nothing_else() -> None:
     claim(work, dead=2 * BULK + 500)
 
 
-def test_it_begins_by_itself_and_stops_when_told() -> None:
+def test_the_cleaner_runs_periodically_and_stops_when_closed() -> None:
     async def work(scene: Scene) -> None:
         scene.cleaner.start()
         await asyncio.sleep(5)
@@ -116,7 +116,7 @@ def test_it_begins_by_itself_and_stops_when_told() -> None:
     claim(work)
 
 
-def test_half_a_deletion_is_finished_by_and_by() -> None:
+def test_a_partial_deletion_is_finished_in_later_passes() -> None:
     async def work(scene: Scene) -> None:
         scene.store.rules = (FaultRule(fault=Fault.HALF, operations=DELETE),)
         passes = 0
@@ -130,7 +130,7 @@ def test_half_a_deletion_is_finished_by_and_by() -> None:
     claim(work)
 
 
-def test_throttling_makes_it_slower_and_no_more() -> None:
+def test_throttling_only_slows_writing_down() -> None:
     async def work(scene: Scene) -> None:
         scene.store.rules = (FaultRule(fault=Fault.THROTTLED, operations=DELETE),)
         scene.cleaner.start()
@@ -147,8 +147,8 @@ def test_throttling_makes_it_slower_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("step", range(4))
-def test_a_crash_between_any_two_steps_costs_nothing(step: int) -> None:
-    """Steps: listed, deleted, told, listed once more. A successor begins from nothing."""
+def test_a_crash_between_any_two_steps_of_deletion_is_harmless(step: int) -> None:
+    """Steps: listed, deleted, reported, listed again. A successor has no state."""
 
     async def work(scene: Scene) -> None:
         scene.coordinator.away_in = step
@@ -161,7 +161,7 @@ def test_a_crash_between_any_two_steps_costs_nothing(step: int) -> None:
 
 
 @pytest.mark.parametrize("steps", range(1, 12))
-def test_a_killed_broker_leaves_nothing_that_its_successor_does_not_finish(steps: int) -> None:
+def test_the_next_broker_finishes_the_deletions_of_a_killed_one(steps: int) -> None:
     async def work(scene: Scene) -> None:
         task = asyncio.ensure_future(scene.cleaner.clean())
         for _ in range(steps):
@@ -174,7 +174,7 @@ def test_a_killed_broker_leaves_nothing_that_its_successor_does_not_finish(steps
     claim(work)
 
 
-def test_a_lost_answer_of_a_deletion_is_asked_again() -> None:
+def test_a_deletion_with_a_lost_answer_is_repeated() -> None:
     async def work(scene: Scene) -> None:
         scene.store.rules = (FaultRule(fault=Fault.LOST_ANSWER, operations=DELETE),)
         assert not await scene.cleaner.clean()
@@ -186,7 +186,7 @@ def test_a_lost_answer_of_a_deletion_is_asked_again() -> None:
     claim(work)
 
 
-def test_a_key_of_somebody_else_is_never_deleted() -> None:
+def test_a_foreign_key_is_never_deleted() -> None:
     async def work(scene: Scene) -> None:
         other = ObjectKeys(prefix="p", cluster_id="another", coordinator_partition=0).key(100)
         scene.memory.objects[other] = (b"theirs", 0)

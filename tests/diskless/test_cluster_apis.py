@@ -1,4 +1,4 @@
-"""Where everything is, asked as clients ask.
+"""Metadata, DescribeCluster, DescribeTopicPartitions and FindCoordinator, as clients send them.
 
 Source: docs/design/broker.md#a-broker-names-itself-and-always-somebody; KIP-487, KIP-699, KIP-700,
 KIP-966.
@@ -36,7 +36,7 @@ _Topic = rpc.MetadataResponse.MetadataResponseTopic
 
 
 class Front:
-    """The cluster's questions at one broker, and how often the controller was asked."""
+    """The cluster requests of one broker, with a count of calls to the controller."""
 
     def __init__(
         self, world: ClusterWorld, broker_id: int = 1, *, auto_create: bool = True
@@ -105,8 +105,8 @@ def with_front(
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 9, 13])
-def test_a_topic_that_is_asked_for_is_made_and_can_be_written_to(version: int) -> None:
-    """Answered when the coordinator has it and this broker sees it: no second round."""
+def test_a_requested_topic_is_created_and_can_be_written(version: int) -> None:
+    """The answer waits for coordinator and broker, so that the client need not retry."""
 
     async def story(front: Front) -> None:
         answer = await front.metadata("fresh", version=version)
@@ -123,7 +123,7 @@ def test_a_topic_that_is_asked_for_is_made_and_can_be_written_to(version: int) -
     with_front(story)
 
 
-def test_nothing_is_made_where_that_is_not_wanted() -> None:
+def test_no_topic_is_created_if_creation_is_disabled() -> None:
     """Neither the broker's setting nor the request's own flag alone is enough. KIP-487."""
 
     async def not_the_client(front: Front) -> None:
@@ -138,7 +138,7 @@ def test_nothing_is_made_where_that_is_not_wanted() -> None:
     with_front(not_the_broker, auto_create=False)
 
 
-def test_asking_for_all_topics_makes_none() -> None:
+def test_requesting_all_topics_creates_none() -> None:
     async def story(front: Front) -> None:
         answer = await call(
             front.handlers, rpc.MetadataRequest(topics=None), rpc.MetadataResponse, 12
@@ -153,7 +153,7 @@ def test_asking_for_all_topics_makes_none() -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "x" * 250, "a\x00b"])
-def test_a_name_against_the_rules_is_never_made(name: str) -> None:
+def test_a_topic_with_an_invalid_name_is_never_created(name: str) -> None:
     async def story(front: Front) -> None:
         assert await front.codes(name) == {name: 17}
         assert front.created == []
@@ -162,7 +162,7 @@ def test_a_name_against_the_rules_is_never_made(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["__transaction_state", "__share_group_state", "esker-bench-log"])
-def test_an_internal_topic_is_never_made(name: str) -> None:
+def test_an_internal_topic_is_never_created(name: str) -> None:
     async def story(front: Front) -> None:
         assert (await front.codes(name))[name] != 0
         assert front.created == []
@@ -171,7 +171,7 @@ def test_an_internal_topic_is_never_made(name: str) -> None:
     with_front(story)
 
 
-def test_a_name_too_much_like_another_is_refused_by_the_controller_and_so_here() -> None:
+def test_a_colliding_topic_name_is_refused_with_the_controllers_error() -> None:
     """`a.b` and `a_b` would be one name to metrics."""
 
     async def story(front: Front) -> None:
@@ -181,7 +181,7 @@ def test_a_name_too_much_like_another_is_refused_by_the_controller_and_so_here()
     with_front(story)
 
 
-def test_a_thousand_who_ask_make_one_request() -> None:
+def test_a_thousand_clients_naming_one_topic_cause_one_request() -> None:
     async def story(front: Front) -> None:
         answers = await asyncio.gather(*(front.codes("fresh") for _ in range(1_000)))
         assert answers == [{"fresh": 0}] * 1_000
@@ -190,7 +190,7 @@ def test_a_thousand_who_ask_make_one_request() -> None:
     with_front(story)
 
 
-def test_two_brokers_that_are_asked_at_once_make_one_topic() -> None:
+def test_two_brokers_asked_at_once_create_one_topic() -> None:
     async def story(front: Front) -> None:
         other = Front(front.world, 2)
         answers = await asyncio.gather(front.metadata("fresh"), other.metadata("fresh"))
@@ -200,8 +200,8 @@ def test_two_brokers_that_are_asked_at_once_make_one_topic() -> None:
     with_front(story, brokers=(1, 2))
 
 
-def test_without_a_controller_a_client_is_told_soon_to_ask_again() -> None:
-    """And what is asked for meanwhile is made once there is one."""
+def test_without_a_controller_a_client_is_soon_told_to_retry() -> None:
+    """The topic is created once there is a controller."""
 
     async def story(front: Front) -> None:
         loop = asyncio.get_running_loop()
@@ -216,7 +216,7 @@ def test_without_a_controller_a_client_is_told_soon_to_ask_again() -> None:
     with_front(story)
 
 
-def test_a_broker_that_reads_late_says_that_there_is_no_leader_yet() -> None:
+def test_a_lagging_broker_answers_leader_not_available() -> None:
     async def story(front: Front) -> None:
         front.cluster.pause()
         assert await front.codes("t") == {"t": 5}
@@ -228,8 +228,8 @@ def test_a_broker_that_reads_late_says_that_there_is_no_leader_yet() -> None:
     with_front(story)
 
 
-def test_so_many_new_names_at_once_are_made_in_portions() -> None:
-    """Names are clients' own words: one request takes no more than its share."""
+def test_many_new_topics_are_created_in_portions() -> None:
+    """Clients choose the names, so one request creates only a limited number."""
 
     async def story(front: Front) -> None:
         names = [f"t{number:04}" for number in range(MAX_UNDER_WAY + 50)]
@@ -290,7 +290,7 @@ async def described(front: Front, version: int, **more: Any) -> rpc.DescribeClus
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_cluster_is_described_by_its_unfenced_brokers(version: int) -> None:
+def test_describe_cluster_lists_the_unfenced_brokers(version: int) -> None:
     async def story(front: Front) -> None:
         answer = await described(front, version, include_cluster_authorized_operations=True)
         assert (answer.error_code, answer.cluster_id, answer.controller_id) == (0, "c-1", 1)
@@ -307,7 +307,7 @@ def test_the_cluster_is_described_by_its_unfenced_brokers(version: int) -> None:
     with_front(story, brokers=(1, 2), racks={1: "a"})
 
 
-def test_fenced_brokers_are_described_to_whoever_wants_them() -> None:
+def test_fenced_brokers_are_described_on_request() -> None:
     async def story(front: Front) -> None:
         await front.world.fence(2)
         answer = await described(front, 2, include_fenced_brokers=True)
@@ -317,7 +317,9 @@ def test_fenced_brokers_are_described_to_whoever_wants_them() -> None:
 
 
 @pytest.mark.parametrize(("endpoint_type", "code"), [(2, 114), (3, 115), (0, 115)])
-def test_this_is_no_controllers_listener(endpoint_type: int, code: int) -> None:
+def test_a_request_for_controllers_is_refused_at_a_brokers_listener(
+    endpoint_type: int, code: int
+) -> None:
     """KIP-919."""
 
     async def story(front: Front) -> None:
@@ -328,7 +330,7 @@ def test_this_is_no_controllers_listener(endpoint_type: int, code: int) -> None:
     with_front(story)
 
 
-def test_each_listener_tells_its_own_addresses() -> None:
+def test_each_listener_describes_its_own_addresses() -> None:
     async def story(front: Front) -> None:
         listeners = {"PLAIN": ("inside", 9092), "OUT": ("example.org", 19092)}
         await front.world.register(7, listeners=listeners)
@@ -348,7 +350,7 @@ def test_each_listener_tells_its_own_addresses() -> None:
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_a_group_is_found_where_every_broker_says_it_is(version: int) -> None:
+def test_all_brokers_name_the_same_group_coordinator(version: int) -> None:
     async def story(front: Front) -> None:
         other = Front(front.world, 3)
         for group in ("orders", "", "ä", "x" * 1_000):
@@ -377,7 +379,7 @@ def test_a_fenced_broker_acts_for_no_group() -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_whoever_looks_for_a_transaction_coordinator_is_refused_at_once(version: int) -> None:
+def test_a_lookup_of_a_transaction_coordinator_is_refused_at_once(version: int) -> None:
     """53 is fatal to the Java client and to librdkafka: initTransactions() does not try again."""
 
     async def story(front: Front) -> None:
@@ -389,7 +391,7 @@ def test_whoever_looks_for_a_transaction_coordinator_is_refused_at_once(version:
 
 
 @pytest.mark.parametrize(("key_type", "version"), [(2, 6), (4, 6), (-1, 5), (3, 3)])
-def test_other_kinds_of_coordinators_are_not_known(key_type: int, version: int) -> None:
+def test_other_coordinator_types_are_refused(key_type: int, version: int) -> None:
     async def story(front: Front) -> None:
         (found,) = await front.find(key_type, "k", version=version)
         assert found.error_code == 42
@@ -398,7 +400,7 @@ def test_other_kinds_of_coordinators_are_not_known(key_type: int, version: int) 
 
 
 @pytest.mark.parametrize("version", [4, 5, 6])
-def test_batch_coordinators_are_read_here_and_written_where_the_quorum_says(version: int) -> None:
+def test_batch_coordinators_are_read_here_and_written_at_the_quorums_leader(version: int) -> None:
     """Source: KIP-1164; docs/design/numbers.md#findcoordinator-for-batch-coordinators."""
 
     async def story(front: Front) -> None:
@@ -443,7 +445,7 @@ def listed(answer: DescribeTopicPartitionsResponse) -> Iterable[tuple[str | None
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 2_000])
-def test_pages_put_together_are_all_partitions_once(limit: int) -> None:
+def test_all_pages_together_have_each_partition_once(limit: int) -> None:
     async def story(front: Front) -> None:
         for name, partitions in (("b", 3), ("a", 4), ("c", 1)):
             await front.world.create(name, partitions)
@@ -462,7 +464,7 @@ def test_pages_put_together_are_all_partitions_once(limit: int) -> None:
     with_front(story)
 
 
-def test_no_names_are_all_topics_and_what_is_described_is_what_metadata_says() -> None:
+def test_no_names_mean_all_topics_described_as_in_metadata() -> None:
     async def story(front: Front) -> None:
         await front.world.create("t", 2)
         answer = await page(front)
@@ -484,7 +486,7 @@ def test_no_names_are_all_topics_and_what_is_described_is_what_metadata_says() -
     with_front(story, brokers=(1, 2, 3), racks={1: "a", 2: "b"})
 
 
-def test_topics_that_are_not_there_have_an_error_each() -> None:
+def test_each_missing_topic_has_its_own_error() -> None:
     async def story(front: Front) -> None:
         answer = await page(front, "nowhere", "a b")
         assert [(t.name, t.error_code) for t in answer.topics] == [("a b", 17), ("nowhere", 3)]
@@ -494,7 +496,7 @@ def test_topics_that_are_not_there_have_an_error_each() -> None:
 
 
 @pytest.mark.parametrize("cursor", [("t", -1), ("u", 0)])
-def test_a_cursor_that_makes_no_sense_is_refused(cursor: tuple[str, int]) -> None:
+def test_an_invalid_cursor_is_refused(cursor: tuple[str, int]) -> None:
     async def story(front: Front) -> None:
         await front.world.create("t", 2)
         answer = await page(front, "t", cursor=cursor)
@@ -503,7 +505,7 @@ def test_a_cursor_that_makes_no_sense_is_refused(cursor: tuple[str, int]) -> Non
     with_front(story)
 
 
-def test_a_limit_that_makes_no_sense_is_one() -> None:
+def test_an_invalid_partition_limit_counts_as_one() -> None:
     async def story(front: Front) -> None:
         await front.world.create("t", 2)
         for limit in (0, -5):
@@ -517,8 +519,8 @@ def test_a_limit_that_makes_no_sense_is_one() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(4))
-def test_whatever_happens_every_broker_answers_the_same(seed: int) -> None:
-    """Brokers come and go, topics are made and deleted, and one broker reads late now and then.
+def test_all_brokers_give_the_same_metadata_after_random_changes(seed: int) -> None:
+    """Brokers and topics come and go at random, and one broker lags at times.
 
     Once all have read everything, the answers are equal, whoever is asked, for whichever rack, but
     that each names itself; and from one answer to the next a partition changes hands only if its
@@ -576,7 +578,7 @@ def test_whatever_happens_every_broker_answers_the_same(seed: int) -> None:
 
 
 async def something(world: ClusterWorld, random: Random, number: int) -> None:
-    """A broker goes or comes, or a topic does."""
+    """Make one random change of brokers or topics."""
     broker_id = random.randint(1, 5)
     match random.choice(("fence", "unfence", "create", "create", "delete")):
         case "fence":

@@ -1,4 +1,4 @@
-"""The cluster that tests of brokers use is a `Cluster`, and does what a real one does."""
+"""`ClusterWorld` behaves as a real `Cluster`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.virtual_time import run
 
 
-def test_a_topic_that_is_created_is_there_at_its_coordinator_and_at_every_broker() -> None:
+def test_a_created_topic_reaches_its_coordinator_and_every_broker() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=(1, 2), racks={1: "a"}, coordinators=2) as world:
             first: Cluster = world.cluster(1)
@@ -46,7 +46,7 @@ def test_a_topic_that_is_created_is_there_at_its_coordinator_and_at_every_broker
     run(story)
 
 
-def test_a_broker_may_read_late_and_wait_for_what_it_will_see() -> None:
+def test_a_lagging_broker_waits_for_its_image_before_it_answers() -> None:
     async def story() -> None:
         async with ClusterWorld() as world:
             cluster = world.cluster(1)
@@ -60,7 +60,7 @@ def test_a_broker_may_read_late_and_wait_for_what_it_will_see() -> None:
     run(story)
 
 
-def test_who_is_away_answers_nothing_of_use() -> None:
+def test_a_stopped_leader_raises_coordinator_errors() -> None:
     async def story() -> None:
         async with ClusterWorld() as world:
             cluster = world.cluster(1)

@@ -45,7 +45,7 @@ class Story:
         documentation: bool = False,
         version: int = 4,
     ) -> Any:
-        """One resource's result."""
+        """Describe one resource; return its result."""
         asked = rpc.DescribeConfigsRequest.DescribeConfigsResource(
             resource_type=kind, resource_name=name, configuration_keys=keys or None
         )
@@ -63,7 +63,7 @@ class Story:
         validate_only: bool = False,
         version: int = 1,
     ) -> tuple[int, str | None]:
-        """Error and message of (operation, setting, value)s."""
+        """Alter settings by (operation, setting, value); return error and message."""
         resource = rpc.IncrementalAlterConfigsRequest.AlterConfigsResource
         asked = resource(
             resource_type=kind,
@@ -90,7 +90,7 @@ def tell(story: Callable[[Story], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
-def test_a_topics_settings_are_all_told_with_where_they_come_from(version: int) -> None:
+def test_all_settings_of_a_topic_are_described_with_their_source(version: int) -> None:
     async def story(told: Story) -> None:
         assert await told.alter((SET, "retention.ms", "5000")) == (0, None)
         assert await told.alter((SET, "log.retention.bytes", "77"), kind=BROKER, name="") == (
@@ -112,7 +112,7 @@ def test_a_topics_settings_are_all_told_with_where_they_come_from(version: int) 
     tell(story)
 
 
-def test_synonyms_tell_what_would_be_in_force_otherwise() -> None:
+def test_synonyms_list_the_values_in_order_of_precedence() -> None:
     async def story(told: Story) -> None:
         await told.alter((SET, "retention.ms", "5000"))
         await told.alter((SET, "log.retention.ms", "9000"), kind=BROKER, name="")
@@ -127,7 +127,7 @@ def test_synonyms_tell_what_would_be_in_force_otherwise() -> None:
     tell(story)
 
 
-def test_documentation_is_told_to_who_asks_for_it() -> None:
+def test_documentation_is_described_only_on_request() -> None:
     async def story(told: Story) -> None:
         found = await told.describe(TOPIC, "t", "retention.ms", documentation=True)
         assert found.configs[0].documentation == "How long to keep records, in ms; -1: unlimited."
@@ -137,7 +137,7 @@ def test_documentation_is_told_to_who_asks_for_it() -> None:
     tell(story)
 
 
-def test_a_broker_tells_its_own_settings_read_only() -> None:
+def test_a_broker_describes_its_own_settings_as_read_only() -> None:
     async def story(told: Story) -> None:
         found = await told.describe(BROKER, "1", synonyms=True)
         assert found.error_code == 0
@@ -161,7 +161,7 @@ def test_a_broker_tells_its_own_settings_read_only() -> None:
     tell(story)
 
 
-def test_what_is_set_of_a_broker_while_it_runs_is_told_of_it() -> None:
+def test_dynamic_broker_settings_are_described() -> None:
     async def story(told: Story) -> None:
         await told.alter((SET, "log.retention.ms", "7"), kind=BROKER, name="")
         await told.alter((SET, "log.retention.ms", "6"), kind=BROKER, name="1")
@@ -192,7 +192,7 @@ def test_what_is_set_of_a_broker_while_it_runs_is_told_of_it() -> None:
         (0, "x", 42),
     ],
 )
-def test_who_cannot_be_described_here_is_refused(kind: int, name: str, code: int) -> None:
+def test_a_request_to_describe_another_broker_is_refused(kind: int, name: str, code: int) -> None:
     async def story(told: Story) -> None:
         found = await told.describe(kind, name)
         assert (found.error_code, found.configs) == (code, ())
@@ -201,7 +201,7 @@ def test_who_cannot_be_described_here_is_refused(kind: int, name: str, code: int
     tell(story)
 
 
-def test_the_clusters_own_log_is_described_as_the_controller_does() -> None:
+def test_describe_quorum_of_the_clusters_log_is_the_controllers_answer() -> None:
     async def story(told: Story) -> None:
         found = await told.describe(TOPIC, "__cluster_metadata")
         assert [(e.name, e.value, e.read_only) for e in found.configs] == [
@@ -238,7 +238,7 @@ def test_many_resources_are_answered_each_for_itself_and_too_many_are_refused() 
     tell(story)
 
 
-def test_who_sets_and_then_looks_sees_what_was_set() -> None:
+def test_a_client_that_sets_a_value_then_reads_it() -> None:
     async def story(told: Story) -> None:
         cluster = told.world.cluster(1)
         cluster.pause()
@@ -289,7 +289,7 @@ def test_settings_are_set_deleted_and_lists_are_changed(version: int) -> None:
         (APPEND, "retention.ms", "1"),
     ],
 )
-def test_a_change_that_would_be_a_lie_is_refused_with_a_sentence(
+def test_a_change_without_effect_is_refused_with_a_reason(
     change: tuple[int, str, str | None],
 ) -> None:
     async def story(told: Story) -> None:
@@ -335,7 +335,7 @@ def test_internal_topics_keep_their_settings() -> None:
     tell(story)
 
 
-def test_without_a_controller_a_change_times_out_and_descriptions_go_on() -> None:
+def test_without_a_controller_changes_time_out_and_descriptions_continue() -> None:
     async def story(told: Story) -> None:
         told.world.controller_away = True
         assert (await told.alter((SET, "retention.ms", "5")))[0] == 7

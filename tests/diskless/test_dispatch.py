@@ -1,4 +1,4 @@
-"""What a client listener announces, who answers, and who is turned away. KIP-35, KIP-511, KIP-584.
+"""Announcing, routing and refusing requests at a client listener. KIP-35, KIP-511, KIP-584.
 
 What is not there yet is refused at once, and never announced.
 
@@ -123,7 +123,7 @@ def with_front(story: Callable[[Front], Any], **more: Any) -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_what_is_announced_is_what_is_served(version: int) -> None:
+def test_api_versions_announces_exactly_what_is_served(version: int) -> None:
     async def story(front: Front) -> None:
         answer = await front.versions(version)
         assert answer.error_code == 0
@@ -135,8 +135,8 @@ def test_what_is_announced_is_what_is_served(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [5, 9, 32_767])
-def test_a_version_of_the_future_is_told_which_there_are_in_the_oldest_form(version: int) -> None:
-    """KIP-511: error 35, in version 0, and the client asks again in one that is there."""
+def test_an_unknown_api_versions_version_gets_the_list_in_version_0(version: int) -> None:
+    """KIP-511: the answer is error 35 in version 0, and the client retries with one of those."""
 
     async def story(front: Front) -> None:
         future = bytes.fromhex("0012") + pack(">hi", version, 7) + b"\x00\x02me" + b"\x00who knows"
@@ -150,7 +150,7 @@ def test_a_version_of_the_future_is_told_which_there_are_in_the_oldest_form(vers
     with_front(story)
 
 
-def test_features_are_told_from_the_version_that_can_say_them() -> None:
+def test_features_are_announced_from_the_version_that_has_them() -> None:
     async def story(front: Front) -> None:
         for version, names in ((2, []), (3, ["metadata.version"]), (4, ["kraft.version"])):
             answer = await front.versions(version)
@@ -193,7 +193,7 @@ def test_kinds_of_clients_are_counted_and_each_is_logged_once(
 @pytest.mark.parametrize(
     "software", [("", "1"), ("a", ""), ("-a", "1"), ("a b", "1"), ("a", "1\n2"), ("x" * 300, "1")]
 )
-def test_a_client_that_names_itself_against_the_rules_is_refused(software: tuple[str, str]) -> None:
+def test_a_client_with_a_malformed_software_name_is_refused(software: tuple[str, str]) -> None:
     """KIP-511: INVALID_REQUEST; such a name would end up in log lines and metrics."""
 
     async def story(front: Front) -> None:
@@ -216,8 +216,8 @@ def old_produce(version: int, acks: int = 1, topics: int = 2) -> bytes:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_a_produce_of_old_is_refused_in_its_own_form(version: int) -> None:
-    """Announced, so that librdkafka compresses; not served. KAFKA-18659."""
+def test_a_produce_before_version_3_is_refused_in_its_own_format(version: int) -> None:
+    """Announced only so that librdkafka compresses. KAFKA-18659."""
 
     async def story(front: Front) -> None:
         answer = await front.send(old_produce(version))
@@ -236,8 +236,8 @@ def test_a_produce_of_old_is_refused_in_its_own_form(version: int) -> None:
     with_front(story)
 
 
-def test_the_form_of_a_refused_produce_is_that_of_the_oldest_we_write() -> None:
-    """Version 2 differs from version 3 in nothing that we say: the same bytes."""
+def test_an_old_produce_is_refused_in_the_format_of_version_3() -> None:
+    """Responses without errors by record are the same bytes in versions 2 and 3."""
 
     async def story(front: Front) -> None:
         answer = await front.send(old_produce(2))
@@ -268,8 +268,8 @@ def broken_produces() -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("frame", list(broken_produces()))
-def test_a_produce_of_old_that_cannot_be_answered_closes_its_connection(frame: bytes) -> None:
-    """Broken, lying about its counts, or with acks=0: nobody would hear of an error."""
+def test_an_old_produce_that_cannot_be_answered_closes_its_connection(frame: bytes) -> None:
+    """Malformed requests, wrong counts, and acks=0, which has no response."""
 
     async def story(front: Front) -> None:
         with pytest.raises(BadHeaderError):
@@ -279,7 +279,7 @@ def test_a_produce_of_old_that_cannot_be_answered_closes_its_connection(frame: b
 
 
 @pytest.mark.parametrize("version", [3, 9, 13])
-def test_a_produce_of_today_is_served(version: int) -> None:
+def test_a_produce_from_version_3_is_served(version: int) -> None:
     async def story(front: Front) -> None:
         request = ProduceRequest(acks=1, timeout_ms=1, topic_data=())
         await front.send(frame_of(request, version))
@@ -293,7 +293,7 @@ def test_a_produce_of_today_is_served(version: int) -> None:
 
 
 @pytest.mark.parametrize("key", [5, 33, 71, 999, -1, 32_767])
-def test_an_unknown_key_closes_the_connection_with_a_line_that_names_client_and_key(
+def test_an_unknown_key_closes_the_connection_and_logs_client_and_key(
     key: int,
 ) -> None:
     async def story(front: Front) -> None:
@@ -307,7 +307,7 @@ def test_an_unknown_key_closes_the_connection_with_a_line_that_names_client_and_
 
 
 @pytest.mark.parametrize(("version"), [14, 32_767])
-def test_an_unknown_version_closes_the_connection_with_such_a_line(version: int) -> None:
+def test_an_unknown_version_closes_the_connection_and_logs_client_and_key(version: int) -> None:
     async def story(front: Front) -> None:
         frame = pack(">hhi", 0, version, 7) + b"\x00\x03its" + b"\x00\x00"
         with pytest.raises(BadHeaderError, match=rf"key 0 has no version {version} .*'its'"):
@@ -316,7 +316,7 @@ def test_an_unknown_version_closes_the_connection_with_such_a_line(version: int)
     with_front(story)
 
 
-def test_a_line_about_a_client_does_not_grow_with_what_it_sends() -> None:
+def test_a_log_line_about_a_client_is_bounded() -> None:
     async def story(front: Front) -> None:
         name = "n" * 30_000
         for frame in (
@@ -330,7 +330,7 @@ def test_a_line_about_a_client_does_not_grow_with_what_it_sends() -> None:
     with_front(story)
 
 
-def test_a_question_of_more_than_a_megabyte_is_refused_unread() -> None:
+def test_a_request_of_more_than_a_megabyte_is_refused_undecoded() -> None:
     """Decoded, an array of structures takes thirty times its bytes. Produce bounds itself."""
 
     async def story(front: Front) -> None:
@@ -344,7 +344,7 @@ def test_a_question_of_more_than_a_megabyte_is_refused_unread() -> None:
     with_front(story)
 
 
-def test_a_large_produce_is_handed_on() -> None:
+def test_a_large_produce_reaches_its_handler() -> None:
     async def story(front: Front) -> None:
         frame = frame_of(ProduceRequest(acks=1, timeout_ms=1, topic_data=()), 9)
         await front.send(frame + bytes(2 * MAX_QUESTION_BYTES))
@@ -375,6 +375,6 @@ def test_every_client_finds_the_versions_it_chose_elsewhere() -> None:
             assert lowest <= version <= highest, f"{client}: {key} v{version} of {versions[key]}"
 
 
-def test_what_is_not_there_is_not_announced() -> None:
-    """What is not supported is not announced."""
+def test_unsupported_requests_are_not_announced() -> None:
+    """ApiVersions lists none of the unsupported keys."""
     assert not set(announced()) & set(NOT_SERVED)

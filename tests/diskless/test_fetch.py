@@ -55,7 +55,7 @@ _topic = FetchRequest.FetchTopic
 
 
 class Coordinator(InMemoryCoordinator):
-    """A replica, too."""
+    """An in-memory coordinator that is a replica, too."""
 
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
         return log_ends(self.state, topic_id, partition)
@@ -189,7 +189,7 @@ class Broker:
 
 
 def numbers(data: bytes | memoryview | None) -> list[tuple[int, int]]:
-    """(offset, number of the batch) of each record."""
+    """Return (offset, number of the batch) of each record."""
     return [
         (int(record.offset), int(bytes(record.value or b"")[:8]))
         for batch in iter_batches(data or b"")
@@ -208,7 +208,7 @@ def claim(work: Callable[[Broker], Awaitable[None]]) -> None:
     run(on_loop)
 
 
-def test_what_was_acknowledged_is_read_at_its_offset() -> None:
+def test_acknowledged_records_are_read_at_their_offsets() -> None:
     async def work(broker: Broker) -> None:
         results = await broker.produce(7, 8, 9)
         assert [result.base_offset for result in results] == [0, 2, 4]
@@ -222,7 +222,7 @@ def test_what_was_acknowledged_is_read_at_its_offset() -> None:
     claim(work)
 
 
-def test_a_fetch_waits_for_bytes_and_no_longer_than_it_may() -> None:
+def test_a_fetch_waits_for_min_bytes_and_at_most_max_wait() -> None:
     async def work(broker: Broker) -> None:
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -244,7 +244,7 @@ def test_a_fetch_waits_for_bytes_and_no_longer_than_it_may() -> None:
     claim(work)
 
 
-def test_who_waits_is_not_disturbed_by_what_does_not_concern_it() -> None:
+def test_a_waiting_fetch_ignores_commits_of_other_partitions() -> None:
     async def work(broker: Broker) -> None:
         looked_up = 0
 
@@ -265,7 +265,7 @@ def test_who_waits_is_not_disturbed_by_what_does_not_concern_it() -> None:
     claim(work)
 
 
-def test_a_broker_that_leaves_sends_its_consumers_away_at_once() -> None:
+def test_a_leaving_broker_sends_its_consumers_away_at_once() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1)
         waiting = asyncio.ensure_future(broker.fetch(2, max_wait_ms=30_000))
@@ -279,7 +279,7 @@ def test_a_broker_that_leaves_sends_its_consumers_away_at_once() -> None:
     claim(work)
 
 
-def test_the_first_batch_is_whole_whatever_its_size() -> None:
+def test_the_first_batch_is_returned_whole_whatever_its_size() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1, 2)
         assert numbers((await broker.fetch(0, max_bytes=1)).records) == [(0, 1), (1, 1)]
@@ -288,10 +288,10 @@ def test_the_first_batch_is_whole_whatever_its_size() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 200])
-def test_one_batch_is_the_least_of_an_answer_not_of_each_partition(
+def test_the_minimum_of_one_batch_applies_to_the_response_not_to_each_partition(
     monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
-    """The request's bytes bound the answer, however much a partition may bring."""
+    """The request's max_bytes bounds the response, whatever the partitions' bounds are."""
 
     async def work(broker: Broker) -> None:
         monkeypatch.setattr("diskless.fetch.service.LOOKED_UP_AT_ONCE", at_once)
@@ -312,7 +312,7 @@ def test_one_batch_is_the_least_of_an_answer_not_of_each_partition(
     claim(work)
 
 
-def test_partitions_take_turns_at_being_first() -> None:
+def test_the_first_partition_rotates() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1, partition=0)
         await broker.produce(2, partition=1)
@@ -341,7 +341,7 @@ def test_partitions_take_turns_at_being_first() -> None:
     claim(work)
 
 
-def test_what_is_not_there_has_kafkas_errors() -> None:
+def test_missing_topics_and_partitions_have_kafkas_errors() -> None:
     async def work(broker: Broker) -> None:
         assert (await broker.fetch(0, topic="nowhere")).error_code == 3
         assert (await broker.fetch(0, partition=9)).error_code == 3
@@ -380,7 +380,7 @@ def test_out_of_range_is_decided_behind_the_barrier() -> None:
     claim(work)
 
 
-def test_a_replica_that_lags_says_nothing_wrong() -> None:
+def test_a_lagging_replica_gives_no_wrong_answer() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1)
         behind = Broker(broker.image)
@@ -395,7 +395,7 @@ def test_a_replica_that_lags_says_nothing_wrong() -> None:
     claim(work)
 
 
-def test_a_missing_object_that_is_referred_to_is_the_stores_error() -> None:
+def test_a_missing_referenced_object_is_a_storage_error() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1)
         kept, broker.memory.objects = broker.memory.objects, {}
@@ -425,7 +425,7 @@ def test_a_missing_object_that_was_deleted_is_out_of_range() -> None:
     claim(work)
 
 
-def test_a_store_that_fails_is_told_apart_from_damage() -> None:
+def test_a_failing_store_is_distinguished_from_damage() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1)
         broker.store.rules = (FaultRule(fault=Fault.ERROR),)
@@ -440,7 +440,7 @@ def test_a_store_that_fails_is_told_apart_from_damage() -> None:
 
 
 def wide(partitions: int, *, max_wait_ms: int) -> FetchRequest:
-    """Of a great many partitions, nearly all of which are not there; the last one is."""
+    """Build a Fetch of many partitions, of which only the last exists."""
     partition = _topic.FetchPartition
     asked = [
         partition(partition=at, fetch_offset=0, partition_max_bytes=1 << 20)
@@ -451,10 +451,10 @@ def wide(partitions: int, *, max_wait_ms: int) -> FetchRequest:
     )
 
 
-def test_a_fetch_of_thousands_of_partitions_lets_others_have_turns(
+def test_a_fetch_of_thousands_of_partitions_yields_to_other_tasks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At most a slice of it is done between two looks at the loop."""
+    """At most one slice of partitions is processed between two turns of the loop."""
 
     async def story(broker: Broker) -> None:
         done = most = 0
@@ -490,10 +490,10 @@ def test_a_fetch_of_thousands_of_partitions_lets_others_have_turns(
 
 
 @pytest.mark.parametrize(("partitions", "scans"), [(1, 1_000), (20_000, 5)])
-def test_who_waits_for_thousands_of_partitions_does_not_look_at_them_at_every_commit(
+def test_a_waiting_fetch_of_thousands_of_partitions_does_not_check_them_at_every_commit(
     monkeypatch: pytest.MonkeyPatch, partitions: int, scans: int
 ) -> None:
-    """A second of a thousand commits that do not concern it. It still hears of its own."""
+    """A thousand commits of other partitions in a second; its own still wakes it."""
 
     async def story(broker: Broker) -> None:
         looks = 0
@@ -523,7 +523,7 @@ def test_who_waits_for_thousands_of_partitions_does_not_look_at_them_at_every_co
 
 
 def everything_there(place: Callable[..., Any]) -> Callable[..., Any]:
-    """Partitions that are not there are partition 1 under another number."""
+    """Let every partition number resolve to partition 1."""
 
     def placed(image: Any, version: int, topic: Any, asked: Any) -> Any:
         found = FetchRequest.FetchTopic.FetchPartition(

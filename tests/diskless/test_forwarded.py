@@ -1,4 +1,4 @@
-"""What a broker passes on, so that tools can ask any broker. KIP-590, KIP-584, KIP-836."""
+"""Administrative requests forwarded by any broker. KIP-590, KIP-584, KIP-836."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def quorum(topic: str = "__cluster_metadata", *partitions: int) -> DescribeQuoru
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_quorum_is_described_in_the_askers_version(version: int) -> None:
+def test_the_quorum_is_described_in_the_clients_version(version: int) -> None:
     answered = DescribeQuorumResponse.TopicData
     voter = ReplicaState(replica_id=101, replica_directory_id=UUID(int=7), log_end_offset=9)
     node = DescribeQuorumResponse.Node
@@ -102,7 +102,7 @@ def test_the_quorum_is_described_in_the_askers_version(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_of_other_groups_a_broker_knows_no_leader(version: int) -> None:
+def test_describe_quorum_of_another_log_is_refused(version: int) -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
         for asked in (quorum("__diskless-metadata", 1), quorum("__cluster_metadata", 0, 1)):
             answer = await call(handlers, asked, DescribeQuorumResponse, version)
@@ -193,7 +193,7 @@ def plan(
     )
 
 
-def test_a_retention_plan_is_judged_by_the_coordinator_that_it_names() -> None:
+def test_a_retention_plan_is_decided_by_the_coordinator_that_it_names() -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
         settings = {"esker.retention.enforcer": "both"}
         topic = await world.create("t", configs=settings)
@@ -219,7 +219,7 @@ def test_a_retention_plan_is_judged_by_the_coordinator_that_it_names() -> None:
 
 
 @pytest.mark.parametrize("coordinator", [-1, 2, 2**31 - 1])
-def test_a_coordinator_that_is_not_there_is_not_asked(coordinator: int) -> None:
+def test_a_coordinator_that_does_not_exist_is_not_called(coordinator: int) -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
         topics = DescribeDisklessTopicsRequest(coordinator_partition=coordinator)
         answer = await call(handlers, topics, DescribeDisklessTopicsResponse, 0)
@@ -231,7 +231,7 @@ def test_a_coordinator_that_is_not_there_is_not_asked(coordinator: int) -> None:
     tell(story)
 
 
-def test_who_is_away_is_told_of_with_kafkas_code() -> None:
+def test_an_unavailable_coordinator_has_kafkas_error() -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
         world.controller_away = True
         for leader in world.leaders:
@@ -266,7 +266,7 @@ def test_who_is_away_is_told_of_with_kafkas_code() -> None:
     tell(story)
 
 
-def test_what_would_let_a_client_harm_others_is_not_passed_on() -> None:
+def test_requests_that_could_harm_others_are_not_forwarded() -> None:
     """IsSafeToDeleteFile fences an object, AllocateProducerIds spends ids: brokers' own calls."""
 
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:

@@ -27,7 +27,7 @@ GROUP = "g"
 
 
 class Member:
-    """A client of one group, at one version of everything (or the newest below it)."""
+    """A client of one group that uses one version, or the newest below it."""
 
     def __init__(self, apis: GroupApis, world: ClusterWorld, version: int = 99) -> None:
         self.apis = apis
@@ -62,7 +62,7 @@ class Member:
                 return answer
 
     async def work(self) -> None:
-        """Be the group's one member, assigned something."""
+        """Join as the only member and get an assignment."""
         joined = await self.join()
         assert joined.error_code == 0, joined
         assert [bytes(member.metadata) for member in joined.members] == [b"topics"]
@@ -110,7 +110,7 @@ class Member:
         return int(answer.topics[0].partitions[0].error_code)
 
     async def committed(self) -> Any:
-        """The partition as OffsetFetch says it, whatever the version's shape."""
+        """Return OffsetFetch's partition, whatever the version's structure."""
         found = self.world.image.topic("t")
         assert found is not None
         old, group = rpc.OffsetFetchRequest.OffsetFetchRequestTopic, rpc.OffsetFetchRequest
@@ -202,13 +202,13 @@ def test_pipelined_requests_of_one_connection_reach_the_group_in_their_order() -
 
 
 def two_brokers_and_an_owner(world: ClusterWorld) -> tuple[GroupApis, GroupApis, int]:
-    """The APIs of the broker that acts for the group, of the other one, and who acts."""
+    """Return the coordinator's handlers, those of another broker, and the coordinator's id."""
     owner = group_broker(GROUP, (1, 2))
     assert owner is not None
     return apis_of(world, owner), apis_of(world, 3 - owner), owner
 
 
-def test_a_broker_that_is_fenced_sends_members_on_and_nobody_rebalances() -> None:
+def test_a_fenced_broker_sends_members_to_another_without_a_rebalance() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=(1, 2)) as world:
             await world.create("t")
@@ -234,7 +234,7 @@ def test_a_broker_that_is_fenced_sends_members_on_and_nobody_rebalances() -> Non
     run(story)
 
 
-def test_a_broker_that_knows_itself_to_be_fenced_does_not_wait_for_its_image() -> None:
+def test_a_broker_that_knows_it_is_fenced_does_not_wait_for_its_image() -> None:
     async def story() -> None:
         async with a_broker() as (world, apis):
             member = Member(apis, world)
@@ -247,7 +247,7 @@ def test_a_broker_that_knows_itself_to_be_fenced_does_not_wait_for_its_image() -
     run(story)
 
 
-def test_of_two_brokers_that_both_believe_one_commits() -> None:
+def test_one_of_two_brokers_that_claim_a_group_can_commit() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=(1, 2)) as world:
             await world.create("t")
@@ -267,7 +267,7 @@ def test_of_two_brokers_that_both_believe_one_commits() -> None:
     run(story)
 
 
-def test_whoever_waits_when_the_broker_closes_is_sent_on_and_so_is_whoever_comes_later() -> None:
+def test_waiting_and_later_group_requests_are_sent_on_when_the_broker_closes() -> None:
     async def story() -> None:
         async with a_broker() as (world, apis):
             member, second = Member(apis, world), Member(apis, world, version=3)
@@ -284,7 +284,7 @@ def test_whoever_waits_when_the_broker_closes_is_sent_on_and_so_is_whoever_comes
     run(story)
 
 
-def test_a_log_that_does_not_answer_makes_a_commit_fail_in_time_and_costs_no_membership() -> None:
+def test_a_commit_times_out_without_a_rebalance_if_the_log_does_not_answer() -> None:
     async def story() -> None:
         async with a_broker() as (world, apis):
             member = Member(apis, world)
@@ -302,7 +302,7 @@ def test_a_log_that_does_not_answer_makes_a_commit_fail_in_time_and_costs_no_mem
     run(story)
 
 
-def test_what_is_too_long_is_not_decoded() -> None:
+def test_a_group_request_above_the_limit_is_not_decoded() -> None:
     async def story() -> None:
         async with a_broker() as (_, apis):
             caller: Any = Caller()

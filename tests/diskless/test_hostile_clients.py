@@ -1,4 +1,4 @@
-"""Whatever clients send, well-formed or not: an error, bounded memory, and others are served.
+"""Hostile clients get errors, use bounded memory, and do not affect others.
 
 The transport's own (half frames, stalls, claimed lengths) is in `tests/raft/net/test_hostile.py`;
 this is the whole broker behind it, on a real socket.
@@ -53,7 +53,7 @@ _topic = MetadataRequest.MetadataRequestTopic
 
 
 class Scene:
-    """A broker with topic t, and what became of its connections."""
+    """A broker with topic t, and the reasons why its connections closed."""
 
     def __init__(self, world: ClusterWorld, broker: Broker) -> None:
         self.world = world
@@ -78,7 +78,7 @@ class Scene:
         return await asyncio.open_connection("127.0.0.1", self.port)
 
     async def still_serves(self) -> None:
-        """A well-behaved client writes and reads as if nothing had happened."""
+        """Assert that a well-behaved client can write and read."""
         async with asyncio.timeout(DEADLINE_S):
             answer = await ask_at(
                 self.port, MetadataRequest(topics=(_topic(name="t"),)), MetadataResponse, 12
@@ -91,7 +91,7 @@ class Scene:
 
 
 def produce(value: bytes) -> ProduceRequest:
-    """One record to t-0, acks=-1."""
+    """Build a Produce of one record to t-0 with acks=-1."""
     batch = build_batch([(None, value, 1_700_000_000_000, ())], base_offset=0, leader_epoch=-1)
     topic = ProduceRequest.TopicProduceData
     partition = topic.PartitionProduceData(index=0, records=bytes(batch))
@@ -101,7 +101,7 @@ def produce(value: bytes) -> ProduceRequest:
 
 
 def framed(key: int, version: int, body: bytes) -> bytes:
-    """A request as it travels."""
+    """Encode a request as a frame."""
     flexible = first_flexible(key) if key in API else 0
     header = request_header(RequestKind.of(key, version, flexible), 7, "stranger")
     return pack(">i", len(header) + len(body)) + header + body
@@ -116,7 +116,7 @@ def frame_of(request: Request, version: int) -> bytes:
 def on_a_broker(
     story: Callable[[Scene], Awaitable[None]], *, limits: Limits | None = None, **values: Any
 ) -> None:
-    """What the loop would only log fails the test."""
+    """Run a story on a broker; errors that the loop would only log fail the test."""
     unexpected: list[dict[str, Any]] = []
 
     async def main() -> None:
@@ -137,7 +137,7 @@ def on_a_broker(
 
 
 async def throw(scene: Scene, frames: list[bytes]) -> None:
-    """Send each of these over a connection of its own, and go away once it was looked at."""
+    """Send each frame over its own connection, and disconnect once it was handled."""
     taken, ended = scene.dispatcher.requests, scene.listener.ended
     for frame in frames:
         before = taken.total() + ended.total()
@@ -149,8 +149,8 @@ async def throw(scene: Scene, frames: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_no_request_whatever_it_says_stops_a_broker(seed: int) -> None:
-    """What decodes is answered, now or later; what does not closes its own connection."""
+def test_no_random_request_stops_a_broker(seed: int) -> None:
+    """A request that decodes is answered; another one closes its own connection."""
     print(f"reproduce: pytest {__file__} -k whatever_it_says with seed {seed}")
     random = Random(seed)
 
@@ -198,7 +198,7 @@ TLS_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
         (framed(11, 5, bytes(3 << 20)), "2097152"),
     ],
 )
-def test_what_is_no_request_of_ours_is_closed_with_one_line(
+def test_foreign_bytes_close_the_connection_with_one_log_line(
     sent: bytes, line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "raft.net")
@@ -221,8 +221,8 @@ def test_what_is_no_request_of_ours_is_closed_with_one_line(
 # --- clients that take and do not give ------------------------------------------------------------
 
 
-def test_requests_sent_by_halves_are_as_good_as_whole_ones() -> None:
-    """And those of others go on in between."""
+def test_requests_sent_in_two_parts_are_served() -> None:
+    """Other clients' requests are served in between."""
 
     async def story(scene: Scene) -> None:
         frame = frame_of(produce(b"slow"), 9)
@@ -282,8 +282,8 @@ LONG_ANSWERS: dict[str, tuple[Request, int]] = {
 
 
 @pytest.mark.parametrize("name", LONG_ANSWERS)
-def test_clients_that_never_read_cost_what_one_answer_costs(name: str) -> None:
-    """Four ask three hundred times each for ten kilobytes and more, and read nothing.
+def test_a_client_that_never_reads_costs_one_answer(name: str) -> None:
+    """Four clients send three hundred requests each for 10 KB and more, and read nothing.
 
     What is held for each client is what its socket takes, the transport's bound, its requests, and
     one answer more.
@@ -325,8 +325,8 @@ def test_clients_that_never_read_cost_what_one_answer_costs(name: str) -> None:
     on_a_broker(story, limits=limits)
 
 
-def test_a_thousand_idle_clients_hold_nobody_up() -> None:
-    """Each asked for versions once and stays: as applications do that are mostly quiet."""
+def test_a_thousand_idle_clients_do_not_delay_others() -> None:
+    """Each sends ApiVersions once and stays connected."""
 
     async def story(scene: Scene) -> None:
         soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -353,8 +353,8 @@ def test_a_thousand_idle_clients_hold_nobody_up() -> None:
     on_a_broker(story)
 
 
-def test_clients_that_ask_and_go_leave_nothing_behind() -> None:
-    """Whatever they waited for: tasks, places in a group, memory of requests."""
+def test_disconnecting_clients_leave_no_tasks_behind() -> None:
+    """No tasks, group members or request memory remain."""
 
     async def story(scene: Scene) -> None:
         await scene.still_serves()
@@ -374,8 +374,8 @@ def test_clients_that_ask_and_go_leave_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 9])
-def test_bytes_behind_a_requests_end_are_not_looked_at(version: int) -> None:
-    """By any family: Kafka's brokers do not, and a client was seen that sends some."""
+def test_bytes_behind_a_requests_end_are_ignored(version: int) -> None:
+    """In every family, as Kafka's brokers do; librdkafka sends some."""
 
     async def story(scene: Scene) -> None:
         body = encode_message(produce(b"and more"), version) + bytes(3)

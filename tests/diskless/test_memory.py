@@ -1,4 +1,4 @@
-"""What producers may hold is bounded, whatever the store does.
+"""Producers' memory is bounded, whatever the store does.
 
 Source: docs/design/broker.md#memory-in-flight.
 """
@@ -36,7 +36,7 @@ _sent = ProduceRequest.TopicProduceData
 
 
 class StuckStore(MemoryStore):
-    """Uploads nothing until it is let go."""
+    """A store whose uploads block until they are released."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 0)
@@ -86,7 +86,7 @@ class Scene:
         return answer
 
     async def send_all(self, client: ClientConnection, producer: int, acks: int) -> list[int]:
-        """Pipeline all requests; the offsets they got (none with acks=0)."""
+        """Pipeline all requests; return their offsets (none with acks=0)."""
         kind = request_kind(ProduceRequest, VERSION)
         asked = []
         for number in range(REQUESTS):
@@ -102,7 +102,7 @@ class Scene:
         return [one.base_offset for one in found]
 
     async def all_are_held(self) -> None:
-        """Until no producer's socket is read any more."""
+        """Wait until no producer's socket is read any more."""
 
         def held() -> int:
             return sum(one._held for one in self.listener.connections)
@@ -111,7 +111,7 @@ class Scene:
 
 
 @pytest.mark.parametrize("acks", [-1, 0])
-def test_a_store_that_is_stuck_bounds_memory_and_everything_arrives_in_the_end(acks: int) -> None:
+def test_a_stuck_store_bounds_memory_and_all_records_arrive_later(acks: int) -> None:
     async def on_loop() -> None:
         async with ClusterWorld() as world:
             await world.create("t", partitions=PRODUCERS)
@@ -147,7 +147,7 @@ def test_a_store_that_is_stuck_bounds_memory_and_everything_arrives_in_the_end(a
 
 
 async def everything_is_there(scene: Scene) -> None:
-    """Each producer's records, once, in order."""
+    """Assert that each producer's records are stored once, in order."""
     expected = {
         producer: [(number, producer * 1_000 + number) for number in range(REQUESTS)]
         for producer in range(PRODUCERS)
@@ -163,7 +163,7 @@ async def everything_is_there(scene: Scene) -> None:
             assert found == records
 
 
-def test_who_waits_too_long_is_told_and_never_written() -> None:
+def test_a_request_that_waits_too_long_for_memory_times_out_unwritten() -> None:
     async def on_loop() -> None:
         async with ClusterWorld() as world:
             await world.create("t", partitions=1)
@@ -182,7 +182,7 @@ def test_who_waits_too_long_is_told_and_never_written() -> None:
     asyncio.run(on_loop())
 
 
-def test_nobody_overtakes_in_the_line() -> None:
+def test_no_request_overtakes_in_the_line() -> None:
     async def on_loop() -> None:
         in_flight = InFlight(100)
         in_flight.acquire(150)
@@ -210,8 +210,8 @@ def test_nobody_overtakes_in_the_line() -> None:
     asyncio.run(on_loop())
 
 
-def test_a_request_that_is_over_is_gone_without_the_garbage_collector() -> None:
-    """A node's collector seldom runs, and a request's bytes are a frame of a megabyte."""
+def test_a_finished_request_is_freed_without_the_garbage_collector() -> None:
+    """The garbage collector runs seldom, and a request may take a megabyte."""
 
     def left() -> int:
         return sum(type(one) is PendingProduce for one in gc.get_objects())

@@ -73,7 +73,7 @@ def test_a_topic_is_described_at_every_version() -> None:
             assert partition.leader_epoch == (0 if version >= 7 else -1)
 
 
-def test_all_topics_are_asked_for_by_null_or_in_version_0_by_none() -> None:
+def test_null_or_an_empty_list_in_version_0_requests_all_topics() -> None:
     image = beating().image
     assert [t.name for t in ask(image).topics] == sorted(image.topic_ids)
     none = MetadataRequest(topics=())
@@ -84,7 +84,7 @@ def test_all_topics_are_asked_for_by_null_or_in_version_0_by_none() -> None:
     assert not internal["t"]
 
 
-def test_what_is_unknown_has_an_error_of_its_own() -> None:
+def test_each_unknown_topic_has_its_own_error() -> None:
     image = beating().image
     by_name = ask(image, "nowhere", "t").topics
     assert [(t.name, t.error_code) for t in by_name] == [("nowhere", 3), ("t", 0)]
@@ -102,7 +102,7 @@ def test_a_topic_is_found_by_its_id_and_named() -> None:
 
 
 @pytest.mark.parametrize("version", [10, 11])
-def test_versions_that_have_ids_and_do_not_serve_them_say_so(version: int) -> None:
+def test_metadata_versions_10_and_11_refuse_topic_ids(version: int) -> None:
     """KAFKA-13428."""
     image = beating().image
     request = MetadataRequest(topics=(_asked(topic_id=image.topic_ids["t"], name="t"),))
@@ -110,14 +110,14 @@ def test_versions_that_have_ids_and_do_not_serve_them_say_so(version: int) -> No
     assert refused.error_code == 42
 
 
-def test_a_topic_that_is_named_often_is_described_once() -> None:
-    """Or a request of a megabyte would have an answer of many."""
+def test_a_topic_named_repeatedly_is_described_once() -> None:
+    """Otherwise a request of a megabyte could cause a response of many."""
     image = beating().image
     assert len(ask(image, *["t"] * 1_000, "u", "u").topics) == 2
 
 
 def heartbeat(world: World, broker_id: int, *, fence: bool = False, leave: bool = False) -> None:
-    """Of a broker that has read everything."""
+    """Send a heartbeat of a broker that has caught up."""
     world.ask(
         BrokerHeartbeatRequest(
             broker_id=broker_id,
@@ -130,14 +130,14 @@ def heartbeat(world: World, broker_id: int, *, fence: bool = False, leave: bool 
 
 
 def leads_nothing(answer: MetadataResponse) -> bool:
-    """As Kafka says it while no broker can lead."""
+    """Assert that each partition is without a leader, as in Kafka."""
     return all(
         (partition.error_code, partition.leader_id, partition.isr_nodes) == (5, -1, ())
         for partition in answer.topics[0].partitions
     )
 
 
-def test_fenced_brokers_are_not_named_while_another_serves() -> None:
+def test_fenced_brokers_are_not_listed_while_another_serves() -> None:
     world = beating()
     heartbeat(world, 2, fence=True)
     answer = ask(world.image, "t")
@@ -145,8 +145,8 @@ def test_fenced_brokers_are_not_named_while_another_serves() -> None:
     assert {partition.leader_id for partition in answer.topics[0].partitions} <= {1, 3}
 
 
-def test_where_nobody_serves_all_members_are_named_and_lead_nothing() -> None:
-    """librdkafka forgets brokers that are not named; of none it cannot come back."""
+def test_if_no_broker_serves_all_are_listed_and_lead_nothing() -> None:
+    """librdkafka forgets brokers that are not listed, and does not recover from an empty list."""
     world = beating()
     serving = ask(world.image, "t").brokers
     heartbeat(world, 1, leave=True)
@@ -160,8 +160,8 @@ def test_where_nobody_serves_all_members_are_named_and_lead_nothing() -> None:
 
 
 @pytest.mark.parametrize("asked", [None, 1, 2, 3, 4])
-def test_whoever_hears_of_brokers_hears_of_a_controller(asked: int | None) -> None:
-    """librdkafka's administrator asks once, and waits for minutes if there is none."""
+def test_an_answer_with_brokers_names_a_controller(asked: int | None) -> None:
+    """librdkafka's admin client asks only once, and waits for minutes if there is none."""
     world = beating()
     request, view = MetadataRequest(topics=()), VIEW._replace(asked=asked)
     for fenced in (1, 2, 3):
@@ -172,8 +172,8 @@ def test_whoever_hears_of_brokers_hears_of_a_controller(asked: int | None) -> No
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_a_broker_that_does_not_serve_names_itself(leaves: bool) -> None:
-    """A client that asks it would forget it, and may be left with one that it cannot reach."""
+def test_a_broker_that_does_not_serve_lists_itself_in_metadata(leaves: bool) -> None:
+    """Otherwise a client forgets it, and may be left with brokers that it cannot reach."""
     world = beating()
     heartbeat(world, 2, fence=not leaves, leave=leaves)
     request = MetadataRequest(topics=(_asked(name="t"),))
@@ -184,7 +184,7 @@ def test_a_broker_that_does_not_serve_names_itself(leaves: bool) -> None:
     assert (answer.topics, answer.controller_id) == (others.topics, others.controller_id)
 
 
-def test_before_anybody_is_a_member_nobody_is_named() -> None:
+def test_before_any_registration_metadata_lists_no_broker() -> None:
     world = with_topic()
     image = MetadataImage(
         topics=world.image.topics, topic_ids=world.image.topic_ids, offset=world.image.offset
@@ -194,8 +194,8 @@ def test_before_anybody_is_a_member_nobody_is_named() -> None:
     assert leads_nothing(answer)
 
 
-def test_a_client_hears_of_brokers_by_its_own_listener() -> None:
-    """And is sent to none that it cannot reach."""
+def test_a_client_gets_the_broker_addresses_of_its_own_listener() -> None:
+    """It gets no broker that it cannot reach."""
     other = VIEW._replace(listener="OTHER")
     request = MetadataRequest(topics=(_asked(name="t"),))
     answer = answer_to(request, 12, beating().image, other)
@@ -203,8 +203,8 @@ def test_a_client_hears_of_brokers_by_its_own_listener() -> None:
     assert {partition.leader_id for partition in answer.topics[0].partitions} == {-1}
 
 
-def test_operations_are_told_to_whoever_asks() -> None:
-    """KIP-430: without authorisation, all there are. The numbers are those a Kafka broker tells."""
+def test_authorized_operations_are_described_on_request() -> None:
+    """KIP-430: all operations, as there is no authorization; the numbers are those of Kafka."""
     image = beating().image
     request = MetadataRequest(
         topics=(_asked(name="t"),),
@@ -244,7 +244,7 @@ topic_ids = st.integers(1, 2**128 - 1).map(lambda value: UUID(int=value))
 def test_every_broker_answers_the_same(
     brokers: list[PlacedBroker], topic_id: UUID, index: int, rack: str | None, order: object
 ) -> None:
-    """Whatever order it heard of the brokers in; and the replicas are each rack's leaders."""
+    """The order of registrations does not matter; the replicas are each rack's leaders."""
     shuffled = list(brokers)
     order.shuffle(shuffled)  # type: ignore[attr-defined]
     here = place(topic_id, index, PlacementScope(brokers, rack))
@@ -264,7 +264,7 @@ def test_every_broker_answers_the_same(
     rack=racks,
     which=st.integers(min_value=0),
 )
-def test_one_brokers_going_or_coming_moves_only_its_share(
+def test_a_broker_that_joins_or_leaves_moves_only_its_share(
     brokers: list[PlacedBroker], topic_id: UUID, rack: str | None, which: int
 ) -> None:
     gone = brokers[which % len(brokers)]

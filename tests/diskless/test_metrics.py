@@ -1,4 +1,4 @@
-"""What Prometheus reads of a broker is what happened. Source: docs/broker.md, Metrics."""
+"""A broker's Prometheus metrics. Source: docs/broker.md, Metrics."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def values(broker: RecordsBroker) -> dict[str, float]:
     return {name.removeprefix("esker_broker_"): float(value) for name, value in lines}
 
 
-def test_what_is_counted_is_what_happened() -> None:
+def test_metrics_count_produced_and_fetched_records() -> None:
     async def story() -> None:
         async with ClusterWorld() as world:
             await world.create("t")
@@ -84,7 +84,7 @@ def test_what_is_counted_is_what_happened() -> None:
     run(story)
 
 
-def test_every_metric_is_in_the_documents_and_the_other_way_round() -> None:
+def test_docs_list_exactly_the_existing_metrics() -> None:
     async def story() -> set[str]:
         async with ClusterWorld() as world:
             broker = RecordsBroker(world, 1)

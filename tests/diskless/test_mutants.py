@@ -34,7 +34,7 @@ from tests.diskless.virtual_time import run
 
 
 def dies(story: Story) -> None:
-    """The story's claims do not hold."""
+    """Assert that the story fails."""
 
     async def live() -> None:
         await story.run()
@@ -45,21 +45,21 @@ def dies(story: Story) -> None:
 
 
 @pytest.mark.parametrize(("mutant", "seed"), [(AcknowledgesUploads, 0), (NewIdForAnotherTry, 11)])
-def test_a_writer_that_goes_wrong_is_found_out(
+def test_each_writer_mutant_is_caught(
     mutant: type[ObjectWriter], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Acknowledge before the commit; a new object id for another try."""
+    """Mutants: acknowledge before the commit; retry under a new object id."""
     monkeypatch.setattr(diskless.produce.writers, "ObjectWriter", mutant)
     dies(Story(seed))
 
 
-def test_committing_in_the_order_of_completion_is_found_out() -> None:
+def test_a_mutant_that_commits_in_completion_order_is_caught() -> None:
     assert outcomes(overtaking(ObjectWriter)) == {0}
     assert outcomes(overtaking(CommitsAsUploadsEnd)) != {0}
 
 
 class GivesUpLostPuts(ObjectWriter):
-    """Takes an upload whose answer was lost for one that failed."""
+    """Treats an upload with a lost answer as failed."""
 
     async def _upload(self, key: str, parts: Any, size_bytes: int) -> None:
         try:
@@ -77,13 +77,13 @@ def lost_puts(writer: type[ObjectWriter]) -> set[int]:
     return outcomes(lives(world))
 
 
-def test_counting_a_lost_put_answer_as_failure_is_found_out() -> None:
+def test_a_mutant_that_takes_a_lost_put_answer_for_failure_is_caught() -> None:
     assert lost_puts(ObjectWriter) == {0}
     assert lost_puts(GivesUpLostPuts) == {0, ErrorCode.KAFKA_STORAGE_ERROR}
 
 
 class SkipsTheBarrier(FetchService):
-    """Believes its own replica that an offset is out of range."""
+    """Reports an offset as out of range by its own replica alone."""
 
     async def _behind_the_barrier(
         self, _: int, asked: Sequence[_RequestedPartition]
@@ -91,12 +91,12 @@ class SkipsTheBarrier(FetchService):
         return [_PartitionResult(ErrorCode.OFFSET_OUT_OF_RANGE, one.offset, 0) for one in asked]
 
 
-def test_skipping_the_barrier_is_found_out() -> None:
+def test_a_mutant_that_skips_the_barrier_is_caught() -> None:
     dies(Story(0, fetch_type=SkipsTheBarrier))
 
 
 class TellsHalf(ObjectWriter):
-    """Tells the first batch of an object what became of the last."""
+    """Gives the batches of an object each other's outcomes."""
 
     def _settle(self, written: Any, response: Any) -> None:
         settle_each = written.closed.settle_each
@@ -108,6 +108,6 @@ class TellsHalf(ObjectWriter):
         super()._settle(written, response)
 
 
-def test_answers_that_are_mixed_up_are_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_that_mixes_up_answers_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diskless.produce.writers, "ObjectWriter", TellsHalf)
     dies(Story(0))

@@ -1,4 +1,4 @@
-"""Object ids are given out only while their lease surely outlives an upload.
+"""Object ids are handed out only while their lease outlives an upload.
 
 Source: docs/design/broker.md#produce.
 """
@@ -22,7 +22,7 @@ BLOCK = 8
 
 
 class Leasing:
-    """Grants blocks one after the other, unless it is away; knows when each was asked for."""
+    """Grants blocks in order, unless it is away, and records the time of each request."""
 
     def __init__(self) -> None:
         self.is_away = False
@@ -61,7 +61,7 @@ async def take(ids: ObjectIds, count: int) -> list[int]:
 
 @pytest.mark.parametrize("taken", [1, BLOCK - 1, BLOCK, BLOCK + 1])
 def test_an_id_is_never_older_than_its_lease_is_usable(taken: int) -> None:
-    """Also one of a block that was asked for ahead, before all was quiet for a while."""
+    """Also an id of a block that was requested ahead, before an idle time."""
 
     async def story() -> None:
         leasing = Leasing()
@@ -76,8 +76,8 @@ def test_an_id_is_never_older_than_its_lease_is_usable(taken: int) -> None:
     run(story)
 
 
-def test_a_block_that_was_refused_ahead_is_asked_for_again() -> None:
-    """What failed a while ago is no reason to fail now."""
+def test_a_block_refused_ahead_is_requested_again() -> None:
+    """An earlier failure must not fail the next call."""
 
     async def story() -> None:
         leasing = Leasing()
@@ -101,8 +101,8 @@ def test_ids_rise_and_each_is_given_once() -> None:
 
 
 @pytest.mark.parametrize("ends", ["released", "dropped", "cancelled"])
-def test_a_block_that_is_refused_and_never_needed_troubles_nobody(ends: str) -> None:
-    """Nobody leads, and nobody asks for more ids: the loop has nothing to complain about."""
+def test_a_refused_block_that_is_not_needed_raises_no_error(ends: str) -> None:
+    """Without a leader, an unused request ahead causes no logged exception."""
     complaints: list[str] = []
 
     async def story() -> None:

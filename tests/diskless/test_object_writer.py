@@ -1,4 +1,4 @@
-"""From buffered batches to committed objects, whatever fails.
+"""The object writer under faults: every batch gets one outcome, in order.
 
 Every story is one seed; an error names it. In each, about forty batches meet uploads that fail,
 answers that are lost and leaders that are away, in virtual time.
@@ -42,7 +42,7 @@ def lives(world: World) -> World:
     return world
 
 
-def test_no_story_loses_doubles_or_reorders_what_was_acknowledged() -> None:
+def test_no_story_loses_duplicates_or_reorders_acknowledged_batches() -> None:
     acknowledged = repeated = lost = failed = 0
     for seed in SEEDS:
         world = lives(World(seed))
@@ -59,7 +59,7 @@ def test_no_story_loses_doubles_or_reorders_what_was_acknowledged() -> None:
 
 
 class CommitsAsUploadsEnd(ObjectWriter):
-    """Commits in the order in which uploads are done."""
+    """Commits in the order in which uploads end."""
 
     async def _next_uploaded(self) -> Any:
         uploads = [written.upload for written in self._uploading]
@@ -68,7 +68,7 @@ class CommitsAsUploadsEnd(ObjectWriter):
 
 
 class AcknowledgesUploads(ObjectWriter):
-    """Says that it is written once it is in the store."""
+    """Acknowledges a batch as soon as its object is uploaded."""
 
     async def _outcome(self, written: Any, answer: Any) -> None:
         self._commits.release()
@@ -77,7 +77,7 @@ class AcknowledgesUploads(ObjectWriter):
 
 
 class CountsLostAnswersAsFailures(ObjectWriter):
-    """Takes a commit whose answer was lost for one that did not happen."""
+    """Treats a commit with a lost answer as failed."""
 
     async def _outcome(self, written: Any, answer: Any) -> None:
         try:
@@ -89,7 +89,7 @@ class CountsLostAnswersAsFailures(ObjectWriter):
 
 
 class CommitsWhatFailed(ObjectWriter):
-    """Takes an upload that failed for one that may be committed."""
+    """Commits an object whose upload failed."""
 
     async def _upload(self, key: str, parts: Any, size_bytes: int) -> None:
         try:
@@ -99,7 +99,7 @@ class CommitsWhatFailed(ObjectWriter):
 
 
 class NewIdForAnotherTry(ObjectWriter):
-    """After a lost answer it writes the same batches again, as another object."""
+    """Writes the batches again as another object after a lost answer."""
 
     async def _outcome(self, written: Any, answer: Any) -> None:
         try:
@@ -167,7 +167,7 @@ def test_a_store_that_is_down_fails_its_own_objects_only() -> None:
 
 
 def overtaking(writer: type[ObjectWriter]) -> World:
-    """Uploads take from nothing to half a second, several at a time; none fails."""
+    """Run with overlapping uploads of up to half a second, without failures."""
     world = quiet()
     world.writer_type = writer
     world.store.rules = (
@@ -180,11 +180,11 @@ def test_uploads_that_overtake_each_other_change_nothing() -> None:
     assert outcomes(overtaking(ObjectWriter)) == {0}
 
 
-def test_committing_as_uploads_end_kills_the_overtaken() -> None:
+def test_a_mutant_that_commits_as_uploads_end_loses_overtaken_batches() -> None:
     assert NOT_WRITTEN.error in outcomes(overtaking(CommitsAsUploadsEnd))
 
 
-def test_an_upload_is_tried_again_under_its_name() -> None:
+def test_a_failed_upload_is_retried_under_its_key() -> None:
     world = quiet()
     world.store.rules = (
         FaultRule(fault=Fault.LOST_ANSWER, operations=frozenset({"upload"}), probability=0.5),
@@ -217,7 +217,7 @@ def test_a_lease_must_outlive_an_upload() -> None:
         WriterSettings(upload_timeout_ms=60_000, lease_timeout_ms=100_000)
 
 
-def test_a_closed_writer_takes_nothing() -> None:
+def test_a_closed_writer_accepts_no_batch() -> None:
     world = quiet()
 
     async def story() -> None:
@@ -230,8 +230,8 @@ def test_a_closed_writer_takes_nothing() -> None:
     run(story)
 
 
-def test_a_committed_object_whose_answer_is_forgotten_is_unknown_to_its_producers() -> None:
-    """Its batches may each have been refused, and clients take DUPLICATE for success."""
+def test_a_commit_without_a_stored_answer_has_an_unknown_outcome() -> None:
+    """Any batch may have been refused, and clients take DUPLICATE_SEQUENCE_NUMBER for success."""
     world = quiet()
 
     async def story() -> None:

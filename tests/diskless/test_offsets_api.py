@@ -1,4 +1,4 @@
-"""Where partitions begin, end, and were at a time. KIP-79, KIP-107, KIP-207, KIP-320, KIP-734."""
+"""ListOffsets, DeleteRecords, OffsetForLeaderEpoch. KIP-79, KIP-107, KIP-207, KIP-320, KIP-734."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Story:
         self.handlers: dict[int, Served] = offsets.handlers(world.cluster(1), self.cache)
 
     async def ask(self, *asked: _Partition, topic: str = "t", version: int = NEWEST) -> Any:
-        """ListOffsets; the partitions' answers."""
+        """Send ListOffsets; return the partitions' results."""
         request = ListOffsetsRequest(
             replica_id=-1, topics=(_Asked(name=topic, partitions=asked),), timeout_ms=3_000
         )
@@ -63,7 +63,7 @@ class Story:
     async def at(
         self, timestamp: int, topic: str = "t", partition: int = 0, version: int = NEWEST
     ) -> tuple[int, int, int]:
-        """Error, offset and timestamp of one partition."""
+        """List one partition; return error, offset and timestamp."""
         asked = _Partition(partition_index=partition, timestamp=timestamp)
         (found,) = await self.ask(asked, topic=topic, version=version)
         if version >= 4:
@@ -73,7 +73,7 @@ class Story:
     async def delete(
         self, *wanted: tuple[int, int], topic: str = "t", version: int = 2, timeout_ms: int = 5_000
     ) -> list[tuple[int, int]]:
-        """DeleteRecords of (partition, offset); error and low watermark of each."""
+        """Delete records by (partition, offset); return error and low watermark of each."""
         asked = DeleteRecordsRequest.DeleteRecordsTopic
         request = DeleteRecordsRequest(
             topics=(
@@ -93,7 +93,7 @@ class Story:
     async def epoch_end(
         self, leader_epoch: int, *, current: int = -1, topic: str = "t", version: int = 4
     ) -> tuple[int, int, int]:
-        """Error, epoch and end offset."""
+        """Ask for an epoch's end; return error, epoch and end offset."""
         asked = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
         partition = asked.OffsetForLeaderPartition(
             partition=0, current_leader_epoch=current, leader_epoch=leader_epoch
@@ -105,7 +105,7 @@ class Story:
 
 
 def tell(story: Callable[[Story], Awaitable[None]], partitions: int = 2) -> None:
-    """The story, on a cluster with a topic t."""
+    """Run a story on a cluster with a topic t."""
 
     async def told() -> None:
         async with ClusterWorld(brokers=(1, 2), coordinators=2) as world:
@@ -119,8 +119,8 @@ def tell(story: Callable[[Story], Awaitable[None]], partitions: int = 2) -> None
     run(told)
 
 
-def test_a_look_up_by_time_in_a_store_that_stands_still_ends_in_its_own_time() -> None:
-    """Partitions that were not reached are to be asked for again; others are not held up."""
+def test_a_timestamp_lookup_times_out_if_the_store_hangs() -> None:
+    """Unreached partitions get a retriable error; other requests are not delayed."""
 
     async def story(told: Story) -> None:
         count = 30
@@ -147,7 +147,7 @@ def test_a_look_up_by_time_in_a_store_that_stands_still_ends_in_its_own_time() -
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-def test_a_partitions_ends_are_told_at_every_version(version: int) -> None:
+def test_log_start_and_high_watermark_are_listed_at_every_version(version: int) -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(5, 6, 7)])
         await told.delete((0, 1))
@@ -171,7 +171,7 @@ def test_earliest_local_is_the_log_start_and_nothing_is_tiered() -> None:
 
 
 @pytest.mark.parametrize(("sentinel", "since"), [(-3, 7), (-4, 8), (-5, 9), (-6, 11), (-7, 99)])
-def test_a_sentinel_that_a_version_does_not_know_is_unsupported(sentinel: int, since: int) -> None:
+def test_a_sentinel_newer_than_the_version_is_unsupported(sentinel: int, since: int) -> None:
     async def story(told: Story) -> None:
         for version in range(1, 12):
             code, _, _ = await told.at(sentinel, version=version)
@@ -189,7 +189,7 @@ async def lagging(told: Story) -> None:
     assert await told.epoch_end(0) == (0, 0, 3)
 
 
-def test_a_replica_that_lags_does_not_make_the_answer_old() -> None:
+def test_a_lagging_replica_does_not_make_offsets_stale() -> None:
     tell(lagging)
 
 
@@ -210,7 +210,7 @@ def test_without_a_barrier_the_offset_is_not_available() -> None:
     tell(story)
 
 
-def test_a_barrier_that_never_comes_ends_with_the_requests_own_time() -> None:
+def test_a_missing_read_barrier_times_out_with_the_request() -> None:
     async def story(told: Story) -> None:
         async def never(request: object) -> Any:  # noqa: ARG001
             await asyncio.Event().wait()
@@ -226,7 +226,7 @@ def test_a_barrier_that_never_comes_ends_with_the_requests_own_time() -> None:
     tell(story)
 
 
-def test_what_is_not_there_is_unknown_and_others_are_answered() -> None:
+def test_missing_partitions_are_unknown_and_the_others_are_answered() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1)])
         found = await told.ask(
@@ -249,7 +249,7 @@ def test_a_partition_that_is_named_twice_is_refused() -> None:
     tell(story)
 
 
-def test_a_leader_epoch_that_never_was_is_unknown() -> None:
+def test_a_leader_epoch_above_0_is_unknown() -> None:
     async def story(told: Story) -> None:
         for epoch, code in ((-1, 0), (0, 0), (1, 75)):
             asked = _Partition(partition_index=0, current_leader_epoch=epoch, timestamp=-1)
@@ -277,7 +277,7 @@ def test_a_deleted_topic_is_unknown_also_where_the_image_lags() -> None:
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_a_time_finds_the_first_record_that_is_not_earlier(compression: Compression) -> None:
+def test_a_timestamp_finds_the_first_record_that_is_not_earlier(compression: Compression) -> None:
     async def story(told: Story) -> None:
         await told.stored.commit(
             "t",
@@ -327,7 +327,7 @@ def test_very_many_records_are_read_in_a_thread(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(main())
 
 
-def test_the_records_are_believed_and_not_the_headers() -> None:
+def test_timestamps_come_from_records_and_not_from_headers() -> None:
     async def story(told: Story) -> None:
         lying = bytearray(batch(100, 900, 200))
         lying[35:43] = (1).to_bytes(8, "big")  # the header's max timestamp
@@ -349,7 +349,7 @@ async def append_time(told: Story) -> None:
     assert await told.at(before + 1) == (0, -1, -1)
 
 
-def test_under_log_append_time_the_time_is_that_of_the_commit() -> None:
+def test_under_log_append_time_the_timestamp_is_the_commits() -> None:
     tell(append_time)
 
 
@@ -370,13 +370,13 @@ async def cut_by_the_log_start(told: Story) -> None:
     assert await told.at(0) == (0, -1, -1)
 
 
-def test_what_lies_before_the_log_start_is_not_found() -> None:
-    """The run is alive, and what makes it late is not."""
+def test_records_below_the_log_start_are_not_found() -> None:
+    """The run exists, and its record with the greatest timestamp is deleted."""
 
     tell(cut_by_the_log_start)
 
 
-def test_records_without_a_time_are_found_by_no_time() -> None:
+def test_records_without_a_timestamp_are_not_found_by_timestamp() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(-1, -1)])
         assert await told.at(0) == (0, -1, -1)
@@ -386,8 +386,8 @@ def test_records_without_a_time_are_found_by_no_time() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(8))
-def test_any_time_is_found_as_in_a_list(seed: int) -> None:
-    """Reproduce: pytest tests/diskless/test_offsets_api.py -k as_in_a_list, the seed is its id."""
+def test_any_timestamp_lookup_agrees_with_a_list_model(seed: int) -> None:
+    """Reproduce: pytest tests/diskless/test_offsets_api.py -k list_model, the seed is its id."""
     random = Random(seed)
 
     async def story(told: Story) -> None:
@@ -411,7 +411,7 @@ def test_any_time_is_found_as_in_a_list(seed: int) -> None:
     tell(story)
 
 
-def test_an_object_that_is_gone_is_looked_up_again_and_then_a_storage_error() -> None:
+def test_a_missing_object_is_looked_up_again_and_then_a_storage_error() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(100)])
         await told.stored.commit("t", [batch(200)])
@@ -432,7 +432,7 @@ def test_an_object_that_is_gone_is_looked_up_again_and_then_a_storage_error() ->
     tell(story)
 
 
-def test_a_damaged_object_is_told_of_and_harms_no_other() -> None:
+def test_a_damaged_object_is_reported_and_affects_no_other() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(100)])
         await told.stored.commit("t", [batch(100)], partition=1)
@@ -451,7 +451,7 @@ def test_a_damaged_object_is_told_of_and_harms_no_other() -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_epoch_0_ends_at_the_high_watermark_and_others_never_were(version: int) -> None:
+def test_epoch_0_ends_at_the_high_watermark_and_others_are_unknown(version: int) -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1, 2, 3)])
         assert await told.epoch_end(0, version=version) == (0, 0, 3)
@@ -477,7 +477,7 @@ def test_records_are_deleted_up_to_an_offset_or_all_of_them(version: int) -> Non
     tell(story)
 
 
-def test_who_deletes_sees_it_in_this_brokers_replica() -> None:
+def test_a_client_that_deletes_records_sees_it_at_the_same_broker() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1, 2, 3)])
         topic = told.world.image.topic("t")
@@ -508,7 +508,7 @@ def test_deletions_out_of_range_of_unknown_and_of_internal_partitions_are_refuse
     tell(story)
 
 
-def test_without_a_coordinator_nothing_is_deleted_and_it_may_be_asked_again() -> None:
+def test_without_a_coordinator_nothing_is_deleted_and_the_error_is_retriable() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1, 2, 3)])
         for leader in told.world.leaders:
@@ -521,7 +521,7 @@ def test_without_a_coordinator_nothing_is_deleted_and_it_may_be_asked_again() ->
     tell(story)
 
 
-def test_a_deletion_whose_time_is_over_is_carried_out_all_the_same() -> None:
+def test_a_deletion_that_times_out_is_still_carried_out() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1, 2, 3)])
         for leader in told.world.leaders:
@@ -539,7 +539,7 @@ def test_a_deletion_whose_time_is_over_is_carried_out_all_the_same() -> None:
     tell(story)
 
 
-def test_a_topic_made_again_has_none_of_the_others_offsets() -> None:
+def test_a_recreated_topic_has_no_offsets_of_the_old_one() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(100, 200)])
         state = DeleteTopicsRequest.DeleteTopicState(name="t")
@@ -558,7 +558,7 @@ def test_a_topic_made_again_has_none_of_the_others_offsets() -> None:
 
 
 async def own_words(cluster: Any, wanted: Any, timeout_s: float = 0) -> list[ListedOffset]:  # noqa: ARG001
-    """As this broker's replica has it: the barrier is skipped."""
+    """Mutant: list offsets from the replica, without the read barrier."""
     answers = []
     for place, timestamp, from_offset in wanted:
         topic = ListDisklessOffsetsRequest.Topic
@@ -575,7 +575,7 @@ async def own_words(cluster: Any, wanted: Any, timeout_s: float = 0) -> list[Lis
 
 
 async def the_run_will_do(self: Any, wanted: Any, listed: ListedOffset) -> ListedOffset:  # noqa: ARG001
-    """What the coordinator names is answered as it is."""
+    """Mutant: answer with the coordinator's run without reading its records."""
     return listed
 
 
@@ -588,9 +588,7 @@ MUTANTS: dict[str, tuple[Any, str, Any, Callable[[Story], Awaitable[None]]]] = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_broker_that_is_wrong_in_one_way_is_found_out(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_broker_mutant_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     where, attribute, wrong, story = MUTANTS[name]
     monkeypatch.setattr(where, attribute, wrong)
     with pytest.raises(AssertionError):

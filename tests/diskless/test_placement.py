@@ -1,4 +1,4 @@
-"""Where clients are sent: everybody says the same, and little moves.
+"""Placement: all brokers choose the same leaders, and few partitions move.
 
 Source: docs/design/broker.md#any-broker-leads.
 """
@@ -40,7 +40,9 @@ def test_the_order_in_which_brokers_are_known_does_not_matter(found, rack, rando
 
 
 @given(brokers, racks)
-def test_a_leader_is_in_the_rack_if_anybody_is(found: list[PlacedBroker], rack: str | None) -> None:
+def test_a_leader_is_in_the_clients_rack_if_a_broker_is(
+    found: list[PlacedBroker], rack: str | None
+) -> None:
     near = {broker.broker_id for broker in found if rack is not None and broker.rack == rack}
     for topic_id, partition in partitions:
         assert leader(topic_id, partition, rack, found) in (
@@ -49,7 +51,7 @@ def test_a_leader_is_in_the_rack_if_anybody_is(found: list[PlacedBroker], rack: 
 
 
 @given(brokers.filter(lambda found: len(found) > 1), st.data())
-def test_only_a_brokers_own_share_moves_when_it_goes(
+def test_only_a_leaving_brokers_own_groups_move(
     found: list[PlacedBroker], data: st.DataObject
 ) -> None:
     gone = data.draw(st.sampled_from(found))
@@ -71,7 +73,7 @@ def test_shares_are_about_even() -> None:
     assert max(shares) < 1.15 * min(shares), shares
 
 
-def test_nobody_leads_without_brokers() -> None:
+def test_no_broker_means_no_leader() -> None:
     assert leader(UUID(int=1), 0, None, []) is None
 
 
@@ -88,11 +90,11 @@ def test_nobody_leads_without_brokers() -> None:
         ("notesker_rack=a", None),
     ],
 )
-def test_a_client_says_its_rack_in_its_id(client_id: str | None, rack: str | None) -> None:
+def test_a_client_states_its_rack_in_its_client_id(client_id: str | None, rack: str | None) -> None:
     assert rack_hint(client_id) == rack
 
 
-def test_an_unknown_rack_is_told_from_none() -> None:
+def test_an_unknown_rack_is_distinguished_from_no_rack() -> None:
     found = [PlacedBroker(1, "a")]
     assert is_known(None, found)
     assert is_known("a", found)
@@ -103,7 +105,7 @@ HERE, THERE, LONELY = PlacedBroker(1, "a"), PlacedBroker(2, "b"), PlacedBroker(3
 TOPIC = UUID(int=1)
 
 
-def test_a_consumer_is_sent_into_its_own_rack_once_a_minute() -> None:
+def test_a_consumer_is_redirected_into_its_own_rack_once_a_minute() -> None:
     redirects = Redirects()
 
     def ask(rack: str | None, here: PlacedBroker, now_s: float) -> int | None:
@@ -118,7 +120,7 @@ def test_a_consumer_is_sent_into_its_own_rack_once_a_minute() -> None:
     assert ask("b", LONELY, REDIRECT_PAUSE_S * 3) == 2
 
 
-def test_what_is_remembered_is_bounded() -> None:
+def test_remembered_redirects_are_bounded() -> None:
     redirects = Redirects()
     for partition in range(MAX_REMEMBERED + 10):
         redirects.preferred("c", TOPIC, partition, "b", HERE, [HERE, THERE], 0)
@@ -126,7 +128,7 @@ def test_what_is_remembered_is_bounded() -> None:
 
 
 def test_brokers_of_all_versions_agree() -> None:
-    """Pinned: another hash would send clients to and fro while a cluster is upgraded."""
+    """Pinned, because another hash would bounce clients during a rolling upgrade."""
     found = [PlacedBroker(number, None) for number in range(5)]
     assert [leader(UUID(int=7), partition, None, found) for partition in range(8)] == [
         2, 2, 1, 0, 0, 3, 0, 3,

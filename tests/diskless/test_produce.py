@@ -1,4 +1,4 @@
-"""Produce over a real socket: each partition judged by itself, one answer.
+"""Produce over a real socket: partitions validated separately, one response.
 
 Source: docs/design/broker.md#produce.
 """
@@ -68,7 +68,7 @@ def request(
 
 
 class Kept:
-    """A writer that keeps what it is given, until a test says what became of it."""
+    """A writer that collects batches until a test settles them."""
 
     def __init__(self) -> None:
         self.appended: list[tuple[UUID, int, Accepted, bool, Waiter]] = []
@@ -124,7 +124,7 @@ class Broker:
         return self.image if holds(self.image) else None
 
     async def ask(self, message: ProduceRequest, version: int = 9) -> ProduceResponse:
-        """The answer. Raises ConnectionLostError where the connection is closed instead."""
+        """Send a Produce; return the response. Raises ConnectionLostError if it is closed."""
         connection = await connect("127.0.0.1", self.listener.port)
         loop = asyncio.get_running_loop()
         found: asyncio.Future[ProduceResponse] = loop.create_future()
@@ -178,8 +178,8 @@ def test_a_batch_is_answered_with_its_offset(version: int) -> None:
 
 
 @pytest.mark.parametrize("acks", [-1, 0])
-def test_a_topic_that_another_broker_knows_is_waited_for_in_order(acks: int) -> None:
-    """Its id is not in our image yet; the client's next requests wait behind it."""
+def test_a_produce_waits_in_order_for_a_topic_that_another_broker_knows(acks: int) -> None:
+    """Its id is not in the image yet; the client's next requests wait behind it."""
     later = with_topic().image
     topic_id = later.topic_ids["t"]
 
@@ -221,10 +221,10 @@ def test_a_topic_that_another_broker_knows_is_waited_for_in_order(acks: int) -> 
 @pytest.mark.parametrize(
     ("timeout_ms", "patience_s"), [(500, 0.45), (0, 0), (30_000, TOPIC_WAIT_S)]
 )
-def test_a_topic_that_nobody_knows_is_waited_for_within_the_requests_time(
+def test_an_unknown_topic_is_awaited_within_the_requests_timeout(
     timeout_ms: int, patience_s: float
 ) -> None:
-    """And said to be unknown: a time that is over would say that it may have been written."""
+    """The error is UNKNOWN_TOPIC_ID: REQUEST_TIMED_OUT would mean that it may be written."""
 
     async def work(broker: Broker) -> None:
         asked = request(("t", 0, batch()), topic_id=UUID(int=1), timeout_ms=timeout_ms)
@@ -246,10 +246,10 @@ BOMB = bytes(50_000_000)
         (Compression.ZSTD, BOMB),
     ],
 )
-def test_records_that_take_long_to_validate_hold_up_nobody_else(
+def test_slow_validation_does_not_delay_other_connections(
     codec: Compression, value: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are looked at in a thread; only their own connection waits, and keeps its order."""
+    """Validation runs in a thread; only its own connection waits, and keeps its order."""
     records = [(None, value, NOW_MS, ())] * (1 if value else 50_000)
     heavy = bytes(build_batch(records, base_offset=0, leader_epoch=-1, compression=codec))
     threads: list[threading.Thread] = []
@@ -279,7 +279,7 @@ def test_records_that_take_long_to_validate_hold_up_nobody_else(
     claim(work)
 
 
-def test_each_partition_is_judged_by_itself() -> None:
+def test_each_partition_is_validated_by_itself() -> None:
     async def work(broker: Broker) -> None:
         spoiled = bytearray(batch())
         spoiled[-1] ^= 1
@@ -301,7 +301,7 @@ def test_each_partition_is_judged_by_itself() -> None:
     claim(work)
 
 
-def test_an_unknown_id_is_told_from_an_unknown_name() -> None:
+def test_an_unknown_id_and_an_unknown_name_have_different_errors() -> None:
     async def work(broker: Broker) -> None:
         answer = await broker.ask(request(("", 0, batch()), topic_id=UUID(int=99)), 13)
         assert errors(answer) == [100]
@@ -310,9 +310,7 @@ def test_an_unknown_id_is_told_from_an_unknown_name() -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [(9, 3), (12, 3), (13, 100)])
-def test_a_topic_that_is_deleted_under_a_batch_is_unknown_by_what_it_was_named(
-    version: int, code: int
-) -> None:
+def test_a_topic_deleted_under_a_batch_is_unknown_by_name_or_by_id(version: int, code: int) -> None:
     """The coordinator knows ids only; a client that sent a name need not know of ids."""
     image = with_topic().image
 
@@ -326,7 +324,7 @@ def test_a_topic_that_is_deleted_under_a_batch_is_unknown_by_what_it_was_named(
     claim(work, image)
 
 
-def test_whole_requests_that_cannot_be_are_refused() -> None:
+def test_requests_with_invalid_acks_or_transactions_are_refused() -> None:
     async def work(broker: Broker) -> None:
         assert errors(await broker.ask(request(("t", 0, batch()), acks=2))) == [21]
         transactional = request(("t", 0, batch()), transactional_id="x")
@@ -346,7 +344,7 @@ def test_a_broker_without_an_epoch_writes_nothing() -> None:
     claim(work)
 
 
-def test_what_is_not_known_in_time_is_answered_so_and_may_still_happen() -> None:
+def test_an_outcome_unknown_in_time_times_out_and_may_still_be_committed() -> None:
     async def work(broker: Broker) -> None:
         assert broker.writer is not None
         broker.writer.at_once = None
@@ -363,7 +361,7 @@ def test_what_is_not_known_in_time_is_answered_so_and_may_still_happen() -> None
     claim(work)
 
 
-def test_acks_0_is_not_answered_and_an_error_closes_the_connection() -> None:
+def test_acks_0_has_no_response_and_an_error_closes_the_connection() -> None:
     async def work(broker: Broker) -> None:
         assert broker.writer is not None
         with pytest.raises(ConnectionLostError):

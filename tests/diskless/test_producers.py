@@ -1,4 +1,4 @@
-"""InitProducerId: ids that nobody else has, epochs that rise, transactions refused at once.
+"""InitProducerId: unique ids, rising epochs, and refused transactions.
 
 Source: KIP-98, KIP-360, KIP-730; docs/design/batch-coordinator.md#idempotence.
 """
@@ -24,7 +24,7 @@ BLOCK = 1_000  # of the controller
 
 
 class Asking:
-    """A broker's cluster that counts how often blocks are asked for."""
+    """A broker's cluster that counts requests for blocks."""
 
     def __init__(self, cluster: WorldCluster) -> None:
         self._cluster = cluster
@@ -42,7 +42,7 @@ class Asking:
 
 
 class Scene(NamedTuple):
-    """A broker's producers, and what is around them."""
+    """A broker's InitProducerId handler in a cluster."""
 
     apis: ProducerApis
     asking: Asking
@@ -67,7 +67,7 @@ async def ask(
     transactional_id: str | None = None,
     producer: tuple[int, int] = (-1, -1),
 ) -> tuple[int, int, int]:
-    """The error code, the id and the epoch."""
+    """Send InitProducerId; return error code, id and epoch."""
     request = InitProducerIdRequest(
         transactional_id=transactional_id,
         transaction_timeout_ms=60_000,
@@ -88,7 +88,7 @@ def test_a_producer_gets_an_id_and_the_first_epoch(version: int) -> None:
     producer_story(story)
 
 
-def test_no_two_producers_have_one_id_whichever_brokers_they_ask() -> None:
+def test_no_two_producers_share_an_id_across_brokers() -> None:
     async def story(scene: Scene) -> None:
         other = ProducerApis(scene.world.cluster(2))
         answers = await asyncio.gather(
@@ -102,7 +102,7 @@ def test_no_two_producers_have_one_id_whichever_brokers_they_ask() -> None:
 
 
 def test_the_next_block_is_there_before_this_one_is_used_up() -> None:
-    """A producer waits for the controller only when a broker has just begun."""
+    """A producer waits for the controller only when a broker has just started."""
 
     async def story(scene: Scene) -> None:
         scene.asking.delay_s = 2.0
@@ -119,7 +119,7 @@ def test_the_next_block_is_there_before_this_one_is_used_up() -> None:
     producer_story(story)
 
 
-def test_blocks_that_go_faster_than_they_come_are_waited_for() -> None:
+def test_producers_wait_when_blocks_are_used_up_faster_than_they_arrive() -> None:
     async def story(scene: Scene) -> None:
         scene.asking.delay_s = 0.5
         answers = await asyncio.gather(*(ask(scene.apis) for _ in range(3 * BLOCK)))
@@ -130,8 +130,8 @@ def test_blocks_that_go_faster_than_they_come_are_waited_for() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_a_producer_that_lost_its_place_gets_its_next_epoch(version: int) -> None:
-    """KIP-360; the same when it asks twice, because the first answer was lost."""
+def test_a_producer_with_a_refused_sequence_gets_its_next_epoch(version: int) -> None:
+    """KIP-360; also if it asks twice, because the first answer was lost."""
 
     async def story(scene: Scene) -> None:
         assert await ask(scene.apis, version, producer=(7, 3)) == (0, 7, 4)
@@ -141,7 +141,7 @@ def test_a_producer_that_lost_its_place_gets_its_next_epoch(version: int) -> Non
     producer_story(story)
 
 
-def test_after_the_last_epoch_comes_another_id() -> None:
+def test_a_producer_gets_another_id_after_the_last_epoch() -> None:
     async def story(scene: Scene) -> None:
         assert await ask(scene.apis, producer=(7, LAST_EPOCH - 1)) == (0, 7, LAST_EPOCH)
         assert await ask(scene.apis, producer=(7, LAST_EPOCH)) == (0, 0, 0)
@@ -151,7 +151,7 @@ def test_after_the_last_epoch_comes_another_id() -> None:
 
 
 @pytest.mark.parametrize("producer", [(7, -1), (-1, 7), (-2, -2), (-2, 0), (5, -7)])
-def test_an_id_without_an_epoch_is_nonsense(producer: tuple[int, int]) -> None:
+def test_a_producer_id_without_an_epoch_is_refused(producer: tuple[int, int]) -> None:
     async def story(scene: Scene) -> None:
         assert await ask(scene.apis, producer=producer) == (42, -1, -1)
 
@@ -160,7 +160,7 @@ def test_an_id_without_an_epoch_is_nonsense(producer: tuple[int, int]) -> None:
 
 @pytest.mark.parametrize("version", range(6))
 def test_transactions_are_refused_at_once_and_for_good(version: int) -> None:
-    """53 is fatal to the Java client and to librdkafka; an empty id is nonsense to Kafka too."""
+    """53 is fatal to the Java client and librdkafka; Kafka refuses an empty id, too."""
 
     async def story(scene: Scene) -> None:
         scene.world.controller_away = True  # and nobody has to be asked for that
@@ -172,7 +172,7 @@ def test_transactions_are_refused_at_once_and_for_good(version: int) -> None:
     producer_story(story)
 
 
-def test_what_needs_transactions_is_not_announced() -> None:
+def test_transactional_requests_are_not_announced() -> None:
     """Version 6 is of two-phase commit (KIP-939)."""
 
     async def story(scene: Scene) -> None:
@@ -182,8 +182,8 @@ def test_what_needs_transactions_is_not_announced() -> None:
     producer_story(story)
 
 
-def test_without_a_controller_producers_are_told_to_ask_again() -> None:
-    """COORDINATOR_LOAD_IN_PROGRESS, after a wait that no client takes for a broken connection."""
+def test_without_a_controller_producers_are_told_to_retry() -> None:
+    """COORDINATOR_LOAD_IN_PROGRESS, after a wait shorter than clients' request timeouts."""
 
     async def story(scene: Scene) -> None:
         scene.world.controller_away = True
@@ -199,8 +199,8 @@ def test_without_a_controller_producers_are_told_to_ask_again() -> None:
     producer_story(story)
 
 
-def test_a_broker_that_is_no_member_hands_out_nothing() -> None:
-    """Its epoch is stale: the controller gives it no block, and it does not ask on and on."""
+def test_an_unregistered_broker_hands_out_no_producer_ids() -> None:
+    """Its epoch is stale: the controller refuses a block, and the broker does not retry."""
 
     async def story(scene: Scene) -> None:
         scene.world.cluster(1).pause()
@@ -213,7 +213,7 @@ def test_a_broker_that_is_no_member_hands_out_nothing() -> None:
     producer_story(story)
 
 
-def test_a_broker_that_ends_leaves_no_call_behind() -> None:
+def test_a_stopped_broker_leaves_no_pending_call() -> None:
     async def story(scene: Scene) -> None:
         scene.asking.delay_s = 100.0
         waiting = asyncio.ensure_future(ask(scene.apis))

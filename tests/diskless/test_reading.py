@@ -1,4 +1,4 @@
-"""Reading objects: few GETs, sound bytes, right offsets. Source: docs/design/broker.md#fetch."""
+"""Reading objects with few GETs, verified bytes, right offsets. docs/design/broker.md#fetch."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def test_equal_reads_share_one_get_and_its_bytes_are_kept() -> None:
     claim(work)
 
 
-def test_a_store_that_stands_still_is_not_waited_for_for_ever_and_not_asked_twice() -> None:
-    """Clients wait for half a minute; what arrives later is there for whoever asks again."""
+def test_a_read_of_a_hanging_store_times_out_without_a_second_get() -> None:
+    """Clients wait for half a minute; bytes that arrive later serve the retry."""
 
     async def work(cache: ObjectCache, store: FaultyStore) -> None:
         store.rules = (FaultRule(fault=Fault.SLOW, delay_s=READ_S + 5),)
@@ -70,7 +70,7 @@ def test_a_store_that_stands_still_is_not_waited_for_for_ever_and_not_asked_twic
     claim(work)
 
 
-def test_neighbours_are_merged_and_strangers_are_not() -> None:
+def test_neighbouring_reads_are_merged_and_distant_ones_are_not() -> None:
     async def work(cache: ObjectCache, _: FaultyStore) -> None:
         far = 200 + MERGE_GAP_BYTES + 10_000
         ranges = [ByteRange(150, 50), ByteRange(0, 100), ByteRange(far, 10), ByteRange(90, 20)]
@@ -92,7 +92,7 @@ def test_a_merged_get_is_bounded() -> None:
     claim(work, max_get_bytes=300)
 
 
-def test_what_is_kept_is_bounded_and_the_longest_unused_goes_first() -> None:
+def test_the_cache_is_bounded_and_drops_the_longest_unused_first() -> None:
     async def work(cache: ObjectCache, _: FaultyStore) -> None:
         far = 200_000
         for number in range(4):
@@ -108,7 +108,7 @@ def test_what_is_kept_is_bounded_and_the_longest_unused_goes_first() -> None:
     claim(work, max_bytes=300)
 
 
-def test_what_was_just_written_is_not_fetched() -> None:
+def test_a_just_written_object_is_served_without_a_get() -> None:
     async def work(cache: ObjectCache, _: FaultyStore) -> None:
         cache.add("c", b"0123456789")
         assert bytes(await cache.read("c", ByteRange(2, 3))) == b"234"
@@ -144,7 +144,7 @@ def test_bytes_are_verified_once_for_as_long_as_they_are_kept() -> None:
     run(on_loop)
 
 
-def test_a_failure_is_everybodys_and_is_not_kept() -> None:
+def test_a_failed_read_fails_all_its_readers_and_is_not_cached() -> None:
     async def work(cache: ObjectCache, store: FaultyStore) -> None:
         store.rules = (FaultRule(fault=Fault.ERROR, delay_s=0.1),)
         reads = [cache.read("a", ByteRange(at, 10)) for at in (0, 5, 100)]
@@ -158,7 +158,7 @@ def test_a_failure_is_everybodys_and_is_not_kept() -> None:
     claim(work)
 
 
-def test_a_reader_that_leaves_spoils_nobodys_read() -> None:
+def test_a_cancelled_reader_does_not_cancel_the_others() -> None:
     async def work(cache: ObjectCache, _: FaultyStore) -> None:
         leaving = asyncio.ensure_future(cache.read("a", ByteRange(0, 10)))
         staying = asyncio.ensure_future(cache.read("a", ByteRange(0, 10)))
@@ -217,7 +217,7 @@ def test_a_fetch_begins_with_the_batch_that_holds_its_offset() -> None:
     assert offsets(fetch(data, runs[1:], 109)) == [106, 107, 108, 109]
 
 
-def test_an_answer_is_bounded_but_for_its_first_batch() -> None:
+def test_a_response_is_bounded_except_for_its_first_batch() -> None:
     data, runs = two_runs()
     assert offsets(fetch(data, runs, 100, max_bytes=1)) == [100, 101]
     assert offsets(fetch(data, runs, 100, max_bytes=len(batch(0, 2)) * 2 + 30)) == [
@@ -225,7 +225,7 @@ def test_an_answer_is_bounded_but_for_its_first_batch() -> None:
     ]
 
 
-def test_log_append_time_is_that_of_the_commit() -> None:
+def test_log_append_time_is_the_commits_time() -> None:
     data, runs = two_runs()
     batches = list(iter_batches(fetch(data, runs, 100)))
     times = [record.timestamp for each in batches for record in iter_records(each)]
@@ -233,7 +233,7 @@ def test_log_append_time_is_that_of_the_commit() -> None:
     assert [each.header.is_log_append_time for each in batches] == [False] * 3 + [True]
 
 
-def test_damage_ends_the_answer_before_it() -> None:
+def test_a_response_ends_before_a_damaged_batch() -> None:
     data, runs = two_runs()
     spoiled = bytearray(data)
     spoiled[-1] ^= 1
@@ -242,7 +242,7 @@ def test_damage_ends_the_answer_before_it() -> None:
         fetch(bytes(spoiled), runs[1:], 106)
 
 
-def test_what_is_sound_in_a_damaged_run_is_served_and_nothing_else() -> None:
+def test_only_sound_batches_of_a_damaged_run_are_served() -> None:
     """Each byte of its middle batch, one after the other: what lies before is served, then there is
     an error, and who seeks past it is served, if it is known where the next batch begins."""
     data, runs = two_runs()
@@ -266,7 +266,7 @@ def test_what_is_sound_in_a_damaged_run_is_served_and_nothing_else() -> None:
     assert served >= size - HEADER_SIZE_BYTES
 
 
-def test_damage_on_the_way_is_read_again() -> None:
+def test_bytes_damaged_in_transit_are_read_again() -> None:
     data, runs = two_runs()
 
     async def on_loop() -> None:
@@ -294,7 +294,7 @@ def test_batches_that_are_not_the_run_are_damage(wrong: tuple[int, int]) -> None
         fetch(data, [lying], 100)
 
 
-def test_an_object_that_is_gone_is_not_found() -> None:
+def test_a_deleted_object_is_not_found() -> None:
     _, runs = two_runs()
 
     async def on_loop() -> None:

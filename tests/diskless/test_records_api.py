@@ -1,4 +1,4 @@
-"""Produce and Fetch through the handlers: order, waiting, going away, racks.
+"""Produce and Fetch handlers: order, waiting, disconnects, racks.
 
 Source: docs/design/broker.md#produce.
 """
@@ -41,7 +41,7 @@ def claim(
     run(on_loop)
 
 
-def test_every_version_from_the_lowest_on_is_served() -> None:
+def test_every_announced_version_is_served() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         topic = world.image.topic("t")
         assert topic is not None
@@ -59,7 +59,7 @@ def test_every_version_from_the_lowest_on_is_served() -> None:
     claim(work)
 
 
-def test_a_topic_deleted_and_made_anew_never_gives_old_bytes() -> None:
+def test_a_recreated_topic_never_returns_old_bytes() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         old = world.image.topic("t")
         assert old is not None
@@ -93,7 +93,7 @@ def test_a_topic_deleted_and_made_anew_never_gives_old_bytes() -> None:
 RACKS = {1: "a", 2: "b", 3: "b"}
 
 
-def test_a_client_of_another_rack_is_sent_into_it_once_a_minute() -> None:
+def test_a_client_of_another_rack_is_redirected_once_a_minute() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         topic = world.image.topic("t")
         assert topic is not None
@@ -113,7 +113,7 @@ def test_a_client_of_another_rack_is_sent_into_it_once_a_minute() -> None:
     claim(work, racks=RACKS)
 
 
-def test_nobody_is_sent_away_from_its_own_rack_or_to_nowhere() -> None:
+def test_no_client_is_redirected_out_of_its_rack_or_to_no_broker() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         await broker.produce("t", 0, batch(1, now_ms=world.wall_ms()))
         for rack in ("a", "", "nowhere"):
@@ -128,7 +128,7 @@ def test_nobody_is_sent_away_from_its_own_rack_or_to_nowhere() -> None:
     claim(work, racks=RACKS)
 
 
-def test_where_a_client_is_sent_metadata_says_too() -> None:
+def test_a_redirect_agrees_with_metadata() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         topic = world.image.topic("t")
         assert topic is not None
@@ -142,7 +142,7 @@ def test_where_a_client_is_sent_metadata_says_too() -> None:
 
 
 class Socket:
-    """A listener with the records' apis, on a real loop."""
+    """A listener that serves Produce and Fetch on a real loop."""
 
     def __init__(self, broker: RecordsBroker, limits: Limits | None = None) -> None:
         self.broker = broker
@@ -188,7 +188,7 @@ def parts_of(request: FetchRequest) -> tuple[bytes, ...]:
     return tuple(encode_parts(request, 12))  # type: ignore[arg-type]
 
 
-def test_a_client_that_goes_away_leaves_no_fetch_behind() -> None:
+def test_a_disconnected_client_leaves_no_waiting_fetch() -> None:
     async def work(_: ClusterWorld, socket: Socket) -> None:
         apis = socket.broker.apis
         clients = [await connect("127.0.0.1", socket.listener.port) for _ in range(5)]
@@ -209,7 +209,7 @@ def test_a_client_that_goes_away_leaves_no_fetch_behind() -> None:
     on_socket(work)
 
 
-def test_a_waiting_fetch_does_not_keep_what_follows_it_from_being_read() -> None:
+def test_a_waiting_fetch_does_not_block_the_requests_behind_it() -> None:
     async def work(world: ClusterWorld, socket: Socket) -> None:
         client = await connect("127.0.0.1", socket.listener.port)
         waiting = fetching("t", [(0, 0)], max_wait_ms=30_000)
@@ -245,8 +245,8 @@ def test_a_waiting_fetch_does_not_keep_what_follows_it_from_being_read() -> None
     on_socket(work)
 
 
-def test_clients_that_never_read_hold_little_and_disturb_nobody() -> None:
-    """Twenty clients ask for a hundred answers of half a megabyte each, and read none of them."""
+def test_clients_that_never_read_use_little_memory_and_delay_no_other() -> None:
+    """Twenty clients send a hundred Fetches of half a megabyte each, and read no response."""
 
     async def work(world: ClusterWorld, socket: Socket) -> None:
         broker = socket.broker

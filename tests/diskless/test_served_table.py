@@ -1,4 +1,4 @@
-"""docs/broker.md tells what is served, as it is served: `pytest --rewrite` writes the table."""
+"""The table of requests in docs/broker.md is generated: `pytest --rewrite` writes it."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def table() -> str:
     return "".join(rows)
 
 
-def test_the_page_tells_what_is_served(request: pytest.FixtureRequest) -> None:
+def test_the_docs_page_lists_what_is_served(request: pytest.FixtureRequest) -> None:
     before, _, rest = PAGE.read_text().partition(BEGIN)
     shown, _, after = rest.partition(END)
     if request.config.getoption("--rewrite"):

@@ -1,4 +1,4 @@
-"""How answers become bytes, whatever they say."""
+"""Encoding of responses by handlers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from tests.diskless.calling import call
 
 
 @pytest.mark.parametrize("partitions", [1, LONG_PARTITIONS, LONG_PARTITIONS + 1])
-def test_an_answer_of_very_many_partitions_is_encoded_beside_the_loop(
+def test_a_response_with_very_many_partitions_is_encoded_in_a_thread(
     monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
-    """In one piece a hundred thousand of them would take a tenth of a second, of everybody."""
+    """A hundred thousand partitions would block the loop for a tenth of a second."""
     topic = MetadataResponse.MetadataResponseTopic
     answer = MetadataResponse(
         brokers=(),

@@ -28,7 +28,7 @@ class Scene(NamedTuple):
 
 
 def claim(work: Callable[[Scene], Awaitable[None]]) -> None:
-    """Two brokers, one store, a topic with two partitions; numbers 1 to 3 are in the first."""
+    """Run with two brokers, one store, and a topic with 1 to 3 in its first partition."""
 
     async def on_loop() -> None:
         async with ClusterWorld(brokers=(1, 2)) as world:
@@ -55,7 +55,7 @@ def test_the_limit_is_half_of_the_deletion_delay() -> None:
     assert staleness.refusals == 2
 
 
-def test_a_broker_cut_off_from_the_quorum_stops_serving_and_begins_again() -> None:
+def test_a_broker_cut_off_from_the_quorum_stops_serving_and_resumes() -> None:
     async def work(scene: Scene) -> None:
         one = scene.one
         two = scene.two
@@ -72,7 +72,7 @@ def test_a_broker_cut_off_from_the_quorum_stops_serving_and_begins_again() -> No
     claim(work)
 
 
-def test_a_fetch_that_waits_while_the_replica_grows_old_is_told_so() -> None:
+def test_a_waiting_fetch_fails_when_its_replica_becomes_stale() -> None:
     async def work(scene: Scene) -> None:
         two = scene.two
         waiting = asyncio.ensure_future(two.fetch("t", 0, 3, max_wait_ms=500))
@@ -83,7 +83,7 @@ def test_a_fetch_that_waits_while_the_replica_grows_old_is_told_so() -> None:
     claim(work)
 
 
-def test_a_replica_that_never_was_level_serves_nothing() -> None:
+def test_a_replica_that_never_caught_up_serves_nothing() -> None:
     async def work(scene: Scene) -> None:
         two = scene.two
         two.cluster.ages_ms[0] = None
@@ -92,7 +92,7 @@ def test_a_replica_that_never_was_level_serves_nothing() -> None:
     claim(work)
 
 
-def test_a_lagging_broker_calls_nothing_out_of_range() -> None:
+def test_a_lagging_broker_reports_no_offset_out_of_range() -> None:
     async def work(scene: Scene) -> None:
         world, one, two = scene
         two.cluster.replicas[0].paused = True
@@ -130,7 +130,7 @@ def test_deleted_records_are_out_of_range_only_behind_the_barrier() -> None:
     claim(work)
 
 
-def test_with_no_leader_at_all_known_coordinates_are_served_until_they_are_old() -> None:
+def test_without_a_leader_known_batches_are_served_until_stale() -> None:
     async def work(scene: Scene) -> None:
         world = scene.world
         two = scene.two
@@ -158,7 +158,7 @@ def test_a_missing_object_of_deleted_records_is_out_of_range() -> None:
     claim(work)
 
 
-def test_a_missing_object_that_is_referred_to_is_the_stores_error_and_is_counted() -> None:
+def test_a_missing_referenced_object_is_a_storage_error_and_is_counted() -> None:
     async def work(scene: Scene) -> None:
         world = scene.world
         two = scene.two

@@ -1,4 +1,4 @@
-"""Whole brokers, from producers to consumers, whatever fails.
+"""Random stories of whole brokers under faults, from producers to consumers.
 
 Every story is one seed and some virtual minutes; an error names the seed.
 
@@ -28,7 +28,7 @@ def lives(story: Story) -> Story:
     return story
 
 
-def test_no_story_loses_doubles_or_reorders_and_consumers_see_what_is_there() -> None:
+def test_no_story_loses_duplicates_or_reorders_records_for_consumers() -> None:
     again = lost = acknowledged = 0
     errors: set[int] = set()
     for seed in SEEDS:

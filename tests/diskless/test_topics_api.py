@@ -1,4 +1,4 @@
-"""Topics are created, grown and deleted through a broker.
+"""Creating, growing and deleting topics through a broker.
 
 Source: KIP-4, KIP-195, KIP-516; docs/design/broker.md.
 """
@@ -27,7 +27,7 @@ _Topic = rpc.CreateTopicsRequest.CreatableTopic
 
 
 def tell(story: Story, *, coordinators: int = 2) -> None:
-    """The story, on a cluster whose broker 1 serves."""
+    """Run a story on a cluster whose broker 1 serves."""
 
     async def told() -> None:
         async with ClusterWorld(brokers=(1, 2), coordinators=coordinators) as made:
@@ -87,7 +87,9 @@ async def delete(handlers: Handlers, request: Any, version: int = 6) -> list[int
 
 
 @pytest.mark.parametrize("version", range(2, 8))
-def test_a_created_topic_is_in_the_image_and_at_the_replica_of_who_answers(version: int) -> None:
+def test_a_created_topic_is_in_the_image_and_the_replica_of_the_answering_broker(
+    version: int,
+) -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         answer = await call(handlers, creating("a", "b"), rpc.CreateTopicsResponse, version)
         assert [(t.name, t.error_code) for t in answer.topics] == [("a", 0), ("b", 0)]
@@ -132,7 +134,7 @@ def test_the_answer_waits_for_the_replica_of_this_broker() -> None:
     tell(story)
 
 
-def test_after_the_requests_own_time_the_topic_is_there_and_the_answer_a_time_out() -> None:
+def test_a_creation_that_times_out_still_creates_the_topic() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         await world.create("old")
         world.cluster(1).pause()
@@ -162,7 +164,7 @@ def test_without_a_controller_every_topic_times_out_when_the_request_does() -> N
     tell(story)
 
 
-def test_a_request_without_time_is_carried_out_all_the_same() -> None:
+def test_a_request_without_a_timeout_is_still_carried_out() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         assert await create(handlers, "a", timeout_ms=0) == [7]
         await asyncio.sleep(1)
@@ -174,7 +176,7 @@ def test_a_request_without_time_is_carried_out_all_the_same() -> None:
     tell(story)
 
 
-def test_what_is_only_validated_is_not_there() -> None:
+def test_a_validate_only_request_creates_nothing() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         assert await create(handlers, "a", validate_only=True) == [0]
         assert world.image.topic("a") is None
@@ -228,8 +230,8 @@ def test_topics_are_deleted_by_name_at_every_version(version: int) -> None:
     tell(story)
 
 
-def test_a_topic_that_is_to_grow_twice_grows_once_and_is_not_waited_for() -> None:
-    """The second time is refused; what it wanted never comes."""
+def test_a_topic_named_twice_in_create_partitions_grows_once() -> None:
+    """The second entry is refused, and its count is not awaited."""
 
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         await world.create("a")
@@ -288,7 +290,7 @@ def test_a_deleted_topic_is_gone_from_the_image_before_the_answer_or_it_times_ou
     tell(story)
 
 
-def test_internal_topics_cannot_be_deleted_or_made() -> None:
+def test_internal_topics_cannot_be_deleted_or_created() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         internal = ("__consumer_offsets", "__diskless-metadata", "__cluster_metadata")
         assert await delete(handlers, deleting(*internal)) == [17, 17, 17]
@@ -298,7 +300,7 @@ def test_internal_topics_cannot_be_deleted_or_made() -> None:
     tell(story)
 
 
-def test_a_topic_made_again_is_another_one_to_everybody() -> None:
+def test_a_recreated_topic_is_a_new_topic_to_every_client() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         first = await call(handlers, creating("a"), rpc.CreateTopicsResponse, 7)
         assert await delete(handlers, deleting("a")) == [0]
@@ -318,7 +320,7 @@ def test_a_topic_made_again_is_another_one_to_everybody() -> None:
     tell(story)
 
 
-def test_who_deletes_a_topic_while_it_is_waited_for_ends_the_wait() -> None:
+def test_deleting_a_topic_ends_the_wait_for_its_creation() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         for replica in world.cluster(1).replicas.values():
             replica.paused = True
@@ -332,7 +334,7 @@ def test_who_deletes_a_topic_while_it_is_waited_for_ends_the_wait() -> None:
     tell(story)
 
 
-def test_a_topic_whose_coordinator_is_away_is_answered_by_the_controller_in_time() -> None:
+def test_a_topic_whose_coordinator_is_down_times_out_at_the_controller() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         for leader in world.leaders:
             leader.away = True
@@ -343,7 +345,7 @@ def test_a_topic_whose_coordinator_is_away_is_answered_by_the_controller_in_time
     tell(story, coordinators=1)
 
 
-def test_names_and_counts_against_the_rules_are_refused_as_kafka_does() -> None:
+def test_invalid_names_and_counts_are_refused_as_by_kafka() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         await create(handlers, "a.b")
         assert await create(handlers, "a_b", "a b", "", "x" * 250, ".") == [17, 17, 17, 17, 17]
@@ -373,7 +375,7 @@ def test_names_and_counts_against_the_rules_are_refused_as_kafka_does() -> None:
         ("no.such.setting", "1"),
     ],
 )
-def test_a_setting_that_would_be_a_lie_is_refused_with_a_sentence(setting: str, value: str) -> None:
+def test_a_setting_without_effect_is_refused_with_a_reason(setting: str, value: str) -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         request = creating("a", configs={setting: value})
         answer = await call(handlers, request, rpc.CreateTopicsResponse, 7)
@@ -386,7 +388,7 @@ def test_a_setting_that_would_be_a_lie_is_refused_with_a_sentence(setting: str, 
     tell(story)
 
 
-def test_settings_that_are_kept_are_told_in_the_answer() -> None:
+def test_creation_settings_are_in_the_answer() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         kept = {
             "diskless.enable": "true",

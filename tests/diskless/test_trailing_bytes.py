@@ -1,4 +1,4 @@
-"""What clients send behind a request's end is not looked at, as Kafka's brokers do not."""
+"""Bytes behind a request's end are ignored, as by Kafka's brokers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_a_client_that_sends_too_much_is_answered() -> None:
     assert asked == [MetadataRequest(topics=None, allow_auto_topic_creation=False)]
 
 
-def test_everywhere_else_a_message_is_whole() -> None:
+def test_all_other_messages_must_be_whole() -> None:
     assert decode_message(MetadataRequest, ALL_TOPICS, 13, whole=False).topics is None
     with pytest.raises(MalformedMessageError, match="3 bytes left over"):
         decode_message(MetadataRequest, ALL_TOPICS, 13)

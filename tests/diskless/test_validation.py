@@ -1,4 +1,4 @@
-"""What a producer may send, by Kafka's rules.
+"""Validation of producers' batches by Kafka's rules.
 
 Source: upstream's LogValidator; docs/design/broker.md#validation.
 """
@@ -69,7 +69,7 @@ def sealed(data: bytearray) -> bytearray:
 
 
 def changed(data: bytearray, position: int, value: bytes) -> bytearray:
-    """Other bytes there, under a right checksum."""
+    """Replace bytes of a batch and correct its checksum."""
     data[position : position + len(value)] = value
     return sealed(data)
 
@@ -82,7 +82,7 @@ def refused(records: bytes | bytearray | None, version: int = 9) -> ErrorCode:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_sound_batch_is_taken_as_it_is(codec: Compression) -> None:
+def test_a_valid_batch_is_accepted_unchanged(codec: Compression) -> None:
     data = batch(codec=codec)
     outcome = validate(data, 9, RULES, NOW)
     assert isinstance(outcome, Accepted)
@@ -90,14 +90,14 @@ def test_a_sound_batch_is_taken_as_it_is(codec: Compression) -> None:
     assert outcome.max_timestamp == NOW + 5
 
 
-def test_the_greatest_timestamp_is_that_of_the_records() -> None:
+def test_the_greatest_timestamp_is_computed_from_the_records() -> None:
     lying = changed(batch(NOW, NOW + 7), 35, struct.pack(">q", 0))
     outcome = validate(lying, 9, RULES, NOW)
     assert isinstance(outcome, Accepted)
     assert outcome.max_timestamp == NOW + 7
 
 
-def test_exactly_one_batch_stands_for_a_partition() -> None:
+def test_a_partition_must_have_exactly_one_batch() -> None:
     assert refused(None) == refused(b"") == ErrorCode.INVALID_RECORD
     assert refused(batch() + batch()) == ErrorCode.INVALID_RECORD
     assert refused(batch() + b"\0") == ErrorCode.INVALID_RECORD
@@ -121,16 +121,16 @@ def test_bytes_that_are_no_batch_are_corrupt() -> None:
         (57, struct.pack(">i", 0)),
     ],
 )
-def test_offsets_and_counts_that_do_not_agree_are_refused(position: int, value: bytes) -> None:
+def test_inconsistent_offsets_and_counts_are_refused(position: int, value: bytes) -> None:
     assert refused(changed(batch(), position, value)) == ErrorCode.INVALID_RECORD
 
 
-def test_a_negative_count_is_no_batch() -> None:
+def test_a_negative_record_count_is_refused() -> None:
     negative = changed(batch(), 57, struct.pack(">i", -1))
     assert refused(negative) == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_a_count_that_lies_is_found_among_compressed_records() -> None:
+def test_a_wrong_record_count_is_detected_in_compressed_batches() -> None:
     body = bytes(batch()[HEADER_SIZE_BYTES:])
     for cut in (body[:-1], body + b"\0", body[:-1] + b"\1"):
         data = batch()[:HEADER_SIZE_BYTES] + compress(Compression.LZ4, cut)
@@ -143,7 +143,7 @@ def test_only_a_broker_writes_control_records() -> None:
 
 
 @pytest.mark.parametrize("log_append_time", [False, True])
-def test_only_a_broker_says_that_times_are_those_of_the_append(log_append_time: bool) -> None:
+def test_only_a_broker_may_set_log_append_time(log_append_time: bool) -> None:
     """Consumers would take the header's greatest time for that of every record, and look-ups by
     time would not. Source: upstream's LogValidator, validateTimestamp."""
     rules = RULES._replace(log_append_time=log_append_time)
@@ -167,7 +167,7 @@ def test_codecs_are_those_of_the_version() -> None:
     assert refused(not_gzip) == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_max_message_bytes_is_of_the_batch_as_it_came() -> None:
+def test_max_message_bytes_limits_the_batch_as_received() -> None:
     data = batch()
     exactly = RULES._replace(max_message_bytes=len(data))
     assert isinstance(validate(data, 9, exactly, NOW), Accepted)
@@ -176,7 +176,7 @@ def test_max_message_bytes_is_of_the_batch_as_it_came() -> None:
     assert outcome.error == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_timestamps_outside_the_rules_are_named() -> None:
+def test_invalid_timestamps_are_reported_by_record() -> None:
     rules = RULES._replace(timestamp_before_max_ms=1_000, timestamp_after_max_ms=10)
     data = batch(NOW, NOW - 1_001, NOW + 10, NOW + 11, -1)
     outcome = validate(data, 9, rules, NOW)
@@ -189,7 +189,7 @@ def test_timestamps_outside_the_rules_are_named() -> None:
     assert isinstance(validate(data, 9, rules._replace(log_append_time=True), NOW), Accepted)
 
 
-def test_records_without_a_time_are_taken() -> None:
+def test_records_without_a_timestamp_are_accepted() -> None:
     outcome = validate(batch(-1, -1), 9, RULES, NOW)
     assert isinstance(outcome, Accepted)
     assert outcome.max_timestamp == -1
@@ -197,7 +197,7 @@ def test_records_without_a_time_are_taken() -> None:
 
 
 def read(data: bytearray) -> tuple[list[Record], str | None]:
-    """The records, or why there are none."""
+    """Read all records of a batch, or the error."""
     try:
         return list(iter_records(read_batch(data))), None
     except RecordError as error:
@@ -205,8 +205,8 @@ def read(data: bytearray) -> tuple[list[Record], str | None]:
 
 
 @given(st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1, max_size=4))
-def test_what_is_taken_can_be_read_record_by_record(spoil: list[tuple[int, int]]) -> None:
-    """Nonsense under a right checksum: nobody else will look before it is stored."""
+def test_an_accepted_batch_can_be_read_record_by_record(spoil: list[tuple[int, int]]) -> None:
+    """Random bytes under a correct checksum: this is the only check before storage."""
     data = batch()
     for position, value in spoil:
         data[HEADER_SIZE_BYTES + position % (len(data) - HEADER_SIZE_BYTES)] = value
@@ -223,7 +223,7 @@ def test_what_is_taken_can_be_read_record_by_record(spoil: list[tuple[int, int]]
 
 
 def by_the_rule(data: bytearray) -> list[int]:
-    """`_timestamps` without its short cut."""
+    """Run `_timestamps` without its shortcut."""
     taken = read_batch(data)
     body = bytes(records_of(taken))
     timestamps, position = [], 0

@@ -1,4 +1,4 @@
-"""Writers live as long as their broker's epoch.
+"""Writers begin and end with their broker's epoch.
 
 Source: docs/design/batch-coordinator.md#object-leases,
 docs/design/broker.md#errors-a-producer-sees.
@@ -46,7 +46,7 @@ def send(world: ClusterWorld, broker: RecordsBroker, number: int) -> asyncio.Fut
 
 
 async def register_anew(world: ClusterWorld) -> None:
-    """Another process has this broker's id now, and a newer epoch."""
+    """Register another process under this broker's id, with a newer epoch."""
     await world.ask(UnregisterBrokerRequest(broker_id=1), UnregisterBrokerResponse)
     await world.register(1, incarnation=1)
     await world.unfence(1)
@@ -57,7 +57,7 @@ async def stored(broker: RecordsBroker) -> list[int]:
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.01, 0.1])
-def test_what_is_not_at_a_coordinator_when_its_epoch_ends_is_never_written(after_s: float) -> None:
+def test_batches_not_submitted_when_the_epoch_ends_are_never_written(after_s: float) -> None:
     """Buffered, waiting for an id, or being uploaded."""
 
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
@@ -78,7 +78,7 @@ def test_what_is_not_at_a_coordinator_when_its_epoch_ends_is_never_written(after
 
 
 class Forgetful:
-    """Of a coordinator: the first answer to a commit is lost."""
+    """A coordinator's `submit` that loses the first answer to each commit."""
 
     def __init__(self, submit: Callable[..., asyncio.Future[CommitBatchesResponse]]) -> None:
         self.submit = submit
@@ -96,7 +96,7 @@ class Forgetful:
         raise OutcomeUnknownError(ErrorCode.REQUEST_TIMED_OUT, "the answer was lost")
 
 
-def test_what_a_coordinator_was_asked_for_is_known_in_the_end(
+def test_a_submitted_commit_gets_its_outcome_in_the_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
@@ -116,7 +116,7 @@ def test_what_a_coordinator_was_asked_for_is_known_in_the_end(
     claim(work)
 
 
-def test_a_coordinator_that_knows_a_newer_epoch_ends_this_one_once() -> None:
+def test_a_coordinator_with_a_newer_epoch_fences_this_one_once() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         assert (await send(world, broker, 1)).error_code == 0
         await register_anew(world)  # a second process with our id
@@ -132,7 +132,7 @@ def test_a_coordinator_that_knows_a_newer_epoch_ends_this_one_once() -> None:
     claim(work)
 
 
-def test_flushing_shortens_the_wait() -> None:
+def test_flush_writes_the_buffer_before_its_interval() -> None:
     async def on_loop() -> None:
         async with ClusterWorld() as world:
             await world.create("t")
@@ -148,7 +148,7 @@ def test_flushing_shortens_the_wait() -> None:
     run(on_loop)
 
 
-def test_a_broker_that_closes_writes_what_it_has_and_takes_nothing_more() -> None:
+def test_a_closing_broker_writes_its_buffers_and_accepts_nothing_more() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         broker.store.rules = (SLOW,)
         sent = [send(world, broker, number) for number in range(3)]
@@ -163,7 +163,7 @@ def test_a_broker_that_closes_writes_what_it_has_and_takes_nothing_more() -> Non
     claim(work)
 
 
-def test_a_broker_that_must_close_now_says_what_it_does_not_know() -> None:
+def test_a_broker_that_must_close_now_reports_unknown_outcomes() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         broker.store.rules = (FaultRule(fault=Fault.SLOW, delay_s=100.0),)
         sent = send(world, broker, 1)

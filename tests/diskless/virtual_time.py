@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class _Selector(selectors.SelectSelector):
-    """Instead of waiting, lets the time pass that would have been waited."""
+    """A selector that advances the clock instead of waiting."""
 
     def __init__(self, advance: Callable[[float], None]) -> None:
         super().__init__()
@@ -44,6 +44,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 def run(work: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """The result of `work()` on a loop of its own."""
+    """Run `work()` on a new virtual loop and return its result."""
     with asyncio.Runner(loop_factory=VirtualLoop) as runner:
         return runner.run(work())

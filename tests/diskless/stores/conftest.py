@@ -1,4 +1,4 @@
-"""The stores that every claim is tested on: a directory, memory, and two servers that speak S3.
+"""Fixtures for the stores under test: a directory, memory, and two S3 servers.
 
 moto's server keeps objects in memory and checks no signatures; what it does with conditions,
 ranges, listings and bulk deletions is S3's. Ceph's radosgw is a real one, and is asked in the long
@@ -66,7 +66,7 @@ def _wait_for(port: int, server: subprocess.Popen[bytes]) -> None:
 
 @pytest.fixture(scope="session")
 def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Radosgw]:
-    """Ceph's gateway, where it is installed."""
+    """Ceph's gateway, if it is installed."""
     if not is_installed():
         pytest.skip(MISSING)
     with radosgw(tmp_path_factory.mktemp("ceph")) as server:
@@ -75,7 +75,7 @@ def ceph(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Radosgw]:
 
 @pytest.fixture
 def ceph_config(ceph: Radosgw, monkeypatch: pytest.MonkeyPatch) -> S3Config:
-    """A new bucket there, and its owner's credentials in the environment."""
+    """A new bucket at Ceph's gateway, with its owner's credentials in the environment."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", ceph.access_key)
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", ceph.secret_key)
     return new_bucket(ceph.endpoint)
@@ -83,12 +83,12 @@ def ceph_config(ceph: Radosgw, monkeypatch: pytest.MonkeyPatch) -> S3Config:
 
 @pytest.fixture
 def s3_config(s3_endpoint: str) -> S3Config:
-    """A new bucket."""
+    """A new bucket of the moto server."""
     return new_bucket(s3_endpoint)
 
 
 def new_bucket(s3_endpoint: str) -> S3Config:
-    """Made with the credentials of the environment."""
+    """Create a bucket with the credentials of the environment."""
     import boto3
 
     bucket = f"esker-{next(_buckets)}-{os.getpid()}"
@@ -111,7 +111,7 @@ def new_bucket(s3_endpoint: str) -> S3Config:
 def open_store(
     request: pytest.FixtureRequest, tmp_path: Path
 ) -> Iterator[Callable[[], ObjectStorage]]:
-    """Opens the same store as often as it is called: one process after another."""
+    """A function that opens the same store again on each call, as another process would."""
     opened: list[ObjectStorage] = []
     buckets = {"s3": "s3_config", "radosgw": "ceph_config"}
     bucket = buckets.get(request.param)

@@ -1,4 +1,4 @@
-"""A server with one object that speaks just enough S3 for a GET, and spoils its answers as told.
+"""An S3 server with one object that spoils its answers to GETs as configured.
 
 It is a real socket: what a client sees of a connection that is closed, reset or silent in the
 middle of a body is the operating system's doing, and so is the exception that comes of it.
@@ -26,7 +26,7 @@ _RANGE: Final = re.compile(rb"range: bytes=(\d+)-(\d+)", re.IGNORECASE)
 
 
 class Spoil(enum.Enum):
-    """What happens to one answer."""
+    """A fault of one answer."""
 
     CLOSED = "closed half-way through the body"
     RESET = "reset half-way through the body"
@@ -71,7 +71,7 @@ class _Connection(socketserver.StreamRequestHandler):
         return b"".join(lines)
 
     def _answer(self, request: bytes) -> bool:
-        """Answer; False if the connection is to end."""
+        """Answer one request; False if the connection is to be closed."""
         if not request:
             return False
         self.server.requests += 1
@@ -118,7 +118,7 @@ class _Connection(socketserver.StreamRequestHandler):
 
 @contextmanager
 def cutting_server() -> Iterator[CuttingServer]:
-    """It serves while the block lasts."""
+    """Run the server for the duration of the block."""
     with CuttingServer() as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()

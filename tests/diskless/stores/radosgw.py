@@ -62,7 +62,7 @@ KEYS: Final = {
 
 
 class Radosgw(NamedTuple):
-    """A running gateway, and a user of it."""
+    """A running gateway, and one of its users."""
 
     endpoint: str
     access_key: str
@@ -70,13 +70,13 @@ class Radosgw(NamedTuple):
 
 
 def is_installed() -> bool:
-    """Are all programs there?"""
+    """Are all programs installed?"""
     return all(map(shutil.which, PROGRAMS))
 
 
 @contextmanager
 def radosgw(home: Path) -> Iterator[Radosgw]:
-    """A cluster below `home`, gone with the block."""
+    """Run a cluster below `home` for the duration of the block."""
     fsid, osd = str(uuid4()), str(uuid4())
     mon_port, port = free_port(), free_port()
     for name in ("mon", "osd"):

@@ -28,16 +28,16 @@ ONE: Final = ByteRange(0, 1)
 
 
 def nothing(_: Path) -> None:
-    """The store was a directory below the mount point."""
+    """Unmount: the store was a directory below the mount point."""
 
 
 def mount_point(path: Path) -> None:
-    """The store was the mount point itself."""
+    """Unmount: the store was the mount point itself, which is empty now."""
     path.mkdir()
 
 
 def other_store(path: Path) -> None:
-    """Something else was mounted there."""
+    """Mount another store at the path."""
     path.mkdir()
     (path / MARK).write_text("store.id=another\n")
 
@@ -46,7 +46,7 @@ INSTEAD = pytest.mark.parametrize("instead", [nothing, mount_point, other_store]
 
 
 class Mount:
-    """A store on a mount that can go and come back."""
+    """A store on a mount that can be lost and restored."""
 
     def __init__(self, home: Path) -> None:
         self.path = home / "objects"
@@ -65,7 +65,7 @@ class Mount:
             self._aside.rename(self.path)
 
     def files(self) -> list[str]:
-        """Below the path."""
+        """Return the names of the files below the path."""
         return sorted(str(p.relative_to(self.path)) for p in self.path.rglob("*") if p.is_file())
 
 
@@ -80,7 +80,7 @@ def run(mount: Mount, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 @INSTEAD
-def test_nothing_is_written_in_the_place_of_a_store_that_is_away(
+def test_nothing_is_written_in_the_place_of_a_missing_store(
     tmp_path: Path, instead: Callable[[Path], None]
 ) -> None:
     mount = Mount(tmp_path)
@@ -101,10 +101,10 @@ def test_nothing_is_written_in_the_place_of_a_store_that_is_away(
 
 
 @INSTEAD
-def test_of_a_store_that_is_away_no_object_is_said_to_be_missing(
+def test_no_object_of_a_missing_store_is_reported_as_deleted(
     tmp_path: Path, instead: Callable[[Path], None]
 ) -> None:
-    """Nor deleted, nor not listed: any of these would be believed."""
+    """Fetch, delete and list must fail: a broker would believe any of their results."""
     mount = Mount(tmp_path)
 
     async def story() -> None:
@@ -146,7 +146,7 @@ def test_a_store_that_comes_back_is_used_again(
 
 
 class Watched(RealFileSystem):
-    """Something happens when the first temporary file of an upload is opened."""
+    """A file system that calls a function when the first temporary file is opened."""
 
     def __init__(self) -> None:
         self.then: Callable[[], None] | None = None
@@ -158,8 +158,8 @@ class Watched(RealFileSystem):
         return super().open(path, mode)
 
 
-def test_an_upload_that_the_mount_went_away_under_is_no_success(tmp_path: Path) -> None:
-    """Its bytes went to a disk that nobody will look at."""
+def test_an_upload_fails_if_the_mount_is_lost_meanwhile(tmp_path: Path) -> None:
+    """Its bytes went to the disk below the mount point."""
     mount, files = Mount(tmp_path), Watched()
     mount.store = DirectoryStorage(mount.path, files)
 
@@ -181,7 +181,7 @@ def test_an_upload_that_the_mount_went_away_under_is_no_success(tmp_path: Path) 
     run(mount, story)
 
 
-def test_a_directory_of_objects_that_somebody_removed_is_made_again(tmp_path: Path) -> None:
+def test_a_removed_key_directory_is_created_again(tmp_path: Path) -> None:
     mount = Mount(tmp_path)
 
     async def story() -> None:
@@ -193,7 +193,7 @@ def test_a_directory_of_objects_that_somebody_removed_is_made_again(tmp_path: Pa
     run(mount, story)
 
 
-def test_all_who_open_a_store_know_it_by_one_name(tmp_path: Path) -> None:
+def test_all_openers_of_a_store_read_the_same_mark(tmp_path: Path) -> None:
     """A store of before there were names is given one; what is there already is found."""
     (tmp_path / "objects" / "a").mkdir(parents=True)
     (tmp_path / "objects" / "a" / "1").write_bytes(b"x")
@@ -215,7 +215,9 @@ def test_all_who_open_a_store_know_it_by_one_name(tmp_path: Path) -> None:
     run(mount, story)
 
 
-def test_an_empty_directory_is_no_store_of_a_cluster_that_has_objects(tmp_path: Path) -> None:
+def test_an_empty_directory_is_refused_as_the_store_of_a_cluster_with_objects(
+    tmp_path: Path,
+) -> None:
     """As it is when a broker starts before the mount is there; the administrator has the say."""
     mount = Mount(tmp_path)
 
@@ -233,7 +235,7 @@ def test_an_empty_directory_is_no_store_of_a_cluster_that_has_objects(tmp_path: 
     run(mount, story)
 
 
-def test_a_new_store_of_a_new_cluster_has_its_name_before_its_first_object(tmp_path: Path) -> None:
+def test_a_new_store_is_marked_before_its_first_object(tmp_path: Path) -> None:
     mount = Mount(tmp_path)
 
     async def story() -> None:

@@ -1,4 +1,4 @@
-"""A broker whose every record is in a bucket: real processes, and a server that speaks S3."""
+"""A broker that stores its records in a bucket: real processes and an S3 server."""
 
 from __future__ import annotations
 

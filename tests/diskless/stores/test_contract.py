@@ -1,4 +1,4 @@
-"""What every object store promises.
+"""The contract of every object store.
 
 Source: KIP-1163, ObjectStorage; docs/design/broker.md#object-stores.
 """
@@ -26,7 +26,7 @@ async def keys(store: ObjectStorage, prefix: str = "") -> list[str]:
     return [entry.key async for entry in store.list_objects(prefix)]
 
 
-def test_what_was_uploaded_is_there_for_another_process(open_store: Open) -> None:
+def test_an_uploaded_object_is_readable_by_another_process(open_store: Open) -> None:
     async def claim() -> None:
         await open_store().upload("a/b/1", [b"one ", b"two"], 7)
         assert bytes(await open_store().fetch("a/b/1", ByteRange(0, 7))) == b"one two"
@@ -46,7 +46,7 @@ def test_a_wrong_length_stores_nothing(open_store: Open) -> None:
     asyncio.run(claim())
 
 
-def test_a_name_stands_for_one_byte_string(open_store: Open) -> None:
+def test_an_object_key_stands_for_one_byte_string(open_store: Open) -> None:
     async def claim() -> None:
         store = open_store()
         await store.upload("a", [b"first"], 5)
@@ -59,7 +59,7 @@ def test_a_name_stands_for_one_byte_string(open_store: Open) -> None:
     asyncio.run(claim())
 
 
-def test_of_many_uploads_under_one_name_one_wins(open_store: Open) -> None:
+def test_one_of_many_uploads_under_one_key_wins(open_store: Open) -> None:
     async def claim() -> None:
         store = open_store()
         bodies = [b"%04d" % number for number in range(16)]
@@ -74,7 +74,7 @@ def test_of_many_uploads_under_one_name_one_wins(open_store: Open) -> None:
     asyncio.run(claim())
 
 
-def test_a_range_is_exactly_that_or_an_error(open_store: Open) -> None:
+def test_a_range_is_read_exactly_or_fails(open_store: Open) -> None:
     async def claim() -> None:
         store = open_store()
         await store.upload("a", [b"0123456789"], 10)
@@ -90,7 +90,7 @@ def test_a_range_is_exactly_that_or_an_error(open_store: Open) -> None:
     asyncio.run(claim())
 
 
-def test_what_is_not_there_is_not_found(open_store: Open) -> None:
+def test_a_missing_object_is_not_found(open_store: Open) -> None:
     async def claim() -> None:
         store = open_store()
         await store.upload("a/b", [b"x"], 1)

@@ -1,4 +1,4 @@
-"""A body that does not arrive whole is a store error that may pass, and is asked for again.
+"""A cut body is a retriable storage error, and is requested again.
 
 boto3 repeats a request until the headers of an answer are there; the body is its caller's affair.
 """
@@ -69,7 +69,7 @@ def fetch(store: S3Storage, byte_range: ByteRange) -> bytes:
 
 
 @pytest.mark.parametrize("spoil", list(Spoil))
-def test_a_broker_reads_again_what_was_cut_once(
+def test_a_broker_reads_again_after_one_cut_body(
     server: CuttingServer, broker_store: S3Storage, spoil: Spoil
 ) -> None:
     server.spoils = [spoil]
@@ -78,7 +78,7 @@ def test_a_broker_reads_again_what_was_cut_once(
 
 
 @pytest.mark.parametrize("spoil", IN_THE_BODY)
-def test_a_broker_gives_up_with_a_store_error_that_may_pass(
+def test_a_broker_fails_with_a_retriable_storage_error(
     server: CuttingServer, broker_store: S3Storage, spoil: Spoil
 ) -> None:
     server.spoils = [spoil] * 99
@@ -99,7 +99,7 @@ def test_an_object_that_ends_before_the_range_does_was_not_cut(
 
 
 @pytest.mark.parametrize("spoil", list(Spoil))
-def test_a_job_reads_again_what_was_cut_once(
+def test_a_job_reads_again_after_one_cut_body(
     server: CuttingServer, job_store: S3Store, spoil: Spoil
 ) -> None:
     server.spoils = [spoil]
@@ -108,7 +108,7 @@ def test_a_job_reads_again_what_was_cut_once(
 
 
 @pytest.mark.parametrize("spoil", IN_THE_BODY)
-def test_a_job_gives_up_with_a_store_error(
+def test_a_job_fails_with_a_storage_error(
     server: CuttingServer, job_store: S3Store, spoil: Spoil
 ) -> None:
     server.spoils = [spoil] * 99

@@ -19,14 +19,14 @@ S3 = "diskless.stores.s3.S3Storage"
 
 
 class OwnStorage(MemoryStore):
-    """A class of one's own."""
+    """A custom storage class."""
 
     @classmethod
     def configured(cls, values: Mapping[str, Any]) -> OwnStorage:
         return cls(lambda: values["own"])
 
 
-def test_a_class_of_ones_own_is_found_by_its_import_path() -> None:
+def test_a_custom_storage_class_is_found_by_its_import_path() -> None:
     name = f"{__name__}.OwnStorage"
     assert isinstance(open_store({"diskless.storage.class.name": name, "own": 1}), OwnStorage)
 
@@ -89,7 +89,7 @@ def test_a_bucket_is_opened_by_its_name(s3_config: S3Config) -> None:
         ),
     ],
 )
-def test_what_cannot_be_opened_names_its_setting(values: dict[str, Any], key: str) -> None:
+def test_an_unusable_store_setting_is_named_in_the_error(values: dict[str, Any], key: str) -> None:
     with pytest.raises(StoreSettingError) as found:
         open_store(values)
     assert found.value.key == key

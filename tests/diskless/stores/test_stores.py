@@ -1,4 +1,4 @@
-"""What single stores do beyond the contract: directories that crash, servers that fail."""
+"""Behaviour of single stores beyond the contract: crashes of directories, failing servers."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from diskless.stores.s3 import S3Config, S3Storage
 
 
 async def _no_sleep(_: float) -> None:
-    """The tests wait for nothing."""
+    """Return at once, so that tests do not wait."""
 
 
-def test_what_a_crash_left_is_no_object_and_goes_once_it_is_old(tmp_path: Path) -> None:
+def test_a_temporary_file_is_no_object_and_is_removed_when_old(tmp_path: Path) -> None:
     async def claim() -> None:
         store = DirectoryStorage(tmp_path)
         await store.upload("a/1", [b"x"], 1)
@@ -68,7 +68,7 @@ def test_two_prefixes_in_one_bucket_never_meet(s3_config: S3Config) -> None:
     asyncio.run(claim())
 
 
-def test_a_bucket_that_is_not_there_is_an_error_that_names_it(s3_config: S3Config) -> None:
+def test_a_missing_bucket_is_an_error_that_names_it(s3_config: S3Config) -> None:
     async def claim() -> None:
         store = S3Storage(dataclasses.replace(s3_config, bucket="not-there"))
         for work in (store.upload("a", [b"x"], 1), store.fetch("a", ByteRange(0, 1))):
@@ -82,7 +82,7 @@ def test_a_bucket_that_is_not_there_is_an_error_that_names_it(s3_config: S3Confi
     asyncio.run(claim())
 
 
-def test_a_server_that_is_not_there_may_come_back() -> None:
+def test_an_unreachable_server_is_a_retriable_error() -> None:
     async def claim() -> None:
         store = S3Storage(
             S3Config(
@@ -99,7 +99,7 @@ def test_a_server_that_is_not_there_may_come_back() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR, Fault.THROTTLED, Fault.REFUSED])
-def test_an_operation_that_was_refused_was_not_done(tmp_path: Path, fault: Fault) -> None:
+def test_a_refused_operation_was_not_done(tmp_path: Path, fault: Fault) -> None:
     async def claim() -> None:
         inner = DirectoryStorage(tmp_path)
         store = FaultyStore(inner, Random(1), _no_sleep, [FaultRule(fault=fault)])
@@ -113,7 +113,7 @@ def test_an_operation_that_was_refused_was_not_done(tmp_path: Path, fault: Fault
     asyncio.run(claim())
 
 
-def test_a_lost_answer_is_of_something_done(tmp_path: Path) -> None:
+def test_a_lost_answer_fault_still_performs_the_operation(tmp_path: Path) -> None:
     async def claim() -> None:
         store = FaultyStore(
             DirectoryStorage(tmp_path), Random(1), _no_sleep, [FaultRule(fault=Fault.LOST_ANSWER)]
@@ -128,7 +128,7 @@ def test_a_lost_answer_is_of_something_done(tmp_path: Path) -> None:
     asyncio.run(claim())
 
 
-def test_half_a_deletion_names_what_is_left(tmp_path: Path) -> None:
+def test_a_partial_deletion_names_the_remaining_keys(tmp_path: Path) -> None:
     async def claim() -> None:
         store = FaultyStore(DirectoryStorage(tmp_path), Random(1), _no_sleep)
         for name in "abcd":
@@ -146,7 +146,7 @@ def test_half_a_deletion_names_what_is_left(tmp_path: Path) -> None:
     asyncio.run(claim())
 
 
-def test_damage_is_one_bit(tmp_path: Path) -> None:
+def test_the_damage_fault_flips_one_bit(tmp_path: Path) -> None:
     async def claim() -> None:
         rule = FaultRule(fault=Fault.DAMAGED, operations=frozenset({"fetch"}))
         store = FaultyStore(DirectoryStorage(tmp_path), Random(1), _no_sleep, [rule])

@@ -104,8 +104,8 @@ class Hold:
         """Wait until the log's leader knows this offset; return whether it does."""
 
         def is_told() -> bool:
-            told = self._announced.get(name)
-            return told is not None and told.offset >= offset
+            announced = self._announced.get(name)
+            return announced is not None and announced.offset >= offset
 
         with self._lock:
             return self._lock.wait_for(is_told, timeout_s)
@@ -121,10 +121,10 @@ class Hold:
             if self._wait_for_change(due):
                 return
 
-    def _wait_for_change(self, told: dict[str, _Archived]) -> bool:
+    def _wait_for_change(self, announced: dict[str, _Archived]) -> bool:
         """Wait for a change, or for the next announcement; return True once closed."""
         with self._lock:
-            self._lock.wait_for(lambda: self._closed or self._held != told, self._every_s)
+            self._lock.wait_for(lambda: self._closed or self._held != announced, self._every_s)
             return self._closed
 
     def _announce(self, name: str, archived: _Archived) -> None:

@@ -39,7 +39,7 @@ HEADS: Final = (
     "object_id", "size_bytes", "broker_id", "committed_at_ms", "log_offset", "lease_id",
     "broker_epoch",
 )  # fmt: skip
-"""What a task reports of each commit, besides its answer's checksum."""
+"""Columns that a task reports for each commit, besides its answer's checksum."""
 
 
 class KeptAnswer(NamedTuple):

@@ -82,7 +82,7 @@ class Event(NamedTuple):
 
 @dataclass(slots=True)
 class SpanSummary:
-    """What the first pass found in one span."""
+    """Contents and findings of one span, from the first pass."""
 
     start_offset: int
     end_offset: int  # exclusive
@@ -160,7 +160,7 @@ def check_ranges(log: str, ranges: Sequence[BatchRange], findings: Findings) -> 
 
 
 def check_spans(log: str, parts: Sequence[SpanSummary], findings: Findings) -> None:
-    """Check what only all spans of a log together show; the spans are in order."""
+    """Check a log across all its spans, which are in order."""
     findings.add("log-readable", log, log_readable(parts))
     ranges = [part.batch_range for part in parts if part.batch_range is not None]
     read = [part for part in parts if not part.is_checkpoint and part.unreadable is None]

@@ -67,7 +67,7 @@ Progress = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True)
 class AuditRequest:
-    """What an audit looks at, besides logs and checkpoints."""
+    """The objects and replicas that an audit checks, besides logs and checkpoints."""
 
     store: ObjectStore | None = None
     prefix: str = ""  # of the objects' keys
@@ -79,7 +79,7 @@ class AuditRequest:
 
 @dataclass(slots=True)
 class LogReport:
-    """What an audit looked at in one log."""
+    """Counts of the records, checkpoints and objects that an audit checked in one log."""
 
     name: str
     start_offset: int
@@ -293,7 +293,7 @@ class LogAudit:
     def _check_objects(
         self, ledger: Ledger, base: CoordinatorFacts | None, verdicts: Sequence[SpanVerdict]
     ) -> None:
-        """Check what only all spans together show about objects."""
+        """Check objects across all spans."""
         committed = np.concatenate([np.zeros(0, np.int64), *(one.objects[0] for one in verdicts)])
         known = () if base is None else base.objects
         faults = marked_committed(ledger, committed, known)

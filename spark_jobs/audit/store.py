@@ -46,7 +46,7 @@ THREADS: Final = 8
 
 
 class Depth(StrEnum):
-    """How much of the objects is read: no bytes, those of a sample, or all."""
+    """Amount of object bytes that an audit reads: none, those of a sample, or all."""
 
     NONE = "none"
     SAMPLE = "sample"
@@ -63,7 +63,7 @@ class Bucket:
 
 
 class ObjectClaim(NamedTuple):
-    """What the log says of an object: the rows of its commit, or its runs in a checkpoint."""
+    """An object according to the log: the rows of its commit, or its runs in a checkpoint."""
 
     object_id: int
     rows: Rows
@@ -71,7 +71,7 @@ class ObjectClaim(NamedTuple):
 
 
 class Inspection(NamedTuple):
-    """What the store has of a claimed object."""
+    """A claimed object as the store has it."""
 
     claim: ObjectClaim
     key: str
@@ -187,7 +187,7 @@ def _differences(inspection: Inspection, footer: Footer) -> Iterator[str]:
 
 
 def claims_of(rows: Rows, alive: Numbers, *, whole: bool) -> list[ObjectClaim]:
-    """Return what a span says of the objects that the log still refers to.
+    """Return the claims of a span about objects that the log still refers to.
 
     Args:  alive: ids of objects.
     """
@@ -269,7 +269,7 @@ def _bad_bytes(bucket: Bucket, key: str, claim: ObjectClaim, part: PartitionByte
 
 
 def _bad_batch(data: bytes, rows: Rows, row: int) -> str | None:
-    """Say what is wrong with a batch's bytes, or a run's; None if they are sound and complete."""
+    """Describe the damage of a batch's bytes, or a run's; None if they are sound and complete."""
     if len(data) != rows["byte_size"][row]:
         return f"{len(data)} bytes of {rows['byte_size'][row]} are in its partition's part"
     try:

@@ -50,7 +50,7 @@ COMMIT_RULES: Final = (
 
 @dataclass(slots=True)
 class SpanVerdict:
-    """What the second pass found in one span."""
+    """Findings, live runs and objects of one span, from the second pass."""
 
     findings: Findings
     live: dict[int, LiveState]  # by the offset that it is as of
@@ -62,7 +62,7 @@ class SpanVerdict:
 
 @dataclass(frozen=True, slots=True)
 class AuditContext:
-    """What every task of a log's second pass needs."""
+    """Arguments that all tasks of a log's second pass share."""
 
     log: str
     ledger: Ledger

@@ -39,7 +39,7 @@ HEAD: Final = struct.Struct(">qbqiqq")
 
 
 class Kind(IntEnum):
-    """What an object id is, as far as the log was read."""
+    """The state of an object id, as far as the log was read."""
 
     LIVE = 0  # committed and not marked: runs refer to it, or did until recently
     MARKED = 1  # to be deleted by a broker
@@ -104,7 +104,7 @@ def _within(pairs: Ids, ids: Ids) -> npt.NDArray[np.bool_]:
 def known_objects_at(
     log: Log, offset: int, *, coordinator: int, progress: Callable[[int], None] = lambda _: None
 ) -> KnownObjects:
-    """Read what everything below `offset` says about object ids.
+    """Read the state of object ids from everything below `offset`.
 
     Args:    offset: exclusive; at or below the log's end.
              progress: called with 1 after each span.
@@ -121,7 +121,7 @@ def known_objects_of(
     coordinator: int,
     progress: Callable[[int], None] = lambda _: None,
 ) -> KnownObjects:
-    """Read what consecutive spans say about object ids. Raises as `known_objects_at`."""
+    """Read the state of object ids from consecutive spans. Raises as `known_objects_at`."""
     log = CoordinatorLog()
     commits = _Commits(log)
     handlers = log.handlers(OBJECT_KEYS)
@@ -132,7 +132,7 @@ def known_objects_of(
 
 
 class _Commits:
-    """Ids and sizes of committed objects; the log's leases are told of each."""
+    """Collects ids and sizes of committed objects, and notes each in its lease."""
 
     def __init__(self, log: CoordinatorLog) -> None:
         self.ids = array("q")
@@ -150,7 +150,7 @@ class _Commits:
 
 
 def _known(log: CoordinatorLog, commits: _Commits, coordinator: int, offset: int) -> KnownObjects:
-    """Sort what was read of a log."""
+    """Sort the collected ids."""
     stored_ids, stored_sizes, _, _, _, marked_at_ms = log.object_columns()
     removed = np.unique(np.array(log.removed, np.int64))
     ids, first = np.unique(np.concatenate((stored_ids, commits.ids)), return_index=True)

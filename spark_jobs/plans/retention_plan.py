@@ -62,7 +62,7 @@ class PlanError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The planned rows, and what they were made from."""
+    """The planned rows, and the inputs that they were made from."""
 
     cluster_id: str
     now_ms: int  # ages were counted from here; ms since 1970

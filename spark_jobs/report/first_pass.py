@@ -66,7 +66,7 @@ class FirstPass:
 
 @dataclass(slots=True)
 class _PieceCounts:
-    """What the first pass found in one piece."""
+    """Counts of one piece, from the first pass."""
 
     log: int
     types: Counter[tuple[int, bool, int]] = field(default_factory=Counter)
@@ -177,7 +177,7 @@ class FirstPassResult:
 
 
 def first_pass_result(first: pa.Table) -> FirstPassResult:
-    """Extract what the second pass needs from the first one's rows."""
+    """Extract the second pass's input from the first one's rows."""
     starts = first.filter(pc.equal(first["measure"], "log_start"))
     columns = [starts[name].to_pylist() for name in ("name", "number", "highest")]
     removed = first.filter(pc.equal(first["measure"], "removed"))

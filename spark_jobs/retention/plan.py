@@ -287,7 +287,7 @@ class Planner:
 def _live_entries(
     digests: Sequence[Digest], places: Sequence[tuple[str, int]], starts: Starts
 ) -> _Entries:
-    """Return what is alive of these partitions, as far as digests show."""
+    """Return the entries with live runs of these partitions, as far as digests show."""
     numbers = _partition_numbers(places)
     parts = []
     for piece, digest in enumerate(digests):

@@ -99,7 +99,7 @@ def make_plan(
     sidecars: Sidecars | None = None,
     progress: Progress = lambda _: None,
 ) -> Plan:
-    """Plan what retention would remove, as of the committed ends.
+    """Plan retention as of the committed ends.
 
     Args:    now_ms: ms since 1970, that ages are counted from.
              engine: works on the pieces; None: this process.

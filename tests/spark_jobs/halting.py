@@ -2,7 +2,7 @@
 
     python -m tests.spark_jobs.halting 3 spark retention apply PLAN --rows-per-request 1
 
-For who wants to kill it in its middle, however busy the machine is.
+Tests use it to kill the process at a known point, however busy the machine is.
 """
 
 from __future__ import annotations

@@ -81,13 +81,13 @@ def one_pass(logs: BenchLogs, store: ObjectStore, about: About) -> LogPass:
     return done
 
 
-def cut_what_nobody_holds(cluster: Cluster) -> None:
+def cut_unheld_log(cluster: Cluster) -> None:
     """Write a checkpoint of the cluster's log, and let the log begin there."""
     with cluster.client(cluster.wait_for_leader(METADATA)) as client:
         snapshot_id = taken(client, METADATA)
         wait_until(
             lambda: client.snapshots(METADATA).log_start_offset >= snapshot_id.offset,
-            "the log that nobody holds is cut",
+            "the log is cut where nothing holds it",
         )
 
 
@@ -110,7 +110,7 @@ def test_a_running_archive_holds_the_log_start_up_to_its_bound(
         fill(client, 10)
         held_at = taken(client)
         for _ in range(3):  # each log is looked at once a second
-            cut_what_nobody_holds(cluster)
+            cut_unheld_log(cluster)
         assert client.snapshots().log_start_offset <= first.end_offset
 
         # It has got it: the log moves on.
@@ -170,7 +170,7 @@ def test_a_new_leader_learns_of_the_archive(cluster: Cluster, store: ObjectStore
             fill(client, 2)
             taken(client)
             for _ in range(2):
-                cut_what_nobody_holds(cluster)
+                cut_unheld_log(cluster)
             assert client.snapshots().log_start_offset == 0
         # There is a checkpoint, and still the archive begins with the first record there ever was.
         done = one_pass(logs, store, about)

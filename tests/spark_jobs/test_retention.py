@@ -250,7 +250,7 @@ def test_digests_of_another_history_are_not_used(tmp_path: Path) -> None:
         assert kept.keep_to("cluster", "log-0", end_offset, lambda _: epoch)
         return (directory / "a.runs").exists()
 
-    assert not left(5, 3), "nobody knows what it is of"
+    assert not left(5, 3), "its log is unknown"
     assert left(7, 3)
     assert left(9, 3)
     assert not left(9, 4), "another epoch"

@@ -62,7 +62,7 @@ LOCAL_OFFSETS: Final = 200_000
 
 
 class Bytes(StrEnum):
-    """How much of the objects to read.
+    """Amount of object bytes to read.
 
     The same values as `spark_jobs.audit.store.Depth`, which would import NumPy.
     """

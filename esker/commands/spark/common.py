@@ -34,14 +34,14 @@ Step = Callable[[int], None]
 
 
 class EngineName(StrEnum):
-    """Where a job runs: in this process, or in Spark."""
+    """The place a job runs in: this process, or Spark."""
 
     LOCAL = "local"
     SPARK = "spark"
 
 
 class EngineOrAuto(StrEnum):
-    """Where a job runs; auto chooses the faster one, and the result is the same."""
+    """The place a job runs in; auto chooses the faster one, with the same result."""
 
     AUTO = "auto"
     LOCAL = "local"

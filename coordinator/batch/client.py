@@ -39,7 +39,7 @@ R = TypeVar("R", bound=Response)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """How patient a client is. Times in ms."""
+    """A client's timeouts, pauses and limits. Times in ms."""
 
     timeout_ms: int = 30_000  # of one call, with all its attempts
     attempt_timeout_ms: int = 5_000
@@ -56,7 +56,8 @@ class ClientSettings:
 
 
 class CoordinatorClient:
-    """The BatchCoordinator of one partition of `__diskless-metadata`, wherever it leads.
+    """Calls the BatchCoordinator of one partition of `__diskless-metadata` on the node that leads
+    it.
 
     Belongs to the event loop it is used on. Requests name the same partition.
     """
@@ -89,7 +90,7 @@ class CoordinatorClient:
         )
 
     def submit(self, request: CommitBatchesRequest) -> asyncio.Future[CommitBatchesResponse]:
-        """`commit_file`, its place in the order taken at once rather than when awaited."""
+        """Commit an object; the call itself takes its place in the order."""
         self._check(request)
         return self._commits.submit(request)
 
@@ -110,7 +111,7 @@ class CoordinatorClient:
         )
 
     def note_leader(self, node_id: int) -> None:
-        """The caller has learned which node leads: requests that wait at another are sent there."""
+        """Drop the connection to any other node: the caller has learned who leads."""
         self._leader.note_leader(node_id)
 
     async def close(self) -> None:

@@ -25,7 +25,7 @@ WORDS_KEPT: Final = 64  # not applied yet; past that the newest stands for those
 
 
 class Freshness:
-    """Of one replica of a log. Call `note` when something is committed or applied."""
+    """The age of one replica of a log. Call `note` when something is committed or applied."""
 
     def __init__(self, log: ReplicatedLog, applied: Callable[[], int]) -> None:
         """
@@ -37,7 +37,7 @@ class Freshness:
         self._level_at_s: float | None = None
 
     def note(self) -> None:
-        """Hear the newest word, and see which of those heard are applied by now."""
+        """Take the log's newest `committed_as_of`; note which of those taken are applied."""
         word, words = self._log.committed_as_of, self._words
         if word is not None and (not words or word.at_s > words[-1].at_s):
             if words and (
@@ -51,7 +51,7 @@ class Freshness:
             self._level_at_s = at_s if self._level_at_s is None else max(self._level_at_s, at_s)
 
     def age_ms(self, now_s: float) -> float | None:
-        """How long ago the replica held all that was committed; None if it is not known to have."""
+        """Milliseconds since the replica last held all that was committed; None if unknown."""
         self.note()
         if self._level_at_s is None:
             return None

@@ -47,7 +47,7 @@ Find = Callable[[int], BatchCoordinator | None]
 
 
 def coordinator_handlers(find: Find) -> Mapping[int, Served]:
-    """What a node's listener is to serve for its coordinators, by api key."""
+    """The handlers of a node's coordinators for its listener, by api key."""
     handlers = {}
     for call in CALLS:
         schema = call.request.schema()

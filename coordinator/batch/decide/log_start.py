@@ -56,7 +56,7 @@ class _Moves:
         self.rows: dict[tuple[int, int], int] = {}  # by topic index and partition
 
     def add(self, topic_id: UUID, partition: int, offset: int) -> None:
-        """Later rows of a partition replace earlier ones only by going further."""
+        """Add a row; a later row of a partition replaces an earlier one only if it goes further."""
         index = self.topic_indexes.setdefault(topic_id, len(self.topic_indexes))
         key = (index, partition)
         self.rows[key] = max(offset, self.rows.get(key, 0))
@@ -77,7 +77,7 @@ class _Moves:
 
 
 def find_log(tables: Tables, topic_id: UUID, partition: int) -> Log | ErrorCode:
-    """A living topic's partition, or why there is none."""
+    """An undeleted topic's partition, or the error code if there is none."""
     topic = tables.topics.get(topic_id)
     if topic is None or topic.deleted_at_ms >= 0:
         return ErrorCode.UNKNOWN_TOPIC_ID
@@ -154,7 +154,7 @@ def decide_retention(
 
 
 def _rising(records: list[LogStartOffsetsRecord]) -> tuple[LogStartOffsetsRecord, ...]:
-    """Leave out of later records what an earlier one has moved further already."""
+    """Drop rows that an earlier record of the same decision has moved further already."""
     furthest: dict[tuple[UUID, int], int] = {}
     kept: list[LogStartOffsetsRecord] = []
     for record in records:
@@ -171,7 +171,7 @@ def _rising(records: list[LogStartOffsetsRecord]) -> tuple[LogStartOffsetsRecord
 
 
 def _allows(config: TopicConfig, row: NewLogStart, enforcer: Enforcer) -> bool:
-    """May this hand delete, and do today's settings keep no more than the plan assumed?"""
+    """Whether this enforcer may delete, and today's settings keep no more than the plan assumed."""
     if config.enforcer not in (enforcer, Enforcer.BOTH):
         return False
     limit = config.retention_ms if row.reason == BY_TIME else config.retention_bytes

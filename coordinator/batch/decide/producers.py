@@ -22,10 +22,10 @@ from records.diskless import ProducersExpiredRecord
 def decide_expired_producers(
     tables: Tables, candidates: Candidates, context: Context
 ) -> Decision[None]:
-    """Forget some of those that are due: whoever appended in pending state meanwhile stays."""
+    """Forget idle producers, but none that has appended in pending state meanwhile."""
     before_ms = min(context.now_ms, context.steady_ms) - context.settings.producer_expiration_ms
     keys = []
-    for key in candidates.idle_producers(before_ms, context.settings.sweep_limit):
+    for key in candidates.idle_producers(before_ms, context.settings.maintenance_limit):
         producer = tables.producers.get(key)
         if producer is not None and producer[1] < before_ms:
             keys.append(key)

@@ -25,7 +25,7 @@ from uuid import UUID
 from coordinator.batch.decide.base import Context, Decision
 from coordinator.batch.reads import Candidates
 from coordinator.batch.settings import MAX_PARTITIONS
-from coordinator.batch.state import Tables, Topic, let_go, may_return
+from coordinator.batch.state import Tables, Topic, may_return, released_mark
 from records.diskless import (
     ControllerEpochRecord,
     DisklessPartitionsRecord,
@@ -71,7 +71,7 @@ _ReleasedTopic = ReleaseDisklessPartitionsResponse.Topic
 def decide_init_topics(
     request: InitDisklessTopicsRequest, tables: Tables, _context: Context
 ) -> Decision[InitDisklessTopicsResponse]:
-    """Let topics have at least so many partitions here."""
+    """Create topics, or grow them to at least the requested number of partitions."""
     results: list[_InitResult] = []
     records: list[MetadataRecord] = []
     seen: set[UUID] = set()
@@ -122,7 +122,7 @@ def decide_init_topics(
 def _wanted(
     asked: InitDisklessTopicsRequest.Topic, topic: Topic | None, controller_epoch: int
 ) -> Iterator[tuple[int, int]]:
-    """First partition and count of what is to be made: what was let go and is named, and new ones.
+    """Partitions to create: released ones that the request names, and new ones.
 
     What was let go under this very epoch stays so, whoever names it: that call is late.
     """
@@ -137,7 +137,7 @@ def _wanted(
 def decide_release_partitions(
     request: ReleaseDisklessPartitionsRequest, tables: Tables, _context: Context
 ) -> Decision[ReleaseDisklessPartitionsResponse]:
-    """Let go of partitions whose high watermark is 0, also of commits that are on their way.
+    """Release partitions whose high watermark is 0, in pending state too.
 
     Repeated under a higher epoch, it is written again: then only a higher one still brings them
     back.
@@ -163,7 +163,7 @@ def decide_release_partitions(
                 code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             elif (tables.logs.get(topic.log_ids[partition]) or (0, 0))[1] > 0:
                 code = ErrorCode.INVALID_REQUEST
-            elif topic.log_ids[partition] != let_go(epoch):
+            elif topic.log_ids[partition] != released_mark(epoch):
                 released.append(partition)
             seen.add((asked.topic_id, partition))
             results.append(_ReleasedTopic.Partition(partition_index=partition, error_code=code))
@@ -208,20 +208,20 @@ def decide_delete_topics(
 
 
 def _heard(epoch: int, tables: Tables, records: list[MetadataRecord]) -> tuple[MetadataRecord, ...]:
-    """The records; one for the controller's epoch alone, if it is new and no other tells of it."""
+    """The records, with one for a new controller epoch if no other record carries it."""
     if not records and epoch > tables.counters.controller_epoch:
         return (ControllerEpochRecord(controller_epoch=epoch),)
     return tuple(records)
 
 
 def decide_dismantling(tables: Tables, candidates: Candidates, context: Context) -> Decision[None]:
-    """One step for each deleted topic: fewer runs, fewer producers, then no partition.
+    """Take one step for each deleted topic: fewer runs, fewer producers, then no partition.
 
     Where the step before is appended and not yet applied, there is none: what it will leave is not
     known.
     """
     records: list[MetadataRecord] = []
-    budget = context.settings.sweep_limit
+    budget = context.settings.maintenance_limit
     for topic_id, topic in _deleted_topics(tables):
         removed = []
         for partition, log_id in enumerate(topic.log_ids):
@@ -246,7 +246,7 @@ def decide_dismantling(tables: Tables, candidates: Candidates, context: Context)
 
 
 def _deleted_topics(tables: Tables) -> list[tuple[UUID, Topic]]:
-    """Tombstones, by topic id.
+    """Deleted topics, by topic id.
 
     To sort ten thousand topics takes 20 ms: a UUID is compared in Python. Its number is not, and
     those that live, nearly all, are left out before.
@@ -263,7 +263,7 @@ def _empty_partition(
     candidates: Candidates,
     limit: int,
 ) -> tuple[list[MetadataRecord] | None, int]:
-    """Records that take up to `limit` rows from a partition, and what they cost; [] if it is bare.
+    """Records that take up to `limit` rows from a partition, and their cost; [] if it is empty.
     None: not yet, the last ones are not applied.
 
     Whoever removes the partition drops what rows are left, so "bare" may be a little wrong.
@@ -289,11 +289,11 @@ def _empty_partition(
 
 
 def decide_expired_tombstones(tables: Tables, context: Context) -> Decision[None]:
-    """Forget deleted topics that are dismantled and that no late call can name."""
+    """Forget deleted topics that are dismantled and too old for a late call to name."""
     records = [
         DisklessTombstoneExpiredRecord(topic_id=topic_id)
         for topic_id, topic in _deleted_topics(tables)
         if all(log_id < 0 for log_id in topic.log_ids)
         and context.age_ms(topic.deleted_at_ms) >= context.settings.tombstone_retention_ms
     ]
-    return Decision(tuple(records[: context.settings.sweep_limit]), None)
+    return Decision(tuple(records[: context.settings.maintenance_limit]), None)

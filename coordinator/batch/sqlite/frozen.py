@@ -59,7 +59,7 @@ class FrozenState:
         scan: Callable[[Path], Iterator[bytes]] | None,
         met: Callable[[BaseException], object] = lambda _: None,
     ) -> None:
-        """Pin what is committed in the database `live`, and begin to copy it.
+        """Pin what is committed in the database `live`, and start to copy it.
 
         Args:  copy: where to; replaced. as_of: what is applied there: another reader of the file
                may not see what its writer does, if somebody took the WAL away.
@@ -98,7 +98,7 @@ class FrozenState:
             self._error = error
 
     def values(self) -> Iterator[bytes]:
-        """The checkpoint's records, or nothing while there is none yet.
+        """Yield the checkpoint's records, or empty values while none is ready.
 
         Raises:  ScanFailedError.
         """
@@ -146,7 +146,7 @@ class FrozenState:
             raise ScanFailedError(f"the scan ended with status {status}")
 
     def close(self) -> None:
-        """End the child if it runs, wait for the copy if it is being made, delete it."""
+        """Stop the child if it runs, wait for a copy in progress, and delete the copy."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
@@ -159,7 +159,7 @@ class FrozenState:
 
 
 def _pinned(live: Path, as_of: OffsetAndEpoch, *, flushes: bool) -> sqlite3.Connection:
-    """A connection that sees what is committed now, whatever is committed later."""
+    """A connection pinned to what is committed now."""
     reader = database.connect(live, cache_kib=database.READER_CACHE_KIB, flushes=flushes)
     try:
         reader.execute("BEGIN")
@@ -174,7 +174,7 @@ def _pinned(live: Path, as_of: OffsetAndEpoch, *, flushes: bool) -> sqlite3.Conn
 
 
 def _cut(received: bytearray, values: deque[bytes]) -> bool:
-    """Move whole values from the front of `received`; True once the last was there."""
+    """Move whole values from the front of `received`; returns True once the last was there."""
     position = 0
     while len(received) - position >= LENGTH_BYTES:
         begin = position + LENGTH_BYTES

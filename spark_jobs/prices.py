@@ -21,12 +21,12 @@ GIGABYTE: Final = 10**9
 
 
 class PricesError(Exception):
-    """A price file that is none. One sentence naming the file, and what is wrong."""
+    """An invalid price file. One sentence naming the file and the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Of requests for a thousand, of storage for a GB (10^9 bytes) and month. Deleting is free."""
+    """Prices of a thousand requests, and of a GB (10^9 bytes) stored for a month."""
 
     source: str = "S3 Standard list prices"
     currency: str = "USD"
@@ -36,7 +36,7 @@ class Prices:
     gb_month: float = 0.023
 
     def month(self, size_bytes: int) -> float:
-        """What it costs to keep so many bytes for a month.
+        """Return the cost of storing so many bytes for a month.
 
         >>> Prices().month(1_000 * 10**9)
         23.0
@@ -44,7 +44,7 @@ class Prices:
         return size_bytes / GIGABYTE * self.gb_month
 
     def text(self, amount: float) -> str:
-        """An amount as people read it: more places the smaller it is.
+        """Format an amount, with more decimal places the smaller it is.
 
         >>> Prices().text(1234.5), Prices().text(0.00123), Prices().text(0)
         ('1234.50 USD', '0.0012 USD', '0.00 USD')
@@ -56,7 +56,7 @@ class Prices:
 
 
 def read_prices(path: Path | None) -> Prices:
-    """The prices in a TOML file of the fields of `Prices`; what it leaves out is S3's.
+    """Read prices from a TOML file with the fields of `Prices`; missing ones are S3's.
 
     Raises:  PricesError.
     """

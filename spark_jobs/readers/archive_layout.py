@@ -1,4 +1,4 @@
-"""Where an archive has what, and how it says so: names, manifests, the chain they make.
+"""The layout of an archive: names, manifests, and the chain that manifests make.
 
     archive.json                                  whose logs these are
     plan/<log>/<start>.json                       which ranges a job has set out to write
@@ -11,7 +11,7 @@ Offsets are in the names, 20 digits, the end exclusive. So one listing of `manif
 there is, and work that is done twice makes the same files.
 
 A log's manifests make a *chain*: each begins where the one before ends, the first at 0. The
-surprise is its other link. Where offsets were gone before they could be archived, a checkpoint
+trap is its other link. Where offsets were gone before they could be archived, a checkpoint
 stands in for everything up to its end; the records before it, back to the end of what is archived,
 are lost, and the chain says so for ever.
 
@@ -46,11 +46,11 @@ _MANIFEST: Final = re.compile(
 
 
 class ArchiveError(LogsError):
-    """An archive that is not what it should be. One sentence naming what."""
+    """An invalid archive. One sentence naming the fault."""
 
 
 class DamagedArchiveError(ArchiveError):
-    """Something that was archived is gone, or not what was written."""
+    """An archived file is gone, or is not what was written."""
 
 
 class Range(NamedTuple):
@@ -63,43 +63,43 @@ class Range(NamedTuple):
 
     @property
     def is_checkpoint(self) -> bool:
-        """Its records are the state at the end, not what led there."""
+        """Whether the records are a checkpoint's: the state at the end of the range."""
         return self.kind == CHECKPOINT
 
     @property
     def is_lost(self) -> bool:
-        """Was there something archived before it, and then a gap?"""
+        """Whether offsets before this range were archived and then lost."""
         return self.is_checkpoint and self.start_offset > 0
 
     @property
     def stem(self) -> str:
-        """What its files are called."""
+        """The name that the range's files begin with."""
         offsets = f"{self.start_offset:020d}-{self.end_offset:020d}"
         return f"{offsets}.{CHECKPOINT}" if self.is_checkpoint else offsets
 
     @property
     def manifest_key(self) -> str:
-        """Where its manifest is."""
+        """The manifest's key."""
         offsets = f"{self.start_offset:020d}-{self.end_offset:020d}"
         return f"{MANIFESTS}{self.log}/{offsets}.{self.kind}.json"
 
     @property
     def envelope_key(self) -> str:
-        """Where its records are, undecoded."""
+        """The key of the file with all records, undecoded."""
         return self.data_key(ENVELOPE, AVRO)
 
     def data_key(self, table: str, suffix: str) -> str:
-        """Where its rows of one table are."""
+        """Return the key of the file with the rows of one table."""
         return f"data/{self.log}/{table}/{self.stem}.{suffix}"
 
 
 def plan_key(log: str, start_offset: int) -> str:
-    """Where a plan is that begins there."""
+    """Return the key of the plan that begins at an offset."""
     return f"plan/{log}/{start_offset:020d}.json"
 
 
 def parse_manifest_key(key: str) -> Range | None:
-    """The range of a manifest; None for any other name.
+    """Parse the range of a manifest's key; None for any other name.
 
     >>> parse_manifest_key(Range("x-0", 0, 57, LOG).manifest_key)
     Range(log='x-0', start_offset=0, end_offset=57, kind='log')
@@ -111,7 +111,7 @@ def parse_manifest_key(key: str) -> Range | None:
 
 
 def chain(ranges: Iterable[Range]) -> list[Range]:
-    """The links from 0 on, in order, up to the first gap.
+    """Return the ranges from offset 0 on, in order, up to the first gap.
 
     Two jobs that ran at once may have left two links at one offset: the log is then preferred to a
     checkpoint, and less to more, so that all readers go the same way.
@@ -136,14 +136,14 @@ def chain(ranges: Iterable[Range]) -> list[Range]:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Whose logs an archive holds. Written once."""
+    """The cluster whose logs an archive holds. Written once."""
 
     cluster_id: str
     archive_id: UUID  # by which a quorum knows that it is read
     tables: str  # AVRO or PARQUET
 
     def to_json(self) -> bytes:
-        """For `archive.json`."""
+        """Encode as `archive.json`."""
         return _json(
             {
                 "format": FORMAT,
@@ -155,7 +155,7 @@ class About:
 
     @classmethod
     def from_json(cls, data: bytes) -> About:
-        """Raises ArchiveError."""
+        """Decode from `archive.json`. Raises ArchiveError."""
         found = _object(data, ABOUT_KEY)
         if found.get("format") != FORMAT:
             raise ArchiveError(
@@ -170,7 +170,7 @@ class About:
 
 
 class Counted(NamedTuple):
-    """How many records of one type and version a range has."""
+    """The number of records of one type and version in a range."""
 
     type: int
     version: int
@@ -181,7 +181,7 @@ class Counted(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A file of a range."""
+    """A file that was written for a range."""
 
     key: str
     table: str
@@ -193,7 +193,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is archived of a range. That it exists means that all its files do."""
+    """The files archived for a range. A manifest is written after all of them."""
 
     cluster_id: str
     range: Range
@@ -207,14 +207,14 @@ class Manifest:
 
     @property
     def envelope(self) -> Written:
-        """The file that has every record. Raises DamagedArchiveError."""
+        """Return the file that has every record. Raises DamagedArchiveError."""
         for file in self.files:
             if file.table == ENVELOPE:
                 return file
         raise DamagedArchiveError(f"{self.range.manifest_key} names no envelope")
 
     def to_json(self) -> bytes:
-        """For its file."""
+        """Encode as the manifest's file."""
         found = asdict(self)
         found["range"] = self.range._asdict()
         found["counts"] = [one._asdict() for one in self.counts]
@@ -224,7 +224,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Manifest:
-        """Raises DamagedArchiveError."""
+        """Decode from the manifest's file. Raises DamagedArchiveError."""
         found = _object(data, key)
         try:
             return cls(
@@ -243,12 +243,12 @@ class Manifest:
 
 
 def plan_to_json(ranges: Sequence[Range]) -> bytes:
-    """Ranges that follow each other, of one log."""
+    """Encode consecutive ranges of one log."""
     return _json({"format": FORMAT, "ranges": [one._asdict() for one in ranges]})
 
 
 def plan_from_json(data: bytes, key: str) -> list[Range]:
-    """Raises DamagedArchiveError."""
+    """Decode consecutive ranges of one log. Raises DamagedArchiveError."""
     try:
         return [_range(one) for one in _object(data, key)["ranges"]]
     except (KeyError, TypeError, ValueError) as error:
@@ -256,7 +256,7 @@ def plan_from_json(data: bytes, key: str) -> list[Range]:
 
 
 def _range(found: Any) -> Range:
-    """Raises TypeError, ValueError."""
+    """Decode a range. Raises TypeError, ValueError."""
     one = Range(**found)
     offsets = (one.start_offset, one.end_offset)
     if not all(type(offset) is int for offset in offsets) or one.kind not in (LOG, CHECKPOINT):
@@ -267,7 +267,7 @@ def _range(found: Any) -> Range:
 
 
 def _written(found: Any) -> Written:
-    """Raises TypeError, ValueError."""
+    """Decode a file's entry. Raises TypeError, ValueError."""
     one = Written(**found)
     texts = (one.key, one.table, one.sha256, one.schema)
     if not all(isinstance(text, str) for text in texts) or not all(

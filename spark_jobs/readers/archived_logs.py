@@ -1,18 +1,17 @@
-"""The logs of a cluster, read from its archive: what every job reads instead of a running cluster.
+"""The logs of a cluster, read from its archive instead of a running cluster.
 
     logs = ArchivedLogs(open_store("s3://bucket/archive"))
     log = logs.log("__diskless-metadata-0")
     for span in log.spans(log.end_offset()):
         for position, value in span.values(): ...
 
-Only envelopes are read, and only as their manifests say: a file is held in memory whole and its
-checksum compared before anything of it is believed. A file without a manifest is no part of the
+Only envelopes are read, and only as their manifests say: a file is held in memory whole, and its
+checksum is verified before any of it is used. A file without a manifest is no part of the
 archive.
 
-The surprise is that an archive may have more than one beginning. Where offsets were lost a
-checkpoint stands in, and everything after goes on from it; so what is read from its beginning is
-read from the last beginning before the end that is asked for, and an end within a lost range cannot
-be had.
+The trap is that an archive may have more than one beginning. Where offsets were lost a checkpoint
+stands in, and everything after continues from it. So reading from the beginning means the last
+beginning before the requested end, and an end within a lost range is an error.
 
 Source: docs/design/pipeline.md#the-archive; `spark_jobs.readers.archive_layout`.
 """
@@ -54,13 +53,13 @@ COMPRESSION: Final = 4
 
 
 def read_about(store: ObjectStore) -> About | None:
-    """Whose archive a store holds; None: there is none yet. Raises ArchiveError."""
+    """Read which cluster's archive a store holds; None if there is none. Raises ArchiveError."""
     data = read_object(store, ABOUT_KEY)
     return None if data is None else About.from_json(data)
 
 
 def read_object(store: ObjectStore, key: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
-    """All of an object; None if there is none. Raises DamagedArchiveError; ArchiveError."""
+    """Read a whole object; None if there is none. Raises DamagedArchiveError; ArchiveError."""
     try:
         found = store.head(key)
         if found is None:
@@ -79,7 +78,7 @@ def read_object(store: ObjectStore, key: str, max_bytes: int = MAX_DOCUMENT_BYTE
 
 
 def read_manifest(store: ObjectStore, of: Range) -> Manifest:
-    """What was written of a range. Raises DamagedArchiveError; ArchiveError."""
+    """Read the manifest of a range. Raises DamagedArchiveError; ArchiveError."""
     data = read_object(store, of.manifest_key)
     if data is None:
         raise DamagedArchiveError(f"{of.manifest_key} is gone")
@@ -90,7 +89,7 @@ def read_manifest(store: ObjectStore, of: Range) -> Manifest:
 
 
 def read_written(store: ObjectStore, file: Written) -> bytes:
-    """A file of a range, compared with what was written. Raises DamagedArchiveError."""
+    """Read a file of a range and verify its size and checksum. Raises DamagedArchiveError."""
     data = read_object(store, file.key, file.bytes)
     if data is None:
         raise DamagedArchiveError(f"{file.key} is gone")
@@ -100,7 +99,7 @@ def read_written(store: ObjectStore, file: Written) -> bytes:
 
 
 def read_rows(store: ObjectStore, of: Range) -> Iterator[Row]:
-    """A range's records. Raises DamagedArchiveError; ArchiveError."""
+    """Read a range's records. Raises DamagedArchiveError; ArchiveError."""
     file = read_manifest(store, of).envelope
     try:
         yield from read_avro(read_written(store, file))
@@ -109,7 +108,7 @@ def read_rows(store: ObjectStore, of: Range) -> Iterator[Row]:
 
 
 def list_ranges(store: ObjectStore) -> dict[str, list[Range]]:
-    """What there is of each log, whether it makes a chain or not. Raises ArchiveError."""
+    """List the archived ranges of each log, chained or not. Raises ArchiveError."""
     found: dict[str, list[Range]] = {}
     try:
         for listed in store.list(MANIFESTS):
@@ -123,7 +122,7 @@ def list_ranges(store: ObjectStore) -> dict[str, list[Range]]:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedSpan:
-    """What one task reads: the records of some ranges with offsets in [start, end)."""
+    """The records of archived ranges with offsets in [start, end), read by one task."""
 
     store: ObjectStore
     ranges: tuple[Range, ...]
@@ -175,7 +174,7 @@ class ArchivedSpan:
 
 
 class ArchivedLog:
-    """One log of an archive."""
+    """A log in an archive."""
 
     def __init__(self, store: ObjectStore, name: str, links: Sequence[Range]) -> None:
         """
@@ -187,7 +186,7 @@ class ArchivedLog:
 
     @property
     def links(self) -> Sequence[Range]:
-        """What it is made of, lost ranges included."""
+        """The chain of ranges, lost ones included."""
         return self._links
 
     def end_offset(self) -> int:
@@ -225,7 +224,7 @@ class ArchivedLog:
         return spans
 
     def _beginning(self, end_offset: int) -> tuple[int, int]:
-        """Of what leads to an end: the number of the first link of log, and where it begins."""
+        """Return the number of the first link after the last checkpoint, and its start offset."""
         for number in range(len(self._links) - 1, -1, -1):
             one = self._links[number]
             if one.is_checkpoint and one.end_offset <= end_offset:
@@ -235,7 +234,7 @@ class ArchivedLog:
     def _grouped(
         self, links: Sequence[Range], start: int, end: int, split_bytes: int
     ) -> list[ArchivedSpan]:
-        """Small files of a running archive together, as many as one task reads."""
+        """Group neighbouring small ranges, as many as one task reads."""
         sizes = self._sizes() if len(links) > 1 else {}
         groups: list[list[Range]] = []
         room = 0
@@ -269,7 +268,7 @@ class ArchivedLogs:
     """The logs of an archive, as of when it was opened."""
 
     def __init__(self, store: ObjectStore) -> None:
-        """Raises LogsError if there is none, or it cannot be read."""
+        """Open an archive. Raises LogsError if there is none, or it cannot be read."""
         about = read_about(store)
         if about is None:
             raise LogsError(f"{store.uri} is no archive: it has no {ABOUT_KEY}")

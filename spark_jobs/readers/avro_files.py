@@ -3,8 +3,8 @@
 An archive job that was killed does its last piece of work again. If that makes the very file that
 may be there already, nothing needs to be compared, and nothing can be there twice. Two things in a
 container file are not a function of its rows. The sync marker, sixteen random bytes: ours is not
-random, it is a hash of what the file is of. And the order of the keys in the header's schema, which
-follows Python's hash seed, another one in each process: ours are sorted.
+random, it is a hash of the schema and the file's metadata. And the order of the keys in the
+header's schema, which follows Python's hash seed, another one in each process: ours are sorted.
 
 Rows are written by `fastavro`, blocks are deflated: of Avro's codecs the one that every reader has.
 
@@ -31,11 +31,11 @@ _MARKER_BYTES: Final = 16
 
 
 class AvroFileError(Exception):
-    """Bytes that are no whole Avro file, or none that this schema can read."""
+    """Bytes that are not a whole Avro file, or that this schema cannot read."""
 
 
 class AvroWriter:
-    """One file in the making, in memory."""
+    """Writes an Avro file in memory."""
 
     def __init__(self, schema: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
         """
@@ -63,13 +63,13 @@ class AvroWriter:
             self.rows += 1
 
     def finish(self) -> bytes:
-        """The whole file. Nothing is written after this."""
+        """Return the whole file. Nothing may be written after this."""
         self._writer.flush()
         return self._out.getvalue()
 
 
 def _ordered(parsed: Any) -> Any:
-    """The same schema with its keys in order; what fastavro keeps in it stays as it is."""
+    """Return the schema with its keys in order, except for what fastavro keeps in it."""
     if isinstance(parsed, list):
         return [_ordered(one) for one in parsed]
     if not isinstance(parsed, dict):
@@ -81,7 +81,7 @@ def _ordered(parsed: Any) -> Any:
 
 
 def read_avro(data: bytes, schema: Mapping[str, Any] | None = None) -> Iterator[Any]:
-    """The rows of a file, as this schema has them (None: as the writer had them).
+    """Read a file's rows with this schema; None: the writer's.
 
     Raises:  AvroFileError, also after rows have been given out.
     """
@@ -99,7 +99,7 @@ def read_avro(data: bytes, schema: Mapping[str, Any] | None = None) -> Iterator[
 
 
 def fingerprint(schema: Mapping[str, Any]) -> str:
-    """A schema's name for comparing: the CRC-64-AVRO of its canonical form, as hex."""
+    """Return a schema's fingerprint: the CRC-64-AVRO of its canonical form, as hex."""
     parsed = fastavro.schema.to_parsing_canonical_form(fastavro.parse_schema(dict(schema)))
     found: str = fastavro.schema.fingerprint(parsed, "CRC-64-AVRO")
     return found

@@ -1,14 +1,14 @@
-"""A checkpoint fetched from a quorum into a file, for tasks of this machine to read.
+"""Copies a checkpoint from a quorum into a file, for tasks of this machine to read.
 
 The copy stays, so that a task that is tried again, or the next job, finds it: in a directory of
-this user below `$TMPDIR`, one for each log, holding the newest that anybody asked for. A download
-that was interrupted goes on where it stopped. What is there under a checkpoint's name is whole:
-every batch, header, footer and the footer's checksum were verified before it got that name.
+this user below `$TMPDIR`, one for each log, holding the newest that a task needed. An interrupted
+download resumes where it stopped. A file under a checkpoint's name is whole: every batch, header,
+footer and the footer's checksum were verified before it got that name.
 
 A copy is compared with the leader's file before it is used, by its end: a log that was made anew
 can have another checkpoint of the same id.
 
-Surprise: the bytes may come from two leaders whose files of the same id differ. The checksum of the
+The trap: the bytes may come from two leaders whose files of the same id differ. The checksum of the
 whole finds that, and then it is fetched again from the beginning.
 
 Source: KIP-630, FetchSnapshot; `snapshot.download`, which this drives.
@@ -39,12 +39,12 @@ _ATTEMPTS: Final = 3
 
 
 def copies_of(cluster_id: str, log: str) -> Path:
-    """Where copies of a log's checkpoints are kept on this machine."""
+    """Return the directory of this machine's copies of a log's checkpoints."""
     return Path(tempfile.gettempdir()) / f"esker-checkpoints-{os.getuid()}" / cluster_id / log
 
 
 def copy_checkpoint(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) -> Path:
-    """The whole checkpoint's file below `directory`; older ones there are dropped.
+    """Return a checkpoint's file below `directory`, downloaded if missing; older ones are deleted.
 
     Raises:  GoneError if the leader has it no more; LogsError; OSError.
     """
@@ -61,7 +61,7 @@ def copy_checkpoint(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpo
 
 
 def _make_own(directory: Path) -> None:
-    """Below a directory that nobody else can put anything into. Raises LogsError; OSError."""
+    """Create a directory that only this user can write to. Raises LogsError; OSError."""
     top = directory.parent.parent
     if not make_own(top):
         raise LogsError(f"{top} is not this user's alone; set TMPDIR to a place of your own")
@@ -69,7 +69,7 @@ def _make_own(directory: Path) -> None:
 
 
 def _is_leaders(link: QuorumLink, path: Path, snapshot_id: OffsetAndEpoch) -> bool:
-    """Does a copy end as the leader's file does? There is the checksum of all before it.
+    """Return whether a copy ends as the leader's file does: with the checksum of its content.
 
     One that the leader has dropped since it was asked for is believed: nothing contradicts it.
     """
@@ -87,7 +87,7 @@ def _is_leaders(link: QuorumLink, path: Path, snapshot_id: OffsetAndEpoch) -> bo
 
 
 def _download(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) -> None:
-    """All of it, or what there is to go on from; nothing if it contradicts itself."""
+    """Download a checkpoint, resuming a partial file; delete the file if it contradicts itself."""
     download = PartDownload.begin(RealFileSystem(), directory, snapshot_id)
     try:
         complete = False
@@ -106,7 +106,7 @@ def _download(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) ->
 
 
 def _drop_older(directory: Path, snapshot_id: OffsetAndEpoch) -> None:
-    """Whoever has one of them open reads on."""
+    """Delete older copies; a task that has one open can read on."""
     for one in list_checkpoints(RealFileSystem(), directory):
         if one < snapshot_id:
             (directory / checkpoint_name(one)).unlink(missing_ok=True)
@@ -114,7 +114,7 @@ def _drop_older(directory: Path, snapshot_id: OffsetAndEpoch) -> None:
 
 @contextmanager
 def _one_at_a_time(directory: Path) -> Iterator[None]:
-    """Of this machine's tasks."""
+    """Lock a directory against this machine's other tasks."""
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

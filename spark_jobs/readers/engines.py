@@ -1,12 +1,11 @@
-"""Who works on the pieces of a log: this process, or Spark.
+"""Engines run a function on each piece of a log: in this process, or in Spark.
 
-An engine is given a function and what to call it with, piece by piece, and gives back what it
-returned, in order. The function reads the piece where it is called; only its answer travels, and
-whoever writes one keeps it small. So both engines run the same code on the same pieces, and a plan
-cannot tell which of them made it.
+An engine takes a function and its arguments, one for each piece, and returns the results in order.
+The function reads the piece where it is called; only its result travels, and must be small. So both
+engines run the same code on the same pieces, and give the same plan.
 
-The surprise is what Spark is asked for: no table goes in, and none comes out. A range of numbers is
-mapped to answers, one task a piece; a task whose executor is lost is run again elsewhere.
+The trap is how little Spark is used for: no table goes in, and none comes out. A range of numbers
+is mapped to answers, one task a piece; a task whose executor is lost is run again elsewhere.
 
 Source: docs/design/pipeline.md#two-engines.
 """
@@ -41,7 +40,7 @@ HELPED: Final = 4
 
 
 class Engine(Protocol):
-    """Something that works on pieces."""
+    """Runs a task on each piece of some work."""
 
     def run(
         self,
@@ -51,7 +50,9 @@ class Engine(Protocol):
         *,
         light: bool = False,
     ) -> list[R]:
-        """What `task` returns for each of `work`, in order. `progress` is told how many more.
+        """Return `task`'s result for each item of `work`, in order.
+
+        `progress` is called with the number of items that were finished since the last call.
 
         Args:    light: each takes some ms, so several may be put together.
         Raises:  what `task` raises; by Spark, LogsError for damage.
@@ -60,7 +61,7 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """Two threads of this process; or it and a helper, for many pieces that are no light work."""
+    """Runs on two threads of this process; or in it and a helper process, for many heavy pieces."""
 
     def __init__(self, *, helper: bool = False) -> None:
         """
@@ -88,7 +89,7 @@ class LocalEngine:
 
 
 def _helped(task: Callable[[A], R], work: Sequence[A], progress: Callable[[int], None]) -> list[R]:
-    """This process and another one take pieces from the front, each as soon as it can.
+    """Share the pieces between this process and a helper, each taking the next when it is free.
 
     What the other did not answer, and what failed here, is done in order at the end: so the error
     that is raised is that of the first piece that has one.
@@ -127,7 +128,7 @@ def _helped(task: Callable[[A], R], work: Sequence[A], progress: Callable[[int],
 
 
 class SparkEngine:
-    """One Spark job; a task for each piece, or for a few if they are many."""
+    """Runs one Spark job, with a task for each piece, or for several if there are many."""
 
     def __init__(self, spark: Any, tasks: int = TASKS) -> None:
         self._spark = spark
@@ -168,7 +169,7 @@ class SparkEngine:
 
 
 def _answered(task: Callable[[Any], Any], number: int, work: bytes) -> pa.RecordBatch:
-    """Bad bytes and lost files are answers: to run the task again would not help."""
+    """Run a task, and return errors about damaged or lost files: a retry would not help."""
     failed = False
     try:
         answer = pickle.dumps(task(pickle.loads(work)))
@@ -180,7 +181,7 @@ def _answered(task: Callable[[Any], Any], number: int, work: bytes) -> pa.Record
 
 
 def pickled(error: Exception) -> bytes:
-    """An error on its way back from a task; of one that cannot travel, its words, as LogsError."""
+    """Pickle a task's error; one that cannot be pickled becomes a LogsError with its text."""
     try:
         data = pickle.dumps(error)
         pickle.loads(data)

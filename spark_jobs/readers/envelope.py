@@ -3,12 +3,12 @@
     for row in rows_of(batch): ...        # what is written
     for batch in batches_of(rows): ...    # the very bytes that were read
 
-A row says where a record stands, of which type and version it is, and has the bytes of its body, so
-a reader needs no code of ours to find what it looks for, and code that knows the type can still
+A row has a record's position, type and version, and the bytes of its body, so
+a reader needs no code of ours to find a record, and code that knows the type can still
 decode it years later. The log's own records (a new leader's, a checkpoint's header and footer) are
-rows like others, marked `control`: without them offsets would have gaps that nobody can explain.
+rows like others, marked `control`: without them offsets would have gaps without a reason.
 
-The surprise is what it takes to be exact. The first row of each batch carries the batch's header,
+The trap is what it takes to be exact. The first row of each batch carries the batch's header,
 61 bytes; everything after it follows from the rows, which is tried before it is relied on: a batch
 that could not be made again (it is compressed, or a record has headers) is carried whole. And a
 record whose frame is not written as we would write it carries its frame.
@@ -46,7 +46,7 @@ UNREADABLE: Final = -1
 
 
 class Row(TypedDict):
-    """One record, as it is written."""
+    """One record with its batch's header fields, as it is written to an archive."""
 
     offset: int
     epoch: int
@@ -89,11 +89,11 @@ SCHEMA: Final[dict[str, Any]] = {
 
 
 class EnvelopeError(Exception):
-    """Rows that are no log. The message says at which offset."""
+    """Rows that cannot be turned into a log's batches. The message names the offset."""
 
 
 def frame_of(record_type: int, version: int) -> bytes:
-    """The frame before a metadata record's body.
+    """Encode the frame before a metadata record's body.
 
     >>> frame_of(2, 0).hex(" ")
     '01 02 00'
@@ -115,7 +115,7 @@ def _usual_frame(record_type: int, version: int) -> bytes:
 
 
 def rows_of(batch: Batch) -> list[Row]:
-    """The rows of one whole batch.
+    """Return the rows of a whole batch.
 
     Raises:  RecordError if it does not hold what its header says; EnvelopeError if it holds
              nothing: no log of ours has such a batch.
@@ -169,7 +169,7 @@ def _filled(
 
 
 def _control_row(key: bytes | None, value: Buffer | None) -> Row:
-    """A control record's type is in its key, its version in its value's first two bytes."""
+    """Return the row of a control record: its type is in the key, its version starts the value."""
     body = None if value is None else bytes(value)
     version = int.from_bytes(body[:2], "big", signed=True) if body else UNREADABLE
     try:
@@ -187,7 +187,7 @@ def _control_row(key: bytes | None, value: Buffer | None) -> Row:
 
 
 def value_of(row: Row) -> bytes | None:
-    """The record's value with its frame; None if it has none."""
+    """Return a row's record value with its frame; None if it has none."""
     body = row["body"]
     if body is None or row["control"]:
         return body
@@ -198,7 +198,7 @@ def value_of(row: Row) -> bytes | None:
 
 
 def batches_of(rows: Iterable[Row]) -> Iterator[Batch]:
-    """The batches that these rows were, byte for byte.
+    """Rebuild the batches that these rows were, byte for byte.
 
     Args:    rows: in the log's order, from the first record of a batch to the last of one.
     Raises:  EnvelopeError if rows are missing or are not what the batch was.
@@ -228,7 +228,7 @@ def _batch(head: bytes, rows: list[Row]) -> Batch:
 
 
 def _made_again(head: bytes, rows: list[Row]) -> bytes:
-    """The batch that begins with this header and has these records."""
+    """Rebuild one batch from its header and records."""
     header = _header(head)
     if header is None:
         return head

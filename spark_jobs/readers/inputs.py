@@ -1,15 +1,15 @@
-"""One input, three places it may come from: a node's directory, a running quorum, an archive.
+"""Opens the logs of an input: a node's directory, a running quorum, or an archive.
 
     logs = open_logs(Inputs(log_dir=Path("/var/lib/esker")))
     logs = open_logs(Inputs(controllers=(("127.0.0.1", 9093),)))
     logs = open_logs(Inputs(archive="s3://bucket/archive"))
 
-A directory alone is believed as far as its node has written down what is committed, which may be
-some seconds ago; with a quorum beside it, that is asked.
+A directory alone is read up to the high watermark that its node last saved, which may be some
+seconds old; with a quorum beside it, the quorum gives the high watermark.
 
-The surprise is that a high watermark is not enough. A node that was cut off from its quorum holds
-records that never were committed, at offsets where others were meanwhile. So the leader is asked
-whether its log goes through where ours ends; if not, the directory is believed alone.
+The trap is that a high watermark is not enough. A node that was cut off from its quorum holds
+records that never were committed, at offsets where others were meanwhile. So the reader checks that
+the leader's log contains the directory's last record; if not, the saved high watermark counts.
 
 Source: docs/design/pipeline.md#one-input; invariants 2 and 3 (docs/design/invariants.md); KIP-595,
 Fetch (diverging epoch).
@@ -34,7 +34,7 @@ AMAZON: Final = StoreOptions()
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Where logs are read from: an archive, or a directory or a quorum or both."""
+    """The source of logs: an archive, or a directory, a quorum, or both of these."""
 
     log_dir: Path | None = None
     controllers: tuple[Address, ...] = ()
@@ -44,7 +44,7 @@ class Inputs:
 
 
 def open_logs(inputs: Inputs) -> Logs:
-    """The logs to read.
+    """Open the logs of an input.
 
     Raises:  LogsError; CorruptFileError; OSError.
     """
@@ -81,16 +81,16 @@ def open_logs(inputs: Inputs) -> Logs:
 
 
 def _committed(leader: QuorumLog, alone: ReplicaLogs, directory: Path) -> int:
-    """How far a directory's log is the quorum's, and committed.
+    """Return the end of a directory's log that the quorum has committed.
 
-    Raises:  LogsError if nobody can say; DamagedFileError, CorruptFileError; OSError.
+    Raises:  LogsError if no source knows it; DamagedFileError, CorruptFileError; OSError.
     """
     files, committed = LogFiles(directory), leader.end_offset()
     try:
         end_offset = min(committed, files.end_offset(committed))
         epoch = epoch_before(files, end_offset)
     except DamagedFileError:
-        return committed  # whoever reads it is told, and may want the other logs all the same
+        return committed  # reading reports the damage; other logs can still be read
     if epoch is None or leader.goes_through(end_offset, epoch):
         return end_offset
     return alone.log(leader.name).end_offset()

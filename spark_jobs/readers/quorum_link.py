@@ -1,13 +1,13 @@
-"""Asking the leader of one log, from ordinary code: sync calls, whoever leads by now.
+"""Blocking calls to the leader of one log, which is found again after each failure.
 
     with QuorumLink(quorum, "__diskless-metadata-0") as link:
         link.describe().high_watermark
         link.fetch(1_000).records
 
-A leader is found by DescribeQuorum, which only a leader answers; after any failure, and whenever
-somebody else leads, it is looked for again until the time is up.
+A leader is found by DescribeQuorum, which only a leader answers; after any failure, and when
+another node leads, it is looked for again until the time-out.
 
-The surprise is the thread. A notebook has an event loop running in the very thread that calls us,
+The trap is the thread. A notebook has an event loop running in the very thread that calls us,
 where no second one may run; so the connection lives on a loop in a thread of its own.
 
 Source: KIP-595 (Fetch of observers, DescribeQuorum), KIP-630 (FetchSnapshot), KIP-919.
@@ -56,12 +56,12 @@ _LOOK_AGAIN: Final = {6, 7, 8, 74, 75}  # not the leader; late; closing; epochs 
 
 
 class GoneError(Exception):
-    """The leader has no such checkpoint, or none that long."""
+    """The leader does not have the checkpoint, or it is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """How a quorum is reached, and as whom. Travels to the tasks that read."""
+    """The addresses of a quorum and the identity to use there. Can be pickled."""
 
     addresses: tuple[Address, ...]
     cluster_id: str  # empty: not known yet
@@ -70,7 +70,7 @@ class Quorum:
 
 
 class Described(NamedTuple):
-    """A log as its leader has it; offsets exclusive but the first."""
+    """A log as its leader describes it; offsets are exclusive but the first."""
 
     epoch: int
     log_start_offset: int
@@ -81,7 +81,7 @@ class Described(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What a leader answers to a Fetch: batches, or why it cannot go on from there."""
+    """A leader's answer to a Fetch: batches, or the reason why the offset cannot be read."""
 
     high_watermark: int  # -1: not known to it yet
     log_start_offset: int
@@ -102,10 +102,10 @@ def partition_of(log: str) -> tuple[str, int]:
 
 
 class QuorumLink:
-    """A connection to whoever leads one log. Any thread's, one call at a time."""
+    """A connection to the leader of one log. Any thread may use it, one call at a time."""
 
     def __init__(self, quorum: Quorum, log: str) -> None:
-        """Connects with the first call. Raises LogsError if no log is called so."""
+        """Prepare a link, which connects on first use. Raises LogsError for an invalid log name."""
         self._leader = _Leader(quorum, *partition_of(log))
         self._loop = (loop_factory() or asyncio.new_event_loop)()
         self._thread = threading.Thread(
@@ -120,7 +120,7 @@ class QuorumLink:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; what is still asked is forgotten."""
+        """Close the connection and drop pending requests."""
         if not self._loop.is_closed():
             self._submit(_forget_others()).result()
             self._submit(self._leader.close()).result()
@@ -138,7 +138,7 @@ class QuorumLink:
         error_of: Callable[[R], int],
         version: int | None = None,
     ) -> R:
-        """The leader's answer to a request that is made for its epoch.
+        """Send the leader a request made for its epoch, and return the response.
 
         Args:    error_of: the answer's error code; those that mean "not I" are tried again.
         Raises:  LogsError if no leader answers in time.
@@ -146,11 +146,11 @@ class QuorumLink:
         return self._submit(self._leader.ask(request, response, error_of, version)).result()
 
     def cluster_id(self) -> str:
-        """Of the quorum that is asked. Raises LogsError."""
+        """Return the quorum's cluster id. Raises LogsError."""
         return self._submit(self._leader.cluster_id()).result()
 
     def names(self) -> list[str]:
-        """Of the logs that the leader's node has. Raises LogsError."""
+        """List the logs of the leader's node. Raises LogsError."""
         answer = self.call(
             lambda _: DescribeSnapshotsRequest(), DescribeSnapshotsResponse, lambda a: a.error_code
         )
@@ -159,21 +159,21 @@ class QuorumLink:
         return [f"{one.topic_name}-{one.partition_index}" for one in answer.groups]
 
     def describe(self) -> Described:
-        """The log as its leader has it now. Raises LogsError."""
+        """Describe the log as its leader has it now. Raises LogsError."""
         return self._submit(self._leader.describe()).result()
 
     def fetch(
         self, offset: int, last_epoch: int | None = None, *, max_bytes: int = FETCH_BYTES
     ) -> Fetched:
-        """Batches from the one that holds `offset` on, committed or not. Raises LogsError."""
+        """Fetch batches from the one with `offset` on, committed or not. Raises LogsError."""
         return self.begin_fetch(offset, last_epoch, max_bytes=max_bytes).result()
 
     def begin_fetch(
         self, offset: int, last_epoch: int | None = None, *, max_bytes: int = FETCH_BYTES
     ) -> Future[Fetched]:
-        """The same, for whoever has something else to do meanwhile.
+        """Begin a fetch, and return its result as a future.
 
-        Args:    last_epoch: of the record before `offset`; None: whatever the leader has there.
+        Args:    last_epoch: of the record before `offset`; None: any.
                  max_bytes: about; a first batch that is larger comes whole.
         """
         return self._submit(self._leader.fetch(offset, last_epoch, max_bytes))
@@ -181,12 +181,12 @@ class QuorumLink:
     def fetch_snapshot(
         self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
     ) -> SnapshotChunk:
-        """Some bytes of a checkpoint. Raises GoneError; LogsError."""
+        """Fetch bytes of a checkpoint. Raises GoneError; LogsError."""
         return self._submit(self._leader.fetch_snapshot(snapshot_id, position, max_bytes)).result()
 
 
 async def _forget_others() -> None:
-    """End what runs on this loop: asked for in advance, by who then wanted no more of it."""
+    """Cancel the tasks on this loop: fetches that were begun in advance and not awaited."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -194,7 +194,7 @@ async def _forget_others() -> None:
 
 
 class _Leader:
-    """The same on its loop."""
+    """The connection to a leader, on an event loop."""
 
     def __init__(self, quorum: Quorum, topic: str, partition: int) -> None:
         self._quorum = quorum
@@ -238,7 +238,7 @@ class _Leader:
         return answer
 
     async def _patiently(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Again and again until the time is up, with whoever leads by then."""
+        """Retry a call until the time-out, looking for the leader again each time."""
         deadline = time.monotonic() + self._quorum.timeout_ms / 1_000
         while True:
             try:
@@ -251,7 +251,7 @@ class _Leader:
             await asyncio.sleep(_PAUSE_S)
 
     async def _find(self) -> Rpc:
-        """A connection to the leader: whoever answers DescribeQuorum is one."""
+        """Connect to the leader: the node that answers DescribeQuorum."""
         if self._rpc is not None:
             return self._rpc
         failure = "nobody leads"
@@ -326,7 +326,7 @@ class _Leader:
         return await self._patiently(attempt)
 
     async def describe(self) -> Described:
-        """Of the checkpoints its node has; waits for a new leader's high watermark."""
+        """Describe the log and its checkpoints; wait for a new leader's high watermark."""
 
         async def attempt() -> Described:
             await self.close()  # DescribeQuorum anew
@@ -425,7 +425,7 @@ class _Leader:
 
 
 def why_nobody_leads(log: str, error: Exception) -> str:
-    """What to tell when the time is up: brokers answer some questions, so they look like voters."""
+    """Explain why no leader was found in time: a broker's address looks like a voter's."""
     of_broker = isinstance(error, NetError) and error.reason is Reason.UNSUPPORTED
     next_step = (
         "is it a broker's address? --bootstrap-controller wants a controller's"
@@ -436,7 +436,7 @@ def why_nobody_leads(log: str, error: Exception) -> str:
 
 
 class _NotNowError(Exception):
-    """An answer that another leader, or the same one later, gives differently."""
+    """An error that may pass: with another leader, or later."""
 
 
 def _fetch_error(answer: wire.FetchResponse) -> int:

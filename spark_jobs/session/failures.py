@@ -1,8 +1,9 @@
-"""What went wrong in Spark, in one sentence.
+"""Explains Spark's failures in one sentence.
 
-Spark answers a typing error with two hundred lines of Scala. What people meet is a short list (no
-Java, no memory, a taken port, another Python on the workers), so that list is kept here with what
-helps; the whole story stays in the log file. An error of our own that was raised in a worker comes
+Spark answers a typing error with two hundred lines of Scala. The usual failures are a short list
+(no
+Java, no memory, a taken port, another Python on the workers), which is kept here with remedies; the
+details stay in the log file. An error of our own that was raised in a worker comes
 back as text inside a text: it is taken out again, by its name.
 
 Source: the messages of Spark 4.3 and of Java 17 to 25.
@@ -20,7 +21,7 @@ from spark_jobs.session.java import HINT as JAVA_HINT
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One sentence without a full stop, and what helps, possibly nothing."""
+    """A failure in one sentence without a full stop, and a remedy, possibly empty."""
 
     sentence: str
     hint: str = ""
@@ -30,7 +31,7 @@ class Failure:
 
 
 class SessionError(Exception):
-    """No session could be had. The text is for whoever runs the job; the rest is in `log_file`."""
+    """No session could be started. The text is for the user; details are in `log_file`."""
 
     def __init__(
         self, failure: Failure, *, log_file: Path | None = None, usage: bool = False
@@ -122,7 +123,7 @@ _SENTENCE_CHARS: Final = 500
 
 
 def known(said: str) -> Failure | None:
-    """What we recognise in it, if anything."""
+    """Return the known failure that a text describes, or None."""
     for pattern, failure in KNOWN:
         found = re.search(pattern, said, re.DOTALL)
         if found:
@@ -132,7 +133,7 @@ def known(said: str) -> Failure | None:
 
 
 def raised_in_worker(error: BaseException) -> tuple[str, str] | None:
-    """Name (without its module) and message of what our own Python raised in a worker.
+    """Return name and message of an error that our Python code raised in a worker.
 
     >>> raised_in_worker(Exception("Job aborted\\nTraceback (most recent call last):\\n"
     ...                            "  File x\\nspark_jobs.logs.LogsError: no such log: a-0"))
@@ -144,7 +145,7 @@ def raised_in_worker(error: BaseException) -> tuple[str, str] | None:
 
 
 def _text(error: BaseException) -> str:
-    """What it says. PySpark's errors ask the JVM for it, which may be gone."""
+    """Return an error's text. PySpark's errors ask the JVM for it, which may be gone."""
     try:
         text = str(error)
     except Exception:  # whatever the connection died of
@@ -154,7 +155,7 @@ def _text(error: BaseException) -> str:
 
 
 def explain(error: BaseException, said: str = "") -> Failure:
-    """One sentence for an error of Spark; `said` is what the JVM printed meanwhile."""
+    """Explain an error of Spark in one sentence; `said` is what the JVM printed meanwhile."""
     text = _text(error)
     recognised = known(f"{text}\n{said}")
     if recognised:

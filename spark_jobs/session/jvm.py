@@ -1,9 +1,10 @@
-"""The JVM of a session: how it starts, from what, and how it ends.
+"""Starts and ends the JVM of a session.
 
 PySpark starts it by a script of Spark's, which starts a small JVM to learn the command of the big
-one; both are told here which Java to use and where to print. It ends when its standard input does.
+one; this module sets the Java and the output file of both. The JVM ends when its standard input
+does.
 
-The surprise: PySpark forgets a JVM whose start is interrupted, and that one never ends. So Ctrl-C
+The trap: PySpark forgets a JVM whose start is interrupted, and that one never ends. So Ctrl-C
 is held until there is something to end.
 
 Source: PySpark's java_gateway.py; Spark's bin/spark-class.
@@ -44,7 +45,7 @@ LAUNCHER_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What is to be started."""
+    """The JVM to start: its settings, directories and log."""
 
     conf: Mapping[str, str]
     python: str  # of the workers
@@ -56,7 +57,7 @@ class Launch:
 
 
 class Jvm:
-    """A JVM that can be spoken to. Made by `start_jvm`."""
+    """A JVM with a connection to it. Made by `start_jvm`."""
 
     def __init__(self, gateway: Any, archive: ClassArchive | None) -> None:
         self.gateway = gateway
@@ -65,7 +66,7 @@ class Jvm:
 
     @contextmanager
     def in_time(self) -> Iterator[None]:
-        """What is asked of it meanwhile it does within END_SECONDS, or it is killed."""
+        """Kill the JVM if the block takes longer than END_SECONDS."""
         late = threading.Timer(END_SECONDS, self._kill)
         late.start()
         try:
@@ -74,7 +75,7 @@ class Jvm:
             late.cancel()
 
     def end(self, *, well: bool) -> None:
-        """End it; the archive is kept if all went well."""
+        """End the JVM; keep its class archive if it ended well."""
         with suppress(Py4JError, OSError):
             self.gateway.shutdown()
         SparkContext._gateway = None
@@ -100,7 +101,7 @@ class Jvm:
 
 
 def start_jvm(launch: Launch) -> Jvm:
-    """Start one. Raises SessionError; KeyboardInterrupt, when there is none any more."""
+    """Start a JVM. Raises SessionError; KeyboardInterrupt, once the JVM has ended."""
     try:
         java = find_java()
     except JavaError as error:
@@ -119,8 +120,10 @@ def start_jvm(launch: Launch) -> Jvm:
 
 
 def _started(launch: Launch, java: Java, archive: ClassArchive | None) -> Jvm:
-    """From the archive, or to write it. One that does not start from an archive gets a second
-    chance without."""
+    """Start a JVM from the class archive, or one that writes it.
+
+    A JVM that fails to start from the archive is started again without it.
+    """
     if archive is not None and archive.is_whole():
         try:
             return Jvm(_gateway(launch, java, archive.reading()), None)
@@ -157,7 +160,7 @@ def _gateway(launch: Launch, java: Java, more: tuple[str, ...]) -> Any:
 
 
 def conf_of(settings: Mapping[str, str]) -> SparkConf:
-    """Settings as Spark wants them."""
+    """Return settings as a SparkConf."""
     conf = SparkConf(loadDefaults=False)
     for name, value in sorted(settings.items()):
         conf.set(name, value)
@@ -165,7 +168,7 @@ def conf_of(settings: Mapping[str, str]) -> SparkConf:
 
 
 def size_of(log: Path) -> int:
-    """What it holds already, which is not about us."""
+    """Return a log file's size in bytes, 0 if there is none: later output is this session's."""
     try:
         return log.stat().st_size
     except OSError:
@@ -173,7 +176,7 @@ def size_of(log: Path) -> int:
 
 
 def not_started(error: BaseException, log: Path, start: int) -> SessionError:
-    """What the JVM said since `start` tells more than what Python saw."""
+    """Make the error for a JVM that did not start, from what it has printed since `start`."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - SAID_BYTES))
@@ -185,7 +188,7 @@ def not_started(error: BaseException, log: Path, start: int) -> SessionError:
 
 @contextmanager
 def interrupts_held() -> Iterator[list[int]]:
-    """Gives the Ctrl-Cs of this time, of which nobody else hears."""
+    """Hold back interrupts (Ctrl-C) in this block, and yield the list of those that came."""
     held: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield held  # Ctrl-C is the main thread's
@@ -199,7 +202,7 @@ def interrupts_held() -> Iterator[list[int]]:
 
 @contextmanager
 def environment(**values: str | None) -> Iterator[None]:
-    """These variables, for processes that start meanwhile."""
+    """Set environment variables for processes that start within the block."""
     before = {name: os.environ.get(name) for name in values}
     _set(values)
     try:

@@ -1,6 +1,6 @@
-"""Where Spark's work is done: `local[2]`, `spark://host:7077`, or another cluster's address.
+"""Spark masters: `local[2]`, `spark://host:7077`, or another cluster's address.
 
-A standalone cluster that does not answer costs Spark a minute of silence; so its door is tried
+Spark waits a minute, silently, for a standalone cluster that does not answer; so the port is tried
 first.
 
 Source: Spark's page on submitting applications (master URLs).
@@ -24,7 +24,7 @@ _UNITS: Final = {"": 1 << 20, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """A master's address, understood as far as we need it."""
+    """A Spark master's address, parsed as far as sessions need it."""
 
     url: str
     threads: int  # where it is local; else 0
@@ -32,18 +32,18 @@ class Master:
 
     @property
     def is_local(self) -> bool:
-        """Inside this process's own JVM?"""
+        """Whether the master runs inside this process's own JVM."""
         return self.threads > 0
 
     def check_reachable(self) -> None:
-        """Raises SessionError if no master of a standalone cluster listens."""
+        """Raise SessionError if the standalone cluster's master does not listen."""
         if self.doors and self._open_door() is None:
             raise SessionError(
                 Failure(f"no Spark master answers at {self.url}", "is it running there?")
             )
 
     def facing_address(self) -> str | None:
-        """This machine's address on the way to the master; None if Spark has to find it."""
+        """Return this machine's address on the way to the master; None leaves it to Spark."""
         return self._open_door()
 
     def _open_door(self) -> str | None:
@@ -57,7 +57,7 @@ class Master:
 
 
 def parse_master(url: str | None) -> Master:
-    """Raises ValueError.
+    """Parse a master's address. Raises ValueError.
 
     >>> parse_master("local[3]").threads, parse_master("spark://a:7077,b:7078").doors
     (3, (('a', 7077), ('b', 7078)))
@@ -79,7 +79,7 @@ def parse_master(url: str | None) -> Master:
 
 
 def parse_memory(text: str) -> str:
-    """A size as the JVM takes it. Raises ValueError.
+    """Parse a memory size as the JVM takes it. Raises ValueError.
 
     >>> parse_memory("2G")
     '2g'

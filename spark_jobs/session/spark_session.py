@@ -3,9 +3,9 @@
 A default session takes twenty seconds to its second job, splits every shuffle in two hundred and
 writes to the terminal. Ours starts a JVM with a serial collector and classes that are linked
 already (spark_jobs/session/class_archive.py), listens on the loopback address alone, serves no
-pages, and sends everything that the JVM says to a file.
+web pages, and writes all output of the JVM to a file.
 
-The surprise: the JVM's own options (memory, collector) count only before it starts, and a process
+The trap: the JVM's own options (memory, collector) count only before it starts, and a process
 has one JVM; so a second session is refused while there is one, and stopping it ends the JVM too.
 
 On a cluster (`spark://host:7077`) the same, with the driver at the address that faces the master
@@ -66,7 +66,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """What belongs to the session of this process, and ends with it."""
+    """The resources of this process's session, released with it."""
 
     jvm: Jvm
     scratch: Path
@@ -86,7 +86,7 @@ def start_session(
     cache: Path | None = None,
     keep_classes: bool = True,
 ) -> SparkSession:
-    """A session on `master`, by default two threads or more of this process's own JVM.
+    """Start a session on `master`, by default two or more threads of this process's own JVM.
 
     Args:    memory: the driver's heap; on a cluster each executor's as well.
              log_file: takes what Spark and its Python workers print.
@@ -136,7 +136,7 @@ def start_session(
 
 
 def stop_session(session: SparkSession) -> None:
-    """Stop it and its JVM; the next one starts anew."""
+    """Stop the session and its JVM; the next session starts a new one."""
     global _running
     running, _running = _running, None
     if running is None:
@@ -151,13 +151,13 @@ def stop_session(session: SparkSession) -> None:
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
-    """Py4J prints a trace of each Ctrl-C, past its own logger."""
+    """Return whether a log record is not Py4J's: Py4J prints a trace of each Ctrl-C."""
     return "py4j" not in Path(record.pathname).parts
 
 
 @contextmanager
 def session(master: str | None = None, *, app: str, **given: Any) -> Iterator[SparkSession]:
-    """A session for as long as this lasts. Arguments as of `start_session`."""
+    """Run a session for the length of a block. Arguments as of `start_session`."""
     started = start_session(master, app=app, **given)
     try:
         yield started
@@ -198,8 +198,10 @@ def _connect(where: Master, launch: Launch, jvm: Jvm) -> SparkSession:
 
 
 def _await_executor(context: SparkContext, conf: Mapping[str, str]) -> None:
-    """A standalone cluster that has nothing free for us says so to nobody: jobs would wait for
-    ever."""
+    """Wait until a standalone cluster has given this session an executor.
+
+    A cluster without free cores or memory reports nothing, and jobs would wait for ever.
+    """
     if conf.get("spark.dynamicAllocation.enabled") == "true":
         return  # they come with the first job
     scheduler: Any = context._jsc.sc()
@@ -217,7 +219,7 @@ def _await_executor(context: SparkContext, conf: Mapping[str, str]) -> None:
 
 
 def _placed(where: Master) -> dict[str, str]:
-    """What depends on where the work is done."""
+    """Return the settings that depend on the master."""
     address: str | None = "127.0.0.1"
     if where.is_local:
         parts = max(4, 2 * where.threads)
@@ -231,7 +233,7 @@ def _placed(where: Master) -> dict[str, str]:
 
 
 def _python(where: Master) -> str:
-    """The workers' Python: here it is this one; elsewhere the path may be another."""
+    """Return the workers' Python: this one on this machine; on others the path may differ."""
     return sys.executable if where.is_local else os.environ.get("PYSPARK_PYTHON", sys.executable)
 
 

@@ -52,7 +52,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is read."""
+    """The options of a read, parsed."""
 
     inputs: Inputs
     table: str
@@ -74,7 +74,7 @@ class Options:
     only_logs: frozenset[str] | None = field(default=None)
 
     def chosen(self, logs: Logs) -> list[str]:
-        """The logs to read, of those there are. Raises OptionError."""
+        """Choose the logs to read. Raises OptionError."""
         there = logs.names()
         names = list(self.logs) or [name for name in there if is_in(self.table, name)]
         if not names:
@@ -85,7 +85,7 @@ class Options:
 
 
 def parse_options(options: Mapping[str, str]) -> Options:
-    """Raises OptionError; TableError for an unknown table."""
+    """Parse options given as text. Raises OptionError; TableError for an unknown table."""
     known = {name.lower(): name for name in OPTIONS}
     given = {}
     for name, text in options.items():
@@ -116,7 +116,7 @@ def parse_options(options: Mapping[str, str]) -> Options:
 
 
 def _inputs(given: Mapping[str, str]) -> Inputs:
-    """Where it is read from. That it is one place, `open_logs` sees to."""
+    """Parse the options that name the source; `open_logs` checks that they go together."""
     if "path" in given and "logDir" in given:
         raise OptionError("path: give it or logDir, not both")
     log_dir = given.get("logDir", given.get("path"))
@@ -154,7 +154,7 @@ def _starting(given: Mapping[str, str]) -> str | int:
 
 
 def _choice(given: Mapping[str, str], name: str, words: tuple[str, str]) -> str:
-    """One of two words; the first if nothing is given."""
+    """Return one of two words; the first if the option is missing."""
     text = given.get(name, words[0]).lower()
     if text not in words:
         raise OptionError(f"{name}: {text!r} is neither {words[0]} nor {words[1]}")

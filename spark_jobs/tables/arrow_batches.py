@@ -1,4 +1,4 @@
-"""From a log's bytes to a table's Arrow batches: what one task does.
+"""Reads a span of a log as Arrow batches of one table: the work of one task.
 
     for batch in read_table("object_commit", span): ...
 
@@ -32,7 +32,7 @@ def read_table(
     types: Collection[int] | None = None,
     skip_unknown: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a table or view that a span holds, in the log's order.
+    """Yield a span's rows of a table or view, in the log's order.
 
     Records of other types are passed over. Those that cannot be decoded are an error, because a
     committed record that is not what it should be is damage.

@@ -4,7 +4,7 @@ An `ObjectCommitRecord` keeps its batches as columns of big-endian numbers, and 
 other way round. So nothing is decoded: the bytes of each column are cut out of the record, those of
 many records are put end to end, and NumPy turns a whole column at once.
 
-The surprise is what a record may leave out. No error codes means that no batch was refused, and no
+The trap is what a record may leave out. No error codes means that no batch was refused, and no
 duplicates that none was one; both columns are then made up, of zeros.
 
 Source: KIP-1164, CommitBatches; `records.diskless.ObjectCommitRecord`, whose declaration is walked
@@ -39,7 +39,7 @@ UUID_BYTES: Final = 16
 
 
 def width_of(field: Field) -> int:
-    """Bytes of a number, or of each in a column."""
+    """Return the bytes of a number field, or of each number of a column."""
     kind = field.type.element if isinstance(field.type, ArrayOf) else field.type
     assert isinstance(kind, Fixed), f"{field.name} is neither a number nor a column of numbers"
     return kind.size
@@ -106,7 +106,7 @@ OBJECT_SCHEMA: Final = pa.schema(
 
 
 class CommitColumns:
-    """Collects commits, and gives their batches out as one Arrow batch."""
+    """Collects commits, and returns their batches as one Arrow batch."""
 
     def __init__(self) -> None:
         self._clear()
@@ -121,7 +121,7 @@ class CommitColumns:
         self._topics_of: list[int] = []
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """One record's value, with its frame.
+        """Add one record's value, with its frame.
 
         Raises:  MalformedMessageError if it is no ObjectCommitRecord of a version known here.
         """
@@ -141,7 +141,7 @@ class CommitColumns:
         self.rows += rows
 
     def take(self) -> pa.RecordBatch:
-        """What was collected since the last time, in order.
+        """Return the rows that were added since the last call, in order.
 
         Raises:  MalformedMessageError if a group names a topic that its record does not have, or
                  the groups of a record are not all its batches.
@@ -176,7 +176,7 @@ class CommitColumns:
         return np.frombuffer(b"".join(self._parts[index]), f">i{width}").astype(f"=i{width}")
 
     def _topic_ids(self, counts: Numbers) -> pa.Array:
-        """Of each batch, as text; each topic is spelt once, however many commits name it."""
+        """Return the topic id of each batch as text; each distinct topic is formatted once."""
         ids = b"".join(self._parts[TOPIC_IDS])
         raw = pa.FixedSizeBinaryArray.from_buffers(
             pa.binary(UUID_BYTES), len(ids) // UUID_BYTES, [None, pa.py_buffer(ids)]
@@ -186,7 +186,7 @@ class CommitColumns:
         return names.cast(pa.string()).take(pa.array(np.repeat(indexes, counts)))
 
     def _topic_rows(self) -> Numbers:
-        """For each group, which of all topic ids is its own."""
+        """Return for each group the index of its topic id."""
         topics_of = np.array(self._topics_of, np.int64)
         before = np.repeat(np.cumsum(topics_of) - topics_of, self._groups_of)
         return self._column(TOPIC_INDEXES) + before
@@ -200,7 +200,7 @@ def check_groups(
     counts: npt.NDArray[Any],
     indexes: npt.NDArray[Any],
 ) -> None:
-    """That the groups of every record are its batches, of topics that it names.
+    """Check that the groups of every record cover its batches and name its topics.
 
     Args:    offsets, rows_of, groups_of, topics_of: of each record: its log offset, and how many
              batches, groups and topics it has. counts, indexes: of each group.
@@ -217,14 +217,14 @@ def check_groups(
 
 
 class ObjectColumns:
-    """Collects commits, and gives them out with a row for each object."""
+    """Collects commits, and returns a row for each object."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Any, ...]] = []
 
     @property
     def rows(self) -> int:
-        """Collected and not taken."""
+        """Number of rows that were added and not taken."""
         return len(self._rows)
 
     def add(self, position: LogPosition, value: Buffer) -> None:
@@ -245,7 +245,7 @@ class ObjectColumns:
         )
 
     def take(self) -> pa.RecordBatch:
-        """What was collected since the last time, in order."""
+        """Return the rows that were added since the last call, in order."""
         rows, self._rows = self._rows, []
         columns = _transposed(rows, len(OBJECT_SCHEMA))
         arrays = [
@@ -256,7 +256,7 @@ class ObjectColumns:
 
 
 def parse_commit(value: Buffer) -> tuple[tuple[int, ...], list[Buffer]]:
-    """What is of the whole object, and the bytes of each column.
+    """Split a commit into the fields of the object and the bytes of each column.
 
     Raises:  MalformedMessageError if it is no ObjectCommitRecord of a version known here.
     """
@@ -280,7 +280,7 @@ def _numbers(column: Buffer, index: int) -> Numbers:
 
 
 def _cut(value: memoryview, position: int) -> list[Buffer]:
-    """The bytes of each column, and nothing after them but tagged fields, which are skipped."""
+    """Return the bytes of each column; only tagged fields may follow, which are skipped."""
     columns: list[Buffer] = []
     size = len(value)
     for width in WIDTHS:
@@ -300,7 +300,7 @@ def _cut(value: memoryview, position: int) -> list[Buffer]:
 
 
 def _check(version: int, columns: Sequence[Any], rows: int, groups: int) -> None:
-    """That columns of the same things are equally long."""
+    """Check that the columns of batches, and those of groups, are equally long."""
     there = all(not columns[i] or len(columns[i]) == rows * WIDTHS[i] for i in OPTIONAL)
     found = [len(columns[i]) for i, _, _ in _SHAPES]
     if there and found == [rows * row + groups * group for _, row, group in _SHAPES]:

@@ -1,13 +1,12 @@
-"""What a coordinator remembers of idempotent producers, found by columns.
+"""The state of idempotent producers that a coordinator keeps, computed by columns.
 
 Of each producer in each partition: its epoch, when it last appended, and its last five batches of
-that epoch. A coordinator keeps that up batch by batch. Here all accepted batches stand in one
+that epoch. A coordinator updates it batch by batch. Here all accepted batches stand in one
 table, and the same is read off its end: in the order of the log, the last batches of a key as far
 back as their epoch is the last one's, and not more than five.
 
-The surprise is that forgetting is part of the order too. A producer that was silent for long is
-forgotten at some offset of the log; what it appended before counts no more, and if it comes back,
-it begins anew.
+The trap is that expiry is part of the order too. An idle producer expires at some offset of the
+log; its earlier batches count no more, and if it returns, it starts anew.
 
 Source: docs/design/batch-coordinator.md#idempotence; upstream's ProducerStateManager.
 """
@@ -49,7 +48,7 @@ in the schema."""
 
 
 def appended(commits: pa.RecordBatch, partition: Numbers, kept: npt.NDArray[np.bool_]) -> Numbers:
-    """What idempotent producers appended: nine columns, in the log's order.
+    """Return the batches of idempotent producers: nine columns, in the log's order.
 
     Args:    commits: as `spark_jobs.tables.commits` gives them.
              partition: a number for each batch's.
@@ -73,7 +72,7 @@ def appended(commits: pa.RecordBatch, partition: Numbers, kept: npt.NDArray[np.b
 
 
 def in_checkpoint(record: ProducersState, partition: int) -> Numbers:
-    """What a checkpoint remembers, in the same nine columns; older than all of the log."""
+    """Return a checkpoint's batches in the same nine columns; they precede all of the log."""
     counts = np.array(record.batch_counts, np.int64)
     producers = np.stack(
         [
@@ -92,7 +91,7 @@ def in_checkpoint(record: ProducersState, partition: int) -> Numbers:
 
 
 def not_forgotten(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Numbers:
-    """Without what was appended before its producer was forgotten.
+    """Drop the rows that were appended before their producer expired.
 
     Args:    forgotten: partition's number and producer id: the log's offset at which it last was.
     """
@@ -104,7 +103,7 @@ def not_forgotten(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Nu
 
 
 def last_batches(rows: Numbers) -> tuple[Numbers, Numbers]:
-    """The rows that are remembered, by partition and producer, and where each producer's begin.
+    """Return the rows that a coordinator keeps, by partition and producer, and each one's start.
 
     Args:    rows: of equal order they stand as they were appended.
     Returns: rows; bounds, one more than producers.
@@ -126,7 +125,10 @@ def last_batches(rows: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def producer_table(places: Sequence[tuple[str, int]], rows: Numbers, bounds: Numbers) -> pa.Table:
-    """One row a producer and partition. `places`: topic id and index by the partition's number."""
+    """Return a row for each producer and partition.
+
+    Args:    places: topic id and index by the partition's number.
+    """
     last = bounds[1:] - 1
     topics = pa.array([topic_id for topic_id, _ in places], pa.string())
     indexes = pa.array([index for _, index in places], pa.int32())

@@ -151,5 +151,5 @@ def test_what_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
     run(tmp_path, 0, (0, 5))
     (page,) = (tmp_path / "_batches").glob("*.json")
     page.write_text('{"files": [{"name": "../x", "part": "y"}]}')
-    with pytest.raises(SinkError, match="is no batch's page"):
+    with pytest.raises(SinkError, match="is not a batch's manifest"):
         run(tmp_path, 1, (5, 9))

@@ -163,7 +163,7 @@ def test_another_log_at_the_same_place_stops_the_stream(log_dir: Path) -> None:
     ):
         with pytest.raises(StreamError, match="give it another checkpointLocation"):
             ask()
-    with pytest.raises(StreamError, match="a place of elsewhere-0"):
+    with pytest.raises(StreamError, match="an offset of elsewhere-0"):
         reader(log_dir).latestOffset(
             {**at, "clusterId": "anotherClustersIdentity", "log": "elsewhere-0"}, ReadAllAvailable()
         )

@@ -65,16 +65,16 @@ def read_prices(path: Path | None) -> Prices:
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise PricesError(f"{path} is no price file: {error}") from None
+        raise PricesError(f"{path} is not a price file: {error}") from None
     numbers = {field.name for field in fields(Prices) if field.type == "float"}
     for name, value in given.items():
         if name in numbers:
             if type(value) not in (int, float) or not 0 <= value < math.inf:
-                raise PricesError(f"{path}: {name} = {value!r} is no price")
+                raise PricesError(f"{path}: {name} = {value!r} is not a price")
         elif name not in ("source", "currency"):
             raise PricesError(
-                f"{path}: no such price: {name}; there are {', '.join(sorted(numbers))}"
+                f"{path}: no such price: {name}; known are {', '.join(sorted(numbers))}"
             )
         elif not isinstance(value, str):
-            raise PricesError(f"{path}: {name} is a text, not {value!r}")
+            raise PricesError(f"{path}: {name} must be a text, not {value!r}")
     return Prices(**{"source": str(path)} | given)

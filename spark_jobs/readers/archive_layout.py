@@ -121,8 +121,8 @@ def chain(ranges: Iterable[Range]) -> list[Range]:
     [5, 9, 12]
     """
     begins: dict[int, Range] = {}
-    for one in sorted(ranges, key=lambda one: (one.is_checkpoint, one.end_offset)):
-        begins.setdefault(one.start_offset, one)
+    for link in sorted(ranges, key=lambda link: (link.is_checkpoint, link.end_offset)):
+        begins.setdefault(link.start_offset, link)
     links: list[Range] = []
     at = 0
     while at in begins:
@@ -211,14 +211,14 @@ class Manifest:
         for file in self.files:
             if file.table == ENVELOPE:
                 return file
-        raise DamagedArchiveError(f"{self.range.manifest_key} names no envelope")
+        raise DamagedArchiveError(f"{self.range.manifest_key} does not name an envelope")
 
     def to_json(self) -> bytes:
         """Encode as the manifest's file."""
         found = asdict(self)
         found["range"] = self.range._asdict()
-        found["counts"] = [one._asdict() for one in self.counts]
-        found["files"] = [one._asdict() for one in self.files]
+        found["counts"] = [entry._asdict() for entry in self.counts]
+        found["files"] = [entry._asdict() for entry in self.files]
         lost = [self.range.start_offset, self.range.end_offset] if self.range.is_lost else None
         return _json({"format": FORMAT, "lost_offsets": lost, **found})
 
@@ -235,8 +235,8 @@ class Manifest:
                 first_timestamp_ms=int(found["first_timestamp_ms"]),
                 last_timestamp_ms=int(found["last_timestamp_ms"]),
                 last_epoch=int(found["last_epoch"]),
-                counts=tuple(Counted(**one) for one in found["counts"]),
-                files=tuple(_written(one) for one in found["files"]),
+                counts=tuple(Counted(**entry) for entry in found["counts"]),
+                files=tuple(_written(entry) for entry in found["files"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedArchiveError(f"{key}: {error}") from None
@@ -244,37 +244,37 @@ class Manifest:
 
 def plan_to_json(ranges: Sequence[Range]) -> bytes:
     """Encode consecutive ranges of one log."""
-    return _json({"format": FORMAT, "ranges": [one._asdict() for one in ranges]})
+    return _json({"format": FORMAT, "ranges": [entry._asdict() for entry in ranges]})
 
 
 def plan_from_json(data: bytes, key: str) -> list[Range]:
     """Decode consecutive ranges of one log. Raises DamagedArchiveError."""
     try:
-        return [_range(one) for one in _object(data, key)["ranges"]]
+        return [_range(entry) for entry in _object(data, key)["ranges"]]
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedArchiveError(f"{key}: {error}") from None
 
 
 def _range(found: Any) -> Range:
     """Decode a range. Raises TypeError, ValueError."""
-    one = Range(**found)
-    offsets = (one.start_offset, one.end_offset)
-    if not all(type(offset) is int for offset in offsets) or one.kind not in (LOG, CHECKPOINT):
-        raise ValueError(f"{found} is no range")
-    if parse_manifest_key(one.manifest_key) != one:
-        raise ValueError(f"{found} is no range")
-    return one
+    parsed = Range(**found)
+    offsets = (parsed.start_offset, parsed.end_offset)
+    if not all(type(offset) is int for offset in offsets) or parsed.kind not in (LOG, CHECKPOINT):
+        raise ValueError(f"{found} is not a range")
+    if parse_manifest_key(parsed.manifest_key) != parsed:
+        raise ValueError(f"{found} is not a range")
+    return parsed
 
 
 def _written(found: Any) -> Written:
     """Decode a file's entry. Raises TypeError, ValueError."""
-    one = Written(**found)
-    texts = (one.key, one.table, one.sha256, one.schema)
+    parsed = Written(**found)
+    texts = (parsed.key, parsed.table, parsed.sha256, parsed.schema)
     if not all(isinstance(text, str) for text in texts) or not all(
-        type(number) is int and number >= 0 for number in (one.rows, one.bytes)
+        type(number) is int and number >= 0 for number in (parsed.rows, parsed.bytes)
     ):
-        raise ValueError(f"{found} is no file")
-    return one
+        raise ValueError(f"{found} is not a file's entry")
+    return parsed
 
 
 def _json(found: Mapping[str, Any]) -> bytes:

@@ -112,9 +112,9 @@ def list_ranges(store: ObjectStore) -> dict[str, list[Range]]:
     found: dict[str, list[Range]] = {}
     try:
         for listed in store.list(MANIFESTS):
-            one = parse_manifest_key(listed.key)
-            if one is not None:
-                found.setdefault(one.log, []).append(one)
+            parsed = parse_manifest_key(listed.key)
+            if parsed is not None:
+                found.setdefault(parsed.log, []).append(parsed)
     except StorageError as error:
         raise ArchiveError(describe_failure(store.uri, error)) from None
     return found
@@ -138,7 +138,7 @@ class ArchivedSpan:
         if start >= end:
             return None
         ranges = tuple(
-            one for one in self.ranges if one.start_offset < end and one.end_offset > start
+            link for link in self.ranges if link.start_offset < end and link.end_offset > start
         )
         return replace(self, ranges=ranges, start_offset=start, end_offset=end)
 
@@ -169,8 +169,8 @@ class ArchivedSpan:
             raise DamagedArchiveError(f"{self.ranges[0].envelope_key}: {error}") from None
 
     def _rows(self) -> Iterator[Row]:
-        for one in self.ranges:
-            yield from read_rows(self.store, one)
+        for link in self.ranges:
+            yield from read_rows(self.store, link)
 
 
 class ArchivedLog:
@@ -206,44 +206,44 @@ class ArchivedLog:
             raise LostRangeError(self._name, self.end_offset(), None, why)
         first = 0
         if start_offset is None:
-            first, start = self._beginning(end_offset)
+            first, start = self._find_beginning(end_offset)
         else:
             start = start_offset
         links = [
-            one for one in self._links[first:] if one.start_offset < end_offset and
-            one.end_offset > start
+            link for link in self._links[first:] if link.start_offset < end_offset and
+            link.end_offset > start
         ]  # fmt: skip
-        for one in links:
-            if one.is_checkpoint:
+        for link in links:
+            if link.is_checkpoint:
                 why = "the log's head was cut off before it was archived"
-                raise LostRangeError(self._name, start, one.end_offset, why)
-        spans = self._grouped(links, start, end_offset, split_bytes)
+                raise LostRangeError(self._name, start, link.end_offset, why)
+        spans = self._group_links(links, start, end_offset, split_bytes)
         if first:
             begun = self._links[first - 1]
             spans.insert(0, ArchivedSpan(self._store, (begun,), True, 0, begun.end_offset))
         return spans
 
-    def _beginning(self, end_offset: int) -> tuple[int, int]:
+    def _find_beginning(self, end_offset: int) -> tuple[int, int]:
         """Return the number of the first link after the last checkpoint, and its start offset."""
         for number in range(len(self._links) - 1, -1, -1):
-            one = self._links[number]
-            if one.is_checkpoint and one.end_offset <= end_offset:
-                return number + 1, one.end_offset
+            link = self._links[number]
+            if link.is_checkpoint and link.end_offset <= end_offset:
+                return number + 1, link.end_offset
         return 0, 0
 
-    def _grouped(
+    def _group_links(
         self, links: Sequence[Range], start: int, end: int, split_bytes: int
     ) -> list[ArchivedSpan]:
         """Group neighbouring small ranges, as many as one task reads."""
         sizes = self._sizes() if len(links) > 1 else {}
         groups: list[list[Range]] = []
         room = 0
-        for one in links:
-            size = sizes.get(one.envelope_key, 0) * COMPRESSION
+        for link in links:
+            size = sizes.get(link.envelope_key, 0) * COMPRESSION
             if not groups or size > room:
                 groups.append([])
                 room = split_bytes
-            groups[-1].append(one)
+            groups[-1].append(link)
             room -= size
         return [
             ArchivedSpan(
@@ -271,7 +271,7 @@ class ArchivedLogs:
         """Open an archive. Raises LogsError if there is none, or it cannot be read."""
         about = read_about(store)
         if about is None:
-            raise LogsError(f"{store.uri} is no archive: it has no {ABOUT_KEY}")
+            raise LogsError(f"{store.uri} is not an archive: it has no {ABOUT_KEY}")
         self.about = about
         self.cluster_id = checked_cluster_id(about.cluster_id, store.uri)
         self._store = store

@@ -46,7 +46,7 @@ class AvroWriter:
         of = json.dumps([schema, dict(metadata)], sort_keys=True).encode()
         self._writer = Writer(
             self._out,
-            _ordered(fastavro.parse_schema(dict(schema))),
+            _sort_keys(fastavro.parse_schema(dict(schema))),
             codec=CODEC,
             sync_interval=BLOCK_BYTES,
             metadata=dict(metadata),
@@ -68,14 +68,14 @@ class AvroWriter:
         return self._out.getvalue()
 
 
-def _ordered(parsed: Any) -> Any:
+def _sort_keys(parsed: Any) -> Any:
     """Return the schema with its keys in order, except for what fastavro keeps in it."""
     if isinstance(parsed, list):
-        return [_ordered(one) for one in parsed]
+        return [_sort_keys(value) for value in parsed]
     if not isinstance(parsed, dict):
         return parsed
     return {
-        key: parsed[key] if key.startswith("__") else _ordered(parsed[key])
+        key: parsed[key] if key.startswith("__") else _sort_keys(parsed[key])
         for key in sorted(parsed)
     }
 
@@ -91,9 +91,9 @@ def read_avro(data: bytes, schema: Mapping[str, Any] | None = None) -> Iterator[
         )
         yield from reader
     except SchemaResolutionError as error:
-        raise AvroFileError(f"written with a schema that cannot be read so: {error}") from None
+        raise AvroFileError(f"the file's schema cannot be read with this one: {error}") from None
     except (ValueError, EOFError, KeyError, IndexError, TypeError, OverflowError) as error:
-        raise AvroFileError(f"no Avro file, or not all of it: {error}") from None
+        raise AvroFileError(f"not a whole Avro file: {error}") from None
     except (zlib.error, MemoryError, UnicodeError, AttributeError, StopIteration) as error:
         raise AvroFileError(f"damaged: {error}") from None
 

@@ -31,7 +31,7 @@ from snapshot.download import PartDownload
 from snapshot.names import checkpoint_name, list_checkpoints
 from spark_jobs.readers.logs import LogsError
 from spark_jobs.readers.quorum_link import GoneError, QuorumLink
-from spark_jobs.session.own_directory import make_own
+from spark_jobs.session.own_directory import make_private
 
 PIECE_BYTES: Final = 1024 * 1024
 TAIL_BYTES: Final = 256  # the footer's batch, at least
@@ -48,7 +48,7 @@ def copy_checkpoint(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpo
 
     Raises:  GoneError if the leader has it no more; LogsError; OSError.
     """
-    _make_own(directory)
+    _make_private(directory)
     path = directory / checkpoint_name(snapshot_id)
     with _one_at_a_time(directory):
         for _ in range(_ATTEMPTS):
@@ -60,11 +60,11 @@ def copy_checkpoint(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpo
     raise LogsError(f"{path.name}: {_ATTEMPTS} downloads of it were not whole")
 
 
-def _make_own(directory: Path) -> None:
+def _make_private(directory: Path) -> None:
     """Create a directory that only this user can write to. Raises LogsError; OSError."""
     top = directory.parent.parent
-    if not make_own(top):
-        raise LogsError(f"{top} is not this user's alone; set TMPDIR to a place of your own")
+    if not make_private(top):
+        raise LogsError(f"{top} is not this user's alone; set TMPDIR to a directory of your own")
     directory.mkdir(parents=True, exist_ok=True)
 
 
@@ -107,9 +107,9 @@ def _download(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) ->
 
 def _drop_older(directory: Path, snapshot_id: OffsetAndEpoch) -> None:
     """Delete older copies; a task that has one open can read on."""
-    for one in list_checkpoints(RealFileSystem(), directory):
-        if one < snapshot_id:
-            (directory / checkpoint_name(one)).unlink(missing_ok=True)
+    for checkpoint in list_checkpoints(RealFileSystem(), directory):
+        if checkpoint < snapshot_id:
+            (directory / checkpoint_name(checkpoint)).unlink(missing_ok=True)
 
 
 @contextmanager

@@ -79,16 +79,18 @@ class LocalEngine:
     ) -> list[R]:
         """As `Engine.run`."""
         if self._helper and not light and len(work) >= HELPED:
-            return _helped(task, work, progress)
+            return _run_with_helper(task, work, progress)
         found = []
         with ThreadPoolExecutor(THREADS) as pool:
-            for one in pool.map(task, work):
-                found.append(one)
+            for item in pool.map(task, work):
+                found.append(item)
                 progress(1)
         return found
 
 
-def _helped(task: Callable[[A], R], work: Sequence[A], progress: Callable[[int], None]) -> list[R]:
+def _run_with_helper(
+    task: Callable[[A], R], work: Sequence[A], progress: Callable[[int], None]
+) -> list[R]:
     """Share the pieces between this process and a helper, each taking the next when it is free.
 
     What the other did not answer, and what failed here, is done in order at the end: so the error
@@ -102,7 +104,7 @@ def _helped(task: Callable[[A], R], work: Sequence[A], progress: Callable[[int],
                 number = left.popleft()
                 found[number] = helper.ask(work[number])
 
-    told = 0
+    reported = 0
     with Helper(task) as helper, ThreadPoolExecutor(1) as pool:
         fed = pool.submit(feed, helper)
         try:
@@ -113,8 +115,8 @@ def _helped(task: Callable[[A], R], work: Sequence[A], progress: Callable[[int],
                         found[number] = task(work[number])
                     except Exception:
                         left.clear()
-                    progress(len(found) - told)
-                    told = len(found)
+                    progress(len(found) - reported)
+                    reported = len(found)
             fed.result()
         except BaseException:  # Ctrl-C: nobody waits for it
             left.clear()
@@ -123,7 +125,7 @@ def _helped(task: Callable[[A], R], work: Sequence[A], progress: Callable[[int],
     for number in range(len(work)):
         if number not in found:
             found[number] = task(work[number])
-    progress(len(work) - told)
+    progress(len(work) - reported)
     return [found[number] for number in range(len(work))]
 
 
@@ -145,7 +147,7 @@ class SparkEngine:
         """As `Engine.run`."""
         if not work:
             return []
-        pickled = [pickle.dumps(one) for one in work]
+        pickled = [pickle.dumps(item) for item in work]
         most = self._tasks
         if light:  # as many as a shuffle has: by then the session knows how wide it is
             most = min(most, int(self._spark.conf.get("spark.sql.shuffle.partitions")))
@@ -153,7 +155,7 @@ class SparkEngine:
         def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield _answered(task, number, pickled[number])
+                    yield _run_task(task, number, pickled[number])
 
         rows = self._spark.range(0, len(work), 1, min(len(work), most)).mapInArrow(
             answers, "number bigint, failed boolean, answer binary"
@@ -168,7 +170,7 @@ class SparkEngine:
         return [found[number] for number in range(len(work))]
 
 
-def _answered(task: Callable[[Any], Any], number: int, work: bytes) -> pa.RecordBatch:
+def _run_task(task: Callable[[Any], Any], number: int, work: bytes) -> pa.RecordBatch:
     """Run a task, and return errors about damaged or lost files: a retry would not help."""
     failed = False
     try:

@@ -131,7 +131,7 @@ def rows_of(batch: Batch) -> list[Row]:
     if not rows:
         raise EnvelopeError(f"the batch at offset {header.base_offset} has no records")
     head = bytes(batch.view[:HEADER_SIZE_BYTES])
-    rows[0]["batch"] = head if _made_again(head, rows) == batch.view else bytes(batch.view)
+    rows[0]["batch"] = head if _rebuild_batch(head, rows) == batch.view else bytes(batch.view)
     return rows
 
 
@@ -218,7 +218,7 @@ def batches_of(rows: Iterable[Row]) -> Iterator[Batch]:
 
 
 def _batch(head: bytes, rows: list[Row]) -> Batch:
-    data = head if len(head) > HEADER_SIZE_BYTES else _made_again(head, rows)
+    data = head if len(head) > HEADER_SIZE_BYTES else _rebuild_batch(head, rows)
     try:
         return read_batch(data)
     except RecordError as error:
@@ -227,7 +227,7 @@ def _batch(head: bytes, rows: list[Row]) -> Batch:
         ) from None
 
 
-def _made_again(head: bytes, rows: list[Row]) -> bytes:
+def _rebuild_batch(head: bytes, rows: list[Row]) -> bytes:
     """Rebuild one batch from its header and records."""
     header = _header(head)
     if header is None:

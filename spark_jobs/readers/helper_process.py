@@ -96,12 +96,12 @@ class Helper:
 
 def serve() -> None:
     """Serve requests in the helper process until its input ends."""
-    asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a task prints is no answer
-    task = pickle.load(asked)
+    task = pickle.load(requests)
     while True:
         try:
-            work = pickle.load(asked)
+            work = pickle.load(requests)
         except EOFError:
             return
         try:

@@ -52,7 +52,9 @@ def open_logs(inputs: Inputs) -> Logs:
         from spark_jobs.readers.archived_logs import ArchivedLogs  # Avro: not everybody has it
 
         if inputs.log_dir is not None or inputs.controllers:
-            raise LogsError("an archive stands alone: it holds only what is committed")
+            raise LogsError(
+                "give no other source beside an archive: it holds committed records only"
+            )
         try:
             store = open_store(inputs.archive, inputs.store)
         except ValueError as error:
@@ -60,7 +62,7 @@ def open_logs(inputs: Inputs) -> Logs:
         return ArchivedLogs(store)
     if inputs.log_dir is None:
         if not inputs.controllers:
-            raise LogsError("say where the logs are: a log directory, a quorum, or an archive")
+            raise LogsError("name the source of the logs: a log directory, a quorum, or an archive")
         return QuorumLogs(inputs.controllers, timeout_ms=inputs.timeout_ms)
     if not inputs.controllers:
         return ReplicaLogs(inputs.log_dir)
@@ -91,6 +93,6 @@ def _committed(leader: QuorumLog, alone: ReplicaLogs, directory: Path) -> int:
         epoch = epoch_before(files, end_offset)
     except DamagedFileError:
         return committed  # reading reports the damage; other logs can still be read
-    if epoch is None or leader.goes_through(end_offset, epoch):
+    if epoch is None or leader.contains(end_offset, epoch):
         return end_offset
     return alone.log(leader.name).end_offset()

@@ -112,8 +112,8 @@ class LogFiles:
     def checkpoint_spans(self) -> list[FileSpan]:
         """List the current whole checkpoints as spans. Raises OSError."""
         return [
-            FileSpan(self.directory / checkpoint_name(one), True, 0, one.offset)
-            for one in self.checkpoints()
+            FileSpan(self.directory / checkpoint_name(checkpoint), True, 0, checkpoint.offset)
+            for checkpoint in self.checkpoints()
         ]
 
     def end_offset(self, committed: int = 0) -> int:
@@ -127,7 +127,7 @@ class LogFiles:
         """
         segments = self.segments()
         if not segments:
-            return max((one.offset for one in self.checkpoints()), default=0)
+            return max((checkpoint.offset for checkpoint in self.checkpoints()), default=0)
         base = segments[-1]
         index = OffsetIndex(self.directory / segment_name(base, INDEX_SUFFIX), Offset(base))
         index.load(self._files)
@@ -181,10 +181,10 @@ class LogFiles:
 
     def _checkpoint_before(self, end_offset: int, segments: list[int]) -> FileSpan:
         """Return the oldest checkpoint that the log continues: it replaced the fewest changes."""
-        for one in self.checkpoints():
-            end = one.offset
+        for checkpoint in self.checkpoints():
+            end = checkpoint.offset
             if end == end_offset or (end < end_offset and segments and segments[0] <= end):
-                return FileSpan(self.directory / checkpoint_name(one), True, 0, end)
+                return FileSpan(self.directory / checkpoint_name(checkpoint), True, 0, end)
         raise LostRangeError(
             self.directory, 0, segments[0] if segments else None, "there is no checkpoint before it"
         )
@@ -280,7 +280,7 @@ def _checkpoint_values(
     span: FileSpan, batches: Iterator[Batch]
 ) -> Iterator[tuple[LogPosition, Buffer]]:
     snapshot_id = parse_checkpoint_name(span.path.name)
-    assert snapshot_id is not None, f"{span.path} is no checkpoint"
+    assert snapshot_id is not None, f"{span.path} is not a checkpoint"
     for batch in batches:
         if batch.header.is_control:
             continue

@@ -153,7 +153,11 @@ class CommittedFiles:
     def checkpoints(self) -> Sequence[FileSpan]:
         """List the readable checkpoints, oldest first. Raises OSError."""
         end_offset = self.end_offset()
-        return [one for one in self.files.checkpoint_spans() if one.end_offset <= end_offset]
+        return [
+            checkpoint
+            for checkpoint in self.files.checkpoint_spans()
+            if checkpoint.end_offset <= end_offset
+        ]
 
     def spans(
         self,
@@ -167,7 +171,7 @@ class CommittedFiles:
         if end_offset > committed:
             raise LostRangeError(
                 self.files.directory, committed, min(self.files.segments(), default=None),
-                f"only what is before {committed} is committed",
+                f"only offsets below {committed} are committed",
             )  # fmt: skip
         return self.files.spans(end_offset, start_offset=start_offset, split_bytes=split_bytes)
 
@@ -184,10 +188,10 @@ class ReplicaLogs:
         try:
             meta = read_meta_properties(RealFileSystem(), log_dir)
         except FileNotFoundError:
-            nodes = sorted(one.parent for one in log_dir.glob("*/meta.properties"))
-            inside = f"; in it there are: {', '.join(map(str, nodes))}" if nodes else ""
+            nodes = sorted(mark.parent for mark in log_dir.glob("*/meta.properties"))
+            inside = f"; it contains: {', '.join(map(str, nodes))}" if nodes else ""
             raise LogsError(
-                f"{log_dir} is no log directory of a node: no meta.properties{inside}"
+                f"{log_dir} is not a node's log directory: no meta.properties{inside}"
             ) from None
         self.cluster_id = checked_cluster_id(meta.cluster_id, str(log_dir))
         self._log_dir = log_dir
@@ -208,7 +212,7 @@ class ReplicaLogs:
             known = _written_down(self._log_dir)
         if name not in known:
             raise LogsError(
-                f"{self._log_dir}: how much of {name} is committed is not known here; "
+                f"{self._log_dir}: the high watermark of {name} is not known here; "
                 "let the node run for some seconds, or name its quorum too"
             )
         return known[name]
@@ -223,7 +227,7 @@ def _written_down(log_dir: Path) -> dict[str, int]:
     return {f"{topic}-{partition}": offset for (topic, partition), offset in found.items()}
 
 
-def checked_cluster_id(cluster_id: str, told_by: str) -> str:
+def checked_cluster_id(cluster_id: str, source: str) -> str:
     """Return a cluster id unchanged if it can name a directory, where a cluster's files are kept.
 
     Raises:  LogsError.
@@ -233,7 +237,7 @@ def checked_cluster_id(cluster_id: str, told_by: str) -> str:
     spark_jobs.readers.logs.LogsError: '../..', of 127.0.0.1:9093, is no cluster id
     """
     if _CLUSTER_ID.fullmatch(cluster_id) is None:
-        raise LogsError(f"{cluster_id[:40]!r}, of {told_by}, is no cluster id")
+        raise LogsError(f"{cluster_id[:40]!r}, of {source}, is not a cluster id")
     return cluster_id
 
 

@@ -97,7 +97,7 @@ def partition_of(log: str) -> tuple[str, int]:
     """
     topic, _, number = log.rpartition("-")
     if not topic or not number.isdecimal():
-        raise LogsError(f"{log} is not called like a log, such as __cluster_metadata-0")
+        raise LogsError(f"{log} is not the name of a log, such as __cluster_metadata-0")
     return topic, int(number)
 
 
@@ -122,7 +122,7 @@ class QuorumLink:
     def close(self) -> None:
         """Close the connection and drop pending requests."""
         if not self._loop.is_closed():
-            self._submit(_forget_others()).result()
+            self._submit(_cancel_others()).result()
             self._submit(self._leader.close()).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -155,8 +155,8 @@ class QuorumLink:
             lambda _: DescribeSnapshotsRequest(), DescribeSnapshotsResponse, lambda a: a.error_code
         )
         if answer.error_code:
-            raise LogsError(f"which logs there are: answered error {answer.error_code}")
-        return [f"{one.topic_name}-{one.partition_index}" for one in answer.groups]
+            raise LogsError(f"listing the logs failed with error {answer.error_code}")
+        return [f"{group.topic_name}-{group.partition_index}" for group in answer.groups]
 
     def describe(self) -> Described:
         """Describe the log as its leader has it now. Raises LogsError."""
@@ -185,7 +185,7 @@ class QuorumLink:
         return self._submit(self._leader.fetch_snapshot(snapshot_id, position, max_bytes)).result()
 
 
-async def _forget_others() -> None:
+async def _cancel_others() -> None:
     """Cancel the tasks on this loop: fetches that were begun in advance and not awaited."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
@@ -219,7 +219,7 @@ class _Leader:
         error_of: Callable[[R], int],
         version: int | None = None,
     ) -> R:
-        return await self._patiently(lambda: self._asked(request, response, error_of, version))
+        return await self._retry(lambda: self._asked(request, response, error_of, version))
 
     async def _asked(
         self,
@@ -232,22 +232,22 @@ class _Leader:
         answer = await rpc.call(request(self._epoch), response, version)
         error = error_of(answer)
         if error in _LOOK_AGAIN:
-            raise _NotNowError(f"{rpc.connection.peer} answers error {error}")
+            raise _RetriableError(f"{rpc.connection.peer} answers error {error}")
         if error == _INCONSISTENT_CLUSTER_ID:
             raise LogsError(f"{rpc.connection.peer} is of another cluster")
         return answer
 
-    async def _patiently(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    async def _retry(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
         """Retry a call until the time-out, looking for the leader again each time."""
         deadline = time.monotonic() + self._quorum.timeout_ms / 1_000
         while True:
             try:
                 return await attempt()
-            except (NetError, _NotNowError) as error:
+            except (NetError, _RetriableError) as error:
                 await self.close()
                 if time.monotonic() >= deadline:
                     log = f"{self._topic}-{self._partition}"
-                    raise LogsError(why_nobody_leads(log, error)) from error
+                    raise LogsError(explain_missing_leader(log, error)) from error
             await asyncio.sleep(_PAUSE_S)
 
     async def _find(self) -> Rpc:
@@ -275,23 +275,26 @@ class _Leader:
                         rpc.connection.close()
             except NetError as error:
                 failure = str(error)
-        raise _NotNowError(failure)
+        raise _RetriableError(failure)
 
     @property
     def _attempt_ms(self) -> int:
         return min(_ATTEMPT_MS, self._quorum.timeout_ms)
 
     async def _leads(self, rpc: Rpc) -> bool:
-        asked = DescribeQuorumRequest.TopicData
-        partition = asked.PartitionData(partition_index=self._partition)
-        topics = (asked(topic_name=self._topic, partitions=(partition,)),)
+        request_type = DescribeQuorumRequest.TopicData
+        partition = request_type.PartitionData(partition_index=self._partition)
+        topics = (request_type(topic_name=self._topic, partitions=(partition,)),)
         answer = await rpc.call(DescribeQuorumRequest(topics=topics), DescribeQuorumResponse)
         if answer.error_code or len(answer.topics) != 1 or len(answer.topics[0].partitions) != 1:
             return False
-        told = answer.topics[0].partitions[0]
-        if told.error_code:
+        partition_response = answer.topics[0].partitions[0]
+        if partition_response.error_code:
             return False
-        self._epoch, self._high_watermark = told.leader_epoch, told.high_watermark
+        self._epoch, self._high_watermark = (
+            partition_response.leader_epoch,
+            partition_response.high_watermark,
+        )
         return True
 
     async def _others(self, rpc: Rpc) -> list[Address]:
@@ -323,7 +326,7 @@ class _Leader:
             await self._others(rpc)
             return (await self._cluster(rpc)).cluster_id
 
-        return await self._patiently(attempt)
+        return await self._retry(attempt)
 
     async def describe(self) -> Described:
         """Describe the log and its checkpoints; wait for a new leader's high watermark."""
@@ -332,29 +335,30 @@ class _Leader:
             await self.close()  # DescribeQuorum anew
             rpc = await self._find()
             if self._high_watermark < 0:
-                raise _NotNowError("its leader does not know yet what is committed")
-            asked = DescribeSnapshotsRequest.Topic(
+                raise _RetriableError("its leader does not know the high watermark yet")
+            request_type = DescribeSnapshotsRequest.Topic(
                 topic_name=self._topic, partitions=(self._partition,)
             )
             answer = await rpc.call(
-                DescribeSnapshotsRequest(topics=(asked,)), DescribeSnapshotsResponse
+                DescribeSnapshotsRequest(topics=(request_type,)), DescribeSnapshotsResponse
             )
             if answer.error_code or len(answer.groups) != 1 or answer.groups[0].error_code:
-                raise _NotNowError("its leader does not say where the log begins")
-            told = answer.groups[0]
+                raise _RetriableError("its leader does not report the log's start")
+            partition_response = answer.groups[0]
             checkpoints = (
-                OffsetAndEpoch(Offset(one.end_offset), Epoch(one.epoch)) for one in told.snapshots
+                OffsetAndEpoch(Offset(one.end_offset), Epoch(one.epoch))
+                for one in partition_response.snapshots
             )
             return Described(
                 self._epoch,
-                told.log_start_offset,
-                told.log_end_offset,
+                partition_response.log_start_offset,
+                partition_response.log_end_offset,
                 self._high_watermark,
-                told.log_size,
+                partition_response.log_size,
                 tuple(sorted(checkpoints)),
             )
 
-        return await self._patiently(attempt)
+        return await self._retry(attempt)
 
     async def fetch(self, offset: int, last_epoch: int | None, max_bytes: int) -> Fetched:
         def request(epoch: int) -> wire.FetchRequest:
@@ -378,13 +382,13 @@ class _Leader:
         answer = await self.ask(request, wire.FetchResponse, _fetch_error, _FETCH_VERSION)
         error = _fetch_error(answer)
         if error:
-            raise LogsError(f"{self._topic}-{self._partition}: Fetch is answered error {error}")
-        told = answer.responses[0].partitions[0]
-        diverging, snapshot = told.diverging_epoch, told.snapshot_id
+            raise LogsError(f"{self._topic}-{self._partition}: Fetch failed with error {error}")
+        partition_response = answer.responses[0].partitions[0]
+        diverging, snapshot = partition_response.diverging_epoch, partition_response.snapshot_id
         return Fetched(
-            told.high_watermark,
-            told.log_start_offset,
-            told.records or b"",
+            partition_response.high_watermark,
+            partition_response.log_start_offset,
+            partition_response.records or b"",
             (diverging.epoch, diverging.end_offset) if diverging.epoch >= 0 else None,
             OffsetAndEpoch(Offset(snapshot.end_offset), Epoch(snapshot.epoch))
             if snapshot.end_offset >= 0
@@ -394,13 +398,13 @@ class _Leader:
     async def fetch_snapshot(
         self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
     ) -> SnapshotChunk:
-        asked = wire.FetchSnapshotRequest.TopicSnapshot
+        request_type = wire.FetchSnapshotRequest.TopicSnapshot
 
         def request(epoch: int) -> wire.FetchSnapshotRequest:
-            partition = asked.PartitionSnapshot(
+            partition = request_type.PartitionSnapshot(
                 partition=self._partition,
                 current_leader_epoch=epoch,
-                snapshot_id=asked.PartitionSnapshot.SnapshotId(
+                snapshot_id=request_type.PartitionSnapshot.SnapshotId(
                     end_offset=snapshot_id.offset, epoch=snapshot_id.epoch
                 ),
                 position=position,
@@ -409,7 +413,7 @@ class _Leader:
                 cluster_id=self._quorum.cluster_id or None,
                 replica_id=self._quorum.replica_id,
                 max_bytes=max_bytes,
-                topics=(asked(name=self._topic, partitions=(partition,)),),
+                topics=(request_type(name=self._topic, partitions=(partition,)),),
             )
 
         answer = await self.ask(request, wire.FetchSnapshotResponse, _snapshot_error)
@@ -417,14 +421,21 @@ class _Leader:
         if error in (_SNAPSHOT_NOT_FOUND, _POSITION_OUT_OF_RANGE):
             raise GoneError(f"checkpoint {snapshot_id.offset}-{snapshot_id.epoch}: error {error}")
         if error:
-            raise LogsError(f"{self._topic}-{self._partition}: FetchSnapshot: error {error}")
-        told = answer.topics[0].partitions[0]
-        if told.position != position or len(told.unaligned_records) > max_bytes:
-            raise LogsError(f"{self._topic}-{self._partition}: bytes that were not asked for")
-        return SnapshotChunk(told.size, told.unaligned_records)
+            raise LogsError(
+                f"{self._topic}-{self._partition}: FetchSnapshot failed with error {error}"
+            )
+        partition_response = answer.topics[0].partitions[0]
+        if (
+            partition_response.position != position
+            or len(partition_response.unaligned_records) > max_bytes
+        ):
+            raise LogsError(
+                f"{self._topic}-{self._partition}: the response has bytes that were not requested"
+            )
+        return SnapshotChunk(partition_response.size, partition_response.unaligned_records)
 
 
-def why_nobody_leads(log: str, error: Exception) -> str:
+def explain_missing_leader(log: str, error: Exception) -> str:
     """Explain why no leader was found in time: a broker's address looks like a voter's."""
     of_broker = isinstance(error, NetError) and error.reason is Reason.UNSUPPORTED
     next_step = (
@@ -435,7 +446,7 @@ def why_nobody_leads(log: str, error: Exception) -> str:
     return f"{log} has no leader that answers ({error}): {next_step}"
 
 
-class _NotNowError(Exception):
+class _RetriableError(Exception):
     """An error that may pass: with another leader, or later."""
 
 

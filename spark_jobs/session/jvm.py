@@ -65,7 +65,7 @@ class Jvm:
         self._process = gateway.proc  # None: started by spark-submit, and its to end
 
     @contextmanager
-    def in_time(self) -> Iterator[None]:
+    def kill_if_late(self) -> Iterator[None]:
         """Kill the JVM if the block takes longer than END_SECONDS."""
         late = threading.Timer(END_SECONDS, self._kill)
         late.start()
@@ -107,26 +107,26 @@ def start_jvm(launch: Launch) -> Jvm:
     except JavaError as error:
         raise SessionError(Failure(str(error), HINT)) from None
     archive = archive_for(java, Path(pyspark.__path__[0]) / "jars", launch.cache)
-    already = size_of(launch.log)
+    already = size_bytes(launch.log)
     try:
-        with interrupts_held() as held:
-            jvm = _started(launch, java, archive)
+        with hold_interrupts() as held:
+            jvm = _start_with_archive(launch, java, archive)
     except (PySparkException, OSError) as error:
-        raise not_started(error, launch.log, already) from None
+        raise start_failure(error, launch.log, already) from None
     if held:
         jvm.end(well=False)
         raise KeyboardInterrupt
     return jvm
 
 
-def _started(launch: Launch, java: Java, archive: ClassArchive | None) -> Jvm:
+def _start_with_archive(launch: Launch, java: Java, archive: ClassArchive | None) -> Jvm:
     """Start a JVM from the class archive, or one that writes it.
 
     A JVM that fails to start from the archive is started again without it.
     """
     if archive is not None and archive.is_whole():
         try:
-            return Jvm(_gateway(launch, java, archive.reading()), None)
+            return Jvm(_gateway(launch, java, archive.reading_options()), None)
         except PySparkException:
             archive.discard()
     elif archive is not None and launch.keep_classes:
@@ -137,13 +137,13 @@ def _started(launch: Launch, java: Java, archive: ClassArchive | None) -> Jvm:
 def _gateway(launch: Launch, java: Java, more: tuple[str, ...]) -> Any:
     errors = f"-XX:ErrorFile={launch.scratch}/hs_err.log"  # else in the user's directory
     options = (*OPTIONS, *(() if launch.heavy else QUICK), errors, *more)
-    conf = conf_of({**launch.conf, "spark.driver.extraJavaOptions": " ".join(options)})
+    conf = make_conf({**launch.conf, "spark.driver.extraJavaOptions": " ".join(options)})
     try:
         home = home_for_spark(java, launch.cache)
     except OSError:
         home = home_for_spark(java, launch.scratch)  # nothing can be kept: for this once
     with (
-        launch.log.open("ab") as said,
+        launch.log.open("ab") as output,
         environment(
             JAVA_HOME=str(home),
             PYSPARK_PYTHON=launch.python,
@@ -152,14 +152,14 @@ def _gateway(launch: Launch, java: Java, more: tuple[str, ...]) -> Any:
             SPARK_LAUNCHER_OPTS=LAUNCHER_OPTIONS,
         ),
     ):
-        streams = {"stdout": said, "stderr": said}
+        streams = {"stdout": output, "stderr": output}
         return launch_gateway(conf, streams)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 # --- also of use to the session -----------------------------------------------------------------
 
 
-def conf_of(settings: Mapping[str, str]) -> SparkConf:
+def make_conf(settings: Mapping[str, str]) -> SparkConf:
     """Return settings as a SparkConf."""
     conf = SparkConf(loadDefaults=False)
     for name, value in sorted(settings.items()):
@@ -167,7 +167,7 @@ def conf_of(settings: Mapping[str, str]) -> SparkConf:
     return conf
 
 
-def size_of(log: Path) -> int:
+def size_bytes(log: Path) -> int:
     """Return a log file's size in bytes, 0 if there is none: later output is this session's."""
     try:
         return log.stat().st_size
@@ -175,19 +175,19 @@ def size_of(log: Path) -> int:
         return 0
 
 
-def not_started(error: BaseException, log: Path, start: int) -> SessionError:
+def start_failure(error: BaseException, log: Path, start: int) -> SessionError:
     """Make the error for a JVM that did not start, from what it has printed since `start`."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - SAID_BYTES))
-            said = file.read(SAID_BYTES).decode(errors="replace")
+            output = file.read(SAID_BYTES).decode(errors="replace")
     except OSError:
-        said = ""
-    return SessionError(explain(error, said), log_file=log)
+        output = ""
+    return SessionError(explain(error, output), log_file=log)
 
 
 @contextmanager
-def interrupts_held() -> Iterator[list[int]]:
+def hold_interrupts() -> Iterator[list[int]]:
     """Hold back interrupts (Ctrl-C) in this block, and yield the list of those that came."""
     held: list[int] = []
     if threading.current_thread() is not threading.main_thread():

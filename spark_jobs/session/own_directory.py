@@ -19,13 +19,13 @@ from typing import Final
 _WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
-def make_own(directory: Path) -> bool:
+def make_private(directory: Path) -> bool:
     """Create a directory if missing, and return whether it is this user's alone. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return is_own(directory)
+    return is_private(directory)
 
 
-def is_own(directory: Path) -> bool:
+def is_private(directory: Path) -> bool:
     """Return whether a directory, not a link, belongs to and is writable by this user alone.
 
     Raises:  OSError.

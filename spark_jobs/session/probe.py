@@ -45,5 +45,5 @@ def _versions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     import numpy  # noqa: F401 (jobs need it there)
 
     for batch in batches:
-        said = [platform.python_version()] * batch.num_rows
-        yield pa.RecordBatch.from_pydict({"python": pa.array(said, pa.string())})
+        versions = [platform.python_version()] * batch.num_rows
+        yield pa.RecordBatch.from_pydict({"python": pa.array(versions, pa.string())})

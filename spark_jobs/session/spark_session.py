@@ -37,10 +37,10 @@ from spark_jobs.session.failures import Failure, SessionError
 from spark_jobs.session.jvm import (
     Jvm,
     Launch,
-    conf_of,
     environment,
-    not_started,
-    size_of,
+    make_conf,
+    size_bytes,
+    start_failure,
     start_jvm,
 )
 from spark_jobs.session.masters import Master, parse_master, parse_memory
@@ -108,7 +108,7 @@ def start_session(
     scratch = _scratch()
     chosen = {
         **SETTINGS,
-        **_placed(where),
+        **_settings_of_master(where),
         "spark.app.name": app,
         "spark.driver.memory": heap,
         "spark.executor.memory": heap,
@@ -143,7 +143,7 @@ def stop_session(session: SparkSession) -> None:
         session.stop()
         return
     try:
-        with running.jvm.in_time(), suppress(Py4JError, OSError):  # a dead JVM has stopped
+        with running.jvm.kill_if_late(), suppress(Py4JError, OSError):  # a dead JVM has stopped
             session.stop()
         running.jvm.end(well=True)
     finally:
@@ -169,12 +169,12 @@ def session(master: str | None = None, *, app: str, **given: Any) -> Iterator[Sp
 
 
 def _start(where: Master, launch: Launch) -> tuple[SparkSession, Jvm]:
-    already = size_of(launch.log)
+    already = size_bytes(launch.log)
     jvm = start_jvm(launch)
     try:
         return _connect(where, launch, jvm), jvm
     except (PySparkException, Py4JError, OSError) as error:
-        told = not_started(error, launch.log, already)  # while the JVM can still be asked
+        told = start_failure(error, launch.log, already)  # while the JVM can still be asked
         jvm.end(well=False)
         raise told from None
     except BaseException:
@@ -184,11 +184,11 @@ def _start(where: Master, launch: Launch) -> tuple[SparkSession, Jvm]:
 
 def _connect(where: Master, launch: Launch, jvm: Jvm) -> SparkSession:
     with environment(PYSPARK_PYTHON=launch.python):
-        context = SparkContext(conf=conf_of(launch.conf), gateway=jvm.gateway)
+        context = SparkContext(conf=make_conf(launch.conf), gateway=jvm.gateway)
     try:
         if not where.is_local:
             context.addPyFile(str(code_zip(launch.scratch)))
-        if where.doors:
+        if where.addresses:
             _await_executor(context, launch.conf)
         return SparkSession(context)
     except BaseException:
@@ -208,17 +208,17 @@ def _await_executor(context: SparkContext, conf: Mapping[str, str]) -> None:
     deadline = time.monotonic() + EXECUTOR_SECONDS
     while scheduler.getExecutorMemoryStatus().size() < 2:  # the driver is one
         if time.monotonic() > deadline:
-            asked = conf["spark.executor.memory"]
+            memory = conf["spark.executor.memory"]
             raise SessionError(
                 Failure(
-                    f"{conf['spark.master']} has had no worker for us in {EXECUTOR_SECONDS:.0f} s",
-                    f"one needs a free core and {asked} of free memory (--memory)",
+                    f"{conf['spark.master']} had no free worker in {EXECUTOR_SECONDS:.0f} s",
+                    f"a worker needs a free core and {memory} of free memory (--memory)",
                 )
             )
         time.sleep(0.1)
 
 
-def _placed(where: Master) -> dict[str, str]:
+def _settings_of_master(where: Master) -> dict[str, str]:
     """Return the settings that depend on the master."""
     address: str | None = "127.0.0.1"
     if where.is_local:
@@ -242,5 +242,5 @@ def _scratch() -> Path:
         return Path(tempfile.mkdtemp(prefix="esker-spark-"))
     except OSError as error:
         raise SessionError(
-            Failure(f"no directory to work in: {error}", "set TMPDIR to one that can be written")
+            Failure(f"no usable temporary directory: {error}", "set TMPDIR to a writable directory")
         ) from None

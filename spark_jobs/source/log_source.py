@@ -100,16 +100,16 @@ class LogReader(DataSourceReader):
         options = self._options
         logs = open_logs(options.inputs)
         for name in options.chosen(logs):
-            one = logs.log(name)
-            committed = one.end_offset()
+            source = logs.log(name)
+            committed = source.end_offset()
             end = committed if options.end_offset is None else options.end_offset
             for option, offset in (("startOffset", options.start_offset), ("endOffset", end)):
                 if offset is not None and offset > committed:
                     raise OptionError(
-                        f"{option}: of {name} {committed} offsets can be read, not {offset}"
+                        f"{option}: {name} ends at offset {committed}, below {offset}"
                     )
             yield plan_spans(
-                one,
+                source,
                 name,
                 end,
                 start_offset=options.start_offset,
@@ -142,19 +142,19 @@ class PushingReader(LogReader):
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
         """Narrow the options by filters, and yield those that Spark has to apply."""
-        for one in filters:
-            narrowed = _narrowed(self._options, one)
+        for pushed in filters:
+            narrowed = _narrow(self._options, pushed)
             if narrowed is None:
-                yield one
+                yield pushed
             else:
                 self._options = narrowed
 
 
-def _narrowed(options: Options, one: Filter) -> Options | None:
+def _narrow(options: Options, pushed: Filter) -> Options | None:
     """Return the options narrowed by a filter; None if the filter cannot be applied here."""
-    attribute: Any = getattr(one, "attribute", None)
+    attribute: Any = getattr(pushed, "attribute", None)
     if attribute == (OFFSET_COLUMN,):
-        bounds = _bounds(one)
+        bounds = _passing_offsets(pushed)
         if bounds is None:
             return None
         lowest, highest = bounds
@@ -163,7 +163,7 @@ def _narrowed(options: Options, one: Filter) -> Options | None:
             lowest=max(lowest, options.lowest),
             highest=min(highest, options.highest),
         )
-    chosen = _chosen(one)
+    chosen = _passing_values(pushed)
     if chosen is None:
         return None
     if attribute == (TYPE_COLUMN,) and options.table in (RECORD, UNKNOWN):
@@ -176,22 +176,22 @@ def _narrowed(options: Options, one: Filter) -> Options | None:
     return None
 
 
-def _chosen(one: Filter) -> tuple[Any, ...] | None:
+def _passing_values(pushed: Filter) -> tuple[Any, ...] | None:
     """Return the values that pass a filter; None if it is not a set of values."""
-    match one:
+    match pushed:
         case EqualTo():
-            return (one.value,)
+            return (pushed.value,)
         case In():
-            return tuple(one.value)
+            return tuple(pushed.value)
     return None
 
 
-def _bounds(one: Filter) -> tuple[int, int] | None:
+def _passing_offsets(pushed: Filter) -> tuple[int, int] | None:
     """Return the log offsets that pass, both inclusive; None if they are not a range."""
-    value: Any = getattr(one, "value", None)
+    value: Any = getattr(pushed, "value", None)
     if not isinstance(value, int):
         return None
-    match one:
+    match pushed:
         case EqualTo():
             return value, value
         case GreaterThan():

@@ -86,9 +86,9 @@ class OffsetFiles(DataSource):
         """Return a writer into the directory of the option `path`. Raises SinkError."""
         path = self.options.get("path")
         if not path:
-            raise SinkError("path: name a directory")
+            raise SinkError("path: give a directory")
         if OFFSET_COLUMN not in schema.names:
-            raise SinkError(f"the rows have no {OFFSET_COLUMN}, by which files are named")
+            raise SinkError(f"the rows have no column {OFFSET_COLUMN}, which names the files")
         return OffsetFileWriter(Path(path))
 
 
@@ -135,8 +135,8 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Give a batch's parts their final names, unless an earlier run did. Raises SinkError."""
         written = sorted(
-            (one for one in messages if isinstance(one, Written) and one.part is not None),
-            key=lambda one: one.first_offset,
+            (part for part in messages if isinstance(part, Written) and part.part is not None),
+            key=lambda part: part.first_offset,
         )
         self._finish_pending()
         numbers = self._batch_numbers()
@@ -150,9 +150,9 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
         """Delete the parts of a batch that failed."""
-        for one in messages:
-            if isinstance(one, Written) and one.part is not None:
-                (self.directory / PARTS / one.part).unlink(missing_ok=True)
+        for part in messages:
+            if isinstance(part, Written) and part.part is not None:
+                (self.directory / PARTS / part.part).unlink(missing_ok=True)
 
     def _batch_numbers(self) -> list[int]:
         """List the numbers of the written batches, rising."""
@@ -165,9 +165,9 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
     def _check_same(self, batch: int, written: Sequence[Written]) -> None:
         """Raise SinkError unless a repeated batch has the same offsets and rows as before."""
         manifest = read_manifest(self._manifest_path(batch))
-        rows = sum(one.rows for one in written)
-        first = min((one.first_offset for one in written), default=0)
-        end = max((one.end_offset for one in written), default=0)
+        rows = sum(part.rows for part in written)
+        first = min((part.first_offset for part in written), default=0)
+        end = max((part.end_offset for part in written), default=0)
         if (manifest["rows"], manifest["first_offset"], manifest["end_offset"]) != (
             rows,
             first,
@@ -183,8 +183,8 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
         """Raise SinkError unless a new batch continues where the last one ended."""
         if numbers and numbers[-1] != batch - 1:
             raise SinkError(
-                f"{self.directory} goes up to batch {numbers[-1]}, and this is batch {batch}: it is "
-                "another stream's; write to a directory of its own"
+                f"{self.directory} goes up to batch {numbers[-1]}, and this is batch {batch}: it "
+                "is another stream's; write to a directory of its own"
             )
         end = self._reached(numbers)
         for part in written:
@@ -204,14 +204,16 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
     def _write_manifest(self, batch: int, written: Sequence[Written]) -> None:
         """Write a batch's manifest as pending: from here on the batch will be finished."""
         before = self._reached(self._batch_numbers())
-        end = max((one.end_offset for one in written), default=0)
+        end = max((part.end_offset for part in written), default=0)
         manifest = {
             "batch": batch,
-            "first_offset": min((one.first_offset for one in written), default=0),
+            "first_offset": min((part.first_offset for part in written), default=0),
             "end_offset": end,
             "reached": max(before, end),
-            "rows": sum(one.rows for one in written),
-            "files": [{"name": one.name, "rows": one.rows, "part": one.part} for one in written],
+            "rows": sum(part.rows for part in written),
+            "files": [
+                {"name": part.name, "rows": part.rows, "part": part.part} for part in written
+            ],
         }
         path = self._manifest_path(batch)
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -228,7 +230,9 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
                 if part.exists():
                     _rename(part, final)
                 elif not final.exists():
-                    raise SinkError(f"{pending}: {file['part']} is gone, and {final.name} not here")
+                    raise SinkError(
+                        f"{pending}: {file['part']} is gone, and {final.name} does not exist"
+                    )
             _rename(pending, pending.with_suffix(".json"))
 
     def _drop_parts(self) -> None:

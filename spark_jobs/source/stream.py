@@ -62,7 +62,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: Options) -> None:
         """Take the options. Raises OptionError for those that only a batch read can have."""
         if options.start_offset is not None or options.end_offset is not None:
-            raise OptionError("startingOffsets: a stream has that, and no startOffset or endOffset")
+            raise OptionError(
+                "startingOffsets: a stream takes this option, and no startOffset or endOffset"
+            )
         self._options = options
         self._until: int | None = None  # of a run that ends: what was there when it began
 
@@ -74,24 +76,24 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:  OptionError; LogsError; LostRangeError; OSError.
         """
         logs, name = self._opened()
-        one, starting = logs.log(name), self._options.starting
-        committed = one.end_offset()
+        source, starting = logs.log(name), self._options.starting
+        committed = source.end_offset()
         if starting == LATEST:
-            return _stream_offset(logs, name, one, committed)
+            return _stream_offset(logs, name, source, committed)
         if starting == CHECKPOINT:
-            found = one.checkpoints() if isinstance(one, HasCheckpoints) else ()
+            found = source.checkpoints() if isinstance(source, HasCheckpoints) else ()
             if not found:
                 raise OptionError(f"startingOffsets: {name} has no checkpoint here")
             return _begin_with(logs, name, found[-1])
         if starting == EARLIEST:
-            spans = one.spans(committed)
+            spans = source.spans(committed)
             if spans and spans[0].is_checkpoint:
                 return _begin_with(logs, name, spans[0])
-            return _stream_offset(logs, name, one, 0)
+            return _stream_offset(logs, name, source, 0)
         assert isinstance(starting, int), f"not an offset: {starting}"
         if starting > committed:
-            raise OptionError(f"startingOffsets: of {name} only {committed} offsets are committed")
-        return _stream_offset(logs, name, one, starting)
+            raise OptionError(f"startingOffsets: {name} is committed up to offset {committed} only")
+        return _stream_offset(logs, name, source, starting)
 
     def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:  # noqa: N802
         """Return the offset where the next batch ends.
@@ -100,8 +102,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         logs, name = self._opened()
         _check_same(logs, name, start)
-        one, offset = logs.log(name), int(start["offset"])
-        end = one.end_offset()
+        source, offset = logs.log(name), int(start["offset"])
+        end = source.end_offset()
         if self._until is not None:
             end = min(end, self._until)
         if isinstance(limit, ReadMaxRows):
@@ -110,7 +112,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {**start, "fromCheckpoint": False}  # a batch of its own
         if end <= offset:  # nothing new, or a replica that is behind
             return start
-        return _stream_offset(logs, name, one, end)
+        return _stream_offset(logs, name, source, end)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limit of log offsets in one batch; the table may have fewer rows."""
@@ -137,15 +139,15 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         logs, name = self._opened()
         _check_same(logs, name, start)
-        one = logs.log(name)
+        source = logs.log(name)
         if start["fromCheckpoint"]:
-            return [SpanPartition(name, (span,)) for span in self._checkpoint(one, name, start)]
+            return [SpanPartition(name, (span,)) for span in self._checkpoint(source, name, start)]
         first, last = int(start["offset"]), int(end["offset"])
         if first >= last:
             return []
-        _check_history(one, name, start)
+        _check_history(source, name, start)
         plan = plan_spans(
-            one,
+            source,
             name,
             last,
             start_offset=first,
@@ -157,10 +159,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks = share_out(plan.spans, options.task_bytes)
         return [SpanPartition(name, spans) for spans in tasks]
 
-    def _checkpoint(self, one: Log, name: str, start: StreamOffset) -> Sequence[Span]:
+    def _checkpoint(self, source: Log, name: str, start: StreamOffset) -> Sequence[Span]:
         """Return the checkpoint that the stream begins with."""
         offset = int(start["offset"])
-        found = one.checkpoints() if isinstance(one, HasCheckpoints) else one.spans(offset)[:1]
+        found = (
+            source.checkpoints() if isinstance(source, HasCheckpoints) else source.spans(offset)[:1]
+        )
         for span in found:
             if span.is_checkpoint and span.end_offset == offset:
                 return [span]
@@ -178,12 +182,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         logs = open_logs(self._options.inputs)
         names = self._options.chosen(logs)
         if len(names) != 1:
-            raise OptionError(f"log: a stream is of one log; there are: {', '.join(names)}")
+            raise OptionError(f"log: a stream reads one log; there are: {', '.join(names)}")
         return logs, names[0]
 
 
-def _stream_offset(logs: Logs, name: str, one: Log, offset: int) -> StreamOffset:
-    epoch = epoch_before(one, offset)
+def _stream_offset(logs: Logs, name: str, source: Log, offset: int) -> StreamOffset:
+    epoch = epoch_before(source, offset)
     return {
         "clusterId": logs.cluster_id,
         "log": name,
@@ -208,18 +212,18 @@ def _check_same(logs: Logs, name: str, start: Mapping[str, Any]) -> None:
     if start["clusterId"] != logs.cluster_id:
         raise StreamError(
             f"the stream is at an offset of cluster {start['clusterId']}, and this one is "
-            f"{logs.cluster_id}: give it another checkpointLocation, or the logs it began with"
+            f"{logs.cluster_id}: use another checkpointLocation, or the logs it began with"
         )
     if start["log"] != name:
         raise StreamError(f"the stream is at an offset of {start['log']}, not of {name}")
 
 
-def _check_history(one: Log, name: str, start: Mapping[str, Any]) -> None:
+def _check_history(source: Log, name: str, start: Mapping[str, Any]) -> None:
     """Raise StreamError if the record before the stream's offset is of another epoch now."""
     offset, epoch = int(start["offset"]), int(start["epoch"])
-    found = epoch_before(one, offset)
+    found = epoch_before(source, offset)
     if epoch != UNKNOWN_EPOCH and found is not None and found != epoch:
         raise StreamError(
             f"{name}: before offset {offset} the stream read a record of epoch {epoch}, now there "
-            f"is one of epoch {found}: this is another log, restored or made anew"
+            f"is one of epoch {found}: this is another log, restored or created again"
         )

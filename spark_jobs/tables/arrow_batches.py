@@ -65,6 +65,6 @@ def read_table(
         yield columns.take()
     if passed_over:
         log.warning(
-            "table=%s offsets=%d-%d unknown_versions=%d: passed over; table unknown has them",
+            "table=%s offsets=%d-%d unknown_versions=%d: skipped; table unknown has them",
             table, span.start_offset, span.end_offset, passed_over,
         )  # fmt: skip

@@ -164,23 +164,23 @@ class _Walked(NamedTuple):
     counts: list[Numbers]  # entries
 
 
-def _walk(raw: npt.NDArray[np.uint8], at: Numbers, ends: Numbers) -> _Walked | None:
+def _walk(raw: npt.NDArray[np.uint8], positions: Numbers, ends: Numbers) -> _Walked | None:
     """Find the columns of all records, a column at a time. None if any record is malformed."""
-    if (at + _HEAD.itemsize >= ends).any():
+    if (positions + _HEAD.itemsize >= ends).any():
         return None
-    heads = raw[at[:, None] + np.arange(_HEAD.itemsize)].view(_HEAD)[:, 0]
-    at = at + _HEAD.itemsize
+    heads = raw[positions[:, None] + np.arange(_HEAD.itemsize)].view(_HEAD)[:, 0]
+    positions = positions + _HEAD.itemsize
     starts, counts = [], []
     for width in WIDTHS:
-        if (at >= ends).any():
+        if (positions >= ends).any():
             return None
-        length, at = _uvarints(raw, at)
-        starts.append(at)
+        length, positions = _uvarints(raw, positions)
+        starts.append(positions)
         counts.append(length - 1)
-        at = at + counts[-1] * width
-        if (length < 1).any() or (at > ends).any():
+        positions = positions + counts[-1] * width
+        if (length < 1).any() or (positions > ends).any():
             return None
-    if (at >= ends).any():  # tagged fields would follow
+    if (positions >= ends).any():  # tagged fields would follow
         return None
     rows, groups = counts[OF_BATCHES[0]], counts[BATCH_COUNTS]
     for i, count in enumerate(counts):
@@ -192,13 +192,13 @@ def _walk(raw: npt.NDArray[np.uint8], at: Numbers, ends: Numbers) -> _Walked | N
     return _Walked(heads, starts, counts)
 
 
-def _uvarints(raw: npt.NDArray[np.uint8], at: Numbers) -> tuple[Numbers, Numbers]:
+def _uvarints(raw: npt.NDArray[np.uint8], positions: Numbers) -> tuple[Numbers, Numbers]:
     """Read a varint of each record, and return the positions after them.
 
     One that is too long becomes a number that is too large.
     """
-    value, after = np.zeros(len(at), np.int64), at
-    more = np.ones(len(at), np.bool_)
+    value, after = np.zeros(len(positions), np.int64), positions
+    more = np.ones(len(positions), np.bool_)
     for shift in range(0, 7 * _VARINT_BYTES, 7):
         byte = np.where(more, raw[np.minimum(after, len(raw) - 1)], 0).astype(np.int64)
         value |= (byte & 0x7F) << shift
@@ -228,5 +228,5 @@ def _distinct(ids: bytes) -> tuple[list[str], AnyNumbers]:
     found = pa.Array.from_buffers(
         pa.binary(UUID_BYTES), len(ids) // UUID_BYTES, [None, pa.py_buffer(ids)]
     ).dictionary_encode()
-    names = [encode_uuid(UUID(bytes=one)) for one in found.dictionary.to_pylist()]
+    names = [encode_uuid(UUID(bytes=topic_id)) for topic_id in found.dictionary.to_pylist()]
     return names, np.frombuffer(found.indices.buffers()[1], np.int32, len(found))

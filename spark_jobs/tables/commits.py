@@ -181,7 +181,9 @@ class CommitColumns:
         raw = pa.FixedSizeBinaryArray.from_buffers(
             pa.binary(UUID_BYTES), len(ids) // UUID_BYTES, [None, pa.py_buffer(ids)]
         ).dictionary_encode()
-        names = pa.array(encode_uuid(UUID(bytes=one)) for one in raw.dictionary.to_pylist())
+        names = pa.array(
+            encode_uuid(UUID(bytes=topic_id)) for topic_id in raw.dictionary.to_pylist()
+        )
         indexes = raw.indices.to_numpy(zero_copy_only=False)[self._topic_rows()]
         return names.cast(pa.string()).take(pa.array(np.repeat(indexes, counts)))
 
@@ -213,7 +215,9 @@ def check_groups(
     wrong = np.concatenate((wrong, records[sums != rows_of]))
     if len(wrong):
         offset = offsets[int(wrong.min())]
-        raise _malformed(0, "batch_counts", 0, f"groups that do not fit, at log offset {offset}")
+        raise _malformed(
+            0, "batch_counts", 0, f"groups do not match the batches, at log offset {offset}"
+        )
 
 
 class ObjectColumns:
@@ -263,7 +267,7 @@ def parse_commit(value: Buffer) -> tuple[tuple[int, ...], list[Buffer]]:
     value = memoryview(value)
     _, version, position = read_frame(value)
     if version not in VERSIONS:
-        raise _malformed(version, "", position, "no such version is known")
+        raise _malformed(version, "", position, "this version is not known")
     try:
         head = _HEAD_STRUCT.unpack_from(value, position)
         columns = _cut(value, position + _HEAD_STRUCT.size)

@@ -75,7 +75,7 @@ def state_frames(
     changes = _changes(spark, spans)
     small = state_of_changes(changes, end)
     partitions = small.partitions
-    mapped = partial(_mapped, spark, spans, changes)
+    mapped = partial(_map_pieces, spark, spans, changes)
     ends = mapped(_watermarks, "topic_id string, partition int, seen bigint")
     return StateFrames(
         end,
@@ -86,7 +86,7 @@ def state_frames(
             mapped(_objects, _ddl(OBJECTS_SCHEMA)),
             spark.createDataFrame(small.objects, _ddl(OBJECTS_SCHEMA)),
         ),
-        _merged(mapped(_producers, f"{PIECE} int, {_ddl(PRODUCERS_SCHEMA)}")),
+        _merge_producers(mapped(_producers, f"{PIECE} int, {_ddl(PRODUCERS_SCHEMA)}")),
     )
 
 
@@ -98,7 +98,7 @@ def _until(
 ) -> tuple[int, list[Span]]:
     """Return the offset of the first later record, and the spans before it."""
     later = SparkEngine(spark).run(partial(_first_later, timestamp_ms), spans)
-    stop = next((one for one in later if one is not None), end)
+    stop = next((offset for offset in later if offset is not None), end)
     found = [
         span if span.is_checkpoint else span.within(0, stop - 1)
         for span in spans
@@ -137,7 +137,7 @@ def _changes_of(span: Span) -> list[tuple[int, bytes]]:
 # --- second pass: of one piece --------------------------------------------------------------------
 
 
-def _mapped(
+def _map_pieces(
     spark: Any,
     spans: Sequence[Span],
     changes: CoordinatorLog,
@@ -193,7 +193,7 @@ def _with_orphans(objects: Any, orphans: Any) -> Any:
     return objects.unionByName(orphans.join(objects.select("object_id"), "object_id", "left_anti"))
 
 
-def _merged(parts: Any) -> Any:
+def _merge_producers(parts: Any) -> Any:
     """Merge each producer's last batches in a partition from all pieces.
 
     Its epoch never falls while it is remembered, so the highest is the last; and what was appended

@@ -41,7 +41,7 @@ from spark_jobs.tables.runs import (
     Numbers,
     batches,
     is_accepted,
-    joined,
+    join_runs,
     numbers_of,
     run_table,
     topics_of_objects,
@@ -93,9 +93,9 @@ __all__ = [
 class StateGoneError(LogsError):
     """The state cannot be computed: the log's records for it were deleted."""
 
-    def __init__(self, asked: str, earliest: int) -> None:
+    def __init__(self, requested: str, earliest: int) -> None:
         super().__init__(
-            f"there is no state at {asked} any more: the earliest possible is at offset {earliest}"
+            f"there is no state at {requested} any more: the earliest is at offset {earliest}"
         )
         self.earliest = earliest
 
@@ -129,7 +129,7 @@ def span_of_state(log: Log, offset: int | None) -> tuple[int, Sequence[Span]]:
     """Return the offset, or the log's end, and the state's spans. Raises as `state_at`."""
     end = log.end_offset()
     if offset is not None and not 0 <= offset <= end:
-        raise LogsError(f"there is no offset {offset}: what is committed ends at {end}")
+        raise LogsError(f"there is no offset {offset}: the committed part ends at {end}")
     try:
         return (end, log.spans(end)) if offset is None else (offset, log.spans(offset))
     except LostRangeError as error:
@@ -220,7 +220,7 @@ class _Tables:
         numbers, accepted = numbers_of(commits, number), is_accepted(commits)
         self._add_objects(commits, accepted)
         there = accepted & (numbers >= 0)
-        partition, runs = joined(*self._all_runs(commits, numbers, there, number))
+        partition, runs = join_runs(*self._all_runs(commits, numbers, there, number))
         watermarks = np.array([log.high_watermark for log in logs], np.int64)
         np.maximum.at(watermarks, partition, runs[1] + 1)
         log_starts = np.array([log.log_start for log in logs], np.int64)
@@ -233,7 +233,9 @@ class _Tables:
             np.searchsorted(partition, np.arange(len(places) + 1)),
             run_table(places, partition, runs),
             self._object_table(runs),
-            self._producer_table(places, number, producers.appended(commits, numbers, there)),
+            self._producer_table(
+                places, number, producers.appended_batches(commits, numbers, there)
+            ),
         )
 
     def _add_objects(self, commits: pa.RecordBatch, accepted: Mask) -> None:
@@ -291,24 +293,25 @@ class _Tables:
     ) -> pa.Table:
         of_log = self._numbers_by_log(number)
         old = [
-            producers.in_checkpoint(record, of_log[record.log_id]) for record in self._log.producers
+            producers.checkpoint_batches(record, of_log[record.log_id])
+            for record in self._log.producers
         ]
         rows = np.concatenate([*old, new], axis=1)
         forgotten = {
             (of_log.get(log, -1), producer): offset
             for (log, producer), offset in self._log.forgotten.items()
         }
-        rows = producers.not_forgotten(rows[:, rows[producers.PARTITION] >= 0], forgotten)
+        rows = producers.drop_expired(rows[:, rows[producers.PARTITION] >= 0], forgotten)
         return producers.producer_table(places, *producers.last_batches(rows))
 
     def _topic_table(self) -> pa.Table:
         topics = sorted(self._partitions.topics.items())
-        deleted = [None if one.deleted_at_ms < 0 else one.deleted_at_ms for _, one in topics]
+        deleted = [None if topic.deleted_at_ms < 0 else topic.deleted_at_ms for _, topic in topics]
         return pa.table(
             [
                 pa.array([topic_id for topic_id, _ in topics], pa.string()),
-                pa.array([one.name for _, one in topics], pa.string()),
-                pa.array([len(one.partitions) for _, one in topics], pa.int32()),
+                pa.array([topic.name for _, topic in topics], pa.string()),
+                pa.array([len(topic.partitions) for _, topic in topics], pa.int32()),
                 pa.array(deleted, pa.int64()),
             ],
             schema=TOPICS_SCHEMA,
@@ -338,8 +341,8 @@ class _Tables:
     def _object_table(self, runs: Numbers) -> pa.Table:
         ids = np.array(sorted(self._objects), np.int64)
         used = np.zeros(len(ids), np.int64)
-        at = np.searchsorted(ids, runs[2])
-        np.add.at(used, at, runs[4])
+        rows = np.searchsorted(ids, runs[2])
+        np.add.at(used, rows, runs[4])
         facts = [self._objects[object_id] for object_id in ids.tolist()]
         return pa.table(
             [

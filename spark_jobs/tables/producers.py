@@ -47,7 +47,9 @@ ORDER, PARTITION, PRODUCER, EPOCH, APPENDED, BASE, LAST, OFFSET, TIME = range(9)
 in the schema."""
 
 
-def appended(commits: pa.RecordBatch, partition: Numbers, kept: npt.NDArray[np.bool_]) -> Numbers:
+def appended_batches(
+    commits: pa.RecordBatch, partition: Numbers, kept: npt.NDArray[np.bool_]
+) -> Numbers:
     """Return the batches of idempotent producers: nine columns, in the log's order.
 
     Args:    commits: as `spark_jobs.tables.commits` gives them.
@@ -71,7 +73,7 @@ def appended(commits: pa.RecordBatch, partition: Numbers, kept: npt.NDArray[np.b
     return rows[:, kept & (producers >= 0)]
 
 
-def in_checkpoint(record: ProducersState, partition: int) -> Numbers:
+def checkpoint_batches(record: ProducersState, partition: int) -> Numbers:
     """Return a checkpoint's batches in the same nine columns; they precede all of the log."""
     counts = np.array(record.batch_counts, np.int64)
     producers = np.stack(
@@ -90,7 +92,7 @@ def in_checkpoint(record: ProducersState, partition: int) -> Numbers:
     return rows
 
 
-def not_forgotten(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Numbers:
+def drop_expired(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Numbers:
     """Drop the rows that were appended before their producer expired.
 
     Args:    forgotten: partition's number and producer id: the log's offset at which it last was.
@@ -98,7 +100,9 @@ def not_forgotten(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Nu
     if not forgotten or not rows.shape[1]:
         return rows
     keys, inverse = np.unique(rows[PARTITION : PRODUCER + 1], axis=1, return_inverse=True)
-    since = np.array([forgotten.get((one, two), -1) for one, two in keys.T.tolist()], np.int64)
+    since = np.array(
+        [forgotten.get((log, producer), -1) for log, producer in keys.T.tolist()], np.int64
+    )
     return rows[:, rows[ORDER] >= since[inverse.reshape(-1)]]
 
 

@@ -89,7 +89,7 @@ def topics_of_objects(objects: Numbers, topics: pa.Array) -> dict[int, tuple[str
     }
 
 
-def joined(partition: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
+def join_runs(partition: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
     """Join batches that lie back to back in one object into runs, by partition and offset."""
     order = np.lexsort((rows[0], partition))
     partition, rows = partition[order], rows[:, order]

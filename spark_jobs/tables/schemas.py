@@ -149,8 +149,8 @@ def _value(kind: WireType, version: int) -> Value:
         case Fixed(name="uuid"):
             return _uuid
         case ArrayOf():
-            one = _value(kind.element, version)
-            return _same if one is _same else lambda values: _each(one, values)
+            convert = _value(kind.element, version)
+            return _same if convert is _same else lambda values: _each(convert, values)
         case StructOf():
             return _struct(kind.message, version)
         case RowOf():
@@ -168,8 +168,8 @@ def _bytes(value: Any) -> bytes | None:
     return None if value is None else bytes(value)
 
 
-def _each(one: Value, values: Any) -> list[Any] | None:
-    return None if values is None else [one(value) for value in values]
+def _each(convert: Value, values: Any) -> list[Any] | None:
+    return None if values is None else [convert(value) for value in values]
 
 
 def _struct(message: type[Message], version: int) -> Value:
@@ -186,8 +186,8 @@ def _struct(message: type[Message], version: int) -> Value:
 def _column(field: Field, version: int) -> Value:
     if version not in field.versions:
         return lambda _: None
-    one, name = _value(field.type, version), field.name
-    return lambda record: one(getattr(record, name))
+    convert, name = _value(field.type, version), field.name
+    return lambda record: convert(getattr(record, name))
 
 
 class _Row(NamedTuple):

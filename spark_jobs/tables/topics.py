@@ -26,7 +26,7 @@ from records.schema import MetadataRecord
 from records.uuids import encode_uuid
 from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import Log, LogsError, Span
-from spark_jobs.tables.transactions import MARKS, effective
+from spark_jobs.tables.transactions import MARKS, effective_records
 
 TOPIC: Final = 2  # ConfigRecord's resource types
 BROKER: Final = 4
@@ -74,7 +74,7 @@ def topics_of(spans: Iterable[Span], *, must_know: bool = False) -> dict[str, To
     """
     names: dict[str, str] = {}
     settings: dict[tuple[int, str, str], str] = {}
-    for _, record in effective(_records(spans, must_know)):
+    for _, record in effective_records(_records(spans, must_know)):
         match record:
             case TopicRecord(name=name, topic_id=topic_id):
                 names[encode_uuid(topic_id)] = name

@@ -21,7 +21,9 @@ from spark_jobs.readers.log_position import LogPosition
 MARKS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 
 
-def effective(records: Iterable[tuple[LogPosition, Any]]) -> Iterator[tuple[LogPosition, Any]]:
+def effective_records(
+    records: Iterable[tuple[LogPosition, Any]],
+) -> Iterator[tuple[LogPosition, Any]]:
     """Yield the records outside of transactions, and those of a transaction when it ends."""
     open_ones: list[tuple[LogPosition, Any]] | None = None
     for position, record in records:

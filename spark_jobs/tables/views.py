@@ -101,7 +101,7 @@ def is_known(key: int, version: int) -> bool:
     return record is not None and version in record.schema().versions
 
 
-def canonical(name: str) -> str:
+def resolve_table(name: str) -> str:
     """Return the table or view that a name stands for. Raises TableError, which names them all."""
     found = ALIASES.get(name, name)
     if found not in TABLES and found not in (OBJECTS, UNKNOWN, COVERAGE):
@@ -112,7 +112,7 @@ def canonical(name: str) -> str:
 
 def schema_named(name: str) -> pa.Schema:
     """Return the schema of a table or view. Raises TableError."""
-    name = canonical(name)
+    name = resolve_table(name)
     if name == OBJECTS:
         return OBJECT_SCHEMA
     if name == UNKNOWN:
@@ -122,7 +122,7 @@ def schema_named(name: str) -> pa.Schema:
 
 def columns_named(name: str) -> tuple[Columns, int | None]:
     """Return an empty collector, and the record type it takes (None: all). Raises TableError."""
-    name = canonical(name)
+    name = resolve_table(name)
     if name == OBJECTS:
         return ObjectColumns(), OBJECT_COMMIT_KEY
     if name == UNKNOWN:
@@ -132,14 +132,14 @@ def columns_named(name: str) -> tuple[Columns, int | None]:
 
 def versions_named(name: str) -> Versions | None:
     """Return the record versions that a table can be read from; None if nothing is decoded."""
-    name = "object_commit" if canonical(name) == OBJECTS else canonical(name)
+    name = "object_commit" if resolve_table(name) == OBJECTS else resolve_table(name)
     record = RECORD_OF.get(name)
     return None if record is None else record.schema().versions
 
 
-def is_in(name: str, log: str) -> bool:
+def can_hold(name: str, log: str) -> bool:
     """Return whether a log can hold rows of this table; every log can, of the table `record`."""
-    name = "object_commit" if canonical(name) == OBJECTS else canonical(name)
+    name = "object_commit" if resolve_table(name) == OBJECTS else resolve_table(name)
     record = RECORD_OF.get(name)
     if record is None:
         return True

@@ -36,7 +36,7 @@ def test_it_is_written_once_and_read_from_then_on(archive: ClassArchive) -> None
     write(archive.writing)
     archive.keep(0)
     assert archive.is_whole()
-    assert archive.reading()[0] == f"-XX:SharedArchiveFile={archive.file}"
+    assert archive.reading_options()[0] == f"-XX:SharedArchiveFile={archive.file}"
     assert not archive.writing.exists()
 
 
@@ -176,5 +176,5 @@ def test_what_java_wrote_it_starts_from(tmp_path: Path) -> None:
     run(*archive.writing_options())
     archive.keep(0)
     assert archive.is_whole()
-    loaded = run(*archive.reading(), "-Xlog:class+load")
+    loaded = run(*archive.reading_options(), "-Xlog:class+load")
     assert f"{MAIN} source: shared objects file (top)" in loaded

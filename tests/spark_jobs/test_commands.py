@@ -39,7 +39,7 @@ def job(
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Java that gets no memory, and a cache of the test's own."""
     monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)  # of other tests
-    monkeypatch.setattr(java, "bundled", lambda: None)
+    monkeypatch.setattr(java, "bundled_runtime", lambda: None)
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", "17.0.1", NO_MEMORY)))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -51,7 +51,7 @@ def logs(tmp_path: Path) -> list[Path]:
 def test_the_terminal_gets_a_sentence_and_the_log_file_the_rest(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app)
     (log,) = logs(tmp_path)
-    sentence = "the machine has not as much memory as the JVM asks for; try --memory 512m"
+    sentence = "the machine has less memory than the JVM requests; try --memory 512m"
     assert (shown.exit_code, shown.stderr) == (3, f"esker: {sentence} (all of it: {log})\n")
     assert "1048576KB" in log.read_text()
     assert "Traceback" in log.read_text()

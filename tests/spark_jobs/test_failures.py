@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from spark_jobs.session.failures import Failure, SessionError, explain, known, raised_in_worker
+from spark_jobs.session.failures import (
+    Failure,
+    SessionError,
+    explain,
+    find_failure,
+    raised_in_worker,
+)
 
 JOB_ABORTED = """An error occurred while calling o61.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 \
@@ -23,13 +29,13 @@ MET = [
     (
         "Error occurred during initialization of VM\n"
         "Could not reserve enough space for 943718400KB object heap",
-        "the machine has not as much memory as the JVM asks for; try --memory 512m",
+        "the machine has less memory than the JVM requests; try --memory 512m",
     ),
     (
         "OpenJDK 64-Bit Server VM warning: INFO: os::commit_memory(0x0, 715849728, 0) failed; "
         "error='Not enough space' (errno=12)\n# There is insufficient memory for the Java Runtime "
         "Environment to continue.",
-        "the machine has not as much memory as the JVM asks for; try --memory 512m",
+        "the machine has less memory than the JVM requests; try --memory 512m",
     ),
     (
         "java.lang.UnsupportedClassVersionError: org/apache/spark/launcher/Main has been compiled "
@@ -38,19 +44,19 @@ MET = [
     ),
     (
         "java.lang.IllegalArgumentException: System memory 259522560 must be at least 471859200.",
-        "with so little memory Spark does not start; try --memory 1g",
+        "Spark does not start with so little memory; try --memory 1g",
     ),
     (
         "java.net.BindException: Address already in use: Service 'sparkDriver' failed after 16 "
         "retries (on a random free port)!",
-        "a port that Spark wants is taken; ",
+        "a port that Spark needs is in use; ",
     ),
     (
         "java.net.BindException: Cannot assign requested address: Service 'sparkDriver' failed",
         "Spark cannot listen on this machine's address; ",
     ),
     ("java.lang.OutOfMemoryError: Java heap space", "the JVM ran out of memory; give it more"),
-    ("java.io.IOException: No space left on device", "a disk is full that Spark writes to; "),
+    ("java.io.IOException: No space left on device", "a disk that Spark writes to is full; "),
     (
         "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in "
         "driver: 3.11, PySpark cannot run with different minor versions.",
@@ -69,8 +75,8 @@ MET = [
 
 @pytest.mark.parametrize(("said", "sentence"), MET)
 def test_what_people_meet_is_known(said: str, sentence: str) -> None:
-    assert str(known(said)).startswith(sentence)
-    assert "\n" not in str(known(said))
+    assert str(find_failure(said)).startswith(sentence)
+    assert "\n" not in str(find_failure(said))
 
 
 def test_what_our_own_code_raised_in_a_worker_is_found_again() -> None:

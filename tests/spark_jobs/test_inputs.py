@@ -53,7 +53,7 @@ def test_a_directory_alone_is_read_as_far_as_its_node_has_written_down(log_dir: 
 
 
 def test_what_is_not_known_to_be_committed_is_not_read(log_dir: Path) -> None:
-    with pytest.raises(LogsError, match="how much of __cluster_metadata-0 is committed is not"):
+    with pytest.raises(LogsError, match="the high watermark of __cluster_metadata-0 is not"):
         open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
     (log_dir / HIGH_WATERMARKS_FILE).write_text("0\n1\nnonsense\n")
     with pytest.raises(CorruptFileError, match="is no topic, partition and offset"):
@@ -78,7 +78,7 @@ def test_no_piece_goes_beyond_what_is_known_to_be_committed(log_dir: Path) -> No
     """A stream that goes on in another directory asks for what the first one had."""
     mark(log_dir, 7, 10)
     log = open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
-    with pytest.raises(LostRangeError, match="only what is before 7 is committed"):
+    with pytest.raises(LostRangeError, match="only offsets below 7 are committed"):
         log.spans(9, start_offset=5)
 
 
@@ -101,7 +101,7 @@ class Quorum:
     def end_offset(self) -> int:
         return 10
 
-    def goes_through(self, offset: int, epoch: int) -> bool:
+    def contains(self, offset: int, epoch: int) -> bool:
         assert offset == 10
         return epoch == self.epoch
 
@@ -115,7 +115,7 @@ def test_what_a_node_that_was_cut_off_has_at_committed_offsets_is_not_read(
     monkeypatch.setattr(inputs, "QuorumLogs", lambda *_, **__: quorum)
     assert open_logs(both).log(CLUSTER_METADATA).end_offset() == 10
     quorum.epoch = 2
-    with pytest.raises(LogsError, match="how much of __cluster_metadata-0 is committed is not"):
+    with pytest.raises(LogsError, match="the high watermark of __cluster_metadata-0 is not"):
         open_logs(both)
     mark(log_dir, 6, 0)
     assert open_logs(both).log(CLUSTER_METADATA).end_offset() == 6
@@ -130,7 +130,7 @@ def test_what_a_node_that_was_cut_off_has_at_committed_offsets_is_not_read(
 def test_what_is_no_place_is_refused(tmp_path: Path) -> None:
     for place, said in (
         (Inputs(), "say where the logs are"),
-        (Inputs(log_dir=tmp_path), "no log directory of a node"),
+        (Inputs(log_dir=tmp_path), "is not a node's log directory"),
         (Inputs(archive="a", log_dir=tmp_path), "stands alone"),
         (Inputs(archive="gs://b"), "neither a directory nor s3://"),
     ):

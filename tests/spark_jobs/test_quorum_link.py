@@ -115,7 +115,7 @@ def test_a_cluster_id_that_would_name_a_path_is_refused(
         cluster_id=cluster_id, brokers=()
     )
     controllers.answers[DescribeSnapshotsRequest] = lambda _: DescribeSnapshotsResponse(groups=())
-    with pytest.raises(LogsError, match="is no cluster id"):
+    with pytest.raises(LogsError, match="is not a cluster id"):
         QuorumLogs([("controller", 1)], timeout_ms=1)
 
 

@@ -202,7 +202,7 @@ def test_nothing_is_planned_on_a_guess() -> None:
         gather([(position, bytes.fromhex("01 af09 00"))])
     newer = bytearray(encode_record(commit(1, TOPIC, offset=0)))
     newer[3] = 1  # its version
-    with pytest.raises(RecordError, match="no such version is known"):
+    with pytest.raises(RecordError, match="this version is not known"):
         gather([(position, newer)])
 
 

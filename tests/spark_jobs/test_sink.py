@@ -144,7 +144,7 @@ def test_a_batch_that_fails_leaves_no_parts(tmp_path: Path) -> None:
 
 def test_what_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
     schema = StructType().add("log_offset", "long")
-    with pytest.raises(SinkError, match="name a directory"):
+    with pytest.raises(SinkError, match="give a directory"):
         OffsetFiles({}).streamWriter(schema, overwrite=False)
     with pytest.raises(SinkError, match="no log_offset"):
         OffsetFiles({"path": str(tmp_path)}).streamWriter(StructType(), overwrite=False)

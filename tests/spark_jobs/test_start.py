@@ -19,7 +19,7 @@ from spark_jobs.session import java
 from spark_jobs.session.class_archive import LEAST_BYTES, archive_for
 from spark_jobs.session.failures import SessionError
 from spark_jobs.session.java import find_java
-from spark_jobs.session.jvm import interrupts_held
+from spark_jobs.session.jvm import hold_interrupts
 from spark_jobs.session.masters import parse_master
 from spark_jobs.session.spark_session import start_session
 from tests.spark_jobs.fake_java import fake_java
@@ -33,7 +33,7 @@ def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where sessions put what they need meanwhile; no Java but the test's own."""
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
-    monkeypatch.setattr(java, "bundled", lambda: None)
+    monkeypatch.setattr(java, "bundled_runtime", lambda: None)
     monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)  # of other tests
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
@@ -72,7 +72,7 @@ def test_no_memory_and_the_rest_is_in_the_log(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", "17.0.1", NO_MEMORY)))
     error = refused(log=tmp_path / "spark.log")
-    assert str(error).startswith("the machine has not as much memory as the JVM asks for; ")
+    assert str(error).startswith("the machine has less memory than the JVM requests; ")
     assert error.log_file == tmp_path / "spark.log"
     assert "1048576KB" in (tmp_path / "spark.log").read_text()
     assert capfd.readouterr() == ("", ""), "what Java prints is not the terminal's"
@@ -119,7 +119,7 @@ def test_a_jvm_that_dies_of_a_class_archive_starts_without_and_the_archive_goes(
 
 def test_ctrl_c_while_java_starts_is_told_when_there_is_something_to_end() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with interrupts_held() as held:
+    with hold_interrupts() as held:
         os.kill(os.getpid(), signal.SIGINT)
     assert held == [signal.SIGINT]
     assert signal.getsignal(signal.SIGINT) is before

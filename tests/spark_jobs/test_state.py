@@ -289,7 +289,7 @@ def test_before_what_was_cut_off_the_earliest_possible_offset_is_named(tmp_path:
     with pytest.raises(StateGoneError, match=r"time 499 .* at offset 2"):
         state_at(log, timestamp_ms=499)
     assert state_at(log, timestamp_ms=500).offset == 2
-    with pytest.raises(LogsError, match="no offset 4: what is committed ends at 3"):
+    with pytest.raises(LogsError, match="no offset 4: the committed part ends at 3"):
         state_at(log, 4)
 
 

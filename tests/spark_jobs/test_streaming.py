@@ -161,7 +161,7 @@ def test_another_log_at_the_same_place_stops_the_stream(log_dir: Path) -> None:
         lambda: reader(log_dir).latestOffset(at, ReadAllAvailable()),
         lambda: reader(log_dir).partitions(at, later),
     ):
-        with pytest.raises(StreamError, match="give it another checkpointLocation"):
+        with pytest.raises(StreamError, match="use another checkpointLocation"):
             ask()
     with pytest.raises(StreamError, match="an offset of elsewhere-0"):
         reader(log_dir).latestOffset(
@@ -194,10 +194,10 @@ def test_a_run_that_ends_gives_what_was_there_when_it_began(log_dir: Path) -> No
 def test_what_a_stream_cannot_have_is_refused(log_dir: Path) -> None:
     with pytest.raises(OptionError, match="no startOffset or endOffset"):
         reader(log_dir, endOffset=5)
-    with pytest.raises(OptionError, match="only 17 offsets are committed"):
+    with pytest.raises(OptionError, match="is committed up to offset 17 only"):
         reader(log_dir, startingOffsets="18").initialOffset()
     source = EskerLog({"path": str(log_dir), "table": "record"})
-    with pytest.raises(OptionError, match="a stream is of one log"):
+    with pytest.raises(OptionError, match="a stream reads one log"):
         source.streamReader(source.schema()).initialOffset()
 
 

@@ -1,4 +1,4 @@
-"""The log from a notebook, in two lines.
+"""The log's tables in a notebook.
 
     tables = LogTables(spark, bootstrapController="127.0.0.1:9093")
     tables("object_commits").groupBy("topic_id").sum("byte_size").show()
@@ -6,8 +6,8 @@
     tables.create_views("topics", "object_commits")
     spark.sql("select name, sum(byte_size) from object_commits join topics using (topic_id) ...")
 
-Nothing is kept: each use of a table reads what is committed by then. Who wants the same twice says
-`endOffset`, or `tables("topics").cache()`.
+Nothing is cached: each use of a table reads the log's committed part again. For the same rows twice
+use `endOffset`, or `tables("topics").cache()`.
 
 Source: docs/design/pipeline.md#one-input.
 """

@@ -1,10 +1,10 @@
-"""What a store costs: five numbers, in a file that whoever pays can edit.
+"""The prices of an object store: five numbers, in a file that users can edit.
 
     prices = read_prices(Path("prices.toml"))
     prices.month(12 * 10**9)  # of keeping 12 GB
 
-Without a file these are the list prices of S3 Standard. Nobody pays exactly those, so every page
-and table that prints money prints where its prices come from.
+Without a file these are the list prices of S3 Standard. Users pay other ones, so every page and
+table that prints money names the source of its prices.
 
 Source: the price list of Amazon S3 Standard, us-east-1.
 """

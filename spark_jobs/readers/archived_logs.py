@@ -46,7 +46,7 @@ from spark_jobs.readers.logs import CLUSTER_METADATA, LogsError, checked_cluster
 from spark_jobs.readers.object_store import MAX_READ_BYTES, ObjectStore, describe_failure
 
 MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
-"""Of a plan or a manifest: a plan has 150 bytes for each 16 MiB of log."""
+"""Largest plan or manifest: a plan has 150 bytes for each 16 MiB of log."""
 
 COMPRESSION: Final = 4
 """Bytes of log that a byte of envelope stands for, about: for sharing out work."""
@@ -131,7 +131,7 @@ class ArchivedSpan:
     end_offset: int
 
     def within(self, lowest: int, highest: int) -> ArchivedSpan | None:
-        """As `Span.within`."""
+        """See `Span.within`."""
         if self.is_checkpoint:
             return self if lowest <= self.end_offset - 1 <= highest else None
         start, end = max(self.start_offset, lowest), min(self.end_offset, highest + 1)
@@ -143,7 +143,7 @@ class ArchivedSpan:
         return replace(self, ranges=ranges, start_offset=start, end_offset=end)
 
     def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
-        """As `Span.values`. Raises DamagedArchiveError; ArchiveError."""
+        """See `Span.values`. Raises DamagedArchiveError; ArchiveError."""
         for row in self._rows():
             value = value_of(row)
             if value is None or row["control"]:
@@ -157,7 +157,7 @@ class ArchivedSpan:
             yield LogPosition(self.is_checkpoint, offset, row["epoch"], row["timestamp_ms"]), value
 
     def batches(self) -> Iterator[Batch]:
-        """As `Span.batches`. Raises DamagedArchiveError; ArchiveError."""
+        """See `Span.batches`. Raises DamagedArchiveError; ArchiveError."""
         try:
             for batch in batches_of(self._rows()):
                 header = batch.header
@@ -190,7 +190,7 @@ class ArchivedLog:
         return self._links
 
     def end_offset(self) -> int:
-        """As `Log.end_offset`, as of when it was opened."""
+        """See `Log.end_offset`; as of the opening of the archive."""
         return self._links[-1].end_offset if self._links else 0
 
     def spans(
@@ -200,7 +200,7 @@ class ArchivedLog:
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Sequence[ArchivedSpan]:
-        """As `Log.spans`. Raises LostRangeError; ArchiveError."""
+        """See `Log.spans`. Raises LostRangeError; ArchiveError."""
         if end_offset > self.end_offset():
             why = f"the archive ends at {self.end_offset()}"
             raise LostRangeError(self._name, self.end_offset(), None, why)
@@ -278,12 +278,12 @@ class ArchivedLogs:
         self._chains = {log: chain(ranges) for log, ranges in list_ranges(store).items()}
 
     def names(self) -> list[str]:
-        """As `Logs.names`."""
+        """See `Logs.names`."""
         names = names_in_order(self._chains)
         return names if CLUSTER_METADATA in self._chains else names[1:]
 
     def log(self, name: str) -> ArchivedLog:
-        """As `Logs.log`."""
+        """See `Logs.log`."""
         if name not in self._chains:
             raise LogsError(f"{self._store.uri} has no log {name}")
         return ArchivedLog(self._store, name, self._chains[name])

@@ -5,8 +5,8 @@ this user below `$TMPDIR`, one for each log, holding the newest that a task need
 download resumes where it stopped. A file under a checkpoint's name is whole: every batch, header,
 footer and the footer's checksum were verified before it got that name.
 
-A copy is compared with the leader's file before it is used, by its end: a log that was made anew
-can have another checkpoint of the same id.
+A copy is compared with the leader's file before it is used, by its end: a re-created log can
+have another checkpoint of the same id.
 
 The trap: the bytes may come from two leaders whose files of the same id differ. The checksum of the
 whole finds that, and then it is fetched again from the beginning.
@@ -71,7 +71,7 @@ def _make_private(directory: Path) -> None:
 def _is_leaders(link: QuorumLink, path: Path, snapshot_id: OffsetAndEpoch) -> bool:
     """Return whether a copy ends as the leader's file does: with the checksum of its content.
 
-    One that the leader has dropped since it was asked for is believed: nothing contradicts it.
+    A copy whose original the leader has deleted meanwhile is used: nothing contradicts it.
     """
     size = path.stat().st_size
     position = max(0, size - TAIL_BYTES)

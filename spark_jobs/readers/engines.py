@@ -27,13 +27,13 @@ from spark_jobs.readers.log_files import LostRangeError
 from spark_jobs.readers.logs import LogsError
 
 TASKS: Final = 64
-"""Of a Spark job at most: each has its price, and pieces may be small."""
+"""Largest number of tasks in a Spark job: each has a cost, and pieces may be small."""
 
 A = TypeVar("A")
 R = TypeVar("R")
 
 THREADS: Final = 2
-"""Of the local engine: much of the work is NumPy's and checksums', which let others run."""
+"""Threads of the local engine: NumPy and checksums, much of the work, release the GIL."""
 
 HELPED: Final = 4
 """Pieces from which on a helper is worth its start, a third of a second."""
@@ -77,7 +77,7 @@ class LocalEngine:
         *,
         light: bool = False,
     ) -> list[R]:
-        """As `Engine.run`."""
+        """See `Engine.run`."""
         if self._helper and not light and len(work) >= HELPED:
             return _run_with_helper(task, work, progress)
         found = []
@@ -118,7 +118,7 @@ def _run_with_helper(
                     progress(len(found) - reported)
                     reported = len(found)
             fed.result()
-        except BaseException:  # Ctrl-C: nobody waits for it
+        except BaseException:  # Ctrl-C: the result is not needed
             left.clear()
             helper.kill()
             raise
@@ -144,7 +144,7 @@ class SparkEngine:
         *,
         light: bool = False,
     ) -> list[R]:
-        """As `Engine.run`."""
+        """See `Engine.run`."""
         if not work:
             return []
         pickled = [pickle.dumps(item) for item in work]

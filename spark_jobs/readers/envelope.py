@@ -54,7 +54,7 @@ class Row(TypedDict):
     control: bool
     type: int
     version: int
-    name: str | None  # None: not a type known to whoever wrote this
+    name: str | None  # None: the writer did not know the type
     body: bytes | None  # after the frame; of a control record: its whole value
     frame: bytes | None  # None: as `frame_of` writes it
     key: bytes | None
@@ -85,7 +85,7 @@ SCHEMA: Final[dict[str, Any]] = {
         },
     ],
 }
-"""As Avro. New fields go to the end, nullable, with null for their default."""
+"""The Avro schema. New fields are appended, nullable, with the default null."""
 
 
 class EnvelopeError(Exception):

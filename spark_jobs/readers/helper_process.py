@@ -106,7 +106,7 @@ def serve() -> None:
             return
         try:
             answer = pickle.dumps((True, task(work)), pickle.HIGHEST_PROTOCOL)
-        except Exception:  # it is met again where it can be told
+        except Exception:  # the caller meets it again
             answer = pickle.dumps((False, None))
         answers.write(answer)
         answers.flush()

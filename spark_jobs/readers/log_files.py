@@ -32,7 +32,7 @@ from snapshot.stream import iter_file_batches
 from spark_jobs.readers.log_position import LogPosition
 
 SPLIT_BYTES: Final = 64 * 1024 * 1024
-"""Of log that one task reads, if there is so much of it."""
+"""Approximate bytes of log that one task reads."""
 
 
 class LostRangeError(Exception):
@@ -41,7 +41,7 @@ class LostRangeError(Exception):
     def __init__(self, where: Path | str, wanted: int, earliest: int | None, why: str) -> None:
         """
         Args:    where: the log. wanted: the first offset that is missed.
-                 earliest: the first offset that there is; None: nobody knows.
+                 earliest: the first offset that there is; None: unknown.
         """
         first = "" if earliest is None else f"; the first offset is {earliest}"
         super().__init__(f"{where}: offsets from {wanted} on are gone ({why}){first}")
@@ -160,8 +160,8 @@ class LogFiles:
         """Return the spans of everything committed below `end_offset`, in order.
 
         Args:    end_offset: exclusive; at or below the high watermark.
-                 start_offset: where the reader goes on; None: from the beginning, that is from the
-                 newest checkpoint that is needed for it.
+                 start_offset: where the reader continues; None: from the beginning, that is from
+                 the newest checkpoint that is needed for it.
         Raises:  LostRangeError; OSError.
         """
         segments = self.segments()

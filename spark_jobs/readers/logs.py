@@ -95,8 +95,8 @@ class Log(Protocol):
         """Return the spans of everything below `end_offset`, in order.
 
         Args:    end_offset: exclusive; at or below this log's own.
-                 start_offset: where the reader goes on; None: from the beginning, that is from the
-                 newest checkpoint that is needed for it.
+                 start_offset: where the reader continues; None: from the beginning, that is from
+                 the newest checkpoint that is needed for it.
                  split_bytes: of log that one task reads, about.
         Raises:  LostRangeError; OSError.
         """
@@ -166,7 +166,7 @@ class CommittedFiles:
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Sequence[FileSpan]:
-        """As `Log.spans`. Raises LogsError; CorruptFileError, too."""
+        """See `Log.spans`. Raises LogsError; CorruptFileError, too."""
         committed = self._high_watermark()
         if end_offset > committed:
             raise LostRangeError(
@@ -181,7 +181,7 @@ class ReplicaLogs:
 
     def __init__(self, log_dir: Path, high_watermarks: Mapping[str, int] | None = None) -> None:
         """
-        Args:    high_watermarks: of each log, from whoever leads it; exclusive. None: what the node
+        Args:    high_watermarks: of each log, from its leader; exclusive. None: what the node
                  has written down, as of whenever that is needed.
         Raises:  LogsError if it is no log directory; CorruptFileError; OSError.
         """
@@ -198,11 +198,11 @@ class ReplicaLogs:
         self._high_watermarks = high_watermarks
 
     def names(self) -> list[str]:
-        """As `Logs.names`. Raises OSError."""
+        """See `Logs.names`. Raises OSError."""
         return logs_in(self._log_dir)
 
     def log(self, name: str) -> CommittedFiles:
-        """As `Logs.log`. Raises CorruptFileError, OSError, too."""
+        """See `Logs.log`. Raises CorruptFileError, OSError, too."""
         self._high_watermark(name)
         return CommittedFiles(LogFiles(self._log_dir / name), lambda: self._high_watermark(name))
 
@@ -234,7 +234,7 @@ def checked_cluster_id(cluster_id: str, source: str) -> str:
 
     >>> checked_cluster_id("../..", "127.0.0.1:9093")
     Traceback (most recent call last):
-    spark_jobs.readers.logs.LogsError: '../..', of 127.0.0.1:9093, is no cluster id
+    spark_jobs.readers.logs.LogsError: '../..', of 127.0.0.1:9093, is not a cluster id
     """
     if _CLUSTER_ID.fullmatch(cluster_id) is None:
         raise LogsError(f"{cluster_id[:40]!r}, of {source}, is not a cluster id")

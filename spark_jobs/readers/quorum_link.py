@@ -41,7 +41,7 @@ R = TypeVar("R", bound=Response)
 Address = tuple[str, int]
 
 FETCH_BYTES: Final = 1024 * 1024
-"""Of log in one answer: a leader reads it between two of its replicas' requests."""
+"""Bytes of log in one response: a leader reads it between two of its replicas' requests."""
 
 _FETCH_VERSION: Final = 12  # the last that names a log by topic, and not by an id
 _CONTROLLERS: Final = 2  # DescribeCluster's endpoint type
@@ -65,7 +65,7 @@ class Quorum:
 
     addresses: tuple[Address, ...]
     cluster_id: str  # empty: not known yet
-    replica_id: int  # an observer's: nobody else's, and no voter's
+    replica_id: int  # an observer's own, and no voter's
     timeout_ms: int = 30_000
 
 
@@ -210,7 +210,7 @@ class _Leader:
             self._rpc.connection.close()
             self._rpc = None
 
-    # --- whom to ask --------------------------------------------------------------------------
+    # --- the leader ---------------------------------------------------------------------------
 
     async def ask(
         self,
@@ -254,7 +254,7 @@ class _Leader:
         """Connect to the leader: the node that answers DescribeQuorum."""
         if self._rpc is not None:
             return self._rpc
-        failure = "nobody leads"
+        failure = "there is no leader"
         tried: set[Address] = set()
         waiting = list(self._known)
         while waiting and len(tried) < _MAX_ADDRESSES:
@@ -332,7 +332,7 @@ class _Leader:
         """Describe the log and its checkpoints; wait for a new leader's high watermark."""
 
         async def attempt() -> Described:
-            await self.close()  # DescribeQuorum anew
+            await self.close()  # look for the leader again
             rpc = await self._find()
             if self._high_watermark < 0:
                 raise _RetriableError("its leader does not know the high watermark yet")

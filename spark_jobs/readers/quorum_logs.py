@@ -71,7 +71,7 @@ class QuorumSpan:
         return replace(self, start_offset=start, end_offset=end, epoch=epoch)
 
     def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
-        """As `Span.values`. Raises LostRangeError; LogsError; RecordError; OSError."""
+        """See `Span.values`. Raises LostRangeError; LogsError; RecordError; OSError."""
         if self.is_checkpoint:
             yield from self._copy().values()
             return
@@ -210,11 +210,11 @@ class QuorumLogs:
         self.quorum = replace(quorum, cluster_id=self.cluster_id)
 
     def names(self) -> list[str]:
-        """As `Logs.names`, as of when this was made."""
+        """See `Logs.names`; as of the creation of this object."""
         return list(self._names)
 
     def log(self, name: str) -> QuorumLog:
-        """As `Logs.log`."""
+        """See `Logs.log`."""
         if name not in self._names:
             raise LogsError(f"the cluster has no log {name}; it has: {', '.join(self._names)}")
         return QuorumLog(self.quorum, name)

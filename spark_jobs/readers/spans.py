@@ -22,7 +22,7 @@ from spark_jobs.readers.log_files import SPLIT_BYTES, FileSpan, LostRangeError
 from spark_jobs.readers.logs import Log, Span
 
 TASK_BYTES: Final = 32 * 1024 * 1024
-"""Of small segments that one task reads together."""
+"""Bytes of small segments that one task reads together."""
 
 
 @dataclass(frozen=True, slots=True)

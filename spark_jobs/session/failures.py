@@ -39,7 +39,7 @@ class SessionError(Exception):
         super().__init__(str(failure))
         self.failure = failure
         self.log_file = log_file
-        self.usage = usage  # what was asked for can never be
+        self.usage = usage  # the request itself is invalid
 
 
 KNOWN: Final = (  # the first that is found anywhere in what was said; \1 of it fills {0}

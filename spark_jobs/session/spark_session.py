@@ -1,4 +1,4 @@
-"""One Spark session, with the settings that a small machine needs.
+"""Starts one Spark session, with the settings that a small machine needs.
 
 A default session takes twenty seconds to its second job, splits every shuffle in two hundred and
 writes to the terminal. Ours starts a JVM with a serial collector and classes that are linked
@@ -174,9 +174,9 @@ def _start(where: Master, launch: Launch) -> tuple[SparkSession, Jvm]:
     try:
         return _connect(where, launch, jvm), jvm
     except (PySparkException, Py4JError, OSError) as error:
-        told = start_failure(error, launch.log, already)  # while the JVM can still be asked
+        failure = start_failure(error, launch.log, already)  # while the JVM still answers
         jvm.end(well=False)
-        raise told from None
+        raise failure from None
     except BaseException:
         jvm.end(well=False)
         raise

@@ -10,7 +10,7 @@
 
 One table a frame, so that its columns are flat and typed; `record` is all records, undecoded. A
 task reads whole batches of one piece of one log and hands Arrow batches over. Columns that are not
-asked for (`columns`) cross no process border: Spark itself prunes none of a Python source.
+chosen (`columns`) cross no process border: Spark itself prunes none of a Python source.
 
 The trap: Spark refuses a reader that could take filters, in a session whose
 `spark.sql.python.filterPushdown.enabled` is off, as it is by default; the sessions of

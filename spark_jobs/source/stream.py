@@ -11,9 +11,9 @@ read, and the record before it was of that epoch. Only committed records are rea
 change; so a batch that is read again after a crash is the same, and only the sink decides whether
 rows are written twice (`spark_jobs.source.sink`).
 
-The trap: the epoch is not needed to read. It is there for the day when a stream is pointed at a
-log that was restored from a backup, or made anew under the same name: the offsets look right, and
-the records are others. Then the stream stops.
+The trap: the epoch is not needed to read. It detects a log that was restored from a backup, or
+created again under the same name: the offsets look right, but the records are others. Then the
+stream stops.
 
 A log that begins with a checkpoint is read from there: `fromCheckpoint` says that the checkpoint at
 the offset is still to be read.
@@ -49,7 +49,7 @@ log = logging.getLogger("spark_jobs")
 UNKNOWN_EPOCH: Final = -1
 
 StreamOffset = dict[str, Any]
-"""As Spark journals it: flat, of numbers, text and truth values."""
+"""An offset as Spark journals it: flat, of numbers, text and booleans."""
 
 
 class StreamError(Exception):

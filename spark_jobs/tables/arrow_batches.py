@@ -21,7 +21,7 @@ from spark_jobs.tables.views import columns_named, versions_named
 log = logging.getLogger("spark_jobs")
 
 BATCH_ROWS: Final = 50_000
-"""Of an Arrow batch, or a record's worth more: larger ones gain nothing, smaller ones cost."""
+"""Rows of an Arrow batch, exceeded by at most one record: larger batches gain nothing."""
 
 
 def read_table(

@@ -46,7 +46,7 @@ from spark_jobs.tables.commits import (
 )
 
 WALKED_BYTES: Final = 4 * 1024 * 1024
-"""Of records that are walked together: some hundred, and no second copy of a whole piece."""
+"""Bytes of records that are walked together: some hundred records, far from a whole piece."""
 
 Numbers = npt.NDArray[np.int64]
 AnyNumbers = npt.NDArray[Any]
@@ -68,7 +68,7 @@ class Columns(NamedTuple):
     topics: AnyNumbers  # of each group: which of them
     partitions: AnyNumbers  # of each group
     batch_counts: AnyNumbers  # of each group
-    batches: Mapping[str, AnyNumbers]  # of each batch; those asked for
+    batches: Mapping[str, AnyNumbers]  # of each batch; the chosen fields
 
 
 class CommitPile:

@@ -66,7 +66,7 @@ _SHAPES: Final = tuple(
     for i, width in enumerate(WIDTHS)
     if i not in (TOPIC_IDS, *OPTIONAL)
 )
-"""Of each column that is always there: the bytes it has for each batch, and for each group."""
+"""The required columns: their bytes for each batch, and for each group."""
 
 POSITION_FIELDS: Final = (
     pa.field("from_checkpoint", pa.bool_(), nullable=False),
@@ -74,7 +74,7 @@ POSITION_FIELDS: Final = (
     pa.field("log_epoch", pa.int32(), nullable=False),
     pa.field("log_timestamp_ms", pa.int64(), nullable=False),
 )
-"""Where a row comes from; every table begins with them."""
+"""The log position of a row; every table begins with these fields."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -88,7 +88,7 @@ SCHEMA: Final = pa.schema(
         ),
     ]
 )
-"""One row a batch; what is of the whole object stands in each of its rows."""
+"""One row for each batch; each row repeats the fields of the whole object."""
 
 OBJECT_SCHEMA: Final = pa.schema(
     [
@@ -102,7 +102,7 @@ OBJECT_SCHEMA: Final = pa.schema(
         pa.field("duplicate_batches", pa.int32(), nullable=False),
     ]
 )
-"""One row an object, as it was committed."""
+"""One row for each object, as it was committed."""
 
 
 class CommitColumns:
@@ -232,7 +232,7 @@ class ObjectColumns:
         return len(self._rows)
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """As `CommitColumns.add`."""
+        """Add one commit, as `CommitColumns.add`."""
         head, columns = parse_commit(value)
         sizes, codes, duplicates = (_numbers(columns[i], i) for i in (_BYTE_SIZES, *OPTIONAL))
         self._rows.append(

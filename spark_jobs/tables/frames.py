@@ -9,7 +9,7 @@ batches of its piece into runs and keeps the live ones. No shuffle is needed for
 one record, so an object and all its runs are in one piece. Spark merges only what crosses
 pieces: high watermarks, and the last batches of producers.
 
-Every frame reads the log anew when it is used; one that is used twice should be cached.
+Every frame reads the log again when it is used; one that is used twice should be cached.
 
 Source: docs/design/pipeline.md#one-input; the tables are those of
 `spark_jobs.tables.log_state`.

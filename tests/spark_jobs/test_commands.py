@@ -1,4 +1,4 @@
-"""What a command shows of a session: one sentence, its code, and where the rest is."""
+"""Output of a command whose session fails: one sentence, an exit code, and the log file's name."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ app = typer.Typer()
 def job(
     master: Master = None, memory: Memory = MEMORY, spark_log: SparkLog = None, debug: Debug = False
 ) -> None:
-    """What every job does first."""
+    """Run a command that starts a session, as every job does first."""
     with spark_session("job", master, memory, spark_log, debug=debug):
         raise AssertionError("no session can be had here")
 
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Java that gets no memory, and a cache of the test's own."""
+    """Set up a Java without memory, and a cache of the test's own."""
     monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)  # of other tests
     monkeypatch.setattr(java, "bundled_runtime", lambda: None)
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", "17.0.1", NO_MEMORY)))
@@ -57,11 +57,11 @@ def test_the_terminal_gets_a_sentence_and_the_log_file_the_rest(tmp_path: Path) 
     assert "Traceback" in log.read_text()
 
 
-def test_who_asks_for_everything_gets_it() -> None:
+def test_verbose_shows_all_output() -> None:
     shown = CliRunner().invoke(app, ["--debug"])
     assert shown.exit_code == 3
     assert "Traceback" in shown.stderr
-    assert shown.stderr.splitlines()[-1].startswith("esker: the machine has not as much memory")
+    assert shown.stderr.splitlines()[-1].startswith("esker: the machine has less memory")
 
 
 def test_a_log_file_may_be_named_and_is_added_to(tmp_path: Path) -> None:
@@ -84,14 +84,14 @@ def test_only_so_many_logs_are_kept_and_the_oldest_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [["--memory", "much"], ["--master", "http://a:1"]])
-def test_options_that_cannot_be_end_with_2(options: list[str]) -> None:
+def test_invalid_options_exit_with_2(options: list[str]) -> None:
     shown = CliRunner().invoke(app, options)
     assert shown.exit_code == 2
     assert repr(options[1]) in shown.stderr
     assert shown.stderr.count("\n") == 1
 
 
-def test_no_java_ends_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_exits_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     shown = CliRunner().invoke(app)
@@ -100,7 +100,7 @@ def test_no_java_ends_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert shown.stderr.count("\n") == 1
 
 
-def test_where_no_cache_can_be_written_a_job_starts_all_the_same(
+def test_a_job_starts_without_a_writable_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()

@@ -1,4 +1,4 @@
-"""What people meet becomes one sentence and what helps. The texts are what Spark and Java print."""
+"""Usual failures become one sentence and a remedy. The texts are those of Spark and Java."""
 
 from __future__ import annotations
 
@@ -74,12 +74,12 @@ MET = [
 
 
 @pytest.mark.parametrize(("said", "sentence"), MET)
-def test_what_people_meet_is_known(said: str, sentence: str) -> None:
+def test_usual_failures_have_a_sentence_and_a_remedy(said: str, sentence: str) -> None:
     assert str(find_failure(said)).startswith(sentence)
     assert "\n" not in str(find_failure(said))
 
 
-def test_what_our_own_code_raised_in_a_worker_is_found_again() -> None:
+def test_an_error_of_our_code_in_a_worker_is_extracted() -> None:
     lost = Exception(
         JOB_ABORTED.format(raised="spark_jobs.readers.log_files.LostRangeError: 0 to 17 gone")
     )
@@ -87,7 +87,7 @@ def test_what_our_own_code_raised_in_a_worker_is_found_again() -> None:
     assert str(explain(lost)) == "LostRangeError: 0 to 17 gone"
 
 
-def test_of_chained_errors_the_last_counts() -> None:
+def test_the_last_of_chained_errors_counts() -> None:
     chained = (
         "KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n"
         "Traceback (most recent call last):\n  File x\nrecords.errors.CorruptBatchError: at 9"
@@ -96,7 +96,7 @@ def test_of_chained_errors_the_last_counts() -> None:
     assert found == ("CorruptBatchError", "at 9")
 
 
-def test_anything_else_is_its_first_line_and_that_is_short() -> None:
+def test_an_unknown_failure_is_shortened_to_its_first_line() -> None:
     assert str(explain(ValueError("no\nand more"))) == "Spark failed: no"
     assert str(explain(ValueError(""))) == "Spark failed: ValueError"
     java = Exception("An error occurred while calling o1.x.\n: java.lang.Exception: why\n\tat x")
@@ -104,7 +104,7 @@ def test_anything_else_is_its_first_line_and_that_is_short() -> None:
     assert len(str(explain(ValueError("x" * 10_000)))) < 600
 
 
-def test_an_error_that_cannot_be_asked_any_more_means_that_the_jvm_is_gone() -> None:
+def test_an_error_without_text_means_that_the_jvm_has_died() -> None:
     class OfTheJvm(Exception):
         def __str__(self) -> str:
             raise ConnectionRefusedError(111, "Connection refused")

@@ -1,4 +1,4 @@
-"""What whoever runs a job gets wrong: one sentence each time, and it says what to do next."""
+"""Mistakes of users are answered with one sentence that names the next step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run(*arguments: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_a_file_of_other_bytes_is_no_plan_and_is_not_printed(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_plan_is_refused_without_printing_it(tmp_path: Path) -> None:
     path = tmp_path / "plan.jsonl"
     path.write_bytes(bytes(range(256)) * 20)
     with pytest.raises(PlanError) as caught:
@@ -39,14 +39,14 @@ def test_a_file_of_other_bytes_is_no_plan_and_is_not_printed(tmp_path: Path) -> 
     assert str(caught.value) == f"{path} is no whole retention plan: make a new one"
 
 
-def test_a_missing_file_is_told_without_its_error_number(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_without_an_error_number(tmp_path: Path) -> None:
     missing = tmp_path / "none"
     for words in (["retention", "show"], ["orphans", "show"]):
         assert run(*words, missing) == (3, f"esker: {missing}: No such file or directory\n")
     assert reason(ValueError("odd")) == "odd"
 
 
-def test_a_damaged_log_is_whole_elsewhere(node: Path) -> None:
+def test_a_damaged_log_refers_to_other_replicas(node: Path) -> None:
     (log,) = (node / "__diskless-metadata-0").glob("*.log")
     data = bytearray(log.read_bytes())
     data[len(data) // 2] ^= 1
@@ -62,11 +62,11 @@ def test_the_directory_of_a_whole_cluster_names_those_of_its_nodes(node: Path) -
     assert code == 3
     assert said == (
         f"esker: {node.parent} is not a node's log directory: no meta.properties; "
-        f"in it there are: {node}\n"
+        f"it contains: {node}\n"
     )
 
 
-def test_a_damaged_archive_is_told_to_be_one(node: Path, tmp_path: Path) -> None:
+def test_a_damaged_archive_is_named_as_damaged(node: Path, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     assert run("archive", "--log-dir", node, "--out", archive)[0] == 0
     for file in archive.glob("data/*/record/*.avro"):
@@ -77,7 +77,7 @@ def test_a_damaged_archive_is_told_to_be_one(node: Path, tmp_path: Path) -> None
     assert said.endswith("is gone; `esker spark archive --verify` tells all of it\n")
 
 
-def test_another_clusters_node_is_no_replica(node: Path, tmp_path: Path) -> None:
+def test_a_node_of_another_cluster_is_refused(node: Path, tmp_path: Path) -> None:
     other = tmp_path / "node2"
     shutil.copytree(node, other)
     meta = other / "meta.properties"
@@ -101,12 +101,12 @@ def test_a_store_with_none_of_the_objects_may_be_another(node: Path, tmp_path: P
     assert f"{node} may be behind" in said  # what retention removed since looks lost
 
 
-def test_a_log_that_may_be_behind_is_no_word_where_nothing_is_lost(node: Path) -> None:
+def test_a_lagging_log_is_not_mentioned_where_nothing_is_lost(node: Path) -> None:
     code, said = run("audit", "--log-dir", node)
     assert (code, "may be behind" in said) == (0, False)
 
 
-def test_how_a_plan_is_applied_is_a_command_that_works() -> None:
+def test_the_printed_apply_command_works() -> None:
     file = Path("p l.jsonl")
     assert to_apply("retention", file, "h:1,g:2") == (
         "esker spark retention apply 'p l.jsonl' --bootstrap-controller h:1,g:2"
@@ -114,7 +114,7 @@ def test_how_a_plan_is_applied_is_a_command_that_works() -> None:
     assert to_apply("orphans", file, None).endswith("--bootstrap-controller HOST:PORT")
 
 
-def test_a_plan_that_was_applied_is_asked_of_nobody_and_that_is_said(tmp_path: Path) -> None:
+def test_an_applied_plan_is_reported_and_not_sent_again(tmp_path: Path) -> None:
     path = tmp_path / "plan.jsonl"
     made = plan(row(0), live_bytes=10**6)
     write_plan(made, path)
@@ -127,7 +127,7 @@ def test_a_plan_that_was_applied_is_asked_of_nobody_and_that_is_said(tmp_path: P
     assert f"Nothing was asked now: {journal} has all answers" in said
 
 
-def test_a_broker_is_no_controller() -> None:
+def test_a_brokers_address_is_reported_as_not_a_controllers() -> None:
     error = NetError(Reason.UNSUPPORTED, "h:9092 does not serve DescribeQuorumRequest")
     assert explain_missing_leader("log-0", error).endswith(
         "is it a broker's address? --bootstrap-controller wants a controller's"
@@ -144,7 +144,7 @@ def test_a_store_is_named_once() -> None:
     assert describe_failure("s3://b", StorageError("k", "gone")) == "s3://b: k: gone"
 
 
-def test_a_bucket_that_is_not_there_is_told_in_words(s3_endpoint: str) -> None:
+def test_a_missing_bucket_is_one_sentence(s3_endpoint: str) -> None:
     store = open_store("s3://no-such-bucket", StoreOptions(s3_endpoint, "us-east-1"))
     with pytest.raises(StorageError) as caught:
         list(store.list("00/"))
@@ -152,7 +152,7 @@ def test_a_bucket_that_is_not_there_is_told_in_words(s3_endpoint: str) -> None:
     store.close()
 
 
-def test_listings_of_another_place_are_told_apart_in_words(tmp_path: Path) -> None:
+def test_listings_of_another_store_are_refused_in_one_sentence(tmp_path: Path) -> None:
     entries, _ = the_world()
     node = a_node(tmp_path / "node1", list(entries))
     for name in ("one", "two"):
@@ -169,7 +169,7 @@ def test_listings_of_another_place_are_told_apart_in_words(tmp_path: Path) -> No
     )
 
 
-def test_an_inventory_that_is_not_there(node: Path, tmp_path: Path) -> None:
+def test_a_missing_inventory_is_one_sentence(node: Path, tmp_path: Path) -> None:
     missing = tmp_path / "all.csv"
     code, said = run(
         "orphans", "plan", "--store", tmp_path / "store", "--listings", tmp_path / "seen",
@@ -189,10 +189,10 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("command", "kind"), PLACES)
-def test_where_nothing_can_be_written_is_told_before_any_work(
+def test_an_unwritable_output_is_reported_before_any_work(
     command: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is asked first: there is no quorum at that address."""
+    """No request is sent first: there is no quorum at that address."""
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
     Path("directory").mkdir()

@@ -84,6 +84,6 @@ def test_our_objects_are_counted_however_many_clusters_there_are(
     assert tally.strange == 1
 
 
-def test_a_listing_of_which_a_part_fails_is_none(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_listing_with_a_failed_part_is_an_error(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="no-such-place"):
         listed_by(spark, str(DirectoryStore(tmp_path / "no-such-place").uri))

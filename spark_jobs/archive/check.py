@@ -86,7 +86,7 @@ def check_archive(
     """Read all of it. Raises ArchiveError if there is none, or the store fails."""
     about = read_about(store)
     if about is None:
-        raise ArchiveError(f"{store.uri} is no archive")
+        raise ArchiveError(f"{store.uri} is not an archive")
     found = Found(about.cluster_id)
     known: set[str] = set()
     for name, ranges in sorted(list_ranges(store).items()):

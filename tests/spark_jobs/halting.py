@@ -17,7 +17,7 @@ from spark_jobs.plans.apply import Journal
 
 
 def halt_after(requests: int) -> None:
-    """Put it into the journal."""
+    """Make the journal suspend this process (SIGSTOP) after so many writes."""
     write, written = Journal.write, 0
 
     def write_and_halt(journal: Journal, answers: Iterable[tuple[int, int, int]]) -> None:

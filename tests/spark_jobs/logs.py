@@ -31,7 +31,7 @@ def write_log(
     epoch: int = 1,
     index_interval_bytes: int = 4096,
 ) -> int:
-    """A log of these batches, a new segment after every so many. Its end offset."""
+    """Write a log of these batches, with so many in a segment; return its end offset."""
     return write_values(
         directory,
         ([encode_record(record) for record in records] for records in batches),
@@ -51,7 +51,7 @@ def write_values(
     epoch: int = 1,
     index_interval_bytes: int = 4096,
 ) -> int:
-    """The same of values with their frames, whatever they are."""
+    """Write a log of these values with their frames; return its end offset."""
     directory.mkdir(parents=True)
     files, config = RealFileSystem(), LogConfig(index_interval_bytes=index_interval_bytes)
     log = Log.create(files, directory, config, start_offset=start_offset)
@@ -74,7 +74,7 @@ def write_values(
 def mark_committed(
     log_dir: Path, committed: Mapping[str, int], cluster_id: str = CLUSTER_ID
 ) -> None:
-    """Make it a node's log directory that knows how much of its logs is committed."""
+    """Save high watermarks and a cluster id, as in a node's log directory."""
     meta = MetaProperties(cluster_id=cluster_id, node_id=NodeId(1), directory_id=UUID(int=5))
     write_meta_properties(RealFileSystem(), log_dir, meta)
     marks = {}
@@ -87,7 +87,7 @@ def mark_committed(
 def write_checkpoint(
     directory: Path, snapshot_id: tuple[int, int], records: Sequence[MetadataRecord]
 ) -> None:
-    """A whole checkpoint of these records in a log's directory."""
+    """Write a whole checkpoint of these records into a log's directory."""
     offset, epoch = snapshot_id
     snapshot = OffsetAndEpoch(Offset(offset), Epoch(epoch))
     with CheckpointWriter.create(

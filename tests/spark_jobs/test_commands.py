@@ -106,4 +106,4 @@ def test_a_job_starts_without_a_writable_cache(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     shown = CliRunner().invoke(app)
-    assert (shown.exit_code, "not as much memory" in shown.stderr) == (3, True), shown.stderr
+    assert (shown.exit_code, "less memory" in shown.stderr) == (3, True), shown.stderr

@@ -131,7 +131,7 @@ def test_impossible_inputs_are_refused(tmp_path: Path) -> None:
     for place, said in (
         (Inputs(), "name the source of the logs"),
         (Inputs(log_dir=tmp_path), "is not a node's log directory"),
-        (Inputs(archive="a", log_dir=tmp_path), "stands alone"),
+        (Inputs(archive="a", log_dir=tmp_path), "give no other source"),
         (Inputs(archive="gs://b"), "neither a directory nor s3://"),
     ):
         with pytest.raises(LogsError, match=said):

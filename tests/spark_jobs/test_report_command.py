@@ -77,7 +77,7 @@ def test_what_is_wrong_is_one_sentence_and_a_code(node: World, tmp_path: Path) -
     prices.write_text("put_per_1000 = -1\n")
     code, _, told = run("--log-dir", node.directory, *out, "--prices", prices)
     assert (code, told.count("\n")) == (2, 1)
-    assert "put_per_1000 = -1 is no price" in told
+    assert "put_per_1000 = -1 is not a price" in told
     (tmp_path / "report").write_text("in the way")
     code, _, told = run("--log-dir", node.directory, *out)
     assert (code, told) == (2, f"esker: {tmp_path / 'report'} is a file: name a directory\n")

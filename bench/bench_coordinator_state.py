@@ -277,7 +277,7 @@ def delete_all(machine: CoordinatorMachine, runs: int, partitions: int) -> None:
         begin = time.thread_time()
         machine.apply([read_batch(data)])
         took.append(time.thread_time() - begin)
-        if not machine.store.graves:
+        if not machine.store.deferred_deletes:
             break
         values = [encode_record(ControllerEpochRecord(controller_epoch=len(took)))]
     rest = took[1:] or [0.0]

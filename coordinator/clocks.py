@@ -1,4 +1,4 @@
-"""Time, timers and turns as a leader is given them: a node's, a simulator's, a test's.
+"""Clocks and timers for leaders: a node's, a simulator's, a test's.
 
 Source: coordinator.batch.leader.
 """
@@ -11,23 +11,23 @@ from typing import Protocol
 
 
 class Clocks(Protocol):
-    """Time and turns, as the node or a simulator has them."""
+    """Clocks and timers, the node's or a simulator's."""
 
     def now_ms(self) -> int:
         """The wall clock, ms since 1970."""
 
     def monotonic(self) -> float:
-        """Seconds, on a clock that never steps."""
+        """Seconds on a clock that never steps."""
 
     def call_soon(self, callback: Callable[[], None]) -> object:
-        """In the next turn of the loop."""
+        """Call back in the next turn of the loop."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> object:
-        """Later."""
+        """Call back after a delay in seconds."""
 
 
 class LoopClocks:
-    """Those of an asyncio loop and this machine."""
+    """The clocks and timers of an asyncio loop and this machine."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now_ms: Callable[[], int]) -> None:
         self._loop = loop

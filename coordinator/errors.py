@@ -1,4 +1,4 @@
-"""What a state machine's caller is raised: no answer, and what that says of the request.
+"""The errors that callers of a state machine catch when a request has no answer.
 
 An answer says what was decided, in Kafka's error codes: those are values. `CoordinatorError` is
 raised where nothing was decided, or where the outcome is unknown: not the leader, no leader,
@@ -13,7 +13,7 @@ from records.kafka_errors import ErrorCode
 
 
 class CoordinatorError(Exception):
-    """No answer: `code` says why, and whether anything may have happened.
+    """A request without an answer; `code` says why, and whether anything may have happened.
 
     COORDINATOR_NOT_AVAILABLE: nothing was decided. NOT_LEADER_OR_FOLLOWER, REQUEST_TIMED_OUT: the
     outcome is unknown.
@@ -26,7 +26,8 @@ class CoordinatorError(Exception):
 
 
 class OutcomeUnknownError(CoordinatorError):
-    """The request may have been carried out, or may yet be; repeating it is the caller's choice.
+    """The request may have been carried out, or may yet be; the caller decides whether to repeat
+    it.
 
     A client raises it once it has given up a request whose attempt was sent.
     """

@@ -1,11 +1,11 @@
 """State machines whose state is one immutable image after another.
 
-Committed records change an *edit*, which nobody sees; what it publishes is the next image. Whoever
-listens hears of each, whoever holds an older one goes on reading that, and a state that is to be
-frozen for a checkpoint is frozen already.
+Committed records change a private *edit*; the image that it publishes is the next state. Listeners
+are called with each image, holders of an older one go on reading it, and a state to be frozen for a
+checkpoint is frozen already.
 
-The surprise: a machine that met a record it does not know takes no more checkpoints. It can go on
-without the record, but a checkpoint of its own would make everybody else go on without it.
+The trap: a machine that has skipped an unknown record takes no more checkpoints. It can go on
+without the record, but replicas that loaded its checkpoint would lack the record, too.
 
 Source: docs/design/state-machines.md#decide-and-apply; KIP-630, When to Snapshot.
 """
@@ -30,21 +30,21 @@ LOAD_SLICE_RECORDS: Final = 400  # of a checkpoint, between two looks at the loo
 
 
 class Image(Protocol):
-    """All of a state, as of an offset. Never changes."""
+    """The whole of a state as of an offset. Immutable."""
 
     @property
     def record_count(self) -> int:
-        """Records that a checkpoint has of it."""
+        """Count of records in a checkpoint of it."""
 
 
 class Edit(Protocol):
-    """An image on its way to the next; it goes on from there when that is published."""
+    """Changes on top of an image; `publish` makes them the next image and goes on from it."""
 
     changed: int  # records that were replaced, or left the state
     contradictions: int  # records that fitted nothing, and changed nothing
 
     def apply(self, record: MetadataRecord) -> None:
-        """One committed record, in its turn."""
+        """Apply one committed record."""
 
 
 ImageT = TypeVar("ImageT", bound=Image)
@@ -52,7 +52,7 @@ EditT = TypeVar("EditT", bound=Edit)
 
 
 class ImageMachine(ABC, Generic[ImageT, EditT]):
-    """A `raft.interfaces.StateMachine`. `image` is what is true now; listeners hear of each one."""
+    """A `raft.interfaces.StateMachine` that publishes one immutable image after another."""
 
     def __init__(self) -> None:
         self.image = self._empty()
@@ -73,11 +73,11 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
 
     @abstractmethod
     def _begin(self, image: ImageT) -> EditT:
-        """An edit that begins with this image."""
+        """Begin an edit of this image."""
 
     @abstractmethod
     def _publish(self, edit: EditT, applied: OffsetAndEpoch) -> ImageT:
-        """The edit's image, as of what is applied."""
+        """Publish the edit's image as of `applied`."""
 
     @abstractmethod
     def _frozen(self, image: ImageT) -> Frozen:
@@ -88,55 +88,55 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
         self._edit.apply(record)
 
     def _show_applied(self) -> None:
-        """What was committed together is shown together."""
+        """Publish an image of all that was committed together."""
         self._show(self._next_image(self._applied))
 
     def _between_slices(self, edit: EditT) -> None:
-        """A checkpoint is being loaded, and the loop is about to have its turn."""
+        """Called between two slices of a checkpoint's load."""
 
     def _start_from(self, edit: EditT) -> None:
-        """Everything before is forgotten."""
+        """Begin anew from an image; everything before is dropped."""
         self._edit = edit
 
     # --- a StateMachine -----------------------------------------------------------------------
 
     @property
     def applied(self) -> OffsetAndEpoch:
-        """Everything below is in the state, the records of an open transaction included."""
+        """The end offset of the state (exclusive), records of an open transaction included."""
         return self._applied
 
     @property
     def last_timestamp(self) -> int:
-        """Of the last batch applied, ms since 1970."""
+        """Timestamp of the last batch applied, ms since 1970."""
         return self._last_timestamp
 
     @property
     def changed_records(self) -> int:
-        """Records that were replaced or left the state since the newest checkpoint."""
+        """Count of records that were replaced or removed since the newest checkpoint."""
         return self._changed
 
     @property
     def total_records(self) -> int:
-        """Records that a checkpoint would hold now."""
+        """Count of records that a checkpoint would hold now."""
         return self.image.record_count
 
     @property
     def checkpointable(self) -> bool:
-        """Not once a record was met that we do not know."""
+        """False once a record of an unknown kind was applied."""
         return not self.unknown_records
 
     @property
     def contradictions(self) -> int:
-        """Records that fitted nothing, and changed nothing, since this machine was made."""
+        """Count of records that contradicted the state and were ignored."""
         return self._contradictions
 
     def listen(self, listener: Callable[[ImageT], None]) -> None:
-        """Hear of every image from now on, at once of the present one."""
+        """Call `listener` with every image from now on, and at once with the present one."""
         self._listeners.append(listener)
         listener(self.image)
 
     def apply(self, batches: Iterable[Batch]) -> None:
-        """Committed batches; one image is published for all of them."""
+        """Apply committed batches; one image is published for all of them."""
         for batch in batches:
             header = batch.header
             assert header.base_offset >= self._applied.offset, f"gap or repeat: {header}"
@@ -160,7 +160,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
             self._apply_record(record, item.offset, epoch)
 
     def _next_image(self, applied: OffsetAndEpoch) -> ImageT:
-        """The image after all that was applied; what changed is counted now, not before."""
+        """The image after all that was applied; changes are counted here, not before."""
         edit = self._edit
         image = self._publish(edit, applied)
         self._changed += edit.changed
@@ -174,7 +174,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
             listener(image)
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
-        """Begin anew from a checkpoint; yields every few hundred records."""
+        """Replace the state by a checkpoint's; yields every few hundred records."""
         edit = self._begin(self._empty())
         self.unknown_records = 0
         count, timestamp = 0, 0
@@ -199,7 +199,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
         self._show(image)
 
     def reset(self) -> None:
-        """Forget everything: empty, at the log's very beginning."""
+        """Drop the state: empty, at the log's very beginning."""
         image = self._empty()
         self._start_from(self._begin(image))
         self._applied, self._last_timestamp = OffsetAndEpoch(Offset(0), Epoch(0)), 0
@@ -213,7 +213,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
         return self._frozen(self.image)
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """What was frozen is durable: count changes from there."""
+        """Count changes from the frozen image on, which is durable now."""
         if self._frozen_at is not None and self._frozen_at[0] == snapshot_id.offset:
             self._changed -= self._frozen_at[1]
         self._frozen_at = None

@@ -1,12 +1,12 @@
 """A map that is never changed: each change makes another map, which shares most of the first.
 
-The image of a cluster is published after every slice of records and read by anybody, so it must
+The image of a cluster is published after every slice of records and read from anywhere, so it must
 not move under a reader; and copying a hundred thousand partitions for one of them is out of the
 question. A `Map` is a tuple of small dictionaries, its shards. A change copies one shard and the
 tuple of pointers; many changes go through an `Editor`, which copies each shard once.
 
-The surprise: the shard is chosen by the *high* bits of a scrambled hash. A dictionary looks at the
-low bits first, and keys of one shard that agreed in those would all collide.
+The trap: the shard is chosen by the *high* bits of a scrambled hash. A dictionary looks at the low
+bits first, and keys of one shard that agreed in those would all collide.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ class Map(Mapping[K, V]):
         return f"Map({dict(self)!r})"
 
     def set(self, key: K, value: V) -> Map[K, V]:
-        """The same with another value of one key."""
+        """A map with another value of one key."""
         editor = self.edit()
         editor.set(key, value)
         return editor.freeze()
 
     def remove(self, key: K) -> Map[K, V]:
-        """The same without one key, or itself if there is none."""
+        """A map without one key, or this one if it has no such key."""
         if key not in self:
             return self
         editor = self.edit()
@@ -79,7 +79,7 @@ class Map(Mapping[K, V]):
         return editor.freeze()
 
     def gone(self, later: Map[K, V]) -> Iterator[K]:
-        """Keys that another map, made from this one, has no more; what both share is not read.
+        """Keys that another map, made from this one, lacks; shared parts are not read.
 
         >>> list(Map().set("a", 1).set("b", 2).gone(Map().set("b", 3)))
         ['a']
@@ -97,7 +97,7 @@ class Map(Mapping[K, V]):
 
 
 class Editor(Generic[K, V]):
-    """A map on its way to the next: what it changes is its own until `freeze`."""
+    """A series of changes to a map; they are private to it until `freeze`."""
 
     __slots__ = ("_base", "_owned", "_shards", "_size")
 
@@ -123,14 +123,14 @@ class Editor(Generic[K, V]):
                 self._grow()
 
     def pop(self, key: K) -> V | None:
-        """Take a key out; its value, or None if there is none."""
+        """Remove a key; returns its value, or None if there is none."""
         if self.get(key) is None:
             return None
         self._size -= 1
         return self._own(key).pop(key)
 
     def freeze(self) -> Map[K, V]:
-        """The changed map; or the very one it began with, if nothing was changed."""
+        """The changed map, or the very one it began with if nothing was changed."""
         if not self._owned:
             return self._base
         self._owned = set()

@@ -1,18 +1,18 @@
 """From a decision to its answer: what a leader does between `decide` and the high watermark.
 
 A decision is made against *pending* state, which holds what was proposed and is not committed yet.
-So whatever it says, be it only "this is a duplicate" or "no such topic", may rest on records that
-can still be lost. Hence the one rule of this page: every answer, whether it wrote a record or not,
+So its answer, be it only "this is a duplicate" or "no such topic", may rest on records that can
+still be lost. Hence the one rule of this module: every answer, whether it wrote a record or not,
 waits until the high watermark has reached the end that the pending state had. Answers of one turn
 of the loop share one proposal, and so one wait.
 
-The surprise is what happens when a proposal is *refused* while we go on leading: somebody else's
-record (a change of voters) stands where it expected to be, or too much waits. The pending state is
-wrong from there on, and nothing can be cut out of it. So we stop deciding, let what was accepted be
-committed and applied, throw the overlay away, and decide the same requests again, in the same
-order. Taking over leadership is the same procedure with nothing to decide again. For the same
-reason one proposal at most is neither accepted nor refused: a second one, decided on top of a first
-that is refused, could find the log ending just where it expected.
+The trap is a proposal that is *refused* while we go on leading: another record (a change of voters)
+stands at its expected offset, or too much waits. The pending state is wrong from there on, and
+nothing can be cut out of it. So we stop deciding, let what was accepted be committed and applied,
+throw the overlay away, and decide the same requests again, in the same order. Taking over
+leadership is the same procedure with nothing to decide again. For the same reason one proposal at
+most is neither accepted nor refused: a second one, decided on top of a first that is refused, could
+find the log ending just where it expected.
 
 No clock and no asyncio here: it is given `call_soon`, so the simulator can run it.
 
@@ -46,7 +46,7 @@ MAX_WAITING: Final = 10_000
 
 
 class Decision(Protocol):
-    """What `decide` found: records to write, perhaps none, and what to answer then."""
+    """The records to write, perhaps none, and the response to send then."""
 
     @property
     def records(self) -> Sequence[MetadataRecord]: ...
@@ -56,13 +56,13 @@ class Decision(Protocol):
 
 
 class Pending(Protocol):
-    """The state decided against."""
+    """The pending state that requests are decided against."""
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
-        """A record was proposed."""
+        """Change the pending state by a proposed record."""
 
     def drop(self) -> None:
-        """Forget what was proposed: show what is applied."""
+        """Drop what was proposed: show the applied state alone."""
 
 
 Done = Callable[[Any], None]
@@ -79,7 +79,7 @@ def _one_batch(values: Sequence[Sequence[bytes]], now_ms: int) -> Draft:
 
 
 class _Proposal:
-    """The ticket of one turn's records, and the answers that wait for their end."""
+    """The ticket of one turn's records, and the answers that wait until they are committed."""
 
     __slots__ = ("_owner", "answers", "end_offset", "epoch", "is_accepted", "requests")
 
@@ -151,11 +151,11 @@ class Proposer:
 
     @property
     def epoch(self) -> Epoch | None:
-        """The epoch we lead and may decide in; None otherwise."""
+        """The epoch in which this node leads and may decide; None otherwise."""
         return self._epoch if self._may_decide else None
 
     def submit(self, decide: Decide, done: Done, *, urgent: bool = False) -> None:
-        """Decide when it is this request's turn; `done` hears the answer once it cannot be lost.
+        """Queue a request; `done` is called with the answer once it cannot be lost.
 
         An urgent one, which costs little and depends on nothing that waits, goes to the front.
         """
@@ -201,7 +201,7 @@ class Proposer:
         self._answer([(done, None) for _, done in undecided], nothing)
 
     def applied(self) -> None:
-        """The applied state moved on: perhaps it now holds all there is, and we may decide."""
+        """Note that the applied state moved on; decide from now on if it holds all there is."""
         if self._epoch is None or self._may_decide or self._in_flight:
             return
         if self._applied() != self._log.end_offset or self._log.leading_epoch != self._epoch:
@@ -223,7 +223,7 @@ class Proposer:
             self._call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Decide what waits, up to a slice's worth, and propose it as one batch."""
+        """Decide waiting requests, up to a turn's limits; propose their records as one batch."""
         self._is_turn_due = False
         if not self._may_decide or not self._queue or self._undetermined is not None:
             return
@@ -278,7 +278,7 @@ class Proposer:
         self._schedule()
 
     def _settle(self) -> None:
-        """Answer what the high watermark has reached."""
+        """Answer the proposals that the high watermark has reached."""
         while self._in_flight:
             proposal = self._in_flight[0]
             if not proposal.is_accepted or proposal.end_offset > self._high_watermark:
@@ -288,7 +288,7 @@ class Proposer:
         self.applied()
 
     def _refused(self, proposal: _Proposal, error: int) -> None:
-        """Nothing of it was written, nor will be."""
+        """Decide a refused proposal's requests again: nothing of it was written, nor will be."""
         del error  # whichever: not the leader (we shall hear), the wrong end, too much
         if proposal is not self._undetermined:
             return  # leadership was lost, and its askers know

@@ -1,7 +1,7 @@
-"""Who does what, without a table: rendezvous hashing.
+"""Assigns work to brokers without a table: rendezvous hashing.
 
-Each broker has a score for a name, and the highest wins. Everybody who knows the same brokers says
-the same; when one comes or goes, only those names move that it wins, or had won.
+Each broker has a score for a name, and the highest wins. All nodes that know the same brokers
+choose the same; when a broker joins or leaves, only the names that it wins or had won move.
 
 Source: docs/design/groups.md, docs/design/broker.md#any-broker-leads.
 """
@@ -13,12 +13,12 @@ from hashlib import blake2b
 
 
 def score(name: bytes, broker_id: int) -> bytes:
-    """How much a broker is the one for a name; scores are compared, nothing else."""
+    """A broker's score for a name; the highest is chosen."""
     return blake2b(name + broker_id.to_bytes(4, "big"), digest_size=8).digest()
 
 
 def choose(name: bytes, broker_ids: Iterable[int]) -> int | None:
-    """The broker for a name; None if there are no brokers.
+    """Choose the broker for a name; None if there are no brokers.
 
     >>> choose(b"orders", [1, 2, 3]) == choose(b"orders", [3, 1, 2])
     True
@@ -27,5 +27,5 @@ def choose(name: bytes, broker_ids: Iterable[int]) -> int | None:
 
 
 def group_broker(group_id: str, broker_ids: Iterable[int]) -> int | None:
-    """The broker that acts for a group, of the unfenced ones."""
+    """Choose the broker that acts for a group among the unfenced ones."""
     return choose(group_id.encode(), broker_ids)

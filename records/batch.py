@@ -112,7 +112,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> Offset:
-        """Inclusive; kept by compaction even when the last record is gone."""
+        """The last offset, inclusive; compaction keeps it even if it removes the last record."""
         return Offset(self.base_offset + self.last_offset_delta)
 
     @property
@@ -134,12 +134,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_dense(self) -> bool:
-        """One record for every offset, as every batch is before compaction touches it."""
+        """Whether there is one record for every offset, as in every batch before compaction."""
         return self.record_count == self.last_offset_delta + 1
 
     @property
     def compression(self) -> Compression:
-        """Raises UnknownCodecError."""
+        """The codec of the records. Raises UnknownCodecError."""
         return codec_of(self.attributes)
 
 
@@ -171,7 +171,7 @@ class Record(NamedTuple):
 def parse_header(
     buffer: Buffer, position: int = 0, *, max_size_bytes: int = MAX_BATCH_SIZE_BYTES
 ) -> BatchHeader:
-    """The header at `position`, believed only as far as it agrees with itself.
+    """Parse the header at `position`, and check that it does not contradict itself.
 
     The bytes after the header need not be there yet, so the checksum is not looked at.
 
@@ -191,7 +191,7 @@ def parse_header(
 
 
 def _contradiction(header: BatchHeader, max_size_bytes: int) -> str | None:
-    """Why no batch can have this header, or None."""
+    """Return why no batch can have this header, or None."""
     length = header.batch_length
     if header.magic != MAGIC:
         return f"magic {header.magic}, only 2 is known"
@@ -217,7 +217,7 @@ def read_batch(
     max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
     verify_crc: bool = True,
 ) -> Batch:
-    """The batch at `position`.
+    """Read the batch at `position`.
 
     Raises:  IncompleteBatchError if the buffer ends inside it; CorruptBatchError, of which
              BatchChecksumError is a kind.
@@ -251,7 +251,7 @@ def iter_batches(
     verify_crc: bool = True,
     allow_partial_tail: bool = False,
 ) -> Iterator[Batch]:
-    """The batches from `position` to the buffer's end, in order.
+    """Yield the batches from `position` to the buffer's end, in order.
 
     Args:    allow_partial_tail: a buffer that ends inside a batch is simply over there (a Fetch
              answer may be cut at any byte); otherwise that raises.
@@ -270,7 +270,7 @@ def iter_batches(
 
 
 def records_of(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> memoryview:
-    """The bytes of a batch's records, decompressed if need be.
+    """Return the bytes of a batch's records, decompressed.
 
     Raises:  CompressionError, of which DecompressedTooLargeError is a kind.
     """
@@ -282,7 +282,7 @@ def records_of(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> me
 
 
 def iter_records(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-    """The records of one batch.
+    """Yield the records of one batch.
 
     They must fill it exactly, and their offsets must rise inside the range the header gives: else
     CorruptBatchError, even if the checksum was right (a peer may send nonsense with a good CRC).
@@ -307,7 +307,7 @@ def iter_records(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> 
 
 
 def _iter_body(batch: Batch, body: memoryview) -> Iterator[Record]:
-    """The loop of `iter_records`. Bytes that are nearly always the same are looked at inline."""
+    """Yield the records of a decompressed body; the usual one-byte varints are decoded inline."""
     header = batch.header
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     fixed_timestamp = header.max_timestamp if header.is_log_append_time else None
@@ -357,7 +357,7 @@ _new_record: Final[Callable[..., Record]] = tuple.__new__  # half the time of Re
 
 
 def _read_bytes(body: memoryview, position: int, end: int) -> tuple[memoryview | None, int]:
-    """A nullable byte string with a zigzag length. `end` (of the record) bounds it."""
+    """Read a nullable byte string with a zigzag length; it may not pass `end`."""
     length, position = decode_varint(body, position)
     if length < 0:
         if length == -1:

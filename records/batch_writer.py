@@ -1,4 +1,4 @@
-"""Building batches, and stamping those that came from someone else.
+"""Builds batches, and stamps offsets and times on batches of others.
 
 Metadata batches are built from values alone (no key, no headers, one time for all), which is the
 fast path; anything else goes through `build_batch`. The bytes are final: whoever appends them to a
@@ -46,7 +46,7 @@ def build_value_batch(
     compression: Compression = Compression.NONE,
     max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
 ) -> bytearray:
-    """A batch of records without keys and headers that share one time: metadata records.
+    """Build a batch of records without keys and headers that share one time: metadata records.
 
     Raises:  BatchTooLargeError.
 
@@ -91,7 +91,7 @@ def seal_value_records(
     record_count: int,
     max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
 ) -> bytearray:
-    """A batch of records that are encoded already, as `build_value_batch` would encode them.
+    """Build a batch of records that are encoded already as `build_value_batch` encodes them.
 
     Raises:  BatchTooLargeError.
     """
@@ -122,7 +122,7 @@ def build_batch(
     base_sequence: int = -1,
     max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
 ) -> bytearray:
-    """A batch of (key, value, timestamp in ms, headers), at consecutive offsets.
+    """Build a batch of (key, value, timestamp in ms, headers) at consecutive offsets.
 
     Args:    attributes: any of LOG_APPEND_TIME, TRANSACTIONAL, CONTROL; not the codec's bits.
     Raises:  BatchTooLargeError.
@@ -170,7 +170,7 @@ def build_control_batch(
     leader_epoch: int,
     timestamp: int,
 ) -> bytearray:
-    """A control batch of (`ControlType`, encoded message) pairs, never compressed.
+    """Build an uncompressed control batch of (`ControlType`, encoded message) pairs.
 
     Source: KIP-595, Leader Change Message; KIP-853 (several in one batch).
     """

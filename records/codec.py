@@ -1,4 +1,4 @@
-"""Messages to bytes and back: the door to the generated codecs.
+"""Encodes and decodes messages with the generated codecs.
 
     data = encode_message(request, version)
     request = decode_message(VoteRequest, data, version)
@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from records.codegen import make_decoder, make_encoder
 from records.errors import UnsupportedVersionError
-from records.interpreter import explain
+from records.reference_decoder import explain
+from records.reference_encoder import explain_values
 from records.schema import Decoder, Encoder, Message
-from records.speller import explain_values
 
 M = TypeVar("M", bound=Message)
 Buffer = bytes | bytearray | memoryview
@@ -25,7 +25,7 @@ _NOT_THIS_MESSAGE = (struct.error, IndexError, ValueError)  # UnicodeDecodeError
 
 
 def encode_parts(message: Message, version: int) -> list[bytes | memoryview]:
-    """The message's bytes as buffers in order: large record batches are handed on, not copied.
+    """Encode a message as buffers in order; large record batches are not copied.
 
     Raises:  ValueError naming the field that the version cannot carry; UnsupportedVersionError.
     """
@@ -40,14 +40,14 @@ def encode_parts(message: Message, version: int) -> list[bytes | memoryview]:
 
 
 def encode_message(message: Message, version: int) -> bytes:
-    """The message's bytes at a version, without header or frame. Errors: as `encode_parts`."""
+    """Encode a message without header or frame. Raises as `encode_parts`."""
     return b"".join(encode_parts(message, version))
 
 
 def decode_message(
     cls: type[M], data: Buffer, version: int, start: int = 0, *, whole: bool = True
 ) -> M:
-    """The message that `data` holds from `start` to its end.
+    """Decode the message that `data` holds from `start` to its end.
 
     Args:    whole: nothing may follow it. Clients' requests may have a few bytes too many, which
              Kafka's brokers never look at: librdkafka 2.16 asks so for the metadata of all topics.

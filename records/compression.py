@@ -50,7 +50,7 @@ class Compression(IntEnum):
 
 
 def codec_of(attributes: int) -> Compression:
-    """The codec that a batch's attributes name.
+    """Return the codec that a batch's attributes name.
 
     Raises:  UnknownCodecError for 5, 6 and 7.
     """
@@ -84,7 +84,7 @@ def compress(codec: Compression, data: Buffer) -> bytes:
 def decompress(
     codec: Compression, data: Buffer, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> Buffer:
-    """The records that `data` holds; `data` itself if it is not compressed.
+    """Decompress records; return `data` itself if it is not compressed.
 
     Args:    limit_bytes: the most the result may hold (inclusive).
     Raises:  CorruptCompressionError; DecompressedTooLargeError, before memory beyond the limit is
@@ -185,7 +185,7 @@ def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes | bytearray:
 
 
 def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> bytearray:
-    """One raw block. It declares its length, which is checked twice before it is believed."""
+    """Decompress one raw block; its declared length is checked before memory is taken."""
     try:
         size: int = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:

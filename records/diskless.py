@@ -21,7 +21,7 @@ from records.wire import Array, Int8, Int16, Int32, Int64, String, Uuid, tag
 
 
 class DisklessPartitionsRecord(MetadataRecord, key=1100, versions="0"):
-    """Partitions of a topic exist here, empty: new ones, or ones that were let go.
+    """Partitions of a topic exist here, empty: new ones, or released ones that came back.
 
     Source: KIP-1164, InitDisklessTopics.
     """
@@ -35,7 +35,7 @@ class DisklessPartitionsRecord(MetadataRecord, key=1100, versions="0"):
 
 
 class DisklessTopicTombstoneRecord(MetadataRecord, key=1101, versions="0"):
-    """A topic is deleted: it answers no more, and is dismantled in steps. Source: KIP-1164."""
+    """A topic is deleted: calls are refused, its rows are deleted in steps. Source: KIP-1164."""
 
     topic_id: Uuid
     controller_epoch: Int32
@@ -43,20 +43,20 @@ class DisklessTopicTombstoneRecord(MetadataRecord, key=1101, versions="0"):
 
 
 class DisklessPartitionsRemovedRecord(MetadataRecord, key=1102, versions="0"):
-    """One step: all that these partitions of a deleted topic had is gone. Source: KIP-1164."""
+    """A step: all rows of these partitions of a deleted topic are deleted. Source: KIP-1164."""
 
     topic_id: Uuid
     partitions: Array[Int32]
 
 
 class DisklessTombstoneExpiredRecord(MetadataRecord, key=1103, versions="0"):
-    """No call can name this deleted topic any more: its tombstone goes."""
+    """The tombstone of a deleted topic expires: no late call can name the topic any more."""
 
     topic_id: Uuid
 
 
 class ObjectCommitRecord(MetadataRecord, key=1104, versions="0"):
-    """An object is committed: its batches, in the order they were told, and their outcomes.
+    """An object is committed: its batches, in the order of the request, and their outcomes.
 
     The batches of one partition are a *group*. There are as many topic indexes, partitions and
     batch counts as groups; the columns after them have an entry for each batch, group by group.
@@ -102,7 +102,7 @@ class LogStartOffsetsRecord(MetadataRecord, key=1105, versions="0"):
 
 
 class LeaseGrantedRecord(MetadataRecord, key=1106, versions="0"):
-    """A broker may commit objects with these ids, and its lower epochs may no more."""
+    """A broker epoch may commit objects with these ids; lower epochs of the broker may not."""
 
     lease_id: Int64
     broker_id: Int32
@@ -114,7 +114,7 @@ class LeaseGrantedRecord(MetadataRecord, key=1106, versions="0"):
 
 
 class LeaseClosedRecord(MetadataRecord, key=1107, versions="0"):
-    """A lease is over: an id of it that was not committed never will be."""
+    """A lease is closed: an id of it that was not committed can never be."""
 
     lease_id: Int64
     closed_at_ms: Int64
@@ -123,7 +123,7 @@ class LeaseClosedRecord(MetadataRecord, key=1107, versions="0"):
 
 
 class DeleteFenceRecord(MetadataRecord, key=1108, versions="0"):
-    """These object ids were called safe to delete: no commit of them is accepted from now on.
+    """These object ids were declared safe to delete: every later commit of them is refused.
 
     Source: KIP-1164, isSafeToDeleteFile.
     """
@@ -133,39 +133,39 @@ class DeleteFenceRecord(MetadataRecord, key=1108, versions="0"):
 
 
 class ObjectsMarkedRecord(MetadataRecord, key=1109, versions="0"):
-    """Nothing refers to these objects: they may go after the delay. Source: KIP-1164."""
+    """No run refers to these objects: they are deleted after the delay. Source: KIP-1164."""
 
     object_ids: Array[Int64]
     marked_at_ms: Int64
 
 
 class ObjectsRemovedRecord(MetadataRecord, key=1110, versions="0"):
-    """These objects are gone from the store, and now from the metadata. Source: KIP-1164."""
+    """These objects were deleted from the store, and now from the metadata. Source: KIP-1164."""
 
     object_ids: Array[Int64]
 
 
 class ProducersExpiredRecord(MetadataRecord, key=1111, versions="0"):
-    """Producers that were silent for too long are forgotten, in these partitions."""
+    """The state of producers that were silent for too long is removed, in these partitions."""
 
     log_ids: Array[Int64]
     producer_ids: Array[Int64]
 
 
 class LeasesForgottenRecord(MetadataRecord, key=1112, versions="0"):
-    """Leases long over, their orphans deleted, go: and with them the answers kept for them."""
+    """Old closed leases are removed, with their kept answers; their orphans are deleted."""
 
     lease_ids: Array[Int64]
 
 
 class ControllerEpochRecord(MetadataRecord, key=1113, versions="0"):
-    """A controller of this epoch has called, and changed nothing: a lower one is refused now."""
+    """A controller of this epoch called and changed nothing: lower epochs are refused now."""
 
     controller_epoch: Int32
 
 
 class DisklessPartitionsReleasedRecord(MetadataRecord, key=1114, versions="0"):
-    """Partitions that never had a commit are let go: another coordinator is to have them.
+    """Partitions that never had a commit are released to another coordinator.
 
     Source: KIP-1164, AssignPartitionToBatchCoordinator.
     """
@@ -176,7 +176,7 @@ class DisklessPartitionsReleasedRecord(MetadataRecord, key=1114, versions="0"):
 
 
 class OrphansFoundRecord(MetadataRecord, key=1115, versions="0"):
-    """Objects that a listing of the store showed, that nothing refers to and nothing ever can.
+    """Unreferenced objects that a listing of the store showed, and that can never be committed.
 
     They stand among the objects from now on, marked, with no size, no writer and no commit: they go
     after the delay like those that had runs. An id that is there already stays as it is.
@@ -187,7 +187,7 @@ class OrphansFoundRecord(MetadataRecord, key=1115, versions="0"):
 
 
 class CoordinatorState(MetadataRecord, key=1120, versions="0"):
-    """What a coordinator counts: the first data record of its checkpoints."""
+    """A coordinator's counters: the first data record of its checkpoints."""
 
     controller_epoch: Int32  # the highest that has called; -1: none has
     next_lease_id: Int64
@@ -258,7 +258,7 @@ class ProducersState(MetadataRecord, key=1124, versions="0"):
 
 
 class LeaseState(MetadataRecord, key=1125, versions="0"):
-    """A lease as a checkpoint has it; kept for a while after it is over.
+    """A lease in a checkpoint; it is kept for a while after it is closed.
 
     Ranges of ids are pairs of numbers: the first id, and the one after the last.
     """
@@ -277,7 +277,7 @@ class LeaseState(MetadataRecord, key=1125, versions="0"):
 
 
 class KeptAnswerState(MetadataRecord, key=1126, versions="0"):
-    """The answer to a committed object, kept for the broker that asks again.
+    """The answer to a committed object, kept for the broker's retries.
 
     They stand by rising object id. The columns are those of the ObjectCommitRecord, and the log
     start of each group.
@@ -298,7 +298,7 @@ class KeptAnswerState(MetadataRecord, key=1126, versions="0"):
 
 
 class DisklessBrokerState(MetadataRecord, key=1127, versions="0"):
-    """The highest epoch of a broker that ever had a lease here: a lower one gets none."""
+    """The highest epoch of a broker that ever had a lease here; lower epochs get none."""
 
     broker_id: Int32
     broker_epoch: Int64

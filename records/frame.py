@@ -41,7 +41,7 @@ _headers: dict[tuple[type[MetadataRecord], int], bytes] = {}
 
 
 def lowest_version(record: MetadataRecord) -> int:
-    """The lowest version that can carry all that this record says.
+    """Return the lowest version that can carry all fields that this record sets.
 
     An older reader then reads as much as can be read by an older reader at all.
 
@@ -57,7 +57,7 @@ def lowest_version(record: MetadataRecord) -> int:
 
 
 def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
-    """A record's value: frame and body, at `version` or else the lowest that loses nothing.
+    """Encode a record's frame and body, at `version` or the lowest that loses nothing.
 
     >>> encode_record(metadata.FeatureLevelRecord(name="x", feature_level=7)).hex(" ")
     '01 0c 00 02 78 00 07 00'
@@ -75,7 +75,7 @@ def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
 
 
 def read_frame(value: Buffer | None) -> tuple[int, int, int]:
-    """The type and the version of a record's value, and where its body starts.
+    """Return the type and version of a record's value, and the position of its body.
 
     Raises:  MalformedMessageError if the frame is not one that upstream writes.
     """
@@ -106,7 +106,7 @@ def _malformed(path: str, position: int, reason: str) -> MalformedMessageError:
 
 
 def decode_record(value: Buffer | None) -> MetadataRecord:
-    """The record that a value holds.
+    """Decode the record that a value holds.
 
     Raises:  UnknownRecordError for a type, UnsupportedVersionError for a version, that this code
              does not know; MalformedMessageError, which counts bytes from behind the frame.
@@ -120,7 +120,7 @@ def decode_record(value: Buffer | None) -> MetadataRecord:
 
 
 def encode_control_record(record: ControlRecord, version: int = 0) -> tuple[bytes, bytes]:
-    """A control record's key and value.
+    """Encode a control record's key and value.
 
     >>> key, value = encode_control_record(control.SnapshotFooterRecord())
     >>> key.hex(), value.hex()
@@ -133,7 +133,7 @@ def encode_control_record(record: ControlRecord, version: int = 0) -> tuple[byte
 
 
 def control_record_type(key: Buffer | None) -> int:
-    """The type that a control record's key names. A longer key is accepted, as upstream does."""
+    """Return the type in a control record's key; a longer key is accepted, as Kafka does."""
     if key is None or len(key) < CONTROL_KEY.size:
         length = "null" if key is None else f"{len(key)} bytes"
         raise _malformed_control("key", f"{length}, expected {CONTROL_KEY.size} bytes")
@@ -148,7 +148,7 @@ def _malformed_control(path: str, reason: str) -> MalformedMessageError:
 
 
 def decode_control_record(key: Buffer | None, value: Buffer | None) -> ControlRecord:
-    """The control record that a key and a value hold; the value says its own version.
+    """Decode a control record; its value contains its version.
 
     Raises:  UnknownRecordError, UnsupportedVersionError, MalformedMessageError.
     """

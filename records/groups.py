@@ -20,7 +20,7 @@ from records.wire import Array, Bytes, Int8, Int32, Int64, String, Uuid, tag
 
 
 class GroupOwnerRecord(MetadataRecord, key=1150, versions="0"):
-    """A broker acts for a group from now on, and nobody with a lower ownership epoch does."""
+    """A broker owns a group from now on; owners with a lower ownership epoch are fenced."""
 
     group_id: String
     ownership_epoch: Int64  # rises with every owner of any group, so none is ever used twice
@@ -31,7 +31,7 @@ class GroupOwnerRecord(MetadataRecord, key=1150, versions="0"):
 
 
 class GroupGenerationRecord(MetadataRecord, key=1151, versions="0"):
-    """A rebalance is complete: the group's members and what each was assigned.
+    """A rebalance is complete: the group's members and their assignments.
 
     Also written when the last member has left, without members; and at the same generation when a
     static member came back under another member id. Source: KIP-62, KIP-345.
@@ -81,7 +81,7 @@ class GroupOffsetsRecord(MetadataRecord, key=1152, versions="0"):
 
 
 class GroupOffsetsRemovedRecord(MetadataRecord, key=1153, versions="0"):
-    """Offsets of a group are gone. Source: KIP-211."""
+    """Offsets of a group are removed. Source: KIP-211."""
 
     class Topic(Message):
         topic_name: String
@@ -93,13 +93,13 @@ class GroupOffsetsRemovedRecord(MetadataRecord, key=1153, versions="0"):
 
 
 class GroupRemovedRecord(MetadataRecord, key=1154, versions="0"):
-    """A group is gone, with its offsets. Its ownership ends too."""
+    """A group is removed, with its offsets and its ownership."""
 
     group_id: String
     reason: Int8  # 0 nothing was left of it, 1 somebody asked for it
 
 
 class GroupsState(MetadataRecord, key=1155, versions="0"):
-    """The counter that outlives the groups it was used for. Stands first in checkpoints only."""
+    """The counter of ownership epochs, which outlives its groups. First in checkpoints only."""
 
     next_ownership_epoch: Int64

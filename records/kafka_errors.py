@@ -153,7 +153,7 @@ class ErrorCode(IntEnum):
 
 
 def error_name(code: int) -> str:
-    """Kafka's name of an error code, or "error code N" for a number that Kafka does not define.
+    """Return Kafka's name of an error code, or "error code N" if Kafka does not define it.
 
     >>> error_name(-1), error_name(3), error_name(133), error_name(12345)
     ('UNKNOWN_SERVER_ERROR', 'UNKNOWN_TOPIC_OR_PARTITION', 'SHARE_SESSION_LIMIT_REACHED', \

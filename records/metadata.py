@@ -55,7 +55,7 @@ class RegisterBrokerRecord(MetadataRecord, key=0, versions="0-4"):
 
 
 class UnregisterBrokerRecord(MetadataRecord, key=1, versions="0"):
-    """A broker is forgotten. Source: KIP-631."""
+    """A broker's registration is removed. Source: KIP-631."""
 
     broker_id: Int32
     broker_epoch: Int64
@@ -98,7 +98,7 @@ class ConfigRecord(MetadataRecord, key=4, versions="0"):
 
 
 class PartitionChangeRecord(MetadataRecord, key=5, versions="0-3"):
-    """What changed of a partition: a null, or the default, says that it did not.
+    """The changed fields of a partition; null or the default means unchanged.
 
     Source: KIP-631; version 3: KIP-1114.
     """
@@ -133,7 +133,7 @@ class UnfenceBrokerRecord(MetadataRecord, key=8, versions="0"):
 
 
 class RemoveTopicRecord(MetadataRecord, key=9, versions="0"):
-    """A topic and its partitions are gone. Source: KIP-631."""
+    """A topic and its partitions are removed. Source: KIP-631."""
 
     topic_id: Uuid
 
@@ -191,7 +191,7 @@ class ProducerIdsRecord(MetadataRecord, key=15, versions="0"):
 
 
 class BrokerRegistrationChangeRecord(MetadataRecord, key=17, versions="0-3"):
-    """What changed of a registered broker. Source: KIP-841."""
+    """The changed fields of a registered broker. Source: KIP-841."""
 
     broker_id: Int32
     broker_epoch: Int64
@@ -215,13 +215,13 @@ class AccessControlEntryRecord(MetadataRecord, key=18, versions="0"):
 
 
 class RemoveAccessControlEntryRecord(MetadataRecord, key=19, versions="0"):
-    """An access control entry is gone. Source: KIP-801."""
+    """An access control entry is removed. Source: KIP-801."""
 
     id: Uuid
 
 
 class NoOpRecord(MetadataRecord, key=20, versions="0"):
-    """Nothing: shows that an idle log can still commit. Source: KIP-835."""
+    """An empty record, which shows that an idle log can still commit. Source: KIP-835."""
 
 
 class ZkMigrationStateRecord(MetadataRecord, key=21, versions="0"):
@@ -231,14 +231,14 @@ class ZkMigrationStateRecord(MetadataRecord, key=21, versions="0"):
 
 
 class RemoveUserScramCredentialRecord(MetadataRecord, key=22, versions="0"):
-    """A SCRAM credential is gone. Source: KIP-900."""
+    """A SCRAM credential is removed. Source: KIP-900."""
 
     name: String
     mechanism: Int8
 
 
 class BeginTransactionRecord(MetadataRecord, key=23, versions="0"):
-    """What follows counts only after its EndTransactionRecord. Source: KIP-868."""
+    """The records that follow take effect only with an EndTransactionRecord. Source: KIP-868."""
 
     name: Annotated[String | None, tag(0)] = None
 
@@ -248,13 +248,13 @@ class EndTransactionRecord(MetadataRecord, key=24, versions="0"):
 
 
 class AbortTransactionRecord(MetadataRecord, key=25, versions="0"):
-    """The open metadata transaction never was. Source: KIP-868."""
+    """The open metadata transaction is discarded. Source: KIP-868."""
 
     reason: Annotated[String | None, tag(0)] = None
 
 
 class RemoveDelegationTokenRecord(MetadataRecord, key=26, versions="0"):
-    """A delegation token is gone. Source: KIP-900."""
+    """A delegation token is removed. Source: KIP-900."""
 
     token_id: String
 

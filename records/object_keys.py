@@ -27,7 +27,7 @@ _OBJECT_ID: Final = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
 def check_key(key: str) -> None:
-    """Is it a key that every store can hold, and that names nothing outside of one?
+    """Check that every store can hold the key, and that it names nothing outside a store.
 
     Raises:  ValueError.
 
@@ -41,7 +41,7 @@ def check_key(key: str) -> None:
 
 
 def spread(object_id: int) -> int:
-    """What the two hex digits of an object's key say, 0 to 255.
+    """Return the number (0 to 255) of the two hex digits in an object's key.
 
     >>> spread(4711)
     206
@@ -50,7 +50,7 @@ def spread(object_id: int) -> int:
 
 
 class ForeignKeyError(ValueError):
-    """A key that this coordinator never gave to an object."""
+    """The key is not one of this coordinator's objects."""
 
     def __init__(self, key: str) -> None:
         super().__init__(f"not a key of this coordinator: {key[:MAX_KEY_BYTES]!r}")
@@ -83,12 +83,12 @@ class ObjectKeys:
             raise ValueError(f"keys would exceed {MAX_KEY_BYTES} bytes: {self.prefix!r}")
 
     def key(self, object_id: int) -> str:
-        """The key of an object."""
+        """Return the key of an object."""
         name = f"{spread(object_id):02x}/{self.cluster_id}/{self.coordinator_partition}/{object_id}"
         return f"{self.prefix}/{name}" if self.prefix else name
 
     def object_id(self, key: str) -> int:
-        """The object that has this key.
+        """Return the id of the object with this key.
 
         Raises:  ForeignKeyError if it is not exactly what `key` gives for some id.
         """

@@ -107,7 +107,7 @@ class Schema:
     fields: tuple[Field, ...]
 
     def fields_at(self, version: int, *, flexible: bool) -> tuple[list[Field], list[Field]]:
-        """The plain and the tagged fields of a version; the tagged ones by rising tag."""
+        """Return the plain and the tagged fields of a version, the tagged ones by rising tag."""
         plain, tagged = [], []
         for field in self.fields:
             if version not in field.versions:
@@ -147,7 +147,7 @@ class MessageMeta(msgspec.StructMeta):
         return cls
 
     def __init__(cls, *_: Any, **__: Any) -> None:  # noqa: N805 (a metaclass's self is a class)
-        """The class line's own keywords were taken by `__new__`."""
+        """Ignore the keywords of the class line, which `__new__` has read."""
 
 
 if TYPE_CHECKING:
@@ -170,14 +170,14 @@ class Message(_Struct, metaclass=MessageMeta):
 
     @classmethod
     def schema(cls) -> Schema:
-        """The schema behind this declaration; TypeError if the declaration contradicts itself."""
+        """Return the declaration's schema. Raises TypeError if it contradicts itself."""
         if cls._schema is None:
             cls._schema = _read_declaration(cls)
         return cls._schema
 
     @classmethod
     def number(cls) -> int | None:
-        """The schema's key, without reading the declaration: tables of all classes need no more."""
+        """Return the schema's key without building the schema."""
         return cls._header[0]
 
 
@@ -275,7 +275,7 @@ def _read_columns(where: str, row: type[tuple[Any, ...]]) -> tuple[tuple[str, Fi
 
 
 def zero(wire_type: WireType) -> Any:
-    """What a field that declares no default has in upstream; None for a nested structure."""
+    """Return Kafka's default of a field that declares none; None for a nested structure."""
     match wire_type:
         case Fixed(name="bool"):
             return False

@@ -1,4 +1,4 @@
-"""The words that every room uses for positions and identities.
+"""The types that every room uses for positions and identities.
 
 `NewType` costs nothing at run time and lets the type checker tell an `Epoch` from an `Offset`. All
 end offsets are exclusive: the first offset *not* included.

@@ -1,4 +1,4 @@
-"""Kafka's way of writing a UUID: 22 characters of URL-safe base64, without padding.
+"""Writes UUIDs as Kafka does: 22 characters of URL-safe base64, without padding.
 
 Source: upstream's org.apache.kafka.common.Uuid.
 """
@@ -13,7 +13,7 @@ from records.types import METADATA_TOPIC_ID, ZERO_UUID
 
 
 def encode_uuid(uuid: UUID) -> str:
-    """A UUID as Kafka prints it.
+    """Return a UUID's text as Kafka prints it.
 
     >>> encode_uuid(METADATA_TOPIC_ID)
     'AAAAAAAAAAAAAAAAAAAAAQ'
@@ -22,7 +22,7 @@ def encode_uuid(uuid: UUID) -> str:
 
 
 def decode_uuid(text: str) -> UUID:
-    """The UUID that Kafka prints as `text`. Raises ValueError naming the text.
+    """Return the UUID that Kafka prints as `text`. Raises ValueError naming the text.
 
     >>> decode_uuid("AAAAAAAAAAAAAAAAAAAAAQ").int
     1
@@ -37,7 +37,7 @@ def decode_uuid(text: str) -> UUID:
 
 
 def random_uuid() -> UUID:
-    """A new id that is none of the reserved ones and, as upstream's, begins with no dash."""
+    """Return a new id that is not reserved and, as Kafka's, does not begin with a dash."""
     while True:
         uuid = uuid4()
         reserved = uuid in (ZERO_UUID, METADATA_TOPIC_ID)

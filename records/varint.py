@@ -39,7 +39,7 @@ def _encode(value: int) -> bytes:
 
 
 def decode_varint(buffer: Sequence[int], position: int) -> tuple[int, int]:
-    """The int32 that starts at `position`, and the position after it.
+    """Return the int32 that starts at `position`, and the position after it.
 
     Raises:  IndexError where the buffer ends first; ValueError where the varint is longer than any
              int32 needs. (Callers sit in loops and turn both into an error that says where.)

@@ -1,4 +1,4 @@
-"""WAL segment objects: many partitions' batches in one object that explains itself.
+"""WAL segment objects: many partitions' batches in one object with a footer that locates them.
 
     batches, back to back, those of a partition together
     footer     msgpack, see `Footer`
@@ -57,7 +57,7 @@ class PartitionBytes(NamedTuple):
 
 
 class Footer(NamedTuple):
-    """What an object says of itself."""
+    """The content of an object's footer."""
 
     cluster_id: str
     object_id: int
@@ -84,7 +84,7 @@ def build_object(
     broker_id: int,
     broker_epoch: int,
 ) -> tuple[list[Buffer], int]:
-    """The parts of an object, in order, and how many bytes they are together."""
+    """Return the parts of an object, in order, and their size in bytes."""
     parts: list[Buffer] = []
     rows: list[tuple[bytes, int, int, int, int, int, int]] = []
     position = 0
@@ -104,7 +104,7 @@ def build_object(
 
 
 def footer_range(trailer: Buffer, size_bytes: int) -> tuple[int, int]:
-    """Where the footer is: its offset and size, from the object's last `TRAILER.size` bytes.
+    """Return the footer's offset and size, read from the object's last `TRAILER.size` bytes.
 
     Raises:  DamagedObjectError.
     """
@@ -122,7 +122,7 @@ def footer_range(trailer: Buffer, size_bytes: int) -> tuple[int, int]:
 
 
 def parse_footer(footer: Buffer, trailer: Buffer, size_bytes: int) -> Footer:
-    """The footer's meaning, each of its claims checked against the others.
+    """Parse the footer and check that its values agree with each other.
 
     Args:    size_bytes: of the whole object.
     Raises:  DamagedObjectError.
@@ -152,7 +152,7 @@ def parse_footer(footer: Buffer, trailer: Buffer, size_bytes: int) -> Footer:
 
 
 def read_footer(whole: Buffer) -> Footer:
-    """The footer of an object that is in memory. Raises DamagedObjectError."""
+    """Read the footer of an object that is in memory. Raises DamagedObjectError."""
     view = memoryview(whole)
     trailer = view[-TRAILER.size :] if len(view) >= TRAILER.size else view[:0]
     offset, size_bytes = footer_range(trailer, len(view))
@@ -160,7 +160,7 @@ def read_footer(whole: Buffer) -> Footer:
 
 
 def verify_partition(row: PartitionBytes, data: Buffer) -> None:
-    """Are these the bytes that the footer describes, and each batch sound?
+    """Check a partition's bytes against the footer, and every batch.
 
     Raises:  DamagedObjectError; CorruptBatchError and IncompleteBatchError of `records`.
     """

@@ -1,4 +1,4 @@
-"""The alphabet of Kafka's messages: what a field may be, and how a declaration says so.
+"""The wire types of Kafka's messages, and the marks of their declarations.
 
 A declaration is a class whose annotations carry the wire type beside the Python type:
 
@@ -141,25 +141,25 @@ IGNORABLE: Final = Ignorable()
 
 
 def since(first: int) -> Since:
-    """The field is there from version `first` on."""
+    """Mark a field as present from version `first` on."""
     return Since(Versions(first, LAST))
 
 
 def until(last: int) -> Since:
-    """The field is there up to version `last`, inclusive."""
+    """Mark a field as present up to version `last`, inclusive."""
     return Since(Versions(0, last))
 
 
 def between(first: int, last: int) -> Since:
-    """The field is there from version `first` to `last`, both inclusive."""
+    """Mark a field as present from version `first` to `last`, both inclusive."""
     return Since(Versions(first, last))
 
 
 def tag(number: int, versions: str = "0+") -> Tagged:
-    """The field is a tagged one (KIP-482) wherever it is present, or only in `versions`."""
+    """Mark a field as tagged (KIP-482) wherever it is present, or only in `versions`."""
     return Tagged(number, Versions.parse(versions))
 
 
 def nullable(versions: str) -> NullableIn:
-    """A field declared `| None` may be null in these versions only."""
+    """Allow a field declared `| None` to be null in these versions only."""
     return NullableIn(Versions.parse(versions))

@@ -1,10 +1,9 @@
-"""How a record changes the tables: written once, for whoever owns them.
+"""Changes the tables as records say: once, for every owner of tables.
 
 `apply_record` serves live traffic, a leader's pending overlay, replay after a restart and other
 replicas alike. So a decision made against pending state sees what every replica will see.
 
-The surprise is what is not here: a choice. What time it is, who is refused and which id comes next
-stands in the record.
+The trap: nothing is chosen here. The time, the refusals and the next id stand in the record.
 
 Source: docs/design/state-machines.md#decide-and-apply; KIP-1164, Batch Coordinator.
 """
@@ -31,8 +30,8 @@ from coordinator.batch.state import (
     ProducerKey,
     Tables,
     Topic,
-    let_go,
     log_ids_of,
+    released_mark,
 )
 from records.diskless import (
     ControllerEpochRecord,
@@ -112,7 +111,7 @@ def _partitions_released(tables: Tables, record: DisklessPartitionsReleasedRecor
     for partition in record.partitions:
         log = tables.logs.pop(left[partition], None)
         assert log is None or log[1] == 0, f"partition {partition} has data: {record}"
-        left[partition] = let_go(record.controller_epoch)
+        left[partition] = released_mark(record.controller_epoch)
     tables.topics[record.topic_id] = topic._replace(log_ids=tuple(left))
     _heard_controller(tables, record.controller_epoch)
 
@@ -139,7 +138,7 @@ def _commit(tables: Tables, record: ObjectCommitRecord) -> None:
 
 
 def apply_commit(tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]) -> None:
-    """`apply_record` of a commit, for who knows its log ids already."""
+    """Apply a commit whose log ids the caller has looked up already."""
     object_id = record.object_id
     lease = tables.leases.get(record.lease_id)
     assert lease is not None, f"a commit without a lease: object {object_id}"
@@ -175,7 +174,7 @@ def apply_commit(tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[L
 
 
 def _append_times(record: ObjectCommitRecord) -> Iterator[int]:
-    """What each batch answers as its append time; -1 for create time, as Kafka has it."""
+    """The append time that each batch's result carries: -1 for create time, as in Kafka."""
     for kind, time in zip(record.timestamp_types, record.max_timestamps, strict=True):
         yield time if kind else -1
 
@@ -183,7 +182,7 @@ def _append_times(record: ObjectCommitRecord) -> Iterator[int]:
 def _append_single_batches(
     tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]
 ) -> list[int]:
-    """`_append_batches` where every group is one accepted batch: the usual object.
+    """Append an object whose every group is one accepted batch: the usual case, done faster.
 
     Tables change once, at the end: no partition and so no producer's row occurs twice.
     """
@@ -226,7 +225,7 @@ def _append_single_batches(
 def _append_batches(
     tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]
 ) -> list[int]:
-    """Move the logs' ends and the producers' state; the log start of each group."""
+    """Move the logs' ends and the producers' state; returns the log start of each group."""
     log_starts: list[int] = []
     now_ms = record.committed_at_ms
     logs, producers = tables.logs, tables.producers
@@ -342,7 +341,7 @@ def _closed(tables: Tables, record: LeaseClosedRecord) -> None:
 
 
 def _close(tables: Tables, lease_id: int, closed_at_ms: int, end_object_id: int | None) -> None:
-    """From now on its uncommitted ids, as far as they may have been uploaded, are orphans."""
+    """Close a lease: its uncommitted ids that may have been uploaded become orphans."""
     lease = tables.leases.get(lease_id)
     assert lease is not None, f"no lease {lease_id} to close"
     assert lease.is_open, f"lease {lease_id} is closed twice"
@@ -371,7 +370,7 @@ def _forgotten(tables: Tables, record: LeasesForgottenRecord) -> None:
 
 
 def lease_answers(tables: Tables, lease: Lease) -> Iterator[int]:
-    """The objects of a lease whose answers are kept: they are among its last ones."""
+    """The objects of a lease whose answers are kept; they are among the last it committed."""
     kept = 0
     for object_id in range(lease.last_committed_id, lease.first_object_id - 1, -1):
         if kept == KEPT_ANSWERS:
@@ -400,7 +399,7 @@ def _fenced(tables: Tables, record: DeleteFenceRecord) -> None:
 
 
 def _removed(tables: Tables, record: ObjectsRemovedRecord) -> None:
-    """Orphans among them are deleted: they are orphans no more."""
+    """Remove deleted objects from the orphans of their leases."""
     by_lease: dict[int, list[int]] = {}
     find = LeaseFinder(tables).find
     for object_id in record.object_ids:
@@ -414,7 +413,7 @@ def _removed(tables: Tables, record: ObjectsRemovedRecord) -> None:
 
 
 def _nothing_here(_tables: Tables, _record: ObjectsMarkedRecord | OrphansFoundRecord) -> None:
-    """Marks stand beside the objects, which are not in these tables."""
+    """Change nothing: marks are kept with the objects, outside these tables."""
 
 
 _APPLY: Final[Mapping[type[MetadataRecord], Callable[[Tables, Any], None]]] = {

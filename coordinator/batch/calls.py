@@ -107,7 +107,7 @@ class Call(Generic[R]):
 def _of_tables(
     decide: Callable[[Any, Tables, Context], Decision[R]],
 ) -> Callable[[Any, Tables, AppliedState, Context], Decision[R]]:
-    """A decision that looks at no object."""
+    """Adapt a decision that reads no objects to the signature of the table."""
     return lambda request, tables, _, context: decide(request, tables, context)
 
 
@@ -185,7 +185,7 @@ BY_REQUEST: Final = {call.request: call for call in CALLS}
 
 
 def call_of(request: CoordinatorRequest[R]) -> Call[R]:
-    """The row of a request."""
+    """The table's row for a request."""
     return BY_REQUEST[type(request)]
 
 
@@ -227,7 +227,7 @@ def refuse(request: CoordinatorRequest[R], code: int, message: str) -> R:
 
 
 def read_refusal(response: Response) -> CoordinatorError | None:
-    """What was raised on the other side; None if this is an answer."""
+    """The CoordinatorError that a response stands for; None if the response is an answer."""
     found = set(_error_codes(response))
     code = found.pop() if len(found) == 1 else 0
     if code not in RAISED:
@@ -268,6 +268,6 @@ def _element(message: type[Message], name: str) -> type[Any]:
 
 
 def _unknown(message: type[Message]) -> dict[str, object]:
-    """Required fields of a message, with the values that say nothing."""
+    """Required fields of a message: -1 for a number, empty for an array."""
     fields = (field for field in message.schema().fields if field.required)
     return {field.name: () if isinstance(field.type, ArrayOf) else -1 for field in fields}

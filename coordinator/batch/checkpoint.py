@@ -1,12 +1,12 @@
 """A coordinator's state as the records of a checkpoint, and back.
 
 Written once, against what every kind of state can do, so that the same state gives the same bytes
-whoever holds it: everything stands in the order of its key, and rows are cut into records of a
-thousand. The order of the kinds is the order of loading: what refers stands after what it refers
+in memory and in SQLite: everything stands in the order of its key, and rows are cut into records of
+a thousand. The order of the kinds is the order of loading: what refers stands after what it refers
 to.
 
-A run does not say when it was appended: that is when its object was committed. Which leases of a
-broker are open the leases say.
+A run has no append time of its own: it is its object's commit time. A broker's open leases are
+found among the leases.
 
 Source: KIP-630 (snapshots); records.diskless (the records whose names end in State).
 """
@@ -55,16 +55,16 @@ class CheckpointSource(Tables, Protocol):
     """A state that can be walked from end to end."""
 
     def all_objects(self) -> Iterable[tuple[int, StoredObject]]:
-        """Id and object, by rising id."""
+        """All objects with their ids, by rising id."""
 
     def all_runs(self, log_id: LogId) -> Iterable[Sequence[int]]:
-        """The fields of each live `Run` of a partition, by rising offset."""
+        """All live runs of a partition, as the fields of `Run`, by rising offset."""
 
     def all_producers(self, log_id: LogId) -> Iterable[tuple[int, Producer]]:
-        """Id and producer, by rising id."""
+        """All producers of a partition with their ids, by rising id."""
 
     def all_answers(self) -> Iterable[tuple[int, Answer]]:
-        """Object id and answer, by rising id."""
+        """All kept answers with their object ids, by rising id."""
 
 
 class CheckpointSink(Protocol):
@@ -92,7 +92,7 @@ class CheckpointSink(Protocol):
     def counters(self) -> Counters: ...
 
     def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:
-        """Objects by rising id."""
+        """Add objects, by rising id."""
 
     def add_runs(
         self, log_id: LogId, rows: Iterable[tuple[int, int, int, int, int, int, int]]
@@ -253,11 +253,11 @@ def _answer_record(object_id: int, answer: Answer) -> KeptAnswerState:
 
 
 class MisplacedRecordError(Exception):
-    """A record in a checkpoint that is not a batch coordinator's state."""
+    """A checkpoint holds a record that is not part of a batch coordinator's state."""
 
 
 def load_record(sink: CheckpointSink, record: MetadataRecord) -> None:
-    """Add one record of a checkpoint to a state. They come in the order they were written.
+    """Add one record of a checkpoint to a state. Call in the order in which they were written.
 
     Raises:  MisplacedRecordError; ValueError for columns of unequal length.
     """

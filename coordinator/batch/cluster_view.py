@@ -1,8 +1,8 @@
-"""What a batch coordinator must know that only the controller does: a narrow read interface.
+"""A narrow read interface to what only the controller knows.
 
 The batch coordinator's log and the controller's are two logs. A decision may use what the other one
 says, because a decision is made once, by a leader, and its outcome travels in the record: replaying
-the record asks nobody. So `decide` is given a `ClusterView`, and `apply` never is.
+the record needs no view. So `decide` is given a `ClusterView`, and `apply` never is.
 
 Every answer may be old, and no decision may become wrong by that. A stale retention setting deletes
 what was allowed to go a moment ago; a stale broker epoch is caught by the lease, which is in the
@@ -21,7 +21,7 @@ from uuid import UUID
 
 
 class Enforcer(Enum):
-    """Who may enforce a topic's retention: its `esker.retention.enforcer`."""
+    """The party that may enforce a topic's retention: its `esker.retention.enforcer`."""
 
     COORDINATOR = "coordinator"
     EXTERNAL = "external"
@@ -30,7 +30,7 @@ class Enforcer(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
-    """A topic's settings, as far as its batch coordinator acts on them."""
+    """The settings of a topic that its batch coordinator acts on."""
 
     retention_ms: int | None = 7 * 24 * 3600 * 1000  # None: for ever
     retention_bytes: int | None = None  # of each partition; None: no limit
@@ -44,7 +44,7 @@ class ClusterView(Protocol):
         """The settings in force; None if the view knows no such topic: then nothing is deleted."""
 
     def broker_epoch(self, broker_id: int) -> int | None:
-        """The epoch under which a broker is registered; None if the view knows of no brokers."""
+        """The epoch under which a broker is registered; None if the view has no brokers."""
 
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
         """When the block with this producer id was handed out, ms since 1970.
@@ -57,7 +57,7 @@ class ClusterView(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticView:
-    """A view that says what it was given: for tests, and for clusters without a controller."""
+    """A view with fixed answers: for tests, and for clusters without a controller."""
 
     configs: Mapping[UUID, TopicConfig] = field(default_factory=dict)
     default_config: TopicConfig | None = TopicConfig()

@@ -7,10 +7,10 @@ everything unanswered is sent again, oldest first. Committing again is safe: a c
 committed object with the answer that it gave first.
 
 For the same reason a new connection has one commit in flight until one is answered. A leader begins
-to decide a moment after it says that it leads, perhaps in the midst of what we send.
+to decide a moment after it answers that it leads, perhaps between two of our requests.
 
-The surprise: "not the leader" is no proof that nothing happened. The leader may have lost its
-leadership between deciding and hearing that it was agreed on.
+The trap: "not the leader" is no proof that nothing happened. The leader may have lost its
+leadership after the decision and before its commit.
 
 Source: docs/design/batch-coordinator.md#commits-are-idempotent-by-object-id,
 docs/design/broker.md#produce.
@@ -38,7 +38,7 @@ _KIND: Final = request_kind(CommitBatchesRequest, VERSION)
 
 
 class _Commit:
-    """One object until it is answered."""
+    """The commit of one object until it is answered."""
 
     __slots__ = ("answer", "body", "deadline", "in_doubt", "in_flight", "object_id")
 
@@ -92,7 +92,7 @@ class OrderedCommits:
         self._closed = False
 
     def submit(self, request: CommitBatchesRequest) -> asyncio.Future[CommitBatchesResponse]:
-        """Take a commit into the order, now; its answer comes later.
+        """Take a commit into the order now; the future has its answer.
 
         The future raises OutcomeUnknownError, or CoordinatorError if surely nothing was decided.
         """
@@ -109,7 +109,7 @@ class OrderedCommits:
         return answer
 
     def close(self) -> None:
-        """End all that wait."""
+        """Fail all commits that wait."""
         self._closed = True
         if self._recovering is not None:
             self._recovering.cancel()
@@ -121,7 +121,7 @@ class OrderedCommits:
     # --- sending
 
     def _send(self) -> None:
-        """Send what may be sent; if there is nobody to send to, look for a leader."""
+        """Send the commits that may be sent; look for a leader if there is no connection."""
         if self._failed or self._sent == len(self._unanswered) or self._closed:
             return
         rpc = self._rpc
@@ -169,7 +169,7 @@ class OrderedCommits:
     def _read(
         self, commit: _Commit, answer: Frame | ConnectionLostError
     ) -> NetError | RecordError | CoordinatorError | None:
-        """Give a commit its answer; or say why it has none."""
+        """Resolve a commit with its response; returns the error if the response is none."""
         if isinstance(answer, ConnectionLostError):
             return answer
         try:
@@ -212,7 +212,7 @@ class OrderedCommits:
             self._send()
 
     def _expire(self) -> None:
-        """The oldest has waited long enough; deadlines rise with the order."""
+        """Fail commits whose deadline has passed; deadlines rise with the order."""
         loop = asyncio.get_running_loop()
         self._timer = None
         now = loop.time()

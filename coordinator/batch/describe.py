@@ -1,6 +1,6 @@
-"""What people ask of a coordinator: an overview of topics, and what is in one object.
+"""The overviews of a coordinator: of its topics, and of one object.
 
-KIP-1163's tool tells four figures of a topic: its offsets, the bytes it stores, the bytes of the
+KIP-1163's tool prints four figures of a topic: its offsets, the bytes it stores, the bytes of the
 objects it is part of, and the bytes of those it was part of and has nothing left in. A fifth says
 why a bucket is larger than its topics: dead bytes, of objects that the topic keeps alive, which no
 live run uses.
@@ -33,40 +33,40 @@ Owner = DescribeDisklessObjectResponse.Owner
 
 
 class Described(Protocol):
-    """An applied state, as of one moment. Whoever has a database reads it off the event loop."""
+    """An applied state as of one moment. A database is read off the event loop."""
 
     @property
     def applied_offset(self) -> int:
-        """Everything below it (exclusive) is in the state."""
+        """The offset below which everything is in the state (exclusive)."""
 
     @property
     def topics(self) -> SmallTable[UUID, Topic]:
-        """By topic id; tombstones too."""
+        """Topics by id, tombstones included."""
 
     @property
     def logs(self) -> Table[LogId, tuple[int, int]]:
-        """Log start and high watermark, by log id."""
+        """Log start and high watermark of each partition, by log id."""
 
     def run_totals(self, log_id: LogId) -> tuple[int, int]:
-        """How many live runs a partition has, and their bytes."""
+        """Count a partition's live runs and their bytes."""
 
     def objects_with_runs_of(self, log_ids: Sequence[LogId]) -> Iterable[int]:
-        """Objects with a live run of any of these partitions, each at least once."""
+        """Find the objects with a live run of any of these partitions, each at least once."""
 
     def stored_objects(self) -> Iterable[tuple[int, StoredObject]]:
         """All objects that are committed and not removed, by id."""
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """One of them."""
+        """A stored object by its id, or None."""
 
     def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
-        """How many live runs of a partition an object has, and their bytes."""
+        """Count a partition's live runs in one object, and their bytes."""
 
 
 def describe_topics(
     request: DescribeDisklessTopicsRequest, state: Described
 ) -> DescribeDisklessTopicsResponse:
-    """The topics named, in that order, or all that are not deleted, by name.
+    """Describe the topics named, in that order, or all that are not deleted, by name.
 
     Without objects it looks at topics and partitions only, however many objects there are.
 
@@ -122,7 +122,7 @@ def describe_topics(
 def describe_object(
     request: DescribeDisklessObjectRequest, state: Described, keys: ObjectKeys
 ) -> DescribeDisklessObjectResponse:
-    """Sizes of an object and who has live runs in it."""
+    """Describe an object: its sizes, and the partitions with live runs in it."""
     try:
         object_id = keys.object_id(request.object_key)
     except ForeignKeyError as error:

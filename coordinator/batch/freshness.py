@@ -1,14 +1,15 @@
-"""How old at most is what a replica says? The time since it is known to have held everything.
+"""Bounds the age of a replica's answers: the time since it is known to have held everything.
 
-A leader's word (`raft.interfaces.CommittedAsOf`) says: what was committed by then is below this
-offset. Once that is applied here, the replica was level then. The newest such moment counts.
+A leader's statement (`raft.interfaces.CommittedAsOf`) says: what was committed at this time is
+below this offset. Once that is applied here, the replica was up to date at that time. The newest
+such time counts.
 
-The surprise: being idle is not being old. Where nothing is committed, the leader's words still
-come, with the same offset and later times; from a replica that is cut off they stay away, and it
-ages, however level it believes itself to be.
+The trap: an idle log is not an old one. Where nothing is committed, statements still arrive, with
+the same offset and later times; a replica that is cut off gets none, and it ages, however complete
+it believes itself to be.
 
-What it rests on: a leader that was deposed and does not know it yet gives its word all the same, as
-long as check-quorum lets it (one and a half fetch timeouts, some seconds).
+Its limit: a leader that was deposed and does not know it yet still makes statements, as long as
+check-quorum lets it (one and a half fetch timeouts, some seconds).
 
 Source: KIP-1164, read-only coordinators; docs/design/broker.md#staleness-is-bounded.
 """
@@ -25,7 +26,7 @@ WORDS_KEPT: Final = 64  # not applied yet; past that the newest stands for those
 
 
 class Freshness:
-    """Of one replica of a log. Call `note` when something is committed or applied."""
+    """The age of one replica of a log. Call `note` when something is committed or applied."""
 
     def __init__(self, log: ReplicatedLog, applied: Callable[[], int]) -> None:
         """
@@ -37,7 +38,7 @@ class Freshness:
         self._level_at_s: float | None = None
 
     def note(self) -> None:
-        """Hear the newest word, and see which of those heard are applied by now."""
+        """Take the log's newest `committed_as_of`; note which of those taken are applied."""
         word, words = self._log.committed_as_of, self._words
         if word is not None and (not words or word.at_s > words[-1].at_s):
             if words and (
@@ -51,7 +52,7 @@ class Freshness:
             self._level_at_s = at_s if self._level_at_s is None else max(self._level_at_s, at_s)
 
     def age_ms(self, now_s: float) -> float | None:
-        """How long ago the replica held all that was committed; None if it is not known to have."""
+        """Milliseconds since the replica last held all that was committed; None if unknown."""
         self.note()
         if self._level_at_s is None:
             return None

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from coordinator.batch.calls import LeaderLookup, Lookup, Write, call_of
 from coordinator.batch.cluster_view import ClusterView
 from coordinator.batch.decide import Context, Decision
-from coordinator.batch.maintenance import SWEEP_INTERVAL_S, Sweeps
+from coordinator.batch.maintenance import MAINTENANCE_INTERVAL_S, Maintenance
 from coordinator.batch.pending import PendingState
 from coordinator.batch.replica import ReadOnlyCoordinator
 from coordinator.batch.settings import CoordinatorSettings
@@ -41,7 +41,7 @@ whoever comes after them is told to ask again."""
 
 
 class Answer(NamedTuple):
-    """What a leader decided, once it cannot be lost."""
+    """A leader's answer once it cannot be lost."""
 
     response: Any
     is_committed: bool  # whether it wrote a record; if not, it is the word of this node alone
@@ -58,7 +58,7 @@ class Leader:
         view: ClusterView,
         clocks: Clocks,
         *,
-        sweep_interval_s: float = SWEEP_INTERVAL_S,
+        maintenance_interval_s: float = MAINTENANCE_INTERVAL_S,
     ) -> None:
         self._machine = machine
         self._settings = settings
@@ -71,13 +71,13 @@ class Leader:
             applied=lambda: machine.applied.offset,
             call_soon=clocks.call_soon,
             now_ms=clocks.now_ms,
-            failed=lambda error: machine.met(error),
+            failed=lambda error: machine.handle_read_error(error),
         )
         self._waiting_batches = 0
         self._leading: Epoch | None = None
         self._elected_ms = 0
         self._elected_at = 0.0
-        self._sweeps = Sweeps(
+        self._maintenance = Maintenance(
             machine,
             self.pending,
             settings,
@@ -85,32 +85,32 @@ class Leader:
             context=lambda now_ms: self._context(now_ms),
             submit=self.proposer.submit,
             call_later=clocks.call_later,
-            interval_s=sweep_interval_s,
+            interval_s=maintenance_interval_s,
         )
         machine.watch(self._machine_applied)
 
     # -- a Watcher of the log ------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Told by the log."""
+        """See Watcher."""
         self.proposer.committed(high_watermark)
 
     def lead(self, epoch: Epoch) -> None:
-        """Told by the log: all before this epoch is committed, though perhaps not yet applied."""
+        """See Watcher: all before this epoch is committed, though perhaps not yet applied."""
         self._leading = epoch
         self._elected_ms = self._clocks.now_ms()
         self._elected_at = self._clocks.monotonic()
         self.proposer.lead(epoch)
-        self._sweeps.begin()
+        self._maintenance.begin()
 
     def step_down(self, epoch: Epoch) -> None:
-        """Told by the log."""
+        """See Watcher."""
         self._leading = None
-        self._sweeps.end()
+        self._maintenance.end()
         self.proposer.step_down(epoch)
 
     def close(self) -> None:
-        """Decide no more, whoever leads."""
+        """Stop deciding."""
         if self._leading is not None:
             self.step_down(self._leading)
 
@@ -167,9 +167,9 @@ class Leader:
         steady_ms = self._elected_ms + led_ms
         return Context(now_ms, steady_ms, self._elected_ms, self._view, self._settings)
 
-    def sweep(self, done: Callable[[], None] | None = None) -> None:
-        """See Sweeps."""
-        self._sweeps.sweep(done)
+    def run_maintenance(self, done: Callable[[], None] | None = None) -> None:
+        """See Maintenance."""
+        self._maintenance.run_maintenance(done)
 
 
 class QuorumCoordinator(ReadOnlyCoordinator):
@@ -183,30 +183,30 @@ class QuorumCoordinator(ReadOnlyCoordinator):
         view: ClusterView,
         clocks: Clocks,
         *,
-        sweep_interval_s: float = SWEEP_INTERVAL_S,
+        maintenance_interval_s: float = MAINTENANCE_INTERVAL_S,
     ) -> None:
         """
         Args:  machine: hosted by somebody else, who applies to it what the log commits.
         """
         super().__init__(log, machine, settings, monotonic=clocks.monotonic)
         self.leader = Leader(
-            log, machine, settings, view, clocks, sweep_interval_s=sweep_interval_s
+            log, machine, settings, view, clocks, maintenance_interval_s=maintenance_interval_s
         )
 
     # -- a Watcher of the log ------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Told by the log."""
+        """See Watcher."""
         super().committed(high_watermark)
         self.leader.committed(high_watermark)
 
     def lead(self, epoch: Epoch) -> None:
-        """Told by the log."""
+        """See Watcher."""
         if not self._is_closed:
             self.leader.lead(epoch)
 
     def step_down(self, epoch: Epoch) -> None:
-        """Told by the log."""
+        """See Watcher."""
         self.leader.step_down(epoch)
 
     # -- a BatchCoordinator --------------------------------------------------------------------
@@ -260,12 +260,12 @@ class QuorumCoordinator(ReadOnlyCoordinator):
         return answer.response
 
     async def close(self) -> None:
-        """Answer no more; whoever waits is told, also that what was decided may be committed."""
+        """Stop; waiting calls end with an error, those already decided with an unknown outcome."""
         await super().close()
         self.leader.close()
 
-    async def sweep(self) -> None:
-        """Every step of a sweep once: for tests and tools; a leader does it by itself."""
+    async def run_maintenance(self) -> None:
+        """Run every maintenance step once: for tests and tools; a leader runs them by itself."""
         finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.leader.sweep(lambda: finished.set_result(None))
+        self.leader.run_maintenance(lambda: finished.set_result(None))
         await finished

@@ -20,7 +20,7 @@ from records.types import Offset
 
 
 class UnreadableRecordError(Exception):
-    """A record of the log that is not a batch coordinator's, or of a later one's."""
+    """The log holds a record that is not a batch coordinator's, or a newer version's."""
 
     def __init__(self, offset: int, reason: str) -> None:
         super().__init__(f"record at offset {offset}: {reason}")

@@ -1,8 +1,9 @@
-"""What a leader does by itself: it ends, moves, dismantles, expires, marks and forgets.
+"""Runs the leader's background tasks: lease expiry, retention, topic deletion, unused objects.
 
-Sweeps end leases, move log starts, dismantle deleted topics, expire producers, mark objects and
-forget. Each is one bounded decision like any other, proposed in its turn; a step begins only when
-the one before is answered, so they never pile up. What may be due is looked up in *applied* state.
+The steps close expired leases, move log starts, dismantle deleted topics, expire producers, mark
+objects that nothing refers to, and forget old leases and tombstones. Each step is one bounded
+decision like any other, proposed in its turn; a step begins only when the one before is answered,
+so they never pile up. Rows that may be due are looked up in *applied* state.
 
 Source: docs/design/state-machines.md#bounded-work.
 """
@@ -16,26 +17,26 @@ from coordinator.batch import decide
 from coordinator.batch.cluster_view import ClusterView, Enforcer
 from coordinator.batch.decide import Context, Decision
 from coordinator.batch.pending import PendingState
-from coordinator.batch.retention import Place, retention_pass
+from coordinator.batch.retention import TopicPartition, retention_pass
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.sqlite.machine import CoordinatorMachine
 from coordinator.proposer import Decide, Done
 
-SWEEP_INTERVAL_S: Final = 1.0
-"""In which every step of a sweep has its turn, if there is nothing to do."""
+MAINTENANCE_INTERVAL_S: Final = 1.0
+"""The time in which every step has its turn, if there is nothing to do."""
 
 REPEAT_S: Final = 0.05
-"""Before a step that has not done all looks for more: at most a tenth of the leader's time."""
+"""The pause before a step that left some work is repeated: at most a tenth of the leader's time."""
 
 MAX_REPEATS: Final = 20
-"""Of a step before the others have their turn: retention keeps up with 20,000 new runs a second."""
+"""Repetitions of a step before the others' turn: retention keeps up with 20,000 runs a second."""
 
 RETENTION_PARTITIONS: Final = 100
-"""That one step looks at: each costs a look-up, and some ms are enough."""
+"""Partitions that one retention step looks at: each costs a look-up."""
 
 
-class Sweeps:
-    """One leader's. See the module."""
+class Maintenance:
+    """Runs one leader's maintenance steps. See the module."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class Sweeps:
         interval_s: float,
     ) -> None:
         """
-        Args:  context: of a decision at a time of the wall clock.
+        Args:  context: makes a decision's context at a time of the wall clock.
                submit: a `Proposer`'s.
         """
         self._machine = machine
@@ -63,22 +64,22 @@ class Sweeps:
         self._interval_s = interval_s
         self._number = 0  # of this leadership's timer: an older one finds another number
         self._next_step = 0
-        self._found_work = False  # is there perhaps more to do where the last step stopped?
+        self._found_work = False  # whether the last step may have left work
         self._repeats = 0
-        self._retention_at: Place | None = None
-        self._round_found = False  # did retention find anything since it began with the first?
+        self._retention_at: TopicPartition | None = None
+        self._round_found = False  # whether retention found anything since the first partition
 
     def begin(self) -> None:
-        """This node leads."""
+        """Start the timer: this node leads."""
         self._number += 1
         self._schedule()
 
     def end(self) -> None:
-        """It leads no more."""
+        """Stop the timer: this node leads no more."""
         self._number += 1
 
-    def sweep(self, done: Callable[[], None] | None = None) -> None:
-        """Every step once, one after the other; `done` when the last is answered."""
+    def run_maintenance(self, done: Callable[[], None] | None = None) -> None:
+        """Run every step once, one after the other; call `done` when the last is answered."""
 
         def next_step(_: Any = None, *, step: int = 0) -> None:
             if step < len(_STEPS):
@@ -89,7 +90,7 @@ class Sweeps:
         next_step()
 
     def _schedule(self) -> None:
-        """The next step after a while; the same one soon if it has left some work."""
+        """Set the timer for the next step; for the same step, soon, if it left some work."""
         number = self._number
         if self._found_work and self._repeats < MAX_REPEATS:
             self._repeats += 1
@@ -109,10 +110,10 @@ class Sweeps:
             self._schedule()
 
     def _step(self, step: int, done: Done) -> None:
-        sweep = _STEPS[step]
+        decide_step = _STEPS[step]
 
         def decision(_: Any, now_ms: int) -> Decision[Any]:
-            decided = sweep(self, self._context(now_ms))
+            decided = decide_step(self, self._context(now_ms))
             self._found_work = self._found_work or bool(decided.records)
             return decided
 
@@ -126,10 +127,10 @@ class Sweeps:
             context.now_ms,
             after=self._retention_at,
             max_partitions=RETENTION_PARTITIONS,
-            max_runs=self._settings.sweep_limit,
+            max_runs=self._settings.maintenance_limit,
         )
         self._retention_at = found.stopped_at
-        # A pass takes a bite of each partition: whoever had one may have more, next time round.
+        # A pass takes a part of each partition, which may have more in the next round.
         self._round_found = self._round_found or bool(found.rows)
         self._found_work = self._round_found or found.stopped_at is not None
         self._round_found = self._round_found and found.stopped_at is not None
@@ -146,8 +147,8 @@ class Sweeps:
 
     def _objects(self, context: Context) -> Decision[Any]:
         store = self._machine.store
-        store.bury(self._settings.sweep_limit)
-        self._found_work = bool(store.graves)
+        store.delete_dead_runs(self._settings.maintenance_limit)
+        self._found_work = bool(store.deferred_deletes)
         return decide.decide_marks(store, context)
 
     def _old_leases(self, context: Context) -> Decision[Any]:
@@ -157,13 +158,13 @@ class Sweeps:
         return decide.decide_expired_tombstones(self._pending, context)
 
 
-_STEPS: Final[tuple[Callable[[Sweeps, Context], Decision[Any]], ...]] = (
-    Sweeps._leases,
-    Sweeps._retention,
-    Sweeps._deleted_topics,
-    Sweeps._producers,
-    Sweeps._objects,
-    Sweeps._old_leases,
-    Sweeps._tombstones,
+_STEPS: Final[tuple[Callable[[Maintenance, Context], Decision[Any]], ...]] = (
+    Maintenance._leases,
+    Maintenance._retention,
+    Maintenance._deleted_topics,
+    Maintenance._producers,
+    Maintenance._objects,
+    Maintenance._old_leases,
+    Maintenance._tombstones,
 )
-"""The steps of a sweep, in an order in which one makes work for the next."""
+"""The steps, in an order in which one makes work for the next."""

@@ -25,7 +25,7 @@ from coordinator.batch.checkpoint import checkpoint_values, load_record
 from coordinator.batch.cluster_view import ClusterView, Enforcer
 from coordinator.batch.decide import Context, Decision
 from coordinator.batch.reads import at_once
-from coordinator.batch.retention import Place, retention_pass
+from coordinator.batch.retention import TopicPartition, retention_pass
 from coordinator.batch.runs import Run, StoredObject, found_orphan, runs_of
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.state import (
@@ -134,7 +134,7 @@ class InMemoryState:
         )
 
     def _trim(self, log_id: LogId) -> None:
-        """Runs that end before the log start are dead: their objects use fewer bytes."""
+        """Delete runs that end before the log start; subtract their bytes from their objects."""
         runs = self.runs.get(log_id, [])
         dead = bisect_left(runs, self.logs[log_id][0], key=lambda run: run.last_offset)
         self._unuse(runs[:dead])
@@ -192,7 +192,7 @@ class InMemoryState:
         return max(runs, key=lambda run: run.max_timestamp, default=None)
 
     def run_totals(self, log_id: LogId) -> tuple[int, int]:
-        """How many live runs a partition has, and their bytes."""
+        """Count a partition's live runs and their bytes."""
         runs = self.runs.get(log_id, [])
         return len(runs), sum(run.byte_size for run in runs)
 
@@ -230,15 +230,15 @@ class InMemoryState:
     # --------------------------------------------------------
 
     def objects_with_runs_of(self, log_ids: Sequence[LogId]) -> Iterable[int]:
-        """Objects with a live run of any of these partitions."""
+        """Find the objects with a live run of any of these partitions."""
         return {run.object_id for log_id in log_ids for run in self.runs.get(log_id, [])}
 
     def stored_objects(self) -> Iterable[tuple[int, StoredObject]]:
-        """All objects that are committed and not removed."""
+        """All objects that are committed and not removed, with their ids."""
         return sorted(self.objects.items())
 
     def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
-        """How many live runs of a partition an object has, and their bytes."""
+        """Count a partition's live runs in one object, and their bytes."""
         sizes = [r.byte_size for r in self.runs.get(log_id, []) if r.object_id == object_id]
         return len(sizes), sum(sizes)
 
@@ -310,11 +310,11 @@ class InMemoryCoordinator:
         self._now_ms = now_ms
         self._steady_ms = now_ms if steady_ms is None else steady_ms
         self.leader_since_ms = self._steady_ms()
-        self.retention_at: Place | None = None
+        self.retention_at: TopicPartition | None = None
         self._closed = False
 
     def context(self) -> Context:
-        """Who decides, and when: now."""
+        """The clocks, the view and the settings of a decision made now."""
         if self._closed:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "it is closed")
         return Context(
@@ -322,18 +322,18 @@ class InMemoryCoordinator:
         )
 
     def commit(self, decision: Decision[R]) -> R:
-        """Apply a decision's records, and let its response go."""
+        """Apply a decision's records and return its response."""
         for record in decision.records:
             offset = self.state.applied_offset
             self.log.append((offset, record))
             self.state.apply(offset, record)
         return decision.response
 
-    def sweep(self) -> None:
-        """What a leader does now and then: end, mark, trim, expire and forget what is due."""
+    def run_maintenance(self) -> None:
+        """Run every maintenance step once, as a leader does periodically."""
         state, context = self.state, self.context()
         self.commit(decide.decide_expired_leases(state, context))
-        limit = self.settings.sweep_limit
+        limit = self.settings.maintenance_limit
         found = retention_pass(
             state, self.view, context.now_ms, after=self.retention_at, max_runs=limit
         )

@@ -1,4 +1,4 @@
-"""What a leader decides against: the applied state, seen through what it has proposed.
+"""The state that a leader decides against: applied state with the proposed records on top.
 
 Each table has two generations of changes in front of it. New changes go to the young one. Once all
 that the old one holds is applied, it says nothing that the table behind does not, and is dropped;
@@ -68,7 +68,7 @@ class Overlay(Generic[K, V]):
         self._young[key] = value
 
     def update(self, rows: Mapping[K, V]) -> None:
-        """Change several."""
+        """Add or replace several rows."""
         self._young.update(rows)
 
     def pop(self, key: K, default: Any = None) -> Any:
@@ -78,7 +78,7 @@ class Overlay(Generic[K, V]):
         return value
 
     def items(self) -> Iterable[tuple[K, V]]:
-        """All rows; of small tables only."""
+        """All rows. For small tables only."""
         table = self._table()
         if not self._young and not self._old:
             rows: Iterable[tuple[K, V]] = table.items()
@@ -87,12 +87,12 @@ class Overlay(Generic[K, V]):
         return [(key, value) for key, value in merged.items() if value is not None]
 
     def age(self) -> None:
-        """All old changes are in the table behind."""
+        """Drop the old generation: all its changes are in the table behind."""
         if self._old or self._young:
             self._old, self._young = self._young, {}
 
     def drop(self) -> None:
-        """Show the table behind, and nothing else."""
+        """Drop all changes: show the table behind alone."""
         self._young, self._old = {}, {}
         self._behind = self._table().get
 
@@ -127,24 +127,24 @@ class PendingState:
         self.drop()
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
-        """A record was proposed at this offset."""
+        """Change the overlay by a record that was proposed at this offset."""
         apply_record(self, record)
         self._end_offset = offset + 1
 
     def applied(self, end_offset: int) -> None:
-        """Everything below is in the applied state."""
+        """Note that everything below `end_offset` is in the applied state."""
         if end_offset >= self._old_end_offset:
             for overlay in self._overlays:
                 overlay.age()
             self._old_end_offset = self._end_offset
 
     def drop(self) -> None:
-        """Forget what was proposed: show what is applied."""
+        """Drop what was proposed: show the applied state alone."""
         for overlay in self._overlays:
             overlay.drop()
         self.counters = replace(self._applied().counters)
         self._end_offset = self._old_end_offset = 0
 
     def __len__(self) -> int:
-        """Changes in memory."""
+        """Count the changes in memory."""
         return sum(len(overlay) for overlay in self._overlays)

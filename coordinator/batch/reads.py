@@ -1,4 +1,4 @@
-"""What is read from applied state: the narrow interfaces that memory and database both have.
+"""Reads of applied state, against narrow interfaces that memory and database both have.
 
 `Runs` serves brokers and consumers: findBatches and listOffsets are written against it, once.
 `Candidates` serves the leader's sweeps: each method says *what might be due*, a bounded number, and
@@ -32,7 +32,7 @@ class Runs(Protocol):
     """Live runs, in the order of their offsets."""
 
     def runs_from(self, log_id: LogId, offset: int) -> Iterable[Run]:
-        """The run that holds `offset` and those after it; whoever reads them stops when it likes.
+        """Iterate over the run that holds `offset` and those after it.
 
         `offset` is at or above the log start and below the high watermark.
         """
@@ -48,7 +48,7 @@ class Runs(Protocol):
 
 
 class Candidates(Protocol):
-    """What a sweep may have to act on. Every answer is bounded by its `limit`."""
+    """Rows that a maintenance step may have to act on. Every result is bounded by its `limit`."""
 
     def stored_object(self, object_id: int) -> StoredObject | None:
         """An object that was committed and is not removed."""
@@ -63,7 +63,7 @@ class Candidates(Protocol):
         """Producers that last appended before it, in no order that matters."""
 
     def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
-        """Some of a partition's producers."""
+        """At most `limit` of a partition's producers, in no order that matters."""
 
     def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:
         """The last offset of the `limit`th live run, or of the last if there are fewer.
@@ -76,7 +76,7 @@ class AppliedState(Tables, Runs, Candidates, Protocol):
     """The applied state that a leader decides by, besides the pending tables."""
 
     def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
-        """How many live runs a partition has, and their bytes; None: not known for now."""
+        """Count a partition's live runs and their bytes; None while the counts are not known."""
 
 
 # --- findBatches and listOffsets ----------------------------------------------------------------
@@ -117,7 +117,7 @@ def at_once(turns: Turns[R]) -> R:
 def find_batches(
     request: FindBatchesRequest, tables: Tables, runs: Runs, settings: CoordinatorSettings
 ) -> FindBatchesResponse:
-    """Runs from the offsets asked for on, in the order of the request, until its bytes are used up.
+    """Find runs from the requested offsets on, in request order, until its bytes are used up.
 
     A run that crosses a limit is still told, since its reader can stop inside it; the first run of
     the answer is told however large it is. Whoever finds the request's bytes, or `find_limit` runs,
@@ -129,14 +129,14 @@ def find_batches(
 def find_in_turns(
     request: FindBatchesRequest, state: State, settings: CoordinatorSettings
 ) -> Turns[FindBatchesResponse]:
-    """`find_batches`, a few partitions in each turn."""
+    """Find runs as `find_batches` does, a few partitions in each turn."""
     budget, count = _Budget(request.max_bytes, settings.find_limit), 0
     topics = []
     for topic in request.topics:
         found = []
-        for asked in topic.partitions:
+        for requested in topic.partitions:
             tables, runs = state()
-            found.append(_find(topic.topic_id, asked, tables, runs, settings, budget))
+            found.append(_find(topic.topic_id, requested, tables, runs, settings, budget))
             count += 1
             if count % A_TURN == 0:
                 yield
@@ -145,12 +145,12 @@ def find_in_turns(
 
 
 def denies(answer: FindBatchesResponse) -> bool:
-    """Does it say no to anything: no such topic or partition, no such offset?"""
+    """Whether an answer denies anything: no such topic or partition, no such offset."""
     return any(found.error_code for topic in answer.responses for found in topic.partitions)
 
 
 class _Budget:
-    """What one answer may still hold."""
+    """The bytes and runs that one answer may still hold."""
 
     __slots__ = ("bytes_left", "runs_left", "told_any")
 
@@ -160,19 +160,19 @@ class _Budget:
         self.told_any = False
 
     def is_used_up(self, left: int) -> bool:
-        """May no run more be told, of a partition that may have `left` bytes more?"""
+        """Whether the answer is full for a partition that may have `left` bytes more."""
         return self.runs_left <= 0 or (self.told_any and (left <= 0 or self.bytes_left <= 0))
 
 
 def _find(
     topic_id: UUID,
-    asked: FindBatchesRequest.Topic.Partition,
+    requested: FindBatchesRequest.Topic.Partition,
     tables: Tables,
     runs: Runs,
     settings: CoordinatorSettings,
     budget: _Budget,
 ) -> FindBatchesResponse.Topic.Partition:
-    index = asked.partition_index
+    index = requested.partition_index
     log_id = find_log_id(tables, topic_id, index)
     log = None if isinstance(log_id, ErrorCode) else tables.logs.get(log_id)
     if isinstance(log_id, ErrorCode) or log is None:
@@ -187,11 +187,11 @@ def _find(
     log_start, high_watermark = log
     code = ErrorCode.NONE
     batches: list[FindBatchesResponse.Topic.Partition.Batch] = []
-    if not log_start <= asked.offset <= high_watermark:
+    if not log_start <= requested.offset <= high_watermark:
         code = ErrorCode.OFFSET_OUT_OF_RANGE
-    elif asked.offset < high_watermark and not budget.is_used_up(asked.max_bytes):
-        left = asked.max_bytes
-        for run in runs.runs_from(log_id, asked.offset):
+    elif requested.offset < high_watermark and not budget.is_used_up(requested.max_bytes):
+        left = requested.max_bytes
+        for run in runs.runs_from(log_id, requested.offset):
             batches.append(_batch(run, settings))
             left -= run.byte_size
             budget.bytes_left -= run.byte_size
@@ -225,7 +225,7 @@ def _batch(run: Run, settings: CoordinatorSettings) -> FindBatchesResponse.Topic
 def list_offsets(
     request: ListDisklessOffsetsRequest, tables: Tables, runs: Runs
 ) -> ListDisklessOffsetsResponse:
-    """Offsets by timestamp.
+    """List offsets by timestamp.
 
     The surprise: a coordinator knows runs, not records. For a timestamp, and for the greatest one,
     it answers the first offset of the run in question that is left, or that the search began at;
@@ -237,12 +237,12 @@ def list_offsets(
 def list_in_turns(
     request: ListDisklessOffsetsRequest, state: State
 ) -> Turns[ListDisklessOffsetsResponse]:
-    """`list_offsets`, a few partitions in each turn."""
+    """List offsets as `list_offsets` does, a few partitions in each turn."""
     topics, count = [], 0
     for topic in request.topics:
         listed = []
-        for asked in topic.partitions:
-            listed.append(_list(topic.topic_id, asked, *state()))
+        for requested in topic.partitions:
+            listed.append(_list(topic.topic_id, requested, *state()))
             count += 1
             if count % A_TURN == 0:
                 yield
@@ -254,11 +254,11 @@ def list_in_turns(
 
 def _list(
     topic_id: UUID,
-    asked: ListDisklessOffsetsRequest.Topic.Partition,
+    requested: ListDisklessOffsetsRequest.Topic.Partition,
     tables: Tables,
     runs: Runs,
 ) -> ListDisklessOffsetsResponse.Topic.Partition:
-    log_id = find_log_id(tables, topic_id, asked.partition_index)
+    log_id = find_log_id(tables, topic_id, requested.partition_index)
     log = None if isinstance(log_id, ErrorCode) else tables.logs.get(log_id)
     code, timestamp, offset = ErrorCode.NONE, -1, -1
     if isinstance(log_id, ErrorCode):
@@ -268,21 +268,21 @@ def _list(
     else:
         log_start, high_watermark = log
         run: Run | None = None
-        from_offset = max(log_start, asked.from_offset)
-        if asked.timestamp >= 0:
-            run = runs.first_run_since(log_id, asked.timestamp, from_offset)
-        elif asked.timestamp == LATEST:
+        from_offset = max(log_start, requested.from_offset)
+        if requested.timestamp >= 0:
+            run = runs.first_run_since(log_id, requested.timestamp, from_offset)
+        elif requested.timestamp == LATEST:
             offset = high_watermark
-        elif asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
+        elif requested.timestamp in (EARLIEST, EARLIEST_LOCAL):
             offset = log_start
-        elif asked.timestamp == MAX_TIMESTAMP:
+        elif requested.timestamp == MAX_TIMESTAMP:
             run = runs.run_of_max_timestamp(log_id, from_offset)
-        elif asked.timestamp != LATEST_TIERED:  # of which there is nothing
+        elif requested.timestamp != LATEST_TIERED:  # of which there is nothing
             code = ErrorCode.UNSUPPORTED_VERSION
         if run is not None:
             timestamp, offset = run.max_timestamp, max(run.base_offset, from_offset)
     return _Listed(
-        partition_index=asked.partition_index,
+        partition_index=requested.partition_index,
         error_code=code,
         timestamp=timestamp,
         offset=offset,
@@ -290,13 +290,13 @@ def _list(
 
 
 def log_ends(tables: Tables, topic_id: UUID, partition: int) -> Log | None:
-    """A living partition's log start offset and high watermark; None if it is not known."""
+    """An undeleted partition's log start offset and high watermark; None if it is not known."""
     log_id = find_log_id(tables, topic_id, partition)
     return None if isinstance(log_id, ErrorCode) else tables.logs.get(log_id)
 
 
 def find_log_id(tables: Tables, topic_id: UUID, partition: int) -> LogId | ErrorCode:
-    """The log id of a living topic's partition, or why there is none."""
+    """The log id of an undeleted topic's partition, or the error code if there is none."""
     topic = tables.topics.get(topic_id)
     if topic is None or topic.deleted_at_ms >= 0:
         return ErrorCode.UNKNOWN_TOPIC_ID

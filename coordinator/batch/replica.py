@@ -1,9 +1,9 @@
 """A coordinator that only reads: the same state on any replica, and no call over the network.
 
-A broker observes the coordinator's log and builds the state that the leader has, a moment later.
-So it finds batches in its own process. What it says may be old, never wrong: everything in it was
-committed. How old at most, `age_ms` says (`coordinator.batch.freshness`); who needs certainty
-waits at the read barrier, as `list_offsets` does.
+A broker observes the coordinator's log and builds the state that the leader has, a moment later. So
+it finds batches in its own process. Its answers may be old, never wrong: everything in them was
+committed. How old at most, `age_ms` says (`coordinator.batch.freshness`); a read that must be
+certain waits at the read barrier, as ListOffsets does.
 
 Source: KIP-1164, read-only coordinators; docs/design/broker.md#staleness-is-bounded.
 """
@@ -34,7 +34,7 @@ A = TypeVar("A", bound=Response)
 
 
 class ReadOnlyCoordinator:
-    """What a replica answers from its own state. Watches its log and its machine."""
+    """Answers reads from a replica's own state. Watches its log and its machine."""
 
     def __init__(
         self,
@@ -60,24 +60,24 @@ class ReadOnlyCoordinator:
         machine.watch(self._machine_applied)
 
     def start(self) -> None:
-        """Watch the log from now on."""
+        """Begin to watch the log."""
         self._log.watch(self)
 
     # -- a Watcher of the log ------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Told by the log."""
+        """See Watcher."""
         self._high_watermark = high_watermark
         self._freshness.note()
 
     def lead(self, epoch: Epoch) -> None:
-        """Told by the log; nothing to a reader."""
+        """See Watcher; a reader has nothing to do."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """Told by the log; nothing to a reader."""
+        """See Watcher; a reader has nothing to do."""
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Told by the log; the machine's host loads it."""
+        """See Watcher; the machine's host loads the snapshot."""
 
     def _machine_applied(self) -> None:
         applied = self._machine.applied.offset
@@ -93,12 +93,12 @@ class ReadOnlyCoordinator:
 
     @property
     def lag(self) -> int:
-        """Committed records that this replica knows of and has not applied."""
+        """Count of committed records that this replica knows of and has not applied."""
         return max(0, self._high_watermark - self._machine.applied.offset)
 
     @property
     def age_ms(self) -> float | None:
-        """How long ago at most the state held all that was committed; None: not known yet."""
+        """Milliseconds, at most, since the state held all that was committed; None if unknown."""
         return self._freshness.age_ms(self._monotonic())
 
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
@@ -157,7 +157,7 @@ class ReadOnlyCoordinator:
             )
 
     async def close(self) -> None:
-        """Answer no more; whoever waits is told."""
+        """Stop; waiting calls end with an error."""
         self._is_closed = True
         waiters, self._waiters = self._waiters, {}
         for future in waiters:
@@ -174,22 +174,22 @@ class ReadOnlyCoordinator:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Whoever meets damage in the database tells: the node must not go on with it."""
+        """Report damage met in the database: the node must not go on with it."""
         try:
             yield
         except sqlite3.Error as error:
-            self._machine.met(error)
+            self._machine.handle_read_error(error)
             raise
 
     async def _read_barrier(self) -> Offset:
-        """Wait until all is in the state that anybody was told of before: all below the offset."""
+        """Wait until the state holds everything answered before; returns its end offset."""
         self._check_open()
         offset = await self._confirm_leader()
         await self._until_applied(offset)
         return offset
 
     async def _confirm_leader(self) -> Offset:
-        """Have a leader confirmed by a majority; the offset below which all was committed then."""
+        """Have a majority confirm the leader; returns the end offset committed by then."""
         try:
             return await self._log.barrier()
         except NotLeaderError as error:
@@ -212,7 +212,7 @@ class ReadOnlyCoordinator:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiters[future] = offset
-        self._machine.want()
+        self._machine.request_apply()
         try:
             await future
         finally:  # who gave up is not remembered by a replica that stands

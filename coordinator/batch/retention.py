@@ -21,33 +21,33 @@ from coordinator.batch.decide.log_start import NewLogStart
 from coordinator.batch.runs import Run
 from coordinator.batch.state import Log, LogId, SmallTable, Table, Topic
 
-Place = tuple[UUID, int]
+TopicPartition = tuple[UUID, int]
 """A topic id and a partition: where a pass stopped."""
 
 
 class Kept(Protocol):
-    """What a pass reads: applied state."""
+    """The applied state that a pass reads."""
 
     @property
     def topics(self) -> SmallTable[UUID, Topic]:
-        """By topic id; tombstones too."""
+        """Topics by id, tombstones included."""
 
     @property
     def logs(self) -> Table[LogId, Log]:
-        """Log start and high watermark, by log id."""
+        """Log start and high watermark of each partition, by log id."""
 
     def runs_from(self, log_id: LogId, offset: int) -> Iterable[Run]:
-        """The run that holds `offset` and those after it, as far as they are read."""
+        """Iterate over the run that holds `offset` and those after it."""
 
     def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
-        """How many live runs a partition has, and their bytes; None: not known for now."""
+        """Count a partition's live runs and their bytes; None while the counts are not known."""
 
 
 class Pass(NamedTuple):
-    """What one pass found, and where the next begins."""
+    """The rows that one pass found, and where the next begins."""
 
     rows: tuple[NewLogStart, ...]
-    stopped_at: Place | None  # None: all partitions were visited
+    stopped_at: TopicPartition | None  # None: all partitions were visited
 
 
 class _Partition(NamedTuple):
@@ -65,11 +65,11 @@ def retention_pass(
     view: ClusterView,
     now_ms: int,
     *,
-    after: Place | None = None,
+    after: TopicPartition | None = None,
     max_partitions: int = 1_000,
     max_runs: int = 2_000,
 ) -> Pass:
-    """The rows that `decide_retention` is to judge.
+    """Find new log starts for `decide_retention` to judge.
 
     Args:  after: where the last pass stopped. max_partitions, max_runs: what is read at most, save
            for one run of each partition.
@@ -89,9 +89,10 @@ def retention_pass(
 
 
 def _partitions_after(
-    kept: Kept, after: Place | None, limit: int
+    kept: Kept, after: TopicPartition | None, limit: int
 ) -> Iterator[tuple[UUID, Topic, int]]:
-    """By topic id, which is the order of every replica; at least `limit` of them, if there are.
+    """The next partitions by topic id, the same order on every replica; at least `limit` if there
+    are.
 
     Of ten thousand topics the next few are chosen in a millisecond, where sorting them all takes
     thirty: a UUID is compared in Python.
@@ -118,7 +119,7 @@ def _look(
     now_ms: int,
     limit: int,
 ) -> _Partition | None:
-    """A partition's oldest runs, if the very oldest may go."""
+    """Read a partition's oldest runs if the very oldest is due."""
     log_id = topic.log_ids[partition]
     log = kept.logs.get(log_id)
     if log is None or log[0] == log[1]:
@@ -151,12 +152,12 @@ def _look(
 
 
 def _time_of(run: Run) -> int:
-    """What retention.ms counts from: the commit, where no record has a timestamp (-1)."""
+    """The time that retention.ms counts from: the commit's, if no record has a timestamp."""
     return run.appended_at_ms if run.max_timestamp < 0 else run.max_timestamp
 
 
 def _planned(partitions: list[_Partition], now_ms: int) -> Iterator[NewLogStart]:
-    """What the planner says of them. It brings numpy, for which no node waits at its start."""
+    """Plan new log starts. Imports numpy here, so that no node waits for it at its start."""
     if not partitions:
         return
     import numpy as np

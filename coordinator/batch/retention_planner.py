@@ -4,7 +4,7 @@ A run is removed whole or not at all, oldest first. By time goes the longest pre
 all older than `retention.ms`; by size the longest prefix whose removal leaves at least
 `retention.bytes`, so that Kafka's promise to keep that much holds. The greater of the two decides.
 
-Surprises. One young run protects everything behind it, however old: offsets are removed from the
+The traps. One young run protects everything behind it, however old: offsets are removed from the
 front, and producers' clocks need not rise. And what is "too old" is compared without subtracting
 timestamps, because a producer may send any 64-bit number as one.
 
@@ -40,7 +40,7 @@ _INT64: Final = np.iinfo(np.int64)
 
 
 class Runs(NamedTuple):
-    """Columns of equal length. The timestamp is the append time where the topic says so."""
+    """Runs as columns of equal length. The timestamp is the append time where the topic says so."""
 
     last_offsets: Column  # inclusive
     timestamps: Column  # the run's greatest, ms since 1970; of its commit if it has none (-1)
@@ -48,7 +48,7 @@ class Runs(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """What to do, one row a partition."""
+    """New log starts, one row a partition."""
 
     log_start_offsets: Column  # inclusive: the first offset to keep; never below what it was
     reasons: Column
@@ -116,7 +116,7 @@ def plan_retention(
 def _old_prefix(
     timestamps: Column, starts: Column, ends: Column, retention_ms: Column, now_ms: int
 ) -> Column:
-    """How many runs from the front of each partition are all too old."""
+    """Count the runs at the front of each partition that are all too old."""
     counts = ends - starts
     removed = np.zeros(len(counts), np.int64)
     limited = (retention_ms >= 0) & (counts > 0)
@@ -140,7 +140,7 @@ def _old_prefix(
 def _large_prefix(
     summed: Column, starts: Column, ends: Column, total_bytes: Column, retention_bytes: Column
 ) -> Column:
-    """How many runs from the front of each partition may go and leave enough bytes."""
+    """Count the runs at the front of each partition that may go and leave enough bytes."""
     excess = np.where(retention_bytes >= 0, total_bytes - retention_bytes, -1)
     # bytes only add up, so the sums are sorted over all partitions: one search finds every cut
     cut = np.searchsorted(summed, summed[starts] + excess, side="right") - 1

@@ -17,7 +17,10 @@ from records.diskless import ObjectCommitRecord
 
 
 class Run(NamedTuple):
-    """A run of a partition. It is live, whole, while its last offset is at or above log start."""
+    """A run of a partition.
+
+    It is live as a whole while its last offset is at or above log start.
+    """
 
     base_offset: int
     last_offset: int  # inclusive
@@ -94,5 +97,5 @@ class StoredObject(NamedTuple):
 
 
 def found_orphan(marked_at_ms: int) -> StoredObject:
-    """An object of which nothing is known but that it is in the store, and to be deleted."""
+    """The row of an object that is known only to be in the store and to be deleted."""
     return StoredObject(0, 0, 0, -1, -1, marked_at_ms, ())

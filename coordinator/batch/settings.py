@@ -1,4 +1,4 @@
-"""What an operator sets for a batch coordinator, and the bounds that are nobody's to set.
+"""A batch coordinator's settings, and its fixed bounds.
 
 Source: docs/design/state-machines.md#bounded-work; the names are those of the properties, dots for
 underscores.
@@ -49,5 +49,7 @@ class CoordinatorSettings:
     answer_retention_ms: int = 10 * 60_000  # kept answers live at least so long past their lease
     producer_expiration_ms: int = 24 * 3600 * 1000  # producer.id.expiration.ms
     tombstone_retention_ms: int = 24 * 3600 * 1000  # longer than any call is under way
-    sweep_limit: int = 2_000  # runs, objects, producers or ids that one sweep record may touch
+    maintenance_limit: int = (
+        2_000  # runs, objects, producers or ids that one sweep record may touch
+    )
     find_limit: int = 10_000  # runs in one answer to FindBatches

@@ -1,11 +1,11 @@
-"""A large request in pieces: others have their turns in between.
+"""Cuts a large request into slices, so that others have their turns in between.
 
 What a request asks of ten thousand partitions, or of as many keys, is ten thousand decisions that
-have nothing to do with one another. They are decided some at a time, each piece once the one before
+have nothing to do with one another. They are decided some at a time, each part once the one before
 is answered, and the answers are put together as if it had been one.
 
-The surprise: a piece that fails says of itself alone that nothing happened. Once another piece was
-answered, nobody can say that of the whole: its outcome is unknown.
+The trap: a slice that fails without effect proves that of itself alone. Once another slice was
+answered, the outcome of the whole request is unknown.
 
 Source: docs/design/state-machines.md#bounded-work.
 """
@@ -28,7 +28,7 @@ from records.rpc.batch_coordinator import (
 )
 from records.rpc.objects import DeleteFilesRequest, DeleteFilesResponse
 
-PIECE: Final = 500
+SLICE: Final = 500
 """Partitions or keys: 2-4 ms to decide, and as much to apply."""
 
 Q = TypeVar("Q")
@@ -43,8 +43,8 @@ async def delete_records(
     request: DeleteDisklessRecordsRequest,
     ask: Callable[[DeleteDisklessRecordsRequest], Awaitable[DeleteDisklessRecordsResponse]],
 ) -> DeleteDisklessRecordsResponse:
-    """Ask in pieces. Only the first of several rows for one partition is asked at all."""
-    if sum(len(topic.partitions) for topic in request.topics) <= PIECE:
+    """Ask in slices. Only the first of several rows for one partition is asked at all."""
+    if sum(len(topic.partitions) for topic in request.topics) <= SLICE:
         return await ask(request)
     seen: set[tuple[UUID, int]] = set()
     rows: list[_Row] = []
@@ -56,14 +56,14 @@ async def delete_records(
             if is_asked[-1]:
                 seen.add(key)
                 rows.append((topic.topic_id, partition))
-    pieces = [
+    slices = [
         DeleteDisklessRecordsRequest(
-            topics=tuple(_topics(rows[begin : begin + PIECE])),
+            topics=tuple(_topics(rows[begin : begin + SLICE])),
             coordinator_partition=request.coordinator_partition,
         )
-        for begin in range(0, len(rows), PIECE)
+        for begin in range(0, len(rows), SLICE)
     ]
-    answers = await _each(pieces, ask)
+    answers = await _each(slices, ask)
     told = (row for answer in answers for topic in answer.responses for row in topic.partitions)
     asked = iter(is_asked)
     return DeleteDisklessRecordsResponse(
@@ -94,27 +94,27 @@ async def delete_files(
     request: DeleteFilesRequest,
     ask: Callable[[DeleteFilesRequest], Awaitable[DeleteFilesResponse]],
 ) -> DeleteFilesResponse:
-    """Ask in pieces. What is refused as a whole is refused by whoever is asked."""
+    """Ask in slices. What is refused as a whole is refused by whoever is asked."""
     keys = request.object_keys
-    if not PIECE < len(keys) <= MAX_FILES:
+    if not SLICE < len(keys) <= MAX_FILES:
         return await ask(request)
-    pieces = [
+    slices = [
         DeleteFilesRequest(
             coordinator_partition=request.coordinator_partition,
-            object_keys=keys[begin : begin + PIECE],
+            object_keys=keys[begin : begin + SLICE],
         )
-        for begin in range(0, len(keys), PIECE)
+        for begin in range(0, len(keys), SLICE)
     ]
-    answers = await _each(pieces, ask)
+    answers = await _each(slices, ask)
     codes = tuple(code for answer in answers for code in answer.key_error_codes)
     return DeleteFilesResponse(key_error_codes=codes)
 
 
-async def _each(pieces: list[Q], ask: Callable[[Q], Awaitable[R]]) -> list[R]:
+async def _each(slices: list[Q], ask: Callable[[Q], Awaitable[R]]) -> list[R]:
     answers: list[R] = []
-    for piece in pieces:
+    for part in slices:
         try:
-            answers.append(await ask(piece))
+            answers.append(await ask(part))
         except CoordinatorError as error:
             if not answers:
                 raise

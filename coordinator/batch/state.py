@@ -4,13 +4,13 @@ They have three owners: the in-memory state, where a table is a dict; the databa
 leader's pending overlay, whose tables fall through to the database. `coordinator.batch.applying`
 changes them, in one way for all three.
 
-Tables are only asked for a key, given one or relieved of one; nothing walks them except the small
-ones (`leases`, `brokers`, `topics`). Values are tuples, replaced and never changed, so an overlay
-may share them. Runs and objects are not here: no decision about a commit reads them.
+Tables are only read, written and deleted by key; only the small ones are walked (`leases`,
+`brokers`, `topics`). Values are tuples, replaced and never changed, so an overlay may share them.
+Runs and objects are not here: no decision about a commit reads them.
 
-The surprise: partitions are keyed by *log id*, a number never given twice, and not by topic id.
-Hashing a UUID costs more than deciding a batch, and when a topic is deleted, what is left of its
-producers under an old log id can be found by nobody.
+The trap: partitions are keyed by *log id*, a number never given twice, and not by topic id. Hashing
+a UUID costs more than deciding a batch, and when a topic is deleted, its remaining producers under
+an old log id cannot be found.
 
 Source: docs/design/batch-coordinator.md; KIP-1164, Batch Coordinator.
 """
@@ -52,22 +52,23 @@ NO_LOG: Final = -1
 0 stands for a partition that is not here."""
 
 
-def let_go(controller_epoch: int) -> LogId:
-    """What stands in `Topic.log_ids` for a partition that was let go under a controller epoch.
+def released_mark(controller_epoch: int) -> LogId:
+    """The mark in `Topic.log_ids` of a partition that was released under a controller epoch.
 
-    >>> let_go(0), let_go(7)
+    >>> released_mark(0), released_mark(7)
     (-2, -9)
     """
     return -2 - controller_epoch
 
 
 def may_return(log_id: LogId, controller_epoch: int) -> bool:
-    """Was this partition let go, and under a lower controller epoch?
+    """Whether this partition was released under a lower controller epoch.
 
-    >>> may_return(let_go(7), 7), may_return(let_go(7), 8), may_return(5, 8), may_return(NO_LOG, 8)
+    >>> mark = released_mark(7)
+    >>> may_return(mark, 7), may_return(mark, 8), may_return(5, 8), may_return(NO_LOG, 8)
     (False, True, False, False)
     """
-    return let_go(controller_epoch) < log_id < NO_LOG
+    return released_mark(controller_epoch) < log_id < NO_LOG
 
 
 class Topic(NamedTuple):
@@ -94,16 +95,16 @@ class Lease(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """May its broker still commit?"""
+        """Whether its broker may still commit ids of it."""
         return self.closed_at_ms < 0
 
     def committed(self, object_id: int) -> bool:
-        """Was this id of the lease committed? It may have been removed since."""
+        """Whether this id of the lease was committed. It may have been removed since."""
         return object_id <= self.last_committed_id and not contains(self.skipped, object_id)
 
 
 class Broker(NamedTuple):
-    """What is remembered of a broker: its highest epoch, and that epoch's newest answers."""
+    """A broker's highest epoch, and the objects whose answers are kept for it."""
 
     epoch: int
     open_leases: tuple[int, ...]
@@ -137,7 +138,7 @@ class Counters:
 
 
 class Table(Protocol[K, V]):
-    """What a decision and `apply_record` ask of a table. A dict is one."""
+    """The methods that decisions and `apply_record` use of a table. A dict has them."""
 
     def get(self, key: K, /) -> V | None:
         """The value, or None."""
@@ -149,7 +150,7 @@ class Table(Protocol[K, V]):
         """Add or replace several, from a dict."""
 
     def pop(self, key: K, default: None, /) -> V | None:
-        """Remove; nothing if it is not there."""
+        """Remove a row, there or not."""
 
 
 class SmallTable(Table[K, V], Protocol[K, V]):
@@ -164,31 +165,31 @@ class Tables(Protocol):
 
     @property
     def topics(self) -> SmallTable[UUID, Topic]:
-        """By topic id; tombstones too."""
+        """Topics by id, tombstones included."""
 
     @property
     def logs(self) -> Table[LogId, Log]:
-        """Partitions by log id."""
+        """Log start and high watermark of each partition, by log id."""
 
     @property
     def producers(self) -> Table[ProducerKey, Producer]:
-        """By log id and producer id."""
+        """Producers by log id and producer id."""
 
     @property
     def leases(self) -> SmallTable[int, Lease]:
-        """By lease id: the open ones, and closed ones until they are forgotten."""
+        """Leases by id: the open ones, and closed ones until they are forgotten."""
 
     @property
     def brokers(self) -> SmallTable[int, Broker]:
-        """By broker id."""
+        """Brokers by id."""
 
     @property
     def answers(self) -> Table[int, Answer]:
-        """By object id."""
+        """Kept answers by object id."""
 
     @property
     def counters(self) -> Counters:
-        """To be changed in place."""
+        """The counters, to be changed in place."""
 
 
 def log_ids_of(tables: Tables, record: ObjectCommitRecord) -> list[LogId]:
@@ -212,7 +213,7 @@ def log_ids_of(tables: Tables, record: ObjectCommitRecord) -> list[LogId]:
 
 
 class LeaseFinder:
-    """Finds the leases of many object ids, as of when it is made."""
+    """Finds the leases of many object ids, as of its construction."""
 
     def __init__(self, tables: Tables) -> None:
         self._leases = sorted(
@@ -221,6 +222,6 @@ class LeaseFinder:
         )
 
     def find(self, object_id: int) -> int | None:
-        """The id of the lease that it belongs to; None if that is forgotten or was never given."""
+        """The id of the lease that an object id belongs to; None if forgotten or never granted."""
         at = bisect_right(self._leases, object_id, key=lambda lease: lease[0]) - 1
         return self._leases[at][2] if at >= 0 and object_id < self._leases[at][1] else None

@@ -175,9 +175,7 @@ class ClientCalls:
                 answer = error
             except AssertionError:
                 raise
-            except (
-                Exception
-            ) as error:  # an invalid answer; a call without a result would block the outbox
+            except Exception as error:  # a call without a result would block the outbox
                 log.warning("call=%s error=%s", type(error).__name__, error)
                 answer = CoordinatorError(ErrorCode.REQUEST_TIMED_OUT, str(error))
             done(answer)

@@ -37,7 +37,7 @@ def describe_topics(
     if requested is not None and len(requested) > MAX_PARTITIONS:
         return rpc.DescribeTopicsResponse(
             error_code=ErrorCode.INVALID_REQUEST,
-            error_message=f"{len(requested)} topics at once, {MAX_PARTITIONS} are the limit.",
+            error_message=f"{len(requested)} topics; the limit is {MAX_PARTITIONS}.",
         )
     names = sorted(image.topic_ids if requested is None else set(requested))
     topics = []

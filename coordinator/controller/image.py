@@ -75,16 +75,12 @@ class MetadataImage:
 
     offset: Offset = _START
     epoch: Epoch = _NO_EPOCH  # of the record before the offset
-    features: Map[str, int] = field(
-        default_factory=Map
-    )  # finalised levels; a feature at 0 is not there
+    features: Map[str, int] = field(default_factory=Map)  # finalised levels, without those at 0
     controllers: Map[int, RegisterControllerRecord] = field(default_factory=Map)
     brokers: Map[int, RegisterBrokerRecord] = field(default_factory=Map)
     topics: Map[UUID, TopicImage] = field(default_factory=Map)
     topic_ids: Map[str, UUID] = field(default_factory=Map)
-    similar: Map[str, frozenset[str]] = field(
-        default_factory=Map
-    )  # names that hold . or _, by their name with _
+    similar: Map[str, frozenset[str]] = field(default_factory=Map)  # by `apply.metric_name`
     loads: Map[int, int] = field(default_factory=Map)  # client partitions of each coordinator
     configs: Map[Resource, Map[str, str]] = field(default_factory=Map)
     producer_ids: tuple[ProducerIdsRecord, ...] = ()  # ends of blocks, rising; see apply

@@ -32,9 +32,7 @@ class ControllerMachine(ImageMachine[MetadataImage, ImageEdit]):
     """The cluster as of the last applied record, or as of before the transaction that is open."""
 
     def __init__(self) -> None:
-        self._before_transaction: MetadataImage | None = (
-            None  # published while a transaction is open
-        )
+        self._before_transaction: MetadataImage | None = None  # while one is open
         self._transaction_name: str | None = None
         super().__init__()
 

@@ -4,10 +4,11 @@ A command is a request, as it would travel over a socket, with its caller's time
 applied at once, on every node, so a decision may rest on nothing but the state and the command. The
 clocks are state too, therefore. The wall clock is the greatest time that any command has carried.
 The steady one, on which delays and leases run, moves by what the leader's monotonic clock has
-counted between two of its sweeps, and a new leader's delays begin anew, as in the quorum.
+counted between two of its maintenance commands, and a new leader's delays begin anew, as in the
+quorum.
 
-The surprise: a command that cannot be read is answered like any other. It stands in the log, and
-every node has to get past it in the same way.
+The trap: a command that cannot be read is answered like any other. It stands in the log, and every
+node has to get past it in the same way.
 
 Source: docs/design/batch-coordinator.md#one-interface-three-implementations.
 """
@@ -31,7 +32,7 @@ from records.errors import RecordError
 from records.kafka_errors import ErrorCode
 from records.rpc.base import Response
 
-SWEEP: Final = -1
+MAINTENANCE: Final = -1
 """In place of an api key: end, trim, mark and forget what is due."""
 
 LATEST_MS: Final = 2**62
@@ -41,7 +42,7 @@ _REQUESTS: Final = {call.api_key: call.request for call in CALLS}
 
 
 class Replica:
-    """What every node runs: a deterministic machine from commands to answers.
+    """The deterministic machine that every node runs, from commands to answers.
 
     The in-memory coordinator with clocks that only commands move.
     """
@@ -66,12 +67,12 @@ class Replica:
         )
 
     def execute(self, command: bytes) -> Response | CoordinatorError | None:
-        """Decide and apply one command. What it raises would end the library's thread: a bug."""
+        """Decide and apply one command. It must not raise: that would end the library's thread."""
         with self.lock:
             try:
                 key, body, timestamp_ms = msgpack.unpackb(command)
                 kind = _REQUESTS.get(key)
-                if key != SWEEP and kind is None:
+                if key != MAINTENANCE and kind is None:
                     raise ValueError(f"no call has api key {key}")
                 request = decode_message(kind, body, 0) if kind else None
                 leader, at_ms = (None, 0) if kind else msgpack.unpackb(body)
@@ -85,7 +86,7 @@ class Replica:
             try:
                 if request is None:
                     self._pass_time(leader, at_ms)
-                    self.coordinator.sweep()
+                    self.coordinator.run_maintenance()
                     return None
                 return _result(self.coordinator.call(request))
             except CoordinatorError as error:
@@ -94,7 +95,7 @@ class Replica:
                 self.coordinator.log.clear()  # the library has the log
 
     def _pass_time(self, leader: str | None, at_ms: int) -> None:
-        """A leader sweeps, `at_ms` on its own monotonic clock."""
+        """Move the steady clock: a leader runs maintenance at `at_ms` of its monotonic clock."""
         if leader == self._leader:
             self.steady_ms += max(0, at_ms - self._leader_at_ms)
         else:
@@ -102,7 +103,7 @@ class Replica:
         self._leader, self._leader_at_ms = leader, at_ms
 
     def snapshot(self) -> bytes:
-        """All there is, in the records of a checkpoint."""
+        """Pack the whole state: clocks, and the records of a checkpoint."""
         state = self.coordinator.state
         place = self.coordinator.retention_at
         packed: bytes = msgpack.packb(
@@ -127,7 +128,7 @@ class Replica:
 
 
 def _time(said: object) -> int:
-    """A clock that one command could spoil would break all nodes at once, and for ever."""
+    """Check a command's time. Raises ValueError: a wild clock would break all nodes at once."""
     if type(said) is not int or not 0 <= said < LATEST_MS:
         raise ValueError(f"no time: {said!r}")
     return said

@@ -8,8 +8,8 @@ it for itself, in the order of the log, against the same state and with the same
 node finds the same records and the same answer. Nothing is decided ahead of agreement, hence there
 is no pending state, and no answer that can be lost.
 
-What every node runs is `coordinator.embedded.commands.Replica`; the library and its perils are
-here.
+Every node runs a `coordinator.embedded.commands.Replica`; this module has the library and its
+limits.
 
 What it does not promise, because the library under it does not (measured with 0.3.17):
 
@@ -47,7 +47,7 @@ from coordinator.batch.calls import Lookup, Report, call_of
 from coordinator.batch.cluster_view import ClusterView, StaticView
 from coordinator.batch.reads import at_once
 from coordinator.batch.settings import CoordinatorSettings
-from coordinator.embedded.commands import SWEEP, Replica
+from coordinator.embedded.commands import MAINTENANCE, Replica
 from coordinator.errors import CoordinatorError
 from records.codec import encode_message
 from records.kafka_errors import ErrorCode
@@ -68,7 +68,7 @@ CERTAINLY_NOT: Final = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EmbeddedSettings:
-    """One node. The same coordinator settings, view, password and addresses on all of them.
+    """Settings of one node. Settings, view, password and addresses must equal the other nodes'.
 
     Raises:  ValueError naming what is missing or impossible.
     """
@@ -98,7 +98,7 @@ class EmbeddedSettings:
 
 
 class _Later:
-    """A snapshot that is made when it is pickled: in the library's forked child, if it forks."""
+    """A snapshot made when it is pickled: in the library's forked child, if it forks."""
 
     def __init__(self, replica: Replica) -> None:
         self._replica = replica
@@ -117,7 +117,7 @@ class _Machine(SyncObjConsumer):  # type: ignore[misc]
 
     @replicated  # type: ignore[untyped-decorator]
     def execute(self, command: bytes) -> Response | CoordinatorError | None:
-        """On every node, in the order of the log."""
+        """Execute a command, on every node, in the order of the log."""
         if self.broken is None:
             try:
                 return self._replica.execute(command)
@@ -134,7 +134,7 @@ class _Machine(SyncObjConsumer):  # type: ignore[misc]
 
 
 class EmbeddedCoordinator:
-    """One node's BatchCoordinator. Any node may be asked anything."""
+    """One node's BatchCoordinator. Every node answers every call."""
 
     def __init__(self, settings: EmbeddedSettings, now_ms: Callable[[], int] | None = None) -> None:
         self._settings = settings
@@ -178,7 +178,7 @@ class EmbeddedCoordinator:
 
     @property
     def leads(self) -> bool:
-        """Does this node call itself the leader?"""
+        """Whether this node calls itself the leader."""
         return self._node is not None and bool(self._node._isLeader())
 
     async def close(self) -> None:
@@ -240,7 +240,7 @@ class EmbeddedCoordinator:
         return cast(Response | None, result)
 
     async def _sweep(self) -> None:
-        """The leader makes everybody sweep now and then; a leadership has a name of its own."""
+        """Submit maintenance commands while this node leads, under a name per leadership."""
         leadership: str | None = None
         while True:
             if not self.leads:
@@ -254,11 +254,11 @@ class EmbeddedCoordinator:
             await asyncio.sleep(self._settings.sweep_interval_ms / 1000)
 
     async def sweep(self, leadership: str, at_ms: int) -> None:
-        """Let time pass to `at_ms`, as a leadership counts it, and do what is due."""
-        await self._command(SWEEP, msgpack.packb((leadership, at_ms)))
+        """Move the steady clock to `at_ms` of a leadership, and do what is due."""
+        await self._command(MAINTENANCE, msgpack.packb((leadership, at_ms)))
 
     def checkpoint(self) -> list[bytes]:
-        """The records of this node's state, as of now."""
+        """The checkpoint records of this node's present state."""
         with self._replica.lock:
             return self._replica.coordinator.state.checkpoint()
 
@@ -289,7 +289,7 @@ class EmbeddedCoordinator:
 
 
 def _close_pipe(node: SyncObj) -> None:
-    """Close what the library forgets: the pipe by which callers woke its thread, which has ended.
+    """Close the pipe that the library leaves open after its thread has ended.
 
     Two descriptors a node, until the process ends. The library has no name for them outside, hence
     the two private ones; a version that closes them itself may have others.

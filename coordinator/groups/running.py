@@ -149,9 +149,7 @@ class RunningGroups:
                 return
             self._timer.cancel()
         self._timer = self._loop.call_at(timer_s, self._tick)
-        self._timer_s = (
-            timer_s  # a timer of uvloop's that is due at once does not know when it is due
-        )
+        self._timer_s = timer_s  # uvloop's handle of an overdue timer has no time
 
     def _tick(self) -> None:
         self._timer = None

@@ -6,7 +6,7 @@ lacks cost nothing. That is several times faster than walking a schema for every
 
 The generated functions check every length against the bytes at hand before they use it, but they do
 not say what was wrong: they raise `ValueError`, `IndexError` or `struct.error`, and `records.codec`
-asks the slow, readable `records.interpreter` to explain.
+asks the slow, readable `records.reference_decoder` to explain.
 
 To see what is generated: `python -m records.codegen TopicRecord 0`.
 

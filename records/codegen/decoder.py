@@ -31,7 +31,7 @@ _BYTE: Final = Fixed("uint8", "B", 1)
 
 
 def decoder_source(cls: type[Message], version: int) -> Source:
-    """The text of a function (buffer, position, end) -> (message, position after it)."""
+    """Return the source of a function (buffer, position, end) -> (message, position after it)."""
     out = Source("def decode(buf, pos, end):")
     if holds_records(cls):  # record batches are handed out as views of what came in
         out("view = memoryview(buf)")
@@ -44,7 +44,7 @@ def decoder_source(cls: type[Message], version: int) -> Source:
 
 
 def make_decoder(cls: type[Message], version: int) -> Decoder:
-    """A function (buffer, position, end) -> (message, position after it)."""
+    """Compile a function (buffer, position, end) -> (message, position after it)."""
     decoder: Decoder = decoder_source(cls, version).compile(f"{cls.__name__} v{version}")
     return decoder
 
@@ -145,7 +145,7 @@ class _DecoderWriter:
 
     @contextmanager
     def _unless_null(self, size: str, less: str, target: str, *, nullable: bool) -> Iterator[None]:
-        """What is written inside runs unless the length is a null's; else it has to refuse it."""
+        """Write a guard: the block runs unless the length is null's; null is refused or decoded."""
         if not nullable:
             yield
             return
@@ -170,7 +170,7 @@ class _DecoderWriter:
             out(f"pos = {stop}")
 
     def _numbers(self, element: Fixed, target: str, end: str, *, nullable: bool) -> None:
-        """A short array has a `struct` of its own, found by the first byte of its count."""
+        """Write lines that unpack a short array with the `struct` for its number of elements."""
         out = self.out
         if not self.flexible:
             self.flush()
@@ -211,7 +211,7 @@ class _DecoderWriter:
             out(f"{target} = tuple({items})")
 
     def _rows(self, element: RowOf, target: str, size: str) -> None:
-        """All rows in one C loop; a single one, which is usual, without the loop.
+        """Write lines that unpack all rows in one C loop, and a single row without the loop.
 
         Rows carry no tagged fields: each tag count must be zero.
         """

@@ -26,7 +26,7 @@ from records.wire import STRING, UUID16, Fixed, Sized
 
 
 def encoder_source(cls: type[Message], version: int) -> Source:
-    """The text of a function (message, append): hands the bytes to `append`, part by part."""
+    """Return the source of a function (message, append) that passes the bytes to `append`."""
     out = Source("def encode(message, w):")
     writer = _EncoderWriter(out, version, flexible=version in cls.schema().flexible)
     writer.struct(cls, "message")
@@ -36,7 +36,7 @@ def encoder_source(cls: type[Message], version: int) -> Source:
 
 
 def make_encoder(cls: type[Message], version: int) -> Encoder:
-    """A function (message, append) that hands the message's bytes to `append`, part by part."""
+    """Compile a function (message, append) that passes the message's bytes to `append`."""
     encoder: Encoder = encoder_source(cls, version).compile(f"{cls.__name__} v{version}")
     return encoder
 
@@ -105,7 +105,7 @@ class _EncoderWriter:
                     raise TypeError("a row stands in an array only")
 
     def _variable(self, source: str) -> str:
-        """A variable that holds the value of an expression; the expression itself if it is one."""
+        """Return the name of a variable that holds the expression's value."""
         if source.isidentifier():
             return source
         name = self.out.name("v")
@@ -114,7 +114,7 @@ class _EncoderWriter:
 
     @contextmanager
     def _unless_null(self, wire_type: WireType, source: str, *, nullable: bool) -> Iterator[None]:
-        """What is written inside runs unless the value is a null, whose bytes are written then."""
+        """Write a guard: the block runs unless the value is null; null's bytes are written then."""
         if not nullable:
             yield
             return
@@ -150,7 +150,7 @@ class _EncoderWriter:
             self.out(f"{self.w}({pack}(len({source})))")
 
     def _numbers(self, element: Fixed, source: str) -> None:
-        """The count and all elements in one `struct` call."""
+        """Write lines that pack the count and all elements in one `struct` call."""
         out = self.out
         if element is UUID16:
             name = out.name("v")
@@ -181,7 +181,7 @@ class _EncoderWriter:
                 self.flush()
 
     def _tags(self, tagged: list[Field], source: str) -> None:
-        """The tagged section. That none is set is the common case: a zero at the end of the run."""
+        """Write the tagged section; usually no tag is set, a zero byte at the end of the run."""
         out, run = self.out, self.run
         unknown = f"{source}.{UNKNOWN_TAGGED_FIELDS}"
         any_set = " or ".join([*(self._is_set(field, source) for field in tagged), unknown])

@@ -1,4 +1,4 @@
-"""What generated code calls: varints, ids, arrays of numbers, tagged fields.
+"""Functions that generated code calls: varints, ids, arrays of numbers, tagged fields.
 
 Small cases go through tables (a compiled `struct` for each short array, the bytes of each short
 length), because looking up is several times cheaper than computing. The functions whose names begin
@@ -25,7 +25,7 @@ Buffer = bytes | memoryview
 
 
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
-    """An unsigned varint of at most 32 bits at `pos`, and the position after it.
+    """Read an unsigned varint of at most 32 bits; return it and the position after it.
 
     >>> read_uvarint(bytes.fromhex("ac02"), 0)
     (300, 2)
@@ -50,7 +50,7 @@ def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def read_text_length(buf: Buffer, pos: int) -> tuple[int, int]:
-    """A compact string's length plus one, of at least two bytes."""
+    """Read a compact string's length plus one, encoded in at least two bytes."""
     value, pos = read_uvarint(buf, pos)
     if value > MAX_STRING_BYTES + 1:
         raise ValueError("string too long")
@@ -58,7 +58,7 @@ def read_text_length(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def uvarint(value: int) -> bytes:
-    """The bytes of an unsigned varint.
+    """Encode an unsigned varint.
 
     >>> uvarint(300).hex()
     'ac02'
@@ -76,12 +76,12 @@ LENGTHS: Final = tuple(bytes([size + 1]) for size in range(127))
 
 
 def long_length(size: int) -> bytes:
-    """The bytes of any compact length."""
+    """Encode any compact length."""
     return uvarint(size + 1)
 
 
 def long_text_length(size: int) -> bytes:
-    """The bytes of any compact string's length."""
+    """Encode any compact string's length."""
     if size > MAX_STRING_BYTES:
         raise ValueError("string too long")
     return uvarint(size + 1)
@@ -126,19 +126,19 @@ def _refuse_null(buf: Buffer, pos: int) -> tuple[Any, ...]:  # noqa: ARG001
 
 @cache
 def small_unpackers(code: str) -> tuple[Unpack, ...]:
-    """By compact count (elements + 1): what unpacks so many elements after the count byte."""
+    """Return unpackers by compact count (elements + 1), for the elements after the count byte."""
     sizes = range(SMALL_ARRAY)
     return _refuse_null, *(struct.Struct(">" + code * size).unpack_from for size in sizes)
 
 
 @cache
 def small_packers(code: str) -> tuple[Callable[..., bytes], ...]:
-    """By number of elements: what packs the count byte and so many elements."""
+    """Return packers by number of elements, for the count byte and the elements."""
     return tuple(struct.Struct(">B" + code * size).pack for size in range(SMALL_ARRAY))
 
 
 def read_numbers(buf: Buffer, pos: int, end: int, code: str) -> tuple[tuple[Any, ...], int]:
-    """An array of numbers, or of 16-byte strings, behind a compact count."""
+    """Read an array of numbers, or of 16-byte strings, behind a compact count."""
     size, pos = read_uvarint(buf, pos)
     return _numbers(buf, pos, end, code, size - 1)
 
@@ -146,7 +146,7 @@ def read_numbers(buf: Buffer, pos: int, end: int, code: str) -> tuple[tuple[Any,
 def read_old_numbers(
     buf: Buffer, pos: int, end: int, code: str
 ) -> tuple[tuple[Any, ...] | None, int]:
-    """An array of numbers, or of 16-byte strings, behind an int32 count; None if that is -1."""
+    """Read an array of numbers or 16-byte strings behind an int32 count; None if that is -1."""
     (size,) = struct.unpack_from(">i", buf, pos)
     if size == -1:
         return None, pos + 4
@@ -180,7 +180,7 @@ def pack_old_numbers(code: str, numbers: Sequence[Any]) -> bytes:
 
 
 def merge_tags(known: list[tuple[int, bytes]], unknown: Iterable[tuple[int, bytes]]) -> bytes:
-    """The tagged section: a count, then tag, size and bytes of each, by rising tag."""
+    """Encode the tagged section: a count, then tag, size and bytes of each, by rising tag."""
     tags = sorted([*known, *unknown])
     parts = [uvarint(len(tags))]
     previous = -1

@@ -1,4 +1,4 @@
-"""The text of a function in the making, and what both writers ask of a schema."""
+"""Builds the source of a function, and answers the questions of both writers on a schema."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ class Source:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """What is written inside is indented below `head`."""
+        """Write `head`, and indent the lines written inside the `with` block."""
         self(head)
         self.depth += 1
         yield
         self.depth -= 1
 
     def name(self, prefix: str) -> str:
-        """A name that the function does not use yet."""
+        """Return a name that the function does not use yet."""
         return f"{prefix}{next(self._numbers)}"
 
     def constant(self, value: Any) -> str:
-        """What to write for a value: its literal, or a name that stands for it."""
+        """Return a value's literal, or the name of a constant that holds it."""
         if value is None or isinstance(value, (bool, int, str, bytes)):
             return repr(value)
         for name, known in self.constants.items():
@@ -48,11 +48,11 @@ class Source:
         return name
 
     def text(self) -> str:
-        """The function so far."""
+        """Return the source written so far."""
         return "\n".join(self.lines)
 
     def compile(self, title: str) -> Any:
-        """The function; `title` stands for a file name in its tracebacks."""
+        """Compile the function; tracebacks show `title` as its file name."""
         namespace = {**vars(runtime), **self.constants}
         before = set(namespace)
         exec(compile(self.text(), f"<codec {title}>", "exec"), namespace)
@@ -61,7 +61,7 @@ class Source:
 
 
 def min_size(wire_type: WireType, version: int, *, flexible: bool, nullable: bool = False) -> int:
-    """The fewest bytes a value of this type takes: bounds an array's count before it is read."""
+    """Return the fewest bytes of a value of this type, which bounds an array's count."""
     match wire_type:
         case Fixed():
             return wire_type.size
@@ -83,7 +83,7 @@ def min_size(wire_type: WireType, version: int, *, flexible: bool, nullable: boo
 
 
 def holds_records(cls: type[Message]) -> bool:
-    """Whether record batches stand anywhere in a message: then its buffer must not be copied."""
+    """Return True if a message holds record batches: then its buffer must not be copied."""
 
     def holds(wire_type: WireType) -> bool:
         match wire_type:

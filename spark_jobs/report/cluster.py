@@ -35,7 +35,7 @@ from records.uuids import encode_uuid
 from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import Span
 from spark_jobs.report.window import Window
-from spark_jobs.tables.transactions import MARKS, effective
+from spark_jobs.tables.transactions import MARKS, effective_records
 
 SERVING, FENCED, LEAVING, GONE = "serving", "fenced", "leaving", "gone"
 """States of a broker. A leaving one still serves until all others know."""
@@ -222,7 +222,7 @@ def history_of(spans: Iterable[Span], window: Window) -> ClusterHistory:
     Raises:  as `Span.values`.
     """
     history = ClusterHistory(window)
-    for position, record in effective(_records(spans)):
+    for position, record in effective_records(_records(spans)):
         if type(record) in _APPLY:
             history.apply(position, record)
     return history

@@ -32,7 +32,7 @@ from spark_jobs.tables.arrow_batches import read_table
 from spark_jobs.tables.coordinator_log import RUNS_KEYS, CoordinatorLog, fold
 from spark_jobs.tables.partitions import KEYS as PARTITION_KEYS
 from spark_jobs.tables.runs import batches as batches_of
-from spark_jobs.tables.runs import column, is_accepted, joined
+from spark_jobs.tables.runs import column, is_accepted, join_runs
 from spark_jobs.tables.schemas import OBJECT_COMMIT
 
 LIVE, PINNED, FREE = "live", "pinned", "free"
@@ -240,7 +240,7 @@ def _runs_of(job: Counting, batches: _Batches, objects: Numbers) -> _Runs:
     """Return live and dead runs; refused batches and duplicates are dead from the start."""
     pairs, partition = _pairs(batches.topic, batches["partition"])
     stored, refused = batches.stored, ~batches.stored
-    of_run, run = joined(partition[stored], batches_of(batches.commits)[:, stored])
+    of_run, run = join_runs(partition[stored], batches_of(batches.commits)[:, stored])
     partitions = np.concatenate((of_run, partition[refused]))
     live = run[1] >= job.log_starts(batches.topics, pairs[1], pairs[0])[of_run]
     ids = np.concatenate((run[2], batches["object_id"][refused]))

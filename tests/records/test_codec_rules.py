@@ -10,11 +10,11 @@ import pytest
 
 from records.codec import decode_message, encode_message, encode_parts
 from records.errors import MalformedMessageError
-from records.interpreter import interpret
 from records.metadata import TopicRecord
+from records.reference_decoder import reference_decode
+from records.reference_encoder import reference_encode
 from records.rpc.produce import ProduceRequest
 from records.schema import Message
-from records.speller import spell
 from records.types import ZERO_UUID
 from records.wire import (
     IGNORABLE,
@@ -132,7 +132,7 @@ def test_the_compact_encoding_byte_by_byte() -> None:
         "03 02 02 74"  # tagged
         "ac02 02 bbcc"  # an unknown one, tag 300
     )
-    assert encode_message(sample, 3) == encoded == spell(sample, 3)
+    assert encode_message(sample, 3) == encoded == reference_encode(sample, 3)
     assert decode_message(Sample, encoded, 3) == sample
 
 
@@ -140,7 +140,7 @@ def test_the_compact_encoding_byte_by_byte() -> None:
 def test_defaults_come_back_at_every_version(version: int) -> None:
     encoded = encode_message(Sample(), version)
     assert decode_message(Sample, encoded, version) == Sample()
-    assert spell(Sample(), version) == encoded
+    assert reference_encode(Sample(), version) == encoded
 
 
 def test_what_a_version_lacks_decodes_to_its_default() -> None:
@@ -269,11 +269,11 @@ def test_sizes_where_a_length_or_a_count_grows_a_byte(size: int, version: int) -
         inners=tuple(Inner(number=number) for number in range(size)),
     )
     encoded = encode_message(sample, version)
-    assert encoded == spell(sample, version)
+    assert encoded == reference_encode(sample, version)
     assert decode_message(Sample, encoded, version) == sample
     tagged = Sample(unknown_tagged_fields=tuple((10 + n, bytes(size)) for n in range(size % 200)))
     if version == 3:
-        assert encode_message(tagged, 3) == spell(tagged, 3)
+        assert encode_message(tagged, 3) == reference_encode(tagged, 3)
         assert decode_message(Sample, encode_message(tagged, 3), 3) == tagged
 
 
@@ -312,7 +312,7 @@ class Moved(Message, key=3, versions="0-2", flexible="1+"):
 def test_a_field_may_become_a_tagged_one() -> None:
     for version, encoded in [(0, "0007"), (1, "0007 00"), (2, "01 04 02 0007")]:
         assert encode_message(Moved(number=7), version) == bytes.fromhex(encoded)
-        assert spell(Moved(number=7), version) == bytes.fromhex(encoded)
+        assert reference_encode(Moved(number=7), version) == bytes.fromhex(encoded)
         assert decode_message(Moved, bytes.fromhex(encoded), version) == Moved(number=7)
     assert encode_message(Moved(), 2) == b"\0"
 
@@ -336,7 +336,7 @@ def test_any_negative_marker_is_a_null_structure() -> None:
         body = b"" if inner is None else encode_message(inner, 3)
         damaged = absent[:at] + bytes([marker]) + body + absent[at + 1 :]
         assert decode_message(Sample, damaged, 3) == Sample(maybe_inner=inner)
-        assert interpret(Sample, memoryview(damaged), 3) == Sample(maybe_inner=inner)
+        assert reference_decode(Sample, memoryview(damaged), 3) == Sample(maybe_inner=inner)
 
 
 class Numbers(Message, key=4, versions="0", flexible="none"):

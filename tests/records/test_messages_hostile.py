@@ -21,8 +21,8 @@ from records.control import VotersRecord
 from records.diskless import ObjectCommitRecord
 from records.errors import MalformedMessageError, RecordError, UnsupportedVersionError
 from records.frame import decode_control_record, decode_record, encode_record
-from records.interpreter import EXPLAINED_VALUES, interpret
 from records.metadata import DelegationTokenRecord, PartitionRecord, TopicRecord
+from records.reference_decoder import EXPLAINED_VALUES, reference_decode
 from records.rpc.batch_coordinator import CommitBatchesRequest
 from records.rpc.cluster import ApiVersionsResponse, MetadataRequest
 from records.rpc.fetch import FetchRequest
@@ -50,7 +50,7 @@ def decode_or_explain(cls: type[Message], data: bytes, version: int) -> Message 
     except MalformedMessageError as refused:
         error = refused
     else:
-        walked = interpret(cls, memoryview(data), version)
+        walked = reference_decode(cls, memoryview(data), version)
         assert encode_message(walked, version) == encode_message(message, version)
         return message
     assert (error.message, error.version) == (cls.__name__, version)

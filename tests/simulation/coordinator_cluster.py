@@ -55,7 +55,7 @@ SETTINGS: Final = CoordinatorSettings(
     lease_timeout_ms=3000,
     answer_retention_ms=1500,
     tombstone_retention_ms=1500,
-    sweep_limit=20,
+    maintenance_limit=20,
 )
 
 RARE: Final = (

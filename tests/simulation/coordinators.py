@@ -52,7 +52,7 @@ from tests.simulation.node import Process
 if TYPE_CHECKING:
     from tests.simulation.coordinator_model import CoordinatorModel
 
-SWEEP_INTERVAL_S: Final = 0.7
+MAINTENANCE_INTERVAL_S: Final = 0.7
 CHUNK_BYTES: Final = 4000
 """Of a checkpoint on its way to the disk: several to a file."""
 
@@ -80,9 +80,9 @@ class _Reading(NamedTuple):
 class MemoryStore(InMemoryState):
     """With what a leader's sweeps ask of a database besides: dead runs leave no rows here."""
 
-    graves: tuple[int, ...] = ()
+    deferred_deletes: tuple[int, ...] = ()
 
-    def bury(self, limit: int) -> None:
+    def delete_dead_runs(self, limit: int) -> None:
         """See `Store`."""
 
 
@@ -162,7 +162,7 @@ class MemoryMachine:
         self.applied = OffsetAndEpoch(Offset(0), Epoch(0))
         self._tell()
 
-    def met(self, error: BaseException) -> None:
+    def handle_read_error(self, error: BaseException) -> None:
         """A decision raised this: nothing here is a disk, so it is a fault."""
         raise error
 
@@ -311,7 +311,7 @@ class CoordinatingProcess(Process):
             estate.settings,
             estate.view,
             ProcessClocks(self),
-            sweep_interval_s=SWEEP_INTERVAL_S,
+            maintenance_interval_s=MAINTENANCE_INTERVAL_S,
         )
         state.watch(self._answer_reads)
         self.host.start()

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from records.codec import decode_message, encode_message
 from records.errors import MalformedMessageError
-from records.interpreter import interpret
+from records.reference_decoder import reference_decode
 from records.schema import Message
 from tests.records.strategies import CASES, case_name, messages
 
@@ -77,9 +77,9 @@ def decode_both_ways(cls: type[Message], version: int, data: bytes) -> None:
         generated = decode_message(cls, data, version)
     except MalformedMessageError:
         with pytest.raises(MalformedMessageError):
-            interpret(cls, memoryview(data), version)
+            reference_decode(cls, memoryview(data), version)
     else:
-        walked = interpret(cls, memoryview(data), version)
+        walked = reference_decode(cls, memoryview(data), version)
         assert encode_message(walked, version) == encode_message(generated, version)
     assert time.monotonic() - start < ROUND_LIMIT_S, f"slow: {data.hex()}"
 

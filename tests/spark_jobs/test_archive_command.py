@@ -135,7 +135,7 @@ def test_invalid_options_are_refused_with_a_sentence(node: Node, tmp_path: Path)
         (("--out", out, "--log-dir", node.directory, "--follow", "--verify"), 2, "use one of them"),
         (("--out", out, "--log-dir", other.directory), 4, "the archive of cluster"),
         (("--out", out, "--log-dir", node.directory, "--as", "parquet"), 2, "give another --out"),
-        (("--out", out, "--log-dir", tmp_path / "nowhere"), 3, "no log directory"),
+        (("--out", out, "--log-dir", tmp_path / "nowhere"), 3, "log directory: no meta.properties"),
         (("--out", tmp_path / "empty", "--verify"), 3, "is not an archive"),
         (("--out", "gs://bucket", "--verify"), 2, "neither a directory nor"),
         (

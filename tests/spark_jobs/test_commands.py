@@ -39,7 +39,7 @@ def job(
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Provide a Java that gets no memory, and a cache of the test's own."""
     monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)  # of other tests
-    monkeypatch.setattr(java, "bundled", lambda: None)
+    monkeypatch.setattr(java, "bundled_runtime", lambda: None)
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", "17.0.1", NO_MEMORY)))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -51,7 +51,7 @@ def logs(tmp_path: Path) -> list[Path]:
 def test_the_terminal_shows_a_sentence_and_the_log_file_the_whole_error(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app)
     (log,) = logs(tmp_path)
-    sentence = "the machine has not as much memory as the JVM asks for; try --memory 512m"
+    sentence = "the machine has less memory than the JVM requests; try --memory 512m"
     assert (shown.exit_code, shown.stderr) == (3, f"esker: {sentence} (all of it: {log})\n")
     assert "1048576KB" in log.read_text()
     assert "Traceback" in log.read_text()
@@ -61,7 +61,7 @@ def test_debug_prints_the_whole_error() -> None:
     shown = CliRunner().invoke(app, ["--debug"])
     assert shown.exit_code == 3
     assert "Traceback" in shown.stderr
-    assert shown.stderr.splitlines()[-1].startswith("esker: the machine has not as much memory")
+    assert shown.stderr.splitlines()[-1].startswith("esker: the machine has less memory")
 
 
 def test_a_named_log_file_is_appended_to(tmp_path: Path) -> None:
@@ -106,4 +106,4 @@ def test_a_job_starts_without_a_writable_cache(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     shown = CliRunner().invoke(app)
-    assert (shown.exit_code, "not as much memory" in shown.stderr) == (3, True), shown.stderr
+    assert (shown.exit_code, "less memory" in shown.stderr) == (3, True), shown.stderr

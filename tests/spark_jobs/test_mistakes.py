@@ -15,7 +15,7 @@ from esker.commands.spark.common import reason, to_apply
 from raft.net.errors import NetError, Reason
 from spark_jobs.plans.retention_plan import PlanError, read_plan, write_plan
 from spark_jobs.readers.object_store import StoreOptions, describe_failure, open_store
-from spark_jobs.readers.quorum_link import why_nobody_leads
+from spark_jobs.readers.quorum_link import explain_missing_leader
 from tests.coordinator.batch.subjects import KEYS
 from tests.diskless.stores.conftest import s3_endpoint
 from tests.spark_jobs.test_applying import plan, row
@@ -61,8 +61,8 @@ def test_the_directory_of_a_whole_cluster_suggests_its_nodes_directories(node: P
     code, said = run("audit", "--log-dir", node.parent)
     assert code == 3
     assert said == (
-        f"esker: {node.parent} is no log directory of a node: no meta.properties; "
-        f"in it there are: {node}\n"
+        f"esker: {node.parent} is not a node's log directory: no meta.properties; "
+        f"it contains: {node}\n"
     )
 
 
@@ -131,11 +131,13 @@ def test_applying_a_completed_plan_again_sends_no_request_and_says_so(tmp_path: 
 
 def test_a_brokers_address_as_controller_is_an_error() -> None:
     error = NetError(Reason.UNSUPPORTED, "h:9092 does not serve DescribeQuorumRequest")
-    assert why_nobody_leads("log-0", error).endswith(
+    assert explain_missing_leader("log-0", error).endswith(
         "is it a broker's address? --bootstrap-controller wants a controller's"
     )
     refused = NetError(Reason.REFUSED, "h:1")
-    assert why_nobody_leads("log-0", refused).endswith("are a majority of the voters running?")
+    assert explain_missing_leader("log-0", refused).endswith(
+        "are a majority of the voters running?"
+    )
 
 
 def test_a_store_is_named_once() -> None:

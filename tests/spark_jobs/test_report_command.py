@@ -70,7 +70,7 @@ def test_each_error_is_one_sentence_with_an_exit_code(node: World, tmp_path: Pat
     out = ("--out", tmp_path / "report")
     code, _, told = run("--log-dir", tmp_path / "nowhere", *out)
     assert (code, told.count("\n")) == (3, 1)
-    assert "no log directory of a node" in told
+    assert "is not a node's log directory" in told
     code, _, _ = run(*out)
     assert code == 2
     prices = tmp_path / "prices.toml"

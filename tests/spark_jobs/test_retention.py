@@ -208,7 +208,7 @@ def test_unknown_records_prevent_a_plan() -> None:
         digest_records([(position, bytes.fromhex("01 af09 00"))])
     newer = bytearray(encode_record(commit(1, TOPIC, offset=0)))
     newer[3] = 1  # its version
-    with pytest.raises(RecordError, match="no such version is known"):
+    with pytest.raises(RecordError, match="this version is not known"):
         digest_records([(position, newer)])
 
 

@@ -1,4 +1,4 @@
-"""What every decision is given besides the request and the tables, and what it returns.
+"""The input of every decision besides request and tables, and its result.
 
 Two clocks, because they can disagree. `now_ms` is the wall clock: people see it, as append times
 and through retention.ms. `steady_ms` never steps: it is the wall clock as of the leader's election
@@ -23,14 +23,14 @@ R = TypeVar("R")
 
 
 class Decision(NamedTuple, Generic[R]):
-    """What is to be appended, all together or not at all, and what is to be answered then."""
+    """Records to append, all together or not at all, and the response to send then."""
 
     records: tuple[MetadataRecord, ...]  # none: nothing changes
     response: R
 
 
 class Context(NamedTuple):
-    """Who decides, and when."""
+    """The clocks, the view and the settings of one decision."""
 
     now_ms: int  # ms since 1970
     steady_ms: int  # the leader's steady clock, on the same scale
@@ -39,7 +39,7 @@ class Context(NamedTuple):
     settings: CoordinatorSettings
 
     def age_ms(self, since_ms: int) -> int:
-        """How long ago something recorded was, at least: never more than this leader has led.
+        """Milliseconds since something was recorded, at least: never more than this leader has led.
 
         >>> context = Context(0, 5_000, 1_000, None, None)
         >>> context.age_ms(4_000), context.age_ms(10), context.age_ms(9_999_999)

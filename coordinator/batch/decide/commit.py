@@ -62,7 +62,7 @@ _new: Final[Callable[[type[CommitBatchResult], tuple[Any, ...]], CommitBatchResu
 
 
 class Refused(NamedTuple):
-    """What became of a batch that gets no offset: an error, or the answer of its first commit."""
+    """The result of a batch that gets no offset: an error, or the answer of its first commit."""
 
     error_code: int
     duplicate_of: KeptBatch | None = None
@@ -71,7 +71,7 @@ class Refused(NamedTuple):
 def decide_commit(
     request: CommitBatchesRequest, tables: Tables, candidates: Candidates, context: Context
 ) -> Answered:
-    """The record of an object's commit, and the answer to its broker.
+    """Decide an object's commit: offsets for its batches, or a refusal.
 
     Args:  tables: pending state. candidates: applied state, asked only about a forgotten lease.
     """
@@ -98,7 +98,7 @@ _NO_TIME: Final = Refused(_BAD_TIMESTAMP)
 def _judge_object(
     request: CommitBatchesRequest, tables: Tables, candidates: Candidates
 ) -> Answered | None:
-    """The answer, if the object's id decides it: a retry, or an id that may not be committed."""
+    """The answer if the object's id decides it: a retry, or an id that may not be committed."""
     count = sum(len(group.batches) for topic in request.topics for group in topic.partitions)
     if count > MAX_BATCHES:
         message = f"{count} batches in one object, at most {MAX_BATCHES}"
@@ -133,7 +133,7 @@ def _judge_object(
 def _judge_without_lease(
     request: CommitBatchesRequest, tables: Tables, candidates: Candidates
 ) -> Answered:
-    """The lease is forgotten, long after it was over, or was never granted."""
+    """Answer the commit of an id whose lease is forgotten or was never granted."""
     counters = tables.counters
     granted = 0 <= request.lease_id < counters.next_lease_id
     if not granted or not 0 <= request.object_id < counters.next_object_id:
@@ -145,7 +145,7 @@ def _judge_without_lease(
 
 
 def _first_answer(object_id: int, tables: Tables) -> Answered:
-    """What was answered when the object was committed."""
+    """The answer that was given when the object was committed."""
     answer = tables.answers.get(object_id)
     if answer is None:
         return _refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "its answer is no longer kept")
@@ -172,11 +172,11 @@ def _first_answer(object_id: int, tables: Tables) -> Answered:
         topics.setdefault(index, []).append(
             _GroupAnswer(partition_index=partition, results=results)
         )
-    told = tuple(
+    answered = tuple(
         _TopicAnswer(topic_id=answer.topic_ids[index], partitions=tuple(groups))
         for index, groups in topics.items()
     )
-    return Decision((), CommitBatchesResponse(topics=told))
+    return Decision((), CommitBatchesResponse(topics=answered))
 
 
 # --- its form ----------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class _Columns(NamedTuple):
 
 
 def _columns(request: CommitBatchesRequest) -> _Columns | str:
-    """The batches in columns, or what is wrong with the request's form."""
+    """The batches in columns, or the error if the request is malformed."""
     if len({topic.topic_id for topic in request.topics}) != len(request.topics):
         return "a topic is named twice"
     groups = []
@@ -236,7 +236,7 @@ def _columns(request: CommitBatchesRequest) -> _Columns | str:
 
 
 class _Commit:
-    """One decision on its way: what it has found out so far."""
+    """One commit's decision in progress."""
 
     __slots__ = ("base_offsets", "context", "refused", "tables")
 
@@ -247,8 +247,8 @@ class _Commit:
         self.refused: dict[int, Refused] = {}  # by index of the batch
 
     def decide(self, request: CommitBatchesRequest, columns: _Columns) -> Answered:
-        """Offsets for every batch, group by group."""
-        told, topic_ids, topic_indexes, partitions, batch_counts = [], [], [], [], []
+        """Assign offsets to every batch, group by group."""
+        answered, topic_ids, topic_indexes, partitions, batch_counts = [], [], [], [], []
         rows = zip(*columns[2:], strict=True)
         for index, topic in enumerate(request.topics):
             known = self.tables.topics.get(topic.topic_id)
@@ -264,7 +264,7 @@ class _Commit:
                 partitions.append(partition)
                 batch_counts.append(count)
             topic_ids.append(topic.topic_id)
-            told.append(_TopicAnswer(topic_id=topic.topic_id, partitions=tuple(groups)))
+            answered.append(_TopicAnswer(topic_id=topic.topic_id, partitions=tuple(groups)))
         times, kinds, errors, duplicates = self._outcomes(columns)
         record = ObjectCommitRecord(
             object_id=request.object_id,
@@ -290,7 +290,7 @@ class _Commit:
             error_codes=errors,
             duplicates=duplicates,
         )
-        return Decision((record,), CommitBatchesResponse(topics=tuple(told)))
+        return Decision((record,), CommitBatchesResponse(topics=tuple(answered)))
 
     def _decide_group(
         self, topic: Topic | None, partition: int, batch_count: int, rows: Iterator[_Row]
@@ -344,7 +344,8 @@ class _Commit:
     def _judge_batch(
         self, state: Producer | None, producer_id: int, epoch: int, sequence: int, last: int
     ) -> Refused | None:
-        """A batch that is not simply the next one. None: it is accepted all the same.
+        """Judge a batch that is not simply the next in sequence; None if it is accepted all the
+        same.
 
         Kafka's table: tests/coordinator holds it line by line, docs/coordinator.md prints it.
         """
@@ -364,7 +365,7 @@ class _Commit:
         return Refused(_OUT_OF_ORDER)
 
     def _state_can_have_expired(self, producer_id: int) -> bool:
-        """Is its id old enough for state of it to have been here and to be gone?"""
+        """Whether a producer id is old enough that its state may have expired here."""
         handed_out_ms = self.context.view.producer_id_handed_out_ms(producer_id)
         if handed_out_ms is None:
             return True

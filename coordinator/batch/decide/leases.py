@@ -2,10 +2,10 @@
 
 A lease makes two things possible. A commit needs an open one, so ending a lease is a fence, in the
 coordinator's own log. And once it has ended, every id of it that was not committed never will be:
-orphaned objects are known without listing a bucket, and deleting them races with nobody.
+orphaned objects are known without listing a bucket, and deleting them races with no commit.
 
-Leases end by a record only. Age makes a leader *propose* the end; what a clock says while a record
-is applied must not matter, or replicas would differ.
+Leases end by a record only. Age makes a leader *propose* the end; no clock is read while a record
+is applied, or replicas would differ.
 
 Source: docs/design/batch-coordinator.md#object-leases.
 """
@@ -36,7 +36,7 @@ EXPIRED: Final = 1
 def decide_acquire(
     request: AcquireObjectLeaseRequest, tables: Tables, context: Context
 ) -> Decision[AcquireObjectLeaseResponse]:
-    """A lease for a broker; a higher broker epoch closes the leases of the lower ones."""
+    """Grant a broker a lease; a higher broker epoch closes the leases of the lower ones."""
     broker = tables.brokers.get(request.broker_id)
     registered = context.view.broker_epoch(request.broker_id)
     known = max(-1 if broker is None else broker.epoch, -1 if registered is None else registered)
@@ -77,7 +77,7 @@ def decide_acquire(
 def decide_release(
     request: ReleaseObjectLeaseRequest, tables: Tables, context: Context
 ) -> Decision[ReleaseObjectLeaseResponse]:
-    """Close a lease on its broker's wish."""
+    """Close a lease that its broker releases."""
     lease = tables.leases.get(request.lease_id)
     error, message = ErrorCode.NONE, None
     if lease is None:
@@ -103,7 +103,7 @@ def decide_release(
 
 
 def decide_expired_leases(tables: Tables, context: Context) -> Decision[None]:
-    """End leases that were open for too long: their brokers are gone, or have newer ones."""
+    """Close leases that were open for too long: their brokers are gone, or have newer ones."""
     records = [
         LeaseClosedRecord(
             lease_id=lease_id,
@@ -115,7 +115,7 @@ def decide_expired_leases(tables: Tables, context: Context) -> Decision[None]:
         if lease.is_open
         and context.age_ms(lease.granted_at_ms) >= context.settings.lease_timeout_ms
     ]
-    return Decision(tuple(records[: context.settings.sweep_limit]), None)
+    return Decision(tuple(records[: context.settings.maintenance_limit]), None)
 
 
 def decide_forgotten_leases(tables: Tables, context: Context) -> Decision[None]:
@@ -127,7 +127,7 @@ def decide_forgotten_leases(tables: Tables, context: Context) -> Decision[None]:
         and not lease.orphans
         and context.age_ms(lease.closed_at_ms) >= context.settings.answer_retention_ms
     ]
-    del lease_ids[context.settings.sweep_limit :]
+    del lease_ids[context.settings.maintenance_limit :]
     if not lease_ids:
         return Decision((), None)
     return Decision((LeasesForgottenRecord(lease_ids=tuple(lease_ids)),), None)

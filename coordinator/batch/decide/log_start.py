@@ -2,8 +2,8 @@
 
 Retention is computed elsewhere, by a planner that looks at runs; here its result is judged. A row
 is refused where the topic is gone, where its settings now keep more than the plan assumed, or where
-`esker.retention.enforcer` gives the work to somebody else. New data never makes a plan wrong: what
-it would delete is no newer for that. Plans that somebody outside made are trusted less
+`esker.retention.enforcer` leaves the work to an external planner. New data never makes a plan
+wrong: it makes no old record newer. Plans made outside are trusted less
 (`coordinator.batch.decide.plans`).
 
 Source: docs/design/batch-coordinator.md#retention,
@@ -56,7 +56,7 @@ class _Moves:
         self.rows: dict[tuple[int, int], int] = {}  # by topic index and partition
 
     def add(self, topic_id: UUID, partition: int, offset: int) -> None:
-        """Later rows of a partition replace earlier ones only by going further."""
+        """Add a row; a later row of a partition replaces an earlier one only if it goes further."""
         index = self.topic_indexes.setdefault(topic_id, len(self.topic_indexes))
         key = (index, partition)
         self.rows[key] = max(offset, self.rows.get(key, 0))
@@ -77,7 +77,7 @@ class _Moves:
 
 
 def find_log(tables: Tables, topic_id: UUID, partition: int) -> Log | ErrorCode:
-    """A living topic's partition, or why there is none."""
+    """An undeleted topic's partition, or the error code if there is none."""
     topic = tables.topics.get(topic_id)
     if topic is None or topic.deleted_at_ms >= 0:
         return ErrorCode.UNKNOWN_TOPIC_ID
@@ -91,33 +91,33 @@ def decide_delete_records(
 ) -> Decision[DeleteDisklessRecordsResponse]:
     """Move log starts to where a user wants them; never back, never past the high watermark."""
     moves = _Moves()
-    told = []
+    answered = []
     seen: set[tuple[UUID, int]] = set()
     for topic in request.topics:
         groups = []
-        for asked in topic.partitions:
-            key = (topic.topic_id, asked.partition_index)
+        for requested in topic.partitions:
+            key = (topic.topic_id, requested.partition_index)
             if key in seen or len(seen) >= MAX_PARTITIONS:
-                groups.append(_refused(asked.partition_index, ErrorCode.INVALID_REQUEST))
+                groups.append(_refused(requested.partition_index, ErrorCode.INVALID_REQUEST))
                 continue
             seen.add(key)
             log = find_log(tables, *key)
             if isinstance(log, ErrorCode):
-                groups.append(_refused(asked.partition_index, log))
+                groups.append(_refused(requested.partition_index, log))
                 continue
             log_start, high_watermark = log
-            offset = high_watermark if asked.offset == -1 else asked.offset
+            offset = high_watermark if requested.offset == -1 else requested.offset
             if not 0 <= offset <= high_watermark:
-                groups.append(_refused(asked.partition_index, ErrorCode.OFFSET_OUT_OF_RANGE))
+                groups.append(_refused(requested.partition_index, ErrorCode.OFFSET_OUT_OF_RANGE))
                 continue
             if offset > log_start:
-                moves.add(topic.topic_id, asked.partition_index, offset)
+                moves.add(topic.topic_id, requested.partition_index, offset)
             low_watermark = max(offset, log_start)
             groups.append(
-                _Group(partition_index=asked.partition_index, low_watermark=low_watermark)
+                _Group(partition_index=requested.partition_index, low_watermark=low_watermark)
             )
-        told.append(_Topic(topic_id=topic.topic_id, partitions=tuple(groups)))
-    response = DeleteDisklessRecordsResponse(responses=tuple(told))
+        answered.append(_Topic(topic_id=topic.topic_id, partitions=tuple(groups)))
+    response = DeleteDisklessRecordsResponse(responses=tuple(answered))
     return Decision(moves.records(ON_REQUEST), response)
 
 
@@ -154,7 +154,7 @@ def decide_retention(
 
 
 def _rising(records: list[LogStartOffsetsRecord]) -> tuple[LogStartOffsetsRecord, ...]:
-    """Leave out of later records what an earlier one has moved further already."""
+    """Drop rows that an earlier record of the same decision has moved further already."""
     furthest: dict[tuple[UUID, int], int] = {}
     kept: list[LogStartOffsetsRecord] = []
     for record in records:
@@ -171,7 +171,7 @@ def _rising(records: list[LogStartOffsetsRecord]) -> tuple[LogStartOffsetsRecord
 
 
 def _allows(config: TopicConfig, row: NewLogStart, enforcer: Enforcer) -> bool:
-    """May this hand delete, and do today's settings keep no more than the plan assumed?"""
+    """Whether this enforcer may delete, and today's settings keep no more than the plan assumed."""
     if config.enforcer not in (enforcer, Enforcer.BOTH):
         return False
     limit = config.retention_ms if row.reason == BY_TIME else config.retention_bytes

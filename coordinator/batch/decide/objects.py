@@ -2,11 +2,12 @@
 
 Orphans, which were uploaded and never committed, go the same way once their lease is over. Those
 that cannot be known without looking into the store, because the upload ended after its key had been
-cleaned, are found by a sweep that lists, and handed over here: `decide_found_orphans`.
+cleaned, are found by a Spark job that lists the store, and reported by MarkOrphans:
+`decide_found_orphans`.
 
-The surprise is `decide_safe_to_delete`. A broker whose commit failed asks whether it may delete
-what it uploaded, while the commit may still be on its way on a dead connection. So "yes" is a
-record, a fence: the late commit is refused.
+The trap is in `decide_safe_to_delete`. A broker whose commit failed asks whether it may delete what
+it uploaded, while the commit may still be on its way on a dead connection. So "yes" is a record, a
+fence: the late commit is refused.
 
 Source: docs/design/batch-coordinator.md#deletion; KIP-1164, getFilesToDelete, deleteFiles,
 isSafeToDeleteFile.
@@ -51,7 +52,7 @@ _FOREVER_MS: Final = 2**63 - 1
 
 def decide_marks(candidates: Candidates, context: Context) -> Decision[None]:
     """Mark objects that no live run refers to any more."""
-    unused = candidates.unused_objects(context.settings.sweep_limit)
+    unused = candidates.unused_objects(context.settings.maintenance_limit)
     if not unused:
         return Decision((), None)
     record = ObjectsMarkedRecord(object_ids=tuple(unused), marked_at_ms=context.steady_ms)
@@ -61,7 +62,7 @@ def decide_marks(candidates: Candidates, context: Context) -> Decision[None]:
 def files_to_delete(
     request: GetFilesToDeleteRequest, tables: Tables, candidates: Candidates, context: Context
 ) -> GetFilesToDeleteResponse:
-    """What a broker may delete from the store now, those marked first first; then orphans.
+    """List what a broker may delete from the store now: marked objects, oldest first, then orphans.
 
     Args:  tables: *applied* state, as are the candidates: what is pending may be lost.
     """
@@ -124,7 +125,7 @@ def _may_go(
     candidates: Candidates,
     context: Context,
 ) -> bool | None:
-    """May it be forgotten? False: there is nothing to forget. None: it must stay."""
+    """Whether an object may be forgotten. False: there is nothing to forget. None: it must stay."""
     stored = candidates.stored_object(object_id)
     if stored is not None:
         marked = stored.marked_at_ms
@@ -145,7 +146,7 @@ def _may_go(
 def decide_safe_to_delete(
     request: IsSafeToDeleteFileRequest, tables: Tables, candidates: Candidates, context: Context
 ) -> Decision[IsSafeToDeleteFileResponse]:
-    """Is the object not committed? If so, it is made sure that it never will be."""
+    """Decide whether an object is uncommitted; if so, fence it, so that it never will be."""
     try:
         object_id = context.settings.keys.object_id(request.object_key)
     except ForeignKeyError as error:
@@ -170,7 +171,7 @@ def decide_safe_to_delete(
 def decide_found_orphans(
     request: MarkOrphansRequest, tables: Tables, candidates: Candidates, context: Context
 ) -> Decision[MarkOrphansResponse]:
-    """Take over objects that a listing found, those that nothing refers to and nothing ever can.
+    """Mark objects that a listing found, those that nothing refers to and nothing ever can.
 
     There is no race to lose. An object can be committed only while its lease is open, and here only
     ids of leases that are over are taken; and where a commit was appended that is not applied yet,
@@ -208,7 +209,7 @@ def decide_found_orphans(
 
 
 def _refused_sweep(request: MarkOrphansRequest, context: Context) -> tuple[ErrorCode, str] | None:
-    """Why nothing of it is looked at."""
+    """The error that refuses a sweep's request as a whole; None if its keys are to be judged."""
     ours = context.settings.keys.cluster_id
     if request.cluster_id != ours:
         message = f"a sweep of cluster {request.cluster_id!r}, this is {ours!r}"
@@ -222,7 +223,7 @@ def _refused_sweep(request: MarkOrphansRequest, context: Context) -> tuple[Error
 
 
 class Kept(Enum):
-    """Why an object that a listing found is not to be marked as an orphan."""
+    """The reason why an object that a listing found is not marked as an orphan."""
 
     IN_USE = auto()  # runs refer to it, or may yet
     GOES_ALREADY = auto()  # it is marked, or is an orphan of its lease

@@ -1,19 +1,19 @@
-"""Retention plans that somebody outside made: judged row by row, and by what there is now.
+"""Judges retention plans made outside, row by row, by the present state.
 
 A plan was made from what its maker read: the log of a replica that lags, an archive, or, worst, the
-copy of a cluster that was restored since and has other data at the same offsets. So a row is taken
-for a wish. It is refused where the topic is gone, where its settings keep more than the plan
-assumed or leave the work to somebody else; and how far its log start moves is what this
-coordinator's own runs allow: by time no further than the first run that is not too old, by size
-only if enough is left. So no plan, whoever made it, removes what our own enforcement would keep.
+copy of a cluster that was restored since and has other data at the same offsets. So a row is only a
+request. It is refused where the topic is gone, or where its settings keep more than the plan
+assumed or forbid external retention; and its log start moves as far as this coordinator's own runs
+allow: by time no further than the first run that is not too old, by size only if enough is left. So
+no plan removes what our own enforcement would keep.
 
-The surprise is the price: a look-up for time, however many runs go, for the greatest times of many
-runs stand beside them (`Runs.first_run_since`). Sizes have to be added up. So of a request for more
-runs than `sweep_limit` one row goes a part of its way, and says how far, and rows behind it are not
-decided (COORDINATOR_NOT_AVAILABLE); whoever asks again gets further.
+The trap is the price: a row by time costs one look-up, however many runs go, for the greatest times
+of many runs stand beside them (`Runs.first_run_since`). Sizes have to be added up. So in a request
+for more runs than `maintenance_limit`, one row goes part of its way, and says how far, and the rows
+behind it are not decided (COORDINATOR_NOT_AVAILABLE); a repeated request gets further.
 
-One thing is taken on trust. Records without a time count from their commit, and commits are looked
-at only for the last run that a row removes: those before it were committed earlier.
+One approximation remains. Records without a time count from their commit, and commits are looked at
+only for the last run that a row removes: those before it were committed earlier.
 
 Source: docs/design/batch-coordinator.md#retention,
 docs/design/batch-coordinator.md#plans-are-judged-by-the-runs-there-are.
@@ -45,7 +45,7 @@ CLOCKS_DIFFER_MS: Final = 300_000
 def decide_apply_retention(
     request: ApplyRetentionRequest, tables: Tables, applied: AppliedState, context: Context
 ) -> Decision[ApplyRetentionResponse]:
-    """Take rows of an external plan; a plan that is expired or foreign is refused as a whole."""
+    """Apply rows of an external plan; refuse a plan that is expired or another cluster's."""
     rows = [
         NewLogStart(
             topic.topic_id, one.partition_index, one.log_start_offset, one.reason, one.limit
@@ -60,13 +60,13 @@ def decide_apply_retention(
         bounded = [row for row, _ in judged]
         decided = decide_retention(bounded, tables, context, Enforcer.EXTERNAL)
         records = decided.records
-        told = [
+        answered = [
             _told(row, code or kept, tables)
             for (row, kept), code in zip(judged, decided.response, strict=True)
         ]
     else:
-        records, told = (), [_told(row, whole, tables) for row in rows]
-    answers = iter(told)
+        records, answered = (), [_told(row, whole, tables) for row in rows]
+    answers = iter(answered)
     topics = tuple(
         ApplyRetentionResponse.Topic(
             topic_id=topic.topic_id,
@@ -94,16 +94,16 @@ def _told(row: NewLogStart, code: int, tables: Tables) -> ApplyRetentionResponse
 
 
 class _Judge:
-    """How far each row of one request may go, by the runs that there are."""
+    """Judges how far each row of one request may go, by the runs that there are."""
 
     def __init__(self, tables: Tables, applied: AppliedState, context: Context) -> None:
         self._tables = tables
         self._applied = applied
         self._context = context
-        self._left = context.settings.sweep_limit  # runs that may yet be added up
+        self._left = context.settings.maintenance_limit  # runs that may yet be added up
 
     def judged(self, row: NewLogStart) -> tuple[NewLogStart, ErrorCode]:
-        """The row with what it may ask for, and why it may ask for nothing at all."""
+        """The row, cut to what may go, and the error code if nothing may."""
         log_id = find_log_id(self._tables, row.topic_id, row.partition)
         config = self._context.view.topic_config(row.topic_id)
         log = None if isinstance(log_id, ErrorCode) else self._tables.logs.get(log_id)
@@ -123,7 +123,7 @@ class _Judge:
         return row._replace(log_start_offset=max(log[0], end)), kept
 
     def _by_time(self, log_id: LogId, log_start: int, end: int, retention_ms: int | None) -> int:
-        """The end of the runs that are too old, one after the other; at most `end`."""
+        """The end of the leading runs that are too old; at most `end`."""
         if retention_ms is None:
             return log_start
         since_ms = self._context.now_ms - retention_ms
@@ -136,7 +136,7 @@ class _Judge:
         return last.last_offset + 1
 
     def _last_run(self, log_id: LogId, log_start: int, end: int) -> Run | None:
-        """The last run that is over before an offset; None: none is above the log start."""
+        """The last run that ends before an offset; None if none is above the log start."""
         while end > log_start:
             run = next(iter(self._applied.runs_from(log_id, end - 1)), None)
             if run is None or run.last_offset < end:
@@ -145,7 +145,7 @@ class _Judge:
         return None
 
     def _by_size(self, log_id: LogId, begin: int, end: int, retention_bytes: int | None) -> int:
-        """The end of the runs that may go, if so much is left; of those that are looked at.
+        """The end of the runs, of those looked at, that may go and leave enough bytes.
 
         Args:  begin: the applied log start.
         """

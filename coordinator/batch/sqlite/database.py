@@ -3,13 +3,13 @@
 Commits go to SQLite's WAL and are not flushed (`synchronous=NORMAL`): the replicated log is the
 durable copy, and after a power loss the file is merely older, never torn.
 
-The surprise is who copies the WAL back into the file. SQLite would do it inside whichever commit
+The trap is the copying of the WAL back into the file. SQLite would do it inside whichever commit
 finds a thousand pages there, 40 ms and more of an event loop that should be answering. So that is
 switched off, and a thread copies, on a connection of its own; the call holds no lock that a writer
-or the interpreter needs. A WAL begins anew only once all of it is copied and nobody reads it: under
-steady commits the thread never catches up quite. So when the WAL has grown long, the thread copies
-the short rest at once, and until it is done the open transaction goes on gathering instead of
-committing.
+or the interpreter needs. A WAL begins anew only once all of it is copied and no reader is left:
+under steady commits the thread never quite catches up. So when the WAL has grown long, the thread
+copies the short rest at once, and until it is done the open transaction goes on gathering instead
+of committing.
 
 Source: docs/design/batch-coordinator.md#state-in-sqlite; https://www.sqlite.org/wal.html
 (checkpointing).
@@ -48,7 +48,7 @@ SIDE_FILES: Final = ("-wal", "-shm", "-journal")
 
 
 class DamagedStateError(sqlite3.DatabaseError):
-    """What stands in the file is not what was written: found by us, where SQLite saw nothing."""
+    """The file does not hold what was written; found by our checks, where SQLite saw nothing."""
 
     sqlite_errorcode = sqlite3.SQLITE_CORRUPT
 
@@ -56,7 +56,7 @@ class DamagedStateError(sqlite3.DatabaseError):
 def connect(
     path: Path, *, cache_kib: int = CACHE_KIB, flushes: bool = True, creates: bool = False
 ) -> sqlite3.Connection:
-    """A connection in autocommit mode: transactions are begun and committed by name.
+    """Connect in autocommit mode: transactions are begun and committed explicitly.
 
     Args:    flushes: False where nothing has to survive a power loss, as in tests.
              creates: False: a reader that comes while the file is replaced must not make another.
@@ -84,7 +84,7 @@ def connect(
 
 
 def create(path: Path, *, flushes: bool = True) -> sqlite3.Connection:
-    """An empty database in place of whatever is at `path`. Raises OSError, sqlite3.Error."""
+    """Create an empty database, replacing any at `path`. Raises OSError, sqlite3.Error."""
     remove(path)
     connection = connect(path, flushes=flushes, creates=True)
     connection.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
@@ -92,7 +92,7 @@ def create(path: Path, *, flushes: bool = True) -> sqlite3.Connection:
 
 
 def open_existing(path: Path, *, flushes: bool = True) -> sqlite3.Connection | None:
-    """The database at `path`, or None if there is none, or none that this code can read."""
+    """Open the database at `path`; None if there is none, or none that this code can read."""
     if not path.exists():
         return None
     try:
@@ -117,12 +117,12 @@ def remove(path: Path) -> None:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Is it what stands in the file? A full disk is another matter: what is there is right then."""
+    """Whether an error means that the file's content is wrong; a full disk does not."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
 
 
 def make_durable(path: Path) -> None:
-    """Flush a database that nobody has open, and its name's directory. Raises OSError."""
+    """Flush a closed database and its directory. Raises OSError."""
     for target, flags in ((path, os.O_RDWR), (path.parent, os.O_RDONLY)):
         fd = os.open(target, flags)
         try:
@@ -144,7 +144,7 @@ class WalKeeper:
 
     @property
     def puts_off_commits(self) -> bool:
-        """Is the last part being copied? A commit now would make it one part more."""
+        """Whether the last part of the WAL is being copied: a commit now would lengthen it."""
         return self._is_last_part and self._is_copying()
 
     def tidy(self) -> None:
@@ -178,7 +178,7 @@ class WalKeeper:
             return 0
 
     def _copy(self) -> None:
-        """On the thread. A copy that fails is tried again with the next one."""
+        """Copy the WAL, on the thread. A copy that fails is tried again with the next one."""
         with contextlib.suppress(sqlite3.Error):
             connection = connect(self._path, cache_kib=READER_CACHE_KIB)
             try:

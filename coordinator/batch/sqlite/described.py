@@ -1,4 +1,4 @@
-"""A database as people ask about it: whole tables are read, so never on the event loop.
+"""A database read for an overview: whole tables, so never on the event loop.
 
 A connection of its own sees the state as of one moment, and holds the WAL for as long as that
 takes: for a person's question now and then, not for programs.
@@ -31,7 +31,7 @@ class StoreDescribed:
         self.applied_offset: int = store.applied.offset
         self.topics: WholeTable[UUID, Topic] = store.topics
         self.logs: WholeTable[LogId, Log] = store.logs
-        self._objects = store.graves.used_objects(store.connection)
+        self._objects = store.deferred_deletes.used_objects(store.connection)
 
     def _log_start(self, log_id: LogId) -> int:
         log = self.logs.get(log_id)
@@ -79,7 +79,7 @@ class StoreDescribed:
 
 
 def described(path: Path, ask: Callable[[StoreDescribed], T]) -> T:
-    """What `ask` finds in the database at `path`, as of its last commit. Raises sqlite3.Error."""
+    """Run `ask` on the database at `path`, as of its last commit. Raises sqlite3.Error."""
     connection = database.connect(path, cache_kib=database.READER_CACHE_KIB)
     try:
         connection.execute("BEGIN")

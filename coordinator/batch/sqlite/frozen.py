@@ -1,16 +1,17 @@
 """A coordinator's state as of one offset, read while commits go on.
 
 A reader that stays in a SQLite database for long makes its WAL grow by gigabytes and halves the
-rate of writing. So nobody reads the live file for long: a read transaction pins the state, a thread
-copies the pages with SQLite's backup API, which needs neither the interpreter nor a lock that a
-writer wants, and that is the end of the transaction: a quarter of a second for a million runs. A
-child process then scans the copy and sends the checkpoint's records through a pipe.
+rate of writing. So no reader stays in the live file for long: a read transaction pins the state, a
+thread copies the pages with SQLite's backup API, which needs neither the interpreter nor a lock
+that a writer wants, and that is the end of the transaction: a quarter of a second for a million
+runs. A child process then scans the copy and sends the checkpoint's records through a pipe.
 
-The surprise: `values` yields *nothing*, an empty buffer, while the next record is not there yet.
-Its caller runs on an event loop, and has better things to do than to wait.
+The trap: `values` yields *nothing*, an empty buffer, while the next record is not there yet. Its
+caller runs on an event loop and must not wait.
 
-Pages that nobody else reads are read here, so damage is often met here first. The copy's pages are
-the file's: whoever owns that is told, and treats it as damage that it has met itself.
+Pages that no one reads in ordinary work are read here, so damage is often met here first. The
+copy's pages are the file's: the file's owner is notified, and treats it as damage that it met
+itself.
 
 Source: docs/design/snapshots.md#generation-never-blocks-commits,
 docs/design/batch-coordinator.md#state-in-sqlite; measured in docs/coordinator-state.md.
@@ -59,7 +60,7 @@ class FrozenState:
         scan: Callable[[Path], Iterator[bytes]] | None,
         met: Callable[[BaseException], object] = lambda _: None,
     ) -> None:
-        """Pin what is committed in the database `live`, and begin to copy it.
+        """Pin what is committed in the database `live`, and start to copy it.
 
         Args:  copy: where to; replaced. as_of: what is applied there: another reader of the file
                may not see what its writer does, if somebody took the WAL away.
@@ -98,7 +99,7 @@ class FrozenState:
             self._error = error
 
     def values(self) -> Iterator[bytes]:
-        """The checkpoint's records, or nothing while there is none yet.
+        """Yield the checkpoint's records, or empty values while none is ready.
 
         Raises:  ScanFailedError.
         """
@@ -146,7 +147,7 @@ class FrozenState:
             raise ScanFailedError(f"the scan ended with status {status}")
 
     def close(self) -> None:
-        """End the child if it runs, wait for the copy if it is being made, delete it."""
+        """Stop the child if it runs, wait for a copy in progress, and delete the copy."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
@@ -159,7 +160,7 @@ class FrozenState:
 
 
 def _pinned(live: Path, as_of: OffsetAndEpoch, *, flushes: bool) -> sqlite3.Connection:
-    """A connection that sees what is committed now, whatever is committed later."""
+    """A connection pinned to what is committed now."""
     reader = database.connect(live, cache_kib=database.READER_CACHE_KIB, flushes=flushes)
     try:
         reader.execute("BEGIN")
@@ -174,7 +175,7 @@ def _pinned(live: Path, as_of: OffsetAndEpoch, *, flushes: bool) -> sqlite3.Conn
 
 
 def _cut(received: bytearray, values: deque[bytes]) -> bool:
-    """Move whole values from the front of `received`; True once the last was there."""
+    """Move whole values from the front of `received`; returns True once the last was there."""
     position = 0
     while len(received) - position >= LENGTH_BYTES:
         begin = position + LENGTH_BYTES

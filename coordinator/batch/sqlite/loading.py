@@ -1,4 +1,4 @@
-"""A checkpoint into an empty database, a few milliseconds at a time.
+"""Loads a checkpoint into an empty database, a few milliseconds at a time.
 
 Rows come in the order of their keys, so every insert goes to the end of its table, and spans and
 tallies are built on the way.
@@ -38,7 +38,7 @@ SLICE_BYTES: Final = 16 * 1024
 
 
 class StoreSink:
-    """A store to be filled: `coordinator.batch.checkpoint.CheckpointSink`."""
+    """Fills an empty store: a `coordinator.batch.checkpoint.CheckpointSink`."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -51,7 +51,7 @@ class StoreSink:
         self.counters: Counters = store.counters
 
     def load(self, record: MetadataRecord) -> None:
-        """One record. Errors: `load_record`; sqlite3.Error."""
+        """Add one record. Raises as `load_record` does; sqlite3.Error."""
         store = self._store
         store.begin()
         load_record(self, record)
@@ -59,7 +59,7 @@ class StoreSink:
             for log_id in record.log_ids:
                 if log_id >= 0:
                     store.tallies[log_id] = Tally(log_id)
-        store.gathered(1)
+        store.count_written(1)
         store.flush_if_full()
 
     def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:

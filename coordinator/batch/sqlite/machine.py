@@ -1,12 +1,12 @@
 """The batch coordinator's state as a state machine of its log, kept in SQLite.
 
-The file is a cache: it says whose it is (cluster, log directory, group), and a file of somebody
-else, of another schema, or that SQLite cannot read, is replaced by an empty one. Damage that is met
-later ends this life of the node; the file is deleted first, or the next life would meet the same.
-Whether the file agrees with the *log* its host asks (`applied`); if not, it calls `reset` and
+The file is a cache: it names its owner (cluster, log directory, group), and another owner's file,
+one of another schema, or one that SQLite cannot read, is replaced by an empty one. Damage that is
+met later stops the node; the file is deleted first, or the next start would meet the same damage.
+The host checks whether the file agrees with the *log* (`applied`); if not, it calls `reset` and
 rebuilds from the newest checkpoint and the log after it.
 
-`apply` is told batches in slices by its host; a transaction goes on across slices until enough has
+The host calls `apply` with slices of batches; a transaction goes on across slices until enough has
 gathered, so at rest the last few commits are not in the file, and are applied again after a crash.
 
 Source: docs/design/batch-coordinator.md#state-in-sqlite; raft.interfaces.StateMachine.
@@ -24,7 +24,7 @@ import msgpack
 
 from coordinator.batch.log_records import records_of
 from coordinator.batch.sqlite import database
-from coordinator.batch.sqlite.deferred_deletes import A_SLICE
+from coordinator.batch.sqlite.deferred_deletes import RUNS_WITH_SLICE
 from coordinator.batch.sqlite.frozen import FrozenState
 from coordinator.batch.sqlite.loading import load_records
 from coordinator.batch.sqlite.schema import SPAN_RUNS
@@ -39,7 +39,7 @@ LOADING_SUFFIX: Final = ".loading"
 
 
 class Identity(NamedTuple):
-    """Whose state a file holds."""
+    """The cluster, directory and log whose state a file holds."""
 
     cluster_id: str
     directory_id: bytes  # of the log directory that holds the log, 16 bytes
@@ -57,7 +57,7 @@ class CoordinatorMachine:
         in_process: bool = False,
         span_runs: int = SPAN_RUNS,
     ) -> None:
-        """Open the state in `directory`, or begin an empty one.
+        """Open the state in `directory`, or create an empty one.
 
         Args:    in_process: checkpoints are scanned here and now, in no thread and no child, and
                  nothing is flushed: for tests and simulations.
@@ -81,12 +81,12 @@ class CoordinatorMachine:
 
     @property
     def applied(self) -> OffsetAndEpoch:
-        """Everything below the offset is in the state; the epoch is of the record before it."""
+        """The end offset of the state (exclusive), with the epoch of its last record."""
         return self.store.applied
 
     @property
     def last_timestamp(self) -> int:
-        """Of the last batch applied, ms since 1970."""
+        """Timestamp of the last batch applied, ms since 1970."""
         return self.store.last_timestamp
 
     @property
@@ -96,16 +96,16 @@ class CoordinatorMachine:
 
     @property
     def total_records(self) -> int:
-        """Rows in the state."""
+        """Count of rows in the state."""
         return self.store.record_count
 
     @property
     def checkpointable(self) -> bool:
-        """Always: every record leaves a whole state behind."""
+        """Always True: every record leaves a consistent state."""
         return True
 
     def apply(self, batches: Iterable[Batch]) -> None:
-        """Committed batches, right after `applied`.
+        """Apply committed batches, those right after `applied`.
 
         Raises:  UnreadableRecordError for a record this version does not know; sqlite3.Error. The
                  file then stays as of its last transaction, and this machine is of no use any more.
@@ -121,16 +121,16 @@ class CoordinatorMachine:
                     store.last_timestamp = header.max_timestamp
                 store.applied = OffsetAndEpoch(header.end_offset, header.leader_epoch)
                 store.flush_if_full()
-            store.bury(A_SLICE)
+            store.delete_dead_runs(RUNS_WITH_SLICE)
         except BaseException as error:
             store.is_torn = True
-            self._distrust(error)
+            self._delete_damaged(error)
             raise
         for listener in self._listeners:
             listener()
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
-        """Replace the state by a checkpoint's, built in a new file, in slices.
+        """Replace the state by a checkpoint's, built in a new file, slice by slice.
 
         Raises:  what a record that makes no sense raises; the state is then what it was.
         """
@@ -158,62 +158,65 @@ class CoordinatorMachine:
             listener()
 
     def freeze(self) -> FrozenState:
-        """The state as of `applied`; a few ms."""
+        """Freeze the state as of `applied`, in a few ms."""
         self.store.begin()
         self.flush()
         self._changed_when_frozen = self.store.changed_records
         scan = checkpoint_of if self._in_process else None
-        return FrozenState(self.path, self._beside(COPY_SUFFIX), self.applied, scan, self.met)
+        return FrozenState(
+            self.path, self._beside(COPY_SUFFIX), self.applied, scan, self.handle_read_error
+        )
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """The frozen state is durable in a checkpoint: count changes from there."""
+        """Count changes from the frozen state on, which is durable in a checkpoint now."""
         self.store.changed_records -= min(self._changed_when_frozen, self.store.changed_records)
         self._changed_when_frozen = 0
 
     # -- besides -------------------------------------------------------------------------------
 
     def watch(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever `applied` has moved."""
+        """Call `listener` after each move of `applied`."""
         self._listeners.append(listener)
 
-    def want(self) -> None:
-        """Somebody waits for what is committed: its host is to apply it soon."""
+    def request_apply(self) -> None:
+        """Ask the host to apply what is committed soon, because a read waits for it."""
         if self.on_wanted is not None:
             self.on_wanted()
 
     def flush(self) -> None:
-        """Commit what is applied. Raises sqlite3.Error."""
+        """Commit what is applied to the file. Raises sqlite3.Error."""
         try:
             self.store.flush()
         except sqlite3.Error as error:
-            self._distrust(error)
+            self._delete_damaged(error)
             raise
 
-    def met(self, error: BaseException) -> None:
-        """Somebody who read the state met this. If it is the end of the state, `on_damage` hears.
+    def handle_read_error(self, error: BaseException) -> None:
+        """Handle an error that a reader of the state met; calls `on_damage` if the state cannot be
+        used.
 
         That is damage, or what was to be written for the read found no room: then the file is
         right, and this life cannot go on with it.
         """
-        self._distrust(error)
+        self._delete_damaged(error)
         if self.store.is_torn and self.on_damage is not None:
             self.on_damage(error)
 
-    def _distrust(self, error: BaseException) -> None:
-        """Delete a damaged file, so that the next life rebuilds it: it would meet the same."""
+    def _delete_damaged(self, error: BaseException) -> None:
+        """Delete a damaged file, so that the next start rebuilds it."""
         if database.is_damage(error):
             self.store.is_torn = True
             database.remove(self.path)
 
     def reset(self) -> None:
-        """Throw the state away: it does not agree with the log."""
+        """Drop the state: it does not agree with the log."""
         self.store.close()
         self.store = self._begin()
         for listener in self._listeners:
             listener()
 
     def close(self) -> None:
-        """Commit, unless that would be half of something, and let go of the file."""
+        """Close the file, after a commit unless the state is half changed."""
         try:
             if not self.store.is_torn:
                 self.flush()
@@ -224,7 +227,7 @@ class CoordinatorMachine:
         return self.path.with_name(self.path.name + suffix)
 
     def _open(self) -> Store | None:
-        """The state in the file, if it is ours."""
+        """Open the state in the file; None if it is another identity's."""
         connection = database.open_existing(self.path, flushes=not self._in_process)
         if connection is None:
             return None
@@ -250,7 +253,7 @@ class CoordinatorMachine:
 
 
 def _flushed(path: Path) -> Iterator[None]:
-    """Flush a closed database's file, on a thread of its own. Raises OSError."""
+    """Flush a closed database's file on a separate thread. Raises OSError."""
     errors: list[OSError] = []
 
     def flush() -> None:

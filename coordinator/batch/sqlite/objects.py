@@ -1,4 +1,4 @@
-"""Objects' rows: marked, added by a sweep's finding, removed. Each says how many rows changed.
+"""Marks, adds and removes rows of objects. Each function returns how many rows changed.
 
 Objects that are committed are added in bulk by the store, with their runs.
 
@@ -14,7 +14,7 @@ from records.diskless import ObjectsMarkedRecord, ObjectsRemovedRecord, OrphansF
 
 
 def mark(connection: sqlite3.Connection, record: ObjectsMarkedRecord) -> int:
-    """An earlier mark stays."""
+    """Mark objects for deletion; an earlier mark stays."""
     connection.executemany(
         "UPDATE objects SET marked_at_ms = ? WHERE object_id = ? AND marked_at_ms = -1",
         [(record.marked_at_ms, object_id) for object_id in record.object_ids],
@@ -23,7 +23,7 @@ def mark(connection: sqlite3.Connection, record: ObjectsMarkedRecord) -> int:
 
 
 def add_found(connection: sqlite3.Connection, record: OrphansFoundRecord) -> int:
-    """What is there stays as it is: a commit that came before the record counts."""
+    """Add found orphans; an object that is already there stays as it is."""
     *columns, _ = found_orphan(record.marked_at_ms)
     added = connection.executemany(
         "INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -33,7 +33,7 @@ def add_found(connection: sqlite3.Connection, record: OrphansFoundRecord) -> int
 
 
 def remove(connection: sqlite3.Connection, record: ObjectsRemovedRecord) -> int:
-    """What is not there counts not."""
+    """Remove objects; returns how many were there."""
     gone = connection.executemany(
         "DELETE FROM objects WHERE object_id = ?",
         [(object_id,) for object_id in record.object_ids],

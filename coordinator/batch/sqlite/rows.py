@@ -1,4 +1,4 @@
-"""How the values of `coordinator.batch.state` stand in rows: packed, where no query looks inside.
+"""Packs the values of `coordinator.batch.state` into rows, where no query looks inside.
 
 Source: docs/coordinator-state.md.
 """
@@ -23,7 +23,7 @@ _V = TypeVar("_V")
 
 
 def _unpacked(row: bytes, make: Callable[[Any], _V]) -> _V:
-    """What a row says. Raises DamagedStateError, also where it says something of another shape."""
+    """Unpack a row. Raises DamagedStateError, also where its shape is wrong."""
     try:
         return make(msgpack.unpackb(row, use_list=False))
     except (ValueError, TypeError, msgpack.UnpackException) as error:
@@ -31,43 +31,43 @@ def _unpacked(row: bytes, make: Callable[[Any], _V]) -> _V:
 
 
 def pack_topic(topic: Topic) -> bytes:
-    """A topic's row."""
+    """Pack a topic's row."""
     return bytes(_pack(topic))
 
 
 def unpack_topic(row: bytes) -> Topic:
-    """The reverse."""
+    """Unpack such a row. Raises DamagedStateError."""
     return _unpacked(row, Topic._make)
 
 
 def pack_lease(lease: Lease) -> bytes:
-    """A lease's row."""
+    """Pack a lease's row."""
     return bytes(_pack(lease))
 
 
 def unpack_lease(row: bytes) -> Lease:
-    """The reverse."""
+    """Unpack such a row. Raises DamagedStateError."""
     return _unpacked(row, Lease._make)
 
 
 def pack_broker(broker: Broker) -> bytes:
-    """A broker's row."""
+    """Pack a broker's row."""
     return bytes(_pack(broker))
 
 
 def unpack_broker(row: bytes) -> Broker:
-    """The reverse."""
+    """Unpack such a row. Raises DamagedStateError."""
     return _unpacked(row, Broker._make)
 
 
 def pack_answer(answer: Answer) -> bytes:
-    """A kept answer's row."""
+    """Pack a kept answer's row."""
     ids = tuple(topic_id.bytes for topic_id in answer.topic_ids)
     return bytes(_pack(answer._replace(topic_ids=ids)))  # type: ignore[arg-type]
 
 
 def unpack_answer(row: bytes) -> Answer:
-    """The reverse."""
+    """Unpack such a row. Raises DamagedStateError."""
 
     def make(fields: Any) -> Answer:
         answer = Answer._make(fields)
@@ -79,7 +79,7 @@ def unpack_answer(row: bytes) -> Answer:
 def producer_rows(
     producers: Mapping[ProducerKey, Producer],
 ) -> list[tuple[int, int, int, bytes]]:
-    """Log id, producer id, time of the last append, and the rest packed."""
+    """Rows of producers: log id, producer id, time of the last append, and the rest packed."""
     pack = _pack
     return [
         (key[0], key[1], value[1], pack((value[0], value[2]))) for key, value in producers.items()
@@ -87,7 +87,7 @@ def producer_rows(
 
 
 def unpack_producer(appended_at_ms: int, row: bytes) -> Producer:
-    """The reverse."""
+    """Unpack such a row. Raises DamagedStateError."""
 
     def make(fields: Any) -> Producer:
         epoch, batches = fields
@@ -105,7 +105,7 @@ ObjectRow = tuple[int, int, int, int, int, int, int, bytes]
 def topics_of(
     record: ObjectCommitRecord, log_ids: Sequence[int], runs: Sequence[RunRow]
 ) -> list[bytes]:
-    """Ids of the topics with accepted batches in an object, rising."""
+    """The ids of topics with accepted batches in an object, rising."""
     filled = {row[0] for row in runs}
     indexes = {
         index
@@ -116,6 +116,6 @@ def topics_of(
 
 
 def stored_object(row: ObjectRow) -> StoredObject:
-    """From a row of `objects`."""
+    """Build a StoredObject from a row of `objects`."""
     ids = tuple(row[7][at : at + 16] for at in range(0, len(row[7]), 16))
     return StoredObject(*row[1:7], ids)

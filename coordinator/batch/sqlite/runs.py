@@ -1,7 +1,7 @@
 """The rows of `runs`, and the spans above them: written in bulk, found without a walk.
 
 New runs gather in a list and go to SQLite sorted, many at a time, before the transaction commits or
-before anybody reads: appends of one partition then touch one page once.
+before a read: appends of one partition then touch one page once.
 
 A search by time walks level-2 spans, then level-1, then runs: at most 256 rows of the last two.
 Only the first span of each level can hold dead runs and so promise what is no longer there; then
@@ -37,7 +37,7 @@ COLUMNS: Final = (
 
 
 class Tally:
-    """What a partition's row says of its runs: how many, how big, and the unfinished spans."""
+    """A partition's count of runs, their bytes, and its unfinished spans."""
 
     __slots__ = ("bytes", "log_id", "runs", "span2_max", "span2_spans", "span_max", "span_runs")
 
@@ -60,7 +60,7 @@ class Tally:
         self.span2_max = span2_max
 
     def row(self) -> tuple[int, ...]:
-        """As the columns of `partitions` from `live_runs` on."""
+        """The columns of `partitions` from `live_runs` on."""
         return (
             self.runs,
             self.bytes,
@@ -72,7 +72,7 @@ class Tally:
 
 
 class Dead(NamedTuple):
-    """What of one object died with a log start's move."""
+    """The runs of one object that a move of a log start made dead."""
 
     object_id: int
     size_bytes: int
@@ -91,7 +91,7 @@ class Runs:
     # -- writing -------------------------------------------------------------------------------
 
     def add(self, tallies: Mapping[int, Tally], rows: Iterable[RunRow]) -> None:
-        """Append runs, those of one partition by rising offset.
+        """Append runs, those of each partition by rising offset.
 
         Args:  tallies: of the partitions, by log id; they are brought up to date.
         """
@@ -138,11 +138,11 @@ class Runs:
             tally.span2_spans, tally.span2_max = 0, NO_TIMESTAMP
 
     def __len__(self) -> int:
-        """Runs that have gathered."""
+        """Count of runs that wait to be written."""
         return len(self._new)
 
     def drain(self) -> None:
-        """Give SQLite what has gathered."""
+        """Write the waiting runs to SQLite."""
         if self._new:
             self._new.sort()
             self._connection.executemany(_INSERT, self._new)
@@ -152,7 +152,7 @@ class Runs:
             self._new_spans.clear()
 
     def drop_below(self, tally: Tally, offset: int, limit: int) -> tuple[list[Dead], bool]:
-        """Delete up to `limit` of the runs that end below an offset, whole and the oldest first.
+        """Delete up to `limit` of the runs that end below an offset, oldest first.
 
         What died of which object, and whether none is left.
         """
@@ -181,7 +181,7 @@ class Runs:
     # -- reading -------------------------------------------------------------------------------
 
     def walk(self, log_id: int, offset: int) -> Iterator[Run]:
-        """The run that holds `offset`, and those that follow, as long as they are asked for."""
+        """Iterate over the run that holds `offset` and those that follow."""
         self.drain()
         for row in self._connection.execute(
             f"SELECT {COLUMNS} FROM runs WHERE log_id = ? AND last_offset >= ?"
@@ -212,7 +212,8 @@ class Runs:
     def _narrow(
         self, log_id: int, level: int, begin: int, end: int | None, timestamp: int
     ) -> tuple[int, int | None]:
-        """Of the last offsets [begin, end], those under the first span that reaches `timestamp`.
+        """Narrow the last offsets [begin, end] to those under the first span that reaches
+        `timestamp`.
 
         An end of None is open: what follows the last closed span.
         """
@@ -230,7 +231,7 @@ class Runs:
         return begin if previous is None else previous + 1, end
 
     def greatest_time(self, log_id: int, log_start_offset: int) -> int | None:
-        """The greatest time of the live runs; None without runs."""
+        """The greatest timestamp of the live runs; None if there are none."""
         self.drain()
         first1 = self._end_of_first(log_id, 1, log_start_offset)
         if first1 is None:  # no span closed: all of at most 255 runs

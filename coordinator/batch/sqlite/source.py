@@ -1,4 +1,4 @@
-"""A database, walked from end to end: what a checkpoint is written from.
+"""Walks a database from end to end, to write a checkpoint.
 
 Source: coordinator.batch.checkpoint.
 """
@@ -44,7 +44,7 @@ class StoreSource:
 
     def all_objects(self) -> Iterator[tuple[int, StoredObject]]:
         """See `CheckpointSource`."""
-        query = self._store.graves.used_objects(self._store.connection)
+        query = self._store.deferred_deletes.used_objects(self._store.connection)
         for row in self._read(f"{query} ORDER BY object_id"):
             yield row[0], rows.stored_object(row)
 
@@ -73,7 +73,7 @@ class StoreSource:
 
 
 def checkpoint_of(path: Path) -> Iterator[bytes]:
-    """The records of the checkpoint of a database that nobody else has open.
+    """The checkpoint's records of a database that no other process has open.
 
     Raises:  sqlite3.Error.
     """

@@ -4,7 +4,7 @@ A transaction spans several commits: it stays open from one call to the next unt
 gathered, and the applied offset commits with it. What is in an open transaction is read like the
 rest, on the same connection; a crash loses it, and the log brings it back.
 
-Who is asked for what: `topics`, `logs`, `leases` and `brokers` are small and in memory whole;
+Where rows are found: `topics`, `logs`, `leases` and `brokers` are small and in memory whole;
 `producers` and `answers` are cached; runs and objects are SQLite's alone. So memory does not grow
 with the number of batches.
 
@@ -24,9 +24,8 @@ import msgpack
 
 from coordinator.batch.applying import apply_commit, apply_record
 from coordinator.batch.runs import Run, StoredObject, runs_of
-from coordinator.batch.sqlite import database, objects, rows
-from coordinator.batch.sqlite import deferred_deletes as graves
-from coordinator.batch.sqlite.deferred_deletes import ABOVE_EVERY_OFFSET, Graves
+from coordinator.batch.sqlite import database, deferred_deletes, objects, rows
+from coordinator.batch.sqlite.deferred_deletes import ABOVE_EVERY_OFFSET, DeferredDeletes
 from coordinator.batch.sqlite.runs import Dead, Runs, Tally
 from coordinator.batch.sqlite.schema import SPAN_RUNS
 from coordinator.batch.sqlite.tables import WholeTable, WriteBackTable
@@ -95,8 +94,10 @@ class Store:
 
     def _read_meta(self) -> None:
         read = self.connection.execute
-        left = read("SELECT value FROM meta WHERE name = 'graves'").fetchone()
-        self.graves = Graves(self.runs, graves.unpacked(None if left is None else left[0]))
+        pending = read("SELECT value FROM meta WHERE name = 'graves'").fetchone()
+        self.deferred_deletes = DeferredDeletes(
+            self.runs, deferred_deletes.unpacked(None if pending is None else pending[0])
+        )
         found = read("SELECT value FROM meta WHERE name = 'state'").fetchone()
         numbers = (0, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0)
         if found is not None:
@@ -138,7 +139,7 @@ class Store:
 
     @property
     def record_count(self) -> int:
-        """Rows of all tables that a checkpoint holds."""
+        """Count of rows in the tables that a checkpoint holds."""
         whole = len(self.topics) + len(self.logs) + len(self.leases) + len(self.brokers)
         cached = self.producers.count + self.answers.count
         return 1 + whole + cached + self.run_count + self.object_count
@@ -146,7 +147,7 @@ class Store:
     # -- applying ------------------------------------------------------------------------------
 
     def apply(self, record: MetadataRecord) -> None:
-        """One committed record. Raises sqlite3.Error: the state is then to be opened anew."""
+        """Apply one committed record. Raises sqlite3.Error; the state must then be opened anew."""
         self.begin()
         self._gathered += 1
         match record:
@@ -206,29 +207,29 @@ class Store:
     def _move_log_starts(self, record: LogStartOffsetsRecord) -> None:
         self._drain()
         self._touched += len(record.partitions)
-        left = graves.AT_ONCE
+        left = deferred_deletes.RUNS_WITH_RECORD
         for index, partition, offset in zip(
             record.topic_indexes, record.partitions, record.log_start_offsets, strict=True
         ):
             log_id = self.topics[record.topic_ids[index]].log_ids[partition]
-            dead = self.graves.bury(log_id, self.tallies[log_id], offset, left)
-            left = max(0, left - max(graves.A_PARTITION, self._bury(dead)))
+            dead = self.deferred_deletes.enqueue(log_id, self.tallies[log_id], offset, left)
+            left = max(0, left - max(deferred_deletes.PARTITION_COST, self._subtract_dead(dead)))
 
-    def bury(self, limit: int) -> None:
-        """Take away up to `limit` runs that died before. Raises sqlite3.Error."""
-        if not self.graves:
+    def delete_dead_runs(self, limit: int) -> None:
+        """Delete up to `limit` pending dead runs. Raises sqlite3.Error."""
+        if not self.deferred_deletes:
             return
         self.begin()
         self._drain()
-        for log_id, dead in self.graves.go_on(self.tallies, limit):
-            self._bury(dead)
+        for log_id, dead in self.deferred_deletes.delete_some(self.tallies, limit):
+            self._subtract_dead(dead)
             log = self.logs.get(log_id)
             if log is not None:
                 self.logs[log_id] = log  # its tally has changed: it is to be written
         self.flush_if_full()
 
-    def _bury(self, dead: list[Dead]) -> int:
-        """Lower the used bytes of the objects that dead runs lay in; how many runs they were."""
+    def _subtract_dead(self, dead: list[Dead]) -> int:
+        """Lower the used bytes of the objects that held dead runs; returns the count of runs."""
         self.connection.executemany(
             "UPDATE objects SET used_bytes = used_bytes - ? WHERE object_id = ?",
             [(piece.size_bytes, piece.object_id) for piece in dead],
@@ -240,16 +241,16 @@ class Store:
         return count
 
     def _remove_logs(self, log_ids: list[LogId]) -> None:
-        """Of partitions that go: runs, producers, and the partitions' rows."""
+        """Delete partitions: their runs, producers and rows."""
         self._drain()
         self.producers.flush()
-        left = graves.AT_ONCE
+        left = deferred_deletes.RUNS_WITH_RECORD
         for log_id in log_ids:
             tally = self.tallies.pop(log_id, None)
             if tally is None:
                 continue
-            dead = self.graves.bury(log_id, tally, ABOVE_EVERY_OFFSET, max(0, left))
-            left -= max(graves.A_PARTITION, self._bury(dead))
+            dead = self.deferred_deletes.enqueue(log_id, tally, ABOVE_EVERY_OFFSET, max(0, left))
+            left -= max(deferred_deletes.PARTITION_COST, self._subtract_dead(dead))
             gone = self.connection.execute("DELETE FROM producers WHERE log_id = ?", (log_id,))
             self.producers.count -= gone.rowcount
             self.changed_records += gone.rowcount + 1
@@ -259,7 +260,10 @@ class Store:
     # -- transactions --------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Open a transaction if none is. Raises sqlite3.Error, also once the state is torn."""
+        """Begin a transaction if none is open.
+
+        Raises sqlite3.Error, also once the state is torn.
+        """
         if self.is_torn or self._is_open != self.connection.in_transaction:
             anew = sqlite3.OperationalError(f"{self.path} is to be opened anew, after an error")
             raise self._torn_by or anew
@@ -267,8 +271,8 @@ class Store:
             self.connection.execute("BEGIN")
             self._is_open = True
 
-    def gathered(self, rows: int) -> None:
-        """So many rows more were written to the open transaction."""
+    def count_written(self, rows: int) -> None:
+        """Count rows that were written to the open transaction."""
         self._gathered += rows
 
     def flush_if_full(self) -> None:
@@ -302,7 +306,7 @@ class Store:
         self.wal.tidy()
 
     def write_state(self) -> None:
-        """The numbers of `meta`, as part of the open transaction."""
+        """Write the numbers of `meta`, as part of the open transaction."""
         numbers = (
             self.applied.offset,
             self.applied.epoch,
@@ -316,16 +320,16 @@ class Store:
         )
         put = "INSERT OR REPLACE INTO meta VALUES (?, ?)"
         self.connection.execute(put, ("state", msgpack.packb(numbers)))
-        if self.graves.is_changed:
-            self.connection.execute(put, ("graves", self.graves.packed()))
+        if self.deferred_deletes.is_changed:
+            self.connection.execute(put, ("graves", self.deferred_deletes.packed()))
 
     def _write_tables(self) -> None:
-        """Give SQLite what changed of topics and partitions; oftener where many are created."""
+        """Write changed topics and partitions to SQLite; more often where many are created."""
         self.changed_records += self.topics.flush() + self.logs.flush()
         self._gathered, self._touched = self._gathered + self._touched, 0
 
     def _drain(self) -> None:
-        """Give SQLite the runs and objects that have gathered."""
+        """Write waiting runs and objects to SQLite."""
         self.runs.drain()
         if self._objects:
             self.connection.executemany(
@@ -334,7 +338,7 @@ class Store:
             self._objects.clear()
 
     def close(self) -> None:
-        """Let go of the file; what was not flushed is lost."""
+        """Close the file; unflushed changes are lost."""
         self.wal.close()
         self.connection.close()
 
@@ -423,9 +427,9 @@ class Store:
         return None if greatest is None else self.runs.first_since(log_id, from_offset, greatest)
 
     def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
-        """How many live runs a partition has, and their bytes; None while dead ones are left."""
+        """Count a partition's live runs and their bytes; None while dead runs await deletion."""
         tally = self.tallies[log_id]
-        return None if log_id in self.graves else (tally.runs, tally.bytes)
+        return None if log_id in self.deferred_deletes else (tally.runs, tally.bytes)
 
     # -- reads.Candidates ----------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ Store = Callable[[Mapping[Any, Any]], None]
 
 
 class WholeTable(dict[K, V]):
-    """A table that is in memory whole, and knows which rows SQLite has not."""
+    """A table held whole in memory that tracks which rows SQLite lacks."""
 
     __slots__ = ("_dirty", "_store")
 
@@ -42,7 +42,7 @@ class WholeTable(dict[K, V]):
         self._dirty.add(key)
 
     def update(self, rows: Mapping[K, V]) -> None:  # type: ignore[override]
-        """Add or replace several."""
+        """Add or replace several rows."""
         dict.update(self, rows)
         self._dirty.update(rows)
 
@@ -52,7 +52,7 @@ class WholeTable(dict[K, V]):
         return dict.pop(self, key, default)
 
     def flush(self) -> int:
-        """Write what was changed; how many rows that was, new ones too. Raises sqlite3.Error."""
+        """Write changed rows; returns their count, new ones included. Raises sqlite3.Error."""
         if not self._dirty:
             return 0
         written = len(self._dirty)
@@ -62,7 +62,7 @@ class WholeTable(dict[K, V]):
 
 
 class WriteBackTable(Generic[K, V]):
-    """A table of which the rows in use are in memory. None is a row that is not there."""
+    """A table whose rows in use are in memory. None stands for an absent row."""
 
     __slots__ = ("_capacity", "_dirty", "_load", "_old", "_store", "_young", "count")
 
@@ -83,7 +83,7 @@ class WriteBackTable(Generic[K, V]):
         self._old: dict[K, V | None] = {}
 
     def get(self, key: K, default: Any = None) -> Any:
-        """The row, or `default`."""
+        """The row of a key, or `default`."""
         value = self._dirty.get(key, _MISSING)
         if value is _MISSING:
             value = self._clean(key)
@@ -93,7 +93,7 @@ class WriteBackTable(Generic[K, V]):
         self._dirty[key] = value
 
     def update(self, rows: Mapping[K, V]) -> None:
-        """Add or replace several."""
+        """Add or replace several rows."""
         self._dirty.update(rows)
 
     def pop(self, key: K, default: Any = None) -> Any:
@@ -103,7 +103,7 @@ class WriteBackTable(Generic[K, V]):
         return value
 
     def flush(self) -> int:
-        """Write what was changed; how many rows were replaced or deleted. Raises sqlite3.Error."""
+        """Write changed rows; returns how many were replaced or deleted. Raises sqlite3.Error."""
         dirty = self._dirty
         if not dirty:
             return 0
@@ -121,7 +121,7 @@ class WriteBackTable(Generic[K, V]):
         return replaced
 
     def forget(self, keys: Callable[[K], bool]) -> None:
-        """Drop clean rows from memory: SQLite has been changed behind our back."""
+        """Drop clean rows from memory: SQLite was changed directly."""
         assert not self._dirty, "rows that SQLite has not"
         for generation in (self._young, self._old):
             for key in [key for key in generation if keys(key)]:

@@ -106,14 +106,18 @@ def _check_registration(request: rpc.BrokerRegistrationRequest, context: Context
             f"Broker {request.broker_id} is of cluster {request.cluster_id!r}.",
         )
     if request.broker_id < 0:
-        raise RefusedError(ErrorCode.INVALID_REGISTRATION, f"Broker id {request.broker_id}.")
+        raise RefusedError(
+            ErrorCode.INVALID_REGISTRATION, f"Broker id {request.broker_id} is negative."
+        )
     if request.is_migrating_zk_broker:
         raise RefusedError(ErrorCode.INVALID_REGISTRATION, "There is no ZooKeeper to migrate from.")
     names = [listener.name for listener in request.listeners]
     check_endpoints(names, [listener.host for listener in request.listeners])
     directories = set(request.log_dirs)
     if len(directories) != len(request.log_dirs) or len(directories) > MAX_LOG_DIRS:
-        raise RefusedError(ErrorCode.INVALID_REGISTRATION, "Log directories repeat, or too many.")
+        raise RefusedError(
+            ErrorCode.INVALID_REGISTRATION, f"Log directories repeat, or exceed {MAX_LOG_DIRS}."
+        )
     if any(directory.int < FIRST_FREE_DIRECTORY for directory in directories):
         raise RefusedError(ErrorCode.INVALID_REGISTRATION, "A log directory has a reserved id.")
     if len(request.features) > MAX_FEATURES:
@@ -132,7 +136,9 @@ def _check_registration(request: rpc.BrokerRegistrationRequest, context: Context
 def check_endpoints(names: list[str], hosts: list[str]) -> None:
     """Check that clients can reach the listeners. Raises RefusedError (INVALID_REGISTRATION)."""
     if not names or len(names) > MAX_LISTENERS:
-        raise RefusedError(ErrorCode.INVALID_REGISTRATION, f"{len(names)} listeners.")
+        raise RefusedError(
+            ErrorCode.INVALID_REGISTRATION, f"{len(names)} listeners, not 1 to {MAX_LISTENERS}."
+        )
     if len(set(names)) != len(names) or "" in names:
         raise RefusedError(ErrorCode.INVALID_REGISTRATION, f"Listener names {names} repeat.")
     for host in hosts:
@@ -240,7 +246,8 @@ def register_controller(request: rpc.ControllerRegistrationRequest, context: Con
     try:
         if request.controller_id < 0:
             raise RefusedError(
-                ErrorCode.INVALID_REGISTRATION, f"Controller id {request.controller_id}."
+                ErrorCode.INVALID_REGISTRATION,
+                f"Controller id {request.controller_id} is negative.",
             )
         if len(request.features) > MAX_FEATURES:
             raise RefusedError(ErrorCode.INVALID_REGISTRATION, f"{len(request.features)} features.")

@@ -100,7 +100,7 @@ def _create(
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
             f"{what}: a chunk at {item.start_offset} must begin above {start}, where the active "
-            "one does: it would end an empty one.",
+            "one begins; its range would be empty.",
         )
     stop, end = item.prev_stop_offset, item.start_offset - 1
     if not start - 1 <= stop <= end:

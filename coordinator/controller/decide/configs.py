@@ -284,7 +284,7 @@ def _alter(item: _Resource, resource: Resource, image: MetadataImage) -> list[Co
     names = [config.name for config in item.configs]
     if len(set(names)) != len(names) or len(names) > MAX_CHANGES:
         raise RefusedError(
-            ErrorCode.INVALID_REQUEST, f"{resource.name}: settings repeat, or are too many."
+            ErrorCode.INVALID_REQUEST, f"{resource.name}: settings repeat, or exceed {MAX_CHANGES}."
         )
     records = []
     for config in item.configs:

@@ -82,7 +82,7 @@ def _check(topic_id: UUID, partition: int, target: int, image: MetadataImage) ->
     if not 0 <= target < image.coordinator_count:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,
-            f"There are {image.coordinator_count} batch coordinators, and no number {target}.",
+            f"There are {image.coordinator_count} batch coordinators; there is no number {target}.",
         )
     return Move(topic_id, partition, topic.coordinator(partition), target)
 

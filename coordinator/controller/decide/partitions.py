@@ -113,7 +113,7 @@ def _replicas(
         if item.assignments:
             raise RefusedError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{topic.name} is on every voter, whatever is assigned.",
+                f"{topic.name} is on every voter: replicas cannot be assigned.",
             )
         voters = sorted(topic.partitions[0].replicas)
         return assign_round_robin(voters, len(voters), len(added), first=added.start % len(voters))
@@ -121,7 +121,7 @@ def _replicas(
         if len(item.assignments) != len(added):
             raise RefusedError(
                 ErrorCode.INVALID_REPLICA_ASSIGNMENT,
-                f"{topic.name}: {len(added)} partitions come, replicas of "
+                f"{topic.name}: {len(added)} partitions are added, replicas of "
                 f"{len(item.assignments)} are assigned.",
             )
         assigned = [

@@ -74,7 +74,7 @@ def create_topics(request: rpc.CreateTopicsRequest, context: Context) -> Decisio
     """Create the topics that are valid; every topic gets a result of its own."""
     limits = context.limits
     if len(request.topics) > limits.max_items_of_request:
-        message = f"{len(request.topics)} topics; {limits.max_items_of_request} is the limit."
+        message = f"{len(request.topics)} topics; the limit is {limits.max_items_of_request}."
         refused = RefusedError(ErrorCode.POLICY_VIOLATION, message)
         return Decision((), _answer(_refuse(topic.name, refused) for topic in request.topics))
     records: list[MetadataRecord] = []
@@ -247,7 +247,8 @@ class _Builder:
         names = [config.name for config in topic.configs]
         if _repeats(names) or len(names) > MAX_TOPIC_CONFIGS:
             raise RefusedError(
-                ErrorCode.INVALID_CONFIG, f"{topic.name}: settings repeat, or are too many."
+                ErrorCode.INVALID_CONFIG,
+                f"{topic.name}: settings repeat, or exceed {MAX_TOPIC_CONFIGS}.",
             )
         return [
             ConfigRecord(

@@ -34,7 +34,7 @@ from esker.commands.spark.common import (
     stop,
 )
 from spark_jobs.session.java import cache_directory
-from spark_jobs.session.own_directory import make_own
+from spark_jobs.session.own_directory import make_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,7 +131,7 @@ def _new_log(app: str) -> Path | None:
     directory = cache_directory() / "logs"
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{app}-{os.getpid()}.log"
     try:
-        make_own(directory.parent)
+        make_private(directory.parent)
         directory.mkdir(exist_ok=True)
         for old in sorted(directory.glob("*.log"))[: -KEPT_LOGS + 1]:
             old.unlink(missing_ok=True)

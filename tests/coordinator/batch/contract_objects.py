@@ -348,7 +348,7 @@ class ObjectStories(Told):
             await world.advance(DELAY_MS)
             assert len(await broker.files()) == 20
 
-        self.tell(story, replace(SETTINGS, sweep_limit=3))
+        self.tell(story, replace(SETTINGS, maintenance_limit=3))
 
     # --- deleting records, retention, finding
 

@@ -145,7 +145,7 @@ class PlanStories(Told):
             answers = [await again(world, *rows) for _ in range(2)]
             assert answers == [[(0, 80), (0, 20)], [(0, 80), (0, 70)]]
 
-        self.tell(story, replace(SETTINGS, sweep_limit=5))
+        self.tell(story, replace(SETTINGS, maintenance_limit=5))
 
     def test_no_plan_removes_what_the_coordinator_would_keep(self) -> None:
         """Any rows, those of another history too, beside a judge that looks at every run."""

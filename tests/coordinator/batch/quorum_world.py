@@ -132,7 +132,7 @@ class QuorumWorld:
         before = -1
         while before != self.log.end_offset:
             before = self.log.end_offset
-            await self.coordinator.sweep()
+            await self.coordinator.run_maintenance()
 
     async def restart(self) -> None:
         """In each of the ways in turn: what one of them forgets, no story can depend on."""

@@ -89,7 +89,7 @@ class MemoryWorld:
         before = -1
         while before != self.coordinator.state.applied_offset:
             before = self.coordinator.state.applied_offset
-            self.coordinator.sweep()
+            self.coordinator.run_maintenance()
             self.coordinator.state.check_invariants()
 
     async def restart(self) -> None:

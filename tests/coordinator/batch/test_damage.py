@@ -65,7 +65,7 @@ async def lives(world: QuorumWorld, broker: Broker) -> bool:
         answer = results(await broker.commit(*ALL))
         assert all(row.is_duplicate for row in answer)
         assert await offset_for(world, -3) == (0, PRODUCERS - 3)
-        await world.coordinator.sweep()
+        await world.coordinator.run_maintenance()
         await broker.files()
         await end(world)
     except (sqlite3.Error, CoordinatorError) as error:
@@ -201,7 +201,7 @@ def test_a_full_disk_that_a_read_meets_ends_this_life_and_is_named(tmp_path: Pat
         world.elect()
         world.machine.store.begin()
         with patch.object(world.machine.store, "_write_tables", side_effect=disk_full()):
-            await world.coordinator.sweep()
+            await world.coordinator.run_maintenance()
         assert {str(error) for error in told} == {"database or disk is full"}
         with pytest.raises(sqlite3.OperationalError, match="disk is full"):
             world.machine.store.begin()

@@ -77,7 +77,7 @@ def test_a_tombstone_outlives_what_it_stands_for() -> None:
     """However old it is: what is left of its partitions could be found by nobody after it."""
 
     async def story() -> None:
-        world = MemoryWorld(replace(SETTINGS, sweep_limit=1))
+        world = MemoryWorld(replace(SETTINGS, maintenance_limit=1))
         await create(world)
         broker = Broker(world)
         await broker.acquire()
@@ -273,7 +273,7 @@ def test_a_step_of_dismantling_waits_until_the_one_before_is_applied() -> None:
     """A partition whose runs are still there is not bare, whatever was proposed meanwhile."""
 
     async def story() -> None:
-        world = MemoryWorld(replace(SETTINGS, sweep_limit=3))
+        world = MemoryWorld(replace(SETTINGS, maintenance_limit=3))
         await create(world)
         broker = Broker(world)
         await broker.acquire()
@@ -289,7 +289,7 @@ def test_a_step_of_dismantling_waits_until_the_one_before_is_applied() -> None:
         (second,) = decide_dismantling(pending, state, context).records
         assert isinstance(second, DisklessPartitionsRemovedRecord)
         assert second.partitions == (1,)  # which never had anything; the other one has five runs
-        world.coordinator.sweep()
+        world.coordinator.run_maintenance()
         state.check_invariants()
 
     asyncio.run(story())

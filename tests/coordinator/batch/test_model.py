@@ -46,7 +46,7 @@ class Life:
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
-        settings = replace(SETTINGS, sweep_limit=7, lease_timeout_ms=200_000)
+        settings = replace(SETTINGS, maintenance_limit=7, lease_timeout_ms=200_000)
         self.world = MemoryWorld(settings)
         self.seen: Counter[str] = Counter()
         self.topics = [UUID(int=number) for number in (1, 2)]

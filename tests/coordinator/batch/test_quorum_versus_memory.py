@@ -32,8 +32,7 @@ from msgspec.structs import replace
 
 from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
 from coordinator.batch.settings import CoordinatorSettings
-from coordinator.batch.sqlite import deferred_deletes as graves
-from coordinator.batch.sqlite import machine
+from coordinator.batch.sqlite import deferred_deletes, machine
 from coordinator.errors import CoordinatorError
 from raft.interfaces import draft_values
 from records.batch import iter_batches, iter_records
@@ -77,7 +76,7 @@ SETTINGS: Final = CoordinatorSettings(
     answer_retention_ms=30_000,
     producer_expiration_ms=120_000,
     tombstone_retention_ms=20_000,
-    sweep_limit=3,
+    maintenance_limit=3,
 )
 
 seen: Counter[str] = Counter()
@@ -129,8 +128,8 @@ class QuorumVersusMemory(RuleBasedStateMachine):
     @initialize(at_once=st.sampled_from([0, 0, 0, 1]), a_slice=st.sampled_from([0, 0, 1]))
     def some_runs_go_later(self, at_once: int, a_slice: int) -> None:
         """As if there were millions of them: `coordinator.batch.sqlite.deferred_deletes`."""
-        self.patches.enter_context(patch.object(graves, "AT_ONCE", at_once))
-        self.patches.enter_context(patch.object(machine, "A_SLICE", a_slice))
+        self.patches.enter_context(patch.object(deferred_deletes, "RUNS_WITH_RECORD", at_once))
+        self.patches.enter_context(patch.object(machine, "RUNS_WITH_SLICE", a_slice))
 
     # -- the two of them -----------------------------------------------------------------------
 
@@ -420,7 +419,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
         """And a sweep does what is due. Which of the due producers go first is its own affair, so
         the model follows the log; that nothing went too early, the contract's stories say."""
         self.world.clocks.elapsed_ms += ms
-        self.loop.run_until_complete(self.world.coordinator.sweep())
+        self.loop.run_until_complete(self.world.coordinator.run_maintenance())
         self.catch_up(self.model.state)
 
     @rule(ms=st.sampled_from([-100_000, -500, 500, 100_000]))
@@ -553,7 +552,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
         self.oracle.check_invariants()
         values = self.oracle.checkpoint()
         assert self.world.values() == values
-        seen["states with dead runs left"] += len(self.world.machine.store.graves) > 0
+        seen["states with dead runs left"] += len(self.world.machine.store.deferred_deletes) > 0
         told = self.model.state.checkpoint()
         for ours, theirs in zip(values, told, strict=False):
             assert ours == theirs, f"{decode_record(ours)}, decided {decode_record(theirs)}"

@@ -298,7 +298,7 @@ def test_the_wal_stays_short_under_commits_without_a_pause(
         longest = 0
         for _ in range(60):
             await broker.commit()
-            world.machine.store.gathered(10_000)
+            world.machine.store.count_written(10_000)
             world.machine.store.flush_if_full()
             longest = max(longest, wal.stat().st_size)
         assert longest > 64 * 1024

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.batch.cluster_view import Enforcer, StaticView, TopicConfig
 from coordinator.batch.decide.log_start import BY_SIZE, BY_TIME, NewLogStart
-from coordinator.batch.retention import Place, retention_pass
+from coordinator.batch.retention import TopicPartition, retention_pass
 from coordinator.batch.runs import Run
 from coordinator.batch.state import Log, Topic
 
@@ -51,7 +51,7 @@ class Kept:
 
 def enforce(kept: Kept, view: StaticView, *, max_partitions: int, max_runs: int) -> int:
     """Passes until two rounds in a row find nothing; how many there were."""
-    place: Place | None = None
+    place: TopicPartition | None = None
     passes, quiet = 0, 0
     while quiet < 2:
         found = retention_pass(
@@ -155,7 +155,7 @@ def test_a_round_of_passes_looks_at_every_partition_once_by_topic_id(max_partiti
     kept = Visited(counts)
     gone = UUID(int=38)
     kept.topics[gone] = kept.topics[gone]._replace(deleted_at_ms=5)
-    place: Place | None = None
+    place: TopicPartition | None = None
     for _ in range(200):
         place = retention_pass(
             kept, StaticView(), NOW, after=place, max_partitions=max_partitions

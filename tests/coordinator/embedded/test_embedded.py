@@ -24,7 +24,7 @@ from coordinator.batch.cluster_view import StaticView, TopicConfig
 from coordinator.batch.memory import InMemoryCoordinator
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.embedded import EmbeddedCoordinator, EmbeddedSettings
-from coordinator.embedded.commands import SWEEP, Replica
+from coordinator.embedded.commands import MAINTENANCE, Replica
 from coordinator.embedded.coordinator import _Later
 from coordinator.errors import CoordinatorError
 from examples import embedded_coordinator as example
@@ -55,7 +55,7 @@ ROOT = Path(__file__).parents[3]
 KEYS = ObjectKeys(prefix="p", cluster_id="abc", coordinator_partition=0)
 SETTINGS = CoordinatorSettings(
     keys=KEYS, file_delete_delay_ms=300, lease_timeout_ms=2_000, answer_retention_ms=500,
-    producer_expiration_ms=1_000, tombstone_retention_ms=400, sweep_limit=3,
+    producer_expiration_ms=1_000, tombstone_retention_ms=400, maintenance_limit=3,
 )  # fmt: skip
 VIEW = StaticView(default_config=TopicConfig(retention_ms=800, retention_bytes=5_000))
 TOPICS = [UUID(int=i) for i in range(1, 5)]
@@ -117,7 +117,7 @@ def test_what_the_example_commits_is_not_retentions_at_once() -> None:
     async def story() -> dict[str, Any]:
         await example.create_topic(coordinator)
         await example.commit(coordinator, broker_id=0)
-        coordinator.sweep()
+        coordinator.run_maintenance()
         return await example.find(coordinator)
 
     found = asyncio.run(story())
@@ -157,7 +157,7 @@ def open_descriptors() -> set[str]:
 
 
 def command(request: Request | None, time_ms: int) -> bytes:
-    key, body = SWEEP, msgpack.packb((f"leader-{time_ms // 2_500}", time_ms + 7))
+    key, body = MAINTENANCE, msgpack.packb((f"leader-{time_ms // 2_500}", time_ms + 7))
     if request is not None:
         key, body = request.schema().key or 0, encode_message(request, 0)
     packed: bytes = msgpack.packb((key, body, time_ms))
@@ -266,16 +266,16 @@ INIT_KEY = InitDisklessTopicsRequest.schema().key
         msgpack.packb((1094, b"\xff", 1)),
         msgpack.packb((77, b"", 1)),
         msgpack.packb(("x", b"", 1)),
-        msgpack.packb((SWEEP, b"")),
-        msgpack.packb((SWEEP, b"", 1)),
+        msgpack.packb((MAINTENANCE, b"")),
+        msgpack.packb((MAINTENANCE, b"", 1)),
         msgpack.packb(([], b"", 1)),
         msgpack.packb((INIT_KEY, INIT, "1")),
         msgpack.packb((INIT_KEY, INIT, 1.5)),
         msgpack.packb((INIT_KEY, INIT, -1)),
         msgpack.packb((INIT_KEY, INIT, 2**64 - 1)),
-        msgpack.packb((SWEEP, msgpack.packb(("leader", "1")), 1)),
-        msgpack.packb((SWEEP, msgpack.packb(("leader", 2**63)), 1)),
-        msgpack.packb((SWEEP, msgpack.packb((7, 1)), 1)),
+        msgpack.packb((MAINTENANCE, msgpack.packb(("leader", "1")), 1)),
+        msgpack.packb((MAINTENANCE, msgpack.packb(("leader", 2**63)), 1)),
+        msgpack.packb((MAINTENANCE, msgpack.packb((7, 1)), 1)),
     ],
 )
 def test_a_command_that_is_none_changes_nothing(nonsense: bytes) -> None:

@@ -106,7 +106,7 @@ class EmbeddedWorld:
         self.view.handed_out[producer_id] = None if ago_ms is None else self.now_ms() - ago_ms
 
     async def advance(self, ms: int) -> None:
-        """Sweeps until they change nothing more, as the leader's would."""
+        """Maintenance until they change nothing more, as the leader's would."""
         self.elapsed_ms += ms
         before: list[bytes] = []
         while before != (before := self.coordinator.checkpoint()):

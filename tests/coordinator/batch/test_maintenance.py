@@ -53,7 +53,7 @@ class Timers(ManualClocks):
 
 async def retained(path: Path, timers: Timers, objects: int) -> tuple[QuorumWorld, Broker]:
     """A topic with `objects` runs that are all older than its retention allows."""
-    settings = replace(SETTINGS, sweep_limit=2)
+    settings = replace(SETTINGS, maintenance_limit=2)
     world = QuorumWorld(path, settings, clocks=timers)
     await create(world)
     broker = Broker(world)

@@ -1,4 +1,4 @@
-"""The slow, readable encoder: the other half of `records.interpreter`.
+"""The reference encoder: slow and readable, the counterpart of `records.reference_decoder`.
 
 When a generated encoder refuses a message, `explain_values` walks it again and names the field and
 the value that the version cannot carry. The tests hold the generated code to it, byte for byte.
@@ -13,7 +13,7 @@ import struct
 from typing import Any
 
 from records.codegen import MAX_STRING_BYTES, MAX_UVARINT, uvarint
-from records.interpreter import join
+from records.reference_decoder import join
 from records.schema import (
     UNKNOWN_TAGGED_FIELDS,
     ArrayOf,
@@ -27,15 +27,15 @@ from records.wire import UUID16, Fixed, Sized
 
 
 def explain_values(message: Message, version: int) -> ValueError:
-    """Why `message` has no bytes at this version. Asserts that it indeed has none."""
+    """Return why `message` cannot be encoded at this version. Asserts that it cannot."""
     try:
-        spell(message, version)
+        reference_encode(message, version)
     except ValueError as error:
         return error
     raise AssertionError(f"{type(message).__name__} v{version}: generated code refused good values")
 
 
-def spell(message: Message, version: int) -> bytes:
+def reference_encode(message: Message, version: int) -> bytes:
     """Encode a message. ValueError, naming message and field, if the version cannot carry it."""
     cls = type(message)
     writer = _Writer(cls, version)

@@ -1,4 +1,4 @@
-"""A large request is decided in pieces, and nobody sees that.
+"""A large request is decided in slices, and nobody sees that.
 
 Source: docs/design/state-machines.md#bounded-work.
 """
@@ -13,9 +13,8 @@ from uuid import UUID
 
 import pytest
 
-from coordinator.batch import decide
-from coordinator.batch import slices as pieces
-from coordinator.batch.sqlite import deferred_deletes as graves
+from coordinator.batch import decide, slices
+from coordinator.batch.sqlite import deferred_deletes
 from coordinator.errors import CoordinatorError
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import CommitBatchesRequest, DeleteDisklessRecordsRequest
@@ -27,7 +26,7 @@ from tests.doubles.intercepted_call import decide_with
 
 PARTITIONS = 60
 SMALL = 7
-"""Of a piece: so sixty partitions are many."""
+"""Of a part: so sixty partitions are many."""
 
 
 def deletions(*rows: tuple[UUID, int, int]) -> DeleteDisklessRecordsRequest:
@@ -73,7 +72,7 @@ MANY = deletions(
 )
 
 
-def test_pieces_answer_as_the_whole_does(tmp_path: Path) -> None:
+def test_slices_answer_as_the_whole_does(tmp_path: Path) -> None:
     async def story() -> None:
         whole, cut = MemoryWorld(), QuorumWorld(tmp_path)
         sizes: list[int] = []
@@ -87,7 +86,7 @@ def test_pieces_answer_as_the_whole_does(tmp_path: Path) -> None:
             await filled(world)
         expected = await whole.coordinator.call(MANY)
         with (
-            patch.object(pieces, "PIECE", SMALL),
+            patch.object(slices, "SLICE", SMALL),
             decide_with(DeleteDisklessRecordsRequest, counted),
         ):
             assert await cut.coordinator.call(MANY) == expected
@@ -107,7 +106,7 @@ def test_one_object_named_twice_in_a_request_is_two_rows(tmp_path: Path) -> None
         await filled(world)
         row = deletions((TOPIC, 0, 5)).topics[0]
         request = DeleteDisklessRecordsRequest(topics=(row,) * 9)
-        with patch.object(pieces, "PIECE", SMALL):
+        with patch.object(slices, "SLICE", SMALL):
             answer = await world.coordinator.call(request)
         codes = [topic.partitions[0].error_code for topic in answer.responses]
         assert codes == [0] + [ErrorCode.INVALID_REQUEST] * 8
@@ -116,7 +115,7 @@ def test_one_object_named_twice_in_a_request_is_two_rows(tmp_path: Path) -> None
     asyncio.run(story())
 
 
-def test_keys_in_pieces_are_answered_in_their_order(tmp_path: Path) -> None:
+def test_keys_in_slices_are_answered_in_their_order(tmp_path: Path) -> None:
     async def story() -> None:
         answers = []
         keys = tuple(
@@ -124,7 +123,7 @@ def test_keys_in_pieces_are_answered_in_their_order(tmp_path: Path) -> None:
         )
         for world in (MemoryWorld(), QuorumWorld(tmp_path)):
             await filled(world)
-            with patch.object(pieces, "PIECE", SMALL):
+            with patch.object(slices, "SLICE", SMALL):
                 answers.append(
                     await world.coordinator.call(
                         DeleteFilesRequest(coordinator_partition=0, object_keys=keys)
@@ -138,7 +137,7 @@ def test_keys_in_pieces_are_answered_in_their_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost_at", [0, 1, 5])
-def test_a_piece_that_surely_did_not_happen_says_so_of_the_whole_only_if_it_was_the_first(
+def test_a_slice_that_surely_did_not_happen_says_so_of_the_whole_only_if_it_was_the_first(
     lost_at: int,
 ) -> None:
     asked = 0
@@ -152,8 +151,8 @@ def test_a_piece_that_surely_did_not_happen_says_so_of_the_whole_only_if_it_was_
 
     async def story() -> None:
         request = DeleteFilesRequest(coordinator_partition=0, object_keys=("k",) * 60)
-        with patch.object(pieces, "PIECE", SMALL), pytest.raises(CoordinatorError) as caught:
-            await pieces.delete_files(request, ask)
+        with patch.object(slices, "SLICE", SMALL), pytest.raises(CoordinatorError) as caught:
+            await slices.delete_files(request, ask)
         unknown = caught.value.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
         assert unknown == bool(lost_at)
         assert asked == lost_at + 1, "nothing more is asked"
@@ -168,16 +167,18 @@ def test_a_record_of_many_partitions_is_applied_in_a_bounded_step(tmp_path: Path
         world = QuorumWorld(tmp_path)
         await filled(world)
         store = world.machine.store
-        with patch.object(graves, "AT_ONCE", 5 * graves.A_PARTITION):
+        with patch.object(
+            deferred_deletes, "RUNS_WITH_RECORD", 5 * deferred_deletes.PARTITION_COST
+        ):
             answer = await world.coordinator.call(
                 deletions(*((TOPIC, index, 10) for index in range(PARTITIONS)))
             )
         assert {topic.partitions[0].low_watermark for topic in answer.responses} == {10}
-        assert len(store.graves) >= PARTITIONS - 5 - 50, "and 50 in the slice after it"
-        while store.graves:
-            left = len(store.graves)
-            store.bury(100)
-            assert left - len(store.graves) <= 100 // graves.A_PARTITION
+        assert len(store.deferred_deletes) >= PARTITIONS - 5 - 50, "and 50 in the slice after it"
+        while store.deferred_deletes:
+            left = len(store.deferred_deletes)
+            store.delete_dead_runs(100)
+            assert left - len(store.deferred_deletes) <= 100 // deferred_deletes.PARTITION_COST
         store.flush()
         assert store.connection.execute("SELECT COUNT(*) FROM runs").fetchone() == (0,)
         await world.close()

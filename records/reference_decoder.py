@@ -1,8 +1,8 @@
-"""The slow, readable decoder: walks the schema field by field and knows where it is.
+"""The reference decoder: slow and readable, it walks the schema field by field.
 
 Two uses. When generated code meets bytes it cannot accept, `explain` walks them again and says
 which field, at which byte, and why. And the tests hold the generated code to it: both must agree on
-every message. `records.speller` is the same for encoding.
+every message. `records.reference_encoder` is the same for encoding.
 
 Source: KIP-482; upstream's message schemas.
 """
@@ -31,19 +31,19 @@ EXPLAINED_VALUES: Final = 100_000  # about a tenth of a second; what follows is 
 
 
 def explain(cls: type[Message], data: memoryview, version: int) -> MalformedMessageError:
-    """Why `data` is not a `cls` at this version. Asserts that it is indeed not one.
+    """Return why `data` is not a `cls` at this version. Asserts that it is indeed not one.
 
     Looks at so many values at most: whoever sends a hundred megabytes of empty strings and one bad
     byte gets an error that says how far we looked, not a minute of our time.
     """
     try:
-        interpret(cls, data, version, EXPLAINED_VALUES)
+        reference_decode(cls, data, version, EXPLAINED_VALUES)
     except MalformedMessageError as error:
         return error
     raise AssertionError(f"{cls.__name__} v{version}: generated code refused what is well-formed")
 
 
-def interpret(
+def reference_decode(
     cls: type[Message], data: memoryview, version: int, values: float = math.inf
 ) -> Message:
     """Decode all of `data`. MalformedMessageError if it is not exactly one message.

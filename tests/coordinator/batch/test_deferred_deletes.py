@@ -22,10 +22,9 @@ import pytest
 from coordinator.batch.cluster_view import Enforcer, TopicConfig
 from coordinator.batch.describe import describe_topics
 from coordinator.batch.memory import InMemoryState
-from coordinator.batch.sqlite import deferred_deletes as graves
-from coordinator.batch.sqlite import machine
+from coordinator.batch.sqlite import deferred_deletes, machine
 from coordinator.batch.sqlite import store as store_module
-from coordinator.batch.sqlite.deferred_deletes import Graves
+from coordinator.batch.sqlite.deferred_deletes import DeferredDeletes
 from coordinator.batch.sqlite.described import described
 from coordinator.batch.sqlite.store import Store
 from coordinator.batch.sqlite.tables import WholeTable
@@ -55,7 +54,10 @@ RUNS = 40
 @contextmanager
 def slowly(at_once: int = 3, a_slice: int = 1) -> Iterator[None]:
     """Few runs go with each record."""
-    with patch.object(graves, "AT_ONCE", at_once), patch.object(machine, "A_SLICE", a_slice):
+    with (
+        patch.object(deferred_deletes, "RUNS_WITH_RECORD", at_once),
+        patch.object(machine, "RUNS_WITH_SLICE", a_slice),
+    ):
         yield
 
 
@@ -117,7 +119,7 @@ def test_the_new_log_start_is_seen_at_once_and_rows_go_a_few_at_a_time(tmp_path:
             await broker.commit(batch(0, 10))
             assert rows(world.machine.store) == left, "one came, one went"
             await world.advance(1)
-            assert len(world.machine.store.graves) == 0
+            assert len(world.machine.store.deferred_deletes) == 0
             assert rows(world.machine.store) == 4
             assert world.values() == oracle(world).checkpoint()
         await world.close()
@@ -219,7 +221,7 @@ def test_a_topic_may_be_deleted_on_top_of_it(tmp_path: Path) -> None:
         with slowly(at_once=2, a_slice=0):
             await delete_records(world, 10 * RUNS - 35)
             await delete(world, TOPIC)
-            with patch.object(Store, "bury"):
+            with patch.object(Store, "delete_dead_runs"):
                 await world.advance(1)
                 assert world.values() == oracle(world).checkpoint()
                 assert rows(world.machine.store) > RUNS // 2
@@ -227,7 +229,7 @@ def test_a_topic_may_be_deleted_on_top_of_it(tmp_path: Path) -> None:
             await world.restart()
             await world.advance(1)
             assert rows(world.machine.store) == 0
-            assert len(world.machine.store.graves) == 0
+            assert len(world.machine.store.deferred_deletes) == 0
             assert world.values() == oracle(world).checkpoint()
         await world.close()
 
@@ -242,7 +244,7 @@ def test_retention_by_size_waits_until_it_is_known_how_much_there_is(tmp_path: P
         world.view.configs[TOPIC] = TopicConfig(
             retention_ms=None, retention_bytes=300, enforcer=Enforcer.COORDINATOR
         )
-        with slowly(at_once=1, a_slice=0), patch.object(Store, "bury"):
+        with slowly(at_once=1, a_slice=0), patch.object(Store, "delete_dead_runs"):
             await delete_records(world, 10 * RUNS - 35)
             await world.advance(1)
             assert await offset_for(world, -2) == (0, 10 * RUNS - 35)
@@ -270,7 +272,7 @@ async def whatever_happens(directory: Path, seed: int) -> None:
                     _, end = await offset_for(world, -1, partition=partition)
                     await delete_records(world, rng.randint(0, end), partition=partition)
                 case 4:
-                    await world.coordinator.sweep()
+                    await world.coordinator.run_maintenance()
                 case 5:
                     await world.restart()
                     await broker.acquire(100)
@@ -286,16 +288,20 @@ def test_whatever_happens_nothing_of_it_shows(tmp_path: Path, seed: int) -> None
 
 
 MUTANTS: dict[str, tuple[object, str, object]] = {
-    "forgets at a restart what is left": (graves, "unpacked", lambda _: {}),
-    "takes dead bytes for used ones": (Graves, "used_objects", lambda *_: "SELECT * FROM objects"),
+    "forgets at a restart what is left": (deferred_deletes, "unpacked", lambda _: {}),
+    "takes dead bytes for used ones": (
+        DeferredDeletes,
+        "used_objects",
+        lambda *_: "SELECT * FROM objects",
+    ),
     "takes away what lives": (
-        Graves,
-        "bury",
+        DeferredDeletes,
+        "enqueue",
         lambda self, _, tally, below, limit: self._runs.drop_below(tally, below + 4, limit)[0],
     ),
     "forgets what it did not take away": (
-        Graves,
-        "bury",
+        DeferredDeletes,
+        "enqueue",
         lambda self, _, tally, below, limit: self._runs.drop_below(tally, below, limit)[0],
     ),
 }
@@ -319,12 +325,12 @@ async def what_went_is_gone_after_a_restart_too(directory: Path) -> None:
         world.machine.flush()
         (log_id, _) = world.machine.store.topics[TOPIC].log_ids
         for left in (5, 0):
-            world.machine.store.bury(RUNS - 2 - left if left else 5)
+            world.machine.store.delete_dead_runs(RUNS - 2 - left if left else 5)
             await world.restart()
             store = world.machine.store
             assert store.run_totals(log_id) == (None if left else (2, 200))
             assert store.tallies[log_id].row()[:2] == (2 + left, 100 * (2 + left))
-            assert len(store.graves) == (1 if left else 0)
+            assert len(store.deferred_deletes) == (1 if left else 0)
     await world.close()
 
 
@@ -348,7 +354,7 @@ def test_what_is_not_marked_to_be_written_is_missed(tmp_path: Path, name: str) -
         wrong = patch.object(store_module, "WholeTable", _Unmarked)
     else:
         unmarked = property(lambda _: False, lambda _, __: None)
-        wrong = patch.object(Graves, "is_changed", unmarked, create=True)
+        wrong = patch.object(DeferredDeletes, "is_changed", unmarked, create=True)
     with wrong, pytest.raises(AssertionError):
         asyncio.run(what_went_is_gone_after_a_restart_too(tmp_path))
 
@@ -364,7 +370,7 @@ def test_one_step_does_not_grow_with_what_is_left(tmp_path: Path) -> None:
             store = world.machine.store
             store.flush()
             before = store.connection.total_changes
-            store.bury(50)
+            store.delete_dead_runs(50)
             changes = store.connection.total_changes - before
         await world.close()
         return changes

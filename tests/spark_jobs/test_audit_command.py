@@ -108,7 +108,7 @@ def test_unknown_record_types_are_reported_and_checkpoints_compared(tmp_path: Pa
 
 def test_unreadable_input_exits_with_3_and_bad_options_with_2(node: Path, tmp_path: Path) -> None:
     code, _, stderr = run("--log-dir", tmp_path / "nothing")
-    assert (code, "is no log directory" in stderr) == (3, True)
+    assert (code, "is not a node's log directory" in stderr) == (3, True)
     code, _, stderr = run("--log-dir", node, "--store", tmp_path / "nowhere")
     assert (code, "no such directory" in stderr) == (3, True)
     code, _, stderr = run()

@@ -74,7 +74,8 @@ class ClusterApis:
     def __init__(
         self, cluster: Cluster, *, create: CreateTopics, auto_create: bool, num_partitions: int
     ) -> None:
-        """
+        """Answer for this cluster, creating missing topics if allowed.
+
         Args:  create: creates topics (`diskless.apis.topics`).
                auto_create, num_partitions: the settings `auto.create.topics.enable` and
                    `num.partitions`.

@@ -27,6 +27,7 @@ from raft.interfaces import SnapshotChunk
 from raft.net import NetError, Reason, loop_factory
 from raft.net.rpc import Rpc, open_rpc
 from records.compression import Buffer
+from records.kafka_errors import ErrorCode, error_name
 from records.rpc import fetch as wire
 from records.rpc.base import Request, Response
 from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -49,10 +50,14 @@ _ATTEMPT_MS: Final = 5_000  # a leader that stands still for so long may be one 
 _PAUSE_S: Final = 0.1
 _MAX_ADDRESSES: Final = 64
 
-_SNAPSHOT_NOT_FOUND: Final = 98
-_POSITION_OUT_OF_RANGE: Final = 99
-_INCONSISTENT_CLUSTER_ID: Final = 104
-_LOOK_AGAIN: Final = {6, 7, 8, 74, 75}  # not the leader; late; closing; epochs that moved
+_FIND_AGAIN: Final = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.BROKER_NOT_AVAILABLE,  # it is shutting down
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+)
+"""Errors after which the leader is looked for again."""
 
 
 class GoneError(Exception):
@@ -155,7 +160,7 @@ class QuorumLink:
             lambda _: DescribeSnapshotsRequest(), DescribeSnapshotsResponse, lambda a: a.error_code
         )
         if answer.error_code:
-            raise LogsError(f"listing the logs failed with error {answer.error_code}")
+            raise LogsError(f"listing the logs failed: {error_name(answer.error_code)}")
         return [f"{group.topic_name}-{group.partition_index}" for group in answer.groups]
 
     def describe(self) -> Described:
@@ -219,9 +224,9 @@ class _Leader:
         error_of: Callable[[R], int],
         version: int | None = None,
     ) -> R:
-        return await self._retry(lambda: self._asked(request, response, error_of, version))
+        return await self._retry(lambda: self._ask_once(request, response, error_of, version))
 
-    async def _asked(
+    async def _ask_once(
         self,
         request: Callable[[int], Request],
         response: type[R],
@@ -231,9 +236,9 @@ class _Leader:
         rpc = await self._find()
         answer = await rpc.call(request(self._epoch), response, version)
         error = error_of(answer)
-        if error in _LOOK_AGAIN:
-            raise _RetriableError(f"{rpc.connection.peer} answers error {error}")
-        if error == _INCONSISTENT_CLUSTER_ID:
+        if error in _FIND_AGAIN:
+            raise _RetriableError(f"{rpc.connection.peer} answers {error_name(error)}")
+        if error == ErrorCode.INCONSISTENT_CLUSTER_ID:
             raise LogsError(f"{rpc.connection.peer} is of another cluster")
         return answer
 
@@ -382,7 +387,7 @@ class _Leader:
         answer = await self.ask(request, wire.FetchResponse, _fetch_error, _FETCH_VERSION)
         error = _fetch_error(answer)
         if error:
-            raise LogsError(f"{self._topic}-{self._partition}: Fetch failed with error {error}")
+            raise LogsError(f"{self._topic}-{self._partition}: Fetch failed: {error_name(error)}")
         partition_response = answer.responses[0].partitions[0]
         diverging, snapshot = partition_response.diverging_epoch, partition_response.snapshot_id
         return Fetched(
@@ -418,11 +423,12 @@ class _Leader:
 
         answer = await self.ask(request, wire.FetchSnapshotResponse, _snapshot_error)
         error = _snapshot_error(answer)
-        if error in (_SNAPSHOT_NOT_FOUND, _POSITION_OUT_OF_RANGE):
-            raise GoneError(f"checkpoint {snapshot_id.offset}-{snapshot_id.epoch}: error {error}")
+        if error in (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE):
+            checkpoint = f"checkpoint {snapshot_id.offset}-{snapshot_id.epoch}"
+            raise GoneError(f"{checkpoint}: {error_name(error)}")
         if error:
             raise LogsError(
-                f"{self._topic}-{self._partition}: FetchSnapshot failed with error {error}"
+                f"{self._topic}-{self._partition}: FetchSnapshot failed: {error_name(error)}"
             )
         partition_response = answer.topics[0].partitions[0]
         if (

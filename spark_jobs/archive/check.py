@@ -93,16 +93,16 @@ def check_archive(
         links = chain(ranges)
         end_offset = links[-1].end_offset if links else 0
         found.ends[name] = end_offset
-        found.lost += (one for one in links if one.is_lost)
+        found.lost += (link for link in links if link.is_lost)
         epoch = 0
         for checked in engine.run(partial(check_range, store, about.cluster_id), links):
             _add_range(found, checked, epoch)
             epoch = max(epoch, checked.epochs[1])
             known.update(checked.keys)
             progress(checked.range)
-        beyond = [one for one in ranges if one.start_offset >= end_offset]
+        beyond = [link for link in ranges if link.start_offset >= end_offset]
         if beyond:
-            first = min(one.start_offset for one in beyond)
+            first = min(link.start_offset for link in beyond)
             found.faults.append(Fault(name, end_offset, first, "no manifest covers these offsets"))
     found.strangers = _strangers(store, known)
     return found
@@ -122,7 +122,7 @@ def _add_range(found: ArchiveVerification, checked: RangeVerification, epoch_bef
 
 def _strangers(store: ObjectStore, known: set[str]) -> list[str]:
     try:
-        return [one.key for one in store.list("data/") if one.key not in known]
+        return [found.key for found in store.list("data/") if found.key not in known]
     except StorageError as error:
         raise ArchiveError(describe_failure(store.uri, error)) from None
 
@@ -193,7 +193,7 @@ def _check_envelope(data: bytes, manifest: Manifest) -> tuple[int, tuple[int, in
         raise EnvelopeError(f"{key} ends at offset {end}, expected {of.end_offset}")
     if batches != manifest.batches:
         raise EnvelopeError(f"{key} has {batches} batches, {manifest.batches} were written")
-    written = {one[:4]: one.records for one in manifest.counts}
+    written = {counted[:4]: counted.records for counted in manifest.counts}
     if counts != written or sum(counts.values()) != manifest.records:
         raise EnvelopeError(f"{key}: records of {_difference(counts, written)} differ in number")
     if epochs != sorted(epochs):

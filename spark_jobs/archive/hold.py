@@ -1,7 +1,7 @@
 """Holds the start of the logs that a running archive reads, until they are archived.
 
     with Hold(quorum, about.archive_id) as hold:
-        hold.archived("__diskless-metadata-0", end_offset, last_epoch)
+        hold.set_archived("__diskless-metadata-0", end_offset, last_epoch)
 
 A thread announces to each leader, every two seconds, how far the archive has its log *durably*. It
 uses an observer's Fetch with a field of Esker's own that other leaders skip; the leader then keeps
@@ -94,7 +94,7 @@ class Hold:
         for link in self._links.values():
             link.close()
 
-    def archived(self, name: str, offset: int, epoch: int | None = None) -> None:
+    def set_archived(self, name: str, offset: int, epoch: int | None = None) -> None:
         """Set how far a log is archived durably; 0 means that all of it is wanted."""
         with self._lock:
             self._held[name] = _Archived(offset, epoch)
@@ -103,12 +103,12 @@ class Hold:
     def wait_until_announced(self, name: str, offset: int, timeout_s: float) -> bool:
         """Wait until the log's leader knows this offset; return whether it does."""
 
-        def is_told() -> bool:
+        def is_announced() -> bool:
             announced = self._announced.get(name)
             return announced is not None and announced.offset >= offset
 
         with self._lock:
-            return self._lock.wait_for(is_told, timeout_s)
+            return self._lock.wait_for(is_announced, timeout_s)
 
     def _run(self) -> None:
         while True:

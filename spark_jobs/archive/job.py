@@ -84,17 +84,19 @@ class LogPass:
         self.bytes += sum(file.bytes for file in manifest.files)
         if manifest.range.is_lost:
             self.lost.append((manifest.range.start_offset, manifest.range.end_offset))
-        for one in manifest.counts:
-            kind = one[:4]
+        for counted in manifest.counts:
+            kind = counted[:4]
             before = self.counts.get(kind, Counted(*kind, 0, 0))
             self.counts[kind] = Counted(
-                *kind, before.records + one.records, before.kept_as_bytes + one.kept_as_bytes
+                *kind,
+                before.records + counted.records,
+                before.kept_as_bytes + counted.kept_as_bytes,
             )
 
     @property
     def kept_as_bytes(self) -> list[Counted]:
         """Types and versions with records that could not be decoded."""
-        return [one for one in self.counts.values() if one.kept_as_bytes]
+        return [counted for counted in self.counts.values() if counted.kept_as_bytes]
 
 
 Progress = Callable[[Range], None]
@@ -181,7 +183,7 @@ def archive_log(
     while True:
         work = _Work(store, log, name, done.end_offset, end_offset, about, range_bytes)
         try:
-            tasks = work.unfinished()
+            tasks = work.unfinished_tasks()
             if not tasks and done.end_offset < end_offset:
                 tasks = work.make_plan()
             if not tasks:
@@ -230,26 +232,28 @@ class _Work:
     about: About
     range_bytes: int
 
-    def unfinished(self) -> list[Task]:
+    def unfinished_tasks(self) -> list[Task]:
         """Return the remaining tasks of an earlier plan, as far as the log is committed here."""
         key = self._newest_plan()
         data = None if key is None else read_object(self.store, key)
         if key is None or data is None:
             return []
-        left = [one for one in plan_from_json(data, key) if one.start_offset >= self.at]
+        left = [planned for planned in plan_from_json(data, key) if planned.start_offset >= self.at]
         if not left or left[0].start_offset != self.at:
             return []
-        return [self._task(one) for one in left if one.end_offset <= self.end_offset]
+        return [self._task(planned) for planned in left if planned.end_offset <= self.end_offset]
 
     def make_plan(self) -> list[Task]:
         """Write a new plan and return its tasks, or those of a concurrent job's plan."""
         spans = self._spans(self.end_offset, start_offset=self.at)
-        ranges = [Range(self.name, one.start_offset, one.end_offset, LOG) for one in spans]
+        ranges = [
+            Range(self.name, planned.start_offset, planned.end_offset, LOG) for planned in spans
+        ]
         if not self.store.write_new(plan_key(self.name, self.at), plan_to_json(ranges)):
-            return self.unfinished()
+            return self.unfinished_tasks()
         return [
-            Task(self.about.cluster_id, one, (span,), self.about.tables)
-            for one, span in zip(ranges, spans, strict=True)
+            Task(self.about.cluster_id, planned, (span,), self.about.tables)
+            for planned, span in zip(ranges, spans, strict=True)
         ]
 
     def replan(self) -> None:
@@ -258,7 +262,7 @@ class _Work:
         if not spans or not spans[0].is_checkpoint or spans[0].end_offset <= self.at:
             return  # the offsets exist after all, or nothing does: the next attempt decides
         ranges = [Range(self.name, self.at, spans[0].end_offset, CHECKPOINT)]
-        ranges += [Range(self.name, one.start_offset, one.end_offset, LOG) for one in spans[1:]]
+        ranges += [Range(self.name, span.start_offset, span.end_offset, LOG) for span in spans[1:]]
         self.store.write(plan_key(self.name, self.at), plan_to_json(ranges))
 
     def _newest_plan(self) -> str | None:
@@ -267,20 +271,22 @@ class _Work:
         keys = (found.key for found in self.store.list(f"plan/{self.name}/"))
         return max((key for key in keys if key <= last), default=None)
 
-    def _task(self, one: Range) -> Task:
+    def _task(self, planned: Range) -> Task:
         """Return the task of a planned range, with its spans as the log has them now."""
-        if one.is_checkpoint:
-            spans = list(self._spans(one.end_offset)[:1])
-            if not spans or not spans[0].is_checkpoint or spans[0].end_offset != one.end_offset:
-                raise LostRangeError(one.log, one.start_offset, None, "its checkpoint was dropped")
+        if planned.is_checkpoint:
+            spans = list(self._spans(planned.end_offset)[:1])
+            if not spans or not spans[0].is_checkpoint or spans[0].end_offset != planned.end_offset:
+                raise LostRangeError(
+                    planned.log, planned.start_offset, None, "its checkpoint was dropped"
+                )
         else:
-            found = self._spans(one.end_offset, start_offset=one.start_offset)
+            found = self._spans(planned.end_offset, start_offset=planned.start_offset)
             spans = [
                 within
                 for span in found
-                if (within := span.within(one.start_offset, one.end_offset - 1)) is not None
+                if (within := span.within(planned.start_offset, planned.end_offset - 1)) is not None
             ]
-        return Task(self.about.cluster_id, one, tuple(spans), self.about.tables)
+        return Task(self.about.cluster_id, planned, tuple(spans), self.about.tables)
 
     def _spans(self, end_offset: int, *, start_offset: int | None = None) -> Sequence[Span]:
         return self.log.spans(end_offset, start_offset=start_offset, split_bytes=self.range_bytes)

@@ -110,8 +110,8 @@ def commit_heads(rows: Rows) -> Numbers:
         return np.zeros((len(HEADS) + 1, 0), np.int64)
     _, first, which = np.unique(rows["log_offset"], return_index=True, return_inverse=True)
     times = np.where(rows["timestamp_type"] != 0, rows["max_timestamp"], -1)
-    told = np.stack([rows["base_offset"], times, rows["error_code"], rows["duplicate"]])
-    checksums = _checksums(_hashes(rows.places)[rows.place], told, which)
+    answers = np.stack([rows["base_offset"], times, rows["error_code"], rows["duplicate"]])
+    checksums = _checksums(_hashes(rows.places)[rows.place], answers, which)
     return np.stack([*(rows[name][first] for name in HEADS), checksums])
 
 
@@ -206,14 +206,14 @@ class AnswerTracker:
         self._order = sorted(
             [
                 *((row[4], 2, i) for i, row in enumerate(self._heads)),
-                *((one.granted, 1, i) for i, one in ledger.leases.items() if one.granted >= 0),
-                *((one.forgotten, 0, i) for i, one in ledger.leases.items()
-                  if one.forgotten != NEVER),
+                *((item.granted, 1, i) for i, item in ledger.leases.items() if item.granted >= 0),
+                *((item.forgotten, 0, i) for i, item in ledger.leases.items()
+                  if item.forgotten != NEVER),
             ]
         )  # fmt: skip
         self._at = 0
-        self._epochs = {one: broker.epoch for one, broker in base.brokers.items()}
-        self._answered = {one: deque(broker.answered) for one, broker in base.brokers.items()}
+        self._epochs = {item: broker.epoch for item, broker in base.brokers.items()}
+        self._answered = {item: deque(broker.answered) for item, broker in base.brokers.items()}
         self._answers = dict(base.answers)
         self._offsets: dict[int, int] = {}  # of the commits whose answers are kept
 
@@ -232,16 +232,19 @@ class AnswerTracker:
         brokers = {
             i: BrokerAnswers(self._epochs[i], tuple(self._answered[i])) for i in self._epochs
         }
-        starts = {one: self._starts(one, places.get(one, ())) for one in self._answers}
+        starts = {
+            object_id: self._starts(object_id, places.get(object_id, ()))
+            for object_id in self._answers
+        }
         return KeptAnswers(brokers, dict(self._answers), starts)
 
     def _starts(
         self, object_id: int, places: Sequence[TopicPartition]
     ) -> tuple[tuple[TopicPartition, int], ...]:
-        at = self._offsets.get(object_id)
-        if at is None:
+        offset = self._offsets.get(object_id)
+        if offset is None:
             return self._base.starts[object_id]
-        return tuple((place, self._start(place, at)) for place in places)
+        return tuple((place, self._start(place, offset)) for place in places)
 
     def _start(self, place: TopicPartition, at: int) -> int:
         """Return a partition's log start as a commit met it, or -1 if its topic was deleted."""
@@ -269,8 +272,8 @@ class AnswerTracker:
 
     def _on_lease_forgotten(self, lease_id: int) -> None:
         lease = self._ledger.leases[lease_id]
-        for one in [i for i, answer in self._answers.items() if answer.lease_id == lease_id]:
-            del self._answers[one]
+        for object_id in [i for i, answer in self._answers.items() if answer.lease_id == lease_id]:
+            del self._answers[object_id]
         answered = self._answered.get(lease.broker_id, ())
         left = deque(i for i in answered if not lease.first <= i < lease.end)
         self._answered[lease.broker_id] = left

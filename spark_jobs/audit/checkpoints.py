@@ -153,8 +153,8 @@ def read_checkpoint(span: Span) -> tuple[CoordinatorFacts, Rows]:
 def end_state_of_checkpoint(facts: CoordinatorFacts) -> EndState:
     """Return the state that the log continues from after a checkpoint."""
     return EndState(
-        {place: one.high_watermark for place, one in facts.partitions.items()},
-        {lease_id: one.last_committed for lease_id, one in facts.leases.items()},
+        {place: item.high_watermark for place, item in facts.partitions.items()},
+        {lease_id: item.last_committed for lease_id, item in facts.leases.items()},
         dict(facts.producers),
     )
 
@@ -311,10 +311,10 @@ def replay_facts(
             facts.partitions[place] = Partition(
                 incarnation.log_id, incarnation.start_before(offset), high_watermark
             )
-    for object_id, one in committed.items():
+    for object_id, item in committed.items():
         if ledger.removed.get(object_id, NEVER) >= offset:
             marked, marked_at_ms = ledger.marked.get(object_id, (NEVER, -1))
-            facts.objects[object_id] = one._replace(
+            facts.objects[object_id] = item._replace(
                 used_bytes=live.used.get(object_id, 0),
                 marked_at_ms=marked_at_ms if marked < offset else -1,
             )
@@ -344,10 +344,10 @@ def replay_facts(
 
 @rule("checkpoint-used-bytes", "8", "Used bytes of an object are the sum of its live runs.")
 def checkpoint_used_bytes(checkpoint: CoordinatorFacts) -> Faults:
-    for object_id, one in checkpoint.objects.items():
+    for object_id, item in checkpoint.objects.items():
         used = checkpoint.live.used.get(object_id, 0)
-        if one.used_bytes != used:
-            what = f"{one.used_bytes} bytes used, its live runs have {used}"
+        if item.used_bytes != used:
+            what = f"{item.used_bytes} bytes used, its live runs have {used}"
             yield Fault(checkpoint.offset, what, "ObjectsState", object_id)
 
 
@@ -357,30 +357,30 @@ def checkpoint_used_bytes(checkpoint: CoordinatorFacts) -> Faults:
     "Live runs cover the log from its start to its end, without gaps.",
 )
 def checkpoint_runs_contiguous(checkpoint: CoordinatorFacts) -> Faults:
-    for place, one in checkpoint.partitions.items():
+    for place, partition in checkpoint.partitions.items():
         name = f"{place[0]}-{place[1]}"
-        if one.log_start > one.high_watermark:
+        if partition.log_start > partition.high_watermark:
             continue  # checkpoint-log-starts reports it
         stretches = checkpoint.stretches.get(place, [])
         for before, after in pairwise(stretches):
             if after.base_offset != before.end_offset:
                 what = f"{name}: a run at {after.base_offset} after one to {before.end_offset}"
                 yield Fault(checkpoint.offset, what, "RunsState")
-        begins, ends = one.log_start, one.log_start
+        begins, ends = partition.log_start, partition.log_start
         if stretches:
             begins, ends = stretches[0].base_offset, stretches[-1].end_offset
-            if stretches[0].first_last_offset < one.log_start:
+            if stretches[0].first_last_offset < partition.log_start:
                 begins = -1  # its first run is dead
-        if not 0 <= begins <= one.log_start or ends != one.high_watermark:
-            what = f"{name}: runs from {begins} to {ends}, the log has {one[1:]}"
+        if not 0 <= begins <= partition.log_start or ends != partition.high_watermark:
+            what = f"{name}: runs from {begins} to {ends}, the log has {partition[1:]}"
             yield Fault(checkpoint.offset, what, "RunsState")
 
 
 @rule("checkpoint-log-starts", "8", "No log start offset is above its high watermark.")
 def checkpoint_log_starts(checkpoint: CoordinatorFacts) -> Faults:
-    for place, one in checkpoint.partitions.items():
-        if not 0 <= one.log_start <= one.high_watermark:
-            what = f"{place[0]}-{place[1]}: log start {one[1]}, high watermark {one[2]}"
+    for place, partition in checkpoint.partitions.items():
+        if not 0 <= partition.log_start <= partition.high_watermark:
+            what = f"{place[0]}-{place[1]}: log start {partition[1]}, high watermark {partition[2]}"
             yield Fault(checkpoint.offset, what, "DisklessTopicState")
 
 
@@ -400,9 +400,9 @@ def checkpoint_objects_known(checkpoint: CoordinatorFacts) -> Faults:
 
 @rule("checkpoint-marked-unused", "7", "No marked object is in use.")
 def checkpoint_marked_unused(checkpoint: CoordinatorFacts) -> Faults:
-    for object_id, one in checkpoint.objects.items():
-        if one.marked_at_ms >= 0 and one.used_bytes > 0:
-            what = f"marked, and {one.used_bytes} bytes are used"
+    for object_id, item in checkpoint.objects.items():
+        if item.marked_at_ms >= 0 and item.used_bytes > 0:
+            what = f"marked, and {item.used_bytes} bytes are used"
             yield Fault(checkpoint.offset, what, "ObjectsState", object_id)
 
 
@@ -430,10 +430,11 @@ def checkpoint_topics_replay(checkpoint: CoordinatorFacts, log: CoordinatorFacts
 def checkpoint_runs_replay(checkpoint: CoordinatorFacts, log: CoordinatorFacts) -> Faults:
     ours, theirs = checkpoint.live.partitions, log.live.partitions
     for place in sorted(ours.keys() | theirs.keys()):
-        one, other = ours.get(place, NO_RUNS), theirs.get(place, NO_RUNS)
-        if one != other:
-            what = f"{one.runs} runs of {one.bytes} bytes, by the log {other.runs} of {other.bytes}"
-            if one[:2] == other[:2]:
+        digest, replayed = ours.get(place, NO_RUNS), theirs.get(place, NO_RUNS)
+        if digest != replayed:
+            what = f"{digest.runs} runs of {digest.bytes} bytes"
+            what += f", by the log {replayed.runs} of {replayed.bytes}"
+            if digest[:2] == replayed[:2]:
                 what += ", other ones"
             yield Fault(checkpoint.offset, f"{place[0]}-{place[1]}: {what}", "RunsState")
 
@@ -479,14 +480,18 @@ def checkpoint_readable(offset: int, why: str) -> Faults:
 
 def _objects(facts: CoordinatorFacts) -> dict[int, Object]:
     """Return the objects without their used bytes, which are compared as runs."""
-    return {object_id: one._replace(used_bytes=0) for object_id, one in facts.objects.items()}
+    return {object_id: item._replace(used_bytes=0) for object_id, item in facts.objects.items()}
 
 
 def _producers(facts: CoordinatorFacts) -> dict[tuple[TopicPartition, int], Any]:
     """Return the producers without log offsets, which a checkpoint does not have."""
     return {
-        key: (one.epoch, one.appended_at_ms, tuple(batch[:3] for batch in one.batches))
-        for key, one in facts.producers.items()
+        key: (
+            producer.epoch,
+            producer.appended_at_ms,
+            tuple(batch[:3] for batch in producer.batches),
+        )
+        for key, producer in facts.producers.items()
     }
 
 
@@ -507,9 +512,9 @@ def _compare(
     name: Callable[[Any], str] = str,
 ) -> Faults:
     for key in ours.keys() | theirs.keys():
-        one, other = ours.get(key), theirs.get(key)
-        if one != other:
-            says = f"the checkpoint says {_plain(one)}, the log {_plain(other)}"
+        value, replayed = ours.get(key), theirs.get(key)
+        if value != replayed:
+            says = f"the checkpoint says {_plain(value)}, the log {_plain(replayed)}"
             object_id = key if kind == "object" and isinstance(key, int) else None
             yield Fault(checkpoint.offset, f"{kind} {name(key)}: {says}", record, object_id)
 
@@ -518,7 +523,7 @@ def _plain(value: object) -> str:
     if value is None:
         return "there is none"
     fields = getattr(value, "_asdict", None)
-    told = str(value)
+    text = str(value)
     if fields is not None:
-        told = ", ".join(f"{name}={one}" for name, one in fields().items())
-    return told if len(told) <= MAX_VALUE_CHARACTERS else f"{told[:MAX_VALUE_CHARACTERS]}..."
+        text = ", ".join(f"{name}={field}" for name, field in fields().items())
+    return text if len(text) <= MAX_VALUE_CHARACTERS else f"{text[:MAX_VALUE_CHARACTERS]}..."

@@ -192,10 +192,10 @@ def cluster_partitions_known(cluster: Cluster, record: Any) -> Faults:
 def partition_epochs_rise(cluster: Cluster, record: PartitionRecord) -> Faults:
     before = cluster.partitions.get(_place(record))
     if before is not None:
-        told = record.leader_epoch, record.partition_epoch
-        if told[0] < before.leader_epoch or told[1] <= before.partition_epoch:
+        epochs = record.leader_epoch, record.partition_epoch
+        if epochs[0] < before.leader_epoch or epochs[1] <= before.partition_epoch:
             name = f"{_place(record)[0]}-{record.partition_id}"
-            yield _fault(f"{name}: epochs {told} after {before[:2]}")
+            yield _fault(f"{name}: epochs {epochs} after {before[:2]}")
 
 
 @on("chunk-ordered", "5", "A chunk's start, stop and end are in order.", ChunkRecord)
@@ -261,9 +261,9 @@ def transactions_end(cluster: Cluster, record: MetadataRecord) -> Faults:
 def cluster_checkpoint_replay(offset: int, found: Cluster, log: Cluster) -> Faults:
     ours, theirs = dict(found.facts()), dict(log.facts())
     for name in sorted(ours.keys() | theirs.keys()):
-        one, other = ours.get(name), theirs.get(name)
-        if one != other:
-            yield Fault(offset, f"{name}: the checkpoint says {one}, the log {other}")
+        value, replayed = ours.get(name), theirs.get(name)
+        if value != replayed:
+            yield Fault(offset, f"{name}: the checkpoint says {value}, the log {replayed}")
 
 
 # --- reading ------------------------------------------------------------------------------------
@@ -284,9 +284,9 @@ def check_cluster(
         _read(log, span, cluster, findings)
         for name, checkpoint in checkpoints:
             if checkpoint.end_offset == span.end_offset and checkpoint != span:
-                told = Cluster()
-                _read(name, checkpoint, told, Findings())
-                faults = cluster_checkpoint_replay(span.end_offset, told, cluster)
+                claimed = Cluster()
+                _read(name, checkpoint, claimed, Findings())
+                faults = cluster_checkpoint_replay(span.end_offset, claimed, cluster)
                 findings.add("cluster-checkpoint-replay", name, faults)
     return findings
 

@@ -58,9 +58,9 @@ def offsets_contiguous(commits: Commits) -> Faults:
     expected[1:] = end[:-1]
     places = [rows.places[code] for code in rows.place[order[starts]].tolist()]
     expected[starts] = [commits.before.partitions.get(place, 0) for place in places]
-    for at in np.flatnonzero(base != expected).tolist():
-        what = f"begins at {base[at]}, where {expected[at]} comes next"
-        yield _fault(rows, order[at], f"{rows.name(order[at])} {what}")
+    for index in np.flatnonzero(base != expected).tolist():
+        what = f"begins at {base[index]}, where {expected[index]} comes next"
+        yield _fault(rows, order[index], f"{rows.name(order[index])} {what}")
 
 
 @rule("batches-placed", "5", "A batch is accepted only for a partition that exists.")
@@ -102,9 +102,9 @@ def released_empty(commits: Commits) -> Faults:
 @rule("log-start-within", "8", "A log start offset is not above the high watermark.")
 def log_start_within(commits: Commits) -> Faults:
     moved = [
-        one
-        for one in commits.ledger.start_events
-        if commits.start_offset <= one[0] < commits.end_offset
+        event
+        for event in commits.ledger.start_events
+        if commits.start_offset <= event[0] < commits.end_offset
     ]
     if not moved:
         return
@@ -162,10 +162,10 @@ def bytes_disjoint(commits: Commits) -> Faults:
     offset, place = rows["log_offset"][order], rows["byte_offset"][order]
     end = place + rows["byte_size"][order]
     shared: Flags = (offset[1:] == offset[:-1]) & (place[1:] < end[:-1])
-    for at in np.flatnonzero(shared).tolist():
-        one, other = int(order[at]), int(order[at + 1])
-        what = f"{rows.name(one)} and {rows.name(other)} share byte {place[at + 1]}"
-        yield _fault(rows, other, what)
+    for index in np.flatnonzero(shared).tolist():
+        first, second = int(order[index]), int(order[index + 1])
+        what = f"{rows.name(first)} and {rows.name(second)} share byte {place[index + 1]}"
+        yield _fault(rows, second, what)
 
 
 # --- leases -------------------------------------------------------------------------------------
@@ -206,9 +206,9 @@ def object_ids_rise(commits: Commits) -> Faults:
         ids = heads["object_id"][order[start:end]]
         last = commits.before.leases.get(lease_id, -1)
         before: Numbers = np.concatenate(([last], ids[:-1]))
-        for at in np.flatnonzero(ids <= before).tolist():
-            what = f"committed after object {before[at]} of lease {lease_id}"
-            yield _fault(heads, int(order[start + at]), what)
+        for index in np.flatnonzero(ids <= before).tolist():
+            what = f"committed after object {before[index]} of lease {lease_id}"
+            yield _fault(heads, int(order[start + index]), what)
 
 
 @rule("fenced-uncommitted", "7", "An object that was declared safe to delete is never committed.")

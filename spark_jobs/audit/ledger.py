@@ -62,8 +62,8 @@ class Incarnation:
 
     def start_before(self, offset: int) -> int:
         """Return the log start after everything below a log offset (exclusive)."""
-        at = bisect_right(self.starts, offset - 1, key=lambda one: one[0]) - 1
-        return self.starts[at][1] if at >= 0 else 0
+        index = bisect_right(self.starts, offset - 1, key=lambda entry: entry[0]) - 1
+        return self.starts[index][1] if index >= 0 else 0
 
 
 @dataclass(slots=True)

@@ -139,11 +139,12 @@ def epoch_begins_with_leader(ranges: Sequence[BatchRange]) -> Faults:
 @rule("one-leader", "1", "An epoch has one leader.")
 def one_leader(leaders: Iterable[Leader]) -> Faults:
     known: dict[int, Leader] = {}
-    for one in leaders:
-        first = known.setdefault(one.epoch, one)
-        if first is not one:
-            what = f"epoch {one.epoch} is led by {one.leader_id}, and by {first.leader_id} before"
-            yield Fault(one.offset, what, "LeaderChangeMessage")
+    for leader in leaders:
+        first = known.setdefault(leader.epoch, leader)
+        if first is not leader:
+            ids = f"{leader.leader_id}, and by {first.leader_id} before"
+            what = f"epoch {leader.epoch} is led by {ids}"
+            yield Fault(leader.offset, what, "LeaderChangeMessage")
 
 
 _RANGE_RULES: Final = {

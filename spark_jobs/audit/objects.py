@@ -164,11 +164,11 @@ class LiveState:
 
     def add(self, other: LiveState) -> None:
         """Add another span's live state."""
-        for place, one in other.partitions.items():
+        for place, digest in other.partitions.items():
             before = self.partitions.get(place, Digest(0, 0, 0))
-            checksum = (before.checksum + one.checksum) % 2**64
+            checksum = (before.checksum + digest.checksum) % 2**64
             self.partitions[place] = Digest(
-                before.runs + one.runs, before.bytes + one.bytes, checksum
+                before.runs + digest.runs, before.bytes + digest.bytes, checksum
             )
         for object_id, used in other.used.items():
             self.used[object_id] = self.used.get(object_id, 0) + used

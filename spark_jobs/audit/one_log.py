@@ -154,7 +154,7 @@ class LogAudit:
 
     def _plan_spans(self) -> list[Span]:
         """Split the log into spans, one of which ends wherever a checkpoint does."""
-        cuts = sorted({one.span.end_offset for one in self._checkpoints})
+        cuts = sorted({checkpoint.span.end_offset for checkpoint in self._checkpoints})
         spans: list[Span] = []
         for span in self._log.spans(self._end, split_bytes=self._request.split_bytes):
             rest: Span | None = span
@@ -184,9 +184,10 @@ class LogAudit:
     def _checkpoints_to_compare(self) -> list[_Checkpoint]:
         """Return the checkpoints whose preceding log can be read."""
         return [
-            one
-            for one in self._checkpoints
-            if one.span.end_offset > self._about.start_offset and one.span != self._spans[0]
+            checkpoint
+            for checkpoint in self._checkpoints
+            if checkpoint.span.end_offset > self._about.start_offset
+            and checkpoint.span != self._spans[0]
         ]
 
     # --- the cluster's log
@@ -197,7 +198,9 @@ class LogAudit:
         if any(part.unreadable is not None for part in parts):
             self._report.unchecked[self._name] = "it cannot be read to its end"
             return
-        compared = [(one.name, one.span) for one in self._checkpoints_to_compare()]
+        compared = [
+            (checkpoint.name, checkpoint.span) for checkpoint in self._checkpoints_to_compare()
+        ]
         self._about.checkpoints = [name for name, _ in compared]
         work = [(self._name, tuple(self._spans), tuple(compared))] if self._spans else []
         for found in self._run(check_a_cluster, work):
@@ -233,16 +236,18 @@ class LogAudit:
     def _read_checkpoints(self) -> dict[Span, CoordinatorFacts]:
         """Read every checkpoint that can be read, and report the faults of each."""
         wanted = [*self._checkpoints]
-        known = {one.span for one in wanted}
+        known = {checkpoint.span for checkpoint in wanted}
         if self._spans and self._spans[0].is_checkpoint and self._spans[0] not in known:
             wanted.insert(0, _Checkpoint(f"{self._name} (its first checkpoint)", self._spans[0]))
         facts = {}
-        for one, (found, findings) in zip(
-            wanted, self._run(read_facts, [(one.name, one.span) for one in wanted]), strict=True
+        for checkpoint, (found, findings) in zip(
+            wanted,
+            self._run(read_facts, [(checkpoint.name, checkpoint.span) for checkpoint in wanted]),
+            strict=True,
         ):
             self._findings.merge(findings)
             if found is not None:
-                facts[one.span] = found
+                facts[checkpoint.span] = found
         return facts
 
     def _states_before(
@@ -250,7 +255,7 @@ class LogAudit:
     ) -> tuple[list[EndState], dict[int, EndState]]:
         """Return the state before each span, and the states at each checkpoint and at the end."""
         running = EndState() if base is None else end_state_of_checkpoint(base)
-        wanted = {self._end, *(one.span.end_offset for one in self._checkpoints)}
+        wanted = {self._end, *(checkpoint.span.end_offset for checkpoint in self._checkpoints)}
         before, ends_at = [], {}
         moved = iter([*ledger.start_events, (self._end, ("", 0), 0)])
         event = next(moved)
@@ -294,17 +299,19 @@ class LogAudit:
         self, ledger: Ledger, base: CoordinatorFacts | None, verdicts: Sequence[SpanVerdict]
     ) -> None:
         """Check objects across all spans."""
-        committed = np.concatenate([np.zeros(0, np.int64), *(one.objects[0] for one in verdicts)])
+        committed = np.concatenate(
+            [np.zeros(0, np.int64), *(verdict.objects[0] for verdict in verdicts)]
+        )
         known = () if base is None else base.objects
         faults = marked_committed(ledger, committed, known)
         self._findings.add("marked-committed", self._name, faults)
         self._findings.add("orphans-deleted", self._name, orphans_deleted(ledger, committed))
-        for one in verdicts:
-            live = one.live.get(self._end, LiveState())
+        for verdict in verdicts:
+            live = verdict.live.get(self._end, LiveState())
             self._about.objects += sum(used > 0 for used in live.used.values())
             self._about.live_bytes += sum(live.used.values())
-            self._about.objects_read += one.read
-        gone = [fault for one in verdicts for fault in one.missing_objects]
+            self._about.objects_read += verdict.read
+        gone = [fault for verdict in verdicts for fault in verdict.missing_objects]
         if gone:
             lawful = self._objects_released_since()
             self._findings.add(
@@ -340,8 +347,10 @@ class LogAudit:
         )
         following = AnswerTracker(ledger, heads, KeptAnswers() if base is None else base.kept)
         named = NamedIds.of(ledger)
-        for one in sorted(self._checkpoints_to_compare(), key=lambda one: one.span.end_offset):
-            offset, found = one.span.end_offset, facts.get(one.span)
+        for checkpoint in sorted(
+            self._checkpoints_to_compare(), key=lambda checkpoint: checkpoint.span.end_offset
+        ):
+            offset, found = checkpoint.span.end_offset, facts.get(checkpoint.span)
             if found is None or offset not in ends_at:
                 continue
             live = LiveState()
@@ -351,11 +360,11 @@ class LogAudit:
             ids, *columns = heads[:4, heads[HEADS.index("log_offset")] < offset].tolist()
             for object_id, size, broker, time in zip(ids, *columns, strict=True):
                 committed[object_id] = Object(size, 0, broker, time, -1)
-            places = {i: [place for place, _ in told] for i, told in found.kept.starts.items()}
+            places = {i: [place for place, _ in starts] for i, starts in found.kept.starts.items()}
             kept = following.advance_to(offset, places)
             log = replay_facts(offset, ledger, ends_at[offset], live, committed, kept, named)
-            self._findings.check(one.name, REPLAY_RULES, found, log)
-            self._about.checkpoints.append(one.name)
+            self._findings.check(checkpoint.name, REPLAY_RULES, found, log)
+            self._about.checkpoints.append(checkpoint.name)
 
     # --- replicas
 
@@ -411,11 +420,13 @@ def _checkpoints_of(name: str, log: Log, end_offset: int) -> list[_Checkpoint]:
     files = getattr(log, "files", None)
     if not isinstance(files, LogFiles):
         return []
-    found = [one for one in files.checkpoints() if 0 < one.offset <= end_offset]
+    found = [
+        snapshot_id for snapshot_id in files.checkpoints() if 0 < snapshot_id.offset <= end_offset
+    ]
     return [
         _Checkpoint(
-            f"{name}/{checkpoint_name(one)}",
-            FileSpan(files.directory / checkpoint_name(one), True, 0, one.offset),
+            f"{name}/{checkpoint_name(snapshot_id)}",
+            FileSpan(files.directory / checkpoint_name(snapshot_id), True, 0, snapshot_id.offset),
         )
-        for one in found[-MAX_CHECKPOINTS:]
+        for snapshot_id in found[-MAX_CHECKPOINTS:]
     ]

@@ -104,10 +104,10 @@ def duplicates_answer_first(commits: Commits) -> Faults:
         (int(rows.place[row]), int(rows["producer_id"][row]))
         for row in np.flatnonzero(duplicates).tolist()
     }
-    told = np.flatnonzero((rows["error_code"] == 0) & (rows["producer_id"] >= 0))
-    order, starts = groups(rows.place[told], rows["producer_id"][told])
+    known = np.flatnonzero((rows["error_code"] == 0) & (rows["producer_id"] >= 0))
+    order, starts = groups(rows.place[known], rows["producer_id"][known])
     for start, end in slices(starts, len(order)):
-        mine = told[order[start:end]]
+        mine = known[order[start:end]]
         if (int(rows.place[mine[0]]), int(rows["producer_id"][mine[0]])) in wanted:
             yield from _walk_duplicates(commits, mine.tolist())
 
@@ -171,7 +171,7 @@ def _step(commits: Commits, rows: Rows, mine: Sequence[int], first: int) -> _Ste
     previous = mine[-2]
     key = rows.places[rows.place[row]], int(rows["producer_id"][row])
     offsets = rows["log_offset"]
-    if _forgotten(commits.ledger.expired.get(key, ()), offsets[previous], offsets[row]):
+    if _is_forgotten_between(commits.ledger.expired.get(key, ()), offsets[previous], offsets[row]):
         return None
     epoch = int(rows["producer_epoch"][previous])
     kept = []
@@ -194,5 +194,5 @@ def _state_before(commits: Commits, rows: Rows, row: int) -> Producer | None:
     return found.since(commits.ledger.expired.get(key, ()), int(rows["log_offset"][row]))
 
 
-def _forgotten(expired: Sequence[int], after: int, before: int) -> bool:
+def _is_forgotten_between(expired: Sequence[int], after: int, before: int) -> bool:
     return any(after < offset < before for offset in expired)

@@ -40,10 +40,10 @@ class BlockSums:
 
     blocks: dict[int, int] = field(default_factory=dict)
 
-    def add(self, one: StoredBatch) -> None:
+    def add(self, batch: StoredBatch) -> None:
         """Add a batch to the block that it begins in."""
-        block = one.base_offset // BLOCK
-        self.blocks[block] = (self.blocks.get(block, 0) + hash(one)) % 2**64
+        block = batch.base_offset // BLOCK
+        self.blocks[block] = (self.blocks.get(block, 0) + hash(batch)) % 2**64
 
     def merge(self, other: BlockSums) -> None:
         """Add another span's sums."""
@@ -54,8 +54,8 @@ class BlockSums:
 def sum_span(span: Span) -> BlockSums:
     """Add up the batches of one span. Raises LostRangeError; RecordError; OSError."""
     sums = BlockSums()
-    for one in batches_in_span(span):
-        sums.add(one)
+    for batch in batches_in_span(span):
+        sums.add(batch)
     return sums
 
 
@@ -79,8 +79,8 @@ def differing_blocks(ours: BlockSums, theirs: BlockSums) -> list[int]:
 def batches_in_block(spans: Sequence[Span], block: int) -> dict[int, StoredBatch]:
     """Return a replica's batches in one block, by base offset."""
     narrowed = (span.within(block * BLOCK, (block + 1) * BLOCK - 1) for span in spans)
-    found = (one for span in narrowed if span is not None for one in batches_in_span(span))
-    return {one.base_offset: one for one in found}
+    found = (batch for span in narrowed if span is not None for batch in batches_in_span(span))
+    return {batch.base_offset: batch for batch in found}
 
 
 @rule("replicas-agree", "2, 3", "Replicas have the same bytes at the same offset and epoch.")
@@ -88,13 +88,13 @@ def replicas_agree(
     name: str, other: str, ours: Mapping[int, StoredBatch], theirs: Mapping[int, StoredBatch]
 ) -> Faults:
     for offset in sorted(ours.keys() | theirs.keys()):
-        one, its = ours.get(offset), theirs.get(offset)
-        if one != its:
-            what = f"{name} has {_describe(one)}, {other} {_describe(its)}"
+        batch, other_batch = ours.get(offset), theirs.get(offset)
+        if batch != other_batch:
+            what = f"{name} has {_describe(batch)}, {other} {_describe(other_batch)}"
             yield Fault(offset, what, "batch")
 
 
-def _describe(one: StoredBatch | None) -> str:
-    if one is None:
+def _describe(batch: StoredBatch | None) -> str:
+    if batch is None:
         return "no batch that begins here"
-    return f"epoch {one.epoch} up to {one.end_offset}, crc {one.crc:#010x}"
+    return f"epoch {batch.epoch} up to {batch.end_offset}, crc {batch.crc:#010x}"

@@ -211,9 +211,9 @@ def end_state_of(rows: Rows) -> EndState:
     for _, end in slices(starts, len(order)):
         row = order[end - 1]
         ends.leases[int(rows["lease_id"][row])] = int(rows["object_id"][row])
-    told = rows.where((rows["error_code"] == 0) & (rows["producer_id"] >= 0))
+    known = rows.where((rows["error_code"] == 0) & (rows["producer_id"] >= 0))
     for place, producer_id in set(
-        zip(told.place.tolist(), told["producer_id"].tolist(), strict=True)
+        zip(known.place.tolist(), known["producer_id"].tolist(), strict=True)
     ):
         ends.producers.setdefault((rows.places[place], producer_id), UNCHANGED)
     _ends_of_producers(kept.where(kept["producer_id"] >= 0), ends)

@@ -69,7 +69,7 @@ def rule(name: str, invariant: str, sentence: str, *, loss: bool = False) -> Cal
 
 def rules_of(module: str) -> list[Rule]:
     """Return the rules that a module declares, in its order."""
-    return [one for one in RULES.values() if one.check.__module__ == module]
+    return [declared for declared in RULES.values() if declared.check.__module__ == module]
 
 
 class Violation(NamedTuple):
@@ -108,8 +108,8 @@ class Findings:
 
     def check(self, log: str, rules: Iterable[Rule], *facts: Any) -> None:
         """Check facts against these rules."""
-        for one in rules:
-            self.add(one.name, log, one.check(*facts))
+        for declared in rules:
+            self.add(declared.name, log, declared.check(*facts))
 
     def merge(self, other: Findings) -> None:
         """Add another task's findings."""
@@ -130,7 +130,7 @@ class Findings:
 
 def by_name(counts: Mapping[str, int]) -> list[tuple[Rule, int]]:
     """Return the broken rules and their counts, in the rules' order."""
-    return [(one, counts[name]) for name, one in RULES.items() if counts.get(name)]
+    return [(declared, counts[name]) for name, declared in RULES.items() if counts.get(name)]
 
 
 class RecordRules(Generic[S]):

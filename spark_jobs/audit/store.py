@@ -96,7 +96,9 @@ def _fault(inspection: Inspection, what: str) -> Fault:
 def object_exists(inspections: Sequence[Inspection]) -> Faults:
     for inspection in inspections:
         if inspection.size_bytes is None:
-            yield _fault(inspection, f"it is not in the store; {_affected(inspection.claim.rows)}")
+            yield _fault(
+                inspection, f"it is not in the store; {_describe_affected(inspection.claim.rows)}"
+            )
 
 
 @rule("object-whole", "7", "An object is as long as its commit says.", loss=True)
@@ -107,7 +109,7 @@ def object_whole(inspections: Sequence[Inspection]) -> Faults:
         committed = int(inspection.claim.rows["size_bytes"][0])
         if inspection.size_bytes != committed:
             what = f"{inspection.size_bytes} bytes, {committed} were committed"
-            yield _fault(inspection, f"{what}; {_affected(inspection.claim.rows)}")
+            yield _fault(inspection, f"{what}; {_describe_affected(inspection.claim.rows)}")
 
 
 @rule("footer-agrees", "5", "An object's footer agrees with the log.")
@@ -130,21 +132,23 @@ def bytes_sound(inspections: Sequence[Inspection]) -> Faults:
 def check_store(log: str, inspections: Sequence[Inspection], findings: Findings) -> None:
     """Check inspected objects against their claims; missing ones are left to `missing_objects`."""
     findings.check(
-        log, (one for one in rules_of(__name__) if one.name != "object-exists"), inspections
+        log,
+        (declared for declared in rules_of(__name__) if declared.name != "object-exists"),
+        inspections,
     )
 
 
-def _affected(rows: Rows) -> str:
+def _describe_affected(rows: Rows) -> str:
     """Name the partitions and offsets that are lost with these rows."""
     kept = rows.where(rows.accepted)
     order, starts = groups(kept.place)
-    told = [
+    parts = [
         f"{kept.name(order[first])} offsets {kept['base_offset'][order[first]]} to "
         f"{kept.end_offset[order[end - 1]] - 1}"
         for first, end in slices(starts, len(order))
     ]
-    more = f" and {len(told) - 3} more partitions" if len(told) > 3 else ""
-    return ", ".join(told[:3]) + more
+    more = f" and {len(parts) - 3} more partitions" if len(parts) > 3 else ""
+    return ", ".join(parts[:3]) + more
 
 
 def _differences(inspection: Inspection, footer: Footer) -> Iterator[str]:
@@ -155,8 +159,8 @@ def _differences(inspection: Inspection, footer: Footer) -> Iterator[str]:
     if inspection.claim.whole:
         writer = int(rows["broker_id"][0]), int(rows["broker_epoch"][0])
         if (footer.broker_id, footer.broker_epoch) != writer:
-            told = f"broker {footer.broker_id} epoch {footer.broker_epoch}"
-            yield f"its footer says {told}, it was committed by {writer[0]} epoch {writer[1]}"
+            text = f"broker {footer.broker_id} epoch {footer.broker_epoch}"
+            yield f"its footer says {text}, it was committed by {writer[0]} epoch {writer[1]}"
     order, starts = groups(rows.place)
     for first, end in slices(starts, len(order)):
         mine = rows.where(order[first:end])
@@ -167,16 +171,16 @@ def _differences(inspection: Inspection, footer: Footer) -> Iterator[str]:
             yield f"its footer knows nothing of {name}"
             continue
         ends = part.byte_offset + part.size_bytes
-        told = f"{name} at {part.byte_offset} to {ends}, {part.batch_count} batches"
+        text = f"{name} at {part.byte_offset} to {ends}, {part.batch_count} batches"
         counts = len(mine), int(mine["record_count"].sum())
         if not inspection.claim.whole:
             if begin < part.byte_offset or behind > ends:
-                yield f"its footer has {told}, a run lies at {begin} to {behind}"
+                yield f"its footer has {text}, a run lies at {begin} to {behind}"
         elif (begin, behind, *counts) != (
             part.byte_offset, ends, part.batch_count, part.record_count,
         ):  # fmt: skip
             yield (
-                f"its footer has {told} of {part.record_count} records, "
+                f"its footer has {text} of {part.record_count} records, "
                 f"the commit {begin} to {behind}, {counts[0]} batches of {counts[1]} records"
             )
     if parts and inspection.claim.whole:
@@ -254,16 +258,16 @@ def _bad_bytes(bucket: Bucket, key: str, claim: ObjectClaim, part: PartitionByte
         yield f"{name} has {part.size_bytes} bytes in it, more than can be"
         return
     data = bucket.store.read(key, part.byte_offset, part.size_bytes)
-    rows, told = claim.rows, False
+    rows, is_damaged = claim.rows, False
     code = rows.places.index(place) if place in rows.places else -1
     for row in np.flatnonzero(rows.place == code).tolist():
         begin = int(rows["byte_offset"][row]) - part.byte_offset
         what = _bad_batch(data[max(begin, 0) : begin + int(rows["byte_size"][row])], rows, row)
         if what is not None:
-            told = True
+            is_damaged = True
             ends = int(rows.end_offset[row]) - 1
             yield f"{name} offsets {rows['base_offset'][row]} to {ends}: {what}"
-    if not told and crc32c(data) != part.crc:
+    if not is_damaged and crc32c(data) != part.crc:
         ends = part.byte_offset + part.size_bytes
         yield f"{name}, bytes {part.byte_offset} to {ends}: their checksum is not the footer's"
 

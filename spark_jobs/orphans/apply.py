@@ -173,12 +173,12 @@ async def _hand_over(
     for number in sorted({row.coordinator for row in window}):
         keys = [row.key for row in window if row.coordinator == number]
         for first in range(0, len(keys), KEYS_OF_REQUEST):
-            some = tuple(keys[first : first + KEYS_OF_REQUEST])
+            chunk = tuple(keys[first : first + KEYS_OF_REQUEST])
             request = MarkOrphansRequest(
                 coordinator_partition=number,
                 cluster_id=plan.cluster_id,
                 expires_at_ms=plan.expires_at_ms,
-                object_keys=some,
+                object_keys=chunk,
             )
             try:
                 answer = await coordinator(number).call(request)
@@ -191,5 +191,5 @@ async def _hand_over(
             if answer.error_code:
                 done.unanswered = f"coordinator {number}: {answer.error_message}"
                 return None
-            answers += zip(some, answer.key_error_codes, strict=True)
+            answers += zip(chunk, answer.key_error_codes, strict=True)
     return answers

@@ -94,7 +94,7 @@ def find_dangling(
              `known_objects_at` and `state_at`.
     """
     known = read_known_objects(logs, naming, progress=progress)
-    live = sum(len(one.live) for one in known.values())
+    live = sum(len(candidate.live) for candidate in known.values())
     listing = list_store()
     if live and not listing.tally.objects:
         raise OrphansError(
@@ -106,9 +106,9 @@ def find_dangling(
     for coordinator, ids in listing.suspects(known):
         looked_for += len(ids)
         sizes = known[coordinator].size_of(ids)
-        for one in _look_up(store, naming, coordinator, ids, sizes):
-            missing[coordinator][one.object_id] = one.stored_bytes
-    found = sum(len(some) for some in missing.values())
+        for candidate in _look_up(store, naming, coordinator, ids, sizes):
+            missing[coordinator][candidate.object_id] = candidate.stored_bytes
+    found = sum(len(ids_missing) for ids_missing in missing.values())
     lost, affected = _recheck(logs, naming, missing, progress)
     return Dangling(live, looked_for, found - len(lost), lost, affected, listing.tally)
 
@@ -120,8 +120,8 @@ def _look_up(
     each.
     """
 
-    def look(one: tuple[int, int]) -> LostObject | None:
-        object_id, size_bytes = one
+    def look(candidate: tuple[int, int]) -> LostObject | None:
+        object_id, size_bytes = candidate
         key = naming.key(coordinator, object_id)
         found = store.head(key)
         stored = None if found is None else found.size_bytes
@@ -133,8 +133,8 @@ def _look_up(
 
     waiting = zip(ids.tolist(), sizes.tolist(), strict=True)
     with ThreadPoolExecutor(THREADS, thread_name_prefix="head") as threads:
-        while some := list(islice(waiting, AT_ONCE)):
-            yield from filter(None, threads.map(look, some))
+        while chunk := list(islice(waiting, AT_ONCE)):
+            yield from filter(None, threads.map(look, chunk))
 
 
 def _recheck(
@@ -178,9 +178,9 @@ def affected_by(state: LogState, object_ids: list[int]) -> list[AffectedPartitio
     lasts = state.runs["last_offset"].to_numpy()[hits]
     of_partition = np.searchsorted(state.run_bounds, hits, side="right") - 1
     found = []
-    for at in np.unique(of_partition).tolist():
-        row = state.partitions.slice(at, 1).to_pylist()[0]
-        mine = of_partition == at
+    for index in np.unique(of_partition).tolist():
+        row = state.partitions.slice(index, 1).to_pylist()[0]
+        mine = of_partition == index
         ranges: list[tuple[int, int]] = []
         for base, last in zip(bases[mine].tolist(), lasts[mine].tolist(), strict=True):
             first = max(base, row["log_start_offset"])

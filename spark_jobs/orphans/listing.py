@@ -161,11 +161,11 @@ class Tally:
 def pieces(found: Iterable[StoredObject], naming: Naming, tally: Tally) -> Iterator[Rows]:
     """Yield this cluster's objects as rows, in chunks and in their order; count the others."""
     rows: list[tuple[int, ...]] = []
-    for one in found:
-        ours = tally.take(one, naming)
+    for stored in found:
+        ours = tally.take(stored, naming)
         if ours is None:
             continue
-        rows.append((*ours, one.size_bytes, one.modified_ms))
+        rows.append((*ours, stored.size_bytes, stored.modified_ms))
         if len(rows) == PIECE_ROWS:
             yield np.array(rows, ROW)
             rows = []
@@ -230,7 +230,7 @@ def take_listing(
     began_ms = now_ms()
     tally = Tally()
 
-    def one(digits: str) -> Tally:
+    def list_part(digits: str) -> Tally:
         counted = Tally()
         found = store.list(naming.listed(digits))
         for rows in pieces(found, naming, counted):
@@ -240,7 +240,7 @@ def take_listing(
 
     with ThreadPoolExecutor(THREADS, thread_name_prefix="list") as threads:
         try:
-            for counted in threads.map(one, SPREADS):
+            for counted in threads.map(list_part, SPREADS):
                 tally.add(counted)
                 progress(1)
         except BaseException:

@@ -227,9 +227,12 @@ def read_sightings(directory: Path, place: Mapping[str, str], began_ms: int) -> 
     before = {name: file.header[name] for name in place}
     if before != place:
         differ = [name for name in place if before[name] != place[name]]
-        told = (f"another {n.replace('_id', '')} ({before[n]}, not {place[n]})" for n in differ)
+        differences = (
+            f"another {n.replace('_id', '')} ({before[n]}, not {place[n]})" for n in differ
+        )
         raise OrphansError(
-            f"{directory} holds listings of {', '.join(told)}: use another directory for --listings"
+            f"{directory} holds listings of {', '.join(differences)}: use another directory for "
+            "--listings"
         )
     if file.header["ended_ms"] > began_ms:
         raise OrphansError(
@@ -285,7 +288,8 @@ def plan_orphans(
         **place,
         **times,
         "logs": {
-            f"{DISKLESS_METADATA}{one.coordinator}": one.offset for one in found.known.values()
+            f"{DISKLESS_METADATA}{candidate.coordinator}": candidate.offset
+            for candidate in found.known.values()
         },
     }
     of_plan = {
@@ -298,9 +302,9 @@ def plan_orphans(
     with ExitStack() as files:
         keep = files.enter_context(writing(directory / SEEN_FILE, SEEN, header))
         plan = files.enter_context(writing(out, PLAN, of_plan))
-        for one in _combine_sightings(found, naming, seen):
-            keep.add(one._asdict())
-            _judge(one, listing.began_ms, rules, outcome, plan)
+        for candidate in _combine_sightings(found, naming, seen):
+            keep.add(candidate._asdict())
+            _judge(candidate, listing.began_ms, rules, outcome, plan)
         plan.end.update(
             planned_bytes=outcome.planned.size_bytes,
             listed_bytes=listing.tally.size_bytes,
@@ -327,20 +331,22 @@ def _combine_sightings(
             yield Candidate(key, coordinator, object_id, size_bytes, modified_ms, first_ms)
 
 
-def _judge(one: Candidate, began_ms: int, rules: Rules, outcome: Outcome, plan: Written) -> None:
+def _judge(
+    candidate: Candidate, began_ms: int, rules: Rules, outcome: Outcome, plan: Written
+) -> None:
     count = outcome.planned
-    if began_ms - one.first_seen_ms < rules.grace_ms:
+    if began_ms - candidate.first_seen_ms < rules.grace_ms:
         count = outcome.waiting
-        due_ms = one.first_seen_ms + rules.grace_ms
+        due_ms = candidate.first_seen_ms + rules.grace_ms
         outcome.due_ms = due_ms if outcome.due_ms is None else min(outcome.due_ms, due_ms)
-    elif began_ms - one.modified_ms < rules.grace_ms - rules.skew_ms:
+    elif began_ms - candidate.modified_ms < rules.grace_ms - rules.skew_ms:
         count = outcome.skewed
     else:
-        plan.add(one._asdict())
+        plan.add(candidate._asdict())
         if len(outcome.sample) < SAMPLE:
-            outcome.sample.append(one)
+            outcome.sample.append(candidate)
     count.objects += 1
-    count.size_bytes += one.size_bytes
+    count.size_bytes += candidate.size_bytes
 
 
 def report_of(found: FoundOrphans, outcome: Outcome) -> dict[str, Any]:
@@ -348,7 +354,7 @@ def report_of(found: FoundOrphans, outcome: Outcome) -> dict[str, Any]:
     tally = found.listing.tally
     return {
         "listed": {"objects": tally.objects, "bytes": tally.size_bytes},
-        "referred_to": sum(len(one.live) for one in found.known.values()),
+        "referred_to": sum(len(objects.live) for objects in found.known.values()),
         "of_them": {name: count.as_json() for name, count in found.counts.items()},
         "planned": outcome.planned.as_json(),
         "waiting": outcome.waiting.as_json(),

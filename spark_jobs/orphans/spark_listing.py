@@ -61,8 +61,8 @@ class SparkListing:
         live = live_objects(self.spark, known).select("coordinator", "object_id")
         left = self.own.join(live, ["coordinator", "object_id"], "left_anti")
         found = left.select(*COLUMNS).orderBy(*ORDER).toLocalIterator()
-        while some := [tuple(row) for row in islice(found, PIECE_ROWS)]:
-            yield np.array(some, ROW)
+        while chunk := [tuple(row) for row in islice(found, PIECE_ROWS)]:
+            yield np.array(chunk, ROW)
 
     def suspects(self, known: Mapping[int, KnownObjects]) -> Iterator[tuple[int, Ids]]:
         """See `dangling.WholeListing`."""
@@ -70,20 +70,24 @@ class SparkListing:
         listed = self.own.select(*columns)
         left = live_objects(self.spark, known).join(listed, columns, "left_anti")
         found = left.orderBy("coordinator", "object_id").toLocalIterator()
-        while some := list(islice(found, PIECE_ROWS)):
-            for coordinator, rows in groupby(some, key=lambda row: row.coordinator):
+        while chunk := list(islice(found, PIECE_ROWS)):
+            for coordinator, rows in groupby(chunk, key=lambda row: row.coordinator):
                 yield coordinator, np.array([row.object_id for row in rows], np.int64)
 
 
 def live_objects(spark: SparkSession, known: Mapping[int, KnownObjects]) -> DataFrame:
     """Return the live objects, one a row: coordinator, id and size."""
-    coordinators = [np.full(len(one.live), number, np.int32) for number, one in known.items()]
+    coordinators = [
+        np.full(len(objects.live), number, np.int32) for number, objects in known.items()
+    ]
     empty = np.empty(0, np.int64)
     table = pa.table(
         {
             "coordinator": np.concatenate([*coordinators, empty.astype(np.int32)]),
-            "object_id": np.concatenate([*(one.live for one in known.values()), empty]),
-            "size_bytes": np.concatenate([*(one.live_bytes for one in known.values()), empty]),
+            "object_id": np.concatenate([*(objects.live for objects in known.values()), empty]),
+            "size_bytes": np.concatenate(
+                [*(objects.live_bytes for objects in known.values()), empty]
+            ),
         }
     )
     return spark.createDataFrame(table)

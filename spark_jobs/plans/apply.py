@@ -64,7 +64,11 @@ class Outcome:
 
     def stopped_short(self, plan: Plan) -> list[int]:
         """Return the rows that the coordinator applied only in part."""
-        return [i for i, at in sorted(self.applied.items()) if at < plan.rows[i].new_log_start]
+        return [
+            i
+            for i, log_start in sorted(self.applied.items())
+            if log_start < plan.rows[i].new_log_start
+        ]
 
     def is_stale(self) -> bool:
         """True if the plan, or the rest of it, was refused as a whole."""
@@ -87,7 +91,8 @@ class Journal:
         try:
             entries = [json.loads(line) for line in whole_lines(self.path)]
             answers = [
-                (one["plan_id"], one["row"], one["error"], one["log_start"]) for one in entries
+                (entry["plan_id"], entry["row"], entry["error"], entry["log_start"])
+                for entry in entries
             ]
         except (ValueError, KeyError, TypeError) as error:
             raise ValueError(f"{self.path} is not a plan's journal ({error!r})") from None
@@ -146,22 +151,22 @@ async def _answers(
     outcome: Outcome,
     rows_of_request: int,
 ) -> AsyncIterator[list[tuple[int, int, int]]]:
-    for number, of_coordinator in groupby(rows, key=lambda one: one[1].coordinator):
+    for number, of_coordinator in groupby(rows, key=lambda numbered: numbered[1].coordinator):
         waiting = list(of_coordinator)
         while waiting:
-            some, waiting = waiting[:rows_of_request], waiting[rows_of_request:]
-            moved: dict[int, int] = {}  # of some: the log start that a row has come to
+            sent, waiting = waiting[:rows_of_request], waiting[rows_of_request:]
+            moved: dict[int, int] = {}  # by row: the log start that it has reached
             waits = 0
-            while some:
+            while sent:
                 before = dict(moved)
                 try:
-                    answer = await coordinator(number).call(_request(plan, number, some))
+                    answer = await coordinator(number).call(_request(plan, number, sent))
                 except CoordinatorError as error:
                     outcome.unanswered = f"coordinator {number}: {error.message}"
                     return
-                answers, some = _settled(some, _read(some, answer), moved)
+                answers, sent = _split_answers(sent, _answers_of(sent, answer), moved)
                 lost = next((code for _, code, _ in answers if code in NO_ANSWER), None)
-                waits = waits + 1 if some and moved == before else 0
+                waits = waits + 1 if sent and moved == before else 0
                 if lost is not None or waits > MAX_WAITS:
                     code = ErrorCode.COORDINATOR_NOT_AVAILABLE if lost is None else ErrorCode(lost)
                     outcome.unanswered = f"coordinator {number}: {code.name}"
@@ -171,7 +176,7 @@ async def _answers(
                     await asyncio.sleep(WAIT_S)
 
 
-def _settled(
+def _split_answers(
     rows: Sequence[tuple[int, PlanRow]],
     answers: Iterable[tuple[int, int, int]],
     moved: dict[int, int],
@@ -181,28 +186,28 @@ def _settled(
     Args:    moved: log starts that rows have come to; changed.
     """
     final, again = [], []
-    for (i, code, at), one in zip(answers, _in_order(rows), strict=True):
+    for (i, code, log_start), numbered in zip(answers, _request_order(rows), strict=True):
         if code == ErrorCode.POLICY_VIOLATION and i in moved:
             final.append((i, 0, moved[i]))  # as far as it may go
-        elif not code and moved.get(i, -1) < at < one[1].new_log_start:
-            moved[i] = at
-            again.append(one)
+        elif not code and moved.get(i, -1) < log_start < numbered[1].new_log_start:
+            moved[i] = log_start
+            again.append(numbered)
         elif code == ErrorCode.COORDINATOR_NOT_AVAILABLE and moved:
-            again.append(one)
+            again.append(numbered)
         else:
-            final.append((i, code, at))
+            final.append((i, code, log_start))
     return final, again
 
 
-def _in_order(rows: Sequence[tuple[int, PlanRow]]) -> list[tuple[int, PlanRow]]:
+def _request_order(rows: Sequence[tuple[int, PlanRow]]) -> list[tuple[int, PlanRow]]:
     """Return the rows in the order of a request and its answer."""
-    return [one for some in _by_topic(rows).values() for one in some]
+    return [numbered for of_topic in _by_topic(rows).values() for numbered in of_topic]
 
 
 def _by_topic(rows: Sequence[tuple[int, PlanRow]]) -> Mapping[str, list[tuple[int, PlanRow]]]:
     found: dict[str, list[tuple[int, PlanRow]]] = {}
-    for one in rows:
-        found.setdefault(one[1].topic_id, []).append(one)
+    for numbered in rows:
+        found.setdefault(numbered[1].topic_id, []).append(numbered)
     return found
 
 
@@ -222,20 +227,20 @@ def _request(plan: Plan, number: int, rows: Sequence[tuple[int, PlanRow]]) -> Ap
                         reason=row.reason,
                         limit=row.limit,
                     )
-                    for _, row in some
+                    for _, row in of_topic
                 ),
             )
-            for topic_id, some in _by_topic(rows).items()
+            for topic_id, of_topic in _by_topic(rows).items()
         ),
     )
 
 
-def _read(
+def _answers_of(
     rows: Sequence[tuple[int, PlanRow]], answer: ApplyRetentionResponse
 ) -> list[tuple[int, int, int]]:
     """Return (row, error code, log start) of each answer, in the request's order."""
-    told = [one for topic in answer.responses for one in topic.partitions]
+    partitions = [partition for topic in answer.responses for partition in topic.partitions]
     return [
-        (i, one.error_code, one.low_watermark)
-        for (i, _), one in zip(_in_order(rows), told, strict=True)
+        (i, partition.error_code, partition.low_watermark)
+        for (i, _), partition in zip(_request_order(rows), partitions, strict=True)
     ]

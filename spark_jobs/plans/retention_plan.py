@@ -98,7 +98,9 @@ def write_plan(plan: Plan, path: Path) -> None:
         "now_ms": plan.now_ms,
         "expires_at_ms": plan.expires_at_ms,
         "logs": dict(sorted(plan.logs.items())),
-        "effects": {str(one): asdict(effect) for one, effect in sorted(plan.effects.items())},
+        "effects": {
+            str(coordinator): asdict(effect) for coordinator, effect in sorted(plan.effects.items())
+        },
     }
     lines = [json.dumps(header), *(json.dumps(row._asdict()) for row in plan.rows)]
     body = "".join(line + "\n" for line in lines)
@@ -134,5 +136,7 @@ def _plan(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Plan:
         now_ms=header["now_ms"],
         logs=header["logs"],
         rows=[PlanRow(**row) for row in rows],
-        effects={int(one): Effect(**effect) for one, effect in header["effects"].items()},
+        effects={
+            int(coordinator): Effect(**effect) for coordinator, effect in header["effects"].items()
+        },
     )

@@ -49,16 +49,16 @@ class Rows:
     def seal(self) -> None:
         """Write the seal. Raises OSError."""
         seal = {"rows": self._count, "end": self.end}
-        self._hash.update(_dumped(seal))
-        self._file.write(_dumped({**seal, "sha256": self._hash.hexdigest()}))
+        self._hash.update(_encode_line(seal))
+        self._file.write(_encode_line({**seal, "sha256": self._hash.hexdigest()}))
 
     def _line(self, what: Mapping[str, Any]) -> None:
-        line = _dumped(what)
+        line = _encode_line(what)
         self._hash.update(line)
         self._file.write(line)
 
 
-def _dumped(what: Mapping[str, Any]) -> bytes:
+def _encode_line(what: Mapping[str, Any]) -> bytes:
     return json.dumps(what).encode() + b"\n"
 
 
@@ -115,7 +115,7 @@ class SealedFile:
             raise ValueError(f"it is of version {self.header['version']}, not {VERSION}")
         seal = json.loads(last)
         hashed = seal.pop("sha256")
-        digest.update(_dumped(seal))
+        digest.update(_encode_line(seal))
         if seal["rows"] != count - 1 or digest.hexdigest() != hashed:
             raise ValueError("it was changed after it was written, or cut off")
         self.count: int = seal["rows"]

@@ -92,29 +92,34 @@ class ClusterHistory:
     partitions: dict[tuple[str, int], _Partition] = field(default_factory=dict)
     _now: dict[int, tuple[str, int]] = field(default_factory=dict)  # broker: state, since
 
-    def closed(self) -> list[Episode]:
+    def all_episodes(self) -> list[Episode]:
         """Return all episodes, those that still last included, by broker and time."""
         now = [
             Episode(broker, state, since, None)
             for broker, (state, since) in self._now.items()
             if state != GONE
         ]
-        return sorted([*self.episodes, *now], key=lambda one: (one.broker_id, one.from_ms))
+        return sorted(
+            [*self.episodes, *now], key=lambda episode: (episode.broker_id, episode.from_ms)
+        )
 
     def leaders(self) -> dict[int, int]:
         """Count the partitions that name each broker as leader."""
-        return dict(Counter(one.leader for one in self.partitions.values()))
+        return dict(Counter(partition.leader for partition in self.partitions.values()))
 
     def chunks(self) -> list[Chunk]:
         """Return the chunks of partitions that have closed ones, by topic, partition and offset."""
         found: list[Chunk] = []
-        for (topic_id, index), one in self.partitions.items():
-            if one.start_offset < 0:
+        for (topic_id, index), partition in self.partitions.items():
+            if partition.start_offset < 0:
                 continue
-            found += one.chunks.values()
+            found += partition.chunks.values()
             topic = self.names.get(topic_id, topic_id)
-            found.append(Chunk(topic, index, one.start_offset, None, one.replicas))
-        return sorted(found, key=lambda one: (one.topic, one.partition, one.start_offset))
+            found.append(Chunk(topic, index, partition.start_offset, None, partition.replicas))
+        return sorted(
+            found,
+            key=lambda partition: (partition.topic, partition.partition, partition.start_offset),
+        )
 
     # --- applying records ---
 
@@ -173,41 +178,41 @@ class ClusterHistory:
         )
 
     def change_partition(self, at_ms: int, record: PartitionChangeRecord) -> None:
-        one = self.partitions.get((encode_uuid(record.topic_id), record.partition_id))
-        if one is None:
+        partition = self.partitions.get((encode_uuid(record.topic_id), record.partition_id))
+        if partition is None:
             return
-        if record.leader not in (UNCHANGED, one.leader):
+        if record.leader not in (UNCHANGED, partition.leader):
             self._count(at_ms, "leader changes")
-            one.leader = record.leader
-        if record.isr is not None and set(record.isr) != set(one.isr):
-            shrunk = not set(one.isr) <= set(record.isr)
+            partition.leader = record.leader
+        if record.isr is not None and set(record.isr) != set(partition.isr):
+            shrunk = not set(partition.isr) <= set(record.isr)
             self._count(at_ms, "ISR lost a replica" if shrunk else "ISR grew")
-            one.isr = tuple(record.isr)
+            partition.isr = tuple(record.isr)
         if record.replicas is not None:
-            one.replicas = tuple(record.replicas)
+            partition.replicas = tuple(record.replicas)
         if record.start_offset >= 0:
-            one.start_offset = record.start_offset
+            partition.start_offset = record.start_offset
 
     def chunk(self, at_ms: int, record: ChunkRecord) -> None:
         topic_id = encode_uuid(record.topic_id)
-        one = self.partitions.get((topic_id, record.partition_id))
-        if one is not None:
+        partition = self.partitions.get((topic_id, record.partition_id))
+        if partition is not None:
             self._count(at_ms, "chunks made")
-            one.chunks[record.start_offset] = Chunk(
+            partition.chunks[record.start_offset] = Chunk(
                 self.names.get(topic_id, topic_id), record.partition_id, record.start_offset,
                 record.end_offset, tuple(record.replicas),
             )  # fmt: skip
 
     def change_chunk(self, at_ms: int, record: ChunkChangeRecord) -> None:
-        one = self.partitions.get((encode_uuid(record.topic_id), record.partition_id))
-        chunk = None if one is None else one.chunks.pop(record.start_offset, None)
-        if one is None or chunk is None:
+        partition = self.partitions.get((encode_uuid(record.topic_id), record.partition_id))
+        chunk = None if partition is None else partition.chunks.pop(record.start_offset, None)
+        if partition is None or chunk is None:
             return
         if not record.replicas:
             self._count(at_ms, "chunks removed")
             return
         self._count(at_ms, "chunks moved")
-        one.chunks[chunk.start_offset] = Chunk(
+        partition.chunks[chunk.start_offset] = Chunk(
             chunk.topic, chunk.partition, chunk.start_offset, chunk.end_offset,
             tuple(record.replicas),
         )  # fmt: skip

@@ -161,7 +161,7 @@ def percentiles(lower: Numbers, counts: Numbers, wanted: Sequence[float]) -> lis
     middles, running = band_middle(lower[order]), np.cumsum(counts[order])
     if not len(running) or running[-1] <= 0:
         return [None for _ in wanted]
-    ranks = [running[-1] * one / 100 for one in wanted]
+    ranks = [running[-1] * percentage / 100 for percentage in wanted]
     return [float(middles[min(int(np.searchsorted(running, r)), len(middles) - 1)]) for r in ranks]
 
 
@@ -213,8 +213,8 @@ class LocalReportEngine:
     def count(self, work: Sequence[Work], reduce: Reduce) -> LocalCube:
         """See `ReportEngine.count`."""
         waiting: list[pa.Table] = []
-        for one in work:
-            waiting.append(reduce(one))
+        for piece in work:
+            waiting.append(reduce(piece))
             if sum(table.num_rows for table in waiting) > MERGE_EVERY:
                 waiting = [merge_rows(waiting)]
             self._progress()

@@ -44,7 +44,9 @@ def brokers(report: Report, summary: Summary) -> Figure:
         by_broker[row["broker_id"]].append(row)
     over = report.window
     end = over.bucket(over.last_ms) + over.width_ms
-    restless = sorted(by_broker, key=lambda one: (-len(by_broker[one]), one))[:MAX_ROWS]
+    restless = sorted(by_broker, key=lambda broker_id: (-len(by_broker[broker_id]), broker_id))[
+        :MAX_ROWS
+    ]
     shown = sorted(restless)
     drawn: list[Bar] = []
     for place, broker in enumerate(shown):
@@ -54,7 +56,7 @@ def brokers(report: Report, summary: Summary) -> Figure:
     draw = None
     if shown:
         legend = [("serves", "live"), ("leaves", "free"), ("fenced", "dead")]
-        names = [f"broker {one}" for one in shown]
+        names = [f"broker {broker_id}" for broker_id in shown]
         draw = spans(names, drawn, legend, times=(over.start_ms, end))
     fencings, left = int(summary.numbers["fencings"] or 0), len(by_broker) - len(shown)
     return figure(
@@ -79,7 +81,9 @@ def changes(report: Report, _: Summary) -> Figure:
     rows, starts = rows_of(report, "cluster_changes"), report.window.starts()
     layers = _stack(rows, "what", "count", starts)
     leaders = {row["broker_id"]: row["partitions"] for row in rows_of(report, "leaders")}
-    led = list_names([f"broker {one} leads {count(n)}" for one, n in sorted(leaders.items())])
+    led = list_names(
+        [f"broker {broker_id} leads {count(n)}" for broker_id, n in sorted(leaders.items())]
+    )
     draw: Draw | None = None
     if layers:
         draw = stacked_over_time(starts, layers, report.window.width_ms, count, "changes")

@@ -213,7 +213,7 @@ def outcomes(report: Report, _: Summary) -> Figure:
     """Draw the batches that were uploaded and not stored, by reason."""
     rows = rows_of(report, "outcomes")
     refused = [row for row in rows if row["outcome"] != "stored"][:SHOWN]
-    total, wasted = (sum(row["batches"] for row in some) for some in (rows, refused))
+    total, wasted = (sum(row["batches"] for row in chosen) for chosen in (rows, refused))
     draw, title = None, "Every batch that was uploaded was stored."
     if refused:
         title = f"{share(wasted, total)} of the batches were uploaded for nothing."
@@ -325,8 +325,8 @@ def inequality(report: Report, summary: Summary) -> Figure:
         y = np.concatenate(([0], np.cumsum(written) / written.sum()))
         x = np.linspace(0, 1, len(y))
         if len(x) > 200:  # a curve needs no more
-            some = np.unique(np.linspace(0, len(x) - 1, 200).astype(int))
-            x, y = x[some], y[some]
+            shown = np.unique(np.linspace(0, len(x) - 1, 200).astype(int))
+            x, y = x[shown], y[shown]
 
         def per_cent(value: float) -> str:
             return f"{100 * value:.0f} %"

@@ -86,14 +86,14 @@ def make_report(
     both = ends_of((log, ends[name]) for name, log in found.items())
     over = window(*(both or (question.now_ms, question.now_ms)))
     work = list(_work(found, ends, split_bytes))
-    cluster = [one.span for one in work if one.log < 0]
+    cluster = [piece.span for piece in work if piece.log < 0]
     progress("the cluster's log")
     history, settings = history_of(cluster, over), topics_of(cluster)
     progress("first pass: where logs start")
     first = _count_all(engine, work, FirstPass(over), top=False)
     progress("second pass: written, live and dead bytes")
     counting = Counting(over, first_pass_result(first), question.now_ms)
-    counts = _count_all(engine, [one for one in work if one.log >= 0], counting, top=True)
+    counts = _count_all(engine, [piece for piece in work if piece.log >= 0], counting, top=True)
     progress("tables")
     facts = Facts(
         window=over,
@@ -146,11 +146,11 @@ def _checkpoints(
                 with suppress(FileNotFoundError):  # it went meanwhile, as they do
                     yield _checkpoint(name, snapshot_id, path.stat())
             continue
-        for one in work:
-            if log_name(one.log) == name and one.span.is_checkpoint:
-                size = pc.sum(sizes.filter(pc.equal(sizes["number"], one.log))["bytes"]).as_py()
-                epoch = next((place.epoch for place, _ in one.span.values()), -1)
-                yield Checkpoint(name, one.span.end_offset, epoch, size or 0, None)
+        for piece in work:
+            if log_name(piece.log) == name and piece.span.is_checkpoint:
+                size = pc.sum(sizes.filter(pc.equal(sizes["number"], piece.log))["bytes"]).as_py()
+                epoch = next((place.epoch for place, _ in piece.span.values()), -1)
+                yield Checkpoint(name, piece.span.end_offset, epoch, size or 0, None)
 
 
 def _checkpoint(name: str, snapshot_id: OffsetAndEpoch, file: os.stat_result) -> Checkpoint:

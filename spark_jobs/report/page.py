@@ -82,8 +82,8 @@ def _header(report: Report, summary: Summary) -> str:
         for name, value, more in _cards(report, summary)
     )
     found = "".join(
-        f'<li class="{one.about}"><b>{one.about}</b>{_whole(one.text)}</li>'
-        for one in summary.findings
+        f'<li class="{finding.about}"><b>{finding.about}</b>{_whole(finding.text)}</li>'
+        for finding in summary.findings
     )
     links = "".join(f'<a href="#{key}">{escape(title)}</a>' for key, title, _ in SECTIONS)
     return (
@@ -121,22 +121,22 @@ def _cards(report: Report, summary: Summary) -> Iterable[tuple[str, str, str]]:
 
 
 def _section(report: Report, key: str, title: str, drawn: Sequence[Figure]) -> str:
-    inner = "".join(_figure(report, one) for one in drawn)
+    inner = "".join(_figure(report, figure) for figure in drawn)
     return (
         f'<section id="{key}" aria-labelledby="{key}-title"><h2 id="{key}-title">'
         f'{escape(title)}</h2>\n<div class="grid">{inner}</div></section>\n'
     )
 
 
-def _figure(report: Report, one: Figure) -> str:
-    shown = f'<p class="empty">{escape(one.why_empty)}</p>'
-    if one.drawing is not None:
-        shown = f'<div class="plot">{one.drawing}</div>'
-    rows = "".join(_table(name, report.tables[name]) for name in one.tables)
-    kind = "wide" if one.is_wide else "half"
+def _figure(report: Report, figure: Figure) -> str:
+    shown = f'<p class="empty">{escape(figure.why_empty)}</p>'
+    if figure.drawing is not None:
+        shown = f'<div class="plot">{figure.drawing}</div>'
+    rows = "".join(_table(name, report.tables[name]) for name in figure.tables)
+    kind = "wide" if figure.is_wide else "half"
     return (
-        f'<figure id="figure-{one.key}" class="{kind}"><h3>{_whole(one.title)}</h3>\n{shown}'
-        f"<figcaption>{_whole(one.caption)}</figcaption>"
+        f'<figure id="figure-{figure.key}" class="{kind}"><h3>{_whole(figure.title)}</h3>\n{shown}'
+        f"<figcaption>{_whole(figure.caption)}</figcaption>"
         f"<details><summary>The numbers</summary>{rows}</details></figure>\n"
     )
 
@@ -144,15 +144,15 @@ def _figure(report: Report, one: Figure) -> str:
 def _table(name: str, table: pa.Table) -> str:
     columns = TABLES[name].columns
     heads = "".join(
-        f'<th scope="col" class="{_align(one.kind)}" title="{escape(one.meaning)}">'
-        f"{escape(one.name)}</th>"
-        for one in columns
+        f'<th scope="col" class="{_align(column.kind)}" title="{escape(column.meaning)}">'
+        f"{escape(column.name)}</th>"
+        for column in columns
     )
     body = "".join(
         "<tr>"
         + "".join(
-            f'<td class="{_align(one.kind)}">{escape(_cell(one.name, row[one.name]))}</td>'
-            for one in columns
+            f'<td class="{_align(column.kind)}">{escape(_cell(column.name, row[column.name]))}</td>'
+            for column in columns
         )
         + "</tr>"
         for row in table.slice(0, SHOWN_ROWS).to_pylist()
@@ -178,7 +178,7 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.4g}" if abs(value) < 1000 else f"{value:,.0f}"
     if isinstance(value, list):
-        return ", ".join(str(one) for one in value)
+        return ", ".join(str(item) for item in value)
     if name in ("time_ms", "from_ms", "to_ms", "first_ms", "last_ms"):
         return instant(value).removesuffix(" UTC")
     return plain(value) if isinstance(value, str) else str(value)

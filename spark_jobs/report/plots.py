@@ -131,8 +131,8 @@ _LATEST_S: Final = 253_402_214_400  # the end of the year 9999, and of Python's 
 
 def to_dates(times_ms: Sequence[int]) -> Any:
     """Convert times to matplotlib's dates, in UTC."""
-    seconds = (min(max(one / 1000, 0), _LATEST_S) for one in times_ms)
-    return [datetime.fromtimestamp(one, UTC) for one in seconds]
+    seconds = (min(max(time_ms / 1000, 0), _LATEST_S) for time_ms in times_ms)
+    return [datetime.fromtimestamp(time_ms, UTC) for time_ms in seconds]
 
 
 def time_axis(axes: Axes, start_ms: int, end_ms: int) -> None:
@@ -159,12 +159,12 @@ def format_axis(axes: Axes, which: str, word: Word, label: str = "") -> None:
 def legend_above(axes: Axes, handles: Sequence[Any] | None = None) -> None:
     """Place the legend above the plot, in as few lines as fit."""
     shown = list(handles) if handles is not None else axes.get_legend_handles_labels()[0]
-    names = [str(one.get_label()) for one in shown]
-    room = 0.86 * 72 * axes.get_figure(root=True).get_figwidth()  # type: ignore[union-attr]
+    names = [str(handle.get_label()) for handle in shown]
+    width = 0.86 * 72 * axes.get_figure(root=True).get_figwidth()  # type: ignore[union-attr]
     per_line = len(names)
-    while per_line > 1 and per_line * (26 + 5.6 * max(map(len, names))) > room:
+    while per_line > 1 and per_line * (26 + 5.6 * max(map(len, names))) > width:
         per_line -= 1
-    if sum(26 + 5.6 * len(name) for name in names) <= room:
+    if sum(26 + 5.6 * len(name) for name in names) <= width:
         per_line = len(names)
     axes.legend(
         handles=shown, loc="lower left", bbox_to_anchor=(0, 1.02), ncols=max(per_line, 1),

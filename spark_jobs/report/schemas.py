@@ -210,8 +210,10 @@ def schema(name: str) -> pa.Schema:
     """Return the Arrow schema of a table."""
     return pa.schema(
         [
-            pa.field(one.name, _KINDS[one.kind.rstrip("?")], nullable=one.kind.endswith("?"))
-            for one in TABLES[name].columns
+            pa.field(
+                column.name, _KINDS[column.kind.rstrip("?")], nullable=column.kind.endswith("?")
+            )
+            for column in TABLES[name].columns
         ]
     )
 
@@ -228,6 +230,8 @@ def documentation() -> str:
             "| column | type | meaning |",
             "|---|---|---|",
         ]
-        parts += [f"| `{one.name}` | {one.kind} | {one.meaning} |" for one in spec.columns]
+        parts += [
+            f"| `{column.name}` | {column.kind} | {column.meaning} |" for column in spec.columns
+        ]
         parts.append("")
     return "\n".join(parts)

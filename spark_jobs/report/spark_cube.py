@@ -105,7 +105,7 @@ class SparkReportEngine:
 
     def count(self, work: Sequence[Work], reduce: Reduce) -> SparkCube:
         """See `ReportEngine.count`."""
-        rows = [(pickle.dumps(one),) for one in work]
+        rows = [(pickle.dumps(piece),) for piece in work]
         pieces = self._spark.createDataFrame(rows, "work binary")
         if len(rows) > 1:
             pieces = pieces.repartition(len(rows))

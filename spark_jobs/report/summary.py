@@ -118,9 +118,9 @@ def _numbers(report: Report, tables: Mapping[str, dict[str, Any]]) -> dict[str, 
 
 
 def _small(sizes: pa.Table) -> tuple[int, int]:
-    rows = [one for one in sizes.to_pylist() if one["what"] == "object"]
-    small = [one for one in rows if one["at_least"] < SMALL_OBJECT]
-    return sum(one["count"] for one in small), sum(one["bytes"] for one in small)
+    rows = [row for row in sizes.to_pylist() if row["what"] == "object"]
+    small = [row for row in rows if row["at_least"] < SMALL_OBJECT]
+    return sum(row["count"] for row in small), sum(row["bytes"] for row in small)
 
 
 def _changes(tables: Mapping[str, dict[str, Any]], what: str) -> int:
@@ -156,7 +156,7 @@ def _dead(report: Report, _: Mapping[str, Any], n: Mapping[str, Any]) -> Iterato
     if n["pinned_bytes"] < _DEAD_WORTH_TELLING * n["stored_bytes"] or not n["pinned_bytes"]:
         return
     topics = report.tables["topics"].to_pylist()
-    worst = sorted(topics, key=lambda one: -one["pinned_alone_bytes"])[0]
+    worst = sorted(topics, key=lambda topic: -topic["pinned_alone_bytes"])[0]
     text = (
         f"{size(n['pinned_bytes'])} are dead but pinned: their objects also hold live batches, so "
         f"they stay, for {report.question.prices.text(n['cost_pinned_month'])} a month."
@@ -192,8 +192,12 @@ def _requests(report: Report, _: Mapping[str, Any], n: Mapping[str, Any]) -> Ite
         f"{size(n['object_bytes_mean'])} each."
     )
     options = report.tables["what_if"].to_pylist()
-    now = next(one for one in options if one["current"])
-    later = [one for one in options if one["commit_interval_ms"] >= 2 * now["commit_interval_ms"]]
+    now = next(option for option in options if option["current"])
+    later = [
+        option
+        for option in options
+        if option["commit_interval_ms"] >= 2 * now["commit_interval_ms"]
+    ]
     if later and now["amount"] and later[0]["amount"] < 0.95 * now["amount"]:
         prices = report.question.prices
         text += (
@@ -271,15 +275,15 @@ def _unrest(_: Report, tables: Mapping[str, Any], n: Mapping[str, Any]) -> Itera
         if state == "fenced" and to is None
     }  # fmt: skip
     if fenced:
-        names = list_names([str(one) for one in sorted(fenced)])
+        names = list_names([str(broker_id) for broker_id in sorted(fenced)])
         yield Finding(RISK, f"Fenced at the log's end, and so not used by clients: broker {names}.")
-    told = []
+    sentences = []
     if n["fencings"]:
-        told.append(f"Brokers were fenced {_times(n['fencings'])} after they had served.")
+        sentences.append(f"Brokers were fenced {_times(n['fencings'])} after they had served.")
     if n["elections"]:
-        told.append(f"Logs got a new leader {_times(n['elections'])}.")
-    if told:
-        yield Finding(RISK, " ".join(told))
+        sentences.append(f"Logs got a new leader {_times(n['elections'])}.")
+    if sentences:
+        yield Finding(RISK, " ".join(sentences))
 
 
 def _times(number: float) -> str:

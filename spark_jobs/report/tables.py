@@ -163,29 +163,29 @@ def _producer_throughput(facts: Facts) -> Rows:
     for row in _of(facts.counts, "producer"):
         who = str(row["number"]) if row["number"] >= 0 else NOT_IDEMPOTENT
         who = OTHERS if row["label"] == OTHERS else who
-        one = rows.setdefault((who, row["time_ms"]), {"producer": who, "time_ms": row["time_ms"]})
+        total = rows.setdefault((who, row["time_ms"]), {"producer": who, "time_ms": row["time_ms"]})
         for name, value in _written(row).items():
-            one[name] = one.get(name, 0) + value
+            total[name] = total.get(name, 0) + value
     return list(rows.values())
 
 
 def _partitions(facts: Facts) -> Rows:
     rows: dict[tuple[str, int], dict[str, Any]] = {}
 
-    def one(row: Mapping[str, Any]) -> dict[str, Any]:
+    def row_of(row: Mapping[str, Any]) -> dict[str, Any]:
         empty = {"topic": facts.name(row["name"]), "partition": row["number"]}
         empty |= dict.fromkeys(("batches", "records", "bytes", "live_bytes"), 0)
         return rows.setdefault((row["name"], row["number"]), empty)
 
     for row in _of(facts.first, "log_start"):
         if row["highest"] != GONE:
-            one(row)
+            row_of(row)
     for row in _of(facts.counts, "partition"):
         times = {"first_ms": row["lowest"], "last_ms": row["highest"]}
-        one(row).update(_written(row) | times)
+        row_of(row).update(_written(row) | times)
     for row in _of(facts.counts, "held"):
         if row["name"]:
-            one(row)["live_bytes"] += row["part_bytes"]
+            row_of(row)["live_bytes"] += row["part_bytes"]
     return [row for _, row in sorted(rows.items(), key=lambda item: (-item[1]["bytes"], item[0]))]
 
 
@@ -201,12 +201,12 @@ def _sizes(facts: Facts) -> Rows:
     for what, count in (("batch", "batches"), ("object", "objects")):
         level, counts, sizes = _columns(facts.counts, f"{what}_size", "level", count, "bytes")
         exponent = np.frexp(np.maximum(level, 1).astype(np.float64))[1] - 1
-        for one in np.unique(exponent).tolist():
-            here = exponent == one
+        for power in np.unique(exponent).tolist():
+            here = exponent == power
             rows.append(
                 {
                     "what": what,
-                    "at_least": 1 << one,
+                    "at_least": 1 << power,
                     "count": int(counts[here].sum()),
                     "bytes": int(sizes[here].sum()),
                 }
@@ -328,7 +328,9 @@ def puts_at(facts: Facts, interval_ms: int) -> float:
 def _what_if(facts: Facts) -> Rows:
     sizes = sum(row["bytes"] for row in _of(facts.counts, "broker"))
     rows = []
-    for interval in sorted({max(1, round(facts.commit_interval_ms * one)) for one in INTERVALS}):
+    for interval in sorted(
+        {max(1, round(facts.commit_interval_ms * factor)) for factor in INTERVALS}
+    ):
         objects = puts_at(facts, interval)
         a_month = objects / facts.months
         rows.append(
@@ -350,18 +352,20 @@ def _brokers(facts: Facts) -> Rows:
     start = facts.window.start_ms
     return [
         {
-            "broker_id": one.broker_id,
-            "state": one.state,
-            "from_ms": max(one.from_ms, start),  # a checkpoint has no times of its own
-            "to_ms": one.to_ms if one.to_ms is None else max(one.to_ms, start),
+            "broker_id": episode.broker_id,
+            "state": episode.state,
+            "from_ms": max(episode.from_ms, start),  # a checkpoint has no times of its own
+            "to_ms": episode.to_ms if episode.to_ms is None else max(episode.to_ms, start),
         }
-        for one in facts.history.closed()
+        for episode in facts.history.all_episodes()
     ]
 
 
 def _leaders(facts: Facts) -> Rows:
     leaders = facts.history.leaders()
-    return [{"broker_id": one, "partitions": leaders[one]} for one in sorted(leaders)]
+    return [
+        {"broker_id": broker_id, "partitions": leaders[broker_id]} for broker_id in sorted(leaders)
+    ]
 
 
 def _cluster_changes(facts: Facts) -> Rows:
@@ -387,8 +391,8 @@ def _epochs(facts: Facts) -> Rows:
 def _chunks(facts: Facts) -> Rows:
     names = ("topic", "partition", "start_offset", "end_offset")
     return [
-        {name: getattr(one, name) for name in names} | {"replicas": list(one.replicas)}
-        for one in facts.history.chunks()
+        {name: getattr(chunk, name) for name in names} | {"replicas": list(chunk.replicas)}
+        for chunk in facts.history.chunks()
     ]
 
 
@@ -422,7 +426,7 @@ def _objects_kept(facts: Facts) -> Rows:
 
 def _checkpoints(facts: Facts) -> Rows:
     names = ("log", "end_offset", "epoch", "size_bytes", "time_ms")
-    return [{name: getattr(one, name) for name in names} for one in facts.checkpoints]
+    return [{name: getattr(checkpoint, name) for name in names} for checkpoint in facts.checkpoints]
 
 
 _BUILD: Final[Mapping[str, Callable[[Facts], Rows]]] = {

@@ -54,13 +54,13 @@ class Window:
         >>> Window(60_000, 300_000, 60_000).bucket(61_000)
         60000
         """
-        at = min(max(time_ms, self.start_ms), self.last_ms)
-        return at - at % self.width_ms
+        clipped = min(max(time_ms, self.start_ms), self.last_ms)
+        return clipped - clipped % self.width_ms
 
     def buckets(self, times_ms: Numbers) -> Numbers:
         """Return the beginning of each time's bucket."""
-        at = np.clip(times_ms, self.start_ms, self.last_ms)
-        return at - at % self.width_ms
+        clipped = np.clip(times_ms, self.start_ms, self.last_ms)
+        return clipped - clipped % self.width_ms
 
     def starts(self) -> list[int]:
         """Return the beginning of each bucket."""

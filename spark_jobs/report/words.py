@@ -84,10 +84,10 @@ def instant(time_ms: int) -> str:
     '2023-11-14 22:13:20 UTC'
     """
     try:
-        at = datetime.fromtimestamp(time_ms / 1000, UTC)
+        time = datetime.fromtimestamp(time_ms / 1000, UTC)
     except (OverflowError, ValueError, OSError):
         return f"{time_ms} ms"
-    return at.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return time.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def list_names(names: list[str], limit: int = 3) -> str:

@@ -37,7 +37,9 @@ def as_json(report: Report, summary: Summary, *, engine: str) -> dict[str, Any]:
         "currency": report.question.prices.currency,
         "lead": summary.lead,
         "numbers": dict(summary.numbers),
-        "findings": [{"about": one.about, "text": one.text} for one in summary.findings],
+        "findings": [
+            {"about": finding.about, "text": finding.text} for finding in summary.findings
+        ],
         "tables": {name: table.num_rows for name, table in report.tables.items()},
     }
 

@@ -118,7 +118,7 @@ class _PartitionRuns:
 def _build_piece(found: _PartitionRuns, rows: Rows, records: list[bytes]) -> Piece:
     ends = np.cumsum(found.counts)
     starts = ends - found.counts
-    some = len(ends) > 0
+    has_runs = len(ends) > 0
     empty = np.zeros(0, np.int64)
     return Piece(
         Digest(
@@ -126,10 +126,10 @@ def _build_piece(found: _PartitionRuns, rows: Rows, records: list[bytes]) -> Pie
             found.topics,
             found.partitions,
             found.counts,
-            np.add.reduceat(rows.byte_sizes, starts) if some else empty,
+            np.add.reduceat(rows.byte_sizes, starts) if has_runs else empty,
             rows.last_offsets[starts],
             rows.last_offsets[ends - 1],
-            np.maximum.reduceat(rows.timestamps, starts) if some else empty,
+            np.maximum.reduceat(rows.timestamps, starts) if has_runs else empty,
             records,
         ),
         rows,

@@ -207,10 +207,10 @@ class Planner:
         """Take the results of `sum_live_runs`, by piece."""
         entries = self._entries
         for piece, live in answers.items():
-            at = np.flatnonzero(entries.partly & (entries.piece == piece))
-            entries.counts[at] = live.counts
-            entries.byte_sums[at] = live.byte_sums
-            entries.max_timestamps[at] = live.max_timestamps
+            indexes = np.flatnonzero(entries.partly & (entries.piece == piece))
+            entries.counts[indexes] = live.counts
+            entries.byte_sums[indexes] = live.byte_sums
+            entries.max_timestamps[indexes] = live.max_timestamps
 
     def limit_requests(self, now_ms: int) -> Iterator[tuple[int, LimitRequest]]:
         """Yield, for each piece that limits are crossed in, the request for `plan_within`."""
@@ -333,15 +333,15 @@ def _starts(partitions: Partitions) -> Starts:
     found = {}
     for topic_id, topic in partitions.topics.items():
         starts = np.full(max(topic.partitions, default=-1) + 1, GONE, np.int64)
-        for index, one in topic.partitions.items():
-            starts[index] = one.log_start
+        for index, partition in topic.partitions.items():
+            starts[index] = partition.log_start
         found[topic_id] = starts
     return Starts(found)
 
 
 def apply_rows(starts: Starts, rows: Sequence[PlanRow]) -> Starts:
     """Return the log starts after these rows are applied."""
-    found = {topic_id: one.copy() for topic_id, one in starts.by_topic.items()}
+    found = {topic_id: log_starts.copy() for topic_id, log_starts in starts.by_topic.items()}
     for row in rows:
         found[row.topic_id][row.partition] = row.new_log_start
     return Starts(found)

@@ -223,11 +223,11 @@ def _unpack(file: Any, *, rows: bool) -> tuple[Digest, Rows | None]:
         raise ValueError("a damaged digest")
     (length,) = _LENGTH.unpack_from(front)
     head = json.loads(front[_LENGTH.size : _LENGTH.size + length])
-    columns, at = _columns(front, _LENGTH.size + length, head["digest"])
+    columns, position = _columns(front, _LENGTH.size + length, head["digest"])
     records = []
     for record_size in head["records"]:
-        records.append(front[at : at + record_size])
-        at += record_size
+        records.append(front[position : position + record_size])
+        position += record_size
     digest = Digest(
         head["topic_ids"], **dict(zip(_OF_DIGEST, columns, strict=True)), records=records
     )
@@ -239,10 +239,10 @@ def _unpack(file: Any, *, rows: bool) -> tuple[Digest, Rows | None]:
     return digest, Rows(*_columns(data, 0, head["rows"])[0])
 
 
-def _columns(data: bytes, at: int, kinds: list[tuple[str, int]]) -> tuple[list[Any], int]:
+def _columns(data: bytes, position: int, kinds: list[tuple[str, int]]) -> tuple[list[Any], int]:
     found = []
     for kind, count in kinds:
-        column = np.frombuffer(data, kind, count, at)
+        column = np.frombuffer(data, kind, count, position)
         found.append(column)
-        at += column.nbytes
-    return found, at
+        position += column.nbytes
+    return found, position

@@ -125,15 +125,15 @@ def plan_survey(
         if not kept.keep_to(found.cluster_id, name, found.read[name], epoch):
             kept = Sidecars(None)
     digests = _digests(engine, kept, found)
-    planners = [Planner(one, found.topics) for one in digests]
+    planners = [Planner(digests_of_log, found.topics) for digests_of_log in digests]
     progress("log starts")
     live_requests = [dict(planner.live_requests()) for planner in planners]
-    live_runs = _run_on_pieces(engine, partial(_live, kept), found.pieces, live_requests)
+    live_runs = _run_on_pieces(engine, partial(_sum_live_runs, kept), found.pieces, live_requests)
     for planner, live in zip(planners, live_runs, strict=True):
         planner.apply_live(live)
     progress("limits")
     limit_requests = [dict(planner.limit_requests(now_ms)) for planner in planners]
-    crossed = _run_on_pieces(engine, partial(_crossed, kept), found.pieces, limit_requests)
+    crossed = _run_on_pieces(engine, partial(_plan_within, kept), found.pieces, limit_requests)
     rows = [
         planner.plan(coordinator, answers)
         for planner, coordinator, answers in zip(planners, found.coordinators, crossed, strict=True)
@@ -144,7 +144,7 @@ def plan_survey(
         found.cluster_id,
         now_ms,
         found.read,
-        [row for some in rows for row in some],
+        [row for rows_of_log in rows for row in rows_of_log],
         dict(zip(found.coordinators, effects, strict=True)),
     )
 
@@ -157,11 +157,13 @@ def _digests(engine: Engine, kept: Sidecars, found: Survey) -> list[list[Digest]
         if piece.number == 0:
             kept.drop_before(piece.work)
     known = [kept.known_digest(piece.work) for piece in found.pieces]
-    unknown = [piece.work for piece, one in zip(found.pieces, known, strict=True) if one is None]
+    unknown = [
+        piece.work for piece, digest in zip(found.pieces, known, strict=True) if digest is None
+    ]
     made = iter(engine.run(partial(_digest, kept), unknown))
     digests: list[list[Digest]] = [[] for _ in found.coordinators]
-    for piece, one in zip(found.pieces, known, strict=True):
-        digests[piece.coordinator].append(next(made) if one is None else one)
+    for piece, digest in zip(found.pieces, known, strict=True):
+        digests[piece.coordinator].append(next(made) if digest is None else digest)
     return digests
 
 
@@ -169,11 +171,13 @@ def _run_on_pieces(
     engine: Engine, task: Any, pieces: Sequence[Piece], requests: Sequence[Mapping[int, Any]]
 ) -> list[dict[int, Any]]:
     """Run each planner's requests on its pieces, and return the answers by piece."""
-    some = [piece for piece in pieces if piece.number in requests[piece.coordinator]]
-    work = [(one.work, requests[one.coordinator][one.number]) for one in some]
+    wanted = [piece for piece in pieces if piece.number in requests[piece.coordinator]]
+    work = [
+        (piece_ref.work, requests[piece_ref.coordinator][piece_ref.number]) for piece_ref in wanted
+    ]
     results = engine.run(task, work, light=True)
     answers: list[dict[int, Any]] = [{} for _ in requests]
-    for piece, answer in zip(some, results, strict=True):
+    for piece, answer in zip(wanted, results, strict=True):
         answers[piece.coordinator][piece.number] = answer
     return answers
 
@@ -186,11 +190,11 @@ def _effects(
     rows: list[list[PlanRow]],
 ) -> list[Effect]:
     starts = [
-        (planner.starts, apply_rows(planner.starts, some))
-        for planner, some in zip(planners, rows, strict=True)
+        (planner.starts, apply_rows(planner.starts, rows_of_log))
+        for planner, rows_of_log in zip(planners, rows, strict=True)
     ]
     results = engine.run(
-        partial(_effect, kept, starts),
+        partial(_effect_of_piece, kept, starts),
         [(piece.work, piece.coordinator) for piece in pieces],
         light=True,
     )
@@ -211,17 +215,17 @@ def _digest(kept: Sidecars, work: Work) -> Digest:
     return kept.digest(work)
 
 
-def _live(kept: Sidecars, request: tuple[Work, LiveRequest]) -> LiveRuns:
+def _sum_live_runs(kept: Sidecars, request: tuple[Work, LiveRequest]) -> LiveRuns:
     piece = kept.piece(request[0])
     return sum_live_runs(piece.digest, piece.rows, request[1])
 
 
-def _crossed(kept: Sidecars, request: tuple[Work, LimitRequest]) -> RemovedRuns:
+def _plan_within(kept: Sidecars, request: tuple[Work, LimitRequest]) -> RemovedRuns:
     piece = kept.piece(request[0])
     return plan_within(piece.digest, piece.rows, request[1])
 
 
-def _effect(
+def _effect_of_piece(
     kept: Sidecars, starts: Sequence[tuple[Starts, Starts]], request: tuple[Work, int]
 ) -> PieceEffect:
     """Compute the effect on a piece; log starts travel once with the task, and not with every

@@ -103,7 +103,7 @@ def test_a_running_archive_holds_the_log_start_up_to_its_bound(
         fill(client, 10)
         first = one_pass(logs, store, about)
         assert (first.start_offset, first.lost) == (0, [])
-        hold.archived(LOG, first.end_offset)
+        hold.set_archived(LOG, first.end_offset)
         assert hold.wait_until_announced(LOG, first.end_offset, 20)
 
         # It has not got what follows: a checkpoint after that is no place to begin.
@@ -116,7 +116,7 @@ def test_a_running_archive_holds_the_log_start_up_to_its_bound(
         # It has got it: the log moves on.
         second = one_pass(logs, store, about)
         assert second.start_offset == first.end_offset
-        hold.archived(LOG, second.end_offset)
+        hold.set_archived(LOG, second.end_offset)
         wait_until(lambda: client.snapshots().log_start_offset == held_at.offset, "the log is cut")
 
         # Past the bound it goes without it.
@@ -160,11 +160,11 @@ def test_a_new_leader_learns_of_the_archive(cluster: Cluster, store: ObjectStore
     with Hold(logs.quorum, about.archive_id, every_s=0.2) as hold:
         with cluster.client(leader) as client:
             fill(client, 2)
-        hold.archived(LOG, 1)
+        hold.set_archived(LOG, 1)
         assert hold.wait_until_announced(LOG, 1, 20)
         cluster.kill(leader)
         leader = cluster.wait_for_leader()
-        hold.archived(LOG, 2)
+        hold.set_archived(LOG, 2)
         assert hold.wait_until_announced(LOG, 2, 20)
         with cluster.client(leader) as client:
             fill(client, 2)
@@ -212,7 +212,7 @@ def test_a_refused_announcement_does_not_count(
     monkeypatch.setattr("spark_jobs.archive.hold.QuorumLink", Refusing)
     monkeypatch.setattr(Refusing, "errors", errors)
     with Hold(Quorum((), CLUSTER_ID, -1), UUID(int=1), every_s=0.01) as hold:
-        hold.archived(LOG, 7)
+        hold.set_archived(LOG, 7)
         assert hold.wait_until_announced(LOG, 7, 20 if told else 0.1) is told
 
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from diskless.stores.interface import StorageError
 from esker.commands.spark import app
-from esker.commands.spark.common import reason, to_apply
+from esker.commands.spark.common import apply_command, reason
 from raft.net.errors import NetError, Reason
 from spark_jobs.plans.retention_plan import PlanError, read_plan, write_plan
 from spark_jobs.readers.object_store import StoreOptions, describe_failure, open_store
@@ -110,10 +110,10 @@ def test_a_clean_audit_does_not_mention_a_lagging_log(node: Path) -> None:
 
 def test_the_suggested_apply_command_is_quoted_for_a_shell() -> None:
     file = Path("p l.jsonl")
-    assert to_apply("retention", file, "h:1,g:2") == (
+    assert apply_command("retention", file, "h:1,g:2") == (
         "esker spark retention apply 'p l.jsonl' --bootstrap-controller h:1,g:2"
     )
-    assert to_apply("orphans", file, None).endswith("--bootstrap-controller HOST:PORT")
+    assert apply_command("orphans", file, None).endswith("--bootstrap-controller HOST:PORT")
 
 
 def test_applying_a_completed_plan_again_sends_no_request_and_says_so(tmp_path: Path) -> None:

@@ -96,7 +96,7 @@ def test_a_broker_changes_state_with_each_record(tmp_path: Path) -> None:
         [change(1, fenced=1)], [change(1, fenced=1)], 
         [UnregisterBrokerRecord(broker_id=1, broker_epoch=1)],
     )  # fmt: skip
-    assert found.closed() == [
+    assert found.all_episodes() == [
         Episode(1, FENCED, 1_000, 1_001),
         Episode(1, SERVING, 1_001, 1_002),
         Episode(1, LEAVING, 1_002, 1_003),
@@ -109,8 +109,8 @@ def test_fence_records_of_older_releases_fence_a_broker(tmp_path: Path) -> None:
         tmp_path, [broker(1, fenced=False)], [FenceBrokerRecord(id=1, epoch=1)],
         [UnfenceBrokerRecord(id=1, epoch=1)],
     )  # fmt: skip
-    assert [one.state for one in found.closed()] == [SERVING, FENCED, SERVING]
-    assert found.closed()[-1].to_ms is None
+    assert [one.state for one in found.all_episodes()] == [SERVING, FENCED, SERVING]
+    assert found.all_episodes()[-1].to_ms is None
     assert found.changes[1_000, "fencings"] == 1
 
 

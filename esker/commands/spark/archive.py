@@ -33,14 +33,14 @@ from esker.commands.spark.common import (
     USAGE,
     EngineName,
     bar,
-    for_a_directory,
-    not_installed,
     reason,
+    require_directory,
     stop,
+    stop_for_missing_package,
 )
 from esker.commands.spark.inputs import FromQuorum, LogDir, inputs_of, open_logs, reading_errors
 from esker.commands.spark.session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
-from esker.commands.spark.store import Endpoint, Region, opened
+from esker.commands.spark.store import Endpoint, Region, store_for_command
 from esker.commands.text_tables import table
 
 if TYPE_CHECKING:
@@ -136,11 +136,11 @@ def archive(
     if inputs is not None and "://" not in out:
         _make_directory(Path(out))
     try:
-        with opened(out, endpoint, region) as store, session as spark:
+        with store_for_command(out, endpoint, region) as store, session as spark:
             work = _engine(spark)
             if inputs is not None:
                 about = _begin(inputs, store, as_)
-                with _held(inputs, about) as hold:
+                with _hold_logs(inputs, about) as hold:
                     job.run(inputs, store, about, work, hold, interval if follow else None)
             if verify:
                 job.verify(store, work)
@@ -204,7 +204,7 @@ class _Job:
         from spark_jobs.archive.job import archive
 
         logs = fetched_as(open_logs(inputs), about.archive_id)
-        total = _due(logs, store, hold)
+        total = _count_due(logs, store, hold)
         began = time.monotonic()
         with bar("archiving", total) as step:
             done = archive(
@@ -212,13 +212,13 @@ class _Job:
                 store,
                 about=about,
                 engine=engine,
-                progress=lambda one: step(one.end_offset - one.start_offset),
+                progress=lambda log_pass: step(log_pass.end_offset - log_pass.start_offset),
                 range_bytes=self._range_bytes,
             )
-        for one in done:
+        for log_pass in done:
             if hold is not None:
-                hold.archived(one.log, one.end_offset, one.last_epoch)
-            if one.lost:
+                hold.set_archived(log_pass.log, log_pass.end_offset, log_pass.last_epoch)
+            if log_pass.lost:
                 self._code = DATA_LOSS
         self._print_pass(about, store.uri, done, time.monotonic() - began)
 
@@ -229,22 +229,22 @@ class _Job:
                 "archive": uri,
                 "tables": about.tables,
                 "seconds": round(seconds, 3),
-                "logs": [_as_json(one) for one in done],
+                "logs": [_as_json(log_pass) for log_pass in done],
             }
             if self._follows:
                 typer.echo(json.dumps(self._output))
             return
-        records = sum(one.records for one in done)
-        at = datetime.now(UTC).isoformat(timespec="seconds")
-        typer.echo(f"{at} cluster {about.cluster_id} -> {uri} ({about.tables})")
-        typer.echo(table(_HEADINGS, [_cells(one) for one in done]))
-        for one in done:
-            for kept in one.kept_as_bytes:
-                typer.echo(f"  {one.log}: {_kept(kept)}")
-            for first, end in one.lost:
+        records = sum(log_pass.records for log_pass in done)
+        time_text = datetime.now(UTC).isoformat(timespec="seconds")
+        typer.echo(f"{time_text} cluster {about.cluster_id} -> {uri} ({about.tables})")
+        typer.echo(table(_HEADINGS, [_cells(log_pass) for log_pass in done]))
+        for log_pass in done:
+            for kept in log_pass.kept_as_bytes:
+                typer.echo(f"  {log_pass.log}: {_kept(kept)}")
+            for first, end in log_pass.lost:
                 typer.echo(
-                    f"  {one.log}: LOST: offsets {first} to {end - 1} were cut off before they "
-                    "were archived; a checkpoint stands in for them"
+                    f"  {log_pass.log}: LOST: offsets {first} to {end - 1} were cut off before "
+                    "they were archived; a checkpoint stands in for them"
                 )
         rate = f", {records / seconds:,.0f} records/s" if records >= TOLD_RATE else ""
         typer.echo(f"{records} records in {seconds:.1f} s{rate}")
@@ -283,12 +283,12 @@ def _need_modules() -> None:
         import fastavro  # noqa: F401
         import pyarrow  # noqa: F401
     except ModuleNotFoundError as error:
-        not_installed(error)
+        stop_for_missing_package(error)
 
 
 def _make_directory(path: Path) -> None:
     """Create the archive's directory; a bucket must exist already."""
-    for_a_directory(path)
+    require_directory(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -327,7 +327,7 @@ def _begin(inputs: Inputs, store: ObjectStore, tables: Tables | None) -> About:
 
 
 @contextmanager
-def _held(inputs: Inputs, about: About) -> Iterator[Hold | None]:
+def _hold_logs(inputs: Inputs, about: About) -> Iterator[Hold | None]:
     """Hold the logs' starts for the archive, if a quorum was named."""
     if not inputs.controllers:
         yield None
@@ -340,7 +340,7 @@ def _held(inputs: Inputs, about: About) -> Iterator[Hold | None]:
         yield hold
 
 
-def _due(logs: Logs, store: ObjectStore, hold: Hold | None) -> int:
+def _count_due(logs: Logs, store: ObjectStore, hold: Hold | None) -> int:
     """Count the committed offsets that are not archived, and announce those that are."""
     from spark_jobs.readers.archive_layout import chain
     from spark_jobs.readers.archived_logs import list_ranges
@@ -349,10 +349,10 @@ def _due(logs: Logs, store: ObjectStore, hold: Hold | None) -> int:
     chains = {name: chain(found) for name, found in list_ranges(store).items()}
     for name in logs.names():
         links = chains.get(name)
-        at = links[-1].end_offset if links else 0
+        archived_end = links[-1].end_offset if links else 0
         if hold is not None:
-            hold.archived(name, at)
-        total += max(0, logs.log(name).end_offset() - at)
+            hold.set_archived(name, archived_end)
+        total += max(0, logs.log(name).end_offset() - archived_end)
     return total
 
 
@@ -366,9 +366,12 @@ def _note(text: str) -> None:
     typer.echo(f"esker: {text}", err=True)
 
 
-def _cells(one: LogPass) -> tuple[str, ...]:
-    numbers = (one.start_offset, one.end_offset, one.log_end_offset)
-    return (one.log, *map(str, (*numbers, one.records, one.batches, one.ranges, one.bytes)))
+def _cells(log_pass: LogPass) -> tuple[str, ...]:
+    numbers = (log_pass.start_offset, log_pass.end_offset, log_pass.log_end_offset)
+    return (
+        log_pass.log,
+        *map(str, (*numbers, log_pass.records, log_pass.batches, log_pass.ranges, log_pass.bytes)),
+    )
 
 
 def _kept(kept: Counted) -> str:
@@ -379,13 +382,13 @@ def _kept(kept: Counted) -> str:
     )
 
 
-def _as_json(one: LogPass) -> dict[str, Any]:
+def _as_json(log_pass: LogPass) -> dict[str, Any]:
     numbers = ("start_offset", "end_offset", "log_end_offset", "records", "batches", "ranges")
     return {
-        "log": one.log,
-        **{name: getattr(one, name) for name in (*numbers, "bytes")},
-        "lost": [list(offsets) for offsets in one.lost],
-        "types": [counted._asdict() for counted in one.counts.values()],
+        "log": log_pass.log,
+        **{name: getattr(log_pass, name) for name in (*numbers, "bytes")},
+        "lost": [list(offsets) for offsets in log_pass.lost],
+        "types": [counted._asdict() for counted in log_pass.counts.values()],
     }
 
 
@@ -416,7 +419,7 @@ def _verification_as_json(found: ArchiveVerification) -> dict[str, Any]:
         "records": found.records,
         "batches": found.batches,
         "ends": found.ends,
-        "lost": [[one.log, one.start_offset, one.end_offset] for one in found.lost],
+        "lost": [[lost.log, lost.start_offset, lost.end_offset] for lost in found.lost],
         "faults": [fault._asdict() for fault in found.faults],
         "strangers": found.strangers,
     }

@@ -27,9 +27,9 @@ from esker.commands.spark.common import (
     INTERRUPTED,
     EngineOrAuto,
     bar,
-    for_a_file,
-    not_installed,
+    require_writable_file,
     stop,
+    stop_for_missing_package,
 )
 from esker.commands.spark.inputs import (
     Archive,
@@ -132,20 +132,20 @@ def audit(
     Exits with 0 if all hold, 1 if one does not, 6 if data is lost. Changes nothing.
     """
     if out is not None:
-        for_a_file(out)
+        require_writable_file(out)
     directories = log_dir or []
     first, others = (directories[0] if directories else None), directories[1:]
     inputs = inputs_of(
         first, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
     )
     more = [inputs_of(one, bootstrap_controller, None, timeout_ms) for one in others]
-    objects = _opened(store, endpoint, region)
+    objects = _open_objects(store, endpoint, region)
     try:
         from spark_jobs.audit.job import audit as job
         from spark_jobs.audit.one_log import AuditRequest
         from spark_jobs.audit.store import Depth as StoreDepth
     except ModuleNotFoundError as error:
-        not_installed(error)
+        stop_for_missing_package(error)
     try:
         logs = open_logs(inputs)
         audit_request = AuditRequest(
@@ -155,7 +155,7 @@ def audit(
             tuple(_replicas(logs, first, more)),
             str(first),
         )
-        chosen = _chosen(engine, logs, master)
+        chosen = _choose_engine(engine, logs, master)
         with (
             _engine(chosen, master, memory, spark_log, debug=debug) as works,
             bar("auditing", None) as step,
@@ -188,15 +188,16 @@ def audit(
 
 def _replicas(logs: Logs, first: Path | None, more: list[Inputs]) -> Iterator[tuple[str, Logs]]:
     """Yield the logs of the cluster's other nodes, by directory."""
-    for one in more:
-        other = open_logs(one)
+    for replica in more:
+        other = open_logs(replica)
         if other.cluster_id != logs.cluster_id:
-            stop(f"{one.log_dir} is of cluster {other.cluster_id}, {first} of {logs.cluster_id}: "
-                 "only nodes of one cluster can be compared", ENVIRONMENT)  # fmt: skip
-        yield str(one.log_dir), other
+            stop(f"{replica.log_dir} is of cluster {other.cluster_id}, {first} of "
+                 f"{logs.cluster_id}: only nodes of one cluster can be compared",
+                 ENVIRONMENT)  # fmt: skip
+        yield str(replica.log_dir), other
 
 
-def _opened(uri: str | None, endpoint: str | None, region: str | None) -> ObjectStore | None:
+def _open_objects(uri: str | None, endpoint: str | None, region: str | None) -> ObjectStore | None:
     if uri is None:
         return None
     try:
@@ -205,7 +206,7 @@ def _opened(uri: str | None, endpoint: str | None, region: str | None) -> Object
         raise typer.BadParameter(str(error), param_hint="--store") from None
 
 
-def _chosen(engine: EngineOrAuto, logs: Logs, master: str | None) -> EngineOrAuto:
+def _choose_engine(engine: EngineOrAuto, logs: Logs, master: str | None) -> EngineOrAuto:
     if engine is not EngineOrAuto.AUTO:
         return engine
     if master is not None:
@@ -246,11 +247,11 @@ def _print(report: Report, engine: str, out: Path | None) -> None:
     from spark_jobs.audit.rules import RULES, by_name
 
     typer.echo(f"Audit of cluster {report.cluster_id}, engine {engine}")
-    typer.echo(table(_LOGS, [_log_cells(one) for one in report.logs]))
-    for one in report.logs:
-        for (kind, version), offset in sorted(one.unknown.items()):
+    typer.echo(table(_LOGS, [_log_cells(log) for log in report.logs]))
+    for log in report.logs:
+        for (kind, version), offset in sorted(log.unknown.items()):
             what = f"type {kind} version {version} is unknown to this release"
-            typer.echo(f"{one.name}: {what}, first at offset {offset}: not checked")
+            typer.echo(f"{log.name}: {what}, first at offset {offset}: not checked")
     for rules, why in report.unchecked.items():
         typer.echo(f"Not looked at: {rules} ({why})")
     broken = by_name(report.findings.counts)
@@ -274,12 +275,12 @@ def _print(report: Report, engine: str, out: Path | None) -> None:
         typer.echo(f"Violations are in {out}")
 
 
-def _log_cells(one: LogReport) -> tuple[str, ...]:
+def _log_cells(log: LogReport) -> tuple[str, ...]:
     numbers = (
-        one.start_offset, one.end_offset, sum(one.types.values()), one.commits,
-        len(one.checkpoints), one.objects, one.objects_read, one.live_bytes,
+        log.start_offset, log.end_offset, sum(log.types.values()), log.commits,
+        len(log.checkpoints), log.objects, log.objects_read, log.live_bytes,
     )  # fmt: skip
-    return (one.name, *map(str, numbers))
+    return (log.name, *map(str, numbers))
 
 
 def _as_json(report: Report, engine: str) -> dict[str, Any]:
@@ -305,18 +306,18 @@ def _as_json(report: Report, engine: str) -> dict[str, Any]:
     }
 
 
-def _log_json(one: LogReport) -> dict[str, Any]:
+def _log_json(log: LogReport) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "start_offset": one.start_offset,
-        "end_offset": one.end_offset,
-        "types": {f"{kind}.{version}": n for (kind, version), n in sorted(one.types.items())},
-        "control": {str(kind): n for kind, n in sorted(one.control.items())},
-        "unknown": {f"{kind}.{version}": at for (kind, version), at in one.unknown.items()},
-        "checkpoints": one.checkpoints,
-        "objects": one.objects,
-        "objects_read": one.objects_read,
-        "live_bytes": one.live_bytes,
+        "name": log.name,
+        "start_offset": log.start_offset,
+        "end_offset": log.end_offset,
+        "types": {f"{kind}.{version}": n for (kind, version), n in sorted(log.types.items())},
+        "control": {str(kind): n for kind, n in sorted(log.control.items())},
+        "unknown": {f"{kind}.{version}": offset for (kind, version), offset in log.unknown.items()},
+        "checkpoints": log.checkpoints,
+        "objects": log.objects,
+        "objects_read": log.objects_read,
+        "live_bytes": log.live_bytes,
     }
 
 
@@ -324,7 +325,7 @@ def _write(report: Report, out: Path) -> None:
     try:
         with out.open("w") as file:
             for kept in report.findings.kept.values():
-                for one in kept:
-                    file.write(json.dumps(one._asdict()) + "\n")
+                for violation in kept:
+                    file.write(json.dumps(violation._asdict()) + "\n")
     except OSError as error:
         stop(f"{out}: {error.strerror}", ENVIRONMENT)

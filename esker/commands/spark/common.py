@@ -75,13 +75,13 @@ def reason(error: BaseException) -> str:
     return str(error)
 
 
-def to_apply(job: str, plan: Path, controllers: str | None) -> str:
+def apply_command(job: str, plan: Path, controllers: str | None) -> str:
     """Return the command that applies a plan, with a placeholder if no controller is known."""
-    at = "HOST:PORT" if controllers is None else shlex.quote(controllers)
-    return f"esker spark {job} apply {shlex.quote(str(plan))} --bootstrap-controller {at}"
+    address = "HOST:PORT" if controllers is None else shlex.quote(controllers)
+    return f"esker spark {job} apply {shlex.quote(str(plan))} --bootstrap-controller {address}"
 
 
-def all_answered(journal: Path) -> str:
+def note_completed_plan(journal: Path) -> str:
     """Return the note that a plan was applied completely before, so no cluster was contacted."""
     return f"  No request was sent: {journal} has all answers"
 
@@ -92,7 +92,7 @@ def stop(message: str, code: int) -> NoReturn:
     raise typer.Exit(code)
 
 
-def for_a_file(path: Path) -> None:
+def require_writable_file(path: Path) -> None:
     """Exit with a usage error, before any work, if this file cannot be written."""
     if path.is_dir():
         stop(f"{path} is a directory: name a file in it", USAGE)
@@ -100,14 +100,14 @@ def for_a_file(path: Path) -> None:
         stop(f"{path} cannot be written: there is no directory {path.parent}", USAGE)
 
 
-def for_a_directory(path: Path) -> None:
+def require_directory(path: Path) -> None:
     """Exit with a usage error, before any work, if this cannot be a directory."""
-    there = next(one for one in (path, *path.parents) if one.exists())
+    there = next(candidate for candidate in (path, *path.parents) if candidate.exists())
     if not there.is_dir():
         stop(f"{there} is a file: name a directory", USAGE)
 
 
-def not_installed(error: ModuleNotFoundError) -> NoReturn:
+def stop_for_missing_package(error: ModuleNotFoundError) -> NoReturn:
     """Exit with the name of a missing package."""
     name = error.name or ""
     missing = "PySpark" if name.startswith("pyspark") else name

@@ -31,7 +31,7 @@ async def coordinators(
     at: Target, timeout_ms: int
 ) -> AsyncIterator[Callable[[int], CoordinatorClient | ThroughBrokers]]:
     """Yield a function that returns the coordinator of a partition of `__diskless-metadata`."""
-    addresses = [(one.host, one.port) for one in at.addresses]
+    addresses = [(address.host, address.port) for address in at.addresses]
     clients: dict[int, CoordinatorClient] = {}
 
     def coordinator(number: int) -> CoordinatorClient | ThroughBrokers:

@@ -80,7 +80,7 @@ def inputs_of(
     controllers: tuple[tuple[str, int], ...] = ()
     if bootstrap_controller is not None:
         found = endpoints(bootstrap_controller, "--bootstrap-controller")
-        controllers = tuple((one.host, one.port) for one in found)
+        controllers = tuple((endpoint_of.host, endpoint_of.port) for endpoint_of in found)
     return Inputs(log_dir, controllers, archive, timeout_ms, StoreOptions(endpoint, region))
 
 

@@ -32,14 +32,14 @@ from esker.commands.spark.common import (
     USAGE,
     EngineName,
     Step,
-    all_answered,
+    apply_command,
     bar,
-    for_a_directory,
-    for_a_file,
-    not_installed,
+    note_completed_plan,
     reason,
+    require_directory,
+    require_writable_file,
     stop,
-    to_apply,
+    stop_for_missing_package,
 )
 from esker.commands.spark.coordinators import coordinators
 from esker.commands.spark.inputs import (
@@ -61,7 +61,7 @@ from esker.commands.spark.orphans_text import (
     plan_lines,
 )
 from esker.commands.spark.session import MEMORY, Debug, Master, Memory, SparkLog, spark_session
-from esker.commands.spark.store import Endpoint, Region, StoreUri, opened
+from esker.commands.spark.store import Endpoint, Region, StoreUri, store_for_command
 from raft.net.runner import run
 
 if TYPE_CHECKING:
@@ -145,8 +145,8 @@ def plan(
     from spark_jobs.plans.sealed_file import SealError
     from spark_jobs.readers.object_store import StoreOptions
 
-    for_a_file(out)
-    for_a_directory(listings)
+    require_writable_file(out)
+    require_directory(listings)
     rules = Rules(grace_ms=_grace(grace, dangerously_short_grace))
     if listing is not None and engine is EngineName.SPARK:
         raise typer.BadParameter("--listing works only with --engine local")
@@ -158,7 +158,7 @@ def plan(
         listings.mkdir(parents=True, exist_ok=True)
         with (
             tempfile.TemporaryDirectory(prefix=".listing-", dir=listings) as scratch,
-            opened(store, endpoint, region) as objects,
+            store_for_command(store, endpoint, region) as objects,
             spark.lister(objects, Path(scratch), StoreOptions(endpoint, region)) as lister,
         ):
             naming = _naming(inputs, prefix)
@@ -176,7 +176,7 @@ def plan(
     made = _read(out)
     _print_plan(made, as_json=as_json)
     if not as_json and made.file.count:
-        how = to_apply("orphans", out, bootstrap_controller)
+        how = apply_command("orphans", out, bootstrap_controller)
         typer.echo(f"Written to {out}. To apply it: {how}")
 
 
@@ -203,7 +203,7 @@ def apply(
     """
     from spark_jobs.orphans.apply import Journal
 
-    at = target(bootstrap_controller, bootstrap_server)
+    where = target(bootstrap_controller, bootstrap_server)
     made = _read(file)
     if made.is_large and not allow_large:
         stop(f"{file} is for more than 25 % of all listed bytes; check it with `show`, and apply "
@@ -212,13 +212,13 @@ def apply(
     try:
         with bar("applying", made.file.count) as step:
             before = journal.read().rows_done
-            done = run(_apply(at, made, journal, step, timeout_ms))
+            done = run(_apply(where, made, journal, step, timeout_ms))
     except KeyboardInterrupt:
         stop("interrupted; run the same command to continue", INTERRUPTED)
     except (OSError, ValueError) as error:
         stop(reason(error), ENVIRONMENT)
     if before and before == made.file.count and not as_json:
-        typer.echo(all_answered(journal.path), err=True)
+        typer.echo(note_completed_plan(journal.path), err=True)
     _print_outcome(made, done, as_json=as_json)
 
 
@@ -249,7 +249,7 @@ def dangling(
         from spark_jobs.orphans.scan import OrphansError
         from spark_jobs.readers.object_store import StoreOptions
     except ModuleNotFoundError as error:
-        not_installed(error)
+        stop_for_missing_package(error)
     inputs = inputs_of(
         log_dir, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
     )
@@ -257,7 +257,7 @@ def dangling(
     try:
         with (
             tempfile.TemporaryDirectory(prefix="esker-listing-") as scratch,
-            opened(store, endpoint, region) as objects,
+            store_for_command(store, endpoint, region) as objects,
             spark.lister(objects, Path(scratch), StoreOptions(endpoint, region)) as lister,
         ):
             logs = open_logs(inputs)

@@ -75,8 +75,8 @@ def plan_lines(made: OrphansPlan) -> Iterator[str]:
         yield table(
             headings,
             [
-                (one.key, str(one.size_bytes), at(one.modified_ms), at(one.first_seen_ms))
-                for one in islice(made.rows(), SHOWN)
+                (row.key, str(row.size_bytes), at(row.modified_ms), at(row.first_seen_ms))
+                for row in islice(made.rows(), SHOWN)
             ],
         )
         if made.file.count > SHOWN:
@@ -106,7 +106,7 @@ def _others(report: dict[str, Any]) -> Iterator[str]:
 
 def plan_json(made: OrphansPlan) -> dict[str, Any]:
     """Return a plan as JSON, with a sample of its rows; the plan's file has all."""
-    sample = [one._asdict() for one in islice(made.rows(), SHOWN)]
+    sample = [row._asdict() for row in islice(made.rows(), SHOWN)]
     header = {name: value for name, value in made.file.header.items() if name != "version"}
     return {"plan_id": made.plan_id, **header, **made.file.end["report"], "sample": sample}
 
@@ -133,7 +133,7 @@ def outcome_json(made: OrphansPlan, done: Progress) -> dict[str, Any]:
         "rows": made.file.count,
         "taken": done.taken,
         "refused": {str(code): count for code, count in sorted(done.refused.items())},
-        "sample": [list(one) for one in done.sample],
+        "sample": [list(refusal) for refusal in done.sample],
         "left": made.file.count - done.rows_done,
         "unanswered": done.unanswered,
         "error": done.whole_refusal,
@@ -154,11 +154,11 @@ def dangling_lines(found: Dangling) -> Iterator[str]:
         ("Key", "Bytes", "Stored"),
         [
             (
-                one.key,
-                str(one.size_bytes),
-                "-" if one.stored_bytes is None else str(one.stored_bytes),
+                item.key,
+                str(item.size_bytes),
+                "-" if item.stored_bytes is None else str(item.stored_bytes),
             )
-            for one in found.lost[:SHOWN]
+            for item in found.lost[:SHOWN]
         ],
     )
     if len(found.lost) > SHOWN:
@@ -167,8 +167,8 @@ def dangling_lines(found: Dangling) -> Iterator[str]:
     yield table(
         ("Topic", "Partition", "Offsets", "From-to"),
         [
-            (one.topic, str(one.partition), str(one.offsets), _ranges(one.ranges))
-            for one in found.affected
+            (item.topic, str(item.partition), str(item.offsets), _ranges(item.ranges))
+            for item in found.affected
         ],
     )
 
@@ -185,6 +185,6 @@ def dangling_json(found: Dangling) -> dict[str, Any]:
         "looked_for": found.looked_for,
         "retired": found.retired,
         "lost": len(found.lost),
-        "objects": [one._asdict() for one in found.lost[:JSON_OBJECTS]],
-        "affected": [one._asdict() for one in found.affected],
+        "objects": [item._asdict() for item in found.lost[:JSON_OBJECTS]],
+        "affected": [item._asdict() for item in found.affected],
     }

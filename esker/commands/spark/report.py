@@ -24,9 +24,9 @@ from esker.commands.spark.common import (
     INTERRUPTED,
     USAGE,
     EngineOrAuto,
-    for_a_directory,
-    not_installed,
+    require_directory,
     stop,
+    stop_for_missing_package,
 )
 from esker.commands.spark.inputs import (
     Archive,
@@ -99,7 +99,7 @@ def report(
 
     Reads only the metadata logs, no objects, and changes nothing.
     """
-    for_a_directory(out)
+    require_directory(out)
     inputs = inputs_of(
         log_dir, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
     )
@@ -110,7 +110,7 @@ def report(
         from spark_jobs.report.writing import as_json as in_json
         from spark_jobs.report.writing import write_report
     except ModuleNotFoundError as error:
-        not_installed(error)
+        stop_for_missing_package(error)
     now_ms = time.time_ns() // 1_000_000 if now is None else now
     try:
         paid = read_prices(prices)
@@ -136,8 +136,8 @@ def report(
     except KeyboardInterrupt:
         stop("interrupted", INTERRUPTED)
     if as_json:
-        told = in_json(made, summary, engine=chosen.value)
-        typer.echo(json.dumps({**told, "page": str(written)}))
+        answer = in_json(made, summary, engine=chosen.value)
+        typer.echo(json.dumps({**answer, "page": str(written)}))
         return
     _print(made, summary)
     typer.echo(f"Written to {written}; {len(made.tables)} tables beside it in {out / 'tables'}")
@@ -157,17 +157,17 @@ def _by_this_process(logs: Logs, question: Question, tell: Tell) -> Report:
     from spark_jobs.report.cube import LocalReportEngine
     from spark_jobs.report.job import make_report
 
-    told, pieces = "", 0
+    step, pieces = "", 0
 
     def next_step(what: str) -> None:
-        nonlocal told, pieces
-        told, pieces = what, 0
+        nonlocal step, pieces
+        step, pieces = what, 0
         tell(what)
 
     def piece() -> None:
         nonlocal pieces
         pieces += 1
-        tell(f"{told} ({pieces} pieces)")
+        tell(f"{step} ({pieces} pieces)")
 
     return make_report(logs, LocalReportEngine(piece), question, progress=next_step)
 
@@ -215,5 +215,5 @@ def _print(made: Report, summary: Summary) -> None:
         ("Partitions' Gini", f"{n['gini_partitions']:.2f}"),
     ]
     typer.echo(table(("What", "How much"), rows))
-    for one in summary.findings:
-        typer.echo(f"{one.about}: {one.text}")
+    for finding in summary.findings:
+        typer.echo(f"{finding.about}: {finding.text}")

@@ -25,13 +25,13 @@ from esker.commands.spark.common import (
     STALE,
     USAGE,
     EngineOrAuto,
-    all_answered,
+    apply_command,
     bar,
-    for_a_file,
-    not_installed,
+    note_completed_plan,
     reason,
+    require_writable_file,
     stop,
-    to_apply,
+    stop_for_missing_package,
 )
 from esker.commands.spark.coordinators import coordinators
 from esker.commands.spark.inputs import (
@@ -109,7 +109,7 @@ def plan(
 
     Changes nothing: the plan is a file, to be shown and applied within an hour.
     """
-    for_a_file(out)
+    require_writable_file(out)
     inputs = inputs_of(
         log_dir, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
     )
@@ -119,7 +119,7 @@ def plan(
         from spark_jobs.retention import sweep
         from spark_jobs.retention.sidecars import Sidecars
     except ModuleNotFoundError as error:
-        not_installed(error)
+        stop_for_missing_package(error)
     kept = Sidecars(cache_directory() / "digests" if digests is None else digests)
     try:
         found = sweep.survey(open_logs(inputs))
@@ -135,7 +135,7 @@ def plan(
         stop_reading(error)
     _print_plan(made, paid, as_json=as_json)
     if not as_json and made.rows:
-        how = to_apply("retention", out, bootstrap_controller)
+        how = apply_command("retention", out, bootstrap_controller)
         typer.echo(f"Written to {out}. To apply it: {how}")
 
 
@@ -193,7 +193,7 @@ def apply(
     except (OSError, ValueError) as error:
         stop(reason(error), ENVIRONMENT)
     if made.rows and len(before.applied) + len(before.refused) == len(made.rows) and not as_json:
-        typer.echo(all_answered(journal.path), err=True)
+        typer.echo(note_completed_plan(journal.path), err=True)
     _print_outcome(made, outcome, as_json=as_json)
 
 
@@ -238,14 +238,15 @@ def _print_outcome(made: Plan, outcome: Outcome, *, as_json: bool) -> None:
     short = outcome.stopped_short(made)
     if as_json:
         refused = {str(row): code for row, code in sorted(outcome.refused.items())}
-        told = {"plan_id": made.plan_id, "applied": len(outcome.applied), "refused": refused}
-        told |= {"stopped_short": {str(row): outcome.applied[row] for row in short}}
-        typer.echo(json.dumps(told | {"left": left, "unanswered": outcome.unanswered}))
+        answer = {"plan_id": made.plan_id, "applied": len(outcome.applied), "refused": refused}
+        answer |= {"stopped_short": {str(row): outcome.applied[row] for row in short}}
+        typer.echo(json.dumps(answer | {"left": left, "unanswered": outcome.unanswered}))
     else:
         typer.echo(f"{len(outcome.applied)} of {len(made.rows)} rows applied")
         for row in short[:SHOWN_ROWS]:
-            one, at = made.rows[row], outcome.applied[row]
-            typer.echo(f"  {one.topic}-{one.partition} begins at {at}, not at {one.new_log_start}: "
+            planned, log_start = made.rows[row], outcome.applied[row]
+            where = f"{planned.topic}-{planned.partition}"
+            typer.echo(f"  {where} begins at {log_start}, not at {planned.new_log_start}: "
                        "retention keeps the next run (clocks differ, or the plan was made from a "
                        "copy of another cluster)")  # fmt: skip
         for row, code in sorted(outcome.refused.items())[:SHOWN_ROWS]:

@@ -25,8 +25,8 @@ _ROWS: Final = (
 
 def plan_lines(made: Plan, prices: Prices) -> Iterator[str]:
     """Yield the lines and tables of a plan."""
-    at = datetime.fromtimestamp(made.now_ms / 1000, UTC).isoformat(timespec="seconds")
-    yield f"Plan {made.plan_id} of cluster {made.cluster_id}, as of {at}"
+    made_at = datetime.fromtimestamp(made.now_ms / 1000, UTC).isoformat(timespec="seconds")
+    yield f"Plan {made.plan_id} of cluster {made.cluster_id}, as of {made_at}"
     if not made.rows:
         yield "Nothing to remove."
     else:

@@ -30,8 +30,8 @@ from esker.commands.spark.common import (
     ENVIRONMENT,
     INTERRUPTED,
     USAGE,
-    not_installed,
     stop,
+    stop_for_missing_package,
 )
 from spark_jobs.session.java import cache_directory
 from spark_jobs.session.own_directory import make_private
@@ -90,7 +90,7 @@ def spark_session(
         from spark_jobs.session import spark_session as session
         from spark_jobs.session.failures import SessionError, explain, raised_in_worker
     except ModuleNotFoundError as error:
-        not_installed(error)
+        stop_for_missing_package(error)
     log_file = spark_log or _new_log(app)
     try:
         with _waiting("starting Spark"):

@@ -35,7 +35,7 @@ Region = Annotated[str | None, typer.Option(metavar="NAME", help="AWS region of 
 
 
 @contextmanager
-def opened(
+def store_for_command(
     uri: str, endpoint: str | None = None, region: str | None = None
 ) -> Iterator[ObjectStore]:
     """Open the store for the block; an error of the store ends the command.

@@ -175,7 +175,7 @@ def test_an_outdated_plan_is_refused_with_the_reason(cluster: EskerCluster, tmp_
     world.other.alter_topic(topic, "retention.bytes", "1000000")
     code, said = sweep.apply("plan")
     assert (code, "1 of 2 rows applied" in said) == (5, True), said
-    assert f"{topic}-0 refused: the topic's settings keep what is there" in said
+    assert f"{topic}-0 refused: the topic's settings now keep it" in said
     after = log_starts(sweep)
     assert (after[topic, 0], after[other, 0]) == (0, 3)
     code, said = sweep.run("show", str(tmp_path / "plan"), "--json")

@@ -46,7 +46,7 @@ from spark_jobs.plans.retention_plan import Plan
 from spark_jobs.readers.engines import Engine, LocalEngine, SparkEngine
 from spark_jobs.readers.log_files import LogFiles
 from spark_jobs.retention import sweep
-from spark_jobs.retention.sidecars import Sidecars
+from spark_jobs.retention.digest_cache import DigestCache
 from spark_jobs.tables.topics import TopicSettings, topics_at
 
 ROUNDS: Final = 3
@@ -115,7 +115,7 @@ def write_settings(world: World, directory: Path) -> None:
 def plan(directory: Path, engine: Engine, digests: Path | None) -> Plan:
     """Ours."""
     return sweep.make_plan(
-        OneLog(directory), now_ms=NOW_MS, engine=engine, sidecars=Sidecars(digests)
+        OneLog(directory), now_ms=NOW_MS, engine=engine, digest_cache=DigestCache(digests)
     )
 
 

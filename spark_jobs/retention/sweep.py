@@ -22,6 +22,7 @@ from spark_jobs.plans.retention_plan import Effect, Plan, PlanRow
 from spark_jobs.readers.engines import Engine, LocalEngine
 from spark_jobs.readers.logs import CLUSTER_METADATA, DISKLESS_METADATA, Log, Logs, coordinators_of
 from spark_jobs.readers.spans import epoch_before
+from spark_jobs.retention.digest_cache import DigestCache, Work
 from spark_jobs.retention.digests import Digest
 from spark_jobs.retention.effects import PieceEffect, effect_of, sum_effects
 from spark_jobs.retention.plan import (
@@ -35,7 +36,6 @@ from spark_jobs.retention.plan import (
     plan_within,
     sum_live_runs,
 )
-from spark_jobs.retention.sidecars import Sidecars, Work
 from spark_jobs.tables.topics import TopicSettings, topics_at
 
 Progress = Callable[[str], None]
@@ -96,18 +96,18 @@ def make_plan(
     *,
     now_ms: int,
     engine: Engine | None = None,
-    sidecars: Sidecars | None = None,
+    digest_cache: DigestCache | None = None,
     progress: Progress = lambda _: None,
 ) -> Plan:
     """Plan retention as of the committed ends.
 
     Args:    now_ms: ms since 1970, that ages are counted from.
              engine: works on the pieces; None: this process.
-             sidecars: caches digests; None: no cache.
+             digest_cache: caches digests; None: no cache.
              progress: called with the name of each pass as it begins.
     Raises:  LogsError; LostRangeError, DamagedFileError, RecordError; OSError.
     """
-    found, kept = survey(logs), sidecars or Sidecars(None)
+    found, kept = survey(logs), digest_cache or DigestCache(None)
     return plan_survey(found, now_ms, engine or LocalEngine(), kept, progress)
 
 
@@ -115,7 +115,7 @@ def plan_survey(
     found: Survey,
     now_ms: int,
     engine: Engine,
-    kept: Sidecars,
+    kept: DigestCache,
     progress: Progress = lambda _: None,
 ) -> Plan:
     """Make the plan of a survey."""
@@ -123,7 +123,7 @@ def plan_survey(
     for name, log in found.logs.items():
         epoch = cache(partial(epoch_before, log))  # of an archive it is some work
         if not kept.keep_to(found.cluster_id, name, found.read[name], epoch):
-            kept = Sidecars(None)
+            kept = DigestCache(None)
     digests = _digests(engine, kept, found)
     planners = [Planner(digests_of_log, found.topics) for digests_of_log in digests]
     progress("log starts")
@@ -149,7 +149,7 @@ def plan_survey(
     )
 
 
-def _digests(engine: Engine, kept: Sidecars, found: Survey) -> list[list[Digest]]:
+def _digests(engine: Engine, kept: DigestCache, found: Survey) -> list[list[Digest]]:
     """Return the digests of each coordinator's pieces; this process reads the cached ones, a few KB
     each.
     """
@@ -184,7 +184,7 @@ def _run_on_pieces(
 
 def _effects(
     engine: Engine,
-    kept: Sidecars,
+    kept: DigestCache,
     pieces: Sequence[Piece],
     planners: list[Planner],
     rows: list[list[PlanRow]],
@@ -211,22 +211,22 @@ def _effects(
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-def _digest(kept: Sidecars, work: Work) -> Digest:
+def _digest(kept: DigestCache, work: Work) -> Digest:
     return kept.digest(work)
 
 
-def _sum_live_runs(kept: Sidecars, request: tuple[Work, LiveRequest]) -> LiveRuns:
+def _sum_live_runs(kept: DigestCache, request: tuple[Work, LiveRequest]) -> LiveRuns:
     piece = kept.piece(request[0])
     return sum_live_runs(piece.digest, piece.rows, request[1])
 
 
-def _plan_within(kept: Sidecars, request: tuple[Work, LimitRequest]) -> RemovedRuns:
+def _plan_within(kept: DigestCache, request: tuple[Work, LimitRequest]) -> RemovedRuns:
     piece = kept.piece(request[0])
     return plan_within(piece.digest, piece.rows, request[1])
 
 
 def _effect_of_piece(
-    kept: Sidecars, starts: Sequence[tuple[Starts, Starts]], request: tuple[Work, int]
+    kept: DigestCache, starts: Sequence[tuple[Starts, Starts]], request: tuple[Work, int]
 ) -> PieceEffect:
     """Compute the effect on a piece; log starts travel once with the task, and not with every
     piece.

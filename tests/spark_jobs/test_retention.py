@@ -38,8 +38,8 @@ from spark_jobs.plans.retention_plan import PlanRow
 from spark_jobs.readers.log_files import FileSpan, LogFiles
 from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import LogsError
+from spark_jobs.retention.digest_cache import DigestCache, Work
 from spark_jobs.retention.digests import digest_records
-from spark_jobs.retention.sidecars import Sidecars, Work
 from spark_jobs.retention.sweep import make_plan
 from spark_jobs.tables.log_state import LogState, state_at
 from spark_jobs.tables.topics import TopicSettings, topics_at
@@ -80,7 +80,7 @@ class Swept(Lives):
             topics = settings_of(state, retention_ms=keep_ms, retention_bytes=keep_bytes)
             worlds.set(topics)
             with tempfile.TemporaryDirectory() as cache:
-                self.compare(worlds, state, topics, now_ms, Sidecars(Path(cache)))
+                self.compare(worlds, state, topics, now_ms, DigestCache(Path(cache)))
 
     def compare(
         self,
@@ -88,10 +88,12 @@ class Swept(Lives):
         state: LogState,
         topics: dict[str, TopicSettings],
         now_ms: int,
-        sidecars: Sidecars,
+        digest_cache: DigestCache,
     ) -> None:
-        plan = make_plan(worlds, now_ms=now_ms, sidecars=sidecars)
-        assert make_plan(worlds, now_ms=now_ms, sidecars=sidecars) == plan, "however it is cut"
+        plan = make_plan(worlds, now_ms=now_ms, digest_cache=digest_cache)
+        assert make_plan(worlds, now_ms=now_ms, digest_cache=digest_cache) == plan, (
+            "however it is cut"
+        )
         rows = naive_rows(state, topics, coordinator=0, now_ms=now_ms)
         assert plan.rows == rows
         assert plan.effects[0] == naive_effect(state, rows, worlds.batch_bytes(0))
@@ -215,21 +217,21 @@ def test_unknown_records_prevent_a_plan() -> None:
 def test_a_damaged_digest_is_made_again(tmp_path: Path) -> None:
     worlds, state = two_topics(tmp_path)
     worlds.set(settings_of(state, retention_ms=0))
-    kept = Sidecars(tmp_path / "digests")
-    plan = make_plan(worlds, now_ms=10_000, sidecars=kept)
+    kept = DigestCache(tmp_path / "digests")
+    plan = make_plan(worlds, now_ms=10_000, digest_cache=kept)
     (file,) = (tmp_path / "digests" / "worlds" / "__diskless-metadata-0").glob("*.runs")
     whole = file.read_bytes()
     for harm in (b"", whole[:40], whole[:-3], whole[:60] + b"x" + whole[61:], whole[:-1] + b"x"):
         file.write_bytes(harm)
-        assert make_plan(worlds, now_ms=10_000, sidecars=kept) == plan
+        assert make_plan(worlds, now_ms=10_000, digest_cache=kept) == plan
         assert file.read_bytes() == whole
     shutil.rmtree(tmp_path / "digests")
     (tmp_path / "digests").write_text("no directory")
-    assert make_plan(worlds, now_ms=10_000, sidecars=kept) == plan, "that cannot be written"
+    assert make_plan(worlds, now_ms=10_000, digest_cache=kept) == plan, "that cannot be written"
 
 
 def test_only_the_newest_digest_of_a_growing_log_is_kept(tmp_path: Path) -> None:
-    kept = Sidecars(tmp_path / "digests")
+    kept = DigestCache(tmp_path / "digests")
     log = LogFiles(tmp_path / "log-0")
     two_topics(tmp_path)
     for end in (3, 5, 4):
@@ -241,7 +243,7 @@ def test_only_the_newest_digest_of_a_growing_log_is_kept(tmp_path: Path) -> None
 
 def test_digests_of_another_history_are_not_used(tmp_path: Path) -> None:
     """A cluster restored from a copy has the same id and other records at known offsets."""
-    kept = Sidecars(tmp_path / "digests")
+    kept = DigestCache(tmp_path / "digests")
     directory = tmp_path / "digests" / "cluster" / "log-0"
     directory.mkdir(parents=True)
 
@@ -264,17 +266,17 @@ def test_digests_of_another_history_are_not_used(tmp_path: Path) -> None:
 def test_a_restored_log_is_planned_from_its_own_records(tmp_path: Path) -> None:
     worlds, state = two_topics(tmp_path)
     worlds.set(settings_of(state, retention_ms=0))
-    kept = Sidecars(tmp_path / "digests")
-    assert len(make_plan(worlds, now_ms=10_000, sidecars=kept).rows) == 2
+    kept = DigestCache(tmp_path / "digests")
+    assert len(make_plan(worlds, now_ms=10_000, digest_cache=kept).rows) == 2
     shutil.rmtree(tmp_path / "log-0")
     made = [partitions(TOPIC, "short", 0), partitions(OTHER, "long", 1)]
     nothing: list[list[MetadataRecord]] = [[NoOpRecord()]] * 3
     assert write_log(tmp_path / "log-0", [made, *nothing], epoch=2) == state.offset
-    assert not make_plan(worlds, now_ms=10_000, sidecars=kept).rows
+    assert not make_plan(worlds, now_ms=10_000, digest_cache=kept).rows
 
 
 def test_digests_of_a_deleted_log_head_are_dropped(tmp_path: Path) -> None:
-    kept = Sidecars(tmp_path)
+    kept = DigestCache(tmp_path)
     directory = tmp_path / "cluster" / "log-0"
     directory.mkdir(parents=True)
     names = [f"{0:020}-{8:020}.runs", f"checkpoint-{5:020}.runs", f"checkpoint-{8:020}.runs"]

@@ -16,7 +16,7 @@ from spark_jobs.plans.retention_plan import write_plan
 from spark_jobs.readers.engines import LocalEngine, SparkEngine
 from spark_jobs.readers.log_files import LogFiles
 from spark_jobs.readers.logs import LogsError
-from spark_jobs.retention.sidecars import Sidecars
+from spark_jobs.retention.digest_cache import DigestCache
 from spark_jobs.retention.sweep import make_plan
 from spark_jobs.tables.log_state import LogState, state_at
 from spark_jobs.tables.topics import TopicSettings
@@ -83,8 +83,8 @@ def test_spark_and_the_local_engine_make_the_same_plan(tmp_path: Path, spark: An
     random = Random(SEED + 1)
     worlds, states = make_worlds(tmp_path, 50, random)
     settings = some_settings(random)
-    engine, kept = SparkEngine(spark, tasks=4), Sidecars(tmp_path / "digests")
-    ours = compare(worlds, states, settings, engine=engine, sidecars=kept)
+    engine, kept = SparkEngine(spark, tasks=4), DigestCache(tmp_path / "digests")
+    ours = compare(worlds, states, settings, engine=engine, digest_cache=kept)
     assert len(ours.rows) > 50
     write_plan(ours, tmp_path / "spark.jsonl")
     write_plan(make_plan(worlds, now_ms=NOW_MS), tmp_path / "local.jsonl")

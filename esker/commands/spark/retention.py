@@ -117,10 +117,10 @@ def plan(
     now_ms = time.time_ns() // 1_000_000 if now is None else now
     try:
         from spark_jobs.retention import sweep
-        from spark_jobs.retention.sidecars import Sidecars
+        from spark_jobs.retention.digest_cache import DigestCache
     except ModuleNotFoundError as error:
         stop_for_missing_package(error)
-    kept = Sidecars(cache_directory() / "digests" if digests is None else digests)
+    kept = DigestCache(cache_directory() / "digests" if digests is None else digests)
     try:
         found = sweep.survey(open_logs(inputs))
         large = master is not None or len(found.pieces) >= SPARK_PIECES

@@ -1,6 +1,6 @@
 """Caches digests in files, so that each piece of a log is digested once.
 
-    pieces = Sidecars(Path("~/.cache/esker/digests").expanduser())
+    pieces = DigestCache(Path("~/.cache/esker/digests").expanduser())
     pieces.digest(work)  # read, or made and written
 
 The name of a file contains everything that its content depends on: the cluster, the log, and the
@@ -70,7 +70,7 @@ class Work(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Sidecars:
+class DigestCache:
     """A directory of cached pieces; without a directory nothing is cached."""
 
     directory: Path | None

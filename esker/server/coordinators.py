@@ -46,7 +46,7 @@ FORMER_NAMES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorOptions:
-    """What a node's settings say of its coordinators."""
+    """The settings of a node's batch coordinators."""
 
     class_name: str = QUORUM
     key_prefix: str = ""
@@ -55,7 +55,7 @@ class CoordinatorOptions:
     producer_expiration_ms: int = 24 * 3600 * 1000
 
     def settings(self, cluster_id: str, partition: int) -> CoordinatorSettings:
-        """Those of one coordinator."""
+        """Return the settings of one coordinator."""
         return CoordinatorSettings(
             keys=ObjectKeys(
                 prefix=self.key_prefix, cluster_id=cluster_id, coordinator_partition=partition
@@ -68,7 +68,7 @@ class CoordinatorOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """What an implementation is given: a replica of the log, and what belongs to it."""
+    """The arguments of an implementation: a replica of the log, its directory and settings."""
 
     host: RoomHost
     log: ReplicatedLog
@@ -78,17 +78,17 @@ class Group:
 
 
 class Hosted(Protocol):
-    """A coordinator that a node has made, and will let go of."""
+    """A coordinator that a node has created and will end."""
 
     @property
     def coordinator(self) -> BatchCoordinator: ...
 
     async def end(self) -> None:
-        """The group has ended here."""
+        """Close the coordinator: the group has ended on this node."""
 
 
 class HostedInQuorum:
-    """Decide and apply on the group's log, the state in SQLite."""
+    """A coordinator on the group's log, with its state in SQLite."""
 
     def __init__(self, group: Group) -> None:
         # imported here: a command that only reads settings needs neither numpy nor SQLite
@@ -118,7 +118,7 @@ class HostedInQuorum:
 
 
 class HostedInMemory:
-    """Not replicated and not kept: for trying things out on one node."""
+    """A coordinator in memory, neither replicated nor durable, for trials on one node."""
 
     def __init__(self, group: Group) -> None:
         from coordinator.batch.memory import InMemoryCoordinator
@@ -138,7 +138,7 @@ _OURS: Final[Mapping[str, Callable[[Group], Hosted]]] = {
 
 
 def find_implementation(class_name: str, *, voters: int) -> Callable[[Group], Hosted]:
-    """How to make a coordinator of this class.
+    """Return the constructor of a coordinator by its class name.
 
     Raises:  ValueError saying what is wrong with it.
     """
@@ -175,12 +175,12 @@ class CoordinatorRoom:
         self.handlers: Mapping[int, Served] = coordinator_handlers(self.find)
 
     def find(self, partition: int) -> BatchCoordinator | None:
-        """The coordinator of a partition of `__diskless-metadata`, if the node holds that."""
+        """Return the coordinator of a partition of `__diskless-metadata`, or None."""
         hosted = self._hosted.get(partition)
         return hosted.coordinator if hosted is not None else None
 
     def machine(self, partition: int) -> CoordinatorMachine | None:
-        """The state of a partition's replica; None without one that is replicated."""
+        """Return the state of a partition's replica, or None without a replicated one."""
         hosted = self._hosted.get(partition)
         return hosted.machine if isinstance(hosted, HostedInQuorum) else None
 

@@ -1,4 +1,4 @@
-"""The log of groups on a node: it leads it, or has a replica to read.
+"""The log of consumer groups on a node, which leads it or reads its replica.
 
     JoinedRooms([..., GroupRoom(host, settings, listen)])     of a voter
     OwnMachines(host)                                         of an observer: it has a GroupReplica
@@ -46,7 +46,7 @@ _NO_TOPICS: Final[Map[UUID, TopicImage]] = Map()
 
 
 class ClusterNews:
-    """What the cluster log says that matters to groups: brokers at work, topics that went."""
+    """The part of the cluster log that groups need: live brokers and deleted topics."""
 
     def __init__(self, topic_deleted: Callable[[UUID], None]) -> None:
         self.brokers: tuple[int, ...] | None = None  # unfenced; None: nothing is known yet
@@ -79,7 +79,7 @@ class GroupReplica:
         self._host = host
 
     def groups(self) -> Iterable[tuple[str, Group]]:
-        """All groups, in no order; none if the log has not begun here."""
+        """Return all groups, in no order; none before the log has begun on this node."""
         return self.machine.image.groups.items() if self.machine is not None else ()
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:  # noqa: ARG002
@@ -90,7 +90,7 @@ class GroupReplica:
             self._begun(log, self.machine)
 
     def _begun(self, log: ReplicatedLog, machine: GroupMachine) -> None:
-        """The machine is hosted: what stands on it may watch the log behind it."""
+        """Follow the log behind its machine; a replica without a leader needs nothing here."""
 
     async def end(self, topic: str, partition: int) -> None:
         """See Room."""
@@ -99,7 +99,7 @@ class GroupReplica:
 
 
 class GroupRoom(GroupReplica):
-    """The same on a voter: it decides where it leads, and answers brokers."""
+    """The groups' log on a voter, which decides where it leads and answers brokers."""
 
     def __init__(self, host: RoomHost, settings: LogSettings, listen: Listen) -> None:
         """

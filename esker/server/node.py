@@ -1,4 +1,4 @@
-"""From a node's settings and its formatted directory to a running node of the quorum."""
+"""Builds a running quorum node from its settings and its formatted directory."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ one commit in some is held up by that, and not each. Who reads there, or begins 
 
 
 class NodeParts:
-    """A node, put together by its roles; `config` makes a `raft.driver.node.Node` of it.
+    """The parts of a node by its roles; `config` builds a `raft.driver.node.Node` from them.
 
     A controller has the states of all logs and decides on those that it leads. A broker has the
     same states to read: its own, or, with both roles, those of the controller.
@@ -73,12 +73,12 @@ class NodeParts:
 
     @property
     def cluster(self) -> ObservedCluster:
-        """What the broker has of its cluster, once the node is made."""
+        """The broker's view of its cluster, once the node is built."""
         assert self._observed is not None, "no broker, or a node that is not made yet"
         return self._observed
 
     def _config(self, bootstrap: tuple[MetadataRecord, ...]) -> NodeConfig:
-        """What the driver must be told.
+        """Return the driver's configuration.
 
         The directory ids of other voters stay unknown: kraft.version 0 has static voters by id.
         """
@@ -164,7 +164,7 @@ class NodeParts:
 
 
 def limits_of(settings: NodeSettings) -> Limits:
-    """What peers and clients may take from each listener."""
+    """Return the bounds of each listener's connections and memory."""
     places = settings.addresses
     listeners = len(places.clients) + (places.controller is not None)
     return Limits(
@@ -177,7 +177,7 @@ def limits_of(settings: NodeSettings) -> Limits:
 def controller_settings(
     config: NodeSettings, cluster_id: str, bootstrap: tuple[MetadataRecord, ...]
 ) -> ControllerSettings:
-    """What the node's controller must be told."""
+    """Return the settings of the node's controller."""
     endpoints = {int(node): (place.host, place.port) for node, place in config.voters.items()}
     return ControllerSettings(
         controller=Deciding(

@@ -1,4 +1,4 @@
-"""What a broker has of its cluster, on a node that observes the quorum's logs.
+"""A broker's replicas of the quorum's logs, on a node that observes them.
 
     observed = ObservedCluster(host, machines, settings)     # a Room of the node, and a Cluster
 
@@ -55,37 +55,37 @@ ALONE_MS: Final = 1_000  # of a heartbeat where no controller runs; there will b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObserverSettings:
-    """What a node's settings say of the quorum that it observes."""
+    """The settings of the observed quorum."""
 
     voters: Sequence[Address]
     coordinators: CoordinatorOptions = field(default_factory=CoordinatorOptions)
 
 
 class Machines(Protocol):
-    """The states of the observed logs."""
+    """The state machines of the observed logs."""
 
     @property
     def controller(self) -> ControllerMachine:
-        """Of the cluster log."""
+        """The state of the cluster log."""
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """A group was opened on this node."""
+        """Build the state of a group that was opened on this node."""
 
     async def end(self, topic: str, partition: int) -> None:
-        """A group has ended here."""
+        """Close the state of a group that has ended on this node."""
 
     def coordinator(self, partition: int) -> CoordinatorMachine | None:
-        """Of a partition of `__diskless-metadata`, if that has begun."""
+        """Return the state of a partition of `__diskless-metadata`, or None before it has begun."""
 
     def groups(self) -> Iterable[tuple[str, Group]]:
-        """All consumer groups."""
+        """Return all consumer groups."""
 
     def group_machine(self) -> GroupMachine | None:
-        """Of the log of groups, if that has begun."""
+        """Return the state of the groups' log, or None before it has begun."""
 
 
 class OwnMachines:
-    """Those of a node that is a broker and nothing else."""
+    """The state machines of a node whose only role is broker."""
 
     def __init__(self, host: RoomHost) -> None:
         self.controller = ControllerMachine()
@@ -97,7 +97,7 @@ class OwnMachines:
     def begin_cluster(
         self, host: RoomHost, log: ReplicatedLog, events: ClusterEvents
     ) -> ClusterMachine:
-        """For `NodeConfig.cluster`: the cluster log was opened."""
+        """Build the state of the opened cluster log, for `NodeConfig.cluster`."""
         state = ClusterMachine(self.controller, events, set(INTERNAL_TOPICS))
         host.host(log, state)
         return state
@@ -129,7 +129,7 @@ class OwnMachines:
 
 
 class SharedMachines:
-    """Those of the controller in the same process; it begins and ends them."""
+    """The state machines of the controller in this process, which begins and ends them."""
 
     def __init__(
         self, controllers: ControllerParts, coordinators: CoordinatorRoom, groups: GroupRoom
@@ -215,7 +215,7 @@ class ObservedCluster(LatestImage):
         await self._machines.end(topic, partition)
 
     async def close(self) -> None:
-        """Ask nobody any more; calls under way end."""
+        """Send no further requests, and end those under way."""
         for controller in self._controllers.values():
             await controller.close()
         for leader in self._leaders.values():
@@ -264,7 +264,7 @@ class ObservedCluster(LatestImage):
         return _age_ms(self._groups_age)
 
     def _take_image(self, image: MetadataImage) -> None:
-        """A newer one. A log that is read anew shows older ones on the way, which nobody sees."""
+        """Take a newer image; ignore older ones, which a log that is read again shows."""
         if image.offset <= self._image.offset:
             return
         if self._cluster_age is not None:
@@ -316,5 +316,5 @@ class ObservedCluster(LatestImage):
 
 
 def _age_ms(age: Freshness | None) -> float | None:
-    """By the loop's clock, which is that of the logs."""
+    """Return an age in ms by the loop's clock, which the logs use too."""
     return None if age is None else age.age_ms(asyncio.get_running_loop().time())

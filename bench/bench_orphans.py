@@ -34,7 +34,7 @@ from records.diskless import (
 from records.frame import decode_record, encode_record
 from records.uuids import decode_uuid
 from spark_jobs.orphans.apply import OrphansPlan
-from spark_jobs.orphans.known_objects import known_of
+from spark_jobs.orphans.known_objects import known_objects_of
 from spark_jobs.orphans.listing import Naming, take_listing
 from spark_jobs.orphans.scan import GRACE_MS, Rules, find_orphans, plan_orphans
 from spark_jobs.readers.log_position import LogPosition
@@ -166,7 +166,7 @@ def main() -> None:
         sweep(bucket, directory, WRITTEN_MS)
         ours_s, planned = timed(lambda: sweep(bucket, directory, WRITTEN_MS + GRACE_MS))
         naive_s, differing = timed(lambda: naive(bucket))
-        known_s, _ = timed(lambda: known_of([bucket], objects, coordinator=0))  # type: ignore[list-item]
+        known_s, _ = timed(lambda: known_objects_of([bucket], objects, coordinator=0))  # type: ignore[list-item]
         assert differing == planned, f"{differing} differ, {planned} are planned"
         ours_bytes = peak(lambda: sweep(bucket, directory, WRITTEN_MS + 2 * GRACE_MS))
         naive_bytes = peak(lambda: naive(bucket))

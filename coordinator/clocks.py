@@ -1,4 +1,4 @@
-"""Time, timers and turns as a leader is given them: a node's, a simulator's, a test's.
+"""Clocks and timers for leaders: a node's, a simulator's, a test's.
 
 Source: coordinator.batch.leader.
 """

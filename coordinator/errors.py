@@ -1,4 +1,4 @@
-"""What a state machine's caller is raised: no answer, and what that says of the request.
+"""The errors that callers of a state machine catch when a request has no answer.
 
 An answer says what was decided, in Kafka's error codes: those are values. `CoordinatorError` is
 raised where nothing was decided, or where the outcome is unknown: not the leader, no leader,

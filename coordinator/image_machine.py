@@ -1,11 +1,11 @@
 """State machines whose state is one immutable image after another.
 
-Committed records change an *edit*, which nobody sees; what it publishes is the next image. Whoever
-listens hears of each, whoever holds an older one goes on reading that, and a state that is to be
-frozen for a checkpoint is frozen already.
+Committed records change a private *edit*; the image that it publishes is the next state. Listeners
+are called with each image, holders of an older one go on reading it, and a state to be frozen for a
+checkpoint is frozen already.
 
-The surprise: a machine that met a record it does not know takes no more checkpoints. It can go on
-without the record, but a checkpoint of its own would make everybody else go on without it.
+The trap: a machine that has skipped an unknown record takes no more checkpoints. It can go on
+without the record, but replicas that loaded its checkpoint would lack the record, too.
 
 Source: docs/design/state-machines.md#decide-and-apply; KIP-630, When to Snapshot.
 """

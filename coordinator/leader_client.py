@@ -8,7 +8,7 @@ then on. A follower names the controllers (DescribeCluster), so one address of a
 to begin with.
 
 `attempt` sends a request once and says whether it may have been carried out; `call` repeats it with
-growing pauses. What a refusal looks like is the service's: its client passes `read_refusal`.
+growing pauses. Services word their refusals differently, so each client passes a `read_refusal`.
 
 The trap: a node that is found not to lead is released, not cut off. Other requests on its
 connection still wait for their answers.
@@ -43,7 +43,7 @@ CONTROLLERS: Final = 2  # DescribeCluster's endpoint type
 
 SILENCE_S: Final = 1.0
 """How long to wait for silent nodes once another has answered that it does not lead. A silent node
-may be a leader that stands still; then the others will soon elect one, and are asked again."""
+may be a leader that stands still; then the others will soon elect one, and are contacted again."""
 
 MAX_ADDRESSES: Final = 64
 """Known nodes: a bound on the addresses that answers can add."""
@@ -256,19 +256,19 @@ class LeaderClient:
 
     async def _find(self) -> Rpc:
         """Ask all known nodes at once and take the first that leads; then those they named."""
-        asked: set[Address] = set()
+        contacted: set[Address] = set()
         failures: list[str] = []
         self._refused = 0
-        while unasked := [address for address in self._known if address not in asked]:
-            asked.update(unasked)
-            leader = await self._first_leader(unasked, failures)
+        while remaining := [address for address in self._known if address not in contacted]:
+            contacted.update(remaining)
+            leader = await self._first_leader(remaining, failures)
             if leader is not None:
                 return leader
-        answered = len(asked) - len(failures)
-        kind = NobodyListensError if self._refused == len(asked) else CoordinatorError
+        answered = len(contacted) - len(failures)
+        kind = NobodyListensError if self._refused == len(contacted) else CoordinatorError
         raise kind(
             ErrorCode.COORDINATOR_NOT_AVAILABLE,
-            f"{self._topic}-{self._partition} has no leader: {answered} of {len(asked)} nodes "
+            f"{self._topic}-{self._partition} has no leader: {answered} of {len(contacted)} nodes "
             f"answer{''.join(f'; {failure}' for failure in failures)}",
         )
 

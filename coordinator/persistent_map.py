@@ -1,12 +1,12 @@
 """A map that is never changed: each change makes another map, which shares most of the first.
 
-The image of a cluster is published after every slice of records and read by anybody, so it must
+The image of a cluster is published after every slice of records and read from anywhere, so it must
 not move under a reader; and copying a hundred thousand partitions for one of them is out of the
 question. A `Map` is a tuple of small dictionaries, its shards. A change copies one shard and the
 tuple of pointers; many changes go through an `Editor`, which copies each shard once.
 
-The surprise: the shard is chosen by the *high* bits of a scrambled hash. A dictionary looks at the
-low bits first, and keys of one shard that agreed in those would all collide.
+The trap: the shard is chosen by the *high* bits of a scrambled hash. A dictionary looks at the low
+bits first, and keys of one shard that agreed in those would all collide.
 """
 
 from __future__ import annotations

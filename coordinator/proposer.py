@@ -1,18 +1,18 @@
 """From a decision to its answer: what a leader does between `decide` and the high watermark.
 
 A decision is made against *pending* state, which holds what was proposed and is not committed yet.
-So whatever it says, be it only "this is a duplicate" or "no such topic", may rest on records that
-can still be lost. Hence the one rule of this page: every answer, whether it wrote a record or not,
+So its answer, be it only "this is a duplicate" or "no such topic", may rest on records that can
+still be lost. Hence the one rule of this module: every answer, whether it wrote a record or not,
 waits until the high watermark has reached the end that the pending state had. Answers of one turn
 of the loop share one proposal, and so one wait.
 
-The surprise is what happens when a proposal is *refused* while we go on leading: somebody else's
-record (a change of voters) stands where it expected to be, or too much waits. The pending state is
-wrong from there on, and nothing can be cut out of it. So we stop deciding, let what was accepted be
-committed and applied, throw the overlay away, and decide the same requests again, in the same
-order. Taking over leadership is the same procedure with nothing to decide again. For the same
-reason one proposal at most is neither accepted nor refused: a second one, decided on top of a first
-that is refused, could find the log ending just where it expected.
+The trap is a proposal that is *refused* while we go on leading: another record (a change of voters)
+stands at its expected offset, or too much waits. The pending state is wrong from there on, and
+nothing can be cut out of it. So we stop deciding, let what was accepted be committed and applied,
+throw the overlay away, and decide the same requests again, in the same order. Taking over
+leadership is the same procedure with nothing to decide again. For the same reason one proposal at
+most is neither accepted nor refused: a second one, decided on top of a first that is refused, could
+find the log ending just where it expected.
 
 No clock and no asyncio here: it is given `call_soon`, so the simulator can run it.
 

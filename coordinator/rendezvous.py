@@ -1,7 +1,7 @@
-"""Who does what, without a table: rendezvous hashing.
+"""Assigns work to brokers without a table: rendezvous hashing.
 
-Each broker has a score for a name, and the highest wins. Everybody who knows the same brokers says
-the same; when one comes or goes, only those names move that it wins, or had won.
+Each broker has a score for a name, and the highest wins. All nodes that know the same brokers
+choose the same; when a broker joins or leaves, only the names that it wins or had won move.
 
 Source: docs/design/groups.md, docs/design/broker.md#any-broker-leads.
 """

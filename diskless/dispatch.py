@@ -49,14 +49,15 @@ class Dispatcher:
         large: Container[int] = (),
         features: Mapping[str, tuple[int, int]] = FEATURES,
     ) -> None:
-        """
+        """Announce and serve these handlers.
+
         Args:  large: api keys whose handlers bound what they decode; requests of all others are
                    refused above 1 MiB.
                features: the features that this broker supports: lowest and highest level, both
                    inclusive.
         """
         self.listener_name = listener_name
-        self.clients: Counter[tuple[str, str]] = Counter()  # software name and version: asked
+        self.clients: Counter[tuple[str, str]] = Counter()  # requests by software and version
         self._cluster = cluster
         self._features = features
         self._routes = Routes()

@@ -24,17 +24,17 @@ class LatestImage:
 
     @property
     def image(self) -> MetadataImage:
-        """See Cluster."""
+        """The newest image; implements `Cluster.image`."""
         return self._image
 
     def on_image(self, callback: Callable[[MetadataImage], None]) -> None:
-        """See Cluster."""
+        """Register a callback for each newer image; implements `Cluster.on_image`."""
         self._callbacks.append(callback)
 
     async def image_where(
         self, holds: Callable[[MetadataImage], bool], timeout_s: float
     ) -> MetadataImage | None:
-        """See Cluster."""
+        """Wait for an image for which `holds`; implements `Cluster.image_where`."""
         if holds(self._image):
             return self._image
         future: asyncio.Future[MetadataImage] = asyncio.get_running_loop().create_future()

@@ -91,7 +91,7 @@ class BrokerCollector:
         staleness: Staleness,
         unknown_racks: Callable[[], Mapping[str, int]],
     ) -> None:
-        """Args: unknown_racks: gives the requests counted by a rack without a broker."""
+        """Collect from these services; `unknown_racks` gives requests counted by unknown rack."""
         self._cluster = cluster
         self._produce = produce
         self._fetch = fetch

@@ -94,7 +94,8 @@ class Cleaner:
         interval_s: float,
         forget: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """
+        """Prepare a cleaner; `start` begins its passes.
+
         Args:  key_prefix: esker.object.key.prefix.
                interval_s: between two passes; longer after a failure, and jittered.
                forget: called with each deleted key, so that a cache can drop it.

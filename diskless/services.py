@@ -51,7 +51,8 @@ class Services:
         random: Random,
         on_fenced: Callable[[], None],
     ) -> None:
-        """
+        """Create all services; nothing runs before `start`.
+
         Args:  values: parsed settings by name. own: the same as text.
                on_fenced: called when a coordinator knows a newer epoch of this broker.
         """

@@ -33,10 +33,10 @@ from spark_jobs.session.java import (
     JavaError,
     cache_directory,
     find_java,
+    find_javas,
     home_for_spark,
-    javas,
 )
-from spark_jobs.session.own_directory import make_own
+from spark_jobs.session.own_directory import make_private
 
 GIB: Final = 1 << 30
 LEAST_MEMORY: Final = 2 * GIB  # one JVM of 1 GB, two Python workers, a command
@@ -98,7 +98,7 @@ def _java(environment: Mapping[str, str]) -> Check:
         java = find_java(environment)
     except JavaError as error:
         return Check("Java", State.MISSING, str(error).rpartition("; ")[2], HINT)
-    passed_over = [str(one) for one in javas(environment) if not one.suffices]
+    passed_over = [str(one) for one in find_javas(environment) if not one.suffices]
     if passed_over:
         return Check("Java", State.NOTE, str(java), f"too old, not used: {', '.join(passed_over)}")
     wrapped = _wrapped(home_for_spark, java)
@@ -196,7 +196,7 @@ def _temporary() -> Check:
 def _cache(directory: Path) -> Check:
     """Logs, and the class archive: jobs run without."""
     try:
-        if make_own(directory):
+        if make_private(directory):
             return _writable("cache", directory)
         hint = (
             f"jobs start slowly; chmod go-w {directory}, or set XDG_CACHE_HOME to one of your own"

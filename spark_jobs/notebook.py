@@ -1,4 +1,4 @@
-"""The log from a notebook, in two lines.
+"""The log's tables in a notebook.
 
     tables = LogTables(spark, bootstrapController="127.0.0.1:9093")
     tables("object_commits").groupBy("topic_id").sum("byte_size").show()
@@ -6,8 +6,8 @@
     tables.create_views("topics", "object_commits")
     spark.sql("select name, sum(byte_size) from object_commits join topics using (topic_id) ...")
 
-Nothing is kept: each use of a table reads what is committed by then. Who wants the same twice says
-`endOffset`, or `tables("topics").cache()`.
+Nothing is cached: each use of a table reads the log's committed part again. For the same rows twice
+use `endOffset`, or `tables("topics").cache()`.
 
 Source: docs/design/pipeline.md#one-input.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class LogTables:
-    """The tables and views of `spark_jobs.tables.views`, over one input."""
+    """The tables and views of `spark_jobs.tables.views`, read from one input."""
 
     def __init__(self, spark: SparkSession, **options: Any) -> None:
         """
@@ -36,16 +36,16 @@ class LogTables:
         self._options = options
 
     def __call__(self, table: str, **options: Any) -> DataFrame:
-        """One of them, as it is when it is read. `options` go before those of all tables."""
+        """Return a table as a DataFrame, read when used. `options` override those of all tables."""
         chosen = {**self._options, **options, "table": table}
         return self._spark.read.format(NAME).options(**chosen).load()
 
     def stream(self, table: str, **options: Any) -> DataFrame:
-        """The same as it grows."""
+        """Return a table as a streaming DataFrame."""
         chosen = {**self._options, **options, "table": table}
         return self._spark.readStream.format(NAME).options(**chosen).load()
 
     def create_views(self, *tables: str) -> None:
-        """Let SQL know these tables by their names."""
+        """Register these tables as temporary views, by their names."""
         for table in tables:
             self(table).createOrReplaceTempView(table)

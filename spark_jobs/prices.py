@@ -1,9 +1,9 @@
-"""What a store costs: five numbers, in a file that whoever pays can edit.
+"""Reads the prices of an object store: five numbers, in a file that users can edit.
 
     prices = read_prices(Path("prices.toml"))
     prices.month(12 * 10**9)  # of keeping 12 GB
 
-Without a file these are the list prices of S3 Standard. Nobody pays exactly those, so every page
+Without a file these are the list prices of S3 Standard. Actual prices differ, so every page
 and table that prints money prints where its prices come from.
 
 Source: the price list of Amazon S3 Standard, us-east-1.
@@ -21,12 +21,12 @@ GIGABYTE: Final = 10**9
 
 
 class PricesError(Exception):
-    """A price file that is none. One sentence naming the file, and what is wrong."""
+    """A price file is invalid. One sentence names the file and the fault."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Of requests for a thousand, of storage for a GB (10^9 bytes) and month. Deleting is free."""
+    """Prices of a thousand requests, and of a GB (10^9 bytes) for a month. Deleting is free."""
 
     source: str = "S3 Standard list prices"
     currency: str = "USD"
@@ -36,7 +36,7 @@ class Prices:
     gb_month: float = 0.023
 
     def month(self, size_bytes: int) -> float:
-        """What it costs to keep so many bytes for a month.
+        """Return the cost of storing these bytes for a month.
 
         >>> Prices().month(1_000 * 10**9)
         23.0
@@ -44,7 +44,7 @@ class Prices:
         return size_bytes / GIGABYTE * self.gb_month
 
     def text(self, amount: float) -> str:
-        """An amount as people read it: more places the smaller it is.
+        """Format an amount: the smaller it is, the more decimals.
 
         >>> Prices().text(1234.5), Prices().text(0.00123), Prices().text(0)
         ('1234.50 USD', '0.0012 USD', '0.00 USD')
@@ -56,7 +56,7 @@ class Prices:
 
 
 def read_prices(path: Path | None) -> Prices:
-    """The prices in a TOML file of the fields of `Prices`; what it leaves out is S3's.
+    """Read prices from a TOML file with the fields of `Prices`; missing ones are S3's.
 
     Raises:  PricesError.
     """
@@ -65,16 +65,18 @@ def read_prices(path: Path | None) -> Prices:
     try:
         given = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise PricesError(f"{path} is no price file: {error}") from None
+        raise PricesError(f"{path} is not a price file: {error}") from None
     numbers = {field.name for field in fields(Prices) if field.type == "float"}
     for name, value in given.items():
         if name in numbers:
             if type(value) not in (int, float) or not 0 <= value < math.inf:
-                raise PricesError(f"{path}: {name} = {value!r} is no price")
+                raise PricesError(
+                    f"{path}: {name} = {value!r} is not a price: give a number from 0 on"
+                )
         elif name not in ("source", "currency"):
             raise PricesError(
-                f"{path}: no such price: {name}; there are {', '.join(sorted(numbers))}"
+                f"{path}: unknown price {name}; the prices are {', '.join(sorted(numbers))}"
             )
         elif not isinstance(value, str):
-            raise PricesError(f"{path}: {name} is a text, not {value!r}")
+            raise PricesError(f"{path}: {name} must be a string, not {value!r}")
     return Prices(**{"source": str(path)} | given)

@@ -1,10 +1,9 @@
-"""How a record changes the tables: written once, for whoever owns them.
+"""Changes the tables as records say: once, for every owner of tables.
 
 `apply_record` serves live traffic, a leader's pending overlay, replay after a restart and other
 replicas alike. So a decision made against pending state sees what every replica will see.
 
-The surprise is what is not here: a choice. What time it is, who is refused and which id comes next
-stands in the record.
+The trap: nothing is chosen here. The time, the refusals and the next id stand in the record.
 
 Source: docs/design/state-machines.md#decide-and-apply; KIP-1164, Batch Coordinator.
 """

@@ -1,12 +1,12 @@
 """A coordinator's state as the records of a checkpoint, and back.
 
 Written once, against what every kind of state can do, so that the same state gives the same bytes
-whoever holds it: everything stands in the order of its key, and rows are cut into records of a
-thousand. The order of the kinds is the order of loading: what refers stands after what it refers
+in memory and in SQLite: everything stands in the order of its key, and rows are cut into records of
+a thousand. The order of the kinds is the order of loading: what refers stands after what it refers
 to.
 
-A run does not say when it was appended: that is when its object was committed. Which leases of a
-broker are open the leases say.
+A run has no append time of its own: it is its object's commit time. A broker's open leases are
+found among the leases.
 
 Source: KIP-630 (snapshots); records.diskless (the records whose names end in State).
 """

@@ -3,18 +3,18 @@
     client = CoordinatorClient([("127.0.0.1", 9093)], partition=0)
     answer = await client.call(request)
 
-It finds the leader, keeps one connection to it, pipelines what is asked at the same time, and asks
-again what can be asked again: that is everything but one. `deleteRecords` up to "the high
-watermark" (-1) is not repeated once its outcome is in doubt, because a first attempt that arrives
-late would then delete what was written after the second had been answered.
+It finds the leader, keeps one connection to it, pipelines concurrent requests, and repeats every
+request that is repeatable: all but one. `deleteRecords` up to "the high watermark" (-1) is not
+repeated once its outcome is in doubt, because a first attempt that arrives late would then delete
+what was written after the second had been answered.
 
-What is raised says what is known. OutcomeUnknownError: it may have happened, or may yet.
-CoordinatorError COORDINATOR_NOT_AVAILABLE: it surely has not. Errors inside an answer are the
-coordinator's, and the caller's to read.
+Exceptions tell what is known. OutcomeUnknownError: the request may have been carried out, or may
+yet be. CoordinatorError COORDINATOR_NOT_AVAILABLE: it was not. Errors inside an answer are the
+coordinator's; the caller reads them.
 
 Commits leave in the order of the calls and stay in it, whatever happens between (see
-`coordinator.batch.commit_queue`). A lease asked for twice costs ids, no more: the lost one ends by
-age.
+`coordinator.batch.commit_queue`). A lease requested twice costs ids and nothing else: the lost one
+expires.
 
 Source: KIP-1164, Public Interfaces;
 docs/design/batch-coordinator.md#one-interface-three-implementations.

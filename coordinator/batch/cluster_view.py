@@ -1,8 +1,8 @@
-"""What a batch coordinator must know that only the controller does: a narrow read interface.
+"""A narrow read interface to what only the controller knows.
 
 The batch coordinator's log and the controller's are two logs. A decision may use what the other one
 says, because a decision is made once, by a leader, and its outcome travels in the record: replaying
-the record asks nobody. So `decide` is given a `ClusterView`, and `apply` never is.
+the record needs no view. So `decide` is given a `ClusterView`, and `apply` never is.
 
 Every answer may be old, and no decision may become wrong by that. A stale retention setting deletes
 what was allowed to go a moment ago; a stale broker epoch is caught by the lease, which is in the

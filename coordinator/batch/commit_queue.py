@@ -7,10 +7,10 @@ everything unanswered is sent again, oldest first. Committing again is safe: a c
 committed object with the answer that it gave first.
 
 For the same reason a new connection has one commit in flight until one is answered. A leader begins
-to decide a moment after it says that it leads, perhaps in the midst of what we send.
+to decide a moment after it answers that it leads, perhaps between two of our requests.
 
-The surprise: "not the leader" is no proof that nothing happened. The leader may have lost its
-leadership between deciding and hearing that it was agreed on.
+The trap: "not the leader" is no proof that nothing happened. The leader may have lost its
+leadership after the decision and before its commit.
 
 Source: docs/design/batch-coordinator.md#commits-are-idempotent-by-object-id,
 docs/design/broker.md#produce.

@@ -1,6 +1,6 @@
-"""What people ask of a coordinator: an overview of topics, and what is in one object.
+"""The overviews of a coordinator: of its topics, and of one object.
 
-KIP-1163's tool tells four figures of a topic: its offsets, the bytes it stores, the bytes of the
+KIP-1163's tool prints four figures of a topic: its offsets, the bytes it stores, the bytes of the
 objects it is part of, and the bytes of those it was part of and has nothing left in. A fifth says
 why a bucket is larger than its topics: dead bytes, of objects that the topic keeps alive, which no
 live run uses.

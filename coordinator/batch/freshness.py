@@ -1,14 +1,15 @@
-"""How old at most is what a replica says? The time since it is known to have held everything.
+"""Bounds the age of a replica's answers: the time since it is known to have held everything.
 
-A leader's word (`raft.interfaces.CommittedAsOf`) says: what was committed by then is below this
-offset. Once that is applied here, the replica was level then. The newest such moment counts.
+A leader's statement (`raft.interfaces.CommittedAsOf`) says: what was committed at this time is
+below this offset. Once that is applied here, the replica was up to date at that time. The newest
+such time counts.
 
-The surprise: being idle is not being old. Where nothing is committed, the leader's words still
-come, with the same offset and later times; from a replica that is cut off they stay away, and it
-ages, however level it believes itself to be.
+The trap: an idle log is not an old one. Where nothing is committed, statements still arrive, with
+the same offset and later times; a replica that is cut off gets none, and it ages, however complete
+it believes itself to be.
 
-What it rests on: a leader that was deposed and does not know it yet gives its word all the same, as
-long as check-quorum lets it (one and a half fetch timeouts, some seconds).
+Its limit: a leader that was deposed and does not know it yet still makes statements, as long as
+check-quorum lets it (one and a half fetch timeouts, some seconds).
 
 Source: KIP-1164, read-only coordinators; docs/design/broker.md#staleness-is-bounded.
 """

@@ -1,4 +1,4 @@
-"""Sets of object ids as ranges: most of a lease is committed, and what is not lies together.
+"""Sets of object ids as ranges: most ids of a lease are committed, and the others lie together.
 
 A set is a sorted tuple of disjoint, non-touching pairs (first, end), end exclusive.
 """

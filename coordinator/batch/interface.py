@@ -1,8 +1,8 @@
-"""What a batch coordinator is: KIP-1164's pluggable interface.
+"""The interface of batch coordinators: KIP-1164's, pluggable.
 
 It chooses the total order of batches. Brokers upload objects first and commit them here; a commit
-assigns offsets without gaps, and from then on the coordinator is the only one who knows which bytes
-of which object are which offsets.
+assigns offsets without gaps, and from then on only the coordinator knows which bytes of which
+object are which offsets.
 
 Its one method is `call(request) -> response`; `coordinator.batch.calls` is the table of requests.
 The values are the messages of the wire (`records.rpc.batch_coordinator`, `records.rpc.objects`),

@@ -1,4 +1,4 @@
-"""What a leader decides against: the applied state, seen through what it has proposed.
+"""The state that a leader decides against: applied state with the proposed records on top.
 
 Each table has two generations of changes in front of it. New changes go to the young one. Once all
 that the old one holds is applied, it says nothing that the table behind does not, and is dropped;

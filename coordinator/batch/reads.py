@@ -1,4 +1,4 @@
-"""What is read from applied state: the narrow interfaces that memory and database both have.
+"""Reads of applied state, against narrow interfaces that memory and database both have.
 
 `Runs` serves brokers and consumers: findBatches and listOffsets are written against it, once.
 `Candidates` serves the leader's sweeps: each method says *what might be due*, a bounded number, and
@@ -134,9 +134,9 @@ def find_in_turns(
     topics = []
     for topic in request.topics:
         found = []
-        for asked in topic.partitions:
+        for requested in topic.partitions:
             tables, runs = state()
-            found.append(_find(topic.topic_id, asked, tables, runs, settings, budget))
+            found.append(_find(topic.topic_id, requested, tables, runs, settings, budget))
             count += 1
             if count % A_TURN == 0:
                 yield
@@ -166,13 +166,13 @@ class _Budget:
 
 def _find(
     topic_id: UUID,
-    asked: FindBatchesRequest.Topic.Partition,
+    requested: FindBatchesRequest.Topic.Partition,
     tables: Tables,
     runs: Runs,
     settings: CoordinatorSettings,
     budget: _Budget,
 ) -> FindBatchesResponse.Topic.Partition:
-    index = asked.partition_index
+    index = requested.partition_index
     log_id = find_log_id(tables, topic_id, index)
     log = None if isinstance(log_id, ErrorCode) else tables.logs.get(log_id)
     if isinstance(log_id, ErrorCode) or log is None:
@@ -187,11 +187,11 @@ def _find(
     log_start, high_watermark = log
     code = ErrorCode.NONE
     batches: list[FindBatchesResponse.Topic.Partition.Batch] = []
-    if not log_start <= asked.offset <= high_watermark:
+    if not log_start <= requested.offset <= high_watermark:
         code = ErrorCode.OFFSET_OUT_OF_RANGE
-    elif asked.offset < high_watermark and not budget.is_used_up(asked.max_bytes):
-        left = asked.max_bytes
-        for run in runs.runs_from(log_id, asked.offset):
+    elif requested.offset < high_watermark and not budget.is_used_up(requested.max_bytes):
+        left = requested.max_bytes
+        for run in runs.runs_from(log_id, requested.offset):
             batches.append(_batch(run, settings))
             left -= run.byte_size
             budget.bytes_left -= run.byte_size
@@ -241,8 +241,8 @@ def list_in_turns(
     topics, count = [], 0
     for topic in request.topics:
         listed = []
-        for asked in topic.partitions:
-            listed.append(_list(topic.topic_id, asked, *state()))
+        for requested in topic.partitions:
+            listed.append(_list(topic.topic_id, requested, *state()))
             count += 1
             if count % A_TURN == 0:
                 yield
@@ -254,11 +254,11 @@ def list_in_turns(
 
 def _list(
     topic_id: UUID,
-    asked: ListDisklessOffsetsRequest.Topic.Partition,
+    requested: ListDisklessOffsetsRequest.Topic.Partition,
     tables: Tables,
     runs: Runs,
 ) -> ListDisklessOffsetsResponse.Topic.Partition:
-    log_id = find_log_id(tables, topic_id, asked.partition_index)
+    log_id = find_log_id(tables, topic_id, requested.partition_index)
     log = None if isinstance(log_id, ErrorCode) else tables.logs.get(log_id)
     code, timestamp, offset = ErrorCode.NONE, -1, -1
     if isinstance(log_id, ErrorCode):
@@ -268,21 +268,21 @@ def _list(
     else:
         log_start, high_watermark = log
         run: Run | None = None
-        from_offset = max(log_start, asked.from_offset)
-        if asked.timestamp >= 0:
-            run = runs.first_run_since(log_id, asked.timestamp, from_offset)
-        elif asked.timestamp == LATEST:
+        from_offset = max(log_start, requested.from_offset)
+        if requested.timestamp >= 0:
+            run = runs.first_run_since(log_id, requested.timestamp, from_offset)
+        elif requested.timestamp == LATEST:
             offset = high_watermark
-        elif asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
+        elif requested.timestamp in (EARLIEST, EARLIEST_LOCAL):
             offset = log_start
-        elif asked.timestamp == MAX_TIMESTAMP:
+        elif requested.timestamp == MAX_TIMESTAMP:
             run = runs.run_of_max_timestamp(log_id, from_offset)
-        elif asked.timestamp != LATEST_TIERED:  # of which there is nothing
+        elif requested.timestamp != LATEST_TIERED:  # of which there is nothing
             code = ErrorCode.UNSUPPORTED_VERSION
         if run is not None:
             timestamp, offset = run.max_timestamp, max(run.base_offset, from_offset)
     return _Listed(
-        partition_index=asked.partition_index,
+        partition_index=requested.partition_index,
         error_code=code,
         timestamp=timestamp,
         offset=offset,

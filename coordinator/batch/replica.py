@@ -1,9 +1,9 @@
 """A coordinator that only reads: the same state on any replica, and no call over the network.
 
-A broker observes the coordinator's log and builds the state that the leader has, a moment later.
-So it finds batches in its own process. What it says may be old, never wrong: everything in it was
-committed. How old at most, `age_ms` says (`coordinator.batch.freshness`); who needs certainty
-waits at the read barrier, as `list_offsets` does.
+A broker observes the coordinator's log and builds the state that the leader has, a moment later. So
+it finds batches in its own process. Its answers may be old, never wrong: everything in them was
+committed. How old at most, `age_ms` says (`coordinator.batch.freshness`); a read that must be
+certain waits at the read barrier, as ListOffsets does.
 
 Source: KIP-1164, read-only coordinators; docs/design/broker.md#staleness-is-bounded.
 """

@@ -4,7 +4,7 @@ A run is removed whole or not at all, oldest first. By time goes the longest pre
 all older than `retention.ms`; by size the longest prefix whose removal leaves at least
 `retention.bytes`, so that Kafka's promise to keep that much holds. The greater of the two decides.
 
-Surprises. One young run protects everything behind it, however old: offsets are removed from the
+The traps. One young run protects everything behind it, however old: offsets are removed from the
 front, and producers' clocks need not rise. And what is "too old" is compared without subtracting
 timestamps, because a producer may send any 64-bit number as one.
 

@@ -5,9 +5,9 @@ A node may stand in several groups of `__diskless-metadata`, so a request names 
 connection reach it in the order in which they were sent, also while earlier ones wait for the
 quorum: commits of a broker are decided in the order of its objects.
 
-Surprise: how much a request may cost is decided by its length, before anything is decoded. A row of
-a commit has 56 bytes, so a longer request than 10,000 of them in partitions of their own cannot be
-one that would be accepted, and is answered MESSAGE_TOO_LARGE unread.
+The trap: a request's cost is bounded by its length, before anything is decoded. A row of a commit
+has 56 bytes, so a longer request than 10,000 of them in partitions of their own cannot be one that
+would be accepted, and is answered MESSAGE_TOO_LARGE unread.
 
 Source: docs/design/numbers.md#seed-numbers-plus-1000, docs/design/state-machines.md#bounded-work;
 KIP-1164, Protocol.

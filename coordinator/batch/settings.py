@@ -1,4 +1,4 @@
-"""What an operator sets for a batch coordinator, and the bounds that are nobody's to set.
+"""A batch coordinator's settings, and its fixed bounds.
 
 Source: docs/design/state-machines.md#bounded-work; the names are those of the properties, dots for
 underscores.

@@ -1,11 +1,11 @@
-"""A large request in slices: others have their turns in between.
+"""Cuts a large request into slices, so that others have their turns in between.
 
 What a request asks of ten thousand partitions, or of as many keys, is ten thousand decisions that
 have nothing to do with one another. They are decided some at a time, each part once the one before
 is answered, and the answers are put together as if it had been one.
 
-The surprise: a part that fails says of itself alone that nothing happened. Once another part was
-answered, nobody can say that of the whole: its outcome is unknown.
+The trap: a slice that fails without effect proves that of itself alone. Once another slice was
+answered, the outcome of the whole request is unknown.
 
 Source: docs/design/state-machines.md#bounded-work.
 """

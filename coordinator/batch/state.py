@@ -4,13 +4,13 @@ They have three owners: the in-memory state, where a table is a dict; the databa
 leader's pending overlay, whose tables fall through to the database. `coordinator.batch.applying`
 changes them, in one way for all three.
 
-Tables are only asked for a key, given one or relieved of one; nothing walks them except the small
-ones (`leases`, `brokers`, `topics`). Values are tuples, replaced and never changed, so an overlay
-may share them. Runs and objects are not here: no decision about a commit reads them.
+Tables are only read, written and deleted by key; only the small ones are walked (`leases`,
+`brokers`, `topics`). Values are tuples, replaced and never changed, so an overlay may share them.
+Runs and objects are not here: no decision about a commit reads them.
 
-The surprise: partitions are keyed by *log id*, a number never given twice, and not by topic id.
-Hashing a UUID costs more than deciding a batch, and when a topic is deleted, what is left of its
-producers under an old log id can be found by nobody.
+The trap: partitions are keyed by *log id*, a number never given twice, and not by topic id. Hashing
+a UUID costs more than deciding a batch, and when a topic is deleted, its remaining producers under
+an old log id cannot be found.
 
 Source: docs/design/batch-coordinator.md; KIP-1164, Batch Coordinator.
 """

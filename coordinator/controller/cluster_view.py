@@ -24,7 +24,7 @@ class ImageView:
         self._image = image
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
-        """See ClusterView. A setting with an invalid value counts as unlimited."""
+        """Return a topic's retention settings; one with an invalid value counts as unlimited."""
         image = self._image()
         topic: TopicImage | None = image.topics.get(topic_id)
         if topic is None:
@@ -36,9 +36,7 @@ class ImageView:
         )
 
     def broker_epoch(self, broker_id: int) -> int | None:
-        """See ClusterView. -1, which is no broker's epoch: brokers are known, and this one is not
-        registered.
-        """
+        """Return a broker's epoch; -1 if it is not registered, None if no broker is."""
         brokers = self._image().brokers
         broker = brokers.get(broker_id)
         if broker is not None:
@@ -46,7 +44,7 @@ class ImageView:
         return -1 if brokers else None
 
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
-        """See ClusterView."""
+        """Return when the producer id was allocated, in ms since 1970; None if that is unknown."""
         blocks = self._image().producer_ids
         index = bisect_right(blocks, producer_id, key=lambda block: block.next_producer_id)
         if index == len(blocks):

@@ -142,18 +142,10 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDef]] = {
         "log.message.timestamp.type",
     ),
     "retention.bytes": ConfigDef(
-        _LONG,
-        "-1",
-        _number(-1, _LONG_MAX),
-        "Size to keep per partition, in bytes; -1: unlimited.",
-        "log.retention.bytes",
+        _LONG, "-1", _number(-1, _LONG_MAX), "Bytes to keep per partition.", "log.retention.bytes"
     ),
     "retention.ms": ConfigDef(
-        _LONG,
-        "604800000",
-        _number(-1, _LONG_MAX),
-        "How long to keep records, in ms; -1: unlimited.",
-        "log.retention.ms",
+        _LONG, "604800000", _number(-1, _LONG_MAX), "Time to keep records (ms).", "log.retention.ms"
     ),
     # Accepted because clients send them; partitions have no replicas and no files to which they
     # would apply.

@@ -55,7 +55,7 @@ class ClientCalls:
         request: InitDisklessTopicsRequest,
         done: Callable[[InitDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
-        """See CoordinatorCalls."""
+        """Call InitDisklessTopics; see CoordinatorCalls."""
         self._run(self._client(coordinator).call(request), done)
 
     def delete(
@@ -64,13 +64,13 @@ class ClientCalls:
         request: DeleteDisklessTopicsRequest,
         done: Callable[[DeleteDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
-        """See CoordinatorCalls."""
+        """Call DeleteDisklessTopics; see CoordinatorCalls."""
         self._run(self._client(coordinator).call(request), done)
 
     def hosted(
         self, coordinator: int, done: Callable[[HostedPartitions | CoordinatorError], None]
     ) -> None:
-        """See CoordinatorCalls."""
+        """List all partitions of the coordinator, behind its read barrier; see CoordinatorCalls."""
         self._run(self._hosted(coordinator), done)
 
     async def _hosted(self, coordinator: int) -> HostedPartitions:
@@ -94,7 +94,7 @@ class ClientCalls:
         partitions: frozenset[int],
         done: Callable[[frozenset[int] | CoordinatorError], None],
     ) -> None:
-        """See CoordinatorCalls."""
+        """Call ReleaseDisklessPartitions for one topic; see CoordinatorCalls."""
         self._run(self._release(coordinator, epoch, topic_id, sorted(partitions)), done)
 
     async def _release(
@@ -121,7 +121,7 @@ class ClientCalls:
         partitions: Iterable[tuple[UUID, int]],
         done: Callable[[Mapping[tuple[UUID, int], Offset] | CoordinatorError], None],
     ) -> None:
-        """See CoordinatorCalls."""
+        """Call ListDisklessOffsets for the log start offsets; see CoordinatorCalls."""
         self._run(self._log_starts(coordinator, list(partitions)), done)
 
     async def _log_starts(

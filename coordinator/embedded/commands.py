@@ -4,10 +4,11 @@ A command is a request, as it would travel over a socket, with its caller's time
 applied at once, on every node, so a decision may rest on nothing but the state and the command. The
 clocks are state too, therefore. The wall clock is the greatest time that any command has carried.
 The steady one, on which delays and leases run, moves by what the leader's monotonic clock has
-counted between two of its sweeps, and a new leader's delays begin anew, as in the quorum.
+counted between two of its maintenance commands, and a new leader's delays begin anew, as in the
+quorum.
 
-The surprise: a command that cannot be read is answered like any other. It stands in the log, and
-every node has to get past it in the same way.
+The trap: a command that cannot be read is answered like any other. It stands in the log, and every
+node has to get past it in the same way.
 
 Source: docs/design/batch-coordinator.md#one-interface-three-implementations.
 """

@@ -8,8 +8,8 @@ it for itself, in the order of the log, against the same state and with the same
 node finds the same records and the same answer. Nothing is decided ahead of agreement, hence there
 is no pending state, and no answer that can be lost.
 
-What every node runs is `coordinator.embedded.commands.Replica`; the library and its perils are
-here.
+Every node runs a `coordinator.embedded.commands.Replica`; this module has the library and its
+limits.
 
 What it does not promise, because the library under it does not (measured with 0.3.17):
 

@@ -51,18 +51,16 @@ def group_values(group_id: str, group: Group) -> Iterator[bytes]:
     )
     if group.generation is not None:
         yield encode_record(group.generation)
-    for topic_partition in sorted(group.offsets):
-        yield encode_record(
-            _offset_record(group_id, group, topic_partition, group.offsets[topic_partition])
-        )
+    for key in sorted(group.offsets):
+        yield encode_record(_offset_record(group_id, group, key, group.offsets[key]))
 
 
 def _offset_record(
-    group_id: str, group: Group, topic_partition: TopicPartition, committed: CommittedOffset
+    group_id: str, group: Group, key: TopicPartition, committed: CommittedOffset
 ) -> GroupOffsetsRecord:
     topic = GroupOffsetsRecord.Topic
     partition = topic.Partition(
-        partition_index=topic_partition[1],
+        partition_index=key[1],
         committed_offset=committed.offset,
         leader_epoch=committed.leader_epoch,
         metadata=committed.metadata,
@@ -73,11 +71,7 @@ def _offset_record(
         group_id=group_id,
         ownership_epoch=group.ownership_epoch,
         sequence=group.sequence,
-        topics=(
-            topic(
-                topic_name=topic_partition[0], topic_id=committed.topic_id, partitions=(partition,)
-            ),
-        ),
+        topics=(topic(topic_name=key[0], topic_id=committed.topic_id, partitions=(partition,)),),
     )
 
 

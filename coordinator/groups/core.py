@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
-from coordinator.groups.deleting import GroupTicket, begin_deletion
+from coordinator.groups.deletion import GroupTicket, begin_deletion
 from coordinator.groups.error_responses import commit_response, describe_error, error_response
 from coordinator.groups.events import (
     BrokersChanged,

@@ -36,7 +36,7 @@ SEEN_HERE_S: Final = 1.0
 MAX_NAME_LENGTH: Final = 249  # of a topic name, and so of its repetition in error messages
 MAX_CHUNKS: Final = 1_000  # of one request, the controller's limit
 
-_Asked = rpc.CreateChunksRequest.TopicPartition
+_RequestedPartition = rpc.CreateChunksRequest.TopicPartition
 _Result = rpc.CreateChunksResponse.TopicPartitionResult
 
 
@@ -44,14 +44,14 @@ async def create(
     request: rpc.CreateChunksRequest, cluster: Cluster, wall_ms: Callable[[], int]
 ) -> rpc.CreateChunksResponse:
     """End the active chunk of each partition at its high watermark, and begin another."""
-    asked = request.topic_partitions
-    if len(asked) > MAX_CHUNKS:
+    requested = request.topic_partitions
+    if len(requested) > MAX_CHUNKS:
         text = f"A request may create at most {MAX_CHUNKS} chunks."
         return rpc.CreateChunksResponse(
-            results=tuple(_refusal(named, ErrorCode.POLICY_VIOLATION, text) for named in asked)
+            results=tuple(_refusal(named, ErrorCode.POLICY_VIOLATION, text) for named in requested)
         )
     places = [
-        find_partition(cluster.image, named.topic_name, named.partition_id) for named in asked
+        find_partition(cluster.image, named.topic_name, named.partition_id) for named in requested
     ]
     wanted = [
         OffsetQuery(place, LATEST) for place in places if isinstance(place, CoordinatedPartition)
@@ -59,8 +59,8 @@ async def create(
     listed = iter(await list_offsets(cluster, wanted))
     now_ms = wall_ms()
     results: dict[int, _Result] = {}
-    forwarded: dict[int, _Asked] = {}
-    for index, (named, place) in enumerate(zip(asked, places, strict=True)):
+    forwarded: dict[int, _RequestedPartition] = {}
+    for index, (named, place) in enumerate(zip(requested, places, strict=True)):
         if not isinstance(place, CoordinatedPartition):
             results[index] = _refusal(named, place, f"There is no {_name(named)}.")
             continue
@@ -69,7 +69,7 @@ async def create(
             text = f"{_name(named)}: its high watermark is not known now; retry."
             results[index] = _refusal(named, end.error, text)
             continue
-        forwarded[index] = _Asked(
+        forwarded[index] = _RequestedPartition(
             topic_name=named.topic_name,
             partition_id=named.partition_id,
             broker_ids=named.broker_ids,
@@ -87,7 +87,9 @@ async def create(
         await cluster.image_where(
             lambda image: all(_has_begun(image, named) for named in created), SEEN_HERE_S
         )
-    return rpc.CreateChunksResponse(results=tuple(results[index] for index in range(len(asked))))
+    return rpc.CreateChunksResponse(
+        results=tuple(results[index] for index in range(len(requested)))
+    )
 
 
 async def _ask(request: rpc.CreateChunksRequest, cluster: Cluster) -> rpc.CreateChunksResponse:
@@ -99,21 +101,21 @@ async def _ask(request: rpc.CreateChunksRequest, cluster: Cluster) -> rpc.Create
         return refusal
 
 
-def _has_begun(image: MetadataImage, asked: _Asked) -> bool:
+def _has_begun(image: MetadataImage, requested: _RequestedPartition) -> bool:
     """Does the image have the new chunk, or a later one? True also if the topic is deleted."""
-    topic = image.topic(asked.topic_name)
-    partition = None if topic is None else topic.partitions.get(asked.partition_id)
-    return partition is None or active_start(partition) >= asked.start_offset
+    topic = image.topic(requested.topic_name)
+    partition = None if topic is None else topic.partitions.get(requested.partition_id)
+    return partition is None or active_start(partition) >= requested.start_offset
 
 
-def _name(asked: _Asked) -> str:
-    return f"{asked.topic_name[:MAX_NAME_LENGTH]}-{asked.partition_id}"
+def _name(requested: _RequestedPartition) -> str:
+    return f"{requested.topic_name[:MAX_NAME_LENGTH]}-{requested.partition_id}"
 
 
-def _refusal(asked: _Asked, code: int, message: str) -> _Result:
+def _refusal(requested: _RequestedPartition, code: int, message: str) -> _Result:
     return _Result(
-        topic_name=asked.topic_name,
-        partition_id=asked.partition_id,
+        topic_name=requested.topic_name,
+        partition_id=requested.partition_id,
         error_code=code,
         error_message=message,
     )
@@ -145,12 +147,14 @@ async def alter(
     return answer
 
 
-def _has_moved(image: MetadataImage, asked: rpc.AlterChunkAssignmentsRequest.Assignment) -> bool:
+def _has_moved(
+    image: MetadataImage, requested: rpc.AlterChunkAssignmentsRequest.Assignment
+) -> bool:
     """Does the image show these replicas of the chunk? True also if the chunk is gone."""
-    topic = image.topic(asked.topic_name)
-    chunks = () if topic is None else topic.chunks.get(asked.partition_id, ())
-    chunk = next((known for known in chunks if known.start_offset == asked.start_offset), None)
-    return chunk is None or chunk.replicas == asked.broker_ids
+    topic = image.topic(requested.topic_name)
+    chunks = () if topic is None else topic.chunks.get(requested.partition_id, ())
+    chunk = next((known for known in chunks if known.start_offset == requested.start_offset), None)
+    return chunk is None or chunk.replicas == requested.broker_ids
 
 
 def handlers(cluster: Cluster, wall_ms: Callable[[], int]) -> dict[int, Served]:

@@ -74,7 +74,8 @@ class ClusterApis:
     def __init__(
         self, cluster: Cluster, *, create: CreateTopics, auto_create: bool, num_partitions: int
     ) -> None:
-        """
+        """Answer for this cluster, creating missing topics if allowed.
+
         Args:  create: creates topics (`diskless.apis.topics`).
                auto_create, num_partitions: the settings `auto.create.topics.enable` and
                    `num.partitions`.
@@ -173,14 +174,14 @@ class ClusterApis:
             )
         image = self._cluster.image
         alive = reachable(image, listener)
-        asked_operations = request.include_cluster_authorized_operations
+        with_operations = request.include_cluster_authorized_operations
         return rpc.DescribeClusterResponse(
             cluster_id=cluster_id,
             controller_id=alive[0].broker_id if alive else NOBODY,
             brokers=tuple(
                 _described_brokers(image, listener, with_fenced=request.include_fenced_brokers)
             ),
-            cluster_authorized_operations=CLUSTER_OPERATIONS if asked_operations else NOT_ASKED,
+            cluster_authorized_operations=CLUSTER_OPERATIONS if with_operations else NOT_ASKED,
         )
 
     # --- coordinators -------------------------------------------------------------------------

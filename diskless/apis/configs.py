@@ -38,7 +38,7 @@ SLICE_RESOURCES: Final = 20  # described before the loop runs other tasks: a few
 SEEN_HERE_S: Final = 1.0
 """The longest that the answer to a change waits for this broker's own image."""
 
-_Asked = rpc.DescribeConfigsRequest.DescribeConfigsResource
+_RequestedPartition = rpc.DescribeConfigsRequest.DescribeConfigsResource
 _Result = rpc.DescribeConfigsResponse.DescribeConfigsResult
 _Entry = _Result.DescribeConfigsResourceResult
 
@@ -71,16 +71,19 @@ async def describe(
     Args:  broker_id: this broker's. own: the settings that it was started with.
     """
     results: list[_Result] = []
-    distinct = {(asked.resource_type, asked.resource_name): asked for asked in request.resources}
-    for number, asked in enumerate(distinct.values()):
+    distinct = {
+        (requested.resource_type, requested.resource_name): requested
+        for requested in request.resources
+    }
+    for number, requested in enumerate(distinct.values()):
         if number >= MAX_RESOURCES:
             text = f"A request may describe at most {MAX_RESOURCES} resources."
-            results.append(_refusal(asked, ErrorCode.POLICY_VIOLATION, text))
+            results.append(_refusal(requested, ErrorCode.POLICY_VIOLATION, text))
             continue
         if number % SLICE_RESOURCES == SLICE_RESOURCES - 1:
             await asyncio.sleep(0)
-        single = msgspec.structs.replace(request, resources=(asked,))  # type: ignore[type-var]
-        if asked.resource_type == BROKER and asked.resource_name:
+        single = msgspec.structs.replace(request, resources=(requested,))  # type: ignore[type-var]
+        if requested.resource_type == BROKER and requested.resource_name:
             results.append(_broker(single, image, broker_id, own))
             continue
         answer = describe_configs(single, image)
@@ -96,22 +99,24 @@ def _broker(
     own: Sequence[OwnSetting],
 ) -> _Result:
     """Describe this broker: dynamic settings, and those it was started with."""
-    (asked,) = request.resources
-    name = asked.resource_name
+    (requested,) = request.resources
+    name = requested.resource_name
     if not name.isascii() or not name.isdigit():
         text = f"A broker's id must be a number, not {name[:20]!r}."
-        return _refusal(asked, ErrorCode.INVALID_REQUEST, text)
+        return _refusal(requested, ErrorCode.INVALID_REQUEST, text)
     if name != str(broker_id):
         text = (
             f"This is broker {broker_id}, which knows its own settings, not those of {name[:20]}."
         )
-        return _refusal(asked, ErrorCode.INVALID_REQUEST, text)
+        return _refusal(requested, ErrorCode.INVALID_REQUEST, text)
     entries: list[_Entry] = []
     answer = describe_configs(request, image)
     assert isinstance(answer, rpc.DescribeConfigsResponse), f"{answer}"
     if not answer.results[0].error_code:  # else this broker is not registered yet
         entries += answer.results[0].configs
-    wanted = None if asked.configuration_keys is None else frozenset(asked.configuration_keys)
+    wanted = (
+        None if requested.configuration_keys is None else frozenset(requested.configuration_keys)
+    )
     entries += [
         _own_entry(setting, request)
         for setting in own
@@ -119,7 +124,7 @@ def _broker(
     ]
     return _Result(
         error_message=None,
-        resource_type=asked.resource_type,
+        resource_type=requested.resource_type,
         resource_name=name,
         configs=tuple(entries),
     )
@@ -145,12 +150,12 @@ def _own_entry(setting: OwnSetting, request: rpc.DescribeConfigsRequest) -> _Ent
     )
 
 
-def _refusal(asked: _Asked, code: ErrorCode, message: str) -> _Result:
+def _refusal(requested: _RequestedPartition, code: ErrorCode, message: str) -> _Result:
     return _Result(
         error_code=code,
         error_message=message,
-        resource_type=asked.resource_type,
-        resource_name=asked.resource_name,
+        resource_type=requested.resource_type,
+        resource_name=requested.resource_name,
         configs=(),
     )
 
@@ -190,9 +195,9 @@ def _expected(
     """The values that the image will have, as far as the request alone determines them."""
     return [
         (resource, config.name, config.value if config.config_operation == Operation.SET else None)
-        for asked in request.resources
-        if (resource := Resource(asked.resource_type, asked.resource_name)) in changed
-        for config in asked.configs
+        for requested in request.resources
+        if (resource := Resource(requested.resource_type, requested.resource_name)) in changed
+        for config in requested.configs
         if config.config_operation in (Operation.SET, Operation.DELETE)
     ]
 

@@ -61,16 +61,16 @@ class DeleteRecords:
         answers: list[_Deleted] = []
         by_coordinator: dict[int, list[tuple[int, CoordinatedPartition, int]]] = {}
         for topic in request.topics:
-            for asked in topic.partitions:
+            for requested in topic.partitions:
                 await pace.step()
-                place = find_partition(image, topic.name, asked.partition_index)
+                place = find_partition(image, topic.name, requested.partition_index)
                 if topic.name in INTERNAL_TOPICS:
                     answers.append(_Deleted(ErrorCode.POLICY_VIOLATION))
                 elif isinstance(place, ErrorCode):
                     answers.append(_Deleted(place))
                 else:
                     of_this = by_coordinator.setdefault(place.coordinator, [])
-                    of_this.append((len(answers), place, asked.offset))
+                    of_this.append((len(answers), place, requested.offset))
                     answers.append(_Deleted(ErrorCode.REQUEST_TIMED_OUT))
         await asyncio.gather(
             *(
@@ -84,8 +84,8 @@ class DeleteRecords:
                 _Topic(
                     name=topic.name,
                     partitions=tuple(
-                        _partition(asked.partition_index, next(in_order))
-                        for asked in topic.partitions
+                        _partition(requested.partition_index, next(in_order))
+                        for requested in topic.partitions
                     ),
                 )
                 for topic in request.topics

@@ -142,8 +142,8 @@ async def describe_topics(
     request: descriptions.DescribeTopicsRequest, image: MetadataImage
 ) -> descriptions.DescribeTopicsResponse:
     """Describe topics from the image, in slices, so that the loop runs other tasks in between."""
-    asked = request.topic_names
-    names = sorted(image.topic_ids if asked is None else set(asked))
+    requested = request.topic_names
+    names = sorted(image.topic_ids if requested is None else set(requested))
     topics: list[descriptions.DescribeTopicsResponse.Topic] = []
     partitions = 0
     for first in range(0, len(names), SLICE_TOPICS):
@@ -216,12 +216,12 @@ def _without_directories(answer: quorum.DescribeQuorumResponse) -> quorum.Descri
     )
 
 
-def _with_type(asked: _Update) -> _Update:
+def _with_type(requested: _Update) -> _Update:
     """Translate version 0's `allow_downgrade` into a safe downgrade of later versions."""
-    if not asked.allow_downgrade:
-        return asked
+    if not requested.allow_downgrade:
+        return requested
     return msgspec.structs.replace(
-        asked,  # type: ignore[type-var]
+        requested,  # type: ignore[type-var]
         allow_downgrade=False,
         upgrade_type=SAFE_DOWNGRADE,
     )

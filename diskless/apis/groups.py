@@ -62,7 +62,7 @@ class ImageTopics:
         self._cluster = cluster
 
     def age_ms(self) -> float | None:
-        """See Topics."""
+        """An upper bound of the image's age in ms; None if it has never caught up."""
         return self._cluster.image_age_ms()
 
     def partition_count(self, name: str) -> int | None:

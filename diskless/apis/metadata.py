@@ -60,7 +60,7 @@ class ClientView(NamedTuple):
     cluster_id: str
     listener: str  # the client's listener, whose addresses are described
     rack: str | None
-    asked: int | None = None  # the broker that answers
+    broker_id: int | None = None  # the broker that answers
 
 
 class PlacementScope(NamedTuple):
@@ -126,14 +126,14 @@ async def describe(
             )
         else:
             topics.append(found)
-    asked_cluster = request.include_cluster_authorized_operations
+    with_cluster_operations = request.include_cluster_authorized_operations
     named = tuple(_listed_brokers(image, brokers, view))
     return MetadataResponse(
         brokers=named,
         cluster_id=view.cluster_id,
         controller_id=_controller(brokers, [broker.node_id for broker in named], view),
         topics=tuple(topics),
-        cluster_authorized_operations=CLUSTER_OPERATIONS if asked_cluster else NOT_ASKED,
+        cluster_authorized_operations=CLUSTER_OPERATIONS if with_cluster_operations else NOT_ASKED,
     )
 
 
@@ -149,12 +149,12 @@ def _requested_topics(
     if wants_all(request, version):
         yield from sorted(image.topics.values(), key=lambda topic: topic.name)
         return
-    asked_for = request.topics or ()
-    if version < FIRST_WITH_IDS and any(t.name is None or t.topic_id.int for t in asked_for):
-        for asked in asked_for:
-            yield _error_topic(ErrorCode.INVALID_REQUEST, asked.name or "", asked.topic_id)
+    requested = request.topics or ()
+    if version < FIRST_WITH_IDS and any(t.name is None or t.topic_id.int for t in requested):
+        for named in requested:
+            yield _error_topic(ErrorCode.INVALID_REQUEST, named.name or "", named.topic_id)
         return
-    for name, topic_id in dict.fromkeys((asked.name, asked.topic_id) for asked in asked_for):
+    for name, topic_id in dict.fromkeys((named.name, named.topic_id) for named in requested):
         found = image.topics.get(topic_id) if name is None else image.topic(name)
         if found is not None:
             yield found
@@ -175,7 +175,7 @@ def _listed_brokers(
     """Yield the serving brokers, or all registered ones if none serves; and this broker."""
     alive = {broker.broker_id for broker in serving}
     for broker_id, broker in sorted(image.brokers.items()):
-        if not alive or broker_id in alive or broker_id == view.asked:
+        if not alive or broker_id in alive or broker_id == view.broker_id:
             found = address(image, broker_id, view.listener)
             if found is not None:
                 yield MetadataResponse.MetadataResponseBroker(
@@ -191,8 +191,8 @@ def _controller(serving: list[PlacedBroker], named: list[int], view: ClientView)
     """
     if serving:
         return serving[0].broker_id
-    if view.asked in named:
-        return view.asked  # it is there, for it answers
+    if view.broker_id in named:
+        return view.broker_id  # it is there, for it answers
     return named[0] if named else NOBODY
 
 

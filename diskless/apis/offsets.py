@@ -97,30 +97,35 @@ class Offsets:
         image = self._cluster.image
         seen: dict[tuple[str, int], int] = {}
         for topic in request.topics:
-            for asked in topic.partitions:
-                key = (topic.name, asked.partition_index)
+            for requested in topic.partitions:
+                key = (topic.name, requested.partition_index)
                 seen[key] = seen.get(key, 0) + 1
         answers: list[ListedOffset] = []
         wanted: list[OffsetQuery] = []
         positions: list[int] = []
         pace = Pace()
         for topic in request.topics:
-            for asked in topic.partitions:
+            for requested in topic.partitions:
                 await pace.step()
                 place = find_partition(
-                    image, topic.name, asked.partition_index, asked.current_leader_epoch
+                    image, topic.name, requested.partition_index, requested.current_leader_epoch
                 )
-                if seen[topic.name, asked.partition_index] > 1 or len(answers) >= MAX_PARTITIONS:
+                if (
+                    seen[topic.name, requested.partition_index] > 1
+                    or len(answers) >= MAX_PARTITIONS
+                ):
                     answers.append(ListedOffset(ErrorCode.INVALID_REQUEST))
-                elif asked.timestamp < 0 and version < SINCE_VERSION.get(asked.timestamp, NEVER):
+                elif requested.timestamp < 0 and version < SINCE_VERSION.get(
+                    requested.timestamp, NEVER
+                ):
                     answers.append(ListedOffset(ErrorCode.UNSUPPORTED_VERSION))
                 elif isinstance(place, ErrorCode):
                     answers.append(ListedOffset(place))
-                elif asked.timestamp == EARLIEST_PENDING_UPLOAD:  # no upload is ever pending
+                elif requested.timestamp == EARLIEST_PENDING_UPLOAD:  # no upload is ever pending
                     answers.append(ListedOffset(ErrorCode.NONE))
                 else:
                     positions.append(len(answers))
-                    wanted.append(OffsetQuery(place, asked.timestamp))
+                    wanted.append(OffsetQuery(place, requested.timestamp))
                     answers.append(ListedOffset(ErrorCode.NONE))
         listed = await list_offsets(self._cluster, wanted, timeout_s)
         exact = await self._all_exact(wanted, listed, deadline)
@@ -132,8 +137,8 @@ class Offsets:
                 _Topic(
                     name=topic.name,
                     partitions=tuple(
-                        _partition(asked.partition_index, next(in_order), version)
-                        for asked in topic.partitions
+                        _partition(requested.partition_index, next(in_order), version)
+                        for requested in topic.partitions
                     ),
                 )
                 for topic in request.topics
@@ -242,9 +247,9 @@ class Offsets:
         """Answer OffsetForLeaderEpoch: epoch 0 ends at the high watermark, others are unknown."""
         image = self._cluster.image
         places = [
-            find_partition(image, topic.topic, asked.partition, asked.current_leader_epoch)
+            find_partition(image, topic.topic, requested.partition, requested.current_leader_epoch)
             for topic in request.topics
-            for asked in topic.partitions
+            for requested in topic.partitions
         ]
         wanted = [
             OffsetQuery(place, LATEST)
@@ -263,8 +268,8 @@ class Offsets:
                 _Ended(
                     topic=topic.topic,
                     partitions=tuple(
-                        _epoch_end(asked.partition, asked.leader_epoch, next(found))
-                        for asked in topic.partitions
+                        _epoch_end(requested.partition, requested.leader_epoch, next(found))
+                        for requested in topic.partitions
                     ),
                 )
                 for topic in request.topics

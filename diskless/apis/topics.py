@@ -84,10 +84,10 @@ class Topics:
         )
         image = self._cluster.image
         counts: dict[UUID, int] = {}
-        for asked in request.topics:
-            topic = image.topic(asked.name) if asked.name in grown else None
+        for requested in request.topics:
+            topic = image.topic(requested.name) if requested.name in grown else None
             if topic is not None:  # if a topic is named twice, the first count applies
-                counts.setdefault(topic.topic_id, asked.count)
+                counts.setdefault(topic.topic_id, requested.count)
         late = await self._until_served(counts, deadline)
         names = {topic.name for t in late if (topic := self._cluster.image.topics.get(t))}
         return msgspec.structs.replace(
@@ -103,10 +103,10 @@ class Topics:
         deadline = _now() + seconds(request.timeout_ms)
         state = rpc.DeleteTopicsRequest.DeleteTopicState
         by_name = tuple(state(name=name) for name in request.topic_names)
-        asked = rpc.DeleteTopicsRequest(
+        requested = rpc.DeleteTopicsRequest(
             topics=(*by_name, *request.topics), timeout_ms=request.timeout_ms
         )
-        answer = await self._ask(asked, rpc.DeleteTopicsResponse, deadline)
+        answer = await self._ask(requested, rpc.DeleteTopicsResponse, deadline)
         gone = {result.topic_id for result in answer.responses if not result.error_code}
         await self._cluster.image_where(
             lambda image: gone.isdisjoint(image.topics), max(0.0, deadline - _now())

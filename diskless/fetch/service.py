@@ -115,7 +115,8 @@ class FetchService:
         news: CommitNotifications,
         staleness: Staleness,
     ) -> None:
-        """
+        """Serve Fetch for this cluster.
+
         Args:  news: notified whenever a replica or the image has changed.
         """
         self.counters = FetchCounters()

@@ -153,7 +153,7 @@ class AppendBuffer:
     """The open buffer of one coordinator partition."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Args: max_bytes: of batches, diskless.append.buffer.max.bytes."""
+        """Start empty, for `max_bytes` of batches (diskless.append.buffer.max.bytes)."""
         self.max_bytes = max_bytes
         self.size_bytes = 0
         self.batch_count = 0

@@ -25,7 +25,7 @@ class InFlight:
     """Counts the request memory of all producers of a broker. Belongs to the event loop."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Args: max_bytes: of requests, esker.append.max.in.flight.bytes."""
+        """Bound requests to `max_bytes` together (esker.append.max.in.flight.bytes)."""
         self.max_bytes = max_bytes
         self.used_bytes = 0
         self.peak_bytes = 0

@@ -58,7 +58,8 @@ class PendingProduce:
         answer: Callable[[PendingProduce], None],
         free: Callable[[], None],
     ) -> None:
-        """
+        """Wait for the outcomes of a decoded request.
+
         Args:  answer: called once, when every partition has an outcome.
                free: called once, when the request's bytes are no longer needed.
         """

@@ -97,7 +97,8 @@ class ProduceService:
         now_ms: Callable[[], int],
         in_flight: InFlight,
     ) -> None:
-        """
+        """Serve Produce for this cluster.
+
         Args:  writer: gives the writer of a coordinator partition; None while this broker has no
                    epoch to write under.
                now_ms: the wall clock, ms since 1970, that timestamps are compared with.

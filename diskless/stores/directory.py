@@ -64,7 +64,7 @@ class DirectoryStorage:
 
     @classmethod
     def configured(cls, values: Mapping[str, Any]) -> Self:
-        """See `diskless.stores.opening`."""
+        """Open the store of these settings; implements `ConfigurableStorage`."""
         path = values.get(PATH)
         if not path:
             raise StoreSettingError(PATH, "must be set: a directory")
@@ -86,7 +86,7 @@ class DirectoryStorage:
         return await self._in_thread(key, lambda: self._read(key, byte_range))
 
     async def begin(self, *, is_empty: bool) -> None:
-        """See `BeginningStore`."""
+        """Mark the root; refuse an empty one if the cluster has objects (`BeginningStore`)."""
         if self._root.is_new and not is_empty:
             raise StoreSettingError(
                 PATH,

@@ -21,7 +21,7 @@ class MemoryStore:
     """Objects of one process, gone with it."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
-        """Args: now_ms: ms since 1970, for the listing."""
+        """Start empty; `now_ms` gives the time of listed objects, in ms since 1970."""
         self.objects: dict[str, tuple[bytes, int]] = {}  # bytes, and when they were stored
         self._now_ms = now_ms
 

@@ -57,7 +57,7 @@ class _CutBodyError(StorageError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Config:
-    """Where the bucket is. Times in seconds."""
+    """The bucket's address and the client's limits. Times in seconds."""
 
     bucket: str
     prefix: str = ""  # put before every key, with a slash; "" is the bucket's top

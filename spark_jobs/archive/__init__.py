@@ -1,1 +1,1 @@
-"""Write the committed logs down as Avro files, exactly once, and verify them."""
+"""Writes the committed logs as Avro files, exactly once, and verifies them."""

@@ -1,24 +1,23 @@
-"""An Avro schema for each record type, derived from its declaration, and what may change in one.
+"""Derives an Avro schema from each record type's declaration, and checks how schemas change.
 
-Columns are those of `spark_jobs.tables.schemas`: the place in the log, the version, the record's
-fields.
-What the declaration knows beyond that travels as attributes, which Avro readers pass over: the
-type on the wire, the versions that have the field, its tag.
+Columns are those of `spark_jobs.tables.schemas`: the position in the log, the version, the record's
+fields. Other facts of the declaration are attributes, which Avro readers ignore: the type on the
+wire, the versions that have the field, its tag.
 
-How they may change (`faults_between` is the judge; the schemas of each release are recorded):
+How schemas may change (`faults_between` checks it; the schemas of each release are recorded):
 
 1. A column is nullable, with null for its default, unless the table has had it from the first and
-   every row has it: the place, the version, and the hot table's own columns, which are written
-   twice as fast so. A column that a reader expects and a file lacks is then null, and one that a
-   file has beyond that is passed over: readers may be newer or older than files.
-2. Nothing is taken away: not a table, not a column; nor does one that is never null become so, or
-   the other way round. A field that the record no longer has stays, and is null.
+   every row has it: the position, the version, and the hot table's own columns, which makes writing
+   them twice as fast. A column that a reader expects and a file lacks is then null, and a column
+   that only the file has is ignored: readers may be newer or older than files.
+2. No table and no column is removed; no column changes between nullable and never null. A field
+   that the record no longer has stays, and is null.
 3. A type may only grow: int to long, float to double.
 4. A tag's number, once used in a table, never gets another name.
 
-The surprise is null, which has two meanings: the record says null, or its version has no such
-field. Which one it is, the columns `version` and the attribute `esker.versions` tell. Where even
-that is not enough, the envelope has the bytes.
+The trap is null, which has two meanings: the record says null, or its version has no such field.
+The column `version` and the attribute `esker.versions` tell which. Where even that is not enough,
+the envelope has the bytes.
 
 Source: KIP-482 (tagged fields), Avro 1.12 specification (Schema Resolution).
 """
@@ -42,14 +41,15 @@ _GROWS: Final = {("int", "long"), ("float", "double")}
 
 @cache
 def avro_schema(table: str) -> dict[str, Any]:
-    """The Avro schema of a table's rows; nobody changes it. Raises TableError; ValueError for
-    `record`.
+    """Return the Avro schema of a table's rows. Callers must not change it.
+
+    Raises:  TableError; ValueError for `record`.
 
     >>> [field["name"] for field in avro_schema("no_op")["fields"]][:3]
     ['from_checkpoint', 'log_offset', 'log_epoch']
     """
     if table == RECORD:
-        raise ValueError("`record` is the envelope's: spark_jobs.readers.envelope.SCHEMA")
+        raise ValueError("`record` has the envelope's schema: spark_jobs.readers.envelope.SCHEMA")
     columns = schema_of(table)
     declared = {field.name: field for field in RECORD_OF[table].schema().fields}
     return {
@@ -62,7 +62,7 @@ def avro_schema(table: str) -> dict[str, Any]:
 
 
 def avro_schemas() -> dict[str, dict[str, Any]]:
-    """Of all tables."""
+    """Return the schemas of all tables."""
     return {table: avro_schema(table) for table in TABLES if table != RECORD}
 
 
@@ -94,7 +94,7 @@ def _spelt(kind: WireType) -> str:
 
 
 def _avro(arrow: pa.DataType, kind: WireType | None, path: str) -> Any:
-    """Arrow's type as Avro's; `path` makes names of nested records unique."""
+    """Return an Arrow type's Avro type; `path` makes names of nested records unique."""
     if pa.types.is_list(arrow):
         element = kind.element if isinstance(kind, ArrayOf) else None
         return {"type": "array", "items": _avro(arrow.value_type, element, path)}
@@ -131,7 +131,7 @@ def _message_fields(message: type[Message]) -> dict[str, Field]:
 def faults_between(
     old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    """What keeps readers and files of two releases from understanding each other; none: nothing.
+    """List the changes that keep readers and files of two releases from understanding each other.
 
     Args:    old, new: a schema for each table.
     """

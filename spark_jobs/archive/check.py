@@ -1,14 +1,14 @@
-"""Is an archive what it says? Every file is read again, and every batch made again from its rows.
+"""Verifies an archive: reads every file again, and makes every batch again from its rows.
 
     found = check_archive(store, engine=LocalArchiveEngine())
     found.faults, found.lost
 
-What is compared: each file's bytes with the checksum in its manifest; the rows of each with the
-manifest's counts; the envelope's offsets, which must follow each other without a gap from the
-range's first to its last; each batch, made again, with the checksum that the log had for it; and
-epochs, which never fall. The chain of ranges must reach to the last manifest there is.
+It compares each file's bytes with the checksum in its manifest; each file's rows with the
+manifest's counts; the envelope's offsets, which must have no gap from the range's first to its
+last; each batch, made again, with the checksum that the log had for it; and epochs, which never
+fall. The chain of ranges must reach to the last manifest.
 
-A lost range is no fault of the archive: it is what the archive says of itself, and it is told.
+A lost range is not a fault of the archive: its manifest says so, and the result lists it.
 
 Source: docs/design/pipeline.md#the-archive, docs/design/invariants.md.
 """
@@ -44,7 +44,7 @@ from spark_jobs.readers.object_store import ObjectStore, describe_failure
 
 
 class Fault(NamedTuple):
-    """Something that is not as it was written."""
+    """A difference between the archive and what was written."""
 
     log: str
     start_offset: int  # of the range
@@ -52,8 +52,8 @@ class Fault(NamedTuple):
     what: str
 
 
-class Checked(NamedTuple):
-    """What was read of one range."""
+class RangeVerification(NamedTuple):
+    """The result of reading one range."""
 
     range: Range
     records: int
@@ -65,8 +65,8 @@ class Checked(NamedTuple):
 
 
 @dataclass(slots=True)
-class Found:
-    """What an archive turned out to be."""
+class ArchiveVerification:
+    """The result of reading a whole archive."""
 
     cluster_id: str
     records: int = 0
@@ -77,17 +77,17 @@ class Found:
     lost: list[Range] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
     strangers: list[str] = field(default_factory=list)
-    """Files that no manifest names: left by a job that was killed, or still being written."""
+    """Files that no manifest names: left by a killed job, or still being written."""
 
 
 def check_archive(
     store: ObjectStore, *, engine: ArchiveEngine, progress: Callable[[Range], None] = lambda _: None
-) -> Found:
-    """Read all of it. Raises ArchiveError if there is none, or the store fails."""
+) -> ArchiveVerification:
+    """Read a whole archive. Raises ArchiveError if there is none, or the store fails."""
     about = read_about(store)
     if about is None:
-        raise ArchiveError(f"{store.uri} is no archive")
-    found = Found(about.cluster_id)
+        raise ArchiveError(f"{store.uri} is not an archive: it has no archive.json")
+    found = ArchiveVerification(about.cluster_id)
     known: set[str] = set()
     for name, ranges in sorted(list_ranges(store).items()):
         links = chain(ranges)
@@ -96,19 +96,19 @@ def check_archive(
         found.lost += (one for one in links if one.is_lost)
         epoch = 0
         for checked in engine.run(partial(check_range, store, about.cluster_id), links):
-            _add(found, checked, epoch)
+            _add_range(found, checked, epoch)
             epoch = max(epoch, checked.epochs[1])
             known.update(checked.keys)
             progress(checked.range)
         beyond = [one for one in ranges if one.start_offset >= end_offset]
         if beyond:
             first = min(one.start_offset for one in beyond)
-            found.faults.append(Fault(name, end_offset, first, "no manifest is of these offsets"))
+            found.faults.append(Fault(name, end_offset, first, "no manifest covers these offsets"))
     found.strangers = _strangers(store, known)
     return found
 
 
-def _add(found: Found, checked: Checked, epoch_before: int) -> None:
+def _add_range(found: ArchiveVerification, checked: RangeVerification, epoch_before: int) -> None:
     of = checked.range
     found.records += checked.records
     found.batches += checked.batches
@@ -127,15 +127,15 @@ def _strangers(store: ObjectStore, known: set[str]) -> list[str]:
         raise ArchiveError(describe_failure(store.uri, error)) from None
 
 
-def check_range(store: ObjectStore, cluster_id: str, of: Range) -> Checked:
-    """Read all of one range. Raises ArchiveError if the store fails."""
+def check_range(store: ObjectStore, cluster_id: str, of: Range) -> RangeVerification:
+    """Read one range. Raises ArchiveError if the store fails."""
     try:
         manifest = read_manifest(store, of)
     except DamagedArchiveError as error:
-        return Checked(of, 0, 0, 0, (), (0, 0), (str(error),))
+        return RangeVerification(of, 0, 0, 0, (), (0, 0), (str(error),))
     faults: list[str] = []
     if manifest.cluster_id != cluster_id:
-        faults.append(f"{of.manifest_key} is of cluster {manifest.cluster_id}")
+        faults.append(f"{of.manifest_key} belongs to cluster {manifest.cluster_id}")
     batches, epochs = 0, (0, 0)
     for file in manifest.files:
         try:
@@ -148,7 +148,7 @@ def check_range(store: ObjectStore, cluster_id: str, of: Range) -> Checked:
             faults.append(str(error))
         except (AvroFileError, pa.ArrowException) as error:
             faults.append(f"{file.key}: {error}")
-    return Checked(
+    return RangeVerification(
         of,
         manifest.records,
         batches,
@@ -160,7 +160,7 @@ def check_range(store: ObjectStore, cluster_id: str, of: Range) -> Checked:
 
 
 def _check_table(data: bytes, file: Written) -> None:
-    """Raises EnvelopeError; what reading raises."""
+    """Count a table's rows. Raises EnvelopeError if they differ; what reading raises."""
     if file.key.endswith(f".{AVRO}"):
         rows = sum(1 for _ in read_avro(data))
     else:
@@ -170,13 +170,13 @@ def _check_table(data: bytes, file: Written) -> None:
 
 
 def _check_envelope(data: bytes, manifest: Manifest) -> tuple[int, tuple[int, int]]:
-    """How many batches it has, and its first and last epoch. Raises EnvelopeError."""
+    """Return the number of batches, and the first and last epoch. Raises EnvelopeError."""
     of, key = manifest.range, manifest.envelope.key
     counts: Counter[tuple[int, int, str | None, bool]] = Counter()
     epochs: list[int] = []
     end = 0
 
-    def counted(rows: Iterator[Row]) -> Iterator[Row]:
+    def count_rows(rows: Iterator[Row]) -> Iterator[Row]:
         nonlocal end
         expected = of.start_offset
         for row in rows:
@@ -188,7 +188,7 @@ def _check_envelope(data: bytes, manifest: Manifest) -> tuple[int, tuple[int, in
             yield row
         end = expected
 
-    batches = sum(1 for _ in batches_of(counted(read_avro(data))))
+    batches = sum(1 for _ in batches_of(count_rows(read_avro(data))))
     if not of.is_checkpoint and end != of.end_offset:
         raise EnvelopeError(f"{key} ends at offset {end}, expected {of.end_offset}")
     if batches != manifest.batches:

@@ -1,18 +1,16 @@
-"""Who writes and checks an archive's files, piece by piece: this process, or Spark.
+"""Runs the tasks that write and verify an archive's files: in this process, or in Spark.
 
-Not `spark_jobs.readers.engines`: these pieces write files, and what is done is told wave after
-wave.
+Not `spark_jobs.readers.engines`: these tasks write files, and results arrive wave after wave.
 
     engine = SparkArchiveEngine(spark)
     for manifest in engine.run(partial(write_range, store), tasks): ...
 
-A piece goes out pickled in a row and its result comes back in one; the data itself never passes
-through the JVM. A lost executor's pieces are done again by another, so they must not mind being
-done twice.
+A task travels pickled in a row and its result returns in one; the data itself never passes through
+the JVM. Another executor repeats a lost executor's tasks, so a task must be repeatable.
 
-The surprise is how errors travel. Raised in a worker, an error would come back as text in an
-exception of Spark's, after three more attempts; but a piece that found its input gone is a result
-like others. So errors come back in the row too, and are raised here, in the order of the pieces.
+The trap is how errors travel. Raised in a worker, an error would return as text in an exception of
+Spark's, after three more attempts; but a task that found its input gone has a result like others.
+So errors return in the row too, and are raised here, in the order of the tasks.
 
 Source: PySpark, `DataFrame.mapInArrow`; docs/design/pipeline.md#the-archive.
 """
@@ -34,7 +32,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 WAVE: Final = 64
-"""Pieces of one Spark job: what is done is told after each."""
+"""Tasks of one Spark job; results are reported after each job."""
 
 _RESULT: Final = "number int, error boolean, result binary"
 _SCHEMA: Final = pa.schema(
@@ -43,33 +41,33 @@ _SCHEMA: Final = pa.schema(
 
 
 class ArchiveEngine(Protocol):
-    """What does the work: here, or on a cluster."""
+    """Runs tasks in this process or on a cluster."""
 
     def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """What `work` makes of each, in their order. All three are pickled on their way.
+        """Yield the result of `work` for each item, in their order. All of it must be picklable.
 
-        Raises:  what `work` raises, when it is that item's turn.
+        Raises:  what `work` raises, when that item's result is due.
         """
         ...
 
 
 class LocalArchiveEngine:
-    """Does it here, one after the other."""
+    """Runs tasks in this process, one after the other."""
 
     def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """As `ArchiveEngine.run`."""
+        """See `ArchiveEngine.run`."""
         return map(work, items)
 
 
 class SparkArchiveEngine:
-    """An engine on a session's executors."""
+    """Runs tasks on a session's executors."""
 
     def __init__(self, spark: SparkSession, *, wave: int = WAVE) -> None:
         self._spark = spark
         self._wave = wave
 
     def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """As `ArchiveEngine.run`."""
+        """See `ArchiveEngine.run`."""
         for start in range(0, len(items), self._wave):
             wave = items[start : start + self._wave]
             rows = [(number, pickle.dumps((work, item))) for number, item in enumerate(wave)]
@@ -83,7 +81,7 @@ class SparkArchiveEngine:
 
 
 def do_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a worker: do each piece, and say what came of it."""
+    """Run each pickled task in a worker, and yield its result or error."""
     for batch in batches:
         for number, piece in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             work, item = pickle.loads(piece)
@@ -95,7 +93,7 @@ def do_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _outcome(work: Callable[[Any], Any], item: Any) -> tuple[bool, bytes]:
-    """Whether it failed, and its result or error, pickled."""
+    """Return whether a task failed, and its result or error, pickled."""
     try:
         return False, pickle.dumps(work(item))
     except Exception as error:

@@ -1,16 +1,15 @@
-"""A running archive's hold on the logs it reads: so that a log's head waits for it.
+"""Holds the start of the logs that a running archive reads, until they are archived.
 
     with Hold(quorum, about.archive_id) as hold:
         hold.archived("__diskless-metadata-0", end_offset, last_epoch)
 
-Each leader is told, every two seconds, how far the archive has its log *durably*. That travels with
-a Fetch, as an observer sends them, in a field of ours that other leaders skip; and the leader keeps
-what the archive has not got, up to `esker.archive.max.lag.bytes` of it. It remembers this for as
-long as Fetches come, and writes it down nowhere: an archive that has stopped costs nobody anything.
+A thread announces to each leader, every two seconds, how far the archive has its log *durably*. It
+uses an observer's Fetch with a field of Esker's own that other leaders skip; the leader then keeps
+the log that is not archived yet, up to `esker.archive.max.lag.bytes`. It remembers the archive
+while Fetches come, and stores nothing: a stopped archive soon holds no log.
 
-The surprise is that what the jobs fetch for themselves cannot do this. A Fetch's offset says what
-was read, and what was read is not archived yet: killed at that moment, the archive would find it
-cut off.
+The trap: the Fetches that read the log cannot do this. Their offset says what was read, and that is
+not archived yet: a killed archive would find those offsets deleted.
 
 Source: KIP-595 (a Fetch acknowledges), KIP-630 (what a log's start waits for);
 docs/design/snapshots.md#an-archive-holds-the-log-start.
@@ -33,24 +32,24 @@ from spark_jobs.readers.quorum_logs import QuorumLogs
 log = logging.getLogger("spark_jobs.archive")
 
 FIRST_REPLICA_ID: Final = 2_000_000_000
-"""Archives fetch under ids from here on: no node is numbered so, and no other job's reader."""
+"""Archives use replica ids from here on, which no node and no other job uses."""
 
 _REPLICA_IDS: Final = 100_000_000
-EVERY_S: Final = 2.0  # a new leader waits ten seconds for archives that it has not heard of
+EVERY_S: Final = 2.0  # a new leader waits ten seconds for archives unknown to it
 _TIMEOUT_MS: Final = 2_000
 _FETCH_VERSION: Final = 12  # the last that names a log by topic
 
 
 def replica_id_of(archive_id: UUID) -> int:
-    """As whom an archive fetches, always the same."""
+    """Return the replica id that an archive fetches with, always the same."""
     return FIRST_REPLICA_ID + crc32(archive_id.bytes) % _REPLICA_IDS
 
 
 def fetched_as(logs: Logs, archive_id: UUID) -> Logs:
-    """Let a quorum's logs be read under the archive's own id.
+    """Make a quorum's logs be read with the archive's own replica id.
 
-    Under another one each pass would leave a stranger behind, for whom as for a replica the log's
-    start waits until it was silent for long enough.
+    With another id, each pass would leave an observer behind that the log's start waits for, as for
+    a replica, until it was silent for long enough.
     """
     if isinstance(logs, QuorumLogs):
         logs.quorum = replace(logs.quorum, replica_id=replica_id_of(archive_id))
@@ -63,17 +62,18 @@ class _Archived(NamedTuple):
 
 
 class Hold:
-    """Tells leaders, from a thread of its own, until it is closed."""
+    """Announces to leaders how far their logs are archived, in a thread, until it is closed."""
 
     def __init__(self, quorum: Quorum, archive_id: UUID, *, every_s: float = EVERY_S) -> None:
-        """
-        Args:    quorum: how it is reached; not as whom.
+        """Start the thread.
+
+        Args:    quorum: how to reach the quorum; its replica id is replaced.
         """
         self._quorum = replace(quorum, replica_id=replica_id_of(archive_id), timeout_ms=_TIMEOUT_MS)
         self._every_s = every_s
         self._links: dict[str, QuorumLink] = {}
         self._held: dict[str, _Archived] = {}
-        self._told: dict[str, _Archived] = {}
+        self._announced: dict[str, _Archived] = {}
         self._lock = threading.Condition()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="archive-hold", daemon=True)
@@ -86,7 +86,7 @@ class Hold:
         self.close()
 
     def close(self) -> None:
-        """Say nothing more; leaders forget us."""
+        """Stop announcing; leaders forget the archive after a while."""
         with self._lock:
             self._closed = True
             self._lock.notify_all()
@@ -95,17 +95,17 @@ class Hold:
             link.close()
 
     def archived(self, name: str, offset: int, epoch: int | None = None) -> None:
-        """A log is archived up to here, durably; 0: nothing of it, and all of it is wanted."""
+        """Set how far a log is archived durably; 0 means that all of it is wanted."""
         with self._lock:
             self._held[name] = _Archived(offset, epoch)
             self._lock.notify_all()
 
-    def wait_until_told(self, name: str, offset: int, timeout_s: float) -> bool:
-        """Does the log's leader know that so much is archived? Waits for it."""
+    def wait_until_announced(self, name: str, offset: int, timeout_s: float) -> bool:
+        """Wait until the log's leader knows this offset; return whether it does."""
 
         def is_told() -> bool:
-            told = self._told.get(name)
-            return told is not None and told.offset >= offset
+            announced = self._announced.get(name)
+            return announced is not None and announced.offset >= offset
 
         with self._lock:
             return self._lock.wait_for(is_told, timeout_s)
@@ -117,17 +117,17 @@ class Hold:
             for name, archived in due.items():
                 if self._closed:
                     return
-                self._tell(name, archived)
-            if self._wait_for_news(due):
+                self._announce(name, archived)
+            if self._wait_for_change(due):
                 return
 
-    def _wait_for_news(self, told: dict[str, _Archived]) -> bool:
-        """Until there is something to tell, or it is time to tell it again; True: no more."""
+    def _wait_for_change(self, announced: dict[str, _Archived]) -> bool:
+        """Wait for a change, or for the next announcement; return True once closed."""
         with self._lock:
-            self._lock.wait_for(lambda: self._closed or self._held != told, self._every_s)
+            self._lock.wait_for(lambda: self._closed or self._held != announced, self._every_s)
             return self._closed
 
-    def _tell(self, name: str, archived: _Archived) -> None:
+    def _announce(self, name: str, archived: _Archived) -> None:
         link = self._links.get(name)
         if link is None:
             link = self._links[name] = QuorumLink(self._quorum, name)
@@ -145,12 +145,12 @@ class Hold:
             log.warning("log=%s action=hold error=%d", name, _error_of(answer))
             return
         with self._lock:
-            self._told[name] = archived
+            self._announced[name] = archived
             self._lock.notify_all()
 
 
 def _request(quorum: Quorum, name: str, archived: _Archived, epoch: int) -> FetchRequest:
-    """Reads nothing to speak of: what it says is what it is sent for."""
+    """Build a Fetch that reads almost nothing and carries the archived offset."""
     topic, number = partition_of(name)
     partition = FetchRequest.FetchTopic.FetchPartition(
         partition=number,

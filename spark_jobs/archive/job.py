@@ -1,16 +1,15 @@
-"""The archive job: what is committed and not archived yet, written down, exactly once.
+"""Archives the committed records of all logs, each exactly once.
 
     done = archive(logs, store, engine=LocalArchiveEngine())
 
-A pass goes through the logs one by one. It makes a *plan* of ranges first and writes it down, then
-the ranges' files, then, in order, their manifests. Killed anywhere, the next pass finds the plan
-and does what is left of it: the same ranges, so the same files. Nothing is lost, because a range
-counts only once its manifest is there; nothing is there twice, because a range's files have its
-name.
+A pass goes through the logs one by one. It first writes a *plan* of ranges, then the ranges' files,
+then, in order, their manifests. After a crash anywhere, the next pass finds the plan and does the
+rest of it: the same ranges, and so the same files. Nothing is lost, because a range counts only
+once its manifest exists; nothing is archived twice, because a range's files are named after it.
 
-The surprise is that a plan may become impossible: the log's head was cut while nobody read it. Then
-a checkpoint stands in for what is gone, its manifest names the lost offsets, and whoever runs the
-job is told; the archive goes on from there.
+The trap: a plan may become impossible, because the log's head was deleted meanwhile. Then a
+checkpoint replaces the missing offsets, its manifest lists them, the result reports them, and the
+archive continues from there.
 
 Source: docs/design/pipeline.md#the-archive.
 """
@@ -48,11 +47,11 @@ from spark_jobs.readers.object_store import ObjectStore, describe_failure
 from spark_jobs.readers.spans import epoch_before
 
 RANGE_BYTES: Final = 16 * 1024 * 1024
-"""Of log that one range has, about. A task holds a range's files in memory."""
+"""Approximate size of a range's log. A task holds a range's files in memory."""
 
 
 class ForeignArchiveError(ArchiveError):
-    """The archive is another cluster's, or of another history of the same one."""
+    """The archive belongs to another cluster, or to another history of this one."""
 
 
 class TablesError(ArchiveError):
@@ -61,7 +60,7 @@ class TablesError(ArchiveError):
 
 @dataclass(slots=True)
 class LogPass:
-    """What a pass did to one log."""
+    """The result of a pass over one log."""
 
     log: str
     start_offset: int  # where the archive ended before
@@ -76,7 +75,7 @@ class LogPass:
     counts: dict[tuple[int, int, str | None, bool], Counted] = field(default_factory=dict)
 
     def add(self, manifest: Manifest) -> None:
-        """A range is archived."""
+        """Count a range that was archived."""
         self.end_offset = manifest.range.end_offset
         self.last_epoch = manifest.last_epoch
         self.records += manifest.records
@@ -94,7 +93,7 @@ class LogPass:
 
     @property
     def kept_as_bytes(self) -> list[Counted]:
-        """Types and versions of which some records could not be decoded."""
+        """Types and versions with records that could not be decoded."""
         return [one for one in self.counts.values() if one.kept_as_bytes]
 
 
@@ -102,7 +101,7 @@ Progress = Callable[[Range], None]
 
 
 def open_archive(store: ObjectStore, cluster_id: str, tables: str | None = None) -> About:
-    """The archive at a store, for this cluster's logs; begun if there is none.
+    """Open the archive at a store for this cluster's logs, or begin one.
 
     Args:    tables: AVRO or PARQUET; None: as the archive has it, AVRO in a new one.
     Raises:  ForeignArchiveError; TablesError; ArchiveError.
@@ -136,9 +135,9 @@ def archive(
     progress: Progress = lambda _: None,
     range_bytes: int = RANGE_BYTES,
 ) -> list[LogPass]:
-    """One pass over all logs.
+    """Make one pass over all logs.
 
-    Args:    about: from `open_archive`. progress: told of every range that is archived.
+    Args:    about: from `open_archive`. progress: called with each archived range.
     Raises:  as `archive_log`.
     """
     chains = {name: chain(found) for name, found in list_ranges(store).items()}
@@ -168,7 +167,7 @@ def archive_log(
     progress: Progress,
     range_bytes: int,
 ) -> LogPass:
-    """What is committed of one log now and not archived yet.
+    """Archive the committed offsets of one log that are not archived yet.
 
     Raises:  ArchiveError; LostRangeError if there is no checkpoint either; what reading raises.
     """
@@ -184,7 +183,7 @@ def archive_log(
         try:
             tasks = work.unfinished()
             if not tasks and done.end_offset < end_offset:
-                tasks = work.planned()
+                tasks = work.make_plan()
             if not tasks:
                 return done
             for manifest in engine.run(partial(write_range, store), tasks):
@@ -202,7 +201,7 @@ def archive_log(
 
 
 def _check_history(store: ObjectStore, log: Log, last: Range) -> None:
-    """That the log goes on from what is archived: not restored, nor made anew, since then."""
+    """Check that the log continues the archive; raise ForeignArchiveError if it does not."""
     archived, found = read_manifest(store, last).last_epoch, epoch_before(log, last.end_offset)
     if found is not None and found != archived:
         raise ForeignArchiveError(
@@ -213,7 +212,7 @@ def _check_history(store: ObjectStore, log: Log, last: Range) -> None:
 
 
 _MAX_REPLANS: Final = 5
-"""Times that the head of a log is cut while one pass reads it."""
+"""Largest number of new plans in a pass, one for each time that the log's head is deleted."""
 
 
 # --- plans ----------------------------------------------------------------------------------------
@@ -221,7 +220,7 @@ _MAX_REPLANS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What is to do on one log from `at` on."""
+    """The work of a pass on one log, from `at` on."""
 
     store: ObjectStore
     log: Log
@@ -232,7 +231,7 @@ class _Work:
     range_bytes: int
 
     def unfinished(self) -> list[Task]:
-        """What is left of a plan that a job set out to do, as far as the log goes here."""
+        """Return the remaining tasks of an earlier plan, as far as the log is committed here."""
         key = self._newest_plan()
         data = None if key is None else read_object(self.store, key)
         if key is None or data is None:
@@ -242,8 +241,8 @@ class _Work:
             return []
         return [self._task(one) for one in left if one.end_offset <= self.end_offset]
 
-    def planned(self) -> list[Task]:
-        """A new plan, written down; or that of somebody who was faster."""
+    def make_plan(self) -> list[Task]:
+        """Write a new plan and return its tasks, or those of a concurrent job's plan."""
         spans = self._spans(self.end_offset, start_offset=self.at)
         ranges = [Range(self.name, one.start_offset, one.end_offset, LOG) for one in spans]
         if not self.store.write_new(plan_key(self.name, self.at), plan_to_json(ranges)):
@@ -254,22 +253,22 @@ class _Work:
         ]
 
     def replan(self) -> None:
-        """The log's head is gone: a checkpoint stands in for it, in place of what was planned."""
+        """Replace the plan by one that begins with a checkpoint, because the log's head is gone."""
         spans = self._spans(self.end_offset)
         if not spans or not spans[0].is_checkpoint or spans[0].end_offset <= self.at:
-            return  # what is needed is there after all, or nothing is: the next attempt will tell
+            return  # the offsets exist after all, or nothing does: the next attempt decides
         ranges = [Range(self.name, self.at, spans[0].end_offset, CHECKPOINT)]
         ranges += [Range(self.name, one.start_offset, one.end_offset, LOG) for one in spans[1:]]
         self.store.write(plan_key(self.name, self.at), plan_to_json(ranges))
 
     def _newest_plan(self) -> str | None:
-        """Of those that begin at or before where we are."""
+        """Return the key of the newest plan that begins at or before this offset."""
         last = plan_key(self.name, self.at)
         keys = (found.key for found in self.store.list(f"plan/{self.name}/"))
         return max((key for key in keys if key <= last), default=None)
 
     def _task(self, one: Range) -> Task:
-        """A range that was planned before, and its spans as the log has them now."""
+        """Return the task of a planned range, with its spans as the log has them now."""
         if one.is_checkpoint:
             spans = list(self._spans(one.end_offset)[:1])
             if not spans or not spans[0].is_checkpoint or spans[0].end_offset != one.end_offset:

@@ -1,11 +1,11 @@
-"""One range of a log, read, and written as files: what one task of an archive does.
+"""Reads one range of a log and writes it as files: one task of an archive.
 
-Every record becomes a row of the envelope; those whose type is known become rows of their type's
-table as well. What no code here can decode (a type or a version that is newer than this, or a body
-that is not what its type should be) is counted and stays in the envelope: an archive stops for
-nothing but damage, because a record that is not archived now may be gone tomorrow.
+Every record becomes a row of the envelope; records of known types become rows of their type's table
+as well. A record that cannot be decoded (a newer type or version, or a body that does not match its
+type) is counted and stays in the envelope: only damage stops an archive, because a record that is
+not archived now may be deleted tomorrow.
 
-The same range makes the same files, byte for byte, whoever does it and however often.
+The same range makes the same files, byte for byte, in every process.
 
 Source: docs/design/pipeline.md#the-archive; `spark_jobs.readers.archive_layout` for names.
 """
@@ -46,7 +46,7 @@ from spark_jobs.readers.object_store import ObjectStore
 from spark_jobs.tables.schemas import Columns, RecordColumns, columns_of, schema_of, table_name
 
 CHUNK_ROWS: Final = 10_000
-"""Decoded at once, a record's worth more."""
+"""Rows decoded at once; the last record may exceed it."""
 
 _ENVELOPE_FINGERPRINT: Final = fingerprint(ENVELOPE_SCHEMA)
 
@@ -55,7 +55,7 @@ TABLE_OF: Final = {key: table_name(record) for key, record in METADATA_RECORDS.i
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A range, and where its records are read. Pickled on its way."""
+    """A range, and the spans that its records are read from. It must be picklable."""
 
     cluster_id: str
     range: Range
@@ -64,7 +64,7 @@ class Task:
 
 
 def write_range(store: ObjectStore, task: Task) -> Manifest:
-    """Write the files of a range, and say what they are. Its manifest is the caller's to write.
+    """Write the files of a range and return its manifest, which the caller writes.
 
     Raises:  ArchiveError if offsets are missing, or a batch is empty; what reading raises
              (LostRangeError, RecordError, LogsError, OSError); StorageError.
@@ -83,7 +83,7 @@ def write_range(store: ObjectStore, task: Task) -> Manifest:
 
 
 class _RangeFiles:
-    """The files of a range in the making."""
+    """Collects the files of a range."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
@@ -103,7 +103,7 @@ class _RangeFiles:
         self._last_epoch = 0
 
     def add(self, rows: list[Row]) -> None:
-        """A batch's records, in order."""
+        """Add the records of a batch."""
         wanted = [row for row in rows if self._is_due(row)]
         self._batches += bool(wanted)
         self._envelope.write(wanted)
@@ -117,7 +117,7 @@ class _RangeFiles:
                 self._decode(row)
 
     def _is_due(self, row: Row) -> bool:
-        """Is it of this range? In a log every offset must follow the one before."""
+        """True if a record is in the range. Raises ArchiveError if an offset is missing."""
         if self._next is None:
             return True
         offset, of = row["offset"], self._task.range
@@ -148,11 +148,11 @@ class _RangeFiles:
             self._keep(kept)
 
     def _keep(self, row: Row) -> None:
-        """It is in the envelope, and nowhere else."""
+        """Count a record that only the envelope has."""
         self._kept[row["type"], row["version"], row["name"], row["control"]] += 1
 
     def finish(self) -> tuple[Manifest, list[tuple[str, bytes]]]:
-        """What was written, and the bytes of each file by its key."""
+        """Return the manifest, and the bytes of each file by its key."""
         of = self._task.range
         if self._next is not None and self._next != of.end_offset:
             raise ArchiveError(
@@ -203,7 +203,7 @@ def _fingerprint_of(table: str) -> str:
 
 
 class _Table:
-    """The rows of one record type, decoded in chunks."""
+    """Rows of one record type, decoded in chunks."""
 
     def __init__(self, name: str, suffix: str, metadata: dict[str, str]) -> None:
         self.name = name
@@ -219,7 +219,7 @@ class _Table:
         )
 
     def add(self, row: Row, position: LogPosition, value: Buffer) -> list[Row]:
-        """One record. The rows of those that turned out not to be decodable."""
+        """Add one record; return the rows of records that cannot be decoded."""
         try:
             self._columns.add(position, value)
         except RecordError:
@@ -228,16 +228,16 @@ class _Table:
         return self.flush() if self._columns.rows >= CHUNK_ROWS else []
 
     def flush(self) -> list[Row]:
-        """Write what was collected. As `add`."""
+        """Write the collected rows; return the rows of records that cannot be decoded."""
         chunk, self._chunk = self._chunk, []
         try:
-            self._take(self._columns)
+            self._write_columns(self._columns)
         except RecordError:
-            return self._one_by_one(chunk)
+            return self._find_undecodable(chunk)
         return []
 
-    def _take(self, columns: Columns) -> None:
-        """What these have collected goes to the file; rows need not be columns before."""
+    def _write_columns(self, columns: Columns) -> None:
+        """Write the collected rows to the file, for Avro without turning them into columns."""
         if isinstance(columns, RecordColumns) and isinstance(self._sink, _AvroSink):
             self.rows += columns.rows
             self._sink.put_rows(columns.take_rows())
@@ -247,21 +247,21 @@ class _Table:
             self.rows += batch.num_rows
             self._sink.put(batch)
 
-    def _one_by_one(self, chunk: Sequence[tuple[Row, LogPosition, Buffer]]) -> list[Row]:
-        """One of these does not hold together: which one?"""
+    def _find_undecodable(self, chunk: Sequence[tuple[Row, LogPosition, Buffer]]) -> list[Row]:
+        """Decode the records one by one, and return the rows of those that fail."""
         self._columns, _ = columns_of(self.name)
         kept = []
         for row, position, value in chunk:
             alone, _ = columns_of(self.name)
             try:
                 alone.add(position, value)
-                self._take(alone)
+                self._write_columns(alone)
             except RecordError:
                 kept.append(row)
         return kept
 
     def finish(self) -> bytes:
-        """The whole file."""
+        """Return the whole file."""
         return self._sink.finish()
 
 

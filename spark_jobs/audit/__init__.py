@@ -1,1 +1,1 @@
-"""Check every invariant over logs, checkpoints, replicas and objects, each against the others."""
+"""Checks every invariant over logs, checkpoints, replicas and objects, each against the others."""

@@ -1,11 +1,12 @@
-"""What a checkpoint keeps for retries and sweeps: answers, ids that are dead, counters.
+"""Replays what a checkpoint keeps for retries and sweeps: answers, dead object ids, counters.
 
-A broker that asks again must get the first answer, a late commit of a dead id must be refused, and
-no id may be given twice: after a restart all of that comes from a checkpoint. Here it is worked out
-of the log: which ids a lease passed over, which of them are orphans still, whose answers are kept.
+A broker that retries a commit must get its first answer, a late commit of a dead id must be
+refused, and no id may be granted twice. After a restart a coordinator knows these things from its
+checkpoint. This module works them out from the log: which ids a lease skipped, which of those are
+still orphans, and whose answers are kept.
 
-The surprise is that answers are compared without being sent: of each commit a checksum travels, and
-the driver follows, commit by commit, which sixty-four objects of a broker are remembered.
+Why checksums: a task sends one checksum for each commit instead of its answer, and the driver
+follows, commit by commit, which sixty-four objects of a broker are remembered.
 
 Source: docs/design/batch-coordinator.md#object-leases,
 docs/design/batch-coordinator.md#commits-are-idempotent-by-object-id; invariants 4, 6 and 7
@@ -25,39 +26,39 @@ import numpy as np
 
 from records.diskless import DisklessBrokerState, KeptAnswerState
 from records.uuids import encode_uuid
-from spark_jobs.audit.ledger import NEVER, LeaseLife, Ledger
-from spark_jobs.audit.rows import Numbers, Place, Rows, mixed
+from spark_jobs.audit.ledger import NEVER, LeaseHistory, Ledger
+from spark_jobs.audit.rows import Numbers, Rows, TopicPartition, row_checksums
 
 Ranges = tuple[tuple[int, int], ...]
-"""Of ids: the first, and the one after the last."""
+"""Ranges of ids: the first, and the one after the last."""
 
 KEPT_ANSWERS: Final = 64
-"""Of each broker's epoch."""
+"""Answers kept for each broker's epoch."""
 
 HEADS: Final = (
     "object_id", "size_bytes", "broker_id", "committed_at_ms", "log_offset", "lease_id",
     "broker_epoch",
 )  # fmt: skip
-"""What is told of each commit, and its answer's checksum."""
+"""Columns that a task reports for each commit, besides its answer's checksum."""
 
 
-class Answer(NamedTuple):
-    """To a commit, as it is kept."""
+class KeptAnswer(NamedTuple):
+    """The answer to a commit, as a coordinator keeps it for retries."""
 
     lease_id: int
     committed_at_ms: int
     checksum: int  # of each batch's partition, offset, time and outcome, in their order
 
 
-class Broker(NamedTuple):
-    """Its highest epoch, and the objects whose answers are kept for it, oldest first."""
+class BrokerAnswers(NamedTuple):
+    """A broker's highest epoch, and the objects whose answers are kept for it, oldest first."""
 
     epoch: int
     answered: tuple[int, ...]
 
 
 class Counters(NamedTuple):
-    """What a coordinator gives out next."""
+    """The next epoch and ids that a coordinator gives out."""
 
     controller_epoch: int
     lease_id: int
@@ -65,24 +66,24 @@ class Counters(NamedTuple):
     log_id: int
 
 
-NOTHING_GIVEN: Final = Counters(-1, 0, 0, 0)
+INITIAL_COUNTERS: Final = Counters(-1, 0, 0, 0)
 
 
 @dataclass(slots=True)
-class Kept:
-    """What is kept at one offset of the log."""
+class KeptAnswers:
+    """The answers that a coordinator keeps at one offset of its log."""
 
-    brokers: dict[int, Broker] = field(default_factory=dict)
-    answers: dict[int, Answer] = field(default_factory=dict)  # by object
-    starts: dict[int, tuple[tuple[Place, int], ...]] = field(default_factory=dict)
-    """Of each answer: where the logs of its groups began then; -1 if there was none."""
+    brokers: dict[int, BrokerAnswers] = field(default_factory=dict)
+    answers: dict[int, KeptAnswer] = field(default_factory=dict)  # by object
+    starts: dict[int, tuple[tuple[TopicPartition, int], ...]] = field(default_factory=dict)
+    """By object: the log start of each partition when its commit was answered; -1: no partition."""
 
     def broker(self, record: DisklessBrokerState) -> None:
-        """Take one of a checkpoint."""
-        self.brokers[record.broker_id] = Broker(record.broker_epoch, tuple(record.answered))
+        """Add a checkpoint's record of a broker."""
+        self.brokers[record.broker_id] = BrokerAnswers(record.broker_epoch, tuple(record.answered))
 
     def answer(self, record: KeptAnswerState) -> None:
-        """Take one of a checkpoint."""
+        """Add a checkpoint's record of a kept answer."""
         topics = [encode_uuid(topic_id) for topic_id in record.topic_ids]
         places = [
             (topics[index], partition)
@@ -98,13 +99,13 @@ class Kept:
             np.array([record.base_offsets, *columns], np.int64),
             np.zeros(count, np.int64),
         )
-        self.answers[record.object_id] = Answer(
+        self.answers[record.object_id] = KeptAnswer(
             record.lease_id, record.committed_at_ms, int(checksum[0])
         )
 
 
-def heads_of(rows: Rows) -> Numbers:
-    """Of a span's commits, `HEADS` and the checksums of their answers: a row for each of these."""
+def commit_heads(rows: Rows) -> Numbers:
+    """Return `HEADS` and the answer's checksum of each commit of a span, a row of each."""
     if not len(rows):
         return np.zeros((len(HEADS) + 1, 0), np.int64)
     _, first, which = np.unique(rows["log_offset"], return_index=True, return_inverse=True)
@@ -114,48 +115,52 @@ def heads_of(rows: Rows) -> Numbers:
     return np.stack([*(rows[name][first] for name in HEADS), checksums])
 
 
-def _hashes(places: Sequence[Place]) -> Numbers:
-    """A number for each partition, the same in all processes."""
-    digests = (blake2b(f"{t}-{i}".encode(), digest_size=8).digest() for t, i in places)
-    return np.frombuffer(b"".join(digests), np.int64)
+def _hashes(places: Sequence[TopicPartition]) -> Numbers:
+    """Return a number for each partition that is the same in all processes."""
+    live_state_of = (blake2b(f"{t}-{i}".encode(), digest_size=8).digest() for t, i in places)
+    return np.frombuffer(b"".join(live_state_of), np.int64)
 
 
 def _checksums(places: Numbers, columns: Numbers, which: Numbers) -> Numbers:
-    """Of each commit, of its batches in their order. `which` of the commits a batch is of rises."""
+    """Checksum the batches of each commit, in their order.
+
+    Args:  which: the commit that each batch belongs to, as a rising index.
+    """
     first = np.flatnonzero(np.diff(which, prepend=-1))
     position = np.arange(len(which)) - first[which]
-    summed = np.add.reduceat(mixed([position, places, *columns]), first)
+    summed = np.add.reduceat(row_checksums([position, places, *columns]), first)
     return summed.view(np.int64)
 
 
 # --- dead ids of a lease ------------------------------------------------------------------------
 
 
-class Named(NamedTuple):
-    """Ids that were ever fenced or removed, rising."""
+class NamedIds(NamedTuple):
+    """Object ids that were ever fenced or removed, rising."""
 
     fenced: Sequence[int]
     removed: Sequence[int]
 
     @classmethod
-    def of(cls, ledger: Ledger) -> Named:
-        """All of them."""
+    def of(cls, ledger: Ledger) -> NamedIds:
+        """Collect the named ids of a ledger."""
         return cls(sorted(ledger.fenced), sorted(ledger.removed))
 
     @staticmethod
     def within(ids: Sequence[int], first: int, end: int) -> Sequence[int]:
-        """Those of [first, end)."""
+        """Return the ids in [first, end)."""
         return ids[bisect_left(ids, first) : bisect_left(ids, end)]
 
 
 def dead_ids(
-    lease: LeaseLife,
+    lease: LeaseHistory,
     committed: Iterable[int],
     ledger: Ledger,
-    named: Named,
+    named: NamedIds,
     offset: int,
 ) -> tuple[Ranges, tuple[int, ...], Ranges]:
-    """Ids passed over, those fenced above them, and orphans not deleted yet: at a log offset.
+    """Return a lease's skipped ids, the ids fenced above them, and its remaining orphans, at a log
+    offset.
 
     Args:    committed: its objects that were committed below it, as the log has them.
     """
@@ -188,11 +193,14 @@ def dead_ids(
 # --- whose answers are kept ---------------------------------------------------------------------
 
 
-class Following:
-    """Goes along a log once, and says at each offset what is kept there."""
+class AnswerTracker:
+    """Walks a log once and returns the answers kept at chosen offsets."""
 
-    def __init__(self, ledger: Ledger, heads: Numbers, base: Kept) -> None:
-        """`heads`: of all commits of the log, in its order."""
+    def __init__(self, ledger: Ledger, heads: Numbers, base: KeptAnswers) -> None:
+        """Start at the log's beginning.
+
+        Args:  heads: `commit_heads` of all commits of the log, in its order.
+        """
         self._ledger, self._base = ledger, base
         self._heads: list[list[int]] = heads.T.tolist()
         self._order = sorted(
@@ -209,50 +217,57 @@ class Following:
         self._answers = dict(base.answers)
         self._offsets: dict[int, int] = {}  # of the commits whose answers are kept
 
-    def until(self, offset: int, places: Mapping[int, Sequence[Place]]) -> Kept:
-        """What everything below an offset leaves; offsets rise from call to call.
+    def advance_to(
+        self, offset: int, places: Mapping[int, Sequence[TopicPartition]]
+    ) -> KeptAnswers:
+        """Return the answers kept by everything below an offset; offsets must rise from call to
+        call.
 
         Args:    places: the partitions that an object's answer tells of.
         """
         while self._at < len(self._order) and self._order[self._at][0] < offset:
             _, kind, number = self._order[self._at]
-            (self._forgotten, self._granted, self._committed)[kind](number)
+            (self._on_lease_forgotten, self._on_lease_granted, self._on_commit)[kind](number)
             self._at += 1
-        brokers = {i: Broker(self._epochs[i], tuple(self._answered[i])) for i in self._epochs}
+        brokers = {
+            i: BrokerAnswers(self._epochs[i], tuple(self._answered[i])) for i in self._epochs
+        }
         starts = {one: self._starts(one, places.get(one, ())) for one in self._answers}
-        return Kept(brokers, dict(self._answers), starts)
+        return KeptAnswers(brokers, dict(self._answers), starts)
 
-    def _starts(self, object_id: int, places: Sequence[Place]) -> tuple[tuple[Place, int], ...]:
+    def _starts(
+        self, object_id: int, places: Sequence[TopicPartition]
+    ) -> tuple[tuple[TopicPartition, int], ...]:
         at = self._offsets.get(object_id)
         if at is None:
             return self._base.starts[object_id]
         return tuple((place, self._start(place, at)) for place in places)
 
-    def _start(self, place: Place, at: int) -> int:
-        """A log start as a commit met it: of a deleted topic there is none."""
-        topic, life = self._ledger.topic(place[0], at), self._ledger.life(place, at)
-        if topic is None or topic.deleted < at or life is None:
+    def _start(self, place: TopicPartition, at: int) -> int:
+        """Return a partition's log start as a commit met it, or -1 if its topic was deleted."""
+        topic, incarnation = self._ledger.topic(place[0], at), self._ledger.incarnation(place, at)
+        if topic is None or topic.deleted < at or incarnation is None:
             return -1
-        return life.start_before(at)
+        return incarnation.start_before(at)
 
-    def _granted(self, lease_id: int) -> None:
+    def _on_lease_granted(self, lease_id: int) -> None:
         lease = self._ledger.leases[lease_id]
         if lease.broker_epoch > self._epochs.get(lease.broker_id, -1):
             self._epochs[lease.broker_id] = lease.broker_epoch
             self._answered[lease.broker_id] = deque()
 
-    def _committed(self, row: int) -> None:
+    def _on_commit(self, row: int) -> None:
         object_id, _, broker, time, offset, lease_id, epoch, checksum = self._heads[row]
         if self._epochs.get(broker) != epoch:
             return  # other rules say so
-        self._answers[object_id] = Answer(lease_id, time, checksum)
+        self._answers[object_id] = KeptAnswer(lease_id, time, checksum)
         self._offsets[object_id] = offset
         answered = self._answered[broker]
         answered.append(object_id)
         if len(answered) > KEPT_ANSWERS:
             self._answers.pop(answered.popleft(), None)
 
-    def _forgotten(self, lease_id: int) -> None:
+    def _on_lease_forgotten(self, lease_id: int) -> None:
         lease = self._ledger.leases[lease_id]
         for one in [i for i, answer in self._answers.items() if answer.lease_id == lease_id]:
             del self._answers[one]
@@ -265,12 +280,15 @@ class Following:
 
 
 def counters_at(ledger: Ledger, offset: int) -> Counters:
-    """What everything below a log offset says is given out next."""
+    """Return the counters after everything below a log offset."""
     leases = [(i, one.end) for i, one in ledger.leases.items() if one.granted < offset]
     logs = [
-        life.log_id for lives in ledger.places.values() for life in lives if life.created < offset
+        incarnation.log_id
+        for incarnations in ledger.places.values()
+        for incarnation in incarnations
+        if incarnation.created < offset
     ]
-    heard = [epoch for at, epoch in ledger.heard if at < offset]
+    heard = [epoch for at, epoch in ledger.controller_epochs if at < offset]
     return Counters(
         max(heard, default=-1),
         max([ledger.base_ids[0], *(i + 1 for i, _ in leases)]),
@@ -279,7 +297,7 @@ def counters_at(ledger: Ledger, offset: int) -> Counters:
     )
 
 
-def compared(kept: Kept) -> dict[str, Any]:
-    """Each answer and broker by a name of its own."""
+def comparable_answers(kept: KeptAnswers) -> dict[str, Any]:
+    """Map each kept answer and each broker to a name, for comparison."""
     answers = {f"answer {i}": (*one, kept.starts.get(i, ())) for i, one in kept.answers.items()}
     return answers | {f"broker {i}": one for i, one in kept.brokers.items()}

@@ -1,11 +1,12 @@
-"""A coordinator's checkpoint: is it sound by itself, and is it what the log says?
+"""Compares a coordinator's checkpoint with itself and with the log before it.
 
-`facts_of` reads one. Its runs are kept as a checksum for each partition, so it is small, however
-many runs there are. `replayed_at` makes the same facts from the log, out of the ledger, of where
-the spans left off, and of the live runs that each span counted. Then they are compared.
+`read_checkpoint` reads one. Its runs are kept as a checksum for each partition, so the result is
+small however many runs there are. `replay_facts` makes the same facts from the log: from the
+ledger, from the state at the end of each span, and from the live runs that each span counted. Then
+the two are compared.
 
-The surprise: nothing is replayed. A log start only rises and an object's batches stand in one
-record, so what is live at an offset can be counted piece by piece, in any order.
+Why there is no replay: a log start only rises and an object's batches stand in one record, so the
+live runs at an offset can be counted span by span, in any order.
 
 Source: invariants 4, 5, 7 and 8 (docs/design/invariants.md); KIP-630.
 """
@@ -32,32 +33,40 @@ from records.diskless import (
 from records.frame import METADATA_RECORDS, decode_record, read_frame
 from records.uuids import encode_uuid
 from spark_jobs.audit.answers import (
-    NOTHING_GIVEN,
+    INITIAL_COUNTERS,
     Counters,
-    Kept,
-    Named,
+    KeptAnswers,
+    NamedIds,
     Ranges,
-    compared,
+    comparable_answers,
     counters_at,
     dead_ids,
 )
 from spark_jobs.audit.ledger import NEVER, Ledger, pairs
-from spark_jobs.audit.objects import Digest, Live, digests
-from spark_jobs.audit.rows import COLUMNS, Batch, Ends, Numbers, Place, Producer, Rows
+from spark_jobs.audit.objects import Digest, LiveState, live_state_of
+from spark_jobs.audit.rows import (
+    COLUMNS,
+    EndState,
+    KeptBatch,
+    Numbers,
+    Producer,
+    Rows,
+    TopicPartition,
+)
 from spark_jobs.audit.rules import Fault, Faults, rule, rules_of
 from spark_jobs.readers.logs import Span
 
 K = TypeVar("K")
 V = TypeVar("V")
 
-MAX_TOLD: Final = 500
+MAX_VALUE_CHARACTERS: Final = 500
 """Characters of one value in a violation: a lease may have thousands of ranges."""
 
-NOTHING_LIVE: Final = Digest(0, 0, 0)
+NO_RUNS: Final = Digest(0, 0, 0)
 
 
 class Partition(NamedTuple):
-    """Of a checkpoint, or of the log."""
+    """A partition's state, from a checkpoint or from the log."""
 
     log_id: int
     log_start: int  # inclusive
@@ -65,14 +74,14 @@ class Partition(NamedTuple):
 
 
 class Topic(NamedTuple):
-    """Likewise."""
+    """A topic's state, from a checkpoint or from the log."""
 
     name: str
     deleted_at_ms: int  # -1: it lives
 
 
 class Lease(NamedTuple):
-    """Likewise."""
+    """A lease's state, from a checkpoint or from the log."""
 
     broker_id: int
     broker_epoch: int
@@ -87,7 +96,7 @@ class Lease(NamedTuple):
 
 
 class Object(NamedTuple):
-    """Likewise."""
+    """An object's state, from a checkpoint or from the log."""
 
     size_bytes: int
     used_bytes: int
@@ -97,7 +106,7 @@ class Object(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Runs of one partition that follow each other in a checkpoint."""
+    """Consecutive runs of one partition in a checkpoint."""
 
     base_offset: int
     first_last_offset: int  # the last offset of its first run
@@ -105,56 +114,58 @@ class Stretch(NamedTuple):
 
 
 @dataclass(slots=True)
-class Facts:
-    """A coordinator's state, as far as it is compared."""
+class CoordinatorFacts:
+    """A coordinator's state, as far as the audit compares it."""
 
     offset: int  # exclusive
     topics: dict[str, Topic] = field(default_factory=dict)
-    partitions: dict[Place, Partition] = field(default_factory=dict)
-    stretches: dict[Place, list[Stretch]] = field(default_factory=dict)
-    live: Live = field(default_factory=Live)
+    partitions: dict[TopicPartition, Partition] = field(default_factory=dict)
+    stretches: dict[TopicPartition, list[Stretch]] = field(default_factory=dict)
+    live: LiveState = field(default_factory=LiveState)
     objects: dict[int, Object] = field(default_factory=dict)
-    producers: dict[tuple[Place, int], Producer] = field(default_factory=dict)
+    producers: dict[tuple[TopicPartition, int], Producer] = field(default_factory=dict)
     leases: dict[int, Lease] = field(default_factory=dict)
-    counters: Counters = NOTHING_GIVEN
-    kept: Kept = field(default_factory=Kept)
-    outside: list[tuple[int, str]] = field(default_factory=list)  # runs that their object ends in
+    counters: Counters = INITIAL_COUNTERS
+    kept: KeptAnswers = field(default_factory=KeptAnswers)
+    outside: list[tuple[int, str]] = field(default_factory=list)  # runs that exceed their object
 
 
 # --- reading one --------------------------------------------------------------------------------
 
 
-def facts_of(span: Span) -> tuple[Facts, Rows]:
-    """A checkpoint's facts, and its runs as rows.
+def read_checkpoint(span: Span) -> tuple[CoordinatorFacts, Rows]:
+    """Read a checkpoint's facts, and its runs as rows.
 
     Raises:  LostRangeError; DamagedFileError, RecordError; OSError.
     """
     assert span.is_checkpoint, f"no checkpoint: {span}"
-    reading = _Reading(span.end_offset)
+    reading = _CheckpointReader(span.end_offset)
     for _, value in span.values():
         cls = METADATA_RECORDS.get(read_frame(value)[0])
         take = None if cls is None else _TAKE.get(cls)
         if take is not None:
             take(reading, decode_record(value))
     rows = reading.rows()
-    reading.facts.live = digests(rows)
+    reading.facts.live = live_state_of(rows)
     return reading.facts, rows
 
 
-def ends_of_facts(facts: Facts) -> Ends:
-    """Where things stand for the log that goes on from a checkpoint."""
-    return Ends(
+def end_state_of_checkpoint(facts: CoordinatorFacts) -> EndState:
+    """Return the state that the log continues from after a checkpoint."""
+    return EndState(
         {place: one.high_watermark for place, one in facts.partitions.items()},
         {lease_id: one.last_committed for lease_id, one in facts.leases.items()},
         dict(facts.producers),
     )
 
 
-class _Reading:
+class _CheckpointReader:
+    """Collects a checkpoint's facts and runs from its records."""
+
     def __init__(self, offset: int) -> None:
-        self.facts = Facts(offset)
-        self.places: dict[int, Place] = {}  # by log id
-        self.codes: list[Place] = []
+        self.facts = CoordinatorFacts(offset)
+        self.places: dict[int, TopicPartition] = {}  # by log id
+        self.codes: list[TopicPartition] = []
         self.parts: list[tuple[int, list[Numbers]]] = []
 
     def counters(self, record: CoordinatorState) -> None:
@@ -224,7 +235,7 @@ class _Reading:
             record.batch_counts,
             strict=True,
         ):
-            kept = tuple(Batch(*next(batches), self.facts.offset - 1) for _ in range(count))
+            kept = tuple(KeptBatch(*next(batches), self.facts.offset - 1) for _ in range(count))
             self.facts.producers[place, producer_id] = Producer(epoch, kept, appended_at_ms)
 
     def broker(self, record: DisklessBrokerState) -> None:
@@ -234,7 +245,7 @@ class _Reading:
         self.facts.kept.answer(record)
 
     def rows(self) -> Rows:
-        """All runs; a log offset they have not, so they have the checkpoint's last."""
+        """Return all runs as rows; a run has no log offset, so it gets the checkpoint's last."""
         names = (
             "base_offset", "record_count", "object_id", "byte_offset", "byte_size",
             "max_timestamp", "timestamp_type",
@@ -257,48 +268,48 @@ class _Reading:
         return Rows(self.codes, place, columns)
 
 
-_TAKE: Final[dict[type, Callable[[_Reading, Any], None]]] = {
-    CoordinatorState: _Reading.counters,
-    DisklessTopicState: _Reading.topic,
-    LeaseState: _Reading.lease,
-    ObjectsState: _Reading.objects,
-    RunsState: _Reading.runs,
-    ProducersState: _Reading.producers,
-    DisklessBrokerState: _Reading.broker,
-    KeptAnswerState: _Reading.answer,
+_TAKE: Final[dict[type, Callable[[_CheckpointReader, Any], None]]] = {
+    CoordinatorState: _CheckpointReader.counters,
+    DisklessTopicState: _CheckpointReader.topic,
+    LeaseState: _CheckpointReader.lease,
+    ObjectsState: _CheckpointReader.objects,
+    RunsState: _CheckpointReader.runs,
+    ProducersState: _CheckpointReader.producers,
+    DisklessBrokerState: _CheckpointReader.broker,
+    KeptAnswerState: _CheckpointReader.answer,
 }
 
 
 # --- the log's own ------------------------------------------------------------------------------
 
 
-def replayed_at(
+def replay_facts(
     offset: int,
     ledger: Ledger,
-    ends: Ends,
-    live: Live,
+    ends: EndState,
+    live: LiveState,
     committed: Mapping[int, Object],
-    kept: Kept,
-    named: Named,
-) -> Facts:
-    """What everything below a log offset (exclusive) says.
+    kept: KeptAnswers,
+    named: NamedIds,
+) -> CoordinatorFacts:
+    """Work out a coordinator's facts from everything below a log offset (exclusive).
 
     Args:    ends: where the spans below it left off. live: of all of them, as of it.
              committed: every object below it, those of the first checkpoint too.
              kept: as of it. named: of the ledger.
     """
-    facts = Facts(offset, live=live, counters=counters_at(ledger, offset), kept=kept)
+    facts = CoordinatorFacts(offset, live=live, counters=counters_at(ledger, offset), kept=kept)
     for topic_id in ledger.topics:
         topic = ledger.topic(topic_id, offset)
         if topic is not None:
             deleted_at_ms = topic.deleted_at_ms if topic.deleted < offset else -1
             facts.topics[topic_id] = Topic(topic.name, deleted_at_ms)
     for place in ledger.places:
-        life = ledger.life(place, offset)
-        if life is not None:
+        incarnation = ledger.incarnation(place, offset)
+        if incarnation is not None:
             high_watermark = ends.partitions.get(place, 0)
             facts.partitions[place] = Partition(
-                life.log_id, life.start_before(offset), high_watermark
+                incarnation.log_id, incarnation.start_before(offset), high_watermark
             )
     for object_id, one in committed.items():
         if ledger.removed.get(object_id, NEVER) >= offset:
@@ -307,7 +318,7 @@ def replayed_at(
                 used_bytes=live.used.get(object_id, 0),
                 marked_at_ms=marked_at_ms if marked < offset else -1,
             )
-    for object_id, stays in ledger.found.items():
+    for object_id, stays in ledger.found_orphans.items():
         for stay in stays:
             if stay.found < offset <= stay.gone:  # one that was there stays as it was
                 facts.objects.setdefault(object_id, Object(0, 0, -1, -1, stay.marked_at_ms))
@@ -332,25 +343,29 @@ def replayed_at(
 
 
 @rule("checkpoint-used-bytes", "8", "Used bytes of an object are the sum of its live runs.")
-def checkpoint_used_bytes(found: Facts) -> Faults:
-    for object_id, one in found.objects.items():
-        used = found.live.used.get(object_id, 0)
+def checkpoint_used_bytes(checkpoint: CoordinatorFacts) -> Faults:
+    for object_id, one in checkpoint.objects.items():
+        used = checkpoint.live.used.get(object_id, 0)
         if one.used_bytes != used:
             what = f"{one.used_bytes} bytes used, its live runs have {used}"
-            yield Fault(found.offset, what, "ObjectsState", object_id)
+            yield Fault(checkpoint.offset, what, "ObjectsState", object_id)
 
 
-@rule("checkpoint-runs-contiguous", "5", "Live runs reach from the log start to the end, gapless.")
-def checkpoint_runs_contiguous(found: Facts) -> Faults:
-    for place, one in found.partitions.items():
+@rule(
+    "checkpoint-runs-contiguous",
+    "5",
+    "Live runs cover the log from its start to its end, without gaps.",
+)
+def checkpoint_runs_contiguous(checkpoint: CoordinatorFacts) -> Faults:
+    for place, one in checkpoint.partitions.items():
         name = f"{place[0]}-{place[1]}"
         if one.log_start > one.high_watermark:
-            continue  # another rule's
-        stretches = found.stretches.get(place, [])
+            continue  # checkpoint-log-starts reports it
+        stretches = checkpoint.stretches.get(place, [])
         for before, after in pairwise(stretches):
             if after.base_offset != before.end_offset:
                 what = f"{name}: a run at {after.base_offset} after one to {before.end_offset}"
-                yield Fault(found.offset, what, "RunsState")
+                yield Fault(checkpoint.offset, what, "RunsState")
         begins, ends = one.log_start, one.log_start
         if stretches:
             begins, ends = stretches[0].base_offset, stretches[-1].end_offset
@@ -358,93 +373,103 @@ def checkpoint_runs_contiguous(found: Facts) -> Faults:
                 begins = -1  # its first run is dead
         if not 0 <= begins <= one.log_start or ends != one.high_watermark:
             what = f"{name}: runs from {begins} to {ends}, the log has {one[1:]}"
-            yield Fault(found.offset, what, "RunsState")
+            yield Fault(checkpoint.offset, what, "RunsState")
 
 
 @rule("checkpoint-log-starts", "8", "No log start offset is above its high watermark.")
-def checkpoint_log_starts(found: Facts) -> Faults:
-    for place, one in found.partitions.items():
+def checkpoint_log_starts(checkpoint: CoordinatorFacts) -> Faults:
+    for place, one in checkpoint.partitions.items():
         if not 0 <= one.log_start <= one.high_watermark:
             what = f"{place[0]}-{place[1]}: log start {one[1]}, high watermark {one[2]}"
-            yield Fault(found.offset, what, "DisklessTopicState")
+            yield Fault(checkpoint.offset, what, "DisklessTopicState")
 
 
-@rule("checkpoint-objects-known", "7", "Runs lie in objects that there are, and inside of them.")
-def checkpoint_objects_known(found: Facts) -> Faults:
-    for object_id in found.live.used:
-        if object_id not in found.objects:
-            yield Fault(found.offset, "it has runs and is not there", "RunsState", object_id)
-    for object_id, what in found.outside:
-        yield Fault(found.offset, what, "RunsState", object_id)
+@rule("checkpoint-objects-known", "7", "Runs lie inside objects that the checkpoint lists.")
+def checkpoint_objects_known(checkpoint: CoordinatorFacts) -> Faults:
+    for object_id in checkpoint.live.used:
+        if object_id not in checkpoint.objects:
+            yield Fault(
+                checkpoint.offset,
+                "it has runs, but the checkpoint does not list it",
+                "RunsState",
+                object_id,
+            )
+    for object_id, what in checkpoint.outside:
+        yield Fault(checkpoint.offset, what, "RunsState", object_id)
 
 
 @rule("checkpoint-marked-unused", "7", "No marked object is in use.")
-def checkpoint_marked_unused(found: Facts) -> Faults:
-    for object_id, one in found.objects.items():
+def checkpoint_marked_unused(checkpoint: CoordinatorFacts) -> Faults:
+    for object_id, one in checkpoint.objects.items():
         if one.marked_at_ms >= 0 and one.used_bytes > 0:
             what = f"marked, and {one.used_bytes} bytes are used"
-            yield Fault(found.offset, what, "ObjectsState", object_id)
+            yield Fault(checkpoint.offset, what, "ObjectsState", object_id)
 
 
-SOUND: Final = tuple(rules_of(__name__))
-"""Rules about a checkpoint alone."""
+STANDALONE_RULES: Final = tuple(rules_of(__name__))
+"""Rules that a checkpoint must satisfy by itself."""
 
 
 # --- is it what the log says --------------------------------------------------------------------
 
 
 @rule("checkpoint-topics-replay", "4", "A checkpoint's topics and partitions are the log's.")
-def checkpoint_topics_replay(found: Facts, log: Facts) -> Faults:
-    yield from _compare(found, found.topics, log.topics, "DisklessTopicState", "topic")
+def checkpoint_topics_replay(checkpoint: CoordinatorFacts, log: CoordinatorFacts) -> Faults:
+    yield from _compare(checkpoint, checkpoint.topics, log.topics, "DisklessTopicState", "topic")
     yield from _compare(
-        found, found.partitions, log.partitions, "DisklessTopicState", "partition", _of_place
+        checkpoint,
+        checkpoint.partitions,
+        log.partitions,
+        "DisklessTopicState",
+        "partition",
+        _of_place,
     )
 
 
 @rule("checkpoint-runs-replay", "4", "A checkpoint's live runs are the log's.")
-def checkpoint_runs_replay(found: Facts, log: Facts) -> Faults:
-    ours, theirs = found.live.partitions, log.live.partitions
+def checkpoint_runs_replay(checkpoint: CoordinatorFacts, log: CoordinatorFacts) -> Faults:
+    ours, theirs = checkpoint.live.partitions, log.live.partitions
     for place in sorted(ours.keys() | theirs.keys()):
-        one, other = ours.get(place, NOTHING_LIVE), theirs.get(place, NOTHING_LIVE)
+        one, other = ours.get(place, NO_RUNS), theirs.get(place, NO_RUNS)
         if one != other:
             what = f"{one.runs} runs of {one.bytes} bytes, by the log {other.runs} of {other.bytes}"
             if one[:2] == other[:2]:
                 what += ", other ones"
-            yield Fault(found.offset, f"{place[0]}-{place[1]}: {what}", "RunsState")
+            yield Fault(checkpoint.offset, f"{place[0]}-{place[1]}: {what}", "RunsState")
 
 
 @rule("checkpoint-objects-replay", "4", "A checkpoint's objects are the log's.")
-def checkpoint_objects_replay(found: Facts, log: Facts) -> Faults:
-    ours, theirs = _objects(found), _objects(log)
-    yield from _compare(found, ours, theirs, "ObjectsState", "object")
+def checkpoint_objects_replay(checkpoint: CoordinatorFacts, log: CoordinatorFacts) -> Faults:
+    ours, theirs = _objects(checkpoint), _objects(log)
+    yield from _compare(checkpoint, ours, theirs, "ObjectsState", "object")
 
 
 @rule("checkpoint-producers-replay", "4", "A checkpoint's producers are the log's.")
-def checkpoint_producers_replay(found: Facts, log: Facts) -> Faults:
-    ours, theirs = _producers(found), _producers(log)
-    yield from _compare(found, ours, theirs, "ProducersState", "producer", _of_producer)
+def checkpoint_producers_replay(checkpoint: CoordinatorFacts, log: CoordinatorFacts) -> Faults:
+    ours, theirs = _producers(checkpoint), _producers(log)
+    yield from _compare(checkpoint, ours, theirs, "ProducersState", "producer", _of_producer)
 
 
 @rule("checkpoint-leases-replay", "4", "A checkpoint's leases are the log's.")
-def checkpoint_leases_replay(found: Facts, log: Facts) -> Faults:
-    yield from _compare(found, found.leases, log.leases, "LeaseState", "lease")
+def checkpoint_leases_replay(checkpoint: CoordinatorFacts, log: CoordinatorFacts) -> Faults:
+    yield from _compare(checkpoint, checkpoint.leases, log.leases, "LeaseState", "lease")
 
 
 @rule("checkpoint-counters-replay", "4", "A checkpoint's counters are the log's.")
-def checkpoint_counters_replay(found: Facts, log: Facts) -> Faults:
-    if found.counters != log.counters:
-        says = f"the checkpoint says {_plain(found.counters)}, the log {_plain(log.counters)}"
-        yield Fault(found.offset, says, "CoordinatorState")
+def checkpoint_counters_replay(checkpoint: CoordinatorFacts, log: CoordinatorFacts) -> Faults:
+    if checkpoint.counters != log.counters:
+        says = f"the checkpoint says {_plain(checkpoint.counters)}, the log {_plain(log.counters)}"
+        yield Fault(checkpoint.offset, says, "CoordinatorState")
 
 
 @rule("checkpoint-answers-replay", "4, 6", "A checkpoint's kept answers are the log's.")
-def checkpoint_answers_replay(found: Facts, log: Facts) -> Faults:
-    ours, theirs = compared(found.kept), compared(log.kept)
-    yield from _compare(found, ours, theirs, "KeptAnswerState", "kept")
+def checkpoint_answers_replay(checkpoint: CoordinatorFacts, log: CoordinatorFacts) -> Faults:
+    ours, theirs = comparable_answers(checkpoint.kept), comparable_answers(log.kept)
+    yield from _compare(checkpoint, ours, theirs, "KeptAnswerState", "kept")
 
 
-REPLAY: Final = tuple(rules_of(__name__)[len(SOUND) :])
-"""Rules about a checkpoint and the log before it."""
+REPLAY_RULES: Final = tuple(rules_of(__name__)[len(STANDALONE_RULES) :])
+"""Rules that compare a checkpoint with the log before it."""
 
 
 @rule("checkpoint-readable", "4", "A checkpoint is whole, and its checksums are right.")
@@ -452,29 +477,29 @@ def checkpoint_readable(offset: int, why: str) -> Faults:
     yield Fault(offset, why)
 
 
-def _objects(facts: Facts) -> dict[int, Object]:
-    """But for the bytes used, which are the runs'."""
+def _objects(facts: CoordinatorFacts) -> dict[int, Object]:
+    """Return the objects without their used bytes, which are compared as runs."""
     return {object_id: one._replace(used_bytes=0) for object_id, one in facts.objects.items()}
 
 
-def _producers(facts: Facts) -> dict[tuple[Place, int], Any]:
-    """Without log offsets, which a checkpoint does not have."""
+def _producers(facts: CoordinatorFacts) -> dict[tuple[TopicPartition, int], Any]:
+    """Return the producers without log offsets, which a checkpoint does not have."""
     return {
         key: (one.epoch, one.appended_at_ms, tuple(batch[:3] for batch in one.batches))
         for key, one in facts.producers.items()
     }
 
 
-def _of_place(place: Place) -> str:
+def _of_place(place: TopicPartition) -> str:
     return f"{place[0]}-{place[1]}"
 
 
-def _of_producer(key: tuple[Place, int]) -> str:
+def _of_producer(key: tuple[TopicPartition, int]) -> str:
     return f"{key[1]} of {_of_place(key[0])}"
 
 
 def _compare(
-    found: Facts,
+    checkpoint: CoordinatorFacts,
     ours: Mapping[K, V],
     theirs: Mapping[K, V],
     record: str,
@@ -486,14 +511,14 @@ def _compare(
         if one != other:
             says = f"the checkpoint says {_plain(one)}, the log {_plain(other)}"
             object_id = key if kind == "object" and isinstance(key, int) else None
-            yield Fault(found.offset, f"{kind} {name(key)}: {says}", record, object_id)
+            yield Fault(checkpoint.offset, f"{kind} {name(key)}: {says}", record, object_id)
 
 
 def _plain(value: object) -> str:
     if value is None:
-        return "that there is none"
+        return "there is none"
     fields = getattr(value, "_asdict", None)
     told = str(value)
     if fields is not None:
         told = ", ".join(f"{name}={one}" for name, one in fields().items())
-    return told if len(told) <= MAX_TOLD else f"{told[:MAX_TOLD]}..."
+    return told if len(told) <= MAX_VALUE_CHARACTERS else f"{told[:MAX_VALUE_CHARACTERS]}..."

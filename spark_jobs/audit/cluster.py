@@ -1,11 +1,11 @@
-"""The cluster's own log: brokers and their epochs, topics, partitions, chunks.
+"""Checks the cluster's own log: brokers and their epochs, topics, partitions, chunks.
 
-It is short beside the others, so one task reads it from its beginning to its end and holds each
-record to a picture of everything before it. The same picture made from a checkpoint alone must be
-the one that the log gives at its offset.
+This log is short, so one task reads it from its beginning to its end and checks each record against
+the state before it. The state made from a checkpoint alone must equal the one that the log gives at
+its offset.
 
-The surprise: partition epochs are mostly not written. Every change of a partition is one more, so
-only a PartitionRecord, which has them, can contradict; in a checkpoint each does.
+The trap: most records carry no partition epoch. Every change of a partition raises it by one, so
+only a PartitionRecord, which carries it, can contradict; in a checkpoint each does.
 
 Source: docs/design/chunks.md; invariants 1, 4, 5 and 6 (docs/design/invariants.md); KIP-631,
 KIP-1114.
@@ -42,7 +42,7 @@ from records.metadata import (
 )
 from records.schema import MetadataRecord
 from records.uuids import encode_uuid
-from spark_jobs.audit.rows import Place
+from spark_jobs.audit.rows import TopicPartition
 from spark_jobs.audit.rules import Fault, Faults, Findings, RecordRules, rule
 from spark_jobs.readers.logs import Span
 from spark_jobs.tables.transactions import MARKS
@@ -51,8 +51,8 @@ TOPIC: Final = 2  # in ConfigRecord.resource_type
 NO_CHANGE: Final = -2  # of a leader
 
 
-class Broker(NamedTuple):
-    """As registered."""
+class RegisteredBroker(NamedTuple):
+    """A broker's registration."""
 
     epoch: int
     fenced: bool
@@ -60,7 +60,7 @@ class Broker(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """As of all its changes."""
+    """A partition's state after all its changes."""
 
     leader_epoch: int
     partition_epoch: int
@@ -71,7 +71,7 @@ class Partition(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Offsets are inclusive."""
+    """A closed chunk of a partition; offsets are inclusive."""
 
     stop_offset: int
     end_offset: int
@@ -81,21 +81,21 @@ class Chunk(NamedTuple):
 
 @dataclass(slots=True)
 class Cluster:
-    """The picture."""
+    """The cluster's state, built record by record."""
 
-    brokers: dict[int, Broker] = field(default_factory=dict)
+    brokers: dict[int, RegisteredBroker] = field(default_factory=dict)
     broker_epochs: dict[int, int] = field(default_factory=dict)  # the highest, also of those gone
     topics: dict[str, str] = field(default_factory=dict)  # name by id
-    partitions: dict[Place, Partition] = field(default_factory=dict)
-    chunks: dict[Place, dict[int, Chunk]] = field(default_factory=dict)  # by start offset
-    coordinators: dict[Place, int] = field(default_factory=dict)
+    partitions: dict[TopicPartition, Partition] = field(default_factory=dict)
+    chunks: dict[TopicPartition, dict[int, Chunk]] = field(default_factory=dict)  # by start offset
+    coordinators: dict[TopicPartition, int] = field(default_factory=dict)
     configs: dict[tuple[int, str, str], str] = field(default_factory=dict)
     features: dict[str, int] = field(default_factory=dict)
     next_producer_id: int = 0
     open_transaction: list[tuple[int, MetadataRecord]] | None = None
 
     def copy(self) -> Cluster:
-        """As it is now."""
+        """Return a copy that later records do not change."""
         chunks = {place: dict(one) for place, one in self.chunks.items()}
         return Cluster(
             dict(self.brokers), dict(self.broker_epochs), dict(self.topics),
@@ -104,7 +104,7 @@ class Cluster:
         )  # fmt: skip
 
     def facts(self) -> Iterator[tuple[str, Any]]:
-        """All of it that a checkpoint has, with a name each."""
+        """Name and value of each thing that a checkpoint has."""
         yield "next producer id", self.next_producer_id
         for kind, named in (
             ("broker", self.brokers), ("topic", self.topics), ("setting", self.configs),
@@ -132,7 +132,12 @@ def _fault(what: str) -> Fault:
     return Fault(None, what)
 
 
-@on("registrations-rise", "1", "A broker registers with ever higher epochs.", RegisterBrokerRecord)
+@on(
+    "registrations-rise",
+    "1",
+    "Each registration of a broker raises its epoch.",
+    RegisterBrokerRecord,
+)
 def registrations_rise(cluster: Cluster, record: RegisterBrokerRecord) -> Faults:
     known = cluster.broker_epochs.get(record.broker_id, -1)
     if record.broker_epoch <= known:
@@ -140,7 +145,7 @@ def registrations_rise(cluster: Cluster, record: RegisterBrokerRecord) -> Faults
 
 
 @on(
-    "broker-epochs-current", "1", "What changes a broker names the epoch that it registered with.",
+    "broker-epochs-current", "1", "A change of a broker names the epoch that it registered with.",
     UnregisterBrokerRecord, BrokerRegistrationChangeRecord, FenceBrokerRecord, UnfenceBrokerRecord,
 )  # fmt: skip
 def broker_epochs_current(cluster: Cluster, record: Any) -> Faults:
@@ -152,7 +157,7 @@ def broker_epochs_current(cluster: Cluster, record: Any) -> Faults:
 
 
 @on(
-    "topics-named-once", "5", "Topics have names and ids of their own, and go once.",
+    "topics-named-once", "5", "Topic names and ids are unique, and a topic is removed once.",
     TopicRecord, RemoveTopicRecord,
 )  # fmt: skip
 def topics_named_once(cluster: Cluster, record: TopicRecord | RemoveTopicRecord) -> Faults:
@@ -165,7 +170,7 @@ def topics_named_once(cluster: Cluster, record: TopicRecord | RemoveTopicRecord)
 
 
 @on(
-    "cluster-partitions-known", "5", "A record of the cluster names only partitions there are.",
+    "cluster-partitions-known", "5", "A record of the cluster names only existing partitions.",
     PartitionRecord, PartitionChangeRecord, ChunkRecord, ChunkChangeRecord,
     TopicPartitionToBatchCoordinatorMapping,
 )  # fmt: skip
@@ -197,11 +202,11 @@ def partition_epochs_rise(cluster: Cluster, record: PartitionRecord) -> Faults:
 def chunk_ordered(_cluster: Cluster, record: ChunkRecord) -> Faults:
     start, stop, end = record.start_offset, record.stop_offset, record.end_offset
     if not 0 <= start <= end or not start - 1 <= stop <= end:
-        yield _fault(f"{_of(record)}: start {start}, stop {stop}, end {end}")
+        yield _fault(f"{_name_of(record)}: start {start}, stop {stop}, end {end}")
 
 
 @on(
-    "chunks-adjoin", "5", "A chunk ends the active one, and the next begins right behind it.",
+    "chunks-adjoin", "5", "A closed chunk begins where the active one did; the new one follows it.",
     ChunkRecord, PartitionChangeRecord,
 )  # fmt: skip
 def chunks_adjoin(cluster: Cluster, record: ChunkRecord | PartitionChangeRecord) -> Faults:
@@ -213,14 +218,14 @@ def chunks_adjoin(cluster: Cluster, record: ChunkRecord | PartitionChangeRecord)
         active = max(partition.start_offset, 0)
         if record.start_offset not in chunks and record.start_offset != active:
             what = f"a chunk from {record.start_offset}, the active one begins at {active}"
-            yield _fault(f"{_of(record)}: {what}")
+            yield _fault(f"{_name_of(record)}: {what}")
     elif record.start_offset != (
         behind := max((c.end_offset for c in chunks.values()), default=-1) + 1
     ):
         what = (
             f"the active chunk begins at {record.start_offset}, the last one ended at {behind - 1}"
         )
-        yield _fault(f"{_of(record)}: {what}")
+        yield _fault(f"{_name_of(record)}: {what}")
 
 
 @on(
@@ -230,12 +235,12 @@ def chunks_adjoin(cluster: Cluster, record: ChunkRecord | PartitionChangeRecord)
 def chunk_epochs_rise(cluster: Cluster, record: ChunkRecord | ChunkChangeRecord) -> Faults:
     before = _chunk_before(cluster, record)
     if isinstance(record, ChunkRecord) and record.chunk_epoch != record.epoch:
-        yield _fault(f"{_of(record)}: epochs {record.chunk_epoch} and {record.epoch}")
+        yield _fault(f"{_name_of(record)}: epochs {record.chunk_epoch} and {record.epoch}")
     elif before is not None and record.replicas and record.epoch != before.epoch + 1:
-        yield _fault(f"{_of(record)}: epoch {record.epoch} after {before.epoch}")
+        yield _fault(f"{_name_of(record)}: epoch {record.epoch} after {before.epoch}")
 
 
-@on("producer-ids-once", "6", "Producer ids are handed out once, and they rise.", ProducerIdsRecord)
+@on("producer-ids-once", "6", "Producer ids are allocated once, and they rise.", ProducerIdsRecord)
 def producer_ids_once(cluster: Cluster, record: ProducerIdsRecord) -> Faults:
     if record.next_producer_id < cluster.next_producer_id:
         what = f"next producer id {record.next_producer_id} after {cluster.next_producer_id}"
@@ -267,7 +272,7 @@ def cluster_checkpoint_replay(offset: int, found: Cluster, log: Cluster) -> Faul
 def check_cluster(
     log: str, spans: Sequence[Span], checkpoints: Sequence[tuple[str, Span]]
 ) -> Findings:
-    """Hold the cluster's log to its rules, and its checkpoints to it.
+    """Check the cluster's log against its rules, and its checkpoints against the log.
 
     Args:    spans: in order, beginning with the checkpoint it goes on from if it has lost its head;
              one of them ends where each of the checkpoints does.
@@ -295,7 +300,7 @@ def _read(log: str, span: Span, cluster: Cluster, findings: Findings) -> None:
         record = decode_record(value)
         if cls in MARKS:
             _RULES.check(log, place.offset, cluster, record, findings)
-            for offset, held in _mark(cluster, record):
+            for offset, held in _apply_mark(cluster, record):
                 _RULES.check(log, offset, cluster, held, findings)
                 _APPLY[type(held)](cluster, held)
         elif cluster.open_transaction is not None:
@@ -306,8 +311,8 @@ def _read(log: str, span: Span, cluster: Cluster, findings: Findings) -> None:
             _APPLY[cls](cluster, record)
 
 
-def _mark(cluster: Cluster, record: MetadataRecord) -> Iterable[tuple[int, MetadataRecord]]:
-    """What a transaction's mark lets happen."""
+def _apply_mark(cluster: Cluster, record: MetadataRecord) -> Iterable[tuple[int, MetadataRecord]]:
+    """Begin or end a transaction; return the held records that an end commits."""
     held = cluster.open_transaction or []
     cluster.open_transaction = [] if isinstance(record, BeginTransactionRecord) else None
     return held if isinstance(record, EndTransactionRecord) else ()
@@ -316,12 +321,12 @@ def _mark(cluster: Cluster, record: MetadataRecord) -> Iterable[tuple[int, Metad
 # --- what records do ----------------------------------------------------------------------------
 
 
-def _place(record: Any) -> Place:
+def _place(record: Any) -> TopicPartition:
     index = getattr(record, "partition_id", None)
     return encode_uuid(record.topic_id), record.partition_index if index is None else index
 
 
-def _of(record: Any) -> str:
+def _name_of(record: Any) -> str:
     topic_id, index = _place(record)
     return f"{topic_id}-{index}"
 
@@ -332,19 +337,19 @@ def _broker_of(record: Any) -> tuple[int, int]:
     return record.broker_id, record.broker_epoch
 
 
-def _register(cluster: Cluster, record: RegisterBrokerRecord) -> None:
+def _apply_registration(cluster: Cluster, record: RegisterBrokerRecord) -> None:
     known = cluster.broker_epochs.get(record.broker_id, -1)
     cluster.broker_epochs[record.broker_id] = max(known, record.broker_epoch)
-    cluster.brokers[record.broker_id] = Broker(
+    cluster.brokers[record.broker_id] = RegisteredBroker(
         record.broker_epoch, record.fenced, record.in_controlled_shutdown
     )
 
 
-def _unregister(cluster: Cluster, record: UnregisterBrokerRecord) -> None:
+def _apply_unregistration(cluster: Cluster, record: UnregisterBrokerRecord) -> None:
     cluster.brokers.pop(record.broker_id, None)
 
 
-def _change_broker(cluster: Cluster, record: Any) -> None:
+def _apply_broker_change(cluster: Cluster, record: Any) -> None:
     broker_id, epoch = _broker_of(record)
     known = cluster.brokers.get(broker_id)
     if known is None or known.epoch != epoch:
@@ -359,11 +364,11 @@ def _change_broker(cluster: Cluster, record: Any) -> None:
     cluster.brokers[broker_id] = known
 
 
-def _topic(cluster: Cluster, record: TopicRecord) -> None:
+def _apply_topic(cluster: Cluster, record: TopicRecord) -> None:
     cluster.topics[encode_uuid(record.topic_id)] = record.name
 
 
-def _no_topic(cluster: Cluster, record: RemoveTopicRecord) -> None:
+def _apply_topic_removal(cluster: Cluster, record: RemoveTopicRecord) -> None:
     topic_id = encode_uuid(record.topic_id)
     name = cluster.topics.pop(topic_id, None)
     for placed in (cluster.partitions, cluster.chunks, cluster.coordinators):
@@ -373,14 +378,14 @@ def _no_topic(cluster: Cluster, record: RemoveTopicRecord) -> None:
         del cluster.configs[key]
 
 
-def _partition(cluster: Cluster, record: PartitionRecord) -> None:
+def _apply_partition(cluster: Cluster, record: PartitionRecord) -> None:
     cluster.partitions[_place(record)] = Partition(
         record.leader_epoch, record.partition_epoch, record.leader, tuple(record.isr),
         tuple(record.replicas), record.start_offset,
     )  # fmt: skip
 
 
-def _partition_change(cluster: Cluster, record: PartitionChangeRecord) -> None:
+def _apply_partition_change(cluster: Cluster, record: PartitionChangeRecord) -> None:
     before = cluster.partitions.get(_place(record))
     if before is None:
         return
@@ -395,13 +400,13 @@ def _partition_change(cluster: Cluster, record: PartitionChangeRecord) -> None:
     )
 
 
-def _chunk(cluster: Cluster, record: ChunkRecord) -> None:
+def _apply_chunk(cluster: Cluster, record: ChunkRecord) -> None:
     cluster.chunks.setdefault(_place(record), {})[record.start_offset] = Chunk(
         record.stop_offset, record.end_offset, record.epoch, tuple(record.replicas)
     )
 
 
-def _chunk_change(cluster: Cluster, record: ChunkChangeRecord) -> None:
+def _apply_chunk_change(cluster: Cluster, record: ChunkChangeRecord) -> None:
     chunks = cluster.chunks.get(_place(record), {})
     before = chunks.get(record.start_offset)
     if before is not None and record.replicas:
@@ -411,11 +416,11 @@ def _chunk_change(cluster: Cluster, record: ChunkChangeRecord) -> None:
         del chunks[record.start_offset]
 
 
-def _mapping(cluster: Cluster, record: TopicPartitionToBatchCoordinatorMapping) -> None:
+def _apply_mapping(cluster: Cluster, record: TopicPartitionToBatchCoordinatorMapping) -> None:
     cluster.coordinators[_place(record)] = record.batch_coordinator_partition_index
 
 
-def _config(cluster: Cluster, record: ConfigRecord) -> None:
+def _apply_config(cluster: Cluster, record: ConfigRecord) -> None:
     key = record.resource_type, record.resource_name, record.name
     if record.value is None:
         cluster.configs.pop(key, None)
@@ -423,35 +428,35 @@ def _config(cluster: Cluster, record: ConfigRecord) -> None:
         cluster.configs[key] = record.value
 
 
-def _feature(cluster: Cluster, record: FeatureLevelRecord) -> None:
+def _apply_feature(cluster: Cluster, record: FeatureLevelRecord) -> None:
     cluster.features[record.name] = record.feature_level
     if not record.feature_level:
         del cluster.features[record.name]
 
 
-def _producer_ids(cluster: Cluster, record: ProducerIdsRecord) -> None:
+def _apply_producer_ids(cluster: Cluster, record: ProducerIdsRecord) -> None:
     cluster.next_producer_id = max(cluster.next_producer_id, record.next_producer_id)
 
 
-def _nothing(_cluster: Cluster, _record: MetadataRecord) -> None:
-    """Marks of transactions, which `_mark` takes."""
+def _ignore_mark(_cluster: Cluster, _record: MetadataRecord) -> None:
+    """Do nothing: `_apply_mark` handles the marks of transactions."""
 
 
 _APPLY: Final[dict[type[MetadataRecord], Callable[[Cluster, Any], None]]] = {
-    RegisterBrokerRecord: _register,
-    UnregisterBrokerRecord: _unregister,
-    BrokerRegistrationChangeRecord: _change_broker,
-    FenceBrokerRecord: _change_broker,
-    UnfenceBrokerRecord: _change_broker,
-    TopicRecord: _topic,
-    RemoveTopicRecord: _no_topic,
-    PartitionRecord: _partition,
-    PartitionChangeRecord: _partition_change,
-    ChunkRecord: _chunk,
-    ChunkChangeRecord: _chunk_change,
-    TopicPartitionToBatchCoordinatorMapping: _mapping,
-    ConfigRecord: _config,
-    FeatureLevelRecord: _feature,
-    ProducerIdsRecord: _producer_ids,
-    **dict.fromkeys(MARKS, _nothing),
+    RegisterBrokerRecord: _apply_registration,
+    UnregisterBrokerRecord: _apply_unregistration,
+    BrokerRegistrationChangeRecord: _apply_broker_change,
+    FenceBrokerRecord: _apply_broker_change,
+    UnfenceBrokerRecord: _apply_broker_change,
+    TopicRecord: _apply_topic,
+    RemoveTopicRecord: _apply_topic_removal,
+    PartitionRecord: _apply_partition,
+    PartitionChangeRecord: _apply_partition_change,
+    ChunkRecord: _apply_chunk,
+    ChunkChangeRecord: _apply_chunk_change,
+    TopicPartitionToBatchCoordinatorMapping: _apply_mapping,
+    ConfigRecord: _apply_config,
+    FeatureLevelRecord: _apply_feature,
+    ProducerIdsRecord: _apply_producer_ids,
+    **dict.fromkeys(MARKS, _ignore_mark),
 }

@@ -1,10 +1,10 @@
-"""Rules about commits: offsets, outcomes, bytes, leases.
+"""Checks commits: offsets, outcomes, bytes, leases.
 
-Each looks at the commits of one span as columns, at where things stood before it, and at the ledger
-of everything that was no commit. So spans are judged in any order.
+Each rule looks at the commits of one span as columns, at the state before the span, and at the
+ledger of all other records. So spans are judged in any order.
 
-The surprise: a partition that is named for the first time stood at 0. Its offsets begin there, in
-every world; if they do not, the beginning is lost.
+The trap: a partition that is named for the first time stood at 0. Its offsets must begin there; if
+they do not, the beginning is lost.
 
 Source: docs/design/batch-coordinator.md#one-record-per-object; invariants 5, 7 and 8
 (docs/design/invariants.md).
@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from spark_jobs.audit.ledger import NEVER, Ledger
-from spark_jobs.audit.rows import Ends, Flags, Numbers, Rows, groups, slices
+from spark_jobs.audit.rows import EndState, Flags, Numbers, Rows, groups, slices
 from spark_jobs.audit.rules import Fault, Faults, rule
 
 COMMIT: Final = "ObjectCommitRecord"
@@ -27,10 +27,10 @@ COMMIT: Final = "ObjectCommitRecord"
 
 @dataclass(frozen=True, slots=True)
 class Commits:
-    """The commits of one span, and what they are held to."""
+    """The commits of one span, and the state that they are checked against."""
 
     rows: Rows
-    before: Ends
+    before: EndState
     ledger: Ledger
     start_offset: int
     end_offset: int  # exclusive
@@ -41,7 +41,7 @@ def _fault(rows: Rows, row: int, what: str) -> Fault:
 
 
 def _heads(rows: Rows) -> Rows:
-    """One row for each commit."""
+    """Return one row for each commit."""
     _, first = np.unique(rows["log_offset"], return_index=True)
     return rows.where(first)
 
@@ -63,7 +63,7 @@ def offsets_contiguous(commits: Commits) -> Faults:
         yield _fault(rows, order[at], f"{rows.name(order[at])} {what}")
 
 
-@rule("batches-placed", "5", "A batch is accepted only for a partition that is there.")
+@rule("batches-placed", "5", "A batch is accepted only for a partition that exists.")
 def batches_placed(commits: Commits) -> Faults:
     rows, ledger = commits.rows.where(commits.rows.accepted), commits.ledger
     order, starts = groups(rows.place)
@@ -72,24 +72,30 @@ def batches_placed(commits: Commits) -> Faults:
         topic_id, _ = place = rows.places[int(rows.place[mine[0]])]
         offsets = rows["log_offset"][mine]
         there = np.zeros(len(mine), np.bool_)
-        for life in ledger.places.get(place, ()):
-            there |= (offsets > life.created) & (offsets < life.gone)
+        for incarnation in ledger.places.get(place, ()):
+            there |= (offsets > incarnation.created) & (offsets < incarnation.gone)
         for topic in ledger.topics.get(topic_id, ()):
             there &= (offsets < topic.deleted) | (offsets > topic.expired)
         for row in mine[~there].tolist():
             yield _fault(rows, row, f"{rows.name(row)} is not there, or its topic is deleted")
 
 
-@rule("released-empty", "5", "A partition that is let go never had a batch.")
+@rule("released-empty", "5", "A released partition never had a batch.")
 def released_empty(commits: Commits) -> Faults:
     rows = commits.rows.where(commits.rows.accepted)
     for code, place in enumerate(rows.places):
-        lives = commits.ledger.places.get(place, ())
-        for life in (life for life in lives if life.released):
+        incarnations = commits.ledger.places.get(place, ())
+        for incarnation in (incarnation for incarnation in incarnations if incarnation.released):
             offsets = rows["log_offset"]
-            mine = (rows.place == code) & (offsets > life.created) & (offsets < life.gone)
+            mine = (
+                (rows.place == code)
+                & (offsets > incarnation.created)
+                & (offsets < incarnation.gone)
+            )
             for row in np.flatnonzero(mine).tolist()[:1]:
-                what = f"{rows.name(row)} has a batch, and is let go at log offset {life.gone}"
+                what = (
+                    f"{rows.name(row)} has a batch, and is let go at log offset {incarnation.gone}"
+                )
                 yield _fault(rows, row, what)
 
 
@@ -205,10 +211,10 @@ def object_ids_rise(commits: Commits) -> Faults:
             yield _fault(heads, int(order[start + at]), what)
 
 
-@rule("fenced-uncommitted", "7", "An object that was called safe to delete is never committed.")
+@rule("fenced-uncommitted", "7", "An object that was declared safe to delete is never committed.")
 def fenced_uncommitted(commits: Commits) -> Faults:
     heads, ledger = _heads(commits.rows), commits.ledger
-    fenced = {one: stays[0].found for one, stays in ledger.found.items()} | ledger.fenced
+    fenced = {one: stays[0].found for one, stays in ledger.found_orphans.items()} | ledger.fenced
     for row in np.flatnonzero(np.isin(heads["object_id"], list(fenced))).tolist():
         object_id, here = int(heads["object_id"][row]), int(heads["log_offset"][row])
         if object_id in ledger.fenced or fenced[object_id] < here:

@@ -1,10 +1,10 @@
-"""Rules about a coordinator's records that are no commits: topics, log starts, leases, objects.
+"""Checks a coordinator's other records: topics, log starts, leases, objects.
 
-Each looks at one record and at the ledger of everything before it.
+Each rule looks at one record and at the ledger of everything before it.
 
-The surprise: what belongs to commits is not here. Whether a log start is above the high watermark,
-or a marked object still in use, only commits say: those rules are in `spark_jobs.audit.commits` and
-`spark_jobs.audit.objects`, which have both.
+The trap: rules that need commits are not here. Whether a log start is above the high watermark, or
+a marked object is still in use, only commits show: those rules are in `spark_jobs.audit.commits`
+and `spark_jobs.audit.objects`.
 
 Source: docs/design/batch-coordinator.md#one-record-per-object, docs/design/invariants.md;
 `coordinator.batch.state` asserts the same while it applies a record, in other words.
@@ -41,7 +41,7 @@ on = _RULES.on
 
 
 def check_events(log: str, ledger: Ledger, events: Iterable[Event], findings: Findings) -> None:
-    """Hold records, in order, to what was before each, and take them into the ledger.
+    """Check each record against the ledger before it, in order, and then apply it to the ledger.
 
     Raises:  RecordError for one that cannot be decoded.
     """
@@ -62,7 +62,7 @@ def _fault(what: str, object_id: int | None = None) -> Fault:
 
 
 @on(
-    "partitions-made-once", "5", "A partition is made once, and not of a deleted topic.",
+    "partitions-made-once", "5", "A partition is created once, and not in a deleted topic.",
     DisklessPartitionsRecord,
 )  # fmt: skip
 def partitions_made_once(ledger: Ledger, record: DisklessPartitionsRecord) -> Faults:
@@ -74,18 +74,18 @@ def partitions_made_once(ledger: Ledger, record: DisklessPartitionsRecord) -> Fa
         yield _fault(f"{topic_id}-{record.first_partition} is made before the one below it")
     for i in range(record.partition_count):
         index = record.first_partition + i
-        if ledger.life((topic_id, index)) is not None:
+        if ledger.incarnation((topic_id, index)) is not None:
             yield _fault(f"{topic_id}-{index} is there already")
 
 
-@on("log-ids-once", "5", "A log id is given once, and they rise.", DisklessPartitionsRecord)
+@on("log-ids-once", "5", "A log id is allocated once, and log ids rise.", DisklessPartitionsRecord)
 def log_ids_once(ledger: Ledger, record: DisklessPartitionsRecord) -> Faults:
     if record.first_log_id < ledger.next_log_id:
         yield _fault(f"log id {record.first_log_id} after {ledger.next_log_id - 1}")
 
 
 @on(
-    "partitions-known", "5", "A record names only partitions that there are.",
+    "partitions-known", "5", "A record names only existing partitions.",
     LogStartOffsetsRecord, DisklessPartitionsRemovedRecord, DisklessPartitionsReleasedRecord,
 )  # fmt: skip
 def partitions_known(
@@ -102,7 +102,7 @@ def partitions_known(
         named = zip([topic_id] * len(record.partitions), record.partitions, strict=True)
     again = isinstance(record, DisklessPartitionsReleasedRecord)  # by a newer controller
     for place in named:
-        if ledger.life(place) is None and not (again and place in ledger.places):
+        if ledger.incarnation(place) is None and not (again and place in ledger.places):
             yield _fault(f"there is no partition {place[0]}-{place[1]}")
 
 
@@ -121,7 +121,7 @@ def removed_when_deleted(
     elif topic.deleted == NEVER:
         yield _fault(f"topic {topic_id} is not deleted")
     elif isinstance(record, DisklessTombstoneExpiredRecord):
-        left = [i for i in range(topic.partitions) if ledger.life((topic_id, i)) is not None]
+        left = [i for i in range(topic.partitions) if ledger.incarnation((topic_id, i)) is not None]
         if left:
             yield _fault(f"topic {topic_id} still has partition {left[0]}")
 
@@ -132,13 +132,13 @@ def log_start_rises(ledger: Ledger, record: LogStartOffsetsRecord) -> Faults:
         record.topic_indexes, record.partitions, record.log_start_offsets, strict=True
     ):
         topic_id = encode_uuid(record.topic_ids[topic])
-        life = ledger.life((topic_id, index))
-        if life is not None and life.starts and start < life.starts[-1][1]:
-            yield _fault(f"{topic_id}-{index}: log start {start} after {life.starts[-1][1]}")
+        incarnation = ledger.incarnation((topic_id, index))
+        if incarnation is not None and incarnation.starts and start < incarnation.starts[-1][1]:
+            yield _fault(f"{topic_id}-{index}: log start {start} after {incarnation.starts[-1][1]}")
 
 
 @on(
-    "controller-epochs-rise", "1", "A coordinator takes no call of a controller's older epoch.",
+    "controller-epochs-rise", "1", "A coordinator accepts no call from an older controller epoch.",
     ControllerEpochRecord, DisklessPartitionsRecord, DisklessPartitionsReleasedRecord,
     DisklessTopicTombstoneRecord,
 )  # fmt: skip
@@ -150,7 +150,9 @@ def controller_epochs_rise(ledger: Ledger, record: Any) -> Faults:
 # --- leases and objects -------------------------------------------------------------------------
 
 
-@on("lease-ids-once", "7", "Leases and the object ids in them are given once.", LeaseGrantedRecord)
+@on(
+    "lease-ids-once", "7", "Leases and the object ids in them are granted once.", LeaseGrantedRecord
+)
 def lease_ids_once(ledger: Ledger, record: LeaseGrantedRecord) -> Faults:
     if record.lease_id < ledger.next_lease_id:
         yield _fault(f"lease {record.lease_id} after {ledger.next_lease_id - 1}")
@@ -161,7 +163,7 @@ def lease_ids_once(ledger: Ledger, record: LeaseGrantedRecord) -> Faults:
 
 @on(
     "broker-epochs-fence", "7",
-    "A broker's new epoch closes its older leases, and an old one gets none.",
+    "A broker's new epoch closes its older leases, and an old epoch is granted none.",
     LeaseGrantedRecord,
 )  # fmt: skip
 def broker_epochs_fence(ledger: Ledger, record: LeaseGrantedRecord) -> Faults:
@@ -176,7 +178,7 @@ def broker_epochs_fence(ledger: Ledger, record: LeaseGrantedRecord) -> Faults:
 
 
 @on(
-    "lease-closed-once", "7", "A lease is closed once, and forgotten once it is closed.",
+    "lease-closed-once", "7", "A lease is closed once, and forgotten only after that.",
     LeaseGrantedRecord, LeaseClosedRecord, LeasesForgottenRecord,
 )  # fmt: skip
 def lease_closed_once(ledger: Ledger, record: Any) -> Faults:

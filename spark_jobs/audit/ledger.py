@@ -1,12 +1,13 @@
-"""Everything of a coordinator's log but its commits: who had what, from which offset to which.
+"""Holds a coordinator's records other than commits, with the offsets from which and to which they
+held.
 
-There are few such records, so they are looked at one after the other, in one place; and what comes
-of it, the `Ledger`, says of every moment of the log which partitions there were, where their logs
-began, which leases were open and which objects were marked. With it, each commit can be judged by
-itself, wherever that is done.
+There are few such records, so they are applied one after the other, in one place. The resulting
+`Ledger` says, for every offset of the log, which partitions existed, where their logs began, which
+leases were open and which objects were marked. With it, each commit can be judged by itself, in any
+task.
 
-The surprise is that nothing here is believed: a record that contradicts what was before it is a
-violation, and is then taken as it stands, so that one mistake is told once.
+The trap: the ledger believes nothing. A record that contradicts what came before it is a violation,
+and is then applied as it stands, so that one mistake is reported once.
 
 Source: docs/design/batch-coordinator.md#object-leases, docs/design/batch-coordinator.md#deletion;
 invariants 5, 7 and 8 (docs/design/invariants.md); `records.diskless`.
@@ -43,15 +44,15 @@ from records.diskless import (
 )
 from records.schema import MetadataRecord
 from records.uuids import encode_uuid
-from spark_jobs.audit.rows import Place
+from spark_jobs.audit.rows import TopicPartition
 
 NEVER: Final = 2**63 - 1
-"""As an offset of a log: it did not happen."""
+"""A log offset for events that did not happen."""
 
 
 @dataclass(slots=True)
-class Life:
-    """A partition from its creation to its end. Let go and brought back, it has another one."""
+class Incarnation:
+    """One incarnation of a partition; releasing and creating it again makes another one."""
 
     created: int
     log_id: int
@@ -60,19 +61,14 @@ class Life:
     released: bool = False
 
     def start_before(self, offset: int) -> int:
-        """The log start as everything below a log offset (exclusive) says."""
+        """Return the log start after everything below a log offset (exclusive)."""
         at = bisect_right(self.starts, offset - 1, key=lambda one: one[0]) - 1
         return self.starts[at][1] if at >= 0 else 0
 
-    def died(self, last_offset: int) -> int:
-        """The log offset from which on an offset of the partition is not live."""
-        at = bisect_right(self.starts, last_offset, key=lambda one: one[1])
-        return self.starts[at][0] if at < len(self.starts) else self.gone
-
 
 @dataclass(slots=True)
-class LeaseLife:
-    """A block of object ids, [first, end), and when it was open."""
+class LeaseHistory:
+    """A lease's object ids, [first, end), and the log offsets between which it was open."""
 
     broker_id: int
     broker_epoch: int
@@ -91,8 +87,8 @@ class LeaseLife:
 
 
 @dataclass(slots=True)
-class TopicLife:
-    """A topic's name, and when it was deleted."""
+class TopicIncarnation:
+    """A topic's name, and the log offsets of its creation and deletion."""
 
     name: str
     created: int
@@ -103,8 +99,8 @@ class TopicLife:
 
 
 @dataclass(slots=True)
-class Stay:
-    """An orphan that a sweep found: it stands among the objects until it is removed."""
+class OrphanInterval:
+    """The interval in which an orphan that a sweep found is listed among the objects."""
 
     found: int
     marked_at_ms: int
@@ -113,112 +109,123 @@ class Stay:
 
 @dataclass(slots=True)
 class Ledger:
-    """See the module. Offsets of the log are those of records; -1: before the log begins."""
+    """Everything that a coordinator's log says besides commits.
 
-    places: dict[Place, list[Life]] = field(default_factory=dict)
-    topics: dict[str, list[TopicLife]] = field(default_factory=dict)
-    by_log_id: dict[int, Place] = field(default_factory=dict)
-    leases: dict[int, LeaseLife] = field(default_factory=dict)
+    Log offsets are those of the records; -1 means before the log begins.
+    """
+
+    places: dict[TopicPartition, list[Incarnation]] = field(default_factory=dict)
+    topics: dict[str, list[TopicIncarnation]] = field(default_factory=dict)
+    by_log_id: dict[int, TopicPartition] = field(default_factory=dict)
+    leases: dict[int, LeaseHistory] = field(default_factory=dict)
     open_leases: dict[int, set[int]] = field(default_factory=dict)  # by broker
     brokers: dict[int, int] = field(default_factory=dict)  # the highest epoch of each
     fenced: dict[int, int] = field(default_factory=dict)  # object: log offset
     marked: dict[int, tuple[int, int]] = field(default_factory=dict)  # log offset, time
     removed: dict[int, int] = field(default_factory=dict)
-    expired: dict[tuple[Place, int], list[int]] = field(default_factory=dict)
-    found: dict[int, list[Stay]] = field(default_factory=dict)  # by sweeps
-    heard: list[tuple[int, int]] = field(default_factory=list)  # log offset, controller epoch
+    expired: dict[tuple[TopicPartition, int], list[int]] = field(default_factory=dict)
+    found_orphans: dict[int, list[OrphanInterval]] = field(default_factory=dict)  # by sweeps
+    controller_epochs: list[tuple[int, int]] = field(
+        default_factory=list
+    )  # log offset, controller epoch
     controller_epoch: int = -1
     base_ids: tuple[int, int, int] = (0, 0, 0)  # lease, object, log: next where the log begins
     next_lease_id: int = 0
     next_object_id: int = 0
     next_log_id: int = 0
-    start_events: list[tuple[int, Place, int]] = field(default_factory=list)  # by log offset
+    start_events: list[tuple[int, TopicPartition, int]] = field(
+        default_factory=list
+    )  # by log offset
 
-    def life(self, place: Place, offset: int = NEVER) -> Life | None:
-        """A partition's life at a log offset; by default its last, if it still lives."""
-        for life in reversed(self.places.get(place, ())):
-            if life.created < offset:
-                return life if offset <= life.gone else None
+    def incarnation(self, place: TopicPartition, offset: int = NEVER) -> Incarnation | None:
+        """Return a partition's incarnation at a log offset; by default the current one, if there is
+        one.
+        """
+        for incarnation in reversed(self.places.get(place, ())):
+            if incarnation.created < offset:
+                return incarnation if offset <= incarnation.gone else None
         return None
 
-    def topic(self, topic_id: str, offset: int = NEVER) -> TopicLife | None:
-        """A topic, or its tombstone, at a log offset; by default now."""
+    def topic(self, topic_id: str, offset: int = NEVER) -> TopicIncarnation | None:
+        """Return a topic, or its tombstone, at a log offset; by default the current one."""
         for topic in reversed(self.topics.get(topic_id, ())):
             if topic.created < offset:
                 return topic if offset <= topic.expired else None
         return None
 
-    def a_topic(self, topic_id: str, name: str, created: int) -> TopicLife:
-        """The one there is, or a new one."""
+    def get_or_add_topic(self, topic_id: str, name: str, created: int) -> TopicIncarnation:
+        """Return the current topic of an id, or add a new one."""
         found = self.topic(topic_id)
         if found is None:
-            found = TopicLife(name, created)
+            found = TopicIncarnation(name, created)
             self.topics.setdefault(topic_id, []).append(found)
         return found
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
-        """Take a record as it stands."""
+        """Apply a record as it stands."""
         _APPLY[type(record)](self, offset, record)
 
 
-# --- taking records -----------------------------------------------------------------------------
+# --- applying records ---------------------------------------------------------------------------
 
 
-def _partitions(ledger: Ledger, offset: int, record: DisklessPartitionsRecord) -> None:
+def _apply_partitions(ledger: Ledger, offset: int, record: DisklessPartitionsRecord) -> None:
     topic_id = encode_uuid(record.topic_id)
-    topic = ledger.a_topic(topic_id, record.topic_name, offset)
+    topic = ledger.get_or_add_topic(topic_id, record.topic_name, offset)
     for i in range(record.partition_count):
         place = topic_id, record.first_partition + i
-        ledger.places.setdefault(place, []).append(Life(offset, record.first_log_id + i))
+        ledger.places.setdefault(place, []).append(Incarnation(offset, record.first_log_id + i))
         ledger.by_log_id[record.first_log_id + i] = place
     topic.partitions = max(topic.partitions, record.first_partition + record.partition_count)
     ledger.next_log_id = max(ledger.next_log_id, record.first_log_id + record.partition_count)
-    _heard(ledger, offset, record.controller_epoch)
+    _note_controller_epoch(ledger, offset, record.controller_epoch)
 
 
-def _tombstone(ledger: Ledger, offset: int, record: DisklessTopicTombstoneRecord) -> None:
-    topic = ledger.a_topic(encode_uuid(record.topic_id), "", offset)
+def _apply_tombstone(ledger: Ledger, offset: int, record: DisklessTopicTombstoneRecord) -> None:
+    topic = ledger.get_or_add_topic(encode_uuid(record.topic_id), "", offset)
     topic.deleted, topic.deleted_at_ms = offset, record.deleted_at_ms
-    _heard(ledger, offset, record.controller_epoch)
+    _note_controller_epoch(ledger, offset, record.controller_epoch)
 
 
-def _gone(
+def _apply_partitions_gone(
     ledger: Ledger,
     offset: int,
     record: DisklessPartitionsRemovedRecord | DisklessPartitionsReleasedRecord,
 ) -> None:
     for index in record.partitions:
-        life = ledger.life((encode_uuid(record.topic_id), index))
-        if life is not None:
-            life.gone = offset
-            life.released = isinstance(record, DisklessPartitionsReleasedRecord)
+        incarnation = ledger.incarnation((encode_uuid(record.topic_id), index))
+        if incarnation is not None:
+            incarnation.gone = offset
+            incarnation.released = isinstance(record, DisklessPartitionsReleasedRecord)
     if isinstance(record, DisklessPartitionsReleasedRecord):
-        _heard(ledger, offset, record.controller_epoch)
+        _note_controller_epoch(ledger, offset, record.controller_epoch)
 
 
-def _tombstone_expired(ledger: Ledger, offset: int, record: DisklessTombstoneExpiredRecord) -> None:
+def _apply_tombstone_expired(
+    ledger: Ledger, offset: int, record: DisklessTombstoneExpiredRecord
+) -> None:
     topic = ledger.topic(encode_uuid(record.topic_id))
     if topic is not None:
         topic.expired = offset
 
 
-def _log_starts(ledger: Ledger, offset: int, record: LogStartOffsetsRecord) -> None:
+def _apply_log_starts(ledger: Ledger, offset: int, record: LogStartOffsetsRecord) -> None:
     for topic, index, start in zip(
         record.topic_indexes, record.partitions, record.log_start_offsets, strict=True
     ):
         place = encode_uuid(record.topic_ids[topic]), index
-        life = ledger.life(place)
-        if life is not None:
-            before = life.starts[-1][1] if life.starts else 0
-            life.starts.append((offset, max(before, start)))
+        incarnation = ledger.incarnation(place)
+        if incarnation is not None:
+            before = incarnation.starts[-1][1] if incarnation.starts else 0
+            incarnation.starts.append((offset, max(before, start)))
             ledger.start_events.append((offset, place, start))
 
 
-def _granted(ledger: Ledger, offset: int, record: LeaseGrantedRecord) -> None:
+def _apply_lease_granted(ledger: Ledger, offset: int, record: LeaseGrantedRecord) -> None:
     for lease_id in record.closed_lease_ids:
         _end_lease(ledger, offset, lease_id, record.granted_at_ms)
     end = record.first_object_id + record.object_count
-    ledger.leases[record.lease_id] = LeaseLife(
+    ledger.leases[record.lease_id] = LeaseHistory(
         record.broker_id, record.broker_epoch, record.first_object_id, end, offset,
         record.granted_at_ms, last_committed=record.first_object_id - 1,
     )  # fmt: skip
@@ -229,7 +236,7 @@ def _granted(ledger: Ledger, offset: int, record: LeaseGrantedRecord) -> None:
     ledger.next_object_id = max(ledger.next_object_id, end)
 
 
-def _closed(ledger: Ledger, offset: int, record: LeaseClosedRecord) -> None:
+def _apply_lease_closed(ledger: Ledger, offset: int, record: LeaseClosedRecord) -> None:
     _end_lease(ledger, offset, record.lease_id, record.closed_at_ms, record.end_object_id)
 
 
@@ -243,79 +250,79 @@ def _end_lease(
         ledger.open_leases[lease.broker_id].discard(lease_id)
 
 
-def _forgotten(ledger: Ledger, offset: int, record: LeasesForgottenRecord) -> None:
+def _apply_leases_forgotten(ledger: Ledger, offset: int, record: LeasesForgottenRecord) -> None:
     for lease_id in record.lease_ids:
         lease = ledger.leases.get(lease_id)
         if lease is not None:
             lease.forgotten = min(lease.forgotten, offset)
 
 
-def _fenced(ledger: Ledger, offset: int, record: DeleteFenceRecord) -> None:
+def _apply_fence(ledger: Ledger, offset: int, record: DeleteFenceRecord) -> None:
     for object_id in record.object_ids:
         ledger.fenced.setdefault(object_id, offset)
 
 
-def _marked(ledger: Ledger, offset: int, record: ObjectsMarkedRecord) -> None:
+def _apply_marked(ledger: Ledger, offset: int, record: ObjectsMarkedRecord) -> None:
     for object_id in record.object_ids:
         ledger.marked.setdefault(object_id, (offset, record.marked_at_ms))
 
 
-def _removed(ledger: Ledger, offset: int, record: ObjectsRemovedRecord) -> None:
+def _apply_removed(ledger: Ledger, offset: int, record: ObjectsRemovedRecord) -> None:
     for object_id in record.object_ids:
         ledger.removed.setdefault(object_id, offset)
-        for stay in ledger.found.get(object_id, ())[-1:]:
+        for stay in ledger.found_orphans.get(object_id, ())[-1:]:
             stay.gone = min(stay.gone, offset)
 
 
-def _found(ledger: Ledger, offset: int, record: OrphansFoundRecord) -> None:
+def _apply_orphans_found(ledger: Ledger, offset: int, record: OrphansFoundRecord) -> None:
     for object_id in record.object_ids:
-        stays = ledger.found.setdefault(object_id, [])
+        stays = ledger.found_orphans.setdefault(object_id, [])
         if not stays or stays[-1].gone != NEVER:
-            stays.append(Stay(offset, record.marked_at_ms))
+            stays.append(OrphanInterval(offset, record.marked_at_ms))
 
 
-def _expired(ledger: Ledger, offset: int, record: ProducersExpiredRecord) -> None:
+def _apply_producers_expired(ledger: Ledger, offset: int, record: ProducersExpiredRecord) -> None:
     for log_id, producer_id in zip(record.log_ids, record.producer_ids, strict=True):
         place = ledger.by_log_id.get(log_id)
         if place is not None:
             ledger.expired.setdefault((place, producer_id), []).append(offset)
 
 
-def _controller_epoch(ledger: Ledger, offset: int, record: ControllerEpochRecord) -> None:
-    _heard(ledger, offset, record.controller_epoch)
+def _apply_controller_epoch(ledger: Ledger, offset: int, record: ControllerEpochRecord) -> None:
+    _note_controller_epoch(ledger, offset, record.controller_epoch)
 
 
-def _heard(ledger: Ledger, offset: int, epoch: int) -> None:
+def _note_controller_epoch(ledger: Ledger, offset: int, epoch: int) -> None:
     ledger.controller_epoch = max(ledger.controller_epoch, epoch)
-    ledger.heard.append((offset, epoch))
+    ledger.controller_epochs.append((offset, epoch))
 
 
-# --- a checkpoint's -----------------------------------------------------------------------------
+# --- loading a checkpoint -----------------------------------------------------------------------
 
 
-def _counters(ledger: Ledger, _offset: int, record: CoordinatorState) -> None:
-    _heard(ledger, -1, record.controller_epoch)
+def _load_counters(ledger: Ledger, _offset: int, record: CoordinatorState) -> None:
+    _note_controller_epoch(ledger, -1, record.controller_epoch)
     ledger.base_ids = record.next_lease_id, record.next_object_id, record.next_log_id
     ledger.next_lease_id = record.next_lease_id
     ledger.next_object_id = record.next_object_id
     ledger.next_log_id = record.next_log_id
 
 
-def _topic_state(ledger: Ledger, offset: int, record: DisklessTopicState) -> None:
+def _load_topic(ledger: Ledger, offset: int, record: DisklessTopicState) -> None:
     topic_id = encode_uuid(record.topic_id)
-    topic = ledger.a_topic(topic_id, record.topic_name, -1)
+    topic = ledger.get_or_add_topic(topic_id, record.topic_name, -1)
     if record.deleted_at_ms >= 0:
         topic.deleted, topic.deleted_at_ms = offset, record.deleted_at_ms
     for i, (log_id, start) in enumerate(zip(record.log_ids, record.log_start_offsets, strict=True)):
         place = topic_id, record.first_partition + i
         if log_id >= 0:
-            ledger.places[place] = [Life(-1, log_id, [(-1, start)] if start else [])]
+            ledger.places[place] = [Incarnation(-1, log_id, [(-1, start)] if start else [])]
             ledger.by_log_id[log_id] = place
     topic.partitions = max(topic.partitions, record.first_partition + len(record.log_ids))
 
 
-def _lease_state(ledger: Ledger, offset: int, record: LeaseState) -> None:
-    lease = LeaseLife(
+def _load_lease(ledger: Ledger, offset: int, record: LeaseState) -> None:
+    lease = LeaseHistory(
         record.broker_id, record.broker_epoch, record.first_object_id, record.end_object_id, -1,
         record.granted_at_ms, last_committed=record.last_committed_id,
         skipped=pairs(record.skipped), orphans=pairs(record.orphans),
@@ -330,42 +337,42 @@ def _lease_state(ledger: Ledger, offset: int, record: LeaseState) -> None:
 
 
 def pairs(flat: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Ranges as records have them. An odd number at the end is no range."""
+    """Split a record's flat ranges into pairs; an odd number at the end is dropped."""
     return tuple(zip(flat[::2], flat[1::2], strict=False))
 
 
-def _broker_state(ledger: Ledger, _offset: int, record: DisklessBrokerState) -> None:
+def _load_broker(ledger: Ledger, _offset: int, record: DisklessBrokerState) -> None:
     ledger.brokers[record.broker_id] = record.broker_epoch
 
 
-def _objects_state(ledger: Ledger, offset: int, record: ObjectsState) -> None:
+def _load_objects(ledger: Ledger, offset: int, record: ObjectsState) -> None:
     for object_id, marked_at_ms in zip(record.object_ids, record.marked_at_ms, strict=True):
         if marked_at_ms >= 0:
             ledger.marked[object_id] = offset, marked_at_ms
 
 
 _APPLY: Final[dict[type[MetadataRecord], Callable[[Ledger, int, Any], None]]] = {
-    DisklessPartitionsRecord: _partitions,
-    DisklessTopicTombstoneRecord: _tombstone,
-    DisklessPartitionsRemovedRecord: _gone,
-    DisklessPartitionsReleasedRecord: _gone,
-    DisklessTombstoneExpiredRecord: _tombstone_expired,
-    LogStartOffsetsRecord: _log_starts,
-    LeaseGrantedRecord: _granted,
-    LeaseClosedRecord: _closed,
-    LeasesForgottenRecord: _forgotten,
-    DeleteFenceRecord: _fenced,
-    ObjectsMarkedRecord: _marked,
-    ObjectsRemovedRecord: _removed,
-    OrphansFoundRecord: _found,
-    ProducersExpiredRecord: _expired,
-    ControllerEpochRecord: _controller_epoch,
-    CoordinatorState: _counters,
-    DisklessTopicState: _topic_state,
-    LeaseState: _lease_state,
-    DisklessBrokerState: _broker_state,
-    ObjectsState: _objects_state,
+    DisklessPartitionsRecord: _apply_partitions,
+    DisklessTopicTombstoneRecord: _apply_tombstone,
+    DisklessPartitionsRemovedRecord: _apply_partitions_gone,
+    DisklessPartitionsReleasedRecord: _apply_partitions_gone,
+    DisklessTombstoneExpiredRecord: _apply_tombstone_expired,
+    LogStartOffsetsRecord: _apply_log_starts,
+    LeaseGrantedRecord: _apply_lease_granted,
+    LeaseClosedRecord: _apply_lease_closed,
+    LeasesForgottenRecord: _apply_leases_forgotten,
+    DeleteFenceRecord: _apply_fence,
+    ObjectsMarkedRecord: _apply_marked,
+    ObjectsRemovedRecord: _apply_removed,
+    OrphansFoundRecord: _apply_orphans_found,
+    ProducersExpiredRecord: _apply_producers_expired,
+    ControllerEpochRecord: _apply_controller_epoch,
+    CoordinatorState: _load_counters,
+    DisklessTopicState: _load_topic,
+    LeaseState: _load_lease,
+    DisklessBrokerState: _load_broker,
+    ObjectsState: _load_objects,
 }
 
 APPLIED: Final = frozenset(_APPLY)
-"""The types that a ledger is made of."""
+"""The record types that a ledger applies."""

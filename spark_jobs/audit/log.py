@@ -1,14 +1,16 @@
-"""A log as a log, whatever its records mean: offsets, epochs, leaders; and the first pass over it.
+"""Checks a log whatever its records mean (offsets, epochs, leaders), and makes the first pass over
+it.
 
-`gather` reads one span. It holds the batches to what every log promises, counts the records by
-type, and keeps what the second pass needs: every record that is no commit, undecoded, and where the
-commits of the span leave off.
+`summarise_span` reads one span. It checks the batches against what every log promises, counts the
+records by type, and keeps what the second pass needs: every record that is not a commit, undecoded,
+and the state that the commits of the span end with.
 
-The surprise: the same rules judge batches within a span and spans within a log. Both are pieces
-with a first offset, an end and an epoch at each, and a piece must go on where the one before ended.
+Why `BatchRange`: the same rules judge batches within a span and spans within a log. Both are ranges
+with a first offset, an end, and an epoch at each, and a range must begin where the one before
+ended.
 
-A span that has records and no batches is read as well; then offsets may skip (a control record took
-them), and who led is not known.
+A span that has records and no batches is read as well; then offsets may skip (control records use
+them), and the leaders are unknown.
 
 Source: invariants 1-3 (docs/design/invariants.md); KIP-595 (an epoch's first record is its
 LeaderChange).
@@ -33,7 +35,7 @@ from records.frame import (
     read_frame,
 )
 from spark_jobs.audit.ledger import APPLIED
-from spark_jobs.audit.rows import Ends, ends_of, rows_of
+from spark_jobs.audit.rows import EndState, end_state_of, rows_of
 from spark_jobs.audit.rules import Fault, Faults, Findings, rule
 from spark_jobs.readers.log_files import LostRangeError
 from spark_jobs.readers.log_position import LogPosition
@@ -46,15 +48,15 @@ CONTROL: Final = "control"
 
 @runtime_checkable
 class BatchSpan(Protocol):
-    """A span that knows how its records were written: batch by batch, control records too."""
+    """A span that can return its batches as they were written, control records included."""
 
     def batches(self) -> Iterator[Batch]:
-        """The whole batches that hold any of its offsets."""
+        """Return the whole batches that hold any of the span's offsets."""
         ...
 
 
-class Piece(NamedTuple):
-    """A batch, or a span of them."""
+class BatchRange(NamedTuple):
+    """The offsets and epochs of a batch, or of a span of batches."""
 
     base_offset: int
     end_offset: int  # exclusive
@@ -64,7 +66,7 @@ class Piece(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """A LeaderChange record."""
+    """The contents of a LeaderChange record."""
 
     offset: int
     epoch: int
@@ -72,63 +74,63 @@ class Leader(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A record that is no commit."""
+    """A record other than a commit, undecoded."""
 
     offset: int
     value: bytes  # with its frame
 
 
 @dataclass(slots=True)
-class Gathered:
-    """What the first pass found in one span."""
+class SpanSummary:
+    """Contents and findings of one span, from the first pass."""
 
     start_offset: int
     end_offset: int  # exclusive
     is_checkpoint: bool
-    piece: Piece | None = None  # None: of no batch
+    batch_range: BatchRange | None = None  # None: of no batch
     leaders: list[Leader] = field(default_factory=list)
     types: Counter[tuple[int, int]] = field(default_factory=Counter)  # by type and version
     control: Counter[int] = field(default_factory=Counter)
     unknown: dict[tuple[int, int], int] = field(default_factory=dict)  # the first offset of each
     events: list[Event] = field(default_factory=list)
     commits: int = 0
-    ends: Ends = field(default_factory=Ends)
+    ends: EndState = field(default_factory=EndState)
     findings: Findings = field(default_factory=Findings)
-    unreadable: str | None = None  # why it ends before its end
-    is_gone: bool = False  # because something is not there, and may have been meanwhile
+    unreadable: str | None = None  # why reading ended early
+    is_gone: bool = False  # a file is missing: perhaps deleted while the audit ran
 
 
 # --- the rules ----------------------------------------------------------------------------------
 
 
 @rule("log-readable", "2", "Every committed batch of a log is there, and its checksum is right.")
-def log_readable(parts: Iterable[Gathered]) -> Faults:
+def log_readable(parts: Iterable[SpanSummary]) -> Faults:
     for part in parts:
         if part.unreadable is not None:
             yield Fault(part.start_offset, part.unreadable)
 
 
 @rule("log-offsets-gapless", "2", "Each batch of a log begins at the offset where the last ended.")
-def log_offsets_gapless(pieces: Iterable[Piece]) -> Faults:
-    for before, after in pairwise(pieces):
+def log_offsets_gapless(ranges: Iterable[BatchRange]) -> Faults:
+    for before, after in pairwise(ranges):
         if after.base_offset != before.end_offset:
             what = f"begins at {after.base_offset}, the one before it ended at {before.end_offset}"
             yield Fault(after.base_offset, what, "batch")
 
 
 @rule("log-epochs-rise", "1", "Epochs never go back along a log.")
-def log_epochs_rise(pieces: Iterable[Piece]) -> Faults:
-    for before, after in pairwise(pieces):
+def log_epochs_rise(ranges: Iterable[BatchRange]) -> Faults:
+    for before, after in pairwise(ranges):
         if after.first_epoch < before.last_epoch:
             what = f"epoch {after.first_epoch} after {before.last_epoch}"
             yield Fault(after.base_offset, what, "batch")
 
 
 @rule("epoch-begins-with-leader", "1", "The first record of an epoch is its LeaderChange.")
-def epoch_begins_with_leader(pieces: Sequence[Piece]) -> Faults:
-    if pieces and pieces[0].base_offset == 0 < pieces[0].end_offset and not pieces[0].leader_change:
-        yield Fault(0, f"epoch {pieces[0].first_epoch} begins with something else", "batch")
-    for before, after in pairwise(pieces):
+def epoch_begins_with_leader(ranges: Sequence[BatchRange]) -> Faults:
+    if ranges and ranges[0].base_offset == 0 < ranges[0].end_offset and not ranges[0].leader_change:
+        yield Fault(0, f"epoch {ranges[0].first_epoch} begins with something else", "batch")
+    for before, after in pairwise(ranges):
         if after.first_epoch > before.last_epoch and not after.leader_change:
             what = f"epoch {after.first_epoch} begins with something else"
             yield Fault(after.base_offset, what, "batch")
@@ -144,51 +146,55 @@ def one_leader(leaders: Iterable[Leader]) -> Faults:
             yield Fault(one.offset, what, "LeaderChangeMessage")
 
 
-_OF_PIECES: Final = {
+_RANGE_RULES: Final = {
     "log-offsets-gapless": log_offsets_gapless,
     "log-epochs-rise": log_epochs_rise,
     "epoch-begins-with-leader": epoch_begins_with_leader,
 }
 
 
-def check_pieces(log: str, pieces: Sequence[Piece], findings: Findings) -> None:
-    """Hold pieces that should follow each other to what pieces promise."""
-    for name, check in _OF_PIECES.items():
-        findings.add(name, log, check(pieces))
+def check_ranges(log: str, ranges: Sequence[BatchRange], findings: Findings) -> None:
+    """Check that consecutive ranges follow each other in offsets and epochs."""
+    for name, check in _RANGE_RULES.items():
+        findings.add(name, log, check(ranges))
 
 
-def check_parts(log: str, parts: Sequence[Gathered], findings: Findings) -> None:
-    """What only all spans of a log together show; they stand in order."""
+def check_spans(log: str, parts: Sequence[SpanSummary], findings: Findings) -> None:
+    """Check a log across all its spans, which are in order."""
     findings.add("log-readable", log, log_readable(parts))
-    pieces = [part.piece for part in parts if part.piece is not None]
+    ranges = [part.batch_range for part in parts if part.batch_range is not None]
     read = [part for part in parts if not part.is_checkpoint and part.unreadable is None]
-    if pieces and read and len(read) == len(parts) - parts[0].is_checkpoint:
-        first, last = pieces[0], pieces[-1]  # from where to where it was planned
+    if ranges and read and len(read) == len(parts) - parts[0].is_checkpoint:
+        first, last = ranges[0], ranges[-1]  # from where to where it was planned
         begin, end = read[0].start_offset, read[-1].end_offset
-        pieces = [
-            Piece(begin, begin, first.first_epoch, first.first_epoch, False),
-            *pieces,
-            Piece(end, end, last.last_epoch, last.last_epoch, False),
+        ranges = [
+            BatchRange(begin, begin, first.first_epoch, first.first_epoch, False),
+            *ranges,
+            BatchRange(end, end, last.last_epoch, last.last_epoch, False),
         ]
-    check_pieces(log, pieces, findings)
+    check_ranges(log, ranges, findings)
     findings.add("one-leader", log, one_leader(one for part in parts for one in part.leaders))
 
 
 # --- the first pass -----------------------------------------------------------------------------
 
 
-def gather(log: str, span: Span, *, keeps_events: bool = True) -> Gathered:
-    """Read a span, once.
+def summarise_span(log: str, span: Span, *, keeps_events: bool = True) -> SpanSummary:
+    """Read a span once, check its batches, and keep what the second pass needs.
+
+    An unreadable record ends the reading: `unreadable` says why, and `log-readable` reports it.
+
+    Args: keeps_events: also keep all records that are not commits, and the columns of commits.
 
     What cannot be read ends it: it is said in `unreadable`, and is a finding of `log-readable`.
 
     Args:    keeps_events: also keep all records that are no commits, and look at those that are.
     """
-    found = Gathered(span.start_offset, span.end_offset, span.is_checkpoint)
-    pieces: list[Piece] = []
+    found = SpanSummary(span.start_offset, span.end_offset, span.is_checkpoint)
+    ranges: list[BatchRange] = []
     columns = CommitColumns()
     try:
-        for position, value in _values(span, found, pieces):
+        for position, value in _values(span, found, ranges):
             key, version, _ = read_frame(value)
             found.types[key, version] += 1
             known = METADATA_RECORDS.get(key)
@@ -200,14 +206,14 @@ def gather(log: str, span: Span, *, keeps_events: bool = True) -> Gathered:
                     columns.add(position, value)
             elif keeps_events and known in APPLIED:
                 found.events.append(Event(position.offset, bytes(value)))
-        found.ends = ends_of(rows_of(columns.take()))
+        found.ends = end_state_of(rows_of(columns.take()))
     except (RecordError, LostRangeError) as error:
         found.unreadable = str(error)
         found.is_gone = isinstance(error, LostRangeError)
-    if pieces:
-        check_pieces(log, pieces, found.findings)
-        first, last = pieces[0], pieces[-1]
-        found.piece = Piece(
+    if ranges:
+        check_ranges(log, ranges, found.findings)
+        first, last = ranges[0], ranges[-1]
+        found.batch_range = BatchRange(
             first.base_offset, last.end_offset, first.first_epoch, last.last_epoch,
             first.leader_change,
         )  # fmt: skip
@@ -215,9 +221,9 @@ def gather(log: str, span: Span, *, keeps_events: bool = True) -> Gathered:
 
 
 def _values(
-    span: Span, found: Gathered, pieces: list[Piece]
+    span: Span, found: SpanSummary, ranges: list[BatchRange]
 ) -> Iterator[tuple[LogPosition, Buffer]]:
-    """A span's metadata records; what else there is of its batches is noted on the way."""
+    """Yield a span's metadata records; note its batches and leaders on the way."""
     if span.is_checkpoint or not isinstance(span, BatchSpan):
         yield from span.values()
         return
@@ -235,8 +241,8 @@ def _values(
                     leader = Leader(record.offset, header.leader_epoch, message.leader_id)
                     found.leaders.append(leader)
         first = max(header.base_offset, start)
-        pieces.append(
-            Piece(
+        ranges.append(
+            BatchRange(
                 first, min(header.end_offset, end), header.leader_epoch, header.leader_epoch,
                 leader is not None and leader.offset == first,
             )

@@ -1,12 +1,12 @@
-"""Rules about objects: they stay while anything refers to them. And what is live of a span.
+"""Checks that objects stay while anything refers to them, and counts what is live of a span.
 
-All batches of an object stand in one record, so one span knows all that ever referred to it; when
-each of them died the ledger knows. So whether an object was marked too early is found where its
-commit is read, without bringing the batches of all spans together.
+All batches of an object stand in one record, so one span knows all references to it, and the ledger
+knows when each of them died. So an object that was marked too early is found where its commit is
+read, without bringing the batches of all spans together.
 
-The same way a span says, for any later offset, what of it is live there: a checksum and a number
-of bytes for each partition, and the bytes used of each object. Added up over all spans that is the
-state which a checkpoint claims (`spark_jobs.audit.checkpoints`).
+In the same way a span counts, for any later offset, what of it is live there: a checksum and a
+number of bytes for each partition, and the used bytes of each object. The sum over all spans is the
+state that a checkpoint claims (`spark_jobs.audit.checkpoints`).
 
 Source: docs/design/batch-coordinator.md#runs, docs/design/batch-coordinator.md#deletion; invariants
 4, 7 and 8 (docs/design/invariants.md).
@@ -22,7 +22,7 @@ import numpy as np
 
 from spark_jobs.audit.commits import COMMIT, Commits
 from spark_jobs.audit.ledger import NEVER, Ledger
-from spark_jobs.audit.rows import Numbers, Place, Rows, groups, mixed, slices
+from spark_jobs.audit.rows import Numbers, Rows, TopicPartition, groups, row_checksums, slices
 from spark_jobs.audit.rules import Fault, Faults, rule
 
 RUN_COLUMNS: Final = (
@@ -32,7 +32,7 @@ RUN_COLUMNS: Final = (
 
 
 def runs_of(rows: Rows) -> Rows:
-    """Accepted batches that lie back to back in one object, as one row each."""
+    """Merge accepted batches that lie back to back in one object into one row each."""
     kept = rows.where(rows.accepted)
     if not len(kept):
         return kept
@@ -53,37 +53,41 @@ def runs_of(rows: Rows) -> Rows:
     return runs
 
 
-def died(runs: Rows, ledger: Ledger) -> Numbers:
-    """The log offset whose record took each run's life; NEVER: it is live."""
+def death_offsets(runs: Rows, ledger: Ledger) -> Numbers:
+    """Return the log offset of the record that ended each run; NEVER means the run is live."""
     found = np.full(len(runs), NEVER, np.int64)
     last_offset = runs.end_offset - 1
     order, starts = groups(runs.place)
     for start, end in slices(starts, len(order)):
         mine = order[start:end]
-        lives = ledger.places.get(runs.places[runs.place[mine[0]]], ())
-        for life in lives:
-            here = mine[(runs["log_offset"][mine] > life.created)]
-            found[here] = life.gone
-            if life.starts:
+        incarnations = ledger.places.get(runs.places[runs.place[mine[0]]], ())
+        for incarnation in incarnations:
+            here = mine[(runs["log_offset"][mine] > incarnation.created)]
+            found[here] = incarnation.gone
+            if incarnation.starts:
                 offsets, log_starts = (
-                    np.array(column) for column in zip(*life.starts, strict=True)
+                    np.array(column) for column in zip(*incarnation.starts, strict=True)
                 )
                 at = np.searchsorted(log_starts, last_offset[here], side="right")
                 known = at < len(offsets)
-                found[here[known]] = np.minimum(offsets[at[known]], life.gone)
+                found[here[known]] = np.minimum(offsets[at[known]], incarnation.gone)
     return found
 
 
 # --- the rules ----------------------------------------------------------------------------------
 
 
-@rule("marked-unused", "7", "An object is marked once nothing refers to it, not before.")
+@rule("marked-unused", "7", "An object is marked only after its last reference is gone.")
 def marked_unused(commits: Commits) -> Faults:
     marked = {object_id: offset for object_id, (offset, _) in commits.ledger.marked.items()}
     yield from _too_early(commits, marked, "marked", "ObjectsMarkedRecord")
 
 
-@rule("removed-unused", "7", "An object is removed once it is marked, and was never in use since.")
+@rule(
+    "removed-unused",
+    "7",
+    "An object is removed only after it was marked, and is not used after that.",
+)
 def removed_unused(commits: Commits) -> Faults:
     removed, marked = commits.ledger.removed, commits.ledger.marked
     yield from _too_early(commits, removed, "removed", "ObjectsRemovedRecord")
@@ -100,7 +104,7 @@ def removed_unused(commits: Commits) -> Faults:
 def _too_early(commits: Commits, when: dict[int, int], how: str, record: str) -> Faults:
     named = np.isin(commits.rows["object_id"], list(when))
     runs = runs_of(commits.rows.where(named))
-    for row, death in enumerate(died(runs, commits.ledger).tolist()):
+    for row, death in enumerate(death_offsets(runs, commits.ledger).tolist()):
         object_id = int(runs["object_id"][row])
         if death >= when[object_id]:
             until = "" if death == NEVER else f" until log offset {death}"
@@ -117,7 +121,9 @@ def marked_committed(ledger: Ledger, committed: Numbers, base_objects: Iterable[
         yield Fault(offset, "marked and never committed", "ObjectsMarkedRecord", object_id)
 
 
-@rule("orphans-deleted", "7", "A lease is forgotten once all its ids are committed or removed.")
+@rule(
+    "orphans-deleted", "7", "A lease is forgotten only after all its ids are committed or removed."
+)
 def orphans_deleted(ledger: Ledger, committed: Numbers) -> Faults:
     committed = np.unique(committed)
     removed = np.array(sorted(ledger.removed.items()), np.int64).reshape(-1, 2)
@@ -142,7 +148,7 @@ def orphans_deleted(ledger: Ledger, committed: Numbers) -> Faults:
 
 
 class Digest(NamedTuple):
-    """Of a partition's live runs: how many, their bytes, and a sum of checksums."""
+    """Count, bytes and checksum of a partition's live runs."""
 
     runs: int
     bytes: int
@@ -150,14 +156,14 @@ class Digest(NamedTuple):
 
 
 @dataclass(slots=True)
-class Live:
-    """What is live of one span, or of all, as of an offset."""
+class LiveState:
+    """The live runs and used bytes of one span, or of all, at an offset."""
 
-    partitions: dict[Place, Digest] = field(default_factory=dict)
+    partitions: dict[TopicPartition, Digest] = field(default_factory=dict)
     used: dict[int, int] = field(default_factory=dict)  # bytes, by object
 
-    def add(self, other: Live) -> None:
-        """With another span's."""
+    def add(self, other: LiveState) -> None:
+        """Add another span's live state."""
         for place, one in other.partitions.items():
             before = self.partitions.get(place, Digest(0, 0, 0))
             checksum = (before.checksum + one.checksum) % 2**64
@@ -168,15 +174,15 @@ class Live:
             self.used[object_id] = self.used.get(object_id, 0) + used
 
 
-def live_at(runs: Rows, deaths: Numbers, offset: int) -> Live:
-    """What of these runs everything below a log offset (exclusive) leaves alive."""
-    return digests(runs.where(deaths >= offset))
+def live_at(runs: Rows, deaths: Numbers, offset: int) -> LiveState:
+    """Return the live state of these runs after everything below a log offset (exclusive)."""
+    return live_state_of(runs.where(deaths >= offset))
 
 
-def digests(runs: Rows) -> Live:
-    """Of runs that are live."""
-    live = Live()
-    checksums = mixed(runs[name] for name in RUN_COLUMNS)
+def live_state_of(runs: Rows) -> LiveState:
+    """Summarise runs that are all live."""
+    live = LiveState()
+    checksums = row_checksums(runs[name] for name in RUN_COLUMNS)
     order, starts = groups(runs.place)
     for start, end in slices(starts, len(order)):
         mine = order[start:end]
@@ -192,6 +198,6 @@ def digests(runs: Rows) -> Live:
 
 
 __all__ = [
-    "COMMIT", "Digest", "Live", "died", "digests", "live_at", "marked_committed", "marked_unused",
-    "removed_unused", "runs_of",
+    "COMMIT", "Digest", "LiveState", "death_offsets", "live_at", "live_state_of",
+    "marked_committed", "marked_unused", "removed_unused", "runs_of",
 ]  # fmt: skip

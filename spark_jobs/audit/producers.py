@@ -1,11 +1,11 @@
-"""Rules about idempotent producers: what was sent twice is stored once.
+"""Checks idempotent producers: a batch that was sent twice is stored once.
 
-A partition's batches of one producer are put next to each other, in the log's order; nearly all are
-simply the next ones, and only those that are not are looked at one by one.
+A partition's batches of one producer are put next to each other, in the log's order. Nearly all are
+simply the next ones; only the others are looked at one by one.
 
-The surprise: the first batch after a producer was forgotten may begin anywhere, and so may the
-first one ever, of an id that is old. That is decided with the controller's help, not here; so a
-beginning proves nothing.
+The trap: the first batch after a producer was forgotten may begin with any sequence, and so may the
+first one ever of an old id. The controller decides that, not the log; so a first batch proves
+nothing.
 
 Source: docs/design/batch-coordinator.md#idempotence; invariant 6 (docs/design/invariants.md);
 upstream's ProducerStateEntry (five batches are kept).
@@ -22,7 +22,7 @@ from spark_jobs.audit.commits import COMMIT, Commits
 from spark_jobs.audit.rows import (
     KEPT_BATCHES,
     MAX_SEQUENCE,
-    Batch,
+    KeptBatch,
     Producer,
     Rows,
     batch_of,
@@ -33,12 +33,12 @@ from spark_jobs.audit.rules import Fault, Faults, rule
 
 
 class _Step(NamedTuple):
-    """A batch of a producer that is not simply the next one, and what was before it."""
+    """A producer's batch that is not simply the next one, and the producer's state before it."""
 
     rows: Rows
     row: int
     epoch_before: int
-    kept: Sequence[Batch]  # of that epoch, oldest first; at most five
+    kept: Sequence[KeptBatch]  # of that epoch, oldest first; at most five
 
     @property
     def epoch(self) -> int:
@@ -46,19 +46,19 @@ class _Step(NamedTuple):
 
     @property
     def sequences(self) -> tuple[int, int]:
-        """First and last, both inclusive."""
+        """First and last sequence number, both inclusive."""
         base = int(self.rows["base_sequence"][self.row])
         return base, (base + int(self.rows["record_count"][self.row]) - 1) & MAX_SEQUENCE
 
-    def original(self) -> Batch | None:
-        """The kept batch that has the same sequences."""
+    def original(self) -> KeptBatch | None:
+        """Return the kept batch that has the same sequences, if any."""
         for batch in self.kept:
             if self.epoch == self.epoch_before and batch[:2] == self.sequences:
                 return batch
         return None
 
     def fault(self, what: str) -> Fault:
-        """In the words of all rules here."""
+        """Describe a violation of this batch."""
         rows, row, (first, last) = self.rows, self.row, self.sequences
         who = f"{rows.name(row)}: producer {rows['producer_id'][row]} epoch {self.epoch}"
         what = f"{who}, sequences {first} to {last}, {what}"
@@ -73,7 +73,7 @@ def stored_once(commits: Commits) -> Faults:
             yield step.fault(f"are stored already, at offset {original.base_offset}")
 
 
-@rule("sequences-follow", "6", "Stored batches of a producer's epoch follow each other, from 0 on.")
+@rule("sequences-follow", "6", "Sequences of a producer's epoch start at 0 and have no gaps.")
 def sequences_follow(commits: Commits) -> Faults:
     for step in _odd_steps(commits):
         if step.epoch > step.epoch_before and step.sequences[0] != 0:
@@ -82,14 +82,18 @@ def sequences_follow(commits: Commits) -> Faults:
             yield step.fault(f"after {step.kept[-1].last_sequence if step.kept else 'nothing'}")
 
 
-@rule("producer-epochs-rise", "6", "A producer's older epoch stores nothing after a newer one.")
+@rule(
+    "producer-epochs-rise", "6", "No batch of an older producer epoch is stored after a newer one."
+)
 def producer_epochs_rise(commits: Commits) -> Faults:
     for step in _odd_steps(commits):
         if step.epoch < step.epoch_before:
             yield step.fault(f"after epoch {step.epoch_before}")
 
 
-@rule("duplicates-answer-first", "6", "A duplicate answers the offset that its first commit got.")
+@rule(
+    "duplicates-answer-first", "6", "The answer to a duplicate is the offset of its first commit."
+)
 def duplicates_answer_first(commits: Commits) -> Faults:
     rows = commits.rows
     duplicates = (rows["error_code"] == 0) & (rows["duplicate"] == 1)
@@ -110,7 +114,7 @@ def duplicates_answer_first(commits: Commits) -> Faults:
 
 def _walk_duplicates(commits: Commits, mine: Sequence[int]) -> Faults:
     rows = commits.rows
-    before = _before(commits, rows, mine[0])
+    before = _state_before(commits, rows, mine[0])
     epoch, kept = (before.epoch, before.batches) if before is not None else (-1, ())
     for row in mine:
         step = _Step(rows, row, epoch, kept)
@@ -127,7 +131,7 @@ def _walk_duplicates(commits: Commits, mine: Sequence[int]) -> Faults:
 
 
 def _odd_steps(commits: Commits) -> Iterator[_Step]:
-    """Stored batches that are neither the next nor the first of a producer that is known."""
+    """Yield stored batches that are not simply the next one of a known producer."""
     rows = commits.rows.where(commits.rows.accepted & (commits.rows["producer_id"] >= 0))
     order, starts = groups(rows.place, rows["producer_id"])
     epoch, base = rows["producer_epoch"][order], rows["base_sequence"][order]
@@ -151,13 +155,18 @@ def _odd_steps(commits: Commits) -> Iterator[_Step]:
 
 
 def _step(commits: Commits, rows: Rows, mine: Sequence[int], first: int) -> _Step | None:
-    """What was before the last of these; None if its producer was not known, or forgotten.
+    """Return the last of these batches with the producer's state before it.
+
+    None: its producer was unknown, or forgotten.
+
+    Args: mine: the batch, and at most five before it in the span. first: its producer's first batch
+    in the span.
 
     Args:  mine: it, and at most five before it in the span. first: its producer's first in it.
     """
     row = mine[-1]
     if len(mine) == 1:
-        before = _before(commits, rows, row)
+        before = _state_before(commits, rows, row)
         return None if before is None else _Step(rows, row, before.epoch, before.batches)
     previous = mine[-2]
     key = rows.places[rows.place[row]], int(rows["producer_id"][row])
@@ -170,14 +179,14 @@ def _step(commits: Commits, rows: Rows, mine: Sequence[int], first: int) -> _Ste
         if rows["producer_epoch"][other] == epoch:
             kept.append(batch_of(rows, other))
     if len(kept) < KEPT_BATCHES and len(kept) == len(mine) - 1 and mine[0] == first:
-        before = _before(commits, rows, first)
+        before = _state_before(commits, rows, first)
         if before is not None and before.epoch == epoch:
             kept = [*before.batches, *kept][-KEPT_BATCHES:]
     return _Step(rows, row, epoch, kept)
 
 
-def _before(commits: Commits, rows: Rows, row: int) -> Producer | None:
-    """What a producer was before the span; None: nothing, or forgotten before this batch."""
+def _state_before(commits: Commits, rows: Rows, row: int) -> Producer | None:
+    """Return a producer's state before the span; None: unknown, or forgotten before this batch."""
     key = rows.places[rows.place[row]], int(rows["producer_id"][row])
     found = commits.before.producers.get(key)
     if found is None:

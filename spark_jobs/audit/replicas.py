@@ -1,10 +1,10 @@
-"""Replicas of one log against each other: the same offsets and epochs, the same bytes.
+"""Compares replicas of one log: the same offsets and epochs, the same bytes.
 
-Each replica's batches are added up in blocks of offsets, wherever its files are read; the sums of
+Each replica's batches are added up in blocks of offsets, wherever its files are read. The sums of
 two replicas are compared, and only a block that differs is read again, to name the batch.
 
-The surprise: followers store a leader's batches as they came. So what must agree is not only each
-record but every byte of every batch, its borders too.
+Why whole batches: followers store a leader's batches as they came. So not only each record must
+agree but every byte of every batch, and the borders between batches.
 
 Source: invariants 2 and 3 (docs/design/invariants.md).
 """
@@ -22,11 +22,11 @@ from spark_jobs.audit.rules import Fault, Faults, rule
 from spark_jobs.readers.logs import Span
 
 BLOCK: Final = 1024
-"""Offsets that are added up together."""
+"""Number of offsets that are added up together."""
 
 
-class Stored(NamedTuple):
-    """A batch as one replica has it."""
+class StoredBatch(NamedTuple):
+    """A batch as one replica stores it."""
 
     base_offset: int
     end_offset: int  # exclusive
@@ -35,66 +35,66 @@ class Stored(NamedTuple):
 
 
 @dataclass(slots=True)
-class Sums:
-    """Of one replica's batches, by block."""
+class BlockSums:
+    """Sums of one replica's batches, by block of offsets."""
 
     blocks: dict[int, int] = field(default_factory=dict)
 
-    def add(self, one: Stored) -> None:
-        """A batch counts where it begins."""
+    def add(self, one: StoredBatch) -> None:
+        """Add a batch to the block that it begins in."""
         block = one.base_offset // BLOCK
         self.blocks[block] = (self.blocks.get(block, 0) + hash(one)) % 2**64
 
-    def merge(self, other: Sums) -> None:
-        """With another span's."""
+    def merge(self, other: BlockSums) -> None:
+        """Add another span's sums."""
         for block, number in other.blocks.items():
             self.blocks[block] = (self.blocks.get(block, 0) + number) % 2**64
 
 
-def sums_of(span: Span) -> Sums:
-    """One span's. Raises LostRangeError; RecordError; OSError."""
-    sums = Sums()
-    for one in stored_in(span):
+def sum_span(span: Span) -> BlockSums:
+    """Add up the batches of one span. Raises LostRangeError; RecordError; OSError."""
+    sums = BlockSums()
+    for one in batches_in_span(span):
         sums.add(one)
     return sums
 
 
-def stored_in(span: Span) -> Iterator[Stored]:
-    """The batches that begin in a span."""
+def batches_in_span(span: Span) -> Iterator[StoredBatch]:
+    """Yield the batches that begin in a span."""
     assert isinstance(span, BatchSpan), f"it has no batches: {span}"
     for batch in span.batches():
         header = batch.header
         if span.start_offset <= header.base_offset < span.end_offset:
-            yield Stored(
+            yield StoredBatch(
                 header.base_offset, header.end_offset, header.leader_epoch, crc32c(batch.view)
             )
 
 
-def differing(ours: Sums, theirs: Sums) -> list[int]:
-    """The blocks that are not the same, rising."""
+def differing_blocks(ours: BlockSums, theirs: BlockSums) -> list[int]:
+    """Return the numbers of the blocks that differ, rising."""
     blocks = ours.blocks.keys() | theirs.blocks.keys()
     return sorted(b for b in blocks if ours.blocks.get(b, 0) != theirs.blocks.get(b, 0))
 
 
-def batches_of(spans: Sequence[Span], block: int) -> dict[int, Stored]:
-    """What a replica has in one block, by base offset."""
+def batches_in_block(spans: Sequence[Span], block: int) -> dict[int, StoredBatch]:
+    """Return a replica's batches in one block, by base offset."""
     narrowed = (span.within(block * BLOCK, (block + 1) * BLOCK - 1) for span in spans)
-    found = (one for span in narrowed if span is not None for one in stored_in(span))
+    found = (one for span in narrowed if span is not None for one in batches_in_span(span))
     return {one.base_offset: one for one in found}
 
 
 @rule("replicas-agree", "2, 3", "Replicas have the same bytes at the same offset and epoch.")
 def replicas_agree(
-    name: str, other: str, ours: Mapping[int, Stored], theirs: Mapping[int, Stored]
+    name: str, other: str, ours: Mapping[int, StoredBatch], theirs: Mapping[int, StoredBatch]
 ) -> Faults:
     for offset in sorted(ours.keys() | theirs.keys()):
         one, its = ours.get(offset), theirs.get(offset)
         if one != its:
-            what = f"{name} has {_told(one)}, {other} {_told(its)}"
+            what = f"{name} has {_describe(one)}, {other} {_describe(its)}"
             yield Fault(offset, what, "batch")
 
 
-def _told(one: Stored | None) -> str:
+def _describe(one: StoredBatch | None) -> str:
     if one is None:
         return "no batch that begins here"
     return f"epoch {one.epoch} up to {one.end_offset}, crc {one.crc:#010x}"

@@ -1,12 +1,12 @@
-"""Commits as NumPy columns, and what of them the next span must know.
+"""Holds commits as NumPy columns, and the state that the next span must know.
 
-A rule about batches looks at a whole span's columns at once. What was before them is little: where
-each partition ended, the last object of each lease, the last five batches of each producer. That is
-`Ends`. One pass finds the ends of every span, whoever puts them together in order knows what was
-before each, and then every span is judged by itself, in any order, on any machine.
+A rule about batches looks at a whole span's columns at once. The state before a span is small: the
+end of each partition, the last object of each lease, the last five batches of each producer. That
+is `EndState`. One pass finds the end state of every span, the driver adds them up in order, and
+then every span is judged by itself, in any order, on any machine.
 
-The surprise: nothing is corrected. After a gap the next batch is held to where the one after the
-gap ended, so one mistake is one violation and not ten thousand.
+Why nothing is corrected: after a gap the next batch must follow the one after the gap, so one
+mistake is one violation and not ten thousand.
 
 Source: docs/design/batch-coordinator.md#idempotence,
 docs/design/batch-coordinator.md#object-leases, docs/design/pipeline.md#the-audit.
@@ -25,14 +25,14 @@ import pyarrow as pa
 Numbers = npt.NDArray[np.int64]
 Flags = npt.NDArray[np.bool_]
 
-Place = tuple[str, int]
+TopicPartition = tuple[str, int]
 """A partition: its topic's id, and its index."""
 
 _LIFT: Final = 2**31  # of indexes, so that none is below 0
 
 KEPT_BATCHES: Final = 5
 MAX_SEQUENCE: Final = 2**31 - 1
-"""After it comes 0."""
+"""The last sequence number; 0 follows it."""
 
 COLUMNS: Final = (
     "log_offset", "object_id", "size_bytes", "broker_id", "broker_epoch", "lease_id",
@@ -43,9 +43,12 @@ COLUMNS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Batches in the log's order; of a checkpoint, runs, which have no log offset of their own."""
+    """Batches in the log's order, as columns.
 
-    places: Sequence[Place]
+    A checkpoint's rows are runs, which have no log offset of their own.
+    """
+
+    places: Sequence[TopicPartition]
     place: Numbers  # of each row: which of `places`
     columns: dict[str, Numbers]
 
@@ -56,29 +59,29 @@ class Rows:
         return self.columns[column]
 
     def where(self, chosen: Numbers | Flags) -> Rows:
-        """Some of them."""
+        """Return the chosen rows."""
         columns = {name: column[chosen] for name, column in self.columns.items()}
         return Rows(self.places, self.place[chosen], columns)
 
     @property
     def accepted(self) -> Flags:
-        """Which have offsets of their own."""
+        """True for each row that has offsets of its own."""
         accepted: Flags = (self["error_code"] == 0) & (self["duplicate"] == 0)
         return accepted
 
     @property
     def end_offset(self) -> Numbers:
-        """Exclusive."""
+        """End offset of each row, exclusive."""
         return self["base_offset"] + self["record_count"]
 
     def name(self, row: int) -> str:
-        """Of a row's partition, for people."""
+        """Name a row's partition for a message."""
         topic_id, index = self.places[int(self.place[row])]
         return f"{topic_id}-{index}"
 
 
 def rows_of(batch: pa.RecordBatch) -> Rows:
-    """The rows of an `object_commit` table."""
+    """Return the rows of an `object_commit` table."""
     topics = batch.column("topic_id").dictionary_encode()
     names = topics.dictionary.to_pylist()
     codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -90,7 +93,7 @@ def rows_of(batch: pa.RecordBatch) -> Rows:
 
 
 def groups(*keys: Numbers) -> tuple[Numbers, Numbers]:
-    """Rows sorted by keys, in their own order within equal ones; and where each group begins."""
+    """Sort rows by keys, stably, and return their order and where each group begins in it."""
     order: Numbers = np.lexsort(tuple(reversed(keys)))  # stable
     if not len(order):
         return order, order
@@ -102,7 +105,7 @@ def groups(*keys: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def slices(starts: Numbers, total: int) -> Iterator[tuple[int, int]]:
-    """First and end of each group."""
+    """Yield the first index and the end of each group."""
     firsts = starts.tolist()
     return zip(firsts, [*firsts[1:], total], strict=False)  # of nothing, no group
 
@@ -110,8 +113,8 @@ def slices(starts: Numbers, total: int) -> Iterator[tuple[int, int]]:
 _MIX: Final = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
-def mixed(columns: Iterable[Numbers]) -> npt.NDArray[np.uint64]:
-    """A checksum of each row: other numbers, another one, nearly surely. Source: splitmix64."""
+def row_checksums(columns: Iterable[Numbers]) -> npt.NDArray[np.uint64]:
+    """Checksum each row, so that different rows nearly always differ. Source: splitmix64."""
     add, first, second = (np.uint64(number) for number in _MIX)
     sums: Any = np.uint64(0)
     for column in columns:
@@ -123,10 +126,10 @@ def mixed(columns: Iterable[Numbers]) -> npt.NDArray[np.uint64]:
     return found
 
 
-# --- what the next span must know ---------------------------------------------------------------
+# --- the state that the next span must know -----------------------------------------------------
 
 
-class Batch(NamedTuple):
+class KeptBatch(NamedTuple):
     """One of the last batches of a producer."""
 
     base_sequence: int
@@ -136,14 +139,14 @@ class Batch(NamedTuple):
 
 
 class Producer(NamedTuple):
-    """A producer of a partition, as a coordinator keeps it."""
+    """A partition's producer, as a coordinator keeps it."""
 
     epoch: int
-    batches: tuple[Batch, ...]  # at most five, oldest first
+    batches: tuple[KeptBatch, ...]  # at most five, oldest first
     appended_at_ms: int
 
     def since(self, expired: Sequence[int], offset: int) -> Producer | None:
-        """What a log offset (exclusive) still knows of it.
+        """Return what is still known of the producer at a log offset (exclusive), or None.
 
         Args:  expired: log offsets at which it was forgotten.
         """
@@ -152,48 +155,52 @@ class Producer(NamedTuple):
         return self._replace(batches=left) if left else None
 
 
-NOTHING: Final = Producer(-1, (), -1)
-"""Of a producer that a span has only duplicates of: nothing changes, but what was before counts."""
+UNCHANGED: Final = Producer(-1, (), -1)
+"""A producer of which a span has only duplicates: its state before the span still counts."""
 
 
 @dataclass(slots=True)
-class Ends:
-    """Where things stand after a span, as far as it changed them; or after all spans so far."""
+class EndState:
+    """Partitions, leases and producers after a span, as far as it changed them; or after all so
+    far.
+    """
 
-    partitions: dict[Place, int] = field(default_factory=dict)  # high watermarks, exclusive
+    partitions: dict[TopicPartition, int] = field(
+        default_factory=dict
+    )  # high watermarks, exclusive
     leases: dict[int, int] = field(default_factory=dict)  # the last object committed
-    producers: dict[tuple[Place, int], Producer] = field(default_factory=dict)
+    producers: dict[tuple[TopicPartition, int], Producer] = field(default_factory=dict)
 
-    def absorb(self, later: Ends) -> None:
-        """What a later span changed."""
+    def absorb(self, later: EndState) -> None:
+        """Apply a later span's changes."""
         self.partitions.update(later.partitions)
         self.leases.update(later.leases)
         for key, after in later.producers.items():
             before = self.producers.get(key)
-            if after == NOTHING:
+            if after == UNCHANGED:
                 continue
             if before is not None and before.epoch == after.epoch:
                 both = (*before.batches, *after.batches)[-KEPT_BATCHES:]
                 after = after._replace(batches=both)
             self.producers[key] = after
 
-    def copy(self) -> Ends:
-        """As it is now."""
-        return Ends(dict(self.partitions), dict(self.leases), dict(self.producers))
+    def copy(self) -> EndState:
+        """Return a copy that later spans do not change."""
+        return EndState(dict(self.partitions), dict(self.leases), dict(self.producers))
 
-    def of(self, changed: Ends, places: Iterable[Place]) -> Ends:
-        """What stands here of everything that a span changes, and of these partitions."""
+    def of(self, changed: EndState, places: Iterable[TopicPartition]) -> EndState:
+        """Return the part that concerns a span's changes and these partitions."""
         wanted = {*changed.partitions, *places}
-        return Ends(
+        return EndState(
             {key: self.partitions[key] for key in wanted if key in self.partitions},
             {key: self.leases[key] for key in changed.leases if key in self.leases},
             {key: self.producers[key] for key in changed.producers if key in self.producers},
         )
 
 
-def ends_of(rows: Rows) -> Ends:
-    """What a span's commits leave behind; partitions of refused batches are not among it."""
-    ends = Ends()
+def end_state_of(rows: Rows) -> EndState:
+    """Return the state that a span's commits leave; partitions of refused batches are left out."""
+    ends = EndState()
     kept = rows.where(rows.accepted)
     end_offset = kept.end_offset
     order, starts = groups(kept.place)
@@ -208,12 +215,12 @@ def ends_of(rows: Rows) -> Ends:
     for place, producer_id in set(
         zip(told.place.tolist(), told["producer_id"].tolist(), strict=True)
     ):
-        ends.producers.setdefault((rows.places[place], producer_id), NOTHING)
+        ends.producers.setdefault((rows.places[place], producer_id), UNCHANGED)
     _ends_of_producers(kept.where(kept["producer_id"] >= 0), ends)
     return ends
 
 
-def _ends_of_producers(rows: Rows, ends: Ends) -> None:
+def _ends_of_producers(rows: Rows, ends: EndState) -> None:
     order, starts = groups(rows.place, rows["producer_id"])
     for start, end in slices(starts, len(order)):
         last = order[end - 1]
@@ -227,8 +234,8 @@ def _ends_of_producers(rows: Rows, ends: Ends) -> None:
         ends.producers[key] = Producer(epoch, tuple(batches), int(rows["committed_at_ms"][last]))
 
 
-def batch_of(rows: Rows, row: int) -> Batch:
-    """An accepted batch, as its producer's state keeps it."""
+def batch_of(rows: Rows, row: int) -> KeptBatch:
+    """Return an accepted batch as its producer's state keeps it."""
     base = int(rows["base_sequence"][row])
     last = (base + int(rows["record_count"][row]) - 1) & MAX_SEQUENCE
-    return Batch(base, last, int(rows["base_offset"][row]), int(rows["log_offset"][row]))
+    return KeptBatch(base, last, int(rows["base_offset"][row]), int(rows["log_offset"][row]))

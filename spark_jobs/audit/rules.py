@@ -1,4 +1,4 @@
-"""What an audit claims, rule by rule, and what it found.
+"""Declares the rules of an audit, and counts what breaks them.
 
     @rule("offsets-contiguous", "5", "A partition's batch begins where the last one ended.")
     def offsets_contiguous(commits: Commits) -> Faults: ...
@@ -7,7 +7,7 @@ A rule is a pure function of facts that were read elsewhere; it yields what cont
 decides nothing else. So the same function runs in this process, in a task of Spark's, and in a test
 that breaks one thing and demands that one rule says so.
 
-The surprise: a broken log can break a rule ten million times. Each is counted, and a few are kept,
+The trap: a broken log can break a rule ten million times. Each is counted, and a few are kept,
 the first one first.
 
 Source: docs/design/pipeline.md#exit-codes, docs/design/invariants.md.
@@ -23,14 +23,14 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from records.schema import MetadataRecord
 
 KEPT: Final = 100
-"""Of one rule, in the file of violations; all are counted."""
+"""Violations of one rule that are kept for the file; all are counted."""
 
 F = TypeVar("F", bound=Callable[..., "Faults"])
 S = TypeVar("S")
 
 
 class Fault(NamedTuple):
-    """One contradiction, as a rule sees it; which log it is in others know."""
+    """A contradiction that a rule found; the caller knows which log it is in."""
 
     offset: int | None  # in the log; None: of no record
     what: str  # with the values
@@ -42,7 +42,7 @@ Faults = Iterator[Fault]
 
 
 class Rule(NamedTuple):
-    """What must be true. Its `check` has the facts that it needs as arguments."""
+    """A statement that must be true, and the function that checks it against facts."""
 
     name: str
     invariant: str  # numbers of docs/design/invariants.md
@@ -56,7 +56,7 @@ RULES: Final[dict[str, Rule]] = {}
 
 
 def rule(name: str, invariant: str, sentence: str, *, loss: bool = False) -> Callable[[F], F]:
-    """Declare a rule."""
+    """Declare a rule; the decorated function becomes its check."""
 
     def declare(check: F) -> F:
         assert name not in RULES, f"two rules are called {name}"
@@ -68,12 +68,12 @@ def rule(name: str, invariant: str, sentence: str, *, loss: bool = False) -> Cal
 
 
 def rules_of(module: str) -> list[Rule]:
-    """Those that a module declares, in its order."""
+    """Return the rules that a module declares, in its order."""
     return [one for one in RULES.values() if one.check.__module__ == module]
 
 
 class Violation(NamedTuple):
-    """One contradiction, and where it stands."""
+    """A contradiction, with the log and offset it is at."""
 
     rule: str
     log: str
@@ -83,20 +83,20 @@ class Violation(NamedTuple):
     what: str
 
     def order(self) -> tuple[Any, ...]:
-        """By which the first is first: the log, then the offset in it."""
+        """Sort key: the log, then the offset in it."""
         offset = -1 if self.offset is None else self.offset
         return self.log, offset, -1 if self.object_id is None else self.object_id, self.what
 
 
 @dataclass(slots=True)
 class Findings:
-    """What was found, rule by rule. Those of many tasks are put together by `merge`."""
+    """Violations, counted rule by rule; `merge` adds up those of many tasks."""
 
     counts: dict[str, int] = field(default_factory=dict)
     kept: dict[str, list[Violation]] = field(default_factory=dict)
 
     def add(self, name: str, log: str, faults: Iterable[Fault]) -> None:
-        """Count them all, keep the first few."""
+        """Count all faults of a rule, and keep the first few."""
         assert name in RULES, f"no rule is called {name}"
         for fault in faults:
             self.counts[name] = self.counts.get(name, 0) + 1
@@ -107,34 +107,34 @@ class Findings:
                 )
 
     def check(self, log: str, rules: Iterable[Rule], *facts: Any) -> None:
-        """Hold facts to these rules."""
+        """Check facts against these rules."""
         for one in rules:
             self.add(one.name, log, one.check(*facts))
 
     def merge(self, other: Findings) -> None:
-        """With another's."""
+        """Add another task's findings."""
         for name, count in other.counts.items():
             self.counts[name] = self.counts.get(name, 0) + count
             both = sorted([*self.kept.get(name, ()), *other.kept[name]], key=Violation.order)
             self.kept[name] = both[:KEPT]
 
     def first(self, name: str) -> Violation:
-        """The first one of a rule."""
+        """Return the first violation of a rule."""
         return min(self.kept[name], key=Violation.order)
 
     @property
     def loses_data(self) -> bool:
-        """Is any of it about bytes that are gone?"""
+        """True if any broken rule means that data is gone."""
         return any(RULES[name].loss for name in self.counts)
 
 
 def by_name(counts: Mapping[str, int]) -> list[tuple[Rule, int]]:
-    """The rules that were broken, and how often, in the rules' order."""
+    """Return the broken rules and their counts, in the rules' order."""
     return [(one, counts[name]) for name, one in RULES.items() if counts.get(name)]
 
 
 class RecordRules(Generic[S]):
-    """Rules about one record each, which is held to a state of the log before it."""
+    """Rules about one record each, checked against the state of the log before it."""
 
     def __init__(self) -> None:
         self._names: defaultdict[type[MetadataRecord], list[str]] = defaultdict(list)
@@ -154,7 +154,7 @@ class RecordRules(Generic[S]):
     def check(
         self, log: str, offset: int, state: S, record: MetadataRecord, findings: Findings
     ) -> None:
-        """Hold a record to what was before it."""
+        """Check a record against the state before it."""
         record_name = record.schema().name
         for name in self._names[type(record)]:
             faults = RULES[name].check(state, record)

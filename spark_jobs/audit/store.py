@@ -1,13 +1,12 @@
-"""Objects in the store against what the log says of them.
+"""Compares objects in the store with what the log says of them.
 
-For each object that the log still refers to: is it there, is it as long as it was, does its footer
-say what the commit says, and are its bytes those that were written? Looking costs requests, so it
-is done at three depths: `none` asks only whether it is there, `sample` reads one object of sixteen,
-`full` all of them.
+For each object that the log still refers to, the audit checks that it exists, that it is as long as
+the commit says, that its footer agrees with the commit, and that its bytes are those that were
+written. Reading costs requests, so there are three depths: `none` only checks that the object
+exists, `sample` reads one object of sixteen, `full` reads all.
 
-The surprise is time. What the log refers to may be deleted lawfully while the audit runs; so an
-object that is missing is only a finding after the log was read on to its newest end
-(`spark_jobs.audit.job`).
+The trap is time. Retention may lawfully delete objects while the audit runs; so a missing object is
+only a finding after the log was read on to its newest end (`spark_jobs.audit.job`).
 
 Source: docs/design/broker.md#wal-segment-objects; invariants 5 and 7 (docs/design/invariants.md);
 `records.wal`.
@@ -43,11 +42,11 @@ from spark_jobs.readers.object_store import MAX_READ_BYTES, ObjectStore
 
 SAMPLE: Final = 16
 THREADS: Final = 8
-"""Looks under way at once, of one task: each waits for the store."""
+"""Requests in flight of one task: each waits for the store."""
 
 
 class Depth(StrEnum):
-    """How closely objects are looked at."""
+    """Amount of object bytes that an audit reads: none, those of a sample, or all."""
 
     NONE = "none"
     SAMPLE = "sample"
@@ -56,25 +55,25 @@ class Depth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """Where one coordinator's objects are, and how closely they are looked at."""
+    """The store and keys of one coordinator's objects, and the depth to read them at."""
 
     store: ObjectStore
     keys: ObjectKeys
     depth: Depth
 
 
-class Claim(NamedTuple):
-    """What the log says of an object: the rows of its commit, or its runs in a checkpoint."""
+class ObjectClaim(NamedTuple):
+    """An object according to the log: the rows of its commit, or its runs in a checkpoint."""
 
     object_id: int
     rows: Rows
     whole: bool  # a commit: all batches there are, and the size
 
 
-class Look(NamedTuple):
-    """What the store has of it."""
+class Inspection(NamedTuple):
+    """A claimed object as the store has it."""
 
-    claim: Claim
+    claim: ObjectClaim
     key: str
     size_bytes: int | None  # None: it is not there
     footer: Footer | None = None  # None: not looked at, or unreadable
@@ -82,55 +81,61 @@ class Look(NamedTuple):
     bad_bytes: tuple[str, ...] = ()
 
 
-def _fault(look: Look, what: str) -> Fault:
-    rows = look.claim.rows
-    record = COMMIT if look.claim.whole else "RunsState"
-    return Fault(int(rows["log_offset"][0]), f"{look.key}: {what}", record, look.claim.object_id)
+def _fault(inspection: Inspection, what: str) -> Fault:
+    rows = inspection.claim.rows
+    record = COMMIT if inspection.claim.whole else "RunsState"
+    return Fault(
+        int(rows["log_offset"][0]), f"{inspection.key}: {what}", record, inspection.claim.object_id
+    )
 
 
 # --- the rules ----------------------------------------------------------------------------------
 
 
-@rule("object-exists", "7", "An object that a run refers to is in the store.", loss=True)
-def object_exists(looks: Sequence[Look]) -> Faults:
-    for look in looks:
-        if look.size_bytes is None:
-            yield _fault(look, f"it is not there; {_affected(look.claim.rows)}")
+@rule("object-exists", "7", "An object that a run refers to exists in the store.", loss=True)
+def object_exists(inspections: Sequence[Inspection]) -> Faults:
+    for inspection in inspections:
+        if inspection.size_bytes is None:
+            yield _fault(inspection, f"it is not in the store; {_affected(inspection.claim.rows)}")
 
 
 @rule("object-whole", "7", "An object is as long as its commit says.", loss=True)
-def object_whole(looks: Sequence[Look]) -> Faults:
-    for look in looks:
-        if look.size_bytes is None:
+def object_whole(inspections: Sequence[Inspection]) -> Faults:
+    for inspection in inspections:
+        if inspection.size_bytes is None:
             continue
-        committed = int(look.claim.rows["size_bytes"][0])
-        if look.size_bytes != committed:
-            what = f"{look.size_bytes} bytes, {committed} were committed"
-            yield _fault(look, f"{what}; {_affected(look.claim.rows)}")
+        committed = int(inspection.claim.rows["size_bytes"][0])
+        if inspection.size_bytes != committed:
+            what = f"{inspection.size_bytes} bytes, {committed} were committed"
+            yield _fault(inspection, f"{what}; {_affected(inspection.claim.rows)}")
 
 
-@rule("footer-agrees", "5", "An object's footer says what the log says of it.")
-def footer_agrees(looks: Sequence[Look]) -> Faults:
-    for look in looks:
-        for what in look.damage:
-            yield _fault(look, what)
-        if look.footer is not None:
-            yield from (_fault(look, what) for what in _differences(look, look.footer))
+@rule("footer-agrees", "5", "An object's footer agrees with the log.")
+def footer_agrees(inspections: Sequence[Inspection]) -> Faults:
+    for inspection in inspections:
+        for what in inspection.damage:
+            yield _fault(inspection, what)
+        if inspection.footer is not None:
+            yield from (
+                _fault(inspection, what) for what in _differences(inspection, inspection.footer)
+            )
 
 
 @rule("bytes-sound", "5", "The bytes of every batch are those that were written.", loss=True)
-def bytes_sound(looks: Sequence[Look]) -> Faults:
-    for look in looks:
-        yield from (_fault(look, what) for what in look.bad_bytes)
+def bytes_sound(inspections: Sequence[Inspection]) -> Faults:
+    for inspection in inspections:
+        yield from (_fault(inspection, what) for what in inspection.bad_bytes)
 
 
-def check_store(log: str, looks: Sequence[Look], findings: Findings) -> None:
-    """Hold objects to their claims, but for those that are missing: see `missing`."""
-    findings.check(log, (one for one in rules_of(__name__) if one.name != "object-exists"), looks)
+def check_store(log: str, inspections: Sequence[Inspection], findings: Findings) -> None:
+    """Check inspected objects against their claims; missing ones are left to `missing_objects`."""
+    findings.check(
+        log, (one for one in rules_of(__name__) if one.name != "object-exists"), inspections
+    )
 
 
 def _affected(rows: Rows) -> str:
-    """Whose offsets are gone with it."""
+    """Name the partitions and offsets that are lost with these rows."""
     kept = rows.where(rows.accepted)
     order, starts = groups(kept.place)
     told = [
@@ -142,12 +147,12 @@ def _affected(rows: Rows) -> str:
     return ", ".join(told[:3]) + more
 
 
-def _differences(look: Look, footer: Footer) -> Iterator[str]:
-    rows = look.claim.rows
-    if footer.object_id != look.claim.object_id:
+def _differences(inspection: Inspection, footer: Footer) -> Iterator[str]:
+    rows = inspection.claim.rows
+    if footer.object_id != inspection.claim.object_id:
         yield f"its footer says object {footer.object_id}"
     parts = {(encode_uuid(row.topic_id), row.partition): row for row in footer.partitions}
-    if look.claim.whole:
+    if inspection.claim.whole:
         writer = int(rows["broker_id"][0]), int(rows["broker_epoch"][0])
         if (footer.broker_id, footer.broker_epoch) != writer:
             told = f"broker {footer.broker_id} epoch {footer.broker_epoch}"
@@ -164,7 +169,7 @@ def _differences(look: Look, footer: Footer) -> Iterator[str]:
         ends = part.byte_offset + part.size_bytes
         told = f"{name} at {part.byte_offset} to {ends}, {part.batch_count} batches"
         counts = len(mine), int(mine["record_count"].sum())
-        if not look.claim.whole:
+        if not inspection.claim.whole:
             if begin < part.byte_offset or behind > ends:
                 yield f"its footer has {told}, a run lies at {begin} to {behind}"
         elif (begin, behind, *counts) != (
@@ -174,15 +179,15 @@ def _differences(look: Look, footer: Footer) -> Iterator[str]:
                 f"its footer has {told} of {part.record_count} records, "
                 f"the commit {begin} to {behind}, {counts[0]} batches of {counts[1]} records"
             )
-    if parts and look.claim.whole:
+    if parts and inspection.claim.whole:
         yield f"its footer has {len(parts)} partitions that were not committed"
 
 
-# --- looking ------------------------------------------------------------------------------------
+# --- inspecting ---------------------------------------------------------------------------------
 
 
-def claims_of(rows: Rows, alive: Numbers, *, whole: bool) -> list[Claim]:
-    """What a span says of the objects that the log still refers to.
+def claims_of(rows: Rows, alive: Numbers, *, whole: bool) -> list[ObjectClaim]:
+    """Return the claims of a span about objects that the log still refers to.
 
     Args:  alive: ids of objects.
     """
@@ -191,58 +196,58 @@ def claims_of(rows: Rows, alive: Numbers, *, whole: bool) -> list[Claim]:
     claims = []
     for first, end in slices(starts, len(order)):
         mine = rows.where(wanted[order[first:end]])
-        claims.append(Claim(int(mine["object_id"][0]), mine, whole))
+        claims.append(ObjectClaim(int(mine["object_id"][0]), mine, whole))
     return claims
 
 
-def look_at(bucket: Bucket, claims: Sequence[Claim]) -> list[Look]:
-    """Ask the store. Raises StorageError if it does not answer."""
+def inspect_objects(bucket: Bucket, claims: Sequence[ObjectClaim]) -> list[Inspection]:
+    """Look each claimed object up in the store. Raises StorageError if it does not answer."""
     newest = max((claim.object_id for claim in claims), default=None)
 
-    def one(claim: Claim) -> Look:
+    def one(claim: ObjectClaim) -> Inspection:
         chosen = claim.object_id == newest or is_sampled(claim.object_id)
         deep = bucket.depth is Depth.FULL or (bucket.depth is Depth.SAMPLE and chosen)
-        return _look(bucket, claim, deep=deep)
+        return _inspect(bucket, claim, deep=deep)
 
     with ThreadPoolExecutor(THREADS) as pool:
         return list(pool.map(one, claims))
 
 
 def is_sampled(object_id: int) -> bool:
-    """The same objects each time: an audit that found something finds it again."""
+    """True for one object of sixteen, always the same ones, so that audits can be repeated."""
     return crc32(object_id.to_bytes(8, "big")) % SAMPLE == 0
 
 
-def missing(looks: Sequence[Look]) -> list[tuple[int, Fault]]:
-    """Objects that are not there, to be looked up in what the log says since."""
-    return [(fault.object_id or 0, fault) for fault in object_exists(looks)]
+def missing_objects(inspections: Sequence[Inspection]) -> list[tuple[int, Fault]]:
+    """Return missing objects and their faults; the log's newest end may still excuse them."""
+    return [(fault.object_id or 0, fault) for fault in object_exists(inspections)]
 
 
-def _look(bucket: Bucket, claim: Claim, *, deep: bool) -> Look:
+def _inspect(bucket: Bucket, claim: ObjectClaim, *, deep: bool) -> Inspection:
     store, key = bucket.store, bucket.keys.key(claim.object_id)
     found = store.head(key)
     if found is None:
-        return Look(claim, key, None)
+        return Inspection(claim, key, None)
     size = found.size_bytes
     if not deep or size != claim.rows["size_bytes"][0]:  # its footer is not where it should be
-        return Look(claim, key, size)
+        return Inspection(claim, key, size)
     try:
         if size < TRAILER.size:
-            return Look(claim, key, size, None, (f"{size} bytes are too few for a footer",))
+            return Inspection(claim, key, size, None, (f"{size} bytes are too few for a footer",))
         trailer = store.read(key, size - TRAILER.size, TRAILER.size)
         offset, length = footer_range(trailer, size)
         footer = parse_footer(store.read(key, offset, length), trailer, size)
     except RecordError as error:
-        return Look(claim, key, size, None, (str(error),))
+        return Inspection(claim, key, size, None, (str(error),))
     damage: tuple[str, ...] = ()
     if footer.cluster_id != bucket.keys.cluster_id:
         damage = (f"its footer says cluster {footer.cluster_id}",)
     bad = [what for part in footer.partitions for what in _bad_bytes(bucket, key, claim, part)]
-    return Look(claim, key, size, footer, damage, tuple(bad))
+    return Inspection(claim, key, size, footer, damage, tuple(bad))
 
 
-def _bad_bytes(bucket: Bucket, key: str, claim: Claim, part: PartitionBytes) -> Iterator[str]:
-    """Of one partition's bytes; damage is told with the offsets that it is of."""
+def _bad_bytes(bucket: Bucket, key: str, claim: ObjectClaim, part: PartitionBytes) -> Iterator[str]:
+    """Yield the damage in one partition's bytes, with the offsets that it affects."""
     place = encode_uuid(part.topic_id), part.partition
     name = f"{place[0]}-{place[1]}"
     if part.size_bytes > MAX_READ_BYTES:
@@ -264,7 +269,7 @@ def _bad_bytes(bucket: Bucket, key: str, claim: Claim, part: PartitionBytes) -> 
 
 
 def _bad_batch(data: bytes, rows: Rows, row: int) -> str | None:
-    """A batch's bytes, or a run's: is each batch in them sound, and are they all of it?"""
+    """Describe the damage of a batch's bytes, or a run's; None if they are sound and complete."""
     if len(data) != rows["byte_size"][row]:
         return f"{len(data)} bytes of {rows['byte_size'][row]} are in its partition's part"
     try:

@@ -1,7 +1,7 @@
-"""What an audit does where the bytes are: a span at a time, in a task of an engine's.
+"""Runs the parts of an audit that read bytes: one span at a time, in a task of an engine.
 
-What goes in is pickled, and what comes out is small: findings, ends, checksums. Rows of batches
-stay here.
+Arguments are pickled, and results are small: findings, end states, checksums. Rows of batches stay
+in the task.
 
 Source: docs/design/pipeline.md#the-audit.
 """
@@ -19,17 +19,22 @@ from records.errors import RecordError
 from records.frame import read_frame
 from spark_jobs.audit import commits as audit_commits
 from spark_jobs.audit import producers as audit_producers
-from spark_jobs.audit.answers import HEADS, heads_of
-from spark_jobs.audit.checkpoints import SOUND, Facts, checkpoint_readable, facts_of
+from spark_jobs.audit.answers import HEADS, commit_heads
+from spark_jobs.audit.checkpoints import (
+    STANDALONE_RULES,
+    CoordinatorFacts,
+    checkpoint_readable,
+    read_checkpoint,
+)
 from spark_jobs.audit.cluster import check_cluster
 from spark_jobs.audit.commits import Commits
 from spark_jobs.audit.ledger import Ledger
-from spark_jobs.audit.log import Gathered, gather, log_readable
-from spark_jobs.audit.objects import Live, died, live_at, runs_of
-from spark_jobs.audit.replicas import Sums, sums_of
-from spark_jobs.audit.rows import Ends, Numbers, Rows, rows_of
+from spark_jobs.audit.log import SpanSummary, log_readable, summarise_span
+from spark_jobs.audit.objects import LiveState, death_offsets, live_at, runs_of
+from spark_jobs.audit.replicas import BlockSums, sum_span
+from spark_jobs.audit.rows import EndState, Numbers, Rows, rows_of
 from spark_jobs.audit.rules import RULES, Fault, Findings, rules_of
-from spark_jobs.audit.store import Bucket, check_store, claims_of, look_at, missing
+from spark_jobs.audit.store import Bucket, check_store, claims_of, inspect_objects, missing_objects
 from spark_jobs.readers.log_files import LostRangeError
 from spark_jobs.readers.logs import Span
 from spark_jobs.tables.commits import CommitColumns
@@ -44,19 +49,21 @@ COMMIT_RULES: Final = (
 
 
 @dataclass(slots=True)
-class Judged:
-    """What the second pass found in one span."""
+class SpanVerdict:
+    """Findings, live runs and objects of one span, from the second pass."""
 
     findings: Findings
-    live: dict[int, Live]  # by the offset that it is as of
-    objects: Numbers  # of commits: what `heads_of` tells, a column each
-    missing: list[tuple[int, Fault]]
+    live: dict[int, LiveState]  # by the offset that it is as of
+    objects: Numbers  # of commits: what `commit_heads` returns, a column each
+    missing_objects: list[tuple[int, Fault]]
     read: int  # objects whose bytes were read
     store_failed: StorageError | None = None  # then nothing is said of objects
 
 
 @dataclass(frozen=True, slots=True)
-class Shared:
+class AuditContext:
+    """Arguments that all tasks of a log's second pass share."""
+
     log: str
     ledger: Ledger
     end_offset: int
@@ -64,55 +71,59 @@ class Shared:
     bucket: Bucket | None
 
 
-def gather_part(log: str, keeps_events: bool, span: Span) -> Gathered:
-    return gather(log, span, keeps_events=keeps_events)
+def summarise_part(log: str, keeps_events: bool, span: Span) -> SpanSummary:
+    """Run the first pass over one span."""
+    return summarise_span(log, span, keeps_events=keeps_events)
 
 
-def read_facts(work: tuple[str, Span]) -> tuple[Facts | None, Findings]:
+def read_facts(work: tuple[str, Span]) -> tuple[CoordinatorFacts | None, Findings]:
+    """Read a checkpoint and check it by itself; no facts if it is gone or damaged."""
     name, span = work
     findings = Findings()
     try:
-        found, _ = facts_of(span)
+        found, _ = read_checkpoint(span)
     except LostRangeError:  # a newer one has taken its place
         return None, findings
     except RecordError as error:
         findings.add("checkpoint-readable", name, checkpoint_readable(span.end_offset, str(error)))
         return None, findings
-    findings.check(name, SOUND, found)
+    findings.check(name, STANDALONE_RULES, found)
     return found, findings
 
 
-def add_up(name: str, span: Span) -> tuple[Sums | None, Findings]:
-    """What a replica has of a span; None if it cannot be read."""
+def sum_batches(name: str, span: Span) -> tuple[BlockSums | None, Findings]:
+    """Add up a replica's batches in a span; None if it cannot be read."""
     findings = Findings()
     try:
-        return sums_of(span), findings
+        return sum_span(span), findings
     except LostRangeError:  # cut off meanwhile, or told by the replica's own audit
         return None, findings
     except RecordError as error:
-        part = Gathered(span.start_offset, span.end_offset, False, unreadable=str(error))
+        part = SpanSummary(span.start_offset, span.end_offset, False, unreadable=str(error))
         findings.add("log-readable", name, log_readable([part]))
         return None, findings
 
 
 def check_a_cluster(work: tuple[str, tuple[Span, ...], tuple[tuple[str, Span], ...]]) -> Findings:
+    """Check the cluster's log."""
     return check_cluster(*work)
 
 
-def judge(shared: Shared, work: tuple[Span, Ends]) -> Judged:
+def judge_span(shared: AuditContext, work: tuple[Span, EndState]) -> SpanVerdict:
+    """Run the second pass over one span: commits, live runs and, with a store, objects."""
     span, before = work
     findings = Findings()
     ledger = shared.ledger
     if span.is_checkpoint:
-        _, rows = facts_of(span)
+        _, rows = read_checkpoint(span)
         heads = np.zeros((len(HEADS) + 1, 0), np.int64)
     else:
         rows = _commits_in(span)
         commits = Commits(rows, before, ledger, span.start_offset, span.end_offset)
         findings.check(shared.log, COMMIT_RULES, commits)
-        heads = heads_of(rows)
+        heads = commit_heads(rows)
     runs = rows if span.is_checkpoint else runs_of(rows)
-    deaths = died(runs, ledger)
+    deaths = death_offsets(runs, ledger)
     live = {
         offset: live_at(runs, deaths, offset)
         for offset in shared.offsets
@@ -124,13 +135,15 @@ def judge(shared: Shared, work: tuple[Span, Ends]) -> Judged:
         used = np.unique(runs["object_id"][deaths >= shared.end_offset])
         alive = used[~np.isin(used, [*ledger.marked, *ledger.removed])]
         try:
-            looks = look_at(shared.bucket, claims_of(rows, alive, whole=not span.is_checkpoint))
+            inspections = inspect_objects(
+                shared.bucket, claims_of(rows, alive, whole=not span.is_checkpoint)
+            )
         except StorageError as error:  # an answer: engines raise only what is wrong with logs
-            return Judged(findings, live, heads, [], 0, error)
-        check_store(shared.log, looks, findings)
-        missed = missing(looks)
-        read = sum(look.footer is not None for look in looks)
-    return Judged(findings, live, heads, missed, read)
+            return SpanVerdict(findings, live, heads, [], 0, error)
+        check_store(shared.log, inspections, findings)
+        missed = missing_objects(inspections)
+        read = sum(inspection.footer is not None for inspection in inspections)
+    return SpanVerdict(findings, live, heads, missed, read)
 
 
 def _commits_in(span: Span) -> Rows:

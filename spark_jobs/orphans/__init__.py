@@ -1,1 +1,1 @@
-"""Find objects without references, and references without objects, by listing the store."""
+"""Finds objects without references, and references without objects, by listing the store."""

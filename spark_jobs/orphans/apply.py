@@ -1,12 +1,12 @@
-"""Handing a plan's orphans over to their coordinators, which judge each key once more.
+"""Hands a plan's orphans over to their coordinators, which judge each key once more.
 
-`MarkOrphans` does for each key what isSafeToDeleteFile would: whatever is referred to, or can still
-be committed, is refused, and the others go on. What it takes is marked in the coordinator's log; a
-broker deletes it after the delay. Doing that twice changes nothing.
+`MarkOrphans` judges each key as isSafeToDeleteFile would: keys that are referred to, or can still
+be committed, are refused; the others are marked in the coordinator's log, and a broker deletes them
+after the delay. Repeating a request changes nothing.
 
-So the journal beside the plan need not know keys. The plan is read in windows, each is answered
-whole, and one line says how far that is and what was counted. Whoever was killed goes on with the
-window that was under way. Memory holds one window, however long the plan is.
+So the journal beside the plan need not list keys. The plan is read in windows; after all keys of a
+window are answered, one line records how many rows are done and the counts so far. After a crash
+the same command repeats at most one window. Memory holds one window, however long the plan is.
 
 Source: docs/design/pipeline.md#applying-a-plan.
 """
@@ -41,10 +41,10 @@ class Coordinator(Protocol):
 
 
 class OrphansPlan:
-    """A plan in a file, whole when this is made."""
+    """A plan in a file, which is verified when it is opened."""
 
     def __init__(self, path: Path) -> None:
-        """Raises SealError; OSError."""
+        """Verify the file. Raises SealError; OSError."""
         self.file = SealedFile(path, PLAN)
         header = self.file.header
         self.cluster_id: str = header["cluster_id"]
@@ -52,33 +52,35 @@ class OrphansPlan:
 
     @property
     def plan_id(self) -> str:
-        """The same for the same contents."""
+        """An id that is the same for the same contents."""
         return self.file.file_id
 
     @property
     def is_large(self) -> bool:
-        """Is it for more than `LARGE_FRACTION` of all that the store holds of this cluster?"""
+        """True if it has more than `LARGE_FRACTION` of the bytes that the store holds of this
+        cluster.
+        """
         end = self.file.end
         return bool(end["planned_bytes"] > LARGE_FRACTION * end["listed_bytes"])
 
     def rows(self, start: int = 0) -> Iterator[Candidate]:
-        """From the `start`th on. Raises OSError."""
+        """Yield the rows from index `start` on. Raises OSError."""
         return (Candidate(**row) for row in self.file.rows(start))
 
 
 @dataclass(slots=True)
 class Progress:
-    """How far a plan was applied."""
+    """The results of applying a plan so far."""
 
     rows_done: int = 0  # of the plan's, from its front
-    taken: int = 0  # of them: to be deleted now, or before
+    taken: int = 0  # accepted, now or before: to be deleted
     refused: Counter[int] = field(default_factory=Counter)  # by error code
     sample: list[tuple[str, int]] = field(default_factory=list)  # keys that were refused, and why
-    unanswered: str | None = None  # why it went no further
-    whole_refusal: int = 0  # the error code of a plan that is refused as one
+    unanswered: str | None = None  # why applying stopped
+    whole_refusal: int = 0  # the error code that refuses the whole plan
 
-    def answered(self, key: str, code: int) -> None:
-        """Count one key's answer."""
+    def count_answer(self, key: str, code: int) -> None:
+        """Count the answer for one key."""
         if not code:
             self.taken += 1
             return
@@ -88,29 +90,29 @@ class Progress:
 
 
 class Journal:
-    """One line for each window that was answered, in the file beside the plan."""
+    """The progress of a plan, one line for each answered window, in a file beside the plan."""
 
     def __init__(self, path: Path, plan_id: str) -> None:
         self.path = path
         self._plan_id = plan_id
 
     def read(self) -> Progress:
-        """How far earlier runs came. A last line that was cut off is dropped.
+        """Return the progress of earlier runs; an incomplete last line is dropped.
 
         Raises:  OSError; ValueError if the journal is another plan's, or none.
         """
         progress = Progress()
         for line in whole_lines(self.path)[-1:]:
             try:
-                plan_id = _take_up(json.loads(line), progress)
+                plan_id = _restore(json.loads(line), progress)
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ValueError(f"{self.path} is no journal of a plan ({error!r})") from None
+                raise ValueError(f"{self.path} is not a plan's journal ({error!r})") from None
             if plan_id != self._plan_id:
                 raise ValueError(f"{self.path} is the journal of plan {plan_id}")
         return progress
 
     def write(self, progress: Progress) -> None:
-        """It came so far, durably. Raises OSError."""
+        """Append the progress durably. Raises OSError."""
         entry = {
             "plan_id": self._plan_id,
             "rows_done": progress.rows_done,
@@ -124,8 +126,8 @@ class Journal:
             os.fsync(file.fileno())
 
 
-def _take_up(entry: Any, progress: Progress) -> str:
-    """What a journal's last line says, and of which plan."""
+def _restore(entry: Any, progress: Progress) -> str:
+    """Fill in the progress from a journal's line, and return the id of its plan."""
     progress.rows_done, progress.taken = int(entry["rows_done"]), int(entry["taken"])
     progress.refused.update({int(code): int(n) for code, n in entry["refused"].items()})
     progress.sample = [(key, code) for key, code in entry["sample"]]
@@ -139,10 +141,10 @@ async def apply_orphans(
     *,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Progress:
-    """Hand over what the journal does not know yet.
+    """Hand over the keys that the journal does not have yet.
 
     Args:    coordinator: of a partition of `__diskless-metadata`.
-             progress: told how many rows were answered, after each window.
+             progress: called with the number of answered rows after each window.
     Raises:  OSError; ValueError if the journal is another plan's.
     """
     done = journal.read()
@@ -153,7 +155,7 @@ async def apply_orphans(
         if answers is None:
             return done
         for key, code in answers:
-            done.answered(key, code)
+            done.count_answer(key, code)
         done.rows_done += len(window)
         journal.write(done)
         progress(len(window))
@@ -166,7 +168,7 @@ async def _hand_over(
     coordinator: Callable[[int], Coordinator],
     done: Progress,
 ) -> list[tuple[str, int]] | None:
-    """Each key with its error code; None if it goes no further, and `done` says why."""
+    """Return each key with its error code; None if applying must stop, and `done` says why."""
     answers: list[tuple[str, int]] = []
     for number in sorted({row.coordinator for row in window}):
         keys = [row.key for row in window if row.coordinator == number]

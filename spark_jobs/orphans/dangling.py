@@ -1,14 +1,14 @@
-"""Dangling references: offsets that the log promises and the store has not got. That is data loss.
+"""Finds dangling references: objects that the log refers to and the store does not have, which is
+data loss.
 
     found = find_dangling(logs, store, naming, list_store)
 
-Here the logs come first: what they refer to now must be in a listing that is made afterwards.
-Whatever seems to be missing is then looked for by itself, and those still missing are compared with
-the newest log once more: an object may have been retired between the two. What is left is told,
-with the offsets that cannot be read any more, and never repaired.
+Here the logs are read first: the objects that they refer to must be in a listing that is made
+afterwards. Each object that seems to be missing is then looked up by itself, and those still
+missing are compared with the newest log once more, because retention may have retired an object in
+between. The rest is reported with the offsets that can no longer be read, and never repaired.
 
-An object that is there with another size is no better: the bytes that its runs point at cannot be
-the ones that were committed.
+An object of another size counts as lost too: its bytes cannot be the ones that were committed.
 
 Source: docs/design/pipeline.md#dangling-references; invariant 7 (docs/design/invariants.md).
 """
@@ -23,28 +23,28 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from spark_jobs.orphans.known_objects import Ids, Known, is_in
+from spark_jobs.orphans.known_objects import Ids, KnownObjects, is_in
 from spark_jobs.orphans.listing import Naming, Tally
-from spark_jobs.orphans.scan import OrphansError, read_known
+from spark_jobs.orphans.scan import OrphansError, read_known_objects
 from spark_jobs.readers.logs import DISKLESS_METADATA, Logs
 from spark_jobs.readers.object_store import ObjectStore
 from spark_jobs.tables.log_state import LogState, state_at
 
 THREADS: Final = 8
-AT_ONCE: Final = 1_000  # looked for, before the next are taken up
+AT_ONCE: Final = 1_000  # objects looked up in one round
 
 
-class Lost(NamedTuple):
-    """A live object that the store has not got, or has otherwise."""
+class LostObject(NamedTuple):
+    """A live object that is missing in the store, or has another size there."""
 
     coordinator: int
     object_id: int
     key: str
     size_bytes: int  # as committed
-    stored_bytes: int | None  # None: it is not there
+    stored_bytes: int | None  # None: it is missing
 
 
-class Affected(NamedTuple):
+class AffectedPartition(NamedTuple):
     """A partition with offsets that cannot be read."""
 
     topic_id: str
@@ -56,24 +56,24 @@ class Affected(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Dangling:
-    """What was found; nothing, one hopes."""
+    """The result of a comparison."""
 
     live: int  # objects that the logs refer to
-    looked_for: int  # of them: were not in the listing, or not with their size
-    retired: int  # of those: missing, but nothing refers to them by now
-    lost: list[Lost]
-    affected: list[Affected]
+    looked_for: int  # those not listed with their size, and so looked up
+    retired: int  # those missing and no longer referred to
+    lost: list[LostObject]
+    affected: list[AffectedPartition]
     listed: Tally
 
 
-class Listed(Protocol):
-    """A whole listing, wherever its rows are kept."""
+class WholeListing(Protocol):
+    """A complete listing, in memory, in files or in Spark."""
 
     @property
     def tally(self) -> Tally: ...
 
-    def suspects(self, known: Mapping[int, Known]) -> Iterator[tuple[int, Ids]]:
-        """By coordinator, live objects that are not listed with the size they were committed with.
+    def suspects(self, known: Mapping[int, KnownObjects]) -> Iterator[tuple[int, Ids]]:
+        """Yield, by coordinator, live objects that are not listed with their committed size.
 
         A coordinator may come several times.
         """
@@ -84,16 +84,16 @@ def find_dangling(
     logs: Logs,
     store: ObjectStore,
     naming: Naming,
-    list_store: Callable[[], Listed],
+    list_store: Callable[[], WholeListing],
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Dangling:
-    """Compare the logs with a listing that is made now, and both once more.
+    """Compare the logs with a new listing, and suspects with the store and the newest log.
 
     Raises:  OrphansError if the store holds nothing of a cluster that has objects; StorageError; as
-             `known_at` and `state_at`.
+             `known_objects_at` and `state_at`.
     """
-    known = read_known(logs, naming, progress=progress)
+    known = read_known_objects(logs, naming, progress=progress)
     live = sum(len(one.live) for one in known.values())
     listing = list_store()
     if live and not listing.tally.objects:
@@ -106,25 +106,29 @@ def find_dangling(
     for coordinator, ids in listing.suspects(known):
         looked_for += len(ids)
         sizes = known[coordinator].size_of(ids)
-        for one in _looked_for(store, naming, coordinator, ids, sizes):
+        for one in _look_up(store, naming, coordinator, ids, sizes):
             missing[coordinator][one.object_id] = one.stored_bytes
     found = sum(len(some) for some in missing.values())
-    lost, affected = _still_referred_to(logs, naming, missing, progress)
+    lost, affected = _recheck(logs, naming, missing, progress)
     return Dangling(live, looked_for, found - len(lost), lost, affected, listing.tally)
 
 
-def _looked_for(
+def _look_up(
     store: ObjectStore, naming: Naming, coordinator: int, ids: Ids, sizes: Ids
-) -> Iterator[Lost]:
-    """Those that the store, asked for each of them, has not got as they were committed."""
+) -> Iterator[LostObject]:
+    """Yield the objects that the store does not have with their committed size, by one request
+    each.
+    """
 
-    def look(one: tuple[int, int]) -> Lost | None:
+    def look(one: tuple[int, int]) -> LostObject | None:
         object_id, size_bytes = one
         key = naming.key(coordinator, object_id)
         found = store.head(key)
         stored = None if found is None else found.size_bytes
         return (
-            None if stored == size_bytes else Lost(coordinator, object_id, key, size_bytes, stored)
+            None
+            if stored == size_bytes
+            else LostObject(coordinator, object_id, key, size_bytes, stored)
         )
 
     waiting = zip(ids.tolist(), sizes.tolist(), strict=True)
@@ -133,14 +137,14 @@ def _looked_for(
             yield from filter(None, threads.map(look, some))
 
 
-def _still_referred_to(
+def _recheck(
     logs: Logs,
     naming: Naming,
     missing: Mapping[int, Mapping[int, int | None]],
     progress: Callable[[str], None],
-) -> tuple[list[Lost], list[Affected]]:
-    lost: list[Lost] = []
-    affected: list[Affected] = []
+) -> tuple[list[LostObject], list[AffectedPartition]]:
+    lost: list[LostObject] = []
+    affected: list[AffectedPartition] = []
     for coordinator, of_it in missing.items():
         if not of_it:
             continue
@@ -153,7 +157,7 @@ def _still_referred_to(
             if row["used_bytes"]:
                 object_id, size_bytes = row["object_id"], row["size_bytes"]
                 key = naming.key(coordinator, object_id)
-                here.append(Lost(coordinator, object_id, key, size_bytes, of_it[object_id]))
+                here.append(LostObject(coordinator, object_id, key, size_bytes, of_it[object_id]))
         lost += here
         affected += affected_by(state, [one.object_id for one in here])
     return lost, affected
@@ -166,8 +170,8 @@ def _is_one_of(table: Any, object_ids: list[int]) -> Any:
     return pc.is_in(table["object_id"], value_set=pa.array(object_ids, pa.int64()))
 
 
-def affected_by(state: LogState, object_ids: list[int]) -> list[Affected]:
-    """The live offsets whose bytes are in these objects, by partition."""
+def affected_by(state: LogState, object_ids: list[int]) -> list[AffectedPartition]:
+    """Return the live offsets whose bytes are in these objects, by partition."""
     wanted = np.array(sorted(object_ids), np.int64)
     hits = np.flatnonzero(is_in(wanted, state.runs["object_id"].to_numpy()))
     bases = state.runs["base_offset"].to_numpy()[hits]
@@ -185,5 +189,7 @@ def affected_by(state: LogState, object_ids: list[int]) -> list[Affected]:
             else:
                 ranges.append((first, last))
         count = sum(last - first + 1 for first, last in ranges)
-        found.append(Affected(row["topic_id"], row["topic"], row["partition"], count, ranges))
+        found.append(
+            AffectedPartition(row["topic_id"], row["topic"], row["partition"], count, ranges)
+        )
     return found

@@ -1,14 +1,14 @@
-"""A listing that somebody else has made: S3 Inventory's manifest, or a plain CSV file.
+"""Reads a listing made by another program: S3 Inventory's manifest, or a plain CSV file.
 
     inventory = read_inventory(Path("manifest.json"), "s3://bucket/prefix", None)
 
-Listing a large bucket costs money and hours; S3 writes one every day. Its manifest names the data
-files, gzipped CSV with keys quoted as in URLs, and their MD5 sums: they are expected in the
-manifest's directory, or in `data` beside it. A file that is missing, or is another, makes the whole
-inventory worthless.
+Listing a large bucket costs money and hours; S3 writes an inventory every day. Its manifest names
+the data files, gzipped CSV with keys quoted as in URLs, and their MD5 sums: they are expected in
+the manifest's directory, or in `data` beside it. A missing or changed file makes the whole
+inventory invalid.
 
-Everything else can be had as CSV with a header line: key, size_bytes, modified_ms. When it was made
-has to be said, because the file's own time is when it was copied.
+Other listings are CSV with a header line: key, size_bytes, modified_ms. The caller must say when it
+was made, because the file's own time may be that of a copy.
 
 Source: Amazon S3 User Guide, Amazon S3 Inventory (manifest.json, CSV).
 """
@@ -34,27 +34,27 @@ _PIECE: Final = 1 << 20
 
 
 class InventoryError(Exception):
-    """A file that is no inventory, or not a whole one. One sentence naming it."""
+    """A file is not a whole inventory. One sentence names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Inventory:
-    """When it was taken, and what is in it; reading `found` may raise InventoryError, OSError."""
+    """An inventory's time and objects; reading `found` may raise InventoryError, OSError."""
 
     taken_ms: int
     found: Iterator[StoredObject]
 
 
 def read_inventory(path: Path, uri: str, taken_ms: int | None) -> Inventory:
-    """An inventory of the store at `uri`.
+    """Open an inventory of the store at `uri`.
 
-    Args:    taken_ms: when it was made, ms since 1970; of a manifest None: it says that itself.
+    Args:    taken_ms: when it was made, ms since 1970; None for a manifest, which has the time.
     Raises:  InventoryError; OSError.
     """
     if path.suffix != ".json":
         path.stat()
         if taken_ms is None:
-            raise InventoryError(f"{path}: when was it made? Say --taken-at")
+            raise InventoryError(f"{path}: when was it made? Add --taken-at MS (ms since 1970)")
         return Inventory(taken_ms, _of_csv(path))
     try:
         manifest = json.loads(path.read_bytes())
@@ -66,10 +66,12 @@ def read_inventory(path: Path, uri: str, taken_ms: int | None) -> Inventory:
             raise InventoryError(f"{path}: its files are {manifest['fileFormat']}, not CSV")
         bucket = uri.removeprefix(S3).partition("/")[0] if uri.startswith(S3) else None
         if manifest["sourceBucket"] != bucket:
-            raise InventoryError(f"{path} is of {manifest['sourceBucket']}, the store is {uri}")
+            raise InventoryError(
+                f"{path} lists bucket {manifest['sourceBucket']}, not --store {uri}"
+            )
         created_ms = int(manifest["creationTimestamp"])
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InventoryError(f"{path} is no manifest of an S3 Inventory: {error!r}") from None
+        raise InventoryError(f"{path} is not a manifest of an S3 Inventory: {error!r}") from None
     for file, md5 in files:
         _verify(file, md5)
     prefix = uri.removeprefix(S3).partition("/")[2]
@@ -107,7 +109,7 @@ def _of_manifest(
                 modified = datetime.fromisoformat(row[time_at]).timestamp()
                 size_bytes = int(row[size_at])
             except (IndexError, ValueError) as error:
-                raise InventoryError(f"{file}: {row[:6]} is no row of it: {error}") from None
+                raise InventoryError(f"{file}: {row[:6]} is not a valid row: {error}") from None
             if key.startswith(below):
                 yield StoredObject(key[len(below) :], size_bytes, int(modified * 1_000))
 
@@ -116,17 +118,17 @@ def _of_csv(path: Path) -> Iterator[StoredObject]:
     rows = _lines(path)
     header = next(rows, [])
     if not set(COLUMNS) <= set(header):
-        raise InventoryError(f"{path}: its first line has to name {', '.join(COLUMNS)}")
+        raise InventoryError(f"{path}: its first line must name the columns {', '.join(COLUMNS)}")
     for row in rows:
         named: Mapping[str, Any] = dict(zip(header, row, strict=False))
         try:
             yield StoredObject(named["key"], int(named["size_bytes"]), int(named["modified_ms"]))
         except (KeyError, ValueError) as error:
-            raise InventoryError(f"{path}: {row[:6]} is no row of it: {error!r}") from None
+            raise InventoryError(f"{path}: {row[:6]} is not a valid row: {error!r}") from None
 
 
 def _lines(path: Path) -> Iterator[list[str]]:
-    """Rows of a CSV file, gzipped or not; a file that is cut off raises InventoryError."""
+    """Yield the rows of a CSV file, gzipped or not; a truncated file raises InventoryError."""
     try:
         if path.suffix == ".gz":
             with gzip.open(path, "rt", encoding="utf-8", newline="") as unzipped:

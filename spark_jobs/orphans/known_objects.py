@@ -1,14 +1,14 @@
-"""What a coordinator's log says of its object ids: which live, which go, which may still come.
+"""Reads from a coordinator's log which object ids are live, marked, or can still be committed.
 
     known = known_at(log, log.end_offset(), coordinator=0)
     known.classify(ids)
 
-A listing of the store shows ids; this says what each of them is. It is small, two numbers for an
-object that lives, and is made by looking at the first bytes of each commit, not at its batches.
+A listing of the store shows ids; this module says what each of them is. The result is small, two
+numbers for a live object, and reads only the first bytes of each commit, not its batches.
 
-The surprise is how little time matters. An id can be committed only while its lease is open, and
-ids rise: so whatever is committed after this offset was, as of it, in an open lease or not yet
-given. `Kind.ORPHAN` is neither. It is for ever dead, also if this log is a day behind.
+Why the log may be old: an id can be committed only while its lease is open, and ids rise. So an id
+that is committed after this offset was, at this offset, in an open lease or not yet granted.
+`Kind.ORPHAN` is neither. It stays dead for ever, even if this log is a day behind.
 
 Source: docs/design/batch-coordinator.md#object-leases, docs/design/pipeline.md#orphans.
 """
@@ -32,26 +32,26 @@ from spark_jobs.tables.coordinator_log import OBJECT_KEYS, CoordinatorLog, fold,
 from spark_jobs.tables.schemas import OBJECT_COMMIT_KEY
 
 Ids = npt.NDArray[np.int64]
-"""Object ids; where the name says so, sorted and each once."""
+"""Object ids; sorted and distinct where the name says so."""
 
 HEAD: Final = struct.Struct(">qbqiqq")
 """The first fields of an ObjectCommitRecord: object, format, size, broker, its epoch, lease."""
 
 
 class Kind(IntEnum):
-    """What an object id is, as far as a log was read."""
+    """The state of an object id, as far as the log was read."""
 
-    LIVE = 0  # committed, and not marked: runs refer to it, or did a moment ago
+    LIVE = 0  # committed and not marked: runs refer to it, or did until recently
     MARKED = 1  # to be deleted by a broker
-    OF_LEASE = 2  # an orphan that the coordinator knows by its lease: a broker deletes it
-    LEASED = 3  # its lease is open: it may be committed yet
+    OF_LEASE = 2  # an orphan that the coordinator knows from its lease: a broker deletes it
+    LEASED = 3  # its lease is open: it may still be committed
     NOT_GIVEN = 4  # in no lease yet: the log was read before the store was listed, or is not whole
-    ORPHAN = 5  # nothing refers to it and nothing ever can; and only a listing shows it
+    ORPHAN = 5  # nothing refers to it, nothing ever can, and only a listing shows it
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """Of one coordinator, as of `offset` (exclusive). Can be pickled."""
+class KnownObjects:
+    """The object ids of one coordinator, as of `offset` (exclusive). Can be pickled."""
 
     coordinator: int
     offset: int
@@ -64,7 +64,7 @@ class Known:
     removed: Ids  # sorted: gone from the store since the checkpoint, and known to be
 
     def classify(self, ids: Ids) -> npt.NDArray[np.int8]:
-        """The `Kind` of each id; they need not be sorted."""
+        """Return the `Kind` of each id; they need not be sorted."""
         kinds = np.full(len(ids), Kind.ORPHAN, np.int8)
         of_lease = _within(self.orphans, ids) & ~is_in(self.removed, ids)
         kinds[of_lease] = Kind.OF_LEASE
@@ -75,12 +75,12 @@ class Known:
         return kinds
 
     def size_of(self, ids: Ids) -> Ids:
-        """The committed sizes of these, all of which are live, in bytes."""
+        """Return the committed sizes of live objects, in bytes."""
         return self.live_bytes[np.searchsorted(self.live, ids)]
 
 
 def is_in(sorted_ids: Ids, ids: Ids) -> npt.NDArray[np.bool_]:
-    """Is each of these in a sorted set?
+    """Test each id for membership in a sorted set.
 
     >>> is_in(np.array([2, 5]), np.array([5, 3, 9])).tolist()
     [True, False, False]
@@ -93,7 +93,7 @@ def is_in(sorted_ids: Ids, ids: Ids) -> npt.NDArray[np.bool_]:
 
 
 def _within(pairs: Ids, ids: Ids) -> npt.NDArray[np.bool_]:
-    """Is each of these in one of the ranges?"""
+    """Test whether each id is in one of the ranges."""
     at = np.searchsorted(pairs[:, 0], ids, side="right") - 1
     if not len(pairs):
         return np.zeros(len(ids), np.bool_)
@@ -101,27 +101,27 @@ def _within(pairs: Ids, ids: Ids) -> npt.NDArray[np.bool_]:
     return found
 
 
-def known_at(
+def known_objects_at(
     log: Log, offset: int, *, coordinator: int, progress: Callable[[int], None] = lambda _: None
-) -> Known:
-    """What everything below `offset` says.
+) -> KnownObjects:
+    """Read the state of object ids from everything below `offset`.
 
     Args:    offset: exclusive; at or below the log's end.
-             progress: told each number of spans that were read.
+             progress: called with 1 after each span.
     Raises:  LogsError, also for records that this version does not know: they might refer to
              objects; LostRangeError, DamagedFileError, RecordError; OSError.
     """
-    return known_of(log.spans(offset), offset, coordinator=coordinator, progress=progress)
+    return known_objects_of(log.spans(offset), offset, coordinator=coordinator, progress=progress)
 
 
-def known_of(
+def known_objects_of(
     spans: Iterable[Span],
     offset: int,
     *,
     coordinator: int,
     progress: Callable[[int], None] = lambda _: None,
-) -> Known:
-    """What these spans, which follow each other, say together. Raises as `known_at`."""
+) -> KnownObjects:
+    """Read the state of object ids from consecutive spans. Raises as `known_objects_at`."""
     log = CoordinatorLog()
     commits = _Commits(log)
     handlers = log.handlers(OBJECT_KEYS)
@@ -132,7 +132,7 @@ def known_of(
 
 
 class _Commits:
-    """Ids and sizes of committed objects; their leases learn of them."""
+    """Collects ids and sizes of committed objects, and notes each in its lease."""
 
     def __init__(self, log: CoordinatorLog) -> None:
         self.ids = array("q")
@@ -140,7 +140,7 @@ class _Commits:
         self._log = log
 
     def add(self, position: LogPosition, value: Buffer, version: int, body: int) -> None:
-        """Read the first fields of a commit. Raises LogsError for a version not known here."""
+        """Read the first fields of a commit. Raises LogsError for an unknown version."""
         if version != 0:
             raise unknown_record(position, OBJECT_COMMIT_KEY, version)
         object_id, _, size_bytes, _, _, lease_id = HEAD.unpack_from(value, body)
@@ -149,8 +149,8 @@ class _Commits:
         self.sizes.append(size_bytes)
 
 
-def _known(log: CoordinatorLog, commits: _Commits, coordinator: int, offset: int) -> Known:
-    """Sort what was read of a log."""
+def _known(log: CoordinatorLog, commits: _Commits, coordinator: int, offset: int) -> KnownObjects:
+    """Sort the collected ids."""
     stored_ids, stored_sizes, _, _, _, marked_at_ms = log.object_columns()
     removed = np.unique(np.array(log.removed, np.int64))
     ids, first = np.unique(np.concatenate((stored_ids, commits.ids)), return_index=True)
@@ -163,7 +163,7 @@ def _known(log: CoordinatorLog, commits: _Commits, coordinator: int, offset: int
     found = np.array(sorted(log.found), np.int64)
     found = found[~is_in(ids, found)]
     leases = sorted(log.leases.values(), key=lambda lease: lease.first)
-    return Known(
+    return KnownObjects(
         coordinator=coordinator,
         offset=offset,
         next_object_id=log.next_object_id,

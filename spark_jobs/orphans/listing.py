@@ -1,15 +1,15 @@
-"""Everything that a store holds of one cluster, listed once and kept on disk until it is compared.
+"""Lists all objects of one cluster, and keeps the listing on disk until it is compared.
 
     listing = take_listing(store, keys, directory, now_ms)
     for rows in listing.rows(): ...
 
-Keys begin with two hex digits, so there are 256 listings to make, many at a time. Each goes to a
-file of its own: 29 bytes an object, read again in the order of the keys, a piece at a time; memory
-does not grow with the bucket. A listing is whole or there is none: an error in any of the 256
-takes all of it away.
+Keys begin with two hex digits, so there are 256 listings, made several at a time. Each goes to a
+file of its own: 29 bytes an object, read again in the order of the keys, one file at a time; memory
+does not grow with the bucket. A listing is complete or fails: an error in any of the 256 makes the
+whole listing fail.
 
-Keys of other clusters, and what is no key of ours at all, are counted, a few of them named, and
-then dropped: what never gets here can never be planned.
+Keys of other clusters, and keys of another form, are counted, a few of them are kept as a sample,
+and the rest is dropped: what never gets here can never be planned.
 
 Source: docs/design/batch-coordinator.md#keys, docs/design/pipeline.md#orphans; the S3 API reference
 (ListObjectsV2).
@@ -30,7 +30,7 @@ import numpy.typing as npt
 
 from diskless.stores.interface import StoredObject
 from records.object_keys import MAX_OBJECT_ID, ObjectKeys, spread
-from spark_jobs.orphans.known_objects import Ids, Known, is_in
+from spark_jobs.orphans.known_objects import Ids, KnownObjects, is_in
 from spark_jobs.readers.object_store import ObjectStore
 
 Rows = npt.NDArray[Any]
@@ -52,7 +52,7 @@ THREADS: Final = 8
 PIECE_ROWS: Final = 50_000
 SAMPLE: Final = 10
 MAX_CLUSTERS: Final = 100
-"""Other clusters told apart; the rest are counted together."""
+"""Number of other clusters counted by themselves; the rest are counted together."""
 
 OTHERS: Final = "others"
 
@@ -64,7 +64,7 @@ _SHAPE: Final = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What keys of a cluster's objects look like, for all its coordinators. Can be pickled.
+    """The form of the keys of a cluster's objects, for all its coordinators. Can be pickled.
 
     >>> naming = Naming("esker", "Ck3xYz")
     >>> naming.key(0, 4711)
@@ -79,18 +79,20 @@ class Naming:
     cluster_id: str
 
     def key(self, coordinator: int, object_id: int) -> str:
-        """The key of an object."""
+        """Return the key of an object."""
         keys = ObjectKeys(
             prefix=self.prefix, cluster_id=self.cluster_id, coordinator_partition=coordinator
         )
         return keys.key(object_id)
 
     def listed(self, digits: str) -> str:
-        """What the keys of one listing begin with."""
+        """Return the common prefix of the keys of one listing."""
         return f"{self.prefix}/{digits}/" if self.prefix else f"{digits}/"
 
     def parse(self, key: str) -> tuple[int, int, int] | str | None:
-        """Spread, coordinator, object id; another cluster's id; None if it is no key at all."""
+        """Return spread, coordinator and object id; or another cluster's id; or None for another
+        form.
+        """
         below = key
         if self.prefix:
             if not key.startswith(self.prefix + "/"):
@@ -109,7 +111,7 @@ class Naming:
 
 @dataclass(slots=True)
 class Tally:
-    """What a listing met, counted. The samples are some keys, for people."""
+    """Counts of a listing, with samples of foreign and strange keys."""
 
     objects: int = 0  # of our cluster
     size_bytes: int = 0
@@ -121,7 +123,7 @@ class Tally:
     strange_sample: list[str] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
-        """Both together."""
+        """Add another tally."""
         self.objects += other.objects
         self.size_bytes += other.size_bytes
         for cluster_id, count in other.foreign.items():
@@ -133,7 +135,7 @@ class Tally:
         self.strange_sample = (self.strange_sample + other.strange_sample)[:SAMPLE]
 
     def take(self, found: StoredObject, naming: Naming) -> tuple[int, int, int] | None:
-        """Count an object; what its key says if it is ours."""
+        """Count an object, and return the fields of its key if it is this cluster's."""
         parsed = naming.parse(found.key)
         if parsed is None:
             self.strange += 1
@@ -157,10 +159,7 @@ class Tally:
 
 
 def pieces(found: Iterable[StoredObject], naming: Naming, tally: Tally) -> Iterator[Rows]:
-    """Our objects among these, as rows, in pieces; the others are counted.
-
-    They keep the order they come in.
-    """
+    """Yield this cluster's objects as rows, in chunks and in their order; count the others."""
     rows: list[tuple[int, ...]] = []
     for one in found:
         ours = tally.take(one, naming)
@@ -176,15 +175,15 @@ def pieces(found: Iterable[StoredObject], naming: Naming, tally: Tally) -> Itera
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A whole listing, in files below a directory that is its own."""
+    """A complete listing, in files of a directory of its own."""
 
     directory: Path
     began_ms: int
-    ended_ms: int  # ms since 1970, of the clock of whoever listed
+    ended_ms: int  # ms since 1970, by this machine's clock
     tally: Tally
 
     def rows(self) -> Iterator[Rows]:
-        """All of our objects, those of one spread in one piece, sorted. Raises OSError."""
+        """Yield all rows, sorted, one chunk for each spread. Raises OSError."""
         for digits in SPREADS:
             path = self.directory / digits
             if path.exists():
@@ -192,8 +191,8 @@ class Listing:
                 rows.sort(order=ORDER)
                 yield rows
 
-    def not_live(self, known: Mapping[int, Known]) -> Iterator[Rows]:
-        """See `orphans.Listed`."""
+    def not_live(self, known: Mapping[int, KnownObjects]) -> Iterator[Rows]:
+        """See `orphans.WholeListing`."""
         for rows in self.rows():
             lives = np.zeros(len(rows), np.bool_)
             for coordinator, of_it in known.items():
@@ -201,8 +200,8 @@ class Listing:
                 lives[ours] = is_in(of_it.live, rows["object_id"][ours])
             yield rows[~lives]
 
-    def suspects(self, known: Mapping[int, Known]) -> Iterator[tuple[int, Ids]]:
-        """See `dangling.Listed`."""
+    def suspects(self, known: Mapping[int, KnownObjects]) -> Iterator[tuple[int, Ids]]:
+        """See `dangling.WholeListing`."""
         there = {number: np.zeros(len(of_it.live), np.bool_) for number, of_it in known.items()}
         for rows in self.rows():
             for coordinator, of_it in known.items():
@@ -222,11 +221,11 @@ def take_listing(
     *,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Listing:
-    """List the store, all that begins with two hex digits.
+    """List all keys of the store that begin with two hex digits.
 
-    Args:    directory: there and empty; whoever made it takes it away.
-             progress: told 1 for each of the 256 that is done.
-    Raises:  StorageError; OSError. What is in the directory then is no listing.
+    Args:    directory: exists and is empty; the caller deletes it.
+             progress: called with 1 after each of the 256 listings.
+    Raises:  StorageError; OSError. The directory then holds no complete listing.
     """
     began_ms = now_ms()
     tally = Tally()
@@ -253,10 +252,10 @@ def take_listing(
 def keep_listing(
     found: Iterable[StoredObject], naming: Naming, directory: Path, taken_ms: int
 ) -> Listing:
-    """A listing that somebody else has made, such as an inventory of the store.
+    """Store a listing made by another program, such as an inventory of the store.
 
     Args:    found: in any order.
-             taken_ms: when it was begun; objects that came later may be missing in it.
+             taken_ms: when it was begun; later objects may be missing in it.
     Raises:  what `found` raises; OSError.
     """
     tally = Tally()

@@ -1,11 +1,11 @@
-"""The store's listing as a Spark data source: 256 parts of it, some to each task.
+"""Offers the store's listing to Spark as a data source: 256 parts, several for each task.
 
     spark.dataSource.register(ListingSource)
     spark.read.format("esker_listing").options(store="s3://bucket", cluster="Ck3xYz").load()
 
 Options: `store`, `endpoint`, `region`, `prefix`, `cluster`, `tasks`. A row is one of our objects
-(`kind` is `own`), without its key, which its id says. What else there is was counted where it was
-listed, and is a row for each cluster, however many objects it has.
+(`kind` is `own`), without its key, which follows from its id. Other objects are counted in the task
+that lists them, and become one row for each cluster, however many there are.
 
 Source: PySpark's Python Data Source API; spark_jobs/orphans/listing.py.
 """
@@ -46,46 +46,48 @@ SCHEMA: Final = pa.schema(
 
 @dataclass
 class ListingPartition(InputPartition):
-    """One task's parts."""
+    """The parts that one task lists."""
 
     spreads: tuple[str, ...]
 
 
 class ListingSource(DataSource):
-    """See the module."""
+    """The data source `esker_listing`."""
 
     @classmethod
     def name(cls) -> str:
-        """For `format`."""
+        """The name for `format`."""
         return NAME
 
     def schema(self) -> StructType:
-        """Always the same."""
+        """The schema, which is always the same."""
         return from_arrow_schema(SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 (Spark's keyword)
-        """Lists when it is read, and anew each time."""
+        """Return a reader that makes a new listing each time it is read."""
         return ListingReader(dict(self.options))
 
 
 class ListingReader(DataSourceReader):
-    """Plans and lists."""
+    """Splits the listing into tasks, and lists."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
 
     def partitions(self) -> Sequence[InputPartition]:
-        """One for each task."""
+        """Return one partition for each task."""
         tasks = int(self._options.get("tasks", "32"))
         return [ListingPartition(SPREADS[first::tasks]) for first in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Our objects, then the other ones. Raises StorageError: there is no half of a part."""
+        """Yield this cluster's objects, then the counts of others. Raises StorageError if any part
+        fails.
+        """
         assert isinstance(partition, ListingPartition), f"{partition}"
-        asked = self._options
-        naming = Naming(asked.get("prefix", ""), asked["cluster"])
-        options = StoreOptions(asked.get("endpoint") or None, asked.get("region") or None)
-        store = open_store(asked["store"], options)
+        given = self._options
+        naming = Naming(given.get("prefix", ""), given["cluster"])
+        options = StoreOptions(given.get("endpoint") or None, given.get("region") or None)
+        store = open_store(given["store"], options)
         tally = Tally()
         try:
             for spread in partition.spreads:

@@ -1,20 +1,21 @@
-"""Orphans that only a listing shows: found, seen twice, written into a plan.
+"""Finds orphans that only a listing shows, and plans those that two listings have seen.
 
     listing = take_listing(store, naming, scratch, now_ms)           # first the store,
-    found = find_orphans(listing, logs, naming)                      # then what the logs say
+    found = find_orphans(listing, logs, naming)                      # then the logs
     plan_orphans(found, naming, directory=..., out=..., rules=Rules())
 
-The coordinator knows the orphans of its leases without looking. What it cannot know is an upload
-that ended after all was over: its key was deleted, and then the bytes arrived. Such
-an object costs money for ever, and nothing else.
+The coordinator knows the orphans of its leases from its log. What it cannot know is an upload that
+ended after its key was deleted: then the bytes arrived. Such an object does no harm but costs money
+until it is deleted.
 
-An orphan is planned if it was in two listings a grace apart, with the same size and time; if it is
-as old by the store's own clock; if its key is one of this cluster's; and if its lease was over when
-the logs were read, so that nothing could ever commit it (spark_jobs/orphans/known_objects.py).
-Each of these alone would do, if everything else were as we believe it is.
+An orphan is planned if it was in two listings a grace period apart, with the same size and time; if
+it is as old by the store's own clock; if its key is one of this cluster's; and if its lease was
+over when the logs were read, so that nothing can ever commit it
+(spark_jobs/orphans/known_objects.py). Each of these conditions would be enough if all assumptions
+held.
 
-Between listings, what was seen is kept in a file: orphans alone, each with the time of its first
-sighting. It is compared in the order of the keys, so it is never in memory whole, nor is the plan.
+Between listings, a file keeps the orphans that were seen, each with the time of its first sighting.
+It is compared in the order of the keys, so neither the file nor the plan is in memory whole.
 
 Source: docs/design/batch-coordinator.md#object-leases, docs/design/pipeline.md#orphans;
 docs/orphans.md.
@@ -31,7 +32,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import numpy as np
 
-from spark_jobs.orphans.known_objects import Kind, Known, known_at
+from spark_jobs.orphans.known_objects import Kind, KnownObjects, known_objects_at
 from spark_jobs.orphans.listing import Naming, Rows, Tally
 from spark_jobs.plans.sealed_file import Rows as Written
 from spark_jobs.plans.sealed_file import SealedFile, writing
@@ -41,26 +42,26 @@ HOUR_MS: Final = 3_600_000
 GRACE_MS: Final = 72 * HOUR_MS
 SHORTEST_GRACE_MS: Final = 24 * HOUR_MS
 SKEW_MS: Final = 15 * 60_000
-"""By how much a store's clock may be behind ours and still be believed."""
+"""The largest believable difference between the store's clock and ours."""
 
 EXPIRES_AFTER_MS: Final = HOUR_MS
 LARGE_FRACTION: Final = 0.25
-"""A plan for a greater part of all listed bytes is asked about."""
+"""A plan for a greater part of all listed bytes needs `--allow-large`."""
 
 SEEN: Final = "esker-orphans-seen"
 PLAN: Final = "esker-orphans-plan"
 SEEN_FILE: Final = "seen.jsonl"
 SAMPLE: Final = 20
 UNKNOWN_COORDINATOR: Final = "other_coordinator"
-"""Beside the names of `Kind`: of a coordinator that has no log here."""
+"""The kind of an object whose coordinator has no log here; the others are those of `Kind`."""
 
 
 class OrphansError(Exception):
-    """Nothing can be concluded. One sentence that says why."""
+    """The comparison cannot conclude anything. One sentence says why."""
 
 
-class Listed(Protocol):
-    """A whole listing, wherever its rows are kept."""
+class WholeListing(Protocol):
+    """A complete listing, in memory, in files or in Spark."""
 
     @property
     def began_ms(self) -> int: ...
@@ -71,25 +72,24 @@ class Listed(Protocol):
     @property
     def tally(self) -> Tally: ...
 
-    def not_live(self, known: Mapping[int, Known]) -> Iterator[Rows]:
-        """Our objects that are live in none of these logs.
+    def not_live(self, known: Mapping[int, KnownObjects]) -> Iterator[Rows]:
+        """Yield this cluster's objects that are live in none of these logs.
 
-        Sorted by `listing.ORDER`; those of one spread in one piece, or in several that follow each
-        other.
+        Sorted by `listing.ORDER`; those of one spread in one chunk, or in consecutive ones.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rules:
-    """When an orphan may go. Made by whoever has checked that it may be so short."""
+    """The age from which an orphan is planned. The caller has checked that it is long enough."""
 
     grace_ms: int = GRACE_MS
     skew_ms: int = SKEW_MS
 
 
 class Candidate(NamedTuple):
-    """A row of a plan, and of what was seen."""
+    """An orphan, as a row of a plan or of the file of sightings."""
 
     key: str
     coordinator: int
@@ -101,32 +101,32 @@ class Candidate(NamedTuple):
 
 @dataclass(slots=True)
 class Count:
-    """Objects, and their bytes as listed."""
+    """A number of objects, and their bytes as listed."""
 
     objects: int = 0
     size_bytes: int = 0
 
     def add(self, sizes: Any) -> None:
-        """Some more."""
+        """Count some more objects."""
         self.objects += len(sizes)
         self.size_bytes += int(np.sum(sizes))
 
     def as_json(self) -> dict[str, int]:
-        """For a program."""
+        """Return the count as JSON."""
         return {"objects": self.objects, "bytes": self.size_bytes}
 
 
 @dataclass(slots=True)
-class Found:
-    """A listing beside what the logs said afterwards."""
+class FoundOrphans:
+    """A listing, and the objects that the logs knew afterwards."""
 
-    listing: Listed
+    listing: WholeListing
     cluster_id: str
-    known: Mapping[int, Known]
+    known: Mapping[int, KnownObjects]
     counts: dict[str, Count] = field(default_factory=dict)  # by lower-case names of `Kind`
 
     def orphans(self) -> Iterator[Rows]:
-        """Rows of objects that nothing refers to and nothing ever can; counts all the others."""
+        """Yield the rows of orphans; count all other objects by kind."""
         self.counts = {kind.name.lower(): Count() for kind in Kind}
         self.counts[UNKNOWN_COORDINATOR] = Count()
         tally, live = self.listing.tally, self.counts[Kind.LIVE.name.lower()]
@@ -152,48 +152,54 @@ class Found:
 
 
 def find_orphans(
-    listing: Listed, logs: Logs, naming: Naming, *, progress: Callable[[str], None] = lambda _: None
-) -> Found:
-    """Read the logs, now that the store was listed.
+    listing: WholeListing,
+    logs: Logs,
+    naming: Naming,
+    *,
+    progress: Callable[[str], None] = lambda _: None,
+) -> FoundOrphans:
+    """Read the logs after the store was listed.
 
-    Args:    progress: told the log that is read next.
-    Raises:  OrphansError if they are another cluster's; as `known_at`.
+    Args:    progress: called with the name of each log before it is read.
+    Raises:  OrphansError if they are another cluster's; as `known_objects_at`.
     """
-    return Found(listing, logs.cluster_id, read_known(logs, naming, progress=progress))
+    return FoundOrphans(
+        listing, logs.cluster_id, read_known_objects(logs, naming, progress=progress)
+    )
 
 
-def read_known(
+def read_known_objects(
     logs: Logs, naming: Naming, *, progress: Callable[[str], None] = lambda _: None
-) -> dict[int, Known]:
-    """What each coordinator's log says of its objects, as of now. Raises as `find_orphans`."""
+) -> dict[int, KnownObjects]:
+    """Read each coordinator's log up to its current end. Raises as `find_orphans`."""
     if logs.cluster_id != naming.cluster_id:
         raise OrphansError(
-            f"the logs are of cluster {logs.cluster_id}, the listing is of {naming.cluster_id}"
+            f"the logs belong to cluster {logs.cluster_id}, the listing to {naming.cluster_id}"
         )
     known = {}
     for coordinator in coordinators_of(logs):
         progress(f"{DISKLESS_METADATA}{coordinator}")
         log = logs.log(f"{DISKLESS_METADATA}{coordinator}")
-        known[coordinator] = known_at(log, log.end_offset(), coordinator=coordinator)
+        known[coordinator] = known_objects_at(log, log.end_offset(), coordinator=coordinator)
     return known
 
 
-# --- what was seen before -------------------------------------------------------------------------
+# --- earlier sightings ----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
-    """What earlier listings showed; None in `file`: there was none."""
+class EarlierSightings:
+    """The orphans that earlier listings showed; `file` is None if there was no listing."""
 
     file: SealedFile | None
 
     @property
     def ended_ms(self) -> int | None:
-        """When the last of them ended."""
+        """When the last earlier listing ended, ms since 1970; None: there was none."""
         return None if self.file is None else int(self.file.header["ended_ms"])
 
     def by_spread(self, naming: Naming) -> Iterator[tuple[int, dict[tuple[int, int], Candidate]]]:
-        """By rising spread, what was seen of it: by coordinator and id."""
+        """Yield, by rising spread, the orphans seen in it: by coordinator and id."""
 
         def spread_of(one: Candidate) -> int:
             parsed = naming.parse(one.key)
@@ -207,8 +213,8 @@ class Seen:
             yield spread, {(one.coordinator, one.object_id): one for one in some}
 
 
-def read_seen(directory: Path, place: Mapping[str, str], began_ms: int) -> Seen:
-    """What earlier listings of the same place showed.
+def read_sightings(directory: Path, place: Mapping[str, str], began_ms: int) -> EarlierSightings:
+    """Open the sightings of earlier listings of the same store.
 
     Args:    place: cluster id, store and prefix, as `plan_orphans` writes them.
              began_ms: of the new listing.
@@ -216,21 +222,21 @@ def read_seen(directory: Path, place: Mapping[str, str], began_ms: int) -> Seen:
     """
     path = directory / SEEN_FILE
     if not path.exists():
-        return Seen(None)
+        return EarlierSightings(None)
     file = SealedFile(path, SEEN)
     before = {name: file.header[name] for name in place}
     if before != place:
         differ = [name for name in place if before[name] != place[name]]
         told = (f"another {n.replace('_id', '')} ({before[n]}, not {place[n]})" for n in differ)
         raise OrphansError(
-            f"{directory} keeps listings of {', '.join(told)}: name another --listings"
+            f"{directory} holds listings of {', '.join(told)}: use another directory for --listings"
         )
     if file.header["ended_ms"] > began_ms:
         raise OrphansError(
             f"the last listing in {directory} ended {file.header['ended_ms'] - began_ms} ms after "
             "this one began: the clocks disagree, or two sweeps run at once"
         )
-    return Seen(file)
+    return EarlierSightings(file)
 
 
 # --- the plan -------------------------------------------------------------------------------------
@@ -238,22 +244,22 @@ def read_seen(directory: Path, place: Mapping[str, str], began_ms: int) -> Seen:
 
 @dataclass(slots=True)
 class Outcome:
-    """What a comparison gave, counted."""
+    """The counts of a comparison."""
 
     planned: Count = field(default_factory=Count)
-    waiting: Count = field(default_factory=Count)  # not seen for long enough
+    waiting: Count = field(default_factory=Count)  # first seen less than a grace period ago
     skewed: Count = field(default_factory=Count)  # younger by the store's clock than by ours
-    due_ms: int | None = None  # when the first of those that wait may be planned
+    due_ms: int | None = None  # when the first waiting one may be planned
     sample: list[Candidate] = field(default_factory=list)
 
 
-def place_of(naming: Naming, uri: str) -> dict[str, str]:
-    """Whose objects, and where: what a listing and a plan are of."""
+def scope_of(naming: Naming, uri: str) -> dict[str, str]:
+    """Return the cluster, store and prefix that a listing and a plan are about."""
     return {"cluster_id": naming.cluster_id, "store": uri, "prefix": naming.prefix}
 
 
 def plan_orphans(
-    found: Found,
+    found: FoundOrphans,
     naming: Naming,
     uri: str,
     *,
@@ -262,18 +268,18 @@ def plan_orphans(
     rules: Rules,
     made_ms: int | None = None,
 ) -> Outcome:
-    """Write what was seen, and a plan of what has been seen for long enough.
+    """Write the sightings, and a plan of the orphans that have been seen for long enough.
 
-    Nothing else is changed; the plan may be empty. What was seen is written last: if this fails,
+    Nothing else is changed; the plan may be empty. The sightings are written last: if this fails,
     it is as if there had been no listing.
 
-    Args:    directory: where the earlier listings are kept.
+    Args:    directory: holds the sightings of earlier listings.
              made_ms: now, from when the plan expires; None: when the listing ended. An inventory
              may be days old, and its plan still holds: an orphan is one for ever.
     Raises:  OrphansError; SealError; StorageError; OSError.
     """
-    listing, place = found.listing, place_of(naming, uri)
-    seen = read_seen(directory, place, listing.began_ms)
+    listing, place = found.listing, scope_of(naming, uri)
+    seen = read_sightings(directory, place, listing.began_ms)
     times = {"began_ms": listing.began_ms, "ended_ms": listing.ended_ms}
     header = {
         **place,
@@ -292,7 +298,7 @@ def plan_orphans(
     with ExitStack() as files:
         keep = files.enter_context(writing(directory / SEEN_FILE, SEEN, header))
         plan = files.enter_context(writing(out, PLAN, of_plan))
-        for one in _sightings(found, naming, seen):
+        for one in _combine_sightings(found, naming, seen):
             keep.add(one._asdict())
             _judge(one, listing.began_ms, rules, outcome, plan)
         plan.end.update(
@@ -303,8 +309,10 @@ def plan_orphans(
     return outcome
 
 
-def _sightings(found: Found, naming: Naming, seen: Seen) -> Iterator[Candidate]:
-    """Every orphan that is there, with its first sighting: this one's, if it looks different."""
+def _combine_sightings(
+    found: FoundOrphans, naming: Naming, seen: EarlierSightings
+) -> Iterator[Candidate]:
+    """Yield every listed orphan with its first sighting: this one, if size or time have changed."""
     earlier = seen.by_spread(naming)
     at, of_spread = -1, dict[tuple[int, int], Candidate]()
     for rows in found.orphans():
@@ -335,8 +343,8 @@ def _judge(one: Candidate, began_ms: int, rules: Rules, outcome: Outcome, plan: 
     count.size_bytes += one.size_bytes
 
 
-def report_of(found: Found, outcome: Outcome) -> dict[str, Any]:
-    """All that was counted, for a program; goes into the plan."""
+def report_of(found: FoundOrphans, outcome: Outcome) -> dict[str, Any]:
+    """Return all counts as JSON; they go into the plan."""
     tally = found.listing.tally
     return {
         "listed": {"objects": tally.objects, "bytes": tally.size_bytes},

@@ -1,13 +1,13 @@
-"""A listing that Spark makes, keeps and compares: for buckets that one machine takes hours for.
+"""Makes, keeps and compares a listing in Spark, for buckets too large for one machine.
 
     listing = list_in_spark(spark, uri, options, naming, now_ms)
 
-The same interface as `listing.Listing`, and the same results. Tasks list; their rows are kept on
-the executors' disks, so the store is listed before anybody reads the logs. What lives is joined
-away where the rows are; only what is left comes here, in the order of the keys, piece by piece.
+The interface and the results are those of `listing.Listing`. Tasks list; their rows are kept on the
+executors' disks, so the store is listed before the logs are read. A join removes live objects where
+the rows are; only the rest comes to this process, in the order of the keys, in chunks.
 
-The surprise: an executor that is lost takes its rows along, and Spark lists that part again, later
-than the logs were read. It costs nothing: what was uploaded since is of an open lease, or of none.
+The trap: a lost executor takes its rows along, and Spark lists that part again, later than the logs
+were read. It does no harm: objects uploaded since belong to an open lease, or to none.
 
 Source: docs/design/pipeline.md#orphans; spark_jobs/orphans/known_objects.py (why time matters so
 little).
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 import numpy as np
 import pyarrow as pa
 
-from spark_jobs.orphans.known_objects import Ids, Known
+from spark_jobs.orphans.known_objects import Ids, KnownObjects
 from spark_jobs.orphans.listing import MAX_CLUSTERS, ORDER, ROW, SAMPLE, Naming, Rows, Tally
-from spark_jobs.orphans.scan import Listed
+from spark_jobs.orphans.scan import WholeListing
 from spark_jobs.readers.object_store import StoreOptions
 
 if TYPE_CHECKING:
@@ -35,20 +35,20 @@ TASKS: Final = 32
 COLUMNS: Final = tuple(ROW.names or ())
 PIECE_ROWS: Final = 10_000
 COUNTED_ROWS: Final = 10 * MAX_CLUSTERS
-"""That come here of what was counted: our objects, and others' by cluster."""
+"""Rows of counts that are fetched: this cluster's objects, and others' by cluster."""
 
 
-class AnyListing(Listed, Protocol):
-    """A whole listing, as both sweeps compare it."""
+class AnyListing(WholeListing, Protocol):
+    """A complete listing that both comparisons accept."""
 
-    def suspects(self, known: Mapping[int, Known]) -> Iterator[tuple[int, Ids]]:
-        """See `dangling.Listed`."""
+    def suspects(self, known: Mapping[int, KnownObjects]) -> Iterator[tuple[int, Ids]]:
+        """See `dangling.WholeListing`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class SparkListing:
-    """A whole listing, kept by Spark."""
+    """A complete listing that Spark keeps."""
 
     spark: SparkSession
     own: DataFrame  # our objects, one a row
@@ -56,16 +56,16 @@ class SparkListing:
     ended_ms: int
     tally: Tally
 
-    def not_live(self, known: Mapping[int, Known]) -> Iterator[Rows]:
-        """See `orphans.Listed`."""
+    def not_live(self, known: Mapping[int, KnownObjects]) -> Iterator[Rows]:
+        """See `orphans.WholeListing`."""
         live = live_objects(self.spark, known).select("coordinator", "object_id")
         left = self.own.join(live, ["coordinator", "object_id"], "left_anti")
         found = left.select(*COLUMNS).orderBy(*ORDER).toLocalIterator()
         while some := [tuple(row) for row in islice(found, PIECE_ROWS)]:
             yield np.array(some, ROW)
 
-    def suspects(self, known: Mapping[int, Known]) -> Iterator[tuple[int, Ids]]:
-        """See `dangling.Listed`."""
+    def suspects(self, known: Mapping[int, KnownObjects]) -> Iterator[tuple[int, Ids]]:
+        """See `dangling.WholeListing`."""
         columns = ["coordinator", "object_id", "size_bytes"]
         listed = self.own.select(*columns)
         left = live_objects(self.spark, known).join(listed, columns, "left_anti")
@@ -75,8 +75,8 @@ class SparkListing:
                 yield coordinator, np.array([row.object_id for row in rows], np.int64)
 
 
-def live_objects(spark: SparkSession, known: Mapping[int, Known]) -> DataFrame:
-    """What lives, one object a row: coordinator, id and size."""
+def live_objects(spark: SparkSession, known: Mapping[int, KnownObjects]) -> DataFrame:
+    """Return the live objects, one a row: coordinator, id and size."""
     coordinators = [np.full(len(one.live), number, np.int32) for number, one in known.items()]
     empty = np.empty(0, np.int64)
     table = pa.table(
@@ -98,7 +98,7 @@ def list_in_spark(
     *,
     tasks: int = TASKS,
 ) -> SparkListing:
-    """List the store, all that begins with two hex digits, and keep what was listed.
+    """List all keys of the store that begin with two hex digits, and keep the listing in Spark.
 
     Raises:  what Spark raises if a task fails: then there is no listing.
     """
@@ -108,7 +108,7 @@ def list_in_spark(
     from spark_jobs.orphans.listing_source import NAME, OWN, STRANGE, ListingSource
 
     spark.dataSource.register(ListingSource)
-    asked = {
+    given = {
         "store": uri,
         "endpoint": options.endpoint or "",
         "region": options.region or "",
@@ -117,7 +117,7 @@ def list_in_spark(
         "tasks": str(tasks),
     }
     began_ms = now_ms()
-    rows = spark.read.format(NAME).options(**asked).load().persist(StorageLevel.DISK_ONLY)
+    rows = spark.read.format(NAME).options(**given).load().persist(StorageLevel.DISK_ONLY)
     counted = rows.groupBy("kind", "name").agg(
         f.sum("objects").alias("objects"), f.sum("size_bytes").alias("size_bytes")
     )

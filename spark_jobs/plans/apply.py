@@ -1,11 +1,11 @@
-"""Applying a plan: bounded requests, a journal, and nothing that cannot be done twice.
+"""Applies a retention plan in bounded requests, with a journal, so that it can be repeated safely.
 
-Each row is one partition's new log start, and the coordinator judges it by what holds now. So a row
-may be refused and the others go on; so a row whose answer was lost may be sent again. A log start
-may also stop short of what was planned: on a part of its way, then the row is asked for again, or
-for good, where what comes next is to be kept (a clock, or a plan of another history). What was
-answered is written into the journal beside the plan before the next request is sent: whoever was
-killed goes on where the journal ends, and asks one request's rows a second time at worst.
+Each row is one partition's new log start, and the coordinator judges it by its current state. So a
+row may be refused while the others are applied, and a row whose answer was lost may be sent again.
+A log start may also stop short of the planned one: part of the way, and then the row is sent again;
+or for good, where the next runs must be kept (clocks differ, or the plan is of another history).
+Answers are written to the journal beside the plan before the next request is sent: after a crash
+the same command continues where the journal ends, and repeats at most one request.
 
 Source: docs/design/pipeline.md#applying-a-plan.
 """
@@ -30,8 +30,8 @@ from spark_jobs.plans.retention_plan import Plan, PlanRow
 ROWS_OF_REQUEST: Final = 100
 
 WHOLE_PLAN: Final = frozenset({ErrorCode.INCONSISTENT_CLUSTER_ID, ErrorCode.INVALID_TIMESTAMP})
-"""A row's errors that are every row's: the plan is another cluster's, or has expired. No journal
-has them: a plan that was taken to the wrong cluster may still be taken to its own."""
+"""Errors that refuse the whole plan: it is another cluster's, or has expired. They are not written
+to the journal: a plan that was applied to the wrong cluster may still be applied to its own."""
 
 NO_ANSWER: Final = frozenset(
     {
@@ -40,12 +40,12 @@ NO_ANSWER: Final = frozenset(
         ErrorCode.COORDINATOR_NOT_AVAILABLE,
     }
 )
-"""What stands in every row if a broker could not ask the coordinator: nothing was judged."""
+"""Errors of every row when a broker could not reach the coordinator: no row was judged."""
 
 
 WAIT_S: Final = 0.05
 MAX_WAITS: Final = 100
-"""For a coordinator that is at work on what was applied just now, and decides no more meanwhile."""
+"""Retries while a coordinator is busy with the rows that were applied just now."""
 
 
 class Coordinator(Protocol):
@@ -56,30 +56,30 @@ class Coordinator(Protocol):
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of a plan's rows, by their place in it."""
+    """The results of a plan's rows, by their index in the plan."""
 
     applied: dict[int, int] = field(default_factory=dict)  # row: the log start there is now
     refused: dict[int, int] = field(default_factory=dict)  # row: the coordinator's error code
-    unanswered: str | None = None  # why it went no further; None: every row was answered
+    unanswered: str | None = None  # why some rows have no answer; None: all have
 
     def stopped_short(self, plan: Plan) -> list[int]:
-        """Rows that were applied as far as the coordinator lets them, which is not all the way."""
+        """Return the rows that the coordinator applied only in part."""
         return [i for i, at in sorted(self.applied.items()) if at < plan.rows[i].new_log_start]
 
     def is_stale(self) -> bool:
-        """Was the plan refused as a whole, or what was left of it?"""
+        """True if the plan, or the rest of it, was refused as a whole."""
         return any(code in WHOLE_PLAN for code in self.refused.values())
 
 
 class Journal:
-    """Which rows were answered, and how; one line a row, in the file beside the plan."""
+    """The answered rows of a plan, one line each, in a file beside the plan."""
 
     def __init__(self, path: Path, plan: Plan) -> None:
         self.path = path
         self._plan_id = plan.plan_id
 
     def read(self) -> Outcome:
-        """What is known from earlier runs. A last line that was cut off is dropped.
+        """Return the results of earlier runs; an incomplete last line is dropped.
 
         Raises:  OSError; ValueError if it is another plan's, or none.
         """
@@ -90,7 +90,7 @@ class Journal:
                 (one["plan_id"], one["row"], one["error"], one["log_start"]) for one in entries
             ]
         except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"{self.path} is no journal of a plan ({error!r})") from None
+            raise ValueError(f"{self.path} is not a plan's journal ({error!r})") from None
         for plan_id, row, code, log_start in answers:
             if plan_id != self._plan_id:
                 raise ValueError(f"{self.path} is the journal of plan {plan_id}")
@@ -101,7 +101,7 @@ class Journal:
         return outcome
 
     def write(self, answers: Iterable[tuple[int, int, int]]) -> None:
-        """(row, error code, log start) of rows that were answered. Raises OSError."""
+        """Append (row, error code, log start) of answered rows. Raises OSError."""
         with self.path.open("a", encoding="utf-8") as file:
             for row, error, log_start in answers:
                 entry = {
@@ -118,11 +118,11 @@ async def apply_plan(
     progress: Callable[[int], None] = lambda _: None,
     rows_of_request: int = ROWS_OF_REQUEST,
 ) -> Outcome:
-    """Apply what the journal does not know yet.
+    """Apply the rows that the journal does not have yet.
 
     Args:    coordinator: of a partition of `__diskless-metadata`.
-             progress: told how many rows were answered, after each request.
-             rows_of_request: at most; one request is what may be asked twice after a crash.
+             progress: called with the number of answered rows after each request.
+             rows_of_request: largest number of rows in a request, which a crash may repeat.
     Raises:  OSError; ValueError if the journal is another plan's.
     """
     outcome = journal.read()
@@ -176,7 +176,7 @@ def _settled(
     answers: Iterable[tuple[int, int, int]],
     moved: dict[int, int],
 ) -> tuple[list[tuple[int, int, int]], list[tuple[int, PlanRow]]]:
-    """Answers that are final, and the rows that are to be asked for again.
+    """Split answers into final ones and rows to send again.
 
     Args:    moved: log starts that rows have come to; changed.
     """
@@ -195,7 +195,7 @@ def _settled(
 
 
 def _in_order(rows: Sequence[tuple[int, PlanRow]]) -> list[tuple[int, PlanRow]]:
-    """As a request has them, and its answer."""
+    """Return the rows in the order of a request and its answer."""
     return [one for some in _by_topic(rows).values() for one in some]
 
 
@@ -233,7 +233,7 @@ def _request(plan: Plan, number: int, rows: Sequence[tuple[int, PlanRow]]) -> Ap
 def _read(
     rows: Sequence[tuple[int, PlanRow]], answer: ApplyRetentionResponse
 ) -> list[tuple[int, int, int]]:
-    """(row, error code, log start), in the order that they were asked in."""
+    """Return (row, error code, log start) of each answer, in the request's order."""
     told = [one for topic in answer.responses for one in topic.partitions]
     return [
         (i, one.error_code, one.low_watermark)

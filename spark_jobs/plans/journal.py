@@ -1,9 +1,9 @@
-"""Files that lines are added to, one after each step: what was done, for whoever goes on.
+"""Reads journals: files to which a line is added after each step, so that a later run can continue.
 
     for line in whole_lines(path): ...
 
-Whoever is killed while he writes leaves half a line. It says nothing, and is taken off before
-another is written behind it.
+A process that is killed while it writes leaves an incomplete line. It is ignored, and cut off
+before another line is added.
 
 Source: docs/design/pipeline.md#applying-a-plan.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """Those that were written to their end; none if there is no file. Raises OSError."""
+    """Return the complete lines; none if there is no file. Raises OSError."""
     if not path.exists():
         return []
     data = path.read_bytes()

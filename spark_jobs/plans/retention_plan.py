@@ -1,7 +1,7 @@
-"""A retention plan as a file that people read, keep and apply later.
+"""Writes and reads a retention plan: a file that people review before they apply it.
 
 JSON, one object a line: a header that says what the plan was made from, then the rows by
-coordinator, topic id and partition, then a line that seals what came before it. The same inputs
+coordinator, topic id and partition, then a line that seals everything before it. The same inputs
 give the same bytes, so two plans can be compared; a file that was cut off or edited is refused.
 
 Source: docs/design/pipeline.md#plans.
@@ -24,11 +24,11 @@ EXPIRES_AFTER_MS: Final = 3_600_000
 
 
 LARGE_FRACTION: Final = 0.25
-"""A plan that removes a greater part of all live bytes is asked about."""
+"""A plan that removes a greater part of all live bytes needs `--allow-large`."""
 
 
 class PlanRow(NamedTuple):
-    """A partition may begin at a later offset, under the settings that were assumed."""
+    """A partition's new log start under the settings that were assumed."""
 
     coordinator: int  # the partition of __diskless-metadata that it belongs to
     topic_id: str
@@ -37,16 +37,16 @@ class PlanRow(NamedTuple):
     old_log_start: int  # inclusive
     new_log_start: int
     reason: int  # 1 retention.ms, 2 retention.bytes
-    limit: int  # of that setting
-    runs: int  # that go
-    bytes: int  # that go, logically
-    runs_before: int  # that live
+    limit: int  # the setting's value
+    runs: int  # removed
+    bytes: int  # removed, logically
+    runs_before: int  # live
     bytes_before: int
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What a plan does to the objects of one coordinator. All in bytes but `objects_freed`."""
+    """A plan's effect on the objects of one coordinator, in bytes except `objects_freed`."""
 
     live_bytes: int  # before
     removed_bytes: int
@@ -57,12 +57,12 @@ class Effect:
 
 
 class PlanError(Exception):
-    """A file that is no plan, or not a whole one. One sentence naming the file."""
+    """A file is not a whole retention plan. One sentence names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is proposed, and what it was made from."""
+    """The planned rows, and the inputs that they were made from."""
 
     cluster_id: str
     now_ms: int  # ages were counted from here; ms since 1970
@@ -72,24 +72,24 @@ class Plan:
 
     @property
     def expires_at_ms(self) -> int:
-        """From then on no coordinator takes a row of it."""
+        """Time from which coordinators refuse all rows, ms since 1970."""
         return self.now_ms + EXPIRES_AFTER_MS
 
     @property
     def plan_id(self) -> str:
-        """The same for the same inputs and rows."""
+        """An id that is the same for the same inputs and rows."""
         parts = [self.cluster_id, self.now_ms, sorted(self.logs.items()), *self.rows]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     @property
     def is_large(self) -> bool:
-        """Does it remove more than `LARGE_FRACTION` of all live bytes?"""
+        """True if it removes more than `LARGE_FRACTION` of all live bytes."""
         live = sum(effect.live_bytes for effect in self.effects.values())
         return sum(row.bytes for row in self.rows) > LARGE_FRACTION * live
 
 
 def write_plan(plan: Plan, path: Path) -> None:
-    """Write it, whole or not at all. Raises OSError."""
+    """Write a plan, whole or not at all. Raises OSError."""
     header = {
         "kind": KIND,
         "version": VERSION,
@@ -108,16 +108,16 @@ def write_plan(plan: Plan, path: Path) -> None:
 
 
 def read_plan(path: Path) -> Plan:
-    """The plan in a file.
+    """Read a plan from a file.
 
-    Raises:  PlanError if it is none, of another version, cut off or changed; OSError.
+    Raises:  PlanError if it is not a plan, of another version, cut off or edited; OSError.
     """
     try:
         text = path.read_text(encoding="utf-8")
         lines = text.splitlines()
         seal, header = json.loads(lines[-1]), json.loads(lines[0])
         if header["kind"] != KIND:
-            raise PlanError(f"{path} is no retention plan")
+            raise PlanError(f"{path} is not a retention plan")
         if header["version"] != VERSION:
             raise PlanError(f"{path} is a plan of version {header['version']}, not {VERSION}")
         body = text[: len(text) - len(lines[-1]) - 1]
@@ -125,7 +125,7 @@ def read_plan(path: Path) -> Plan:
             raise PlanError(f"{path} was changed after it was written: make a new plan")
         return _plan(header, [json.loads(line) for line in lines[1:-1]])
     except (ValueError, KeyError, TypeError, IndexError):
-        raise PlanError(f"{path} is no whole retention plan: make a new one") from None
+        raise PlanError(f"{path} is not a whole retention plan: make a new one") from None
 
 
 def _plan(header: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> Plan:

@@ -1,14 +1,14 @@
-"""Files of rows that are written once, from front to back, and believed only if they are whole.
+"""Writes and reads files of rows that are written once and accepted only if they are whole.
 
     with writing(path, "esker-orphans-plan", header) as rows:
         rows.add({"key": "7f/c/0/12"})
     read = SealedFile(path, "esker-orphans-plan")
     for row in read.rows(): ...
 
-JSON, one object a line: a header, the rows, and a seal that counts and hashes all that came before
-it. A file appears under its name when it is complete. Before the first row is given out the whole
-file is read once, so whoever acts on rows never acts on half of a file, or on one that was edited.
-Neither side holds more than a line.
+JSON, one object a line: a header, the rows, and a seal with the count and hash of everything before
+it. A file appears under its name when it is complete. The whole file is verified before the first
+row is returned, so no caller acts on half of a file, or on one that was edited. Neither side holds
+more than a line in memory.
 
 Source: docs/design/pipeline.md#plans.
 """
@@ -28,11 +28,11 @@ ID_DIGITS: Final = 16
 
 
 class SealError(Exception):
-    """A file that is none of these, or not a whole one. One sentence naming the file."""
+    """A file is not a whole file of the expected kind. One sentence names it."""
 
 
 class Rows:
-    """What `writing` gives: rows go in, and at the end what is known only then."""
+    """Rows of a file that is being written; `end` holds what is known only at the end."""
 
     def __init__(self, file: IO[bytes], header: Mapping[str, Any]) -> None:
         self.end: dict[str, Any] = {}  # goes into the seal, as it is when all rows are written
@@ -42,12 +42,12 @@ class Rows:
         self._line(header)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """One more. Raises OSError."""
+        """Write one row. Raises OSError."""
         self._line(row)
         self._count += 1
 
     def seal(self) -> None:
-        """No more. Raises OSError."""
+        """Write the seal. Raises OSError."""
         seal = {"rows": self._count, "end": self.end}
         self._hash.update(_dumped(seal))
         self._file.write(_dumped({**seal, "sha256": self._hash.hexdigest()}))
@@ -64,7 +64,7 @@ def _dumped(what: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def writing_whole(path: Path) -> Iterator[IO[bytes]]:
-    """A file that has its name once this ends without an error; else none. Raises OSError."""
+    """Open a file that gets its name only if the block ends without an error. Raises OSError."""
     partial = path.with_name(path.name + ".part")
     try:
         with partial.open("wb") as file:
@@ -76,7 +76,9 @@ def writing_whole(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def writing(path: Path, kind: str, header: Mapping[str, Any]) -> Iterator[Rows]:
-    """A file of this kind, there once this ends without an error. Raises OSError."""
+    """Open a sealed file of this kind; it exists only if the block ends without an error. Raises
+    OSError.
+    """
     with writing_whole(path) as file:
         rows = Rows(file, {"kind": kind, "version": VERSION, **header})
         yield rows
@@ -84,15 +86,15 @@ def writing(path: Path, kind: str, header: Mapping[str, Any]) -> Iterator[Rows]:
 
 
 class SealedFile:
-    """A whole file, looked at from front to back when this is made."""
+    """A whole sealed file; it is verified from front to back when it is opened."""
 
     def __init__(self, path: Path, kind: str) -> None:
-        """Raises SealError if it is not a whole one of this kind; OSError."""
+        """Verify the file. Raises SealError if it is not a whole file of this kind; OSError."""
         self.path = path
         try:
             self._check(kind)
         except (ValueError, KeyError, TypeError) as error:
-            raise SealError(f"{path} is no whole {kind} ({error}): make a new one") from None
+            raise SealError(f"{path} is not a whole {kind} ({error}): make a new one") from None
 
     def _check(self, kind: str) -> None:
         digest = hashlib.sha256()
@@ -121,7 +123,7 @@ class SealedFile:
         self.file_id: str = hashed[:ID_DIGITS]  # the same for the same contents
 
     def rows(self, start: int = 0) -> Iterator[dict[str, Any]]:
-        """The rows from the `start`th on, counted from 0. Raises OSError."""
+        """Yield the rows from index `start` on, counted from 0. Raises OSError."""
         with self.path.open("rb") as file:
             file.readline()
             for number in range(self.count):

@@ -1,4 +1,4 @@
-"""Where an archive has what, and how it says so: names, manifests, the chain they make.
+"""The layout of an archive: names, manifests, and the chain that manifests make.
 
     archive.json                                  whose logs these are
     plan/<log>/<start>.json                       which ranges a job has set out to write
@@ -11,7 +11,7 @@ Offsets are in the names, 20 digits, the end exclusive. So one listing of `manif
 there is, and work that is done twice makes the same files.
 
 A log's manifests make a *chain*: each begins where the one before ends, the first at 0. The
-surprise is its other link. Where offsets were gone before they could be archived, a checkpoint
+trap is its other link. Where offsets were gone before they could be archived, a checkpoint
 stands in for everything up to its end; the records before it, back to the end of what is archived,
 are lost, and the chain says so for ever.
 
@@ -46,11 +46,11 @@ _MANIFEST: Final = re.compile(
 
 
 class ArchiveError(LogsError):
-    """An archive that is not what it should be. One sentence naming what."""
+    """An invalid archive. One sentence naming the fault."""
 
 
 class DamagedArchiveError(ArchiveError):
-    """Something that was archived is gone, or not what was written."""
+    """An archived file is gone, or is not what was written."""
 
 
 class Range(NamedTuple):
@@ -63,43 +63,43 @@ class Range(NamedTuple):
 
     @property
     def is_checkpoint(self) -> bool:
-        """Its records are the state at the end, not what led there."""
+        """Whether the records are a checkpoint's: the state at the end of the range."""
         return self.kind == CHECKPOINT
 
     @property
     def is_lost(self) -> bool:
-        """Was there something archived before it, and then a gap?"""
+        """Whether offsets before this range were archived and then lost."""
         return self.is_checkpoint and self.start_offset > 0
 
     @property
     def stem(self) -> str:
-        """What its files are called."""
+        """The name that the range's files begin with."""
         offsets = f"{self.start_offset:020d}-{self.end_offset:020d}"
         return f"{offsets}.{CHECKPOINT}" if self.is_checkpoint else offsets
 
     @property
     def manifest_key(self) -> str:
-        """Where its manifest is."""
+        """The manifest's key."""
         offsets = f"{self.start_offset:020d}-{self.end_offset:020d}"
         return f"{MANIFESTS}{self.log}/{offsets}.{self.kind}.json"
 
     @property
     def envelope_key(self) -> str:
-        """Where its records are, undecoded."""
+        """The key of the file with all records, undecoded."""
         return self.data_key(ENVELOPE, AVRO)
 
     def data_key(self, table: str, suffix: str) -> str:
-        """Where its rows of one table are."""
+        """Return the key of the file with the rows of one table."""
         return f"data/{self.log}/{table}/{self.stem}.{suffix}"
 
 
 def plan_key(log: str, start_offset: int) -> str:
-    """Where a plan is that begins there."""
+    """Return the key of the plan that begins at an offset."""
     return f"plan/{log}/{start_offset:020d}.json"
 
 
 def parse_manifest_key(key: str) -> Range | None:
-    """The range of a manifest; None for any other name.
+    """Parse the range of a manifest's key; None for any other name.
 
     >>> parse_manifest_key(Range("x-0", 0, 57, LOG).manifest_key)
     Range(log='x-0', start_offset=0, end_offset=57, kind='log')
@@ -111,7 +111,7 @@ def parse_manifest_key(key: str) -> Range | None:
 
 
 def chain(ranges: Iterable[Range]) -> list[Range]:
-    """The links from 0 on, in order, up to the first gap.
+    """Return the ranges from offset 0 on, in order, up to the first gap.
 
     Two jobs that ran at once may have left two links at one offset: the log is then preferred to a
     checkpoint, and less to more, so that all readers go the same way.
@@ -121,8 +121,8 @@ def chain(ranges: Iterable[Range]) -> list[Range]:
     [5, 9, 12]
     """
     begins: dict[int, Range] = {}
-    for one in sorted(ranges, key=lambda one: (one.is_checkpoint, one.end_offset)):
-        begins.setdefault(one.start_offset, one)
+    for link in sorted(ranges, key=lambda link: (link.is_checkpoint, link.end_offset)):
+        begins.setdefault(link.start_offset, link)
     links: list[Range] = []
     at = 0
     while at in begins:
@@ -136,14 +136,14 @@ def chain(ranges: Iterable[Range]) -> list[Range]:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Whose logs an archive holds. Written once."""
+    """The cluster whose logs an archive holds. Written once."""
 
     cluster_id: str
     archive_id: UUID  # by which a quorum knows that it is read
     tables: str  # AVRO or PARQUET
 
     def to_json(self) -> bytes:
-        """For `archive.json`."""
+        """Encode as `archive.json`."""
         return _json(
             {
                 "format": FORMAT,
@@ -155,7 +155,7 @@ class About:
 
     @classmethod
     def from_json(cls, data: bytes) -> About:
-        """Raises ArchiveError."""
+        """Decode from `archive.json`. Raises ArchiveError."""
         found = _object(data, ABOUT_KEY)
         if found.get("format") != FORMAT:
             raise ArchiveError(
@@ -170,7 +170,7 @@ class About:
 
 
 class Counted(NamedTuple):
-    """How many records of one type and version a range has."""
+    """The number of records of one type and version in a range."""
 
     type: int
     version: int
@@ -181,7 +181,7 @@ class Counted(NamedTuple):
 
 
 class Written(NamedTuple):
-    """A file of a range."""
+    """A file that was written for a range."""
 
     key: str
     table: str
@@ -193,7 +193,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What is archived of a range. That it exists means that all its files do."""
+    """The files archived for a range. A manifest is written after all of them."""
 
     cluster_id: str
     range: Range
@@ -207,24 +207,24 @@ class Manifest:
 
     @property
     def envelope(self) -> Written:
-        """The file that has every record. Raises DamagedArchiveError."""
+        """Return the file that has every record. Raises DamagedArchiveError."""
         for file in self.files:
             if file.table == ENVELOPE:
                 return file
-        raise DamagedArchiveError(f"{self.range.manifest_key} names no envelope")
+        raise DamagedArchiveError(f"{self.range.manifest_key} does not name an envelope")
 
     def to_json(self) -> bytes:
-        """For its file."""
+        """Encode as the manifest's file."""
         found = asdict(self)
         found["range"] = self.range._asdict()
-        found["counts"] = [one._asdict() for one in self.counts]
-        found["files"] = [one._asdict() for one in self.files]
+        found["counts"] = [entry._asdict() for entry in self.counts]
+        found["files"] = [entry._asdict() for entry in self.files]
         lost = [self.range.start_offset, self.range.end_offset] if self.range.is_lost else None
         return _json({"format": FORMAT, "lost_offsets": lost, **found})
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Manifest:
-        """Raises DamagedArchiveError."""
+        """Decode from the manifest's file. Raises DamagedArchiveError."""
         found = _object(data, key)
         try:
             return cls(
@@ -235,46 +235,46 @@ class Manifest:
                 first_timestamp_ms=int(found["first_timestamp_ms"]),
                 last_timestamp_ms=int(found["last_timestamp_ms"]),
                 last_epoch=int(found["last_epoch"]),
-                counts=tuple(Counted(**one) for one in found["counts"]),
-                files=tuple(_written(one) for one in found["files"]),
+                counts=tuple(Counted(**entry) for entry in found["counts"]),
+                files=tuple(_written(entry) for entry in found["files"]),
             )
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedArchiveError(f"{key}: {error}") from None
 
 
 def plan_to_json(ranges: Sequence[Range]) -> bytes:
-    """Ranges that follow each other, of one log."""
-    return _json({"format": FORMAT, "ranges": [one._asdict() for one in ranges]})
+    """Encode consecutive ranges of one log."""
+    return _json({"format": FORMAT, "ranges": [entry._asdict() for entry in ranges]})
 
 
 def plan_from_json(data: bytes, key: str) -> list[Range]:
-    """Raises DamagedArchiveError."""
+    """Decode consecutive ranges of one log. Raises DamagedArchiveError."""
     try:
-        return [_range(one) for one in _object(data, key)["ranges"]]
+        return [_range(entry) for entry in _object(data, key)["ranges"]]
     except (KeyError, TypeError, ValueError) as error:
         raise DamagedArchiveError(f"{key}: {error}") from None
 
 
 def _range(found: Any) -> Range:
-    """Raises TypeError, ValueError."""
-    one = Range(**found)
-    offsets = (one.start_offset, one.end_offset)
-    if not all(type(offset) is int for offset in offsets) or one.kind not in (LOG, CHECKPOINT):
-        raise ValueError(f"{found} is no range")
-    if parse_manifest_key(one.manifest_key) != one:
-        raise ValueError(f"{found} is no range")
-    return one
+    """Decode a range. Raises TypeError, ValueError."""
+    parsed = Range(**found)
+    offsets = (parsed.start_offset, parsed.end_offset)
+    if not all(type(offset) is int for offset in offsets) or parsed.kind not in (LOG, CHECKPOINT):
+        raise ValueError(f"{found} is not a range")
+    if parse_manifest_key(parsed.manifest_key) != parsed:
+        raise ValueError(f"{found} is not a range")
+    return parsed
 
 
 def _written(found: Any) -> Written:
-    """Raises TypeError, ValueError."""
-    one = Written(**found)
-    texts = (one.key, one.table, one.sha256, one.schema)
+    """Decode a file's entry. Raises TypeError, ValueError."""
+    parsed = Written(**found)
+    texts = (parsed.key, parsed.table, parsed.sha256, parsed.schema)
     if not all(isinstance(text, str) for text in texts) or not all(
-        type(number) is int and number >= 0 for number in (one.rows, one.bytes)
+        type(number) is int and number >= 0 for number in (parsed.rows, parsed.bytes)
     ):
-        raise ValueError(f"{found} is no file")
-    return one
+        raise ValueError(f"{found} is not a file's entry")
+    return parsed
 
 
 def _json(found: Mapping[str, Any]) -> bytes:

@@ -1,18 +1,17 @@
-"""The logs of a cluster, read from its archive: what every job reads instead of a running cluster.
+"""The logs of a cluster, read from its archive instead of a running cluster.
 
     logs = ArchivedLogs(open_store("s3://bucket/archive"))
     log = logs.log("__diskless-metadata-0")
     for span in log.spans(log.end_offset()):
         for position, value in span.values(): ...
 
-Only envelopes are read, and only as their manifests say: a file is held in memory whole and its
-checksum compared before anything of it is believed. A file without a manifest is no part of the
+Only envelopes are read, and only as their manifests say: a file is held in memory whole, and its
+checksum is verified before any of it is used. A file without a manifest is no part of the
 archive.
 
-The surprise is that an archive may have more than one beginning. Where offsets were lost a
-checkpoint stands in, and everything after goes on from it; so what is read from its beginning is
-read from the last beginning before the end that is asked for, and an end within a lost range cannot
-be had.
+The trap is that an archive may have more than one beginning. Where offsets were lost a checkpoint
+stands in, and everything after continues from it. So reading from the beginning means the last
+beginning before the requested end, and an end within a lost range is an error.
 
 Source: docs/design/pipeline.md#the-archive; `spark_jobs.readers.archive_layout`.
 """
@@ -47,20 +46,20 @@ from spark_jobs.readers.logs import CLUSTER_METADATA, LogsError, checked_cluster
 from spark_jobs.readers.object_store import MAX_READ_BYTES, ObjectStore, describe_failure
 
 MAX_DOCUMENT_BYTES: Final = 64 * 1024 * 1024
-"""Of a plan or a manifest: a plan has 150 bytes for each 16 MiB of log."""
+"""Largest plan or manifest: a plan has 150 bytes for each 16 MiB of log."""
 
 COMPRESSION: Final = 4
 """Bytes of log that a byte of envelope stands for, about: for sharing out work."""
 
 
 def read_about(store: ObjectStore) -> About | None:
-    """Whose archive a store holds; None: there is none yet. Raises ArchiveError."""
+    """Read which cluster's archive a store holds; None if there is none. Raises ArchiveError."""
     data = read_object(store, ABOUT_KEY)
     return None if data is None else About.from_json(data)
 
 
 def read_object(store: ObjectStore, key: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
-    """All of an object; None if there is none. Raises DamagedArchiveError; ArchiveError."""
+    """Read a whole object; None if there is none. Raises DamagedArchiveError; ArchiveError."""
     try:
         found = store.head(key)
         if found is None:
@@ -79,7 +78,7 @@ def read_object(store: ObjectStore, key: str, max_bytes: int = MAX_DOCUMENT_BYTE
 
 
 def read_manifest(store: ObjectStore, of: Range) -> Manifest:
-    """What was written of a range. Raises DamagedArchiveError; ArchiveError."""
+    """Read the manifest of a range. Raises DamagedArchiveError; ArchiveError."""
     data = read_object(store, of.manifest_key)
     if data is None:
         raise DamagedArchiveError(f"{of.manifest_key} is gone")
@@ -90,7 +89,7 @@ def read_manifest(store: ObjectStore, of: Range) -> Manifest:
 
 
 def read_written(store: ObjectStore, file: Written) -> bytes:
-    """A file of a range, compared with what was written. Raises DamagedArchiveError."""
+    """Read a file of a range and verify its size and checksum. Raises DamagedArchiveError."""
     data = read_object(store, file.key, file.bytes)
     if data is None:
         raise DamagedArchiveError(f"{file.key} is gone")
@@ -100,7 +99,7 @@ def read_written(store: ObjectStore, file: Written) -> bytes:
 
 
 def read_rows(store: ObjectStore, of: Range) -> Iterator[Row]:
-    """A range's records. Raises DamagedArchiveError; ArchiveError."""
+    """Read a range's records. Raises DamagedArchiveError; ArchiveError."""
     file = read_manifest(store, of).envelope
     try:
         yield from read_avro(read_written(store, file))
@@ -109,13 +108,13 @@ def read_rows(store: ObjectStore, of: Range) -> Iterator[Row]:
 
 
 def list_ranges(store: ObjectStore) -> dict[str, list[Range]]:
-    """What there is of each log, whether it makes a chain or not. Raises ArchiveError."""
+    """List the archived ranges of each log, chained or not. Raises ArchiveError."""
     found: dict[str, list[Range]] = {}
     try:
         for listed in store.list(MANIFESTS):
-            one = parse_manifest_key(listed.key)
-            if one is not None:
-                found.setdefault(one.log, []).append(one)
+            parsed = parse_manifest_key(listed.key)
+            if parsed is not None:
+                found.setdefault(parsed.log, []).append(parsed)
     except StorageError as error:
         raise ArchiveError(describe_failure(store.uri, error)) from None
     return found
@@ -123,7 +122,7 @@ def list_ranges(store: ObjectStore) -> dict[str, list[Range]]:
 
 @dataclass(frozen=True, slots=True)
 class ArchivedSpan:
-    """What one task reads: the records of some ranges with offsets in [start, end)."""
+    """The records of archived ranges with offsets in [start, end), read by one task."""
 
     store: ObjectStore
     ranges: tuple[Range, ...]
@@ -132,19 +131,19 @@ class ArchivedSpan:
     end_offset: int
 
     def within(self, lowest: int, highest: int) -> ArchivedSpan | None:
-        """As `Span.within`."""
+        """See `Span.within`."""
         if self.is_checkpoint:
             return self if lowest <= self.end_offset - 1 <= highest else None
         start, end = max(self.start_offset, lowest), min(self.end_offset, highest + 1)
         if start >= end:
             return None
         ranges = tuple(
-            one for one in self.ranges if one.start_offset < end and one.end_offset > start
+            link for link in self.ranges if link.start_offset < end and link.end_offset > start
         )
         return replace(self, ranges=ranges, start_offset=start, end_offset=end)
 
     def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
-        """As `Span.values`. Raises DamagedArchiveError; ArchiveError."""
+        """See `Span.values`. Raises DamagedArchiveError; ArchiveError."""
         for row in self._rows():
             value = value_of(row)
             if value is None or row["control"]:
@@ -158,7 +157,7 @@ class ArchivedSpan:
             yield LogPosition(self.is_checkpoint, offset, row["epoch"], row["timestamp_ms"]), value
 
     def batches(self) -> Iterator[Batch]:
-        """As `Span.batches`. Raises DamagedArchiveError; ArchiveError."""
+        """See `Span.batches`. Raises DamagedArchiveError; ArchiveError."""
         try:
             for batch in batches_of(self._rows()):
                 header = batch.header
@@ -170,12 +169,12 @@ class ArchivedSpan:
             raise DamagedArchiveError(f"{self.ranges[0].envelope_key}: {error}") from None
 
     def _rows(self) -> Iterator[Row]:
-        for one in self.ranges:
-            yield from read_rows(self.store, one)
+        for link in self.ranges:
+            yield from read_rows(self.store, link)
 
 
 class ArchivedLog:
-    """One log of an archive."""
+    """A log in an archive."""
 
     def __init__(self, store: ObjectStore, name: str, links: Sequence[Range]) -> None:
         """
@@ -187,11 +186,11 @@ class ArchivedLog:
 
     @property
     def links(self) -> Sequence[Range]:
-        """What it is made of, lost ranges included."""
+        """The chain of ranges, lost ones included."""
         return self._links
 
     def end_offset(self) -> int:
-        """As `Log.end_offset`, as of when it was opened."""
+        """See `Log.end_offset`; as of the opening of the archive."""
         return self._links[-1].end_offset if self._links else 0
 
     def spans(
@@ -201,50 +200,50 @@ class ArchivedLog:
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Sequence[ArchivedSpan]:
-        """As `Log.spans`. Raises LostRangeError; ArchiveError."""
+        """See `Log.spans`. Raises LostRangeError; ArchiveError."""
         if end_offset > self.end_offset():
             why = f"the archive ends at {self.end_offset()}"
             raise LostRangeError(self._name, self.end_offset(), None, why)
         first = 0
         if start_offset is None:
-            first, start = self._beginning(end_offset)
+            first, start = self._find_beginning(end_offset)
         else:
             start = start_offset
         links = [
-            one for one in self._links[first:] if one.start_offset < end_offset and
-            one.end_offset > start
+            link for link in self._links[first:] if link.start_offset < end_offset and
+            link.end_offset > start
         ]  # fmt: skip
-        for one in links:
-            if one.is_checkpoint:
+        for link in links:
+            if link.is_checkpoint:
                 why = "the log's head was cut off before it was archived"
-                raise LostRangeError(self._name, start, one.end_offset, why)
-        spans = self._grouped(links, start, end_offset, split_bytes)
+                raise LostRangeError(self._name, start, link.end_offset, why)
+        spans = self._group_links(links, start, end_offset, split_bytes)
         if first:
             begun = self._links[first - 1]
             spans.insert(0, ArchivedSpan(self._store, (begun,), True, 0, begun.end_offset))
         return spans
 
-    def _beginning(self, end_offset: int) -> tuple[int, int]:
-        """Of what leads to an end: the number of the first link of log, and where it begins."""
+    def _find_beginning(self, end_offset: int) -> tuple[int, int]:
+        """Return the number of the first link after the last checkpoint, and its start offset."""
         for number in range(len(self._links) - 1, -1, -1):
-            one = self._links[number]
-            if one.is_checkpoint and one.end_offset <= end_offset:
-                return number + 1, one.end_offset
+            link = self._links[number]
+            if link.is_checkpoint and link.end_offset <= end_offset:
+                return number + 1, link.end_offset
         return 0, 0
 
-    def _grouped(
+    def _group_links(
         self, links: Sequence[Range], start: int, end: int, split_bytes: int
     ) -> list[ArchivedSpan]:
-        """Small files of a running archive together, as many as one task reads."""
+        """Group neighbouring small ranges, as many as one task reads."""
         sizes = self._sizes() if len(links) > 1 else {}
         groups: list[list[Range]] = []
         room = 0
-        for one in links:
-            size = sizes.get(one.envelope_key, 0) * COMPRESSION
+        for link in links:
+            size = sizes.get(link.envelope_key, 0) * COMPRESSION
             if not groups or size > room:
                 groups.append([])
                 room = split_bytes
-            groups[-1].append(one)
+            groups[-1].append(link)
             room -= size
         return [
             ArchivedSpan(
@@ -269,22 +268,22 @@ class ArchivedLogs:
     """The logs of an archive, as of when it was opened."""
 
     def __init__(self, store: ObjectStore) -> None:
-        """Raises LogsError if there is none, or it cannot be read."""
+        """Open an archive. Raises LogsError if there is none, or it cannot be read."""
         about = read_about(store)
         if about is None:
-            raise LogsError(f"{store.uri} is no archive: it has no {ABOUT_KEY}")
+            raise LogsError(f"{store.uri} is not an archive: it has no {ABOUT_KEY}")
         self.about = about
         self.cluster_id = checked_cluster_id(about.cluster_id, store.uri)
         self._store = store
         self._chains = {log: chain(ranges) for log, ranges in list_ranges(store).items()}
 
     def names(self) -> list[str]:
-        """As `Logs.names`."""
+        """See `Logs.names`."""
         names = names_in_order(self._chains)
         return names if CLUSTER_METADATA in self._chains else names[1:]
 
     def log(self, name: str) -> ArchivedLog:
-        """As `Logs.log`."""
+        """See `Logs.log`."""
         if name not in self._chains:
             raise LogsError(f"{self._store.uri} has no log {name}")
         return ArchivedLog(self._store, name, self._chains[name])

@@ -3,8 +3,8 @@
 An archive job that was killed does its last piece of work again. If that makes the very file that
 may be there already, nothing needs to be compared, and nothing can be there twice. Two things in a
 container file are not a function of its rows. The sync marker, sixteen random bytes: ours is not
-random, it is a hash of what the file is of. And the order of the keys in the header's schema, which
-follows Python's hash seed, another one in each process: ours are sorted.
+random, it is a hash of the schema and the file's metadata. And the order of the keys in the
+header's schema, which follows Python's hash seed, another one in each process: ours are sorted.
 
 Rows are written by `fastavro`, blocks are deflated: of Avro's codecs the one that every reader has.
 
@@ -31,11 +31,11 @@ _MARKER_BYTES: Final = 16
 
 
 class AvroFileError(Exception):
-    """Bytes that are no whole Avro file, or none that this schema can read."""
+    """Bytes that are not a whole Avro file, or that this schema cannot read."""
 
 
 class AvroWriter:
-    """One file in the making, in memory."""
+    """Writes an Avro file in memory."""
 
     def __init__(self, schema: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
         """
@@ -46,7 +46,7 @@ class AvroWriter:
         of = json.dumps([schema, dict(metadata)], sort_keys=True).encode()
         self._writer = Writer(
             self._out,
-            _ordered(fastavro.parse_schema(dict(schema))),
+            _sort_keys(fastavro.parse_schema(dict(schema))),
             codec=CODEC,
             sync_interval=BLOCK_BYTES,
             metadata=dict(metadata),
@@ -63,25 +63,25 @@ class AvroWriter:
             self.rows += 1
 
     def finish(self) -> bytes:
-        """The whole file. Nothing is written after this."""
+        """Return the whole file. Nothing may be written after this."""
         self._writer.flush()
         return self._out.getvalue()
 
 
-def _ordered(parsed: Any) -> Any:
-    """The same schema with its keys in order; what fastavro keeps in it stays as it is."""
+def _sort_keys(parsed: Any) -> Any:
+    """Return the schema with its keys in order, except for what fastavro keeps in it."""
     if isinstance(parsed, list):
-        return [_ordered(one) for one in parsed]
+        return [_sort_keys(value) for value in parsed]
     if not isinstance(parsed, dict):
         return parsed
     return {
-        key: parsed[key] if key.startswith("__") else _ordered(parsed[key])
+        key: parsed[key] if key.startswith("__") else _sort_keys(parsed[key])
         for key in sorted(parsed)
     }
 
 
 def read_avro(data: bytes, schema: Mapping[str, Any] | None = None) -> Iterator[Any]:
-    """The rows of a file, as this schema has them (None: as the writer had them).
+    """Read a file's rows with this schema; None: the writer's.
 
     Raises:  AvroFileError, also after rows have been given out.
     """
@@ -91,15 +91,15 @@ def read_avro(data: bytes, schema: Mapping[str, Any] | None = None) -> Iterator[
         )
         yield from reader
     except SchemaResolutionError as error:
-        raise AvroFileError(f"written with a schema that cannot be read so: {error}") from None
+        raise AvroFileError(f"the file's schema cannot be read with this one: {error}") from None
     except (ValueError, EOFError, KeyError, IndexError, TypeError, OverflowError) as error:
-        raise AvroFileError(f"no Avro file, or not all of it: {error}") from None
+        raise AvroFileError(f"not a whole Avro file: {error}") from None
     except (zlib.error, MemoryError, UnicodeError, AttributeError, StopIteration) as error:
         raise AvroFileError(f"damaged: {error}") from None
 
 
 def fingerprint(schema: Mapping[str, Any]) -> str:
-    """A schema's name for comparing: the CRC-64-AVRO of its canonical form, as hex."""
+    """Return a schema's fingerprint: the CRC-64-AVRO of its canonical form, as hex."""
     parsed = fastavro.schema.to_parsing_canonical_form(fastavro.parse_schema(dict(schema)))
     found: str = fastavro.schema.fingerprint(parsed, "CRC-64-AVRO")
     return found

@@ -1,14 +1,14 @@
-"""A checkpoint fetched from a quorum into a file, for tasks of this machine to read.
+"""Copies a checkpoint from a quorum into a file, for tasks of this machine to read.
 
 The copy stays, so that a task that is tried again, or the next job, finds it: in a directory of
-this user below `$TMPDIR`, one for each log, holding the newest that anybody asked for. A download
-that was interrupted goes on where it stopped. What is there under a checkpoint's name is whole:
-every batch, header, footer and the footer's checksum were verified before it got that name.
+this user below `$TMPDIR`, one for each log, holding the newest that a task needed. An interrupted
+download resumes where it stopped. A file under a checkpoint's name is whole: every batch, header,
+footer and the footer's checksum were verified before it got that name.
 
-A copy is compared with the leader's file before it is used, by its end: a log that was made anew
-can have another checkpoint of the same id.
+A copy is compared with the leader's file before it is used, by its end: a re-created log can
+have another checkpoint of the same id.
 
-Surprise: the bytes may come from two leaders whose files of the same id differ. The checksum of the
+The trap: the bytes may come from two leaders whose files of the same id differ. The checksum of the
 whole finds that, and then it is fetched again from the beginning.
 
 Source: KIP-630, FetchSnapshot; `snapshot.download`, which this drives.
@@ -31,7 +31,7 @@ from snapshot.download import PartDownload
 from snapshot.names import checkpoint_name, list_checkpoints
 from spark_jobs.readers.logs import LogsError
 from spark_jobs.readers.quorum_link import GoneError, QuorumLink
-from spark_jobs.session.own_directory import make_own
+from spark_jobs.session.own_directory import make_private
 
 PIECE_BYTES: Final = 1024 * 1024
 TAIL_BYTES: Final = 256  # the footer's batch, at least
@@ -39,16 +39,16 @@ _ATTEMPTS: Final = 3
 
 
 def copies_of(cluster_id: str, log: str) -> Path:
-    """Where copies of a log's checkpoints are kept on this machine."""
+    """Return the directory of this machine's copies of a log's checkpoints."""
     return Path(tempfile.gettempdir()) / f"esker-checkpoints-{os.getuid()}" / cluster_id / log
 
 
 def copy_checkpoint(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) -> Path:
-    """The whole checkpoint's file below `directory`; older ones there are dropped.
+    """Return a checkpoint's file below `directory`, downloaded if missing; older ones are deleted.
 
     Raises:  GoneError if the leader has it no more; LogsError; OSError.
     """
-    _make_own(directory)
+    _make_private(directory)
     path = directory / checkpoint_name(snapshot_id)
     with _one_at_a_time(directory):
         for _ in range(_ATTEMPTS):
@@ -60,18 +60,18 @@ def copy_checkpoint(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpo
     raise LogsError(f"{path.name}: {_ATTEMPTS} downloads of it were not whole")
 
 
-def _make_own(directory: Path) -> None:
-    """Below a directory that nobody else can put anything into. Raises LogsError; OSError."""
+def _make_private(directory: Path) -> None:
+    """Create a directory that only this user can write to. Raises LogsError; OSError."""
     top = directory.parent.parent
-    if not make_own(top):
-        raise LogsError(f"{top} is not this user's alone; set TMPDIR to a place of your own")
+    if not make_private(top):
+        raise LogsError(f"{top} is not this user's alone; set TMPDIR to a directory of your own")
     directory.mkdir(parents=True, exist_ok=True)
 
 
 def _is_leaders(link: QuorumLink, path: Path, snapshot_id: OffsetAndEpoch) -> bool:
-    """Does a copy end as the leader's file does? There is the checksum of all before it.
+    """Return whether a copy ends as the leader's file does: with the checksum of its content.
 
-    One that the leader has dropped since it was asked for is believed: nothing contradicts it.
+    A copy whose original the leader has deleted meanwhile is used: nothing contradicts it.
     """
     size = path.stat().st_size
     position = max(0, size - TAIL_BYTES)
@@ -87,7 +87,7 @@ def _is_leaders(link: QuorumLink, path: Path, snapshot_id: OffsetAndEpoch) -> bo
 
 
 def _download(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) -> None:
-    """All of it, or what there is to go on from; nothing if it contradicts itself."""
+    """Download a checkpoint, resuming a partial file; delete the file if it contradicts itself."""
     download = PartDownload.begin(RealFileSystem(), directory, snapshot_id)
     try:
         complete = False
@@ -106,15 +106,15 @@ def _download(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) ->
 
 
 def _drop_older(directory: Path, snapshot_id: OffsetAndEpoch) -> None:
-    """Whoever has one of them open reads on."""
-    for one in list_checkpoints(RealFileSystem(), directory):
-        if one < snapshot_id:
-            (directory / checkpoint_name(one)).unlink(missing_ok=True)
+    """Delete older copies; a task that has one open can read on."""
+    for checkpoint in list_checkpoints(RealFileSystem(), directory):
+        if checkpoint < snapshot_id:
+            (directory / checkpoint_name(checkpoint)).unlink(missing_ok=True)
 
 
 @contextmanager
 def _one_at_a_time(directory: Path) -> Iterator[None]:
-    """Of this machine's tasks."""
+    """Lock a directory against this machine's other tasks."""
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

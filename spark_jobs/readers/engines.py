@@ -1,12 +1,11 @@
-"""Who works on the pieces of a log: this process, or Spark.
+"""Engines run a function on each piece of a log: in this process, or in Spark.
 
-An engine is given a function and what to call it with, piece by piece, and gives back what it
-returned, in order. The function reads the piece where it is called; only its answer travels, and
-whoever writes one keeps it small. So both engines run the same code on the same pieces, and a plan
-cannot tell which of them made it.
+An engine takes a function and its arguments, one for each piece, and returns the results in order.
+The function reads the piece where it is called; only its result travels, and must be small. So both
+engines run the same code on the same pieces, and give the same plan.
 
-The surprise is what Spark is asked for: no table goes in, and none comes out. A range of numbers is
-mapped to answers, one task a piece; a task whose executor is lost is run again elsewhere.
+The trap is how little Spark is used for: no table goes in, and none comes out. A range of numbers
+is mapped to answers, one task a piece; a task whose executor is lost is run again elsewhere.
 
 Source: docs/design/pipeline.md#two-engines.
 """
@@ -28,20 +27,20 @@ from spark_jobs.readers.log_files import LostRangeError
 from spark_jobs.readers.logs import LogsError
 
 TASKS: Final = 64
-"""Of a Spark job at most: each has its price, and pieces may be small."""
+"""Largest number of tasks in a Spark job: each has a cost, and pieces may be small."""
 
 A = TypeVar("A")
 R = TypeVar("R")
 
 THREADS: Final = 2
-"""Of the local engine: much of the work is NumPy's and checksums', which let others run."""
+"""Threads of the local engine: NumPy and checksums, much of the work, release the GIL."""
 
 HELPED: Final = 4
 """Pieces from which on a helper is worth its start, a third of a second."""
 
 
 class Engine(Protocol):
-    """Something that works on pieces."""
+    """Runs a task on each piece of some work."""
 
     def run(
         self,
@@ -51,7 +50,9 @@ class Engine(Protocol):
         *,
         light: bool = False,
     ) -> list[R]:
-        """What `task` returns for each of `work`, in order. `progress` is told how many more.
+        """Return `task`'s result for each item of `work`, in order.
+
+        `progress` is called with the number of items that were finished since the last call.
 
         Args:    light: each takes some ms, so several may be put together.
         Raises:  what `task` raises; by Spark, LogsError for damage.
@@ -60,7 +61,7 @@ class Engine(Protocol):
 
 
 class LocalEngine:
-    """Two threads of this process; or it and a helper, for many pieces that are no light work."""
+    """Runs on two threads of this process; or in it and a helper process, for many heavy pieces."""
 
     def __init__(self, *, helper: bool = False) -> None:
         """
@@ -76,19 +77,21 @@ class LocalEngine:
         *,
         light: bool = False,
     ) -> list[R]:
-        """As `Engine.run`."""
+        """See `Engine.run`."""
         if self._helper and not light and len(work) >= HELPED:
-            return _helped(task, work, progress)
+            return _run_with_helper(task, work, progress)
         found = []
         with ThreadPoolExecutor(THREADS) as pool:
-            for one in pool.map(task, work):
-                found.append(one)
+            for item in pool.map(task, work):
+                found.append(item)
                 progress(1)
         return found
 
 
-def _helped(task: Callable[[A], R], work: Sequence[A], progress: Callable[[int], None]) -> list[R]:
-    """This process and another one take pieces from the front, each as soon as it can.
+def _run_with_helper(
+    task: Callable[[A], R], work: Sequence[A], progress: Callable[[int], None]
+) -> list[R]:
+    """Share the pieces between this process and a helper, each taking the next when it is free.
 
     What the other did not answer, and what failed here, is done in order at the end: so the error
     that is raised is that of the first piece that has one.
@@ -101,7 +104,7 @@ def _helped(task: Callable[[A], R], work: Sequence[A], progress: Callable[[int],
                 number = left.popleft()
                 found[number] = helper.ask(work[number])
 
-    told = 0
+    reported = 0
     with Helper(task) as helper, ThreadPoolExecutor(1) as pool:
         fed = pool.submit(feed, helper)
         try:
@@ -112,22 +115,22 @@ def _helped(task: Callable[[A], R], work: Sequence[A], progress: Callable[[int],
                         found[number] = task(work[number])
                     except Exception:
                         left.clear()
-                    progress(len(found) - told)
-                    told = len(found)
+                    progress(len(found) - reported)
+                    reported = len(found)
             fed.result()
-        except BaseException:  # Ctrl-C: nobody waits for it
+        except BaseException:  # Ctrl-C: the result is not needed
             left.clear()
             helper.kill()
             raise
     for number in range(len(work)):
         if number not in found:
             found[number] = task(work[number])
-    progress(len(work) - told)
+    progress(len(work) - reported)
     return [found[number] for number in range(len(work))]
 
 
 class SparkEngine:
-    """One Spark job; a task for each piece, or for a few if they are many."""
+    """Runs one Spark job, with a task for each piece, or for several if there are many."""
 
     def __init__(self, spark: Any, tasks: int = TASKS) -> None:
         self._spark = spark
@@ -141,10 +144,10 @@ class SparkEngine:
         *,
         light: bool = False,
     ) -> list[R]:
-        """As `Engine.run`."""
+        """See `Engine.run`."""
         if not work:
             return []
-        pickled = [pickle.dumps(one) for one in work]
+        pickled = [pickle.dumps(item) for item in work]
         most = self._tasks
         if light:  # as many as a shuffle has: by then the session knows how wide it is
             most = min(most, int(self._spark.conf.get("spark.sql.shuffle.partitions")))
@@ -152,7 +155,7 @@ class SparkEngine:
         def answers(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield _answered(task, number, pickled[number])
+                    yield _run_task(task, number, pickled[number])
 
         rows = self._spark.range(0, len(work), 1, min(len(work), most)).mapInArrow(
             answers, "number bigint, failed boolean, answer binary"
@@ -167,8 +170,8 @@ class SparkEngine:
         return [found[number] for number in range(len(work))]
 
 
-def _answered(task: Callable[[Any], Any], number: int, work: bytes) -> pa.RecordBatch:
-    """Bad bytes and lost files are answers: to run the task again would not help."""
+def _run_task(task: Callable[[Any], Any], number: int, work: bytes) -> pa.RecordBatch:
+    """Run a task, and return errors about damaged or lost files: a retry would not help."""
     failed = False
     try:
         answer = pickle.dumps(task(pickle.loads(work)))
@@ -180,7 +183,7 @@ def _answered(task: Callable[[Any], Any], number: int, work: bytes) -> pa.Record
 
 
 def pickled(error: Exception) -> bytes:
-    """An error on its way back from a task; of one that cannot travel, its words, as LogsError."""
+    """Pickle a task's error; one that cannot be pickled becomes a LogsError with its text."""
     try:
         data = pickle.dumps(error)
         pickle.loads(data)

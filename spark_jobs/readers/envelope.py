@@ -3,12 +3,12 @@
     for row in rows_of(batch): ...        # what is written
     for batch in batches_of(rows): ...    # the very bytes that were read
 
-A row says where a record stands, of which type and version it is, and has the bytes of its body, so
-a reader needs no code of ours to find what it looks for, and code that knows the type can still
+A row has a record's position, type and version, and the bytes of its body, so
+a reader needs no code of ours to find a record, and code that knows the type can still
 decode it years later. The log's own records (a new leader's, a checkpoint's header and footer) are
-rows like others, marked `control`: without them offsets would have gaps that nobody can explain.
+rows like others, marked `control`: without them offsets would have gaps without a reason.
 
-The surprise is what it takes to be exact. The first row of each batch carries the batch's header,
+The trap is what it takes to be exact. The first row of each batch carries the batch's header,
 61 bytes; everything after it follows from the rows, which is tried before it is relied on: a batch
 that could not be made again (it is compressed, or a record has headers) is carried whole. And a
 record whose frame is not written as we would write it carries its frame.
@@ -46,7 +46,7 @@ UNREADABLE: Final = -1
 
 
 class Row(TypedDict):
-    """One record, as it is written."""
+    """One record with its batch's header fields, as it is written to an archive."""
 
     offset: int
     epoch: int
@@ -54,7 +54,7 @@ class Row(TypedDict):
     control: bool
     type: int
     version: int
-    name: str | None  # None: not a type known to whoever wrote this
+    name: str | None  # None: the writer did not know the type
     body: bytes | None  # after the frame; of a control record: its whole value
     frame: bytes | None  # None: as `frame_of` writes it
     key: bytes | None
@@ -85,15 +85,15 @@ SCHEMA: Final[dict[str, Any]] = {
         },
     ],
 }
-"""As Avro. New fields go to the end, nullable, with null for their default."""
+"""The Avro schema. New fields are appended, nullable, with the default null."""
 
 
 class EnvelopeError(Exception):
-    """Rows that are no log. The message says at which offset."""
+    """Rows that cannot be turned into a log's batches. The message names the offset."""
 
 
 def frame_of(record_type: int, version: int) -> bytes:
-    """The frame before a metadata record's body.
+    """Encode the frame before a metadata record's body.
 
     >>> frame_of(2, 0).hex(" ")
     '01 02 00'
@@ -115,7 +115,7 @@ def _usual_frame(record_type: int, version: int) -> bytes:
 
 
 def rows_of(batch: Batch) -> list[Row]:
-    """The rows of one whole batch.
+    """Return the rows of a whole batch.
 
     Raises:  RecordError if it does not hold what its header says; EnvelopeError if it holds
              nothing: no log of ours has such a batch.
@@ -131,7 +131,7 @@ def rows_of(batch: Batch) -> list[Row]:
     if not rows:
         raise EnvelopeError(f"the batch at offset {header.base_offset} has no records")
     head = bytes(batch.view[:HEADER_SIZE_BYTES])
-    rows[0]["batch"] = head if _made_again(head, rows) == batch.view else bytes(batch.view)
+    rows[0]["batch"] = head if _rebuild_batch(head, rows) == batch.view else bytes(batch.view)
     return rows
 
 
@@ -169,7 +169,7 @@ def _filled(
 
 
 def _control_row(key: bytes | None, value: Buffer | None) -> Row:
-    """A control record's type is in its key, its version in its value's first two bytes."""
+    """Return the row of a control record: its type is in the key, its version starts the value."""
     body = None if value is None else bytes(value)
     version = int.from_bytes(body[:2], "big", signed=True) if body else UNREADABLE
     try:
@@ -187,7 +187,7 @@ def _control_row(key: bytes | None, value: Buffer | None) -> Row:
 
 
 def value_of(row: Row) -> bytes | None:
-    """The record's value with its frame; None if it has none."""
+    """Return a row's record value with its frame; None if it has none."""
     body = row["body"]
     if body is None or row["control"]:
         return body
@@ -198,7 +198,7 @@ def value_of(row: Row) -> bytes | None:
 
 
 def batches_of(rows: Iterable[Row]) -> Iterator[Batch]:
-    """The batches that these rows were, byte for byte.
+    """Rebuild the batches that these rows were, byte for byte.
 
     Args:    rows: in the log's order, from the first record of a batch to the last of one.
     Raises:  EnvelopeError if rows are missing or are not what the batch was.
@@ -218,7 +218,7 @@ def batches_of(rows: Iterable[Row]) -> Iterator[Batch]:
 
 
 def _batch(head: bytes, rows: list[Row]) -> Batch:
-    data = head if len(head) > HEADER_SIZE_BYTES else _made_again(head, rows)
+    data = head if len(head) > HEADER_SIZE_BYTES else _rebuild_batch(head, rows)
     try:
         return read_batch(data)
     except RecordError as error:
@@ -227,8 +227,8 @@ def _batch(head: bytes, rows: list[Row]) -> Batch:
         ) from None
 
 
-def _made_again(head: bytes, rows: list[Row]) -> bytes:
-    """The batch that begins with this header and has these records."""
+def _rebuild_batch(head: bytes, rows: list[Row]) -> bytes:
+    """Rebuild one batch from its header and records."""
     header = _header(head)
     if header is None:
         return head

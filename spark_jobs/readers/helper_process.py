@@ -1,15 +1,15 @@
-"""A second process of ours that works on pieces, too.
+"""A second Python process that works on pieces, too.
 
     with Helper(task) as helper:
         found = helper.ask(piece)
 
 Threads of one Python share one core for all that is not NumPy. The helper is another Python that is
 given the task once, then one piece at a time, through its standard input, and answers through its
-output. It ends when its input does, so it survives nobody who is killed.
+output. It ends when its input does, so it does not outlive a killed parent.
 
-The surprise is what it does with an error: it says that there is none to be had, and no more. The
-same goes for a helper that does not start, is killed, or cannot read what it is sent. Whoever asked
-does that piece by himself, and meets the error where somebody awaits it.
+The trap is how it treats an error: it reports only that there is no result. A helper that does not
+start, is killed, or cannot read its input counts the same. The caller then works on that piece
+itself, and meets the error where it is handled.
 
 Source: ours. `multiprocessing` would run the caller's main module again in each process it starts;
 a session of a notebook, or a script without a guard, does not survive that.
@@ -34,14 +34,14 @@ serve()
 
 
 class HelperError(Exception):
-    """No answer."""
+    """The helper process did not answer."""
 
 
 class Helper:
-    """One process, from `__enter__` to `__exit__`. To be asked by one thread at a time."""
+    """A process that runs a task, from `__enter__` to `__exit__`; used by one thread at a time."""
 
     def __init__(self, task: Callable[[Any], Any]) -> None:
-        """Raises what `pickle` raises for a task that cannot be sent."""
+        """Prepare a helper. Raises what `pickle` raises for a task that cannot be sent."""
         self._task = pickle.dumps(task)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -68,12 +68,12 @@ class Helper:
         process.wait()
 
     def kill(self) -> None:
-        """End it now: who waits for an answer gets HelperError."""
+        """Kill the process; a pending request raises HelperError."""
         if self._process is not None:
             self._process.kill()
 
     def ask(self, work: Any) -> Any:
-        """What the task returns for it. Raises HelperError."""
+        """Return the task's result for an item. Raises HelperError."""
         process = self._process
         if process is None:
             raise HelperError
@@ -95,18 +95,18 @@ class Helper:
 
 
 def serve() -> None:
-    """In the helper: do what is asked until nobody asks any more."""
-    asked, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    """Serve requests in the helper process until its input ends."""
+    requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a task prints is no answer
-    task = pickle.load(asked)
+    task = pickle.load(requests)
     while True:
         try:
-            work = pickle.load(asked)
+            work = pickle.load(requests)
         except EOFError:
             return
         try:
             answer = pickle.dumps((True, task(work)), pickle.HIGHEST_PROTOCOL)
-        except Exception:  # it is met again where it can be told
+        except Exception:  # the caller meets it again
             answer = pickle.dumps((False, None))
         answers.write(answer)
         answers.flush()

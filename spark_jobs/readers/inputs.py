@@ -1,15 +1,15 @@
-"""One input, three places it may come from: a node's directory, a running quorum, an archive.
+"""Opens the logs of an input: a node's directory, a running quorum, or an archive.
 
     logs = open_logs(Inputs(log_dir=Path("/var/lib/esker")))
     logs = open_logs(Inputs(controllers=(("127.0.0.1", 9093),)))
     logs = open_logs(Inputs(archive="s3://bucket/archive"))
 
-A directory alone is believed as far as its node has written down what is committed, which may be
-some seconds ago; with a quorum beside it, that is asked.
+A directory alone is read up to the high watermark that its node last saved, which may be some
+seconds old; with a quorum beside it, the quorum gives the high watermark.
 
-The surprise is that a high watermark is not enough. A node that was cut off from its quorum holds
-records that never were committed, at offsets where others were meanwhile. So the leader is asked
-whether its log goes through where ours ends; if not, the directory is believed alone.
+The trap is that a high watermark is not enough. A node that was cut off from its quorum holds
+records that never were committed, at offsets where others were meanwhile. So the reader checks that
+the leader's log contains the directory's last record; if not, the saved high watermark counts.
 
 Source: docs/design/pipeline.md#one-input; invariants 2 and 3 (docs/design/invariants.md); KIP-595,
 Fetch (diverging epoch).
@@ -34,7 +34,7 @@ AMAZON: Final = StoreOptions()
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """Where logs are read from: an archive, or a directory or a quorum or both."""
+    """The source of logs: an archive, or a directory, a quorum, or both of these."""
 
     log_dir: Path | None = None
     controllers: tuple[Address, ...] = ()
@@ -44,7 +44,7 @@ class Inputs:
 
 
 def open_logs(inputs: Inputs) -> Logs:
-    """The logs to read.
+    """Open the logs of an input.
 
     Raises:  LogsError; CorruptFileError; OSError.
     """
@@ -52,7 +52,9 @@ def open_logs(inputs: Inputs) -> Logs:
         from spark_jobs.readers.archived_logs import ArchivedLogs  # Avro: not everybody has it
 
         if inputs.log_dir is not None or inputs.controllers:
-            raise LogsError("an archive stands alone: it holds only what is committed")
+            raise LogsError(
+                "give no other source beside an archive: it holds committed records only"
+            )
         try:
             store = open_store(inputs.archive, inputs.store)
         except ValueError as error:
@@ -60,7 +62,7 @@ def open_logs(inputs: Inputs) -> Logs:
         return ArchivedLogs(store)
     if inputs.log_dir is None:
         if not inputs.controllers:
-            raise LogsError("say where the logs are: a log directory, a quorum, or an archive")
+            raise LogsError("name the source of the logs: a log directory, a quorum, or an archive")
         return QuorumLogs(inputs.controllers, timeout_ms=inputs.timeout_ms)
     if not inputs.controllers:
         return ReplicaLogs(inputs.log_dir)
@@ -81,16 +83,16 @@ def open_logs(inputs: Inputs) -> Logs:
 
 
 def _committed(leader: QuorumLog, alone: ReplicaLogs, directory: Path) -> int:
-    """How far a directory's log is the quorum's, and committed.
+    """Return the end of a directory's log that the quorum has committed.
 
-    Raises:  LogsError if nobody can say; DamagedFileError, CorruptFileError; OSError.
+    Raises:  LogsError if no source knows it; DamagedFileError, CorruptFileError; OSError.
     """
     files, committed = LogFiles(directory), leader.end_offset()
     try:
         end_offset = min(committed, files.end_offset(committed))
         epoch = epoch_before(files, end_offset)
     except DamagedFileError:
-        return committed  # whoever reads it is told, and may want the other logs all the same
-    if epoch is None or leader.goes_through(end_offset, epoch):
+        return committed  # reading reports the damage; other logs can still be read
+    if epoch is None or leader.contains(end_offset, epoch):
         return end_offset
     return alone.log(leader.name).end_offset()

@@ -1,12 +1,12 @@
 """A replica's log as files, read while the replica goes on writing them.
 
-Nothing is locked and nothing is asked: segments only grow at their end, checkpoints never change,
-and both may be deleted at any moment. So a reader plans first (`spans`): which bytes of which files
-hold what was asked for; and reads later, perhaps in another process. A file that is gone by then is
-an error that says so, never an empty answer.
+Nothing is locked: segments only grow at their end, checkpoints never change, and both may be
+deleted at any moment. So a reader plans first (`spans`): which bytes of which files hold the
+requested offsets; and reads later, perhaps in another process. A file that was deleted meanwhile
+raises an error and is never taken for empty.
 
-The surprise is that a log's length says nothing. What a replica has at its end may not be
-committed, and may yet be cut off; so whoever plans says where the committed part ends.
+The trap is that a log's length means nothing. Records at a replica's end may not be committed, and
+may be truncated; so the caller gives the end of the committed part.
 
 Source: KIP-630 (a log begins with a checkpoint once its head is cut); `raft.segments`.
 """
@@ -32,16 +32,16 @@ from snapshot.stream import iter_file_batches
 from spark_jobs.readers.log_position import LogPosition
 
 SPLIT_BYTES: Final = 64 * 1024 * 1024
-"""Of log that one task reads, if there is so much of it."""
+"""Approximate bytes of log that one task reads."""
 
 
 class LostRangeError(Exception):
-    """Part of the log is not there any more, and no checkpoint stands for it."""
+    """Part of the log has been deleted, and no checkpoint stands for it."""
 
     def __init__(self, where: Path | str, wanted: int, earliest: int | None, why: str) -> None:
         """
         Args:    where: the log. wanted: the first offset that is missed.
-                 earliest: the first offset that there is; None: nobody knows.
+                 earliest: the first offset that there is; None: unknown.
         """
         first = "" if earliest is None else f"; the first offset is {earliest}"
         super().__init__(f"{where}: offsets from {wanted} on are gone ({why}){first}")
@@ -51,13 +51,13 @@ class LostRangeError(Exception):
         self.why = why
 
     def __reduce__(self) -> tuple[type[LostRangeError], tuple[Path | str, int, int | None, str]]:
-        """It is raised in tasks too, and pickled on its way back."""
+        """Pickle by the arguments: tasks raise this error, too."""
         return LostRangeError, (self.where, self.wanted, self.earliest, self.why)
 
 
 @dataclass(frozen=True, slots=True)
 class FileSpan:
-    """What one task reads: the records with offsets in [start_offset, end_offset) of some bytes.
+    """Bytes of a file, of which one task reads the records in [start_offset, end_offset).
 
     Of a checkpoint: all of it, and `end_offset` is the offset it stands for.
     """
@@ -70,14 +70,14 @@ class FileSpan:
     end_position: int | None = None  # exclusive; None: to where the records end
 
     def within(self, lowest: int, highest: int) -> FileSpan | None:
-        """What is left of it if only rows of these offsets count, both inclusive; None: nothing."""
+        """Narrow the span to these offsets, both inclusive; None if nothing is left."""
         if self.is_checkpoint:
             return self if lowest <= self.end_offset - 1 <= highest else None
         start, end = max(self.start_offset, lowest), min(self.end_offset, highest + 1)
         return replace(self, start_offset=start, end_offset=end) if start < end else None
 
     def size_bytes(self) -> int:
-        """Of the file, about what is read: 0 if it is gone. For sharing out work."""
+        """Approximate bytes to read, for sharing out work; 0 if the file is gone."""
         try:
             end = self.end_position or self.path.stat().st_size
         except OSError:
@@ -85,39 +85,39 @@ class FileSpan:
         return max(0, end - self.position)
 
     def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
-        """As `read_values`, from this machine's disk."""
+        """Yield records as `read_values`, from this machine's disk."""
         return read_values(self)
 
     def batches(self) -> Iterator[Batch]:
-        """As `read_batches`, from this machine's disk."""
+        """Yield batches as `read_batches`, from this machine's disk."""
         return read_batches(self)
 
 
 class LogFiles:
-    """One log's directory, such as `__diskless-metadata-0` below a replica's log directory."""
+    """The directory of one log, such as `__diskless-metadata-0` in a replica's log directory."""
 
     def __init__(self, directory: Path, files: FileSystem | None = None) -> None:
         self.directory = directory
         self._files = files or RealFileSystem()
 
     def segments(self) -> list[int]:
-        """Base offsets of the segments there are now, rising. Raises OSError."""
+        """List the base offsets of the current segments, rising. Raises OSError."""
         found = (base_offset_of(name) for name in self._files.listdir(self.directory))
         return sorted(offset for offset in found if offset is not None)
 
     def checkpoints(self) -> list[OffsetAndEpoch]:
-        """Ids of the whole checkpoints there are now, rising. Raises OSError."""
+        """List the ids of the current whole checkpoints, rising. Raises OSError."""
         return list_checkpoints(self._files, self.directory)
 
     def checkpoint_spans(self) -> list[FileSpan]:
-        """The same, to be read. Raises OSError."""
+        """List the current whole checkpoints as spans. Raises OSError."""
         return [
-            FileSpan(self.directory / checkpoint_name(one), True, 0, one.offset)
-            for one in self.checkpoints()
+            FileSpan(self.directory / checkpoint_name(checkpoint), True, 0, checkpoint.offset)
+            for checkpoint in self.checkpoints()
         ]
 
     def end_offset(self, committed: int = 0) -> int:
-        """Where the whole batches end that are there now; 0 if there is nothing at all.
+        """Return the end offset of the last whole batch; 0 for an empty log.
 
         Not how much is committed: a bound of what can be read here. What a crash has torn ends the
         log, as for its node.
@@ -127,7 +127,7 @@ class LogFiles:
         """
         segments = self.segments()
         if not segments:
-            return max((one.offset for one in self.checkpoints()), default=0)
+            return max((checkpoint.offset for checkpoint in self.checkpoints()), default=0)
         base = segments[-1]
         index = OffsetIndex(self.directory / segment_name(base, INDEX_SUFFIX), Offset(base))
         index.load(self._files)
@@ -157,11 +157,11 @@ class LogFiles:
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> list[FileSpan]:
-        """How to read everything committed below `end_offset`, in order.
+        """Return the spans of everything committed below `end_offset`, in order.
 
         Args:    end_offset: exclusive; at or below the high watermark.
-                 start_offset: where the reader goes on; None: from the beginning, that is from the
-                 newest checkpoint that is needed for it.
+                 start_offset: where the reader continues; None: from the beginning, that is from
+                 the newest checkpoint that is needed for it.
         Raises:  LostRangeError; OSError.
         """
         segments = self.segments()
@@ -180,17 +180,17 @@ class LogFiles:
         return spans
 
     def _checkpoint_before(self, end_offset: int, segments: list[int]) -> FileSpan:
-        """The oldest one that the log goes on from: the fewer changes it has swallowed."""
-        for one in self.checkpoints():
-            end = one.offset
+        """Return the oldest checkpoint that the log continues: it replaced the fewest changes."""
+        for checkpoint in self.checkpoints():
+            end = checkpoint.offset
             if end == end_offset or (end < end_offset and segments and segments[0] <= end):
-                return FileSpan(self.directory / checkpoint_name(one), True, 0, end)
+                return FileSpan(self.directory / checkpoint_name(checkpoint), True, 0, end)
         raise LostRangeError(
             self.directory, 0, segments[0] if segments else None, "there is no checkpoint before it"
         )
 
     def _split(self, base: int, start: int, stop: int, split_bytes: int) -> Iterator[FileSpan]:
-        """A segment in pieces that begin where batches do, each with offsets of its own."""
+        """Split a segment at batch boundaries into spans with disjoint offsets."""
         index = OffsetIndex(self.directory / segment_name(base, INDEX_SUFFIX), Offset(base))
         index.load(self._files)
         path = self.directory / segment_name(base)
@@ -215,7 +215,7 @@ class LogFiles:
 def read_values(
     span: FileSpan, files: FileSystem | None = None
 ) -> Iterator[tuple[LogPosition, Buffer]]:
-    """The metadata records of a span: where each stands, and its value with its frame.
+    """Yield the metadata records of a span: position, and value with its frame.
 
     Control records, the log's own, are left out.
 
@@ -230,7 +230,7 @@ def read_values(
 
 
 def read_batches(span: FileSpan, files: FileSystem | None = None) -> Iterator[Batch]:
-    """The whole batches that hold any of a span's offsets, control batches included.
+    """Yield the whole batches that hold any of a span's offsets, control batches included.
 
     Of a checkpoint: all there are, header and footer too.
 
@@ -267,7 +267,7 @@ def _log_batches(span: FileSpan, files: FileSystem) -> Iterator[Batch]:
 
 
 def batch_values(batch: Batch, start: int, end: int) -> Iterator[tuple[LogPosition, Buffer]]:
-    """The metadata records of a batch with offsets in [start, end). Raises RecordError."""
+    """Yield the metadata records of a batch with offsets in [start, end). Raises RecordError."""
     if batch.header.is_control:
         return
     epoch = batch.header.leader_epoch
@@ -280,7 +280,7 @@ def _checkpoint_values(
     span: FileSpan, batches: Iterator[Batch]
 ) -> Iterator[tuple[LogPosition, Buffer]]:
     snapshot_id = parse_checkpoint_name(span.path.name)
-    assert snapshot_id is not None, f"{span.path} is no checkpoint"
+    assert snapshot_id is not None, f"{span.path} is not a checkpoint"
     for batch in batches:
         if batch.header.is_control:
             continue

@@ -1,4 +1,4 @@
-"""Where jobs read logs from, whatever holds them.
+"""The interface through which jobs read logs, whatever stores them.
 
     logs: Logs = ReplicaLogs(Path("/var/lib/esker"), {"__cluster_metadata-0": 812, ...})
     log = logs.log("__diskless-metadata-0")
@@ -34,11 +34,11 @@ _CLUSTER_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9_.-]{0,199}", re.ASCII)
 
 
 class LogsError(Exception):
-    """A place that logs cannot be read from. One sentence naming it, and what to do."""
+    """Logs cannot be read. One sentence naming the source and the remedy."""
 
 
 class Span(Protocol):
-    """A piece of a log: one task's work. Pickled on its way.
+    """A piece of a log that one task reads. Can be pickled.
 
     Records with offsets in [start_offset, end_offset); of a checkpoint all of it, and `end_offset`
     is the offset it stands for.
@@ -46,32 +46,32 @@ class Span(Protocol):
 
     @property
     def is_checkpoint(self) -> bool:
-        """Its records stand for all that was before `end_offset`."""
+        """Whether the span is a checkpoint, which stands for everything before `end_offset`."""
         ...
 
     @property
     def start_offset(self) -> int:
-        """Inclusive."""
+        """The first offset, inclusive."""
         ...
 
     @property
     def end_offset(self) -> int:
-        """Exclusive."""
+        """The end offset, exclusive."""
         ...
 
     def within(self, lowest: int, highest: int) -> Span | None:
-        """What is left of it if only rows of these offsets count, both inclusive; None: nothing."""
+        """Narrow the span to these offsets, both inclusive; None if nothing is left."""
         ...
 
     def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
-        """Its metadata records in order: where each stands, and its value with its frame.
+        """Yield the metadata records in order: position, and value with its frame.
 
         Raises:  LostRangeError if it is gone meanwhile; DamagedFileError, RecordError; OSError.
         """
         ...
 
     def batches(self) -> Iterator[Batch]:
-        """The whole batches that hold any of its offsets, control batches included.
+        """Yield the whole batches that hold any of the span's offsets, control batches included.
 
         Of a checkpoint all there are, header and footer too. Raises as `values`.
         """
@@ -79,10 +79,10 @@ class Span(Protocol):
 
 
 class Log(Protocol):
-    """One replicated log, such as `__diskless-metadata-0`."""
+    """A replicated log, such as `__diskless-metadata-0`."""
 
     def end_offset(self) -> int:
-        """Where ends what is committed and can be read here; exclusive. Raises OSError."""
+        """Return the end of the committed part that can be read here; exclusive. Raises OSError."""
         ...
 
     def spans(
@@ -92,11 +92,11 @@ class Log(Protocol):
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Sequence[Span]:
-        """How to read everything below `end_offset`, in order.
+        """Return the spans of everything below `end_offset`, in order.
 
         Args:    end_offset: exclusive; at or below this log's own.
-                 start_offset: where the reader goes on; None: from the beginning, that is from the
-                 newest checkpoint that is needed for it.
+                 start_offset: where the reader continues; None: from the beginning, that is from
+                 the newest checkpoint that is needed for it.
                  split_bytes: of log that one task reads, about.
         Raises:  LostRangeError; OSError.
         """
@@ -105,10 +105,10 @@ class Log(Protocol):
 
 @runtime_checkable
 class HasCheckpoints(Protocol):
-    """A log whose checkpoints can be read by themselves: an archive has none."""
+    """A log whose checkpoints can be read by themselves; an archive has none."""
 
     def checkpoints(self) -> Sequence[Span]:
-        """Those that can be read, oldest first. Raises OSError; LogsError."""
+        """List the readable checkpoints, oldest first. Raises OSError; LogsError."""
         ...
 
 
@@ -117,33 +117,33 @@ class Logs(Protocol):
 
     @property
     def cluster_id(self) -> str:
-        """Whose logs they are."""
+        """The id of the cluster that the logs belong to."""
         ...
 
     def names(self) -> list[str]:
-        """Of the logs there are: the cluster's first, then each coordinator's by number."""
+        """List the logs by name: the cluster's first, then each coordinator's by number."""
         ...
 
     def log(self, name: str) -> Log:
-        """One of them. Raises LogsError if there is none of that name."""
+        """Return a log. Raises LogsError if there is none of that name."""
         ...
 
 
 def coordinators_of(logs: Logs) -> list[int]:
-    """The partitions of `__diskless-metadata` that there are logs of, rising."""
+    """Return the partitions of `__diskless-metadata` that have logs, rising."""
     names = (name for name in logs.names() if name.startswith(DISKLESS_METADATA))
     return sorted(int(name.removeprefix(DISKLESS_METADATA)) for name in names)
 
 
 class CommittedFiles:
-    """A replica's log as far as somebody who knows says that it is committed."""
+    """A replica's log up to a high watermark that another source gives."""
 
     def __init__(self, files: LogFiles, high_watermark: Callable[[], int]) -> None:
         self.files = files
         self._high_watermark = high_watermark
 
     def end_offset(self) -> int:
-        """The smaller of what is committed and what is here: a replica may lag.
+        """Return the smaller of the committed end and the replica's end: a replica may lag.
 
         Raises:  LogsError; DamagedFileError; OSError.
         """
@@ -151,9 +151,13 @@ class CommittedFiles:
         return min(committed, self.files.end_offset(committed))
 
     def checkpoints(self) -> Sequence[FileSpan]:
-        """Those that can be read, oldest first. Raises OSError."""
+        """List the readable checkpoints, oldest first. Raises OSError."""
         end_offset = self.end_offset()
-        return [one for one in self.files.checkpoint_spans() if one.end_offset <= end_offset]
+        return [
+            checkpoint
+            for checkpoint in self.files.checkpoint_spans()
+            if checkpoint.end_offset <= end_offset
+        ]
 
     def spans(
         self,
@@ -162,43 +166,43 @@ class CommittedFiles:
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Sequence[FileSpan]:
-        """As `Log.spans`. Raises LogsError; CorruptFileError, too."""
+        """See `Log.spans`. Raises LogsError; CorruptFileError, too."""
         committed = self._high_watermark()
         if end_offset > committed:
             raise LostRangeError(
                 self.files.directory, committed, min(self.files.segments(), default=None),
-                f"only what is before {committed} is committed",
+                f"only offsets below {committed} are committed",
             )  # fmt: skip
         return self.files.spans(end_offset, start_offset=start_offset, split_bytes=split_bytes)
 
 
 class ReplicaLogs:
-    """The logs below a node's log directory, whether the node runs or not."""
+    """The logs in a node's log directory, whether the node runs or not."""
 
     def __init__(self, log_dir: Path, high_watermarks: Mapping[str, int] | None = None) -> None:
         """
-        Args:    high_watermarks: of each log, from whoever leads it; exclusive. None: what the node
+        Args:    high_watermarks: of each log, from its leader; exclusive. None: what the node
                  has written down, as of whenever that is needed.
         Raises:  LogsError if it is no log directory; CorruptFileError; OSError.
         """
         try:
             meta = read_meta_properties(RealFileSystem(), log_dir)
         except FileNotFoundError:
-            nodes = sorted(one.parent for one in log_dir.glob("*/meta.properties"))
-            inside = f"; in it there are: {', '.join(map(str, nodes))}" if nodes else ""
+            nodes = sorted(mark.parent for mark in log_dir.glob("*/meta.properties"))
+            inside = f"; it contains: {', '.join(map(str, nodes))}" if nodes else ""
             raise LogsError(
-                f"{log_dir} is no log directory of a node: no meta.properties{inside}"
+                f"{log_dir} is not a node's log directory: no meta.properties{inside}"
             ) from None
         self.cluster_id = checked_cluster_id(meta.cluster_id, str(log_dir))
         self._log_dir = log_dir
         self._high_watermarks = high_watermarks
 
     def names(self) -> list[str]:
-        """As `Logs.names`. Raises OSError."""
+        """See `Logs.names`. Raises OSError."""
         return logs_in(self._log_dir)
 
     def log(self, name: str) -> CommittedFiles:
-        """As `Logs.log`. Raises CorruptFileError, OSError, too."""
+        """See `Logs.log`. Raises CorruptFileError, OSError, too."""
         self._high_watermark(name)
         return CommittedFiles(LogFiles(self._log_dir / name), lambda: self._high_watermark(name))
 
@@ -208,14 +212,14 @@ class ReplicaLogs:
             known = _written_down(self._log_dir)
         if name not in known:
             raise LogsError(
-                f"{self._log_dir}: how much of {name} is committed is not known here; "
+                f"{self._log_dir}: the high watermark of {name} is not known here; "
                 "let the node run for some seconds, or name its quorum too"
             )
         return known[name]
 
 
 def _written_down(log_dir: Path) -> dict[str, int]:
-    """Of each log, what its node knew some seconds ago, or when it stopped."""
+    """Return each log's high watermark as its node last saved it: seconds ago, or on exit."""
     try:
         found = read_high_watermarks(RealFileSystem(), log_dir)
     except FileNotFoundError:
@@ -223,27 +227,27 @@ def _written_down(log_dir: Path) -> dict[str, int]:
     return {f"{topic}-{partition}": offset for (topic, partition), offset in found.items()}
 
 
-def checked_cluster_id(cluster_id: str, told_by: str) -> str:
-    """The id as it is, if it can name a directory: what is kept of a cluster lies in one.
+def checked_cluster_id(cluster_id: str, source: str) -> str:
+    """Return a cluster id unchanged if it can name a directory, where a cluster's files are kept.
 
     Raises:  LogsError.
 
     >>> checked_cluster_id("../..", "127.0.0.1:9093")
     Traceback (most recent call last):
-    spark_jobs.readers.logs.LogsError: '../..', of 127.0.0.1:9093, is no cluster id
+    spark_jobs.readers.logs.LogsError: '../..', of 127.0.0.1:9093, is not a cluster id
     """
     if _CLUSTER_ID.fullmatch(cluster_id) is None:
-        raise LogsError(f"{cluster_id[:40]!r}, of {told_by}, is no cluster id")
+        raise LogsError(f"{cluster_id[:40]!r}, of {source}, is not a cluster id")
     return cluster_id
 
 
 def logs_in(log_dir: Path) -> list[str]:
-    """Names of the logs that jobs read, in a node's log directory. Raises OSError."""
+    """List the logs in a node's log directory that jobs read. Raises OSError."""
     return names_in_order(path.name for path in log_dir.iterdir() if path.is_dir())
 
 
 def names_in_order(names: Iterable[str]) -> list[str]:
-    """The logs that jobs read, of all names there are: the cluster's, then coordinators' by number.
+    """Return the names of logs that jobs read: the cluster's, then coordinators' by number.
 
     >>> names_in_order(["__consumer_offsets-0", "__diskless-metadata-10", "__diskless-metadata-9"])
     ['__cluster_metadata-0', '__diskless-metadata-9', '__diskless-metadata-10']

@@ -1,13 +1,13 @@
-"""Asking the leader of one log, from ordinary code: sync calls, whoever leads by now.
+"""Blocking calls to the leader of one log, which is found again after each failure.
 
     with QuorumLink(quorum, "__diskless-metadata-0") as link:
         link.describe().high_watermark
         link.fetch(1_000).records
 
-A leader is found by DescribeQuorum, which only a leader answers; after any failure, and whenever
-somebody else leads, it is looked for again until the time is up.
+A leader is found by DescribeQuorum, which only a leader answers; after any failure, and when
+another node leads, it is looked for again until the time-out.
 
-The surprise is the thread. A notebook has an event loop running in the very thread that calls us,
+The trap is the thread. A notebook has an event loop running in the very thread that calls us,
 where no second one may run; so the connection lives on a loop in a thread of its own.
 
 Source: KIP-595 (Fetch of observers, DescribeQuorum), KIP-630 (FetchSnapshot), KIP-919.
@@ -27,6 +27,7 @@ from raft.interfaces import SnapshotChunk
 from raft.net import NetError, Reason, loop_factory
 from raft.net.rpc import Rpc, open_rpc
 from records.compression import Buffer
+from records.kafka_errors import ErrorCode, error_name
 from records.rpc import fetch as wire
 from records.rpc.base import Request, Response
 from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -41,7 +42,7 @@ R = TypeVar("R", bound=Response)
 Address = tuple[str, int]
 
 FETCH_BYTES: Final = 1024 * 1024
-"""Of log in one answer: a leader reads it between two of its replicas' requests."""
+"""Bytes of log in one response: a leader reads it between two of its replicas' requests."""
 
 _FETCH_VERSION: Final = 12  # the last that names a log by topic, and not by an id
 _CONTROLLERS: Final = 2  # DescribeCluster's endpoint type
@@ -49,28 +50,32 @@ _ATTEMPT_MS: Final = 5_000  # a leader that stands still for so long may be one 
 _PAUSE_S: Final = 0.1
 _MAX_ADDRESSES: Final = 64
 
-_SNAPSHOT_NOT_FOUND: Final = 98
-_POSITION_OUT_OF_RANGE: Final = 99
-_INCONSISTENT_CLUSTER_ID: Final = 104
-_LOOK_AGAIN: Final = {6, 7, 8, 74, 75}  # not the leader; late; closing; epochs that moved
+_FIND_AGAIN: Final = (
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.BROKER_NOT_AVAILABLE,  # it is shutting down
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+)
+"""Errors after which the leader is looked for again."""
 
 
 class GoneError(Exception):
-    """The leader has no such checkpoint, or none that long."""
+    """The leader does not have the checkpoint, or it is shorter."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quorum:
-    """How a quorum is reached, and as whom. Travels to the tasks that read."""
+    """The addresses of a quorum and the identity to use there. Can be pickled."""
 
     addresses: tuple[Address, ...]
     cluster_id: str  # empty: not known yet
-    replica_id: int  # an observer's: nobody else's, and no voter's
+    replica_id: int  # an observer's own, and no voter's
     timeout_ms: int = 30_000
 
 
 class Described(NamedTuple):
-    """A log as its leader has it; offsets exclusive but the first."""
+    """A log as its leader describes it; offsets are exclusive but the first."""
 
     epoch: int
     log_start_offset: int
@@ -81,7 +86,7 @@ class Described(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What a leader answers to a Fetch: batches, or why it cannot go on from there."""
+    """A leader's answer to a Fetch: batches, or the reason why the offset cannot be read."""
 
     high_watermark: int  # -1: not known to it yet
     log_start_offset: int
@@ -97,15 +102,15 @@ def partition_of(log: str) -> tuple[str, int]:
     """
     topic, _, number = log.rpartition("-")
     if not topic or not number.isdecimal():
-        raise LogsError(f"{log} is not called like a log, such as __cluster_metadata-0")
+        raise LogsError(f"{log} is not the name of a log, such as __cluster_metadata-0")
     return topic, int(number)
 
 
 class QuorumLink:
-    """A connection to whoever leads one log. Any thread's, one call at a time."""
+    """A connection to the leader of one log. Any thread may use it, one call at a time."""
 
     def __init__(self, quorum: Quorum, log: str) -> None:
-        """Connects with the first call. Raises LogsError if no log is called so."""
+        """Prepare a link, which connects on first use. Raises LogsError for an invalid log name."""
         self._leader = _Leader(quorum, *partition_of(log))
         self._loop = (loop_factory() or asyncio.new_event_loop)()
         self._thread = threading.Thread(
@@ -120,9 +125,9 @@ class QuorumLink:
         self.close()
 
     def close(self) -> None:
-        """Close the connection; what is still asked is forgotten."""
+        """Close the connection and drop pending requests."""
         if not self._loop.is_closed():
-            self._submit(_forget_others()).result()
+            self._submit(_cancel_others()).result()
             self._submit(self._leader.close()).result()
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
@@ -138,7 +143,7 @@ class QuorumLink:
         error_of: Callable[[R], int],
         version: int | None = None,
     ) -> R:
-        """The leader's answer to a request that is made for its epoch.
+        """Send the leader a request made for its epoch, and return the response.
 
         Args:    error_of: the answer's error code; those that mean "not I" are tried again.
         Raises:  LogsError if no leader answers in time.
@@ -146,34 +151,34 @@ class QuorumLink:
         return self._submit(self._leader.ask(request, response, error_of, version)).result()
 
     def cluster_id(self) -> str:
-        """Of the quorum that is asked. Raises LogsError."""
+        """Return the quorum's cluster id. Raises LogsError."""
         return self._submit(self._leader.cluster_id()).result()
 
     def names(self) -> list[str]:
-        """Of the logs that the leader's node has. Raises LogsError."""
+        """List the logs of the leader's node. Raises LogsError."""
         answer = self.call(
             lambda _: DescribeSnapshotsRequest(), DescribeSnapshotsResponse, lambda a: a.error_code
         )
         if answer.error_code:
-            raise LogsError(f"which logs there are: answered error {answer.error_code}")
-        return [f"{one.topic_name}-{one.partition_index}" for one in answer.groups]
+            raise LogsError(f"listing the logs failed: {error_name(answer.error_code)}")
+        return [f"{group.topic_name}-{group.partition_index}" for group in answer.groups]
 
     def describe(self) -> Described:
-        """The log as its leader has it now. Raises LogsError."""
+        """Describe the log as its leader has it now. Raises LogsError."""
         return self._submit(self._leader.describe()).result()
 
     def fetch(
         self, offset: int, last_epoch: int | None = None, *, max_bytes: int = FETCH_BYTES
     ) -> Fetched:
-        """Batches from the one that holds `offset` on, committed or not. Raises LogsError."""
+        """Fetch batches from the one with `offset` on, committed or not. Raises LogsError."""
         return self.begin_fetch(offset, last_epoch, max_bytes=max_bytes).result()
 
     def begin_fetch(
         self, offset: int, last_epoch: int | None = None, *, max_bytes: int = FETCH_BYTES
     ) -> Future[Fetched]:
-        """The same, for whoever has something else to do meanwhile.
+        """Begin a fetch, and return its result as a future.
 
-        Args:    last_epoch: of the record before `offset`; None: whatever the leader has there.
+        Args:    last_epoch: of the record before `offset`; None: any.
                  max_bytes: about; a first batch that is larger comes whole.
         """
         return self._submit(self._leader.fetch(offset, last_epoch, max_bytes))
@@ -181,12 +186,12 @@ class QuorumLink:
     def fetch_snapshot(
         self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
     ) -> SnapshotChunk:
-        """Some bytes of a checkpoint. Raises GoneError; LogsError."""
+        """Fetch bytes of a checkpoint. Raises GoneError; LogsError."""
         return self._submit(self._leader.fetch_snapshot(snapshot_id, position, max_bytes)).result()
 
 
-async def _forget_others() -> None:
-    """End what runs on this loop: asked for in advance, by who then wanted no more of it."""
+async def _cancel_others() -> None:
+    """Cancel the tasks on this loop: fetches that were begun in advance and not awaited."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -194,7 +199,7 @@ async def _forget_others() -> None:
 
 
 class _Leader:
-    """The same on its loop."""
+    """The connection to a leader, on an event loop."""
 
     def __init__(self, quorum: Quorum, topic: str, partition: int) -> None:
         self._quorum = quorum
@@ -210,7 +215,7 @@ class _Leader:
             self._rpc.connection.close()
             self._rpc = None
 
-    # --- whom to ask --------------------------------------------------------------------------
+    # --- the leader ---------------------------------------------------------------------------
 
     async def ask(
         self,
@@ -219,9 +224,9 @@ class _Leader:
         error_of: Callable[[R], int],
         version: int | None = None,
     ) -> R:
-        return await self._patiently(lambda: self._asked(request, response, error_of, version))
+        return await self._retry(lambda: self._ask_once(request, response, error_of, version))
 
-    async def _asked(
+    async def _ask_once(
         self,
         request: Callable[[int], Request],
         response: type[R],
@@ -231,30 +236,30 @@ class _Leader:
         rpc = await self._find()
         answer = await rpc.call(request(self._epoch), response, version)
         error = error_of(answer)
-        if error in _LOOK_AGAIN:
-            raise _NotNowError(f"{rpc.connection.peer} answers error {error}")
-        if error == _INCONSISTENT_CLUSTER_ID:
+        if error in _FIND_AGAIN:
+            raise _RetriableError(f"{rpc.connection.peer} answers {error_name(error)}")
+        if error == ErrorCode.INCONSISTENT_CLUSTER_ID:
             raise LogsError(f"{rpc.connection.peer} is of another cluster")
         return answer
 
-    async def _patiently(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Again and again until the time is up, with whoever leads by then."""
+    async def _retry(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Retry a call until the time-out, looking for the leader again each time."""
         deadline = time.monotonic() + self._quorum.timeout_ms / 1_000
         while True:
             try:
                 return await attempt()
-            except (NetError, _NotNowError) as error:
+            except (NetError, _RetriableError) as error:
                 await self.close()
                 if time.monotonic() >= deadline:
                     log = f"{self._topic}-{self._partition}"
-                    raise LogsError(why_nobody_leads(log, error)) from error
+                    raise LogsError(explain_missing_leader(log, error)) from error
             await asyncio.sleep(_PAUSE_S)
 
     async def _find(self) -> Rpc:
-        """A connection to the leader: whoever answers DescribeQuorum is one."""
+        """Connect to the leader: the node that answers DescribeQuorum."""
         if self._rpc is not None:
             return self._rpc
-        failure = "nobody leads"
+        failure = "there is no leader"
         tried: set[Address] = set()
         waiting = list(self._known)
         while waiting and len(tried) < _MAX_ADDRESSES:
@@ -275,23 +280,26 @@ class _Leader:
                         rpc.connection.close()
             except NetError as error:
                 failure = str(error)
-        raise _NotNowError(failure)
+        raise _RetriableError(failure)
 
     @property
     def _attempt_ms(self) -> int:
         return min(_ATTEMPT_MS, self._quorum.timeout_ms)
 
     async def _leads(self, rpc: Rpc) -> bool:
-        asked = DescribeQuorumRequest.TopicData
-        partition = asked.PartitionData(partition_index=self._partition)
-        topics = (asked(topic_name=self._topic, partitions=(partition,)),)
+        request_type = DescribeQuorumRequest.TopicData
+        partition = request_type.PartitionData(partition_index=self._partition)
+        topics = (request_type(topic_name=self._topic, partitions=(partition,)),)
         answer = await rpc.call(DescribeQuorumRequest(topics=topics), DescribeQuorumResponse)
         if answer.error_code or len(answer.topics) != 1 or len(answer.topics[0].partitions) != 1:
             return False
-        told = answer.topics[0].partitions[0]
-        if told.error_code:
+        partition_response = answer.topics[0].partitions[0]
+        if partition_response.error_code:
             return False
-        self._epoch, self._high_watermark = told.leader_epoch, told.high_watermark
+        self._epoch, self._high_watermark = (
+            partition_response.leader_epoch,
+            partition_response.high_watermark,
+        )
         return True
 
     async def _others(self, rpc: Rpc) -> list[Address]:
@@ -323,38 +331,39 @@ class _Leader:
             await self._others(rpc)
             return (await self._cluster(rpc)).cluster_id
 
-        return await self._patiently(attempt)
+        return await self._retry(attempt)
 
     async def describe(self) -> Described:
-        """Of the checkpoints its node has; waits for a new leader's high watermark."""
+        """Describe the log and its checkpoints; wait for a new leader's high watermark."""
 
         async def attempt() -> Described:
-            await self.close()  # DescribeQuorum anew
+            await self.close()  # look for the leader again
             rpc = await self._find()
             if self._high_watermark < 0:
-                raise _NotNowError("its leader does not know yet what is committed")
-            asked = DescribeSnapshotsRequest.Topic(
+                raise _RetriableError("its leader does not know the high watermark yet")
+            request_type = DescribeSnapshotsRequest.Topic(
                 topic_name=self._topic, partitions=(self._partition,)
             )
             answer = await rpc.call(
-                DescribeSnapshotsRequest(topics=(asked,)), DescribeSnapshotsResponse
+                DescribeSnapshotsRequest(topics=(request_type,)), DescribeSnapshotsResponse
             )
             if answer.error_code or len(answer.groups) != 1 or answer.groups[0].error_code:
-                raise _NotNowError("its leader does not say where the log begins")
-            told = answer.groups[0]
+                raise _RetriableError("its leader does not report the log's start")
+            partition_response = answer.groups[0]
             checkpoints = (
-                OffsetAndEpoch(Offset(one.end_offset), Epoch(one.epoch)) for one in told.snapshots
+                OffsetAndEpoch(Offset(one.end_offset), Epoch(one.epoch))
+                for one in partition_response.snapshots
             )
             return Described(
                 self._epoch,
-                told.log_start_offset,
-                told.log_end_offset,
+                partition_response.log_start_offset,
+                partition_response.log_end_offset,
                 self._high_watermark,
-                told.log_size,
+                partition_response.log_size,
                 tuple(sorted(checkpoints)),
             )
 
-        return await self._patiently(attempt)
+        return await self._retry(attempt)
 
     async def fetch(self, offset: int, last_epoch: int | None, max_bytes: int) -> Fetched:
         def request(epoch: int) -> wire.FetchRequest:
@@ -378,13 +387,13 @@ class _Leader:
         answer = await self.ask(request, wire.FetchResponse, _fetch_error, _FETCH_VERSION)
         error = _fetch_error(answer)
         if error:
-            raise LogsError(f"{self._topic}-{self._partition}: Fetch is answered error {error}")
-        told = answer.responses[0].partitions[0]
-        diverging, snapshot = told.diverging_epoch, told.snapshot_id
+            raise LogsError(f"{self._topic}-{self._partition}: Fetch failed: {error_name(error)}")
+        partition_response = answer.responses[0].partitions[0]
+        diverging, snapshot = partition_response.diverging_epoch, partition_response.snapshot_id
         return Fetched(
-            told.high_watermark,
-            told.log_start_offset,
-            told.records or b"",
+            partition_response.high_watermark,
+            partition_response.log_start_offset,
+            partition_response.records or b"",
             (diverging.epoch, diverging.end_offset) if diverging.epoch >= 0 else None,
             OffsetAndEpoch(Offset(snapshot.end_offset), Epoch(snapshot.epoch))
             if snapshot.end_offset >= 0
@@ -394,13 +403,13 @@ class _Leader:
     async def fetch_snapshot(
         self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
     ) -> SnapshotChunk:
-        asked = wire.FetchSnapshotRequest.TopicSnapshot
+        request_type = wire.FetchSnapshotRequest.TopicSnapshot
 
         def request(epoch: int) -> wire.FetchSnapshotRequest:
-            partition = asked.PartitionSnapshot(
+            partition = request_type.PartitionSnapshot(
                 partition=self._partition,
                 current_leader_epoch=epoch,
-                snapshot_id=asked.PartitionSnapshot.SnapshotId(
+                snapshot_id=request_type.PartitionSnapshot.SnapshotId(
                     end_offset=snapshot_id.offset, epoch=snapshot_id.epoch
                 ),
                 position=position,
@@ -409,23 +418,31 @@ class _Leader:
                 cluster_id=self._quorum.cluster_id or None,
                 replica_id=self._quorum.replica_id,
                 max_bytes=max_bytes,
-                topics=(asked(name=self._topic, partitions=(partition,)),),
+                topics=(request_type(name=self._topic, partitions=(partition,)),),
             )
 
         answer = await self.ask(request, wire.FetchSnapshotResponse, _snapshot_error)
         error = _snapshot_error(answer)
-        if error in (_SNAPSHOT_NOT_FOUND, _POSITION_OUT_OF_RANGE):
-            raise GoneError(f"checkpoint {snapshot_id.offset}-{snapshot_id.epoch}: error {error}")
+        if error in (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE):
+            checkpoint = f"checkpoint {snapshot_id.offset}-{snapshot_id.epoch}"
+            raise GoneError(f"{checkpoint}: {error_name(error)}")
         if error:
-            raise LogsError(f"{self._topic}-{self._partition}: FetchSnapshot: error {error}")
-        told = answer.topics[0].partitions[0]
-        if told.position != position or len(told.unaligned_records) > max_bytes:
-            raise LogsError(f"{self._topic}-{self._partition}: bytes that were not asked for")
-        return SnapshotChunk(told.size, told.unaligned_records)
+            raise LogsError(
+                f"{self._topic}-{self._partition}: FetchSnapshot failed: {error_name(error)}"
+            )
+        partition_response = answer.topics[0].partitions[0]
+        if (
+            partition_response.position != position
+            or len(partition_response.unaligned_records) > max_bytes
+        ):
+            raise LogsError(
+                f"{self._topic}-{self._partition}: the response has bytes that were not requested"
+            )
+        return SnapshotChunk(partition_response.size, partition_response.unaligned_records)
 
 
-def why_nobody_leads(log: str, error: Exception) -> str:
-    """What to tell when the time is up: brokers answer some questions, so they look like voters."""
+def explain_missing_leader(log: str, error: Exception) -> str:
+    """Explain why no leader was found in time: a broker's address looks like a voter's."""
     of_broker = isinstance(error, NetError) and error.reason is Reason.UNSUPPORTED
     next_step = (
         "is it a broker's address? --bootstrap-controller wants a controller's"
@@ -435,8 +452,8 @@ def why_nobody_leads(log: str, error: Exception) -> str:
     return f"{log} has no leader that answers ({error}): {next_step}"
 
 
-class _NotNowError(Exception):
-    """An answer that another leader, or the same one later, gives differently."""
+class _RetriableError(Exception):
+    """An error that may pass: with another leader, or later."""
 
 
 def _fetch_error(answer: wire.FetchResponse) -> int:

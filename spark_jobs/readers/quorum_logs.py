@@ -6,11 +6,11 @@
         for position, value in span.values(): ...
 
 No directory, no agent: any controller's address is enough. A span is a range of offsets and the
-addresses; the task that reads it finds the leader by itself, and goes on with the next one when
-that dies.
+addresses; the task that reads it finds the leader by itself, and continues with the next one when
+that fails.
 
-The surprise is that a leader answers a Fetch with what no majority has yet: replicas need just
-that. So every answer is cut at the high watermark that came with it.
+The trap is that a leader answers a Fetch with records that no majority has yet: replicas need
+them. So every answer is cut at the high watermark that came with it.
 
 Source: KIP-595, Fetch (observers); KIP-630; docs/design/pipeline.md#one-input.
 """
@@ -51,7 +51,7 @@ _MAX_SPLITS: Final = 10_000
 
 @dataclass(frozen=True, slots=True)
 class QuorumSpan:
-    """What one task reads: offsets [start_offset, end_offset), or a checkpoint's all."""
+    """Offsets [start_offset, end_offset) that one task reads, or a whole checkpoint."""
 
     quorum: Quorum
     log: str
@@ -61,7 +61,7 @@ class QuorumSpan:
     epoch: int | None = None  # of the record before the start; of a checkpoint its own
 
     def within(self, lowest: int, highest: int) -> QuorumSpan | None:
-        """What is left of it if only rows of these offsets count, both inclusive; None: nothing."""
+        """Narrow the span to these offsets, both inclusive; None if nothing is left."""
         if self.is_checkpoint:
             return self if lowest <= self.end_offset - 1 <= highest else None
         start, end = max(self.start_offset, lowest), min(self.end_offset, highest + 1)
@@ -71,26 +71,26 @@ class QuorumSpan:
         return replace(self, start_offset=start, end_offset=end, epoch=epoch)
 
     def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
-        """As `Span.values`. Raises LostRangeError; LogsError; RecordError; OSError."""
+        """See `Span.values`. Raises LostRangeError; LogsError; RecordError; OSError."""
         if self.is_checkpoint:
-            yield from self._copied().values()
+            yield from self._copy().values()
             return
         for batch in self.batches():
             yield from batch_values(batch, self.start_offset, self.end_offset)
 
     def batches(self) -> Iterator[Batch]:
-        """The whole batches that hold any of its offsets, control batches included.
+        """Yield the whole batches that hold any of the span's offsets, control batches included.
 
         Raises:  as `values`.
         """
         if self.is_checkpoint:
-            yield from self._copied().batches()
+            yield from self._copy().batches()
             return
         with QuorumLink(self.quorum, self.log) as link:
             yield from _committed(link, self)
 
-    def _copied(self) -> FileSpan:
-        """The same from a file of this machine."""
+    def _copy(self) -> FileSpan:
+        """Return the checkpoint as a span of this machine's copy."""
         assert self.epoch is not None, f"a checkpoint has an epoch: {self}"
         snapshot_id = OffsetAndEpoch(Offset(self.end_offset), Epoch(self.epoch))
         directory = copies_of(self.quorum.cluster_id, self.log)
@@ -103,23 +103,23 @@ class QuorumSpan:
 
 
 class QuorumLog:
-    """One log of a running quorum."""
+    """A log of a running quorum."""
 
     def __init__(self, quorum: Quorum, name: str) -> None:
         self.name = name
         self._quorum = quorum
 
     def describe(self) -> Described:
-        """As its leader has it now. Raises LogsError."""
+        """Describe the log as its leader has it now. Raises LogsError."""
         with QuorumLink(self._quorum, self.name) as link:
             return link.describe()
 
     def end_offset(self) -> int:
-        """The high watermark. Raises LogsError."""
+        """Return the high watermark. Raises LogsError."""
         return self.describe().high_watermark
 
-    def goes_through(self, offset: int, epoch: int) -> bool:
-        """Is the record before `offset` of this epoch, for its leader?
+    def contains(self, offset: int, epoch: int) -> bool:
+        """Return whether the record before `offset` is of this epoch, for its leader.
 
         Then all that is before it is the same, too (invariant 3, docs/design/invariants.md). Raises
         LogsError.
@@ -129,10 +129,11 @@ class QuorumLog:
         return found.diverging is None and found.snapshot_id is None
 
     def checkpoints(self) -> Sequence[QuorumSpan]:
-        """Those that the leader has, oldest first. Raises LogsError."""
+        """List the leader's checkpoints, oldest first. Raises LogsError."""
         found = self.describe().checkpoints
         return [
-            QuorumSpan(self._quorum, self.name, True, 0, one.offset, one.epoch) for one in found
+            QuorumSpan(self._quorum, self.name, True, 0, checkpoint.offset, checkpoint.epoch)
+            for checkpoint in found
         ]
 
     def spans(
@@ -142,13 +143,13 @@ class QuorumLog:
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Sequence[QuorumSpan]:
-        """As `Log.spans`; pieces are cut where batches begin. Raises LostRangeError; LogsError."""
+        """See `Log.spans`; spans begin where batches do. Raises LostRangeError; LogsError."""
         with QuorumLink(self._quorum, self.name) as link:
             found = link.describe()
             if end_offset > found.high_watermark:
                 raise LostRangeError(
                     self.name, found.high_watermark, found.log_start_offset,
-                    f"only what is before {found.high_watermark} is committed",
+                    f"only offsets below {found.high_watermark} are committed",
                 )  # fmt: skip
             spans: list[QuorumSpan] = []
             start, epoch = start_offset or 0, _epoch_before(found, start_offset or 0)
@@ -169,10 +170,10 @@ class QuorumLog:
         return spans
 
     def _checkpoint_before(self, found: Described, end_offset: int) -> OffsetAndEpoch:
-        """The oldest one that the log goes on from: the fewer changes it has swallowed."""
-        for one in found.checkpoints:
-            if found.log_start_offset <= one.offset <= end_offset:
-                return one
+        """Return the oldest checkpoint that the log continues: it replaced the fewest changes."""
+        for checkpoint in found.checkpoints:
+            if found.log_start_offset <= checkpoint.offset <= end_offset:
+                return checkpoint
         raise LostRangeError(
             self.name, 0, found.log_start_offset, "there is no checkpoint before it"
         )
@@ -180,7 +181,7 @@ class QuorumLog:
     def _cuts(
         self, link: QuorumLink, found: Described, start: int, end: int, split_bytes: int
     ) -> Iterator[tuple[int, int]]:
-        """At multiples of one number of offsets, so that a log that grows keeps its old pieces."""
+        """Return the split offsets, at fixed multiples: a growing log keeps its earlier spans."""
         step = _step(found, split_bytes)
         first = start
         for wanted in range((start // step + 1) * step, end, step):
@@ -194,7 +195,7 @@ class QuorumLog:
 
 
 class QuorumLogs:
-    """The logs of a running quorum. See the module."""
+    """The logs of a running quorum."""
 
     def __init__(self, addresses: Sequence[Address], *, timeout_ms: int = 30_000) -> None:
         """
@@ -202,18 +203,18 @@ class QuorumLogs:
                  timeout_ms: how long an answer is waited for, elections included.
         Raises:  LogsError if none answers, or what answers is no quorum.
         """
-        asked = Quorum(tuple(addresses), "", _replica_id(), timeout_ms)
-        with QuorumLink(asked, CLUSTER_METADATA) as link:
+        quorum = Quorum(tuple(addresses), "", _replica_id(), timeout_ms)
+        with QuorumLink(quorum, CLUSTER_METADATA) as link:
             self.cluster_id = checked_cluster_id(link.cluster_id(), "the quorum")
             self._names = names_in_order(link.names())
-        self.quorum = replace(asked, cluster_id=self.cluster_id)
+        self.quorum = replace(quorum, cluster_id=self.cluster_id)
 
     def names(self) -> list[str]:
-        """As `Logs.names`, as of when this was made."""
+        """See `Logs.names`; as of the creation of this object."""
         return list(self._names)
 
     def log(self, name: str) -> QuorumLog:
-        """As `Logs.log`."""
+        """See `Logs.log`."""
         if name not in self._names:
             raise LogsError(f"the cluster has no log {name}; it has: {', '.join(self._names)}")
         return QuorumLog(self.quorum, name)
@@ -221,12 +222,12 @@ class QuorumLogs:
 
 @cache
 def _replica_id() -> int:
-    """One for each process that plans: a stream that looks every second is one observer."""
+    """Return this process's replica id: a stream that polls every second is one observer."""
     return FIRST_REPLICA_ID + secrets.randbelow(_REPLICA_IDS)
 
 
 def _step(found: Described, split_bytes: int) -> int:
-    """About `split_bytes` in offsets, as a power of two: it stays the same while a log grows.
+    """Convert `split_bytes` into offsets, as a power of two that stays stable while a log grows.
 
     How many bytes are where, only the leader's disk knows; so all are taken for equally large.
     """
@@ -236,23 +237,26 @@ def _step(found: Described, split_bytes: int) -> int:
 
 
 def _epoch_before(found: Described, offset: int) -> int | None:
-    """A leader knows it everywhere but at its log's start, where a checkpoint of ours tells it."""
+    """Return the epoch before the log's start offset, which only a checkpoint tells; else None."""
     if offset and offset == found.log_start_offset:
-        return next((one.epoch for one in found.checkpoints if one.offset == offset), None)
+        return next(
+            (checkpoint.epoch for checkpoint in found.checkpoints if checkpoint.offset == offset),
+            None,
+        )
     return None
 
 
 def _committed(link: QuorumLink, span: QuorumSpan) -> Iterator[Batch]:
-    """A span's batches. The next answer is on its way while one is looked at."""
+    """Yield a span's batches, fetching the next ones in advance."""
     offset = span.start_offset
-    asked = link.begin_fetch(offset, span.epoch)
+    pending = link.begin_fetch(offset, span.epoch)
     nothing_since: float | None = None
     while offset < span.end_offset:
-        answer = asked.result()
+        answer = pending.result()
         if answer.snapshot_id is not None and offset == 0 and not answer.log_start_offset:
             # a leader of another make: there is a quicker way than the log; but it begins here,
             # with its first LeaderChange
-            asked = link.begin_fetch(1)
+            pending = link.begin_fetch(1)
             offset = 1
             continue
         _check_held(span, offset, answer)
@@ -261,19 +265,21 @@ def _committed(link: QuorumLink, span: QuorumSpan) -> Iterator[Batch]:
         if not batches:  # a new leader: it has them, and does not know yet how far
             nothing_since = nothing_since or time.monotonic()
             if time.monotonic() > nothing_since + span.quorum.timeout_ms / 1_000:
-                raise LostRangeError(span.log, offset, None, "its leader commits no more so far")
+                raise LostRangeError(
+                    span.log, offset, None, "its leader has not committed more yet"
+                )
             time.sleep(_PAUSE_S)
-            asked = link.begin_fetch(offset)
+            pending = link.begin_fetch(offset)
             continue
         nothing_since = None
         offset = batches[-1].header.end_offset
         if offset < span.end_offset:
-            asked = link.begin_fetch(offset, batches[-1].header.leader_epoch)
+            pending = link.begin_fetch(offset, batches[-1].header.leader_epoch)
         yield from batches
 
 
 def _check_held(span: QuorumSpan, offset: int, answer: Fetched) -> None:
-    """That the leader's log goes through what we read."""
+    """Raise LostRangeError if the leader's log does not continue the records that were read."""
     if answer.snapshot_id is not None:
         why = "the log's head was cut off"
         raise LostRangeError(span.log, offset, answer.log_start_offset, why)
@@ -284,7 +290,7 @@ def _check_held(span: QuorumSpan, offset: int, answer: Fetched) -> None:
 
 
 def _in_order(records: Buffer, offset: int, end: int) -> list[Batch]:
-    """Whole sound batches from `offset` on that begin before `end`."""
+    """Return the whole valid batches from `offset` on that begin before `end`."""
     found: list[Batch] = []
     for batch in iter_batches(records, allow_partial_tail=True):
         header = batch.header

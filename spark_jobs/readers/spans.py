@@ -1,12 +1,12 @@
-"""What a read is made of: which spans, and what had to be done to find them.
+"""Plans a read: the spans to read, and remarks about offsets that were deleted.
 
     plan = plan_spans(logs.log(name), name, end_offset, start_offset=None)
     plan.spans, plan.remarks
 
-A log's head is cut now and then, and a checkpoint stands for what was there. That is no loss for
-who asks for the beginning: it is where a log begins then, and a remark says so. Whoever asks for an
-offset that is gone wants the records themselves, and gets an error; or, if that was allowed, the
-checkpoint and what follows it, and a remark that says what is missing.
+A log's head is cut now and then, and a checkpoint stands for the deleted records. For a read from
+the beginning that is no loss: the log then begins with the checkpoint, and a remark says so. A read
+from a deleted offset wants the records themselves, and raises an error; or, if the caller allows
+it, reads the checkpoint and what follows it, with a remark that names what is missing.
 
 Source: KIP-630 (a log begins with a checkpoint once its head is cut);
 docs/design/pipeline.md#one-input.
@@ -22,12 +22,12 @@ from spark_jobs.readers.log_files import SPLIT_BYTES, FileSpan, LostRangeError
 from spark_jobs.readers.logs import Log, Span
 
 TASK_BYTES: Final = 32 * 1024 * 1024
-"""Of small segments that one task reads together."""
+"""Bytes of small segments that one task reads together."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """Spans in order, and what is to be said of them."""
+    """Spans in order, and warnings about them."""
 
     log: str
     spans: Sequence[Span]
@@ -43,7 +43,7 @@ def plan_spans(
     split_bytes: int = SPLIT_BYTES,
     fail_on_data_loss: bool = True,
 ) -> ReadPlan:
-    """How to read a log from `start_offset` (None: its beginning) to `end_offset`, exclusive.
+    """Plan how to read a log from `start_offset` (None: its beginning) to `end_offset`, exclusive.
 
     Raises:  LostRangeError; LogsError; OSError.
     """
@@ -57,12 +57,12 @@ def plan_spans(
         spans = _after_the_loss(log, end_offset, error, split_bytes)
     if spans and spans[0].is_checkpoint:
         end = spans[0].end_offset
-        remarks.append(f"{name}: what is before offset {end} is read from the checkpoint there")
+        remarks.append(f"{name}: offsets below {end} are read from the checkpoint there")
     return ReadPlan(name, spans, tuple(remarks))
 
 
 def share_out(spans: Iterable[Span], task_bytes: int = TASK_BYTES) -> list[tuple[Span, ...]]:
-    """Neighbours together, as much as makes a task: a task costs more than a small segment.
+    """Group neighbouring spans into tasks: a task costs more than a small segment.
 
     Spans that cannot say how large they are were cut to size already.
     """
@@ -79,7 +79,7 @@ def share_out(spans: Iterable[Span], task_bytes: int = TASK_BYTES) -> list[tuple
 
 
 def epoch_before(log: Log, offset: int) -> int | None:
-    """Of the record before an offset; None if it is not there any more. Raises RecordError."""
+    """Return the epoch of the record before an offset; None if deleted. Raises RecordError."""
     if offset == 0:
         return None
     try:
@@ -93,7 +93,7 @@ def epoch_before(log: Log, offset: int) -> int | None:
 def _after_the_loss(
     log: Log, end_offset: int, error: LostRangeError, split_bytes: int
 ) -> Sequence[Span]:
-    """The checkpoint and what follows; without one, what is left."""
+    """Return the checkpoint and what follows it; without a checkpoint, the rest of the log."""
     try:
         return log.spans(end_offset, split_bytes=split_bytes)
     except LostRangeError as again:

@@ -1,11 +1,11 @@
-"""What the cluster's own log tells: who served, who led, which chunks there are.
+"""Reads the history of brokers, leaders and chunks from the cluster's own log.
 
-All of it is read in order and by one reader: that a broker was fenced from one record to the next
-is not in either of them. A cluster's log is as long as its shape is restless, not as its data is
-many; and what is kept of it here is bounded, whatever it says.
+One reader applies all of it in order: neither of two neighbouring records says that a broker was
+fenced between them. A cluster's log grows with its changes, not with its data; and what is kept of
+it here is bounded.
 
-The surprise: fencing changes no partition. Whom clients are sent to is computed, so a leader or an
-ISR changes only where chunks are made or partitions are created
+The trap: fencing changes no partition. Brokers compute where to send clients, so a leader or an ISR
+changes only where chunks are made or partitions are created
 (docs/design/broker.md#any-broker-leads, docs/design/chunks.md#a-replica-is-a-cache).
 
 Source: KIP-631 (brokers, partitions), KIP-868 (transactions), KIP-1114 (chunks).
@@ -35,13 +35,13 @@ from records.uuids import encode_uuid
 from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import Span
 from spark_jobs.report.window import Window
-from spark_jobs.tables.transactions import MARKS, effective
+from spark_jobs.tables.transactions import MARKS, effective_records
 
 SERVING, FENCED, LEAVING, GONE = "serving", "fenced", "leaving", "gone"
-"""What a broker is. One that leaves still serves, until all others know."""
+"""States of a broker. A leaving one still serves until all others know."""
 
 MAX_EPISODES: Final = 10_000
-"""The newest of them are kept: a broker that flaps for a year fills no memory."""
+"""Only the newest episodes are kept, so that a broker that flaps for a year fills no memory."""
 
 UNCHANGED: Final = -2  # PartitionChangeRecord's leader
 _FENCE: Final = 1
@@ -51,7 +51,7 @@ _LEAVE: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A broker was something for a while."""
+    """A time for which a broker was in one state."""
 
     broker_id: int
     state: str
@@ -61,7 +61,7 @@ class Episode:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Offsets of a partition with replicas of their own. Source: KIP-1114."""
+    """Offsets of a partition that have replicas of their own. Source: KIP-1114."""
 
     topic: str
     partition: int
@@ -81,19 +81,19 @@ class _Partition:
 
 @dataclass(slots=True)
 class ClusterHistory:
-    """See the module. Filled by `history_of`."""
+    """The history of a cluster's brokers, partitions and chunks; `history_of` fills it."""
 
     window: Window
     episodes: deque[Episode] = field(default_factory=lambda: deque(maxlen=MAX_EPISODES))
-    forgotten: int = 0  # episodes that were too many
+    forgotten: int = 0  # episodes that were dropped
     changes: Counter[tuple[int, str]] = field(default_factory=Counter)  # bucket, what: partitions
-    racks: dict[int, str] = field(default_factory=dict)  # of the brokers that there are
+    racks: dict[int, str] = field(default_factory=dict)  # of registered brokers
     names: dict[str, str] = field(default_factory=dict)  # topics by id
     partitions: dict[tuple[str, int], _Partition] = field(default_factory=dict)
     _now: dict[int, tuple[str, int]] = field(default_factory=dict)  # broker: state, since
 
     def closed(self) -> list[Episode]:
-        """All episodes, and what each broker is now; by broker and time."""
+        """Return all episodes, those that still last included, by broker and time."""
         now = [
             Episode(broker, state, since, None)
             for broker, (state, since) in self._now.items()
@@ -102,11 +102,11 @@ class ClusterHistory:
         return sorted([*self.episodes, *now], key=lambda one: (one.broker_id, one.from_ms))
 
     def leaders(self) -> dict[int, int]:
-        """Broker: how many partitions name it as leader."""
+        """Count the partitions that name each broker as leader."""
         return dict(Counter(one.leader for one in self.partitions.values()))
 
     def chunks(self) -> list[Chunk]:
-        """Of partitions that have more than the one that grows; by topic, partition, offset."""
+        """Return the chunks of partitions that have closed ones, by topic, partition and offset."""
         found: list[Chunk] = []
         for (topic_id, index), one in self.partitions.items():
             if one.start_offset < 0:
@@ -116,21 +116,21 @@ class ClusterHistory:
             found.append(Chunk(topic, index, one.start_offset, None, one.replicas))
         return sorted(found, key=lambda one: (one.topic, one.partition, one.start_offset))
 
-    # --- one record after the other ---
+    # --- applying records ---
 
-    def take(self, position: LogPosition, record: Any) -> None:
-        """What it changes."""
-        _TAKE[type(record)](self, position.timestamp_ms, record)
+    def apply(self, position: LogPosition, record: Any) -> None:
+        """Apply one record."""
+        _APPLY[type(record)](self, position.timestamp_ms, record)
 
     def register(self, at_ms: int, record: RegisterBrokerRecord) -> None:
         self.racks[record.broker_id] = record.rack or ""
-        self._become(record.broker_id, FENCED if record.fenced else SERVING, at_ms)
+        self._set_state(record.broker_id, FENCED if record.fenced else SERVING, at_ms)
 
     def fence(self, at_ms: int, record: FenceBrokerRecord) -> None:
-        self._become(record.id, FENCED, at_ms)
+        self._set_state(record.id, FENCED, at_ms)
 
     def unfence(self, at_ms: int, record: UnfenceBrokerRecord) -> None:
-        self._become(record.id, SERVING, at_ms)
+        self._set_state(record.id, SERVING, at_ms)
 
     def change(self, at_ms: int, record: BrokerRegistrationChangeRecord) -> None:
         state = self._now.get(record.broker_id, (FENCED, at_ms))[0]
@@ -140,13 +140,13 @@ class ClusterHistory:
             state = FENCED
         elif record.fenced == _UNFENCE:
             state = SERVING
-        self._become(record.broker_id, state, at_ms)
+        self._set_state(record.broker_id, state, at_ms)
 
     def unregister(self, at_ms: int, record: UnregisterBrokerRecord) -> None:
         self.racks.pop(record.broker_id, None)
-        self._become(record.broker_id, GONE, at_ms)
+        self._set_state(record.broker_id, GONE, at_ms)
 
-    def _become(self, broker_id: int, state: str, at_ms: int) -> None:
+    def _set_state(self, broker_id: int, state: str, at_ms: int) -> None:
         before = self._now.get(broker_id)
         if before is not None and before[0] == state:
             return
@@ -217,14 +217,14 @@ class ClusterHistory:
 
 
 def history_of(spans: Iterable[Span], window: Window) -> ClusterHistory:
-    """What these spans, which follow each other, tell.
+    """Return the history in consecutive spans.
 
     Raises:  as `Span.values`.
     """
     history = ClusterHistory(window)
-    for position, record in effective(_records(spans)):
-        if type(record) in _TAKE:
-            history.take(position, record)
+    for position, record in effective_records(_records(spans)):
+        if type(record) in _APPLY:
+            history.apply(position, record)
     return history
 
 
@@ -235,7 +235,7 @@ def _records(spans: Iterable[Span]) -> Iterator[tuple[LogPosition, Any]]:
                 yield position, decode_record(value)
 
 
-_TAKE: Final[dict[type, Any]] = {
+_APPLY: Final[dict[type, Any]] = {
     RegisterBrokerRecord: ClusterHistory.register,
     FenceBrokerRecord: ClusterHistory.fence,
     UnfenceBrokerRecord: ClusterHistory.unfence,
@@ -248,4 +248,4 @@ _TAKE: Final[dict[type, Any]] = {
     ChunkRecord: ClusterHistory.chunk,
     ChunkChangeRecord: ClusterHistory.change_chunk,
 }
-_KEYS: Final = {key for key, record in METADATA_RECORDS.items() if record in {*_TAKE, *MARKS}}
+_KEYS: Final = {key for key, record in METADATA_RECORDS.items() if record in {*_APPLY, *MARKS}}

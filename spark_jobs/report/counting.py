@@ -1,14 +1,15 @@
-"""The second look: how much was written, by whom, how big, how late; and what of it is still used.
+"""Makes the second pass: counts bytes, sizes and latencies of what was written, and what of it is
+still live.
 
-The surprise is that nothing has to be joined. All batches of an object stand in one record, so
-whoever reads that record knows all about the object, as soon as it is told where logs start; and a
-checkpoint, which keeps runs and objects apart, is one piece of work too.
+Why nothing has to be joined: all batches of an object stand in one record, so a task that reads the
+record knows all about the object as soon as it has the log starts. A checkpoint, which keeps runs
+and objects apart, is read by one task too.
 
-What is live is decided as a coordinator does: by runs, batches that lie back to back in one object.
-A run is live, whole, while its last offset is at or above its partition's log start.
+Live bytes are decided as a coordinator decides: by runs, batches that lie back to back in one
+object. A whole run is live while its last offset is at or above its partition's log start.
 
-Bytes of an object that belong to no batch, its footer, are called framing and are nobody's. A
-checkpoint does not say how many those are: there it is estimated, from how footers are written.
+Bytes of an object that belong to no batch, its footer, are called framing and belong to no topic. A
+checkpoint does not say how many there are: there they are estimated from the footers' format.
 
 Source: docs/design/batch-coordinator.md#runs, docs/design/batch-coordinator.md#deletion,
 docs/design/pipeline.md#the-report; KIP-1163 (objects are shared).
@@ -24,54 +25,54 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from spark_jobs.report.cube import Numbers, Work, banded, merged, rows
-from spark_jobs.report.first_pass import Known
+from spark_jobs.report.cube import Numbers, Work, band_starts, merge_rows, rows
+from spark_jobs.report.first_pass import FirstPassResult
 from spark_jobs.report.window import Window
 from spark_jobs.tables.arrow_batches import read_table
 from spark_jobs.tables.coordinator_log import RUNS_KEYS, CoordinatorLog, fold
 from spark_jobs.tables.partitions import KEYS as PARTITION_KEYS
 from spark_jobs.tables.runs import batches as batches_of
-from spark_jobs.tables.runs import column, is_accepted, joined
+from spark_jobs.tables.runs import column, is_accepted, join_runs
 from spark_jobs.tables.schemas import OBJECT_COMMIT
 
 LIVE, PINNED, FREE = "live", "pinned", "free"
-"""An object all of whose batches are live; some; none, so that it waits for its deletion."""
+"""Objects with only live batches; with live and dead ones; with none, which wait for deletion."""
 
 UNKNOWN: Final = ""
-"""Whose dead bytes are, that only a checkpoint tells of."""
+"""The topic of dead bytes that are known only from a checkpoint."""
 
 FOOTER_BYTES: Final = 80
 ENTRY_BYTES: Final = 48
-"""Of an object's footer with its trailer, and of each partition in it, at most (`records.wal`)."""
+"""Largest size of an object's footer with its trailer, and of a partition in it (`records.wal`)."""
 
 _HOUR: Final = 3_600_000
 AGES: Final = (
     ("< 1 h", _HOUR), ("1–6 h", 6 * _HOUR), ("6–24 h", 24 * _HOUR), ("1–3 d", 72 * _HOUR),
     ("3–7 d", 168 * _HOUR), ("7–30 d", 720 * _HOUR), ("30–90 d", 2160 * _HOUR), ("> 90 d", None),
 )  # fmt: skip
-"""Classes of age: what each is called, and where it ends (exclusive), in ms."""
+"""Age classes: name, and end (exclusive) in ms."""
 
 _AGE_ENDS: Final = np.array([end for _, end in AGES if end is not None], np.int64)
 STILL_THERE: Final = -1
 DUPLICATE: Final = -1
-"""An outcome beside the error codes: 0 was stored."""
+"""The outcome of a duplicate; other outcomes are error codes, and 0 means stored."""
 
 
 @dataclass(frozen=True, slots=True)
 class Counting:
-    """Counts one piece. A `Reduce`."""
+    """Counts one piece of a coordinator's log. A `Reduce`."""
 
     window: Window
-    known: Known
+    known: FirstPassResult
     now_ms: int  # that ages are counted from
 
     def __call__(self, work: Work) -> pa.Table:
-        """The piece's rows, of all measures of this module."""
+        """Return the piece's rows, of all measures of this module."""
         parts = _checkpoint if work.span.is_checkpoint else _commits
-        return merged(parts(self, work))
+        return merge_rows(parts(self, work))
 
     def removed_ms(self, log: int, object_ids: Numbers) -> Numbers:
-        """When each of these objects went, its bucket; STILL_THERE: it is there."""
+        """Return the bucket in which each object was removed, or STILL_THERE."""
         gone = self.known.removed.get(log, np.zeros((2, 0), np.int64))
         if not gone.shape[1]:
             return np.full(len(object_ids), STILL_THERE, np.int64)
@@ -79,14 +80,14 @@ class Counting:
         return np.where(gone[0][at] == object_ids, gone[1][at], STILL_THERE)
 
     def log_starts(self, topics: list[str], partitions: Numbers, codes: Numbers) -> Numbers:
-        """Of each of these partitions, whose topic is topics[code]."""
+        """Return the log start of each of these partitions, whose topic is topics[code]."""
         starts = self.known.log_starts
         places = zip(codes.tolist(), partitions.tolist(), strict=True)
         return np.array([starts.get((topics[code], index), 0) for code, index in places], np.int64)
 
 
 def _pairs(first: Numbers, second: Numbers) -> tuple[Numbers, Numbers]:
-    """The different pairs, and which of them each row has."""
+    """Return the distinct pairs, and the index of each row's pair."""
     pairs, inverse = np.unique(np.stack((first, second)), axis=1, return_inverse=True)
     return pairs, inverse.reshape(-1)
 
@@ -96,11 +97,11 @@ def _pairs(first: Numbers, second: Numbers) -> tuple[Numbers, Numbers]:
 
 def _commits(job: Counting, work: Work) -> Iterator[pa.Table]:
     for batch in read_table(OBJECT_COMMIT, work.span):  # whole records: no object is in two
-        yield merged(_of_batches(job, work.log, _Batches(batch)))
+        yield merge_rows(_count_batches(job, work.log, _Batches(batch)))
 
 
 class _Batches:
-    """Columns of some commits' batches, in the log's order."""
+    """The batches of some commits as columns, in the log's order."""
 
     def __init__(self, commits: pa.RecordBatch) -> None:
         topics = commits.column("topic_id").dictionary_encode()
@@ -113,7 +114,7 @@ class _Batches:
         return column(self.commits, name)
 
 
-def _counted(
+def _aggregate(
     measure: str,
     keys: dict[str, Numbers],
     values: dict[str, Numbers | None],
@@ -121,7 +122,7 @@ def _counted(
     *,
     label: str = "",
 ) -> pa.Table:
-    """Rows of a measure, one for each different key; a value None counts rows.
+    """Return rows of a measure, one for each distinct key; a value None counts rows.
 
     If there are topics, the key `name` holds numbers of them.
     """
@@ -139,21 +140,23 @@ def _counted(
     return rows(measure, found.num_rows, label=label, **named)
 
 
-def _of_batches(job: Counting, log: int, batches: _Batches) -> Iterator[pa.Table]:
+def _count_batches(job: Counting, log: int, batches: _Batches) -> Iterator[pa.Table]:
     yield from _throughput(job, batches)
     objects, first = np.unique(batches["object_id"], return_index=True)
     sizes, brokers = batches["size_bytes"][first], batches["broker_id"][first]
     committed = batches["committed_at_ms"][first]
-    yield _counted(
+    yield _aggregate(
         "broker",
         {"number": brokers, "time_ms": job.window.buckets(committed)},
         {"objects": None, "bytes": sizes},
     )
-    yield _counted("object_size", {"level": banded(sizes)}, {"objects": None, "bytes": sizes})
+    yield _aggregate(
+        "object_size", {"level": band_starts(sizes)}, {"objects": None, "bytes": sizes}
+    )
     at = np.searchsorted(objects, batches["object_id"])
     yield _fan_in(batches, at, len(objects))
     runs = _runs_of(job, batches, objects)
-    yield from _rot(
+    yield from _count_unused(
         job,
         log,
         _Objects(objects, sizes, committed),
@@ -163,9 +166,11 @@ def _of_batches(job: Counting, log: int, batches: _Batches) -> Iterator[pa.Table
 
 
 def _throughput(job: Counting, batches: _Batches) -> Iterator[pa.Table]:
-    """Who wrote how much, and how late it was committed."""
+    """Count the bytes of each topic, producer and partition, and the delay of their commits."""
     outcome = np.where(batches["duplicate"] != 0, DUPLICATE, batches["error_code"])
-    yield _counted("outcome", {"number": outcome}, {"batches": None, "bytes": batches["byte_size"]})
+    yield _aggregate(
+        "outcome", {"number": outcome}, {"batches": None, "bytes": batches["byte_size"]}
+    )
     stored = batches.stored
     sizes, committed = batches["byte_size"][stored], batches["committed_at_ms"][stored]
     topic, bucket = batches.topic[stored], job.window.buckets(committed)
@@ -174,45 +179,45 @@ def _throughput(job: Counting, batches: _Batches) -> Iterator[pa.Table]:
         "records": batches["record_count"][stored],
         "bytes": sizes,
     }
-    yield _counted("topic", {"name": topic, "time_ms": bucket}, written, batches.topics)
-    yield _counted(
+    yield _aggregate("topic", {"name": topic, "time_ms": bucket}, written, batches.topics)
+    yield _aggregate(
         "producer", {"number": batches["producer_id"][stored], "time_ms": bucket}, written
     )
-    yield _counted(
+    yield _aggregate(
         "partition",
         {"name": topic, "number": batches["partition"][stored]},
         {**written, "lowest": committed, "highest": committed},
         batches.topics,
     )
-    yield _counted("batch_size", {"level": banded(sizes)}, {"batches": None, "bytes": sizes})
+    yield _aggregate("batch_size", {"level": band_starts(sizes)}, {"batches": None, "bytes": sizes})
     created = (batches["timestamp_type"][stored] == 0) & (batches["max_timestamp"][stored] >= 0)
     late = committed[created] - batches["max_timestamp"][stored][created]
-    yield _counted(
-        "latency", {"time_ms": bucket[created], "level": banded(late)}, {"batches": None}
+    yield _aggregate(
+        "latency", {"time_ms": bucket[created], "level": band_starts(late)}, {"batches": None}
     )
 
 
 def _fan_in(batches: _Batches, at: Numbers, objects: int) -> pa.Table:
-    """Objects by how many topics and partitions have batches in them."""
+    """Count objects by the number of topics and partitions in them."""
     of_object, _ = _pairs(at, batches.topic)
     places = np.stack((at, batches.topic, batches["partition"]))
     partitions = np.unique(places, axis=1)[0]
-    return _counted(
+    return _aggregate(
         "fan_in",
         {
-            "number": banded(np.bincount(of_object[0], minlength=objects)),
-            "level": banded(np.bincount(partitions, minlength=objects)),
+            "number": band_starts(np.bincount(of_object[0], minlength=objects)),
+            "level": band_starts(np.bincount(partitions, minlength=objects)),
         },
         {"objects": None},
     )
 
 
-# --- what is left of it -------------------------------------------------------------------------
+# --- live and dead bytes ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
 class _Objects:
-    """Columns, by rising id."""
+    """Objects as columns, by rising id."""
 
     ids: Numbers
     sizes: Numbers
@@ -221,7 +226,7 @@ class _Objects:
 
 @dataclass(frozen=True, slots=True)
 class _Runs:
-    """Columns of what objects consist of, live or dead."""
+    """Live and dead runs of objects, as columns."""
 
     topics: list[str]
     topic: Numbers  # into topics
@@ -232,10 +237,10 @@ class _Runs:
 
 
 def _runs_of(job: Counting, batches: _Batches, objects: Numbers) -> _Runs:
-    """Live and dead runs; refused batches and duplicates are dead from the start."""
+    """Return live and dead runs; refused batches and duplicates are dead from the start."""
     pairs, partition = _pairs(batches.topic, batches["partition"])
     stored, refused = batches.stored, ~batches.stored
-    of_run, run = joined(partition[stored], batches_of(batches.commits)[:, stored])
+    of_run, run = join_runs(partition[stored], batches_of(batches.commits)[:, stored])
     partitions = np.concatenate((of_run, partition[refused]))
     live = run[1] >= job.log_starts(batches.topics, pairs[1], pairs[0])[of_run]
     ids = np.concatenate((run[2], batches["object_id"][refused]))
@@ -249,23 +254,24 @@ def _runs_of(job: Counting, batches: _Batches, objects: Numbers) -> _Runs:
     )
 
 
-def _rot(
+def _count_unused(
     job: Counting, log: int, objects: _Objects, runs: _Runs, batch_bytes: Numbers
 ) -> Iterator[pa.Table]:
-    """Of objects that are there still: used and unused bytes, by age, by topic, and who pins them.
+    """Count used and unused bytes of existing objects, by age, by topic, and by the topic that pins
+    them.
 
     Args:  batch_bytes: of each object, without its framing.
     """
     removed_ms = job.removed_ms(log, objects.ids)
     there = removed_ms == STILL_THERE
-    yield _counted("removed_in", {"time_ms": removed_ms[~there]}, {"objects": None})
+    yield _aggregate("removed_in", {"time_ms": removed_ms[~there]}, {"objects": None})
     used = _sums(runs.place[runs.live], runs.sizes[runs.live], len(there))
     dead = batch_bytes - used
     status = np.where(used == 0, FREE, np.where(dead == 0, LIVE, PINNED))
     age = np.searchsorted(_AGE_ENDS, job.now_ms - objects.committed_ms, side="right")
     for label in (LIVE, PINNED, FREE):
         of_label = there & (status == label)
-        yield _counted(
+        yield _aggregate(
             "rot",
             {"level": age[of_label]},
             {"objects": None, "bytes": batch_bytes[of_label], "part_bytes": used[of_label]},
@@ -275,7 +281,7 @@ def _rot(
     yield rows("framing", 1, objects=int(there.sum()), bytes=int(framing[there].sum()))
     kept = there[runs.place]
     names = [*runs.topics, UNKNOWN]
-    yield _counted(
+    yield _aggregate(
         "held",
         {"name": runs.topic[kept], "number": runs.partition[kept]},
         {"bytes": runs.sizes[kept], "part_bytes": np.where(runs.live, runs.sizes, 0)[kept]},
@@ -295,8 +301,9 @@ def _sums(place: Numbers, sizes: Numbers, count: int) -> Numbers:
 
 
 def _pins(runs: _Runs, pinned: npt.NDArray[np.bool_], dead: Numbers) -> pa.Table:
-    """Each topic's share of the dead bytes that stay: of all objects that it keeps (`bytes`), and
-    of those that it alone keeps (`part_bytes`, for want of a better column).
+    """Count the dead bytes that each topic pins.
+
+    `bytes` counts all objects that the topic pins, `part_bytes` those that it alone pins.
 
     An object that several topics keep counts for each of them: it goes when the last lets go.
     """
@@ -304,7 +311,7 @@ def _pins(runs: _Runs, pinned: npt.NDArray[np.bool_], dead: Numbers) -> pa.Table
     pairs, _ = _pairs(runs.topic[chosen], runs.place[chosen])
     topic, place = pairs
     alone = np.bincount(place, minlength=len(dead))[place] == 1
-    return _counted(
+    return _aggregate(
         "pin",
         {"name": topic},
         {"objects": None, "bytes": dead[place], "part_bytes": np.where(alone, dead[place], 0)},
@@ -335,7 +342,9 @@ def _checkpoint(job: Counting, work: Work) -> Iterator[pa.Table]:
     count = len(objects.ids)
     footers = FOOTER_BYTES + ENTRY_BYTES * np.bincount(partitions[0], minlength=count)
     unused = objects.sizes - _sums(place[live], byte_size[live], count)
-    yield from _rot(job, work.log, objects, runs, objects.sizes - np.minimum(unused, footers))
+    yield from _count_unused(
+        job, work.log, objects, runs, objects.sizes - np.minimum(unused, footers)
+    )
 
 
 def _objects(columns: Numbers) -> _Objects:

@@ -1,12 +1,12 @@
-"""One shape for every number of the report, so that pieces can be counted apart and put together.
+"""Defines one shape for all counts of the report, so that pieces can be counted apart and merged.
 
 A task reads one piece of a log and counts: bytes of a topic in an hour, objects of a size. Each
-count is a row here: a measure's name, up to five keys, and values of which most add up, one is a
-lowest and one a highest. Rows of equal keys from different pieces are *merged*, and whatever was
-merged can be merged again. That is all that Spark and this process have to agree on.
+count is a row: a measure's name, up to five keys, and values that add up, or are a lowest or a
+highest. Rows of equal keys from different pieces are *merged*, and merged rows can be merged again.
+Spark and this process have to agree on nothing else.
 
-The surprise is how little that leaves out. Percentiles come from counts in narrow bands (`banded`),
-shares and inequality from totals; only what needs an order (who led when) is read elsewhere.
+Why this is enough: percentiles come from counts in narrow bands (`band_starts`), shares and
+inequality from totals; only what needs an order (leaders over time) is read elsewhere.
 
 Source: docs/design/pipeline.md#the-report; Gray and others, "Data Cube" (distributive and algebraic
 aggregates).
@@ -45,13 +45,13 @@ CUBE: Final = pa.schema(
         *(pa.field(value, pa.int64(), nullable=False) for value in (*ADDED, LOWEST, HIGHEST)),
     ]
 )
-"""What a key means depends on the measure; one that it has no use for is empty, or 0."""
+"""The meaning of a key depends on the measure; unused keys are empty, or 0."""
 
 HOW: Final = [*((value, "sum") for value in ADDED), (LOWEST, "min"), (HIGHEST, "max")]
-"""How each value of equal keys is merged."""
+"""The aggregation of each value when rows of equal keys are merged."""
 
 OTHERS: Final = "others"
-"""The label of rows that stand for all that were too small to be shown by themselves."""
+"""The label of rows that stand for all keys too small to be shown by themselves."""
 
 BAND_BITS: Final = 5
 """Bands per doubling: 32 of them, so that the middle of one is within 1.6 % of all it holds."""
@@ -59,28 +59,28 @@ BAND_BITS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One task: a piece of the log of coordinator `log`; -1: of the cluster's."""
+    """One task: a piece of the log of coordinator `log`, or of the cluster's log if it is -1."""
 
     log: int
     span: Span
 
 
 Reduce = Callable[[Work], pa.Table]
-"""Reads a piece and counts. A value that can be pickled, because others may run it elsewhere."""
+"""Reads a piece and counts. It must be picklable, because Spark may run it elsewhere."""
 
 
 class Cube(Protocol):
-    """Rows of all pieces, merged."""
+    """The merged rows of all pieces."""
 
     def largest(self, keys: Mapping[str, str], limit: int) -> dict[str, list[Any]]:
-        """Of each measure the keys with the most bytes, most first; of equal ones the smaller.
+        """Return the keys with the most bytes of each measure, largest first; ties by smaller key.
 
         Args:  keys: measure: the key that is meant.
         """
         ...
 
     def fold(self, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
-        """Everything, except that of some measures only these keys keep their name.
+        """Return all rows, with the other keys of some measures folded into one row.
 
         Args:  keep: measure: the key it is about, and its values that are kept. The rows of all
                others become one, with that key empty and the label OTHERS.
@@ -88,20 +88,20 @@ class Cube(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what is held for it."""
+        """Release the resources that hold the rows."""
         ...
 
 
 class ReportEngine(Protocol):
-    """Who counts: this process, or Spark."""
+    """Runs the counting: in this process, or in Spark."""
 
     def count(self, work: Sequence[Work], reduce: Reduce) -> Cube:
-        """Count every piece and merge. Raises as reading the pieces does."""
+        """Count every piece and merge the rows. Raises as reading the pieces does."""
         ...
 
 
 def rows(measure: str, count: int, **columns: Any) -> pa.Table:
-    """So many rows of a measure: keys and values by name, a column or one value for all.
+    """Return `count` rows of a measure: keys and values by name, a column or one value for all.
 
     >>> rows("topic", 2, name="t", bytes=np.array([3, 4])).column("bytes").to_pylist()
     [3, 4]
@@ -118,8 +118,8 @@ def rows(measure: str, count: int, **columns: Any) -> pa.Table:
     return pa.table(arrays, schema=CUBE)
 
 
-def merged(parts: Iterable[pa.Table]) -> pa.Table:
-    """One row for all rows of equal keys, in the keys' order."""
+def merge_rows(parts: Iterable[pa.Table]) -> pa.Table:
+    """Merge rows of equal keys into one each, in the keys' order."""
     whole = pa.concat_tables([CUBE.empty_table(), *parts])
     found = whole.group_by(list(KEYS), use_threads=False).aggregate(HOW)
     found = found.select([*KEYS, *(f"{value}_{how}" for value, how in HOW)])
@@ -127,8 +127,8 @@ def merged(parts: Iterable[pa.Table]) -> pa.Table:
     return found.sort_by([(key, "ascending") for key in KEYS])
 
 
-def banded(values: Numbers) -> Numbers:
-    """The lower end of each value's band; exact below 64. Negative ones: -1.
+def band_starts(values: Numbers) -> Numbers:
+    """Return the lower end of each value's band; exact below 64, and -1 for negative values.
 
     >>> banded(np.array([-7, 0, 63, 64, 67, 1000])).tolist()
     [-1, 0, 63, 64, 66, 992]
@@ -140,7 +140,7 @@ def banded(values: Numbers) -> Numbers:
 
 
 def band_middle(lower: Numbers) -> npt.NDArray[np.float64]:
-    """What stands for all values of a band.
+    """Return the value that stands for each band.
 
     >>> band_middle(np.array([5, 64, 992])).tolist()
     [5.0, 65.0, 1000.0]
@@ -152,7 +152,7 @@ def band_middle(lower: Numbers) -> npt.NDArray[np.float64]:
 
 
 def percentiles(lower: Numbers, counts: Numbers, wanted: Sequence[float]) -> list[float | None]:
-    """Of counts in bands: the values that so many per cent are at or below. None: no counts.
+    """Return percentiles of counts in bands, or None for each if there are no counts.
 
     >>> percentiles(np.array([1, 10]), np.array([99, 1]), [50, 99, 99.5])
     [1.0, 1.0, 10.0]
@@ -172,7 +172,7 @@ class LocalCube:
         self._table = table
 
     def largest(self, keys: Mapping[str, str], limit: int) -> dict[str, list[Any]]:
-        """As `Cube.largest`."""
+        """See `Cube.largest`."""
         return {measure: self._largest(measure, key, limit) for measure, key in keys.items()}
 
     def _largest(self, measure: str, key: str, limit: int) -> list[Any]:
@@ -183,7 +183,7 @@ class LocalCube:
         return found
 
     def fold(self, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
-        """As `Cube.fold`."""
+        """See `Cube.fold`."""
         table = self._table
         for measure, (key, values) in keep.items():
             known = pc.is_in(table[key], value_set=pa.array(values, CUBE.field(key).type))
@@ -193,29 +193,29 @@ class LocalCube:
                 place = table.schema.get_field_index(column)
                 changed = pc.if_else(other, value, table[column])
                 table = table.set_column(place, CUBE.field(column), changed)
-        return merged([table])
+        return merge_rows([table])
 
     def close(self) -> None:
-        """As `Cube.close`."""
+        """Do nothing: memory is released with the cube."""
 
 
 MERGE_EVERY: Final = 500_000
-"""Rows that wait to be merged: what bounds the memory of a count of many pieces."""
+"""Rows that wait to be merged; this bounds the memory of counting many pieces."""
 
 
 class LocalReportEngine:
-    """Counts piece after piece, in this process."""
+    """Counts one piece after the other in this process."""
 
     def __init__(self, progress: Callable[[], None] = lambda: None) -> None:
-        """progress is told after each piece."""
+        """Args:  progress: called after each piece."""
         self._progress = progress
 
     def count(self, work: Sequence[Work], reduce: Reduce) -> LocalCube:
-        """As `ReportEngine.count`."""
+        """See `ReportEngine.count`."""
         waiting: list[pa.Table] = []
         for one in work:
             waiting.append(reduce(one))
             if sum(table.num_rows for table in waiting) > MERGE_EVERY:
-                waiting = [merged(waiting)]
+                waiting = [merge_rows(waiting)]
             self._progress()
-        return LocalCube(merged(waiting))
+        return LocalCube(merge_rows(waiting))

@@ -1,8 +1,7 @@
-"""What a figure of the page is.
+"""Defines a figure of the page.
 
-A figure is drawn from tables alone. Its title is its finding, in words; where there is nothing to
-draw it says why there is nothing. They stand in `figures_cost`, `figures_data` and
-`figures_cluster`.
+A figure is drawn from tables alone. Its title states its finding; an empty figure says why it is
+empty. The figures are in `figures_cost`, `figures_data` and `figures_cluster`.
 
 Source: docs/design/pipeline.md#the-report; `spark_jobs.report.schemas` (the tables).
 """
@@ -18,12 +17,12 @@ from spark_jobs.report.plots import HALF, WIDE, Draw, svg
 Rows = list[dict[str, Any]]
 
 SHOWN: Final = 10
-"""Bars in a ranking."""
+"""Largest number of bars in a ranking."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One figure of the page. Texts are plain, and not yet escaped."""
+    """One figure of the page. Its texts are plain, and not yet escaped."""
 
     key: str
     title: str  # what it shows, as a sentence
@@ -45,7 +44,7 @@ def figure(
     is_wide: bool = False,
     shape: tuple[float, float] | None = None,
 ) -> Figure:
-    """Draw it, or say why not. The title is also what is read out to who cannot see."""
+    """Draw a figure, or say why it is empty. The title is also its text alternative."""
     drawing = None
     if draw is not None:
         drawing = svg(draw, shape or (WIDE if is_wide else HALF), f"{title} {caption}")
@@ -53,11 +52,11 @@ def figure(
 
 
 def rows_of(report: Report, table: str) -> Rows:
-    """A table's rows."""
+    """Return a table's rows."""
     rows: Rows = report.tables[table].to_pylist()
     return rows
 
 
-def tall(bars_shown: int) -> tuple[float, float]:
-    """The shape of a ranking of so many."""
+def ranking_shape(bars_shown: int) -> tuple[float, float]:
+    """Return the shape of a ranking with this number of bars."""
     return HALF[0], max(HALF[1], 0.9 + 0.27 * bars_shown)

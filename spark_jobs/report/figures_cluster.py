@@ -1,4 +1,4 @@
-"""The page's figures of the cluster: who served, who led, which chunks there are, how logs grow.
+"""Draws the page's figures of the cluster: brokers, leaders, chunks, and the growth of logs.
 
 Source: docs/design/pipeline.md#the-report; KIP-631, KIP-1114, KIP-630.
 """
@@ -23,11 +23,11 @@ from spark_jobs.report.plots import (
     stacked_over_time,
 )
 from spark_jobs.report.summary import Summary
-from spark_jobs.report.words import count, duration, plain, several, size
+from spark_jobs.report.words import count, duration, list_names, plain, size
 
 MAX_BARS: Final = 10
 MAX_ROWS: Final = 24
-"""Of a timeline: the most restless brokers, the partitions with most chunks."""
+"""Rows of a timeline: the brokers with most changes, the partitions with most chunks."""
 
 _STATE: Final = {"serving": "live", "leaving": "free", "fenced": "dead"}
 _HEIGHT_OF_ROW: Final = 0.27
@@ -38,7 +38,7 @@ def _height(rows: int) -> tuple[float, float]:
 
 
 def brokers(report: Report, summary: Summary) -> Figure:
-    """When each broker served."""
+    """Draw when each broker served, was leaving, or was fenced."""
     by_broker: dict[int, Rows] = defaultdict(list)
     for row in rows_of(report, "brokers"):
         by_broker[row["broker_id"]].append(row)
@@ -75,11 +75,11 @@ def brokers(report: Report, summary: Summary) -> Figure:
 
 
 def changes(report: Report, _: Summary) -> Figure:
-    """Leaders, ISRs, chunks, fences."""
+    """Draw the number of changes of leaders, ISRs, chunks and fences over time."""
     rows, starts = rows_of(report, "cluster_changes"), report.window.starts()
     layers = _stack(rows, "what", "count", starts)
     leaders = {row["broker_id"]: row["partitions"] for row in rows_of(report, "leaders")}
-    led = several([f"broker {one} leads {count(n)}" for one, n in sorted(leaders.items())])
+    led = list_names([f"broker {one} leads {count(n)}" for one, n in sorted(leaders.items())])
     draw: Draw | None = None
     if layers:
         draw = stacked_over_time(starts, layers, report.window.width_ms, count, "changes")
@@ -99,6 +99,7 @@ def changes(report: Report, _: Summary) -> Figure:
 
 
 def _stack(rows: Rows, key: str, value: str, starts: Sequence[int], keep: int = 8) -> Layers:
+    """Return layers over time, the largest names first."""
     place = {start: i for i, start in enumerate(starts)}
     values: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(starts))
     for row in rows:
@@ -112,7 +113,7 @@ def _stack(rows: Rows, key: str, value: str, starts: Sequence[int], keep: int = 
 
 
 def epochs(report: Report, summary: Summary) -> Figure:
-    """Who led the logs, by epoch."""
+    """Draw the leader epochs of each log over time."""
     rows, over = rows_of(report, "epochs"), report.window
     logs = sorted({row["log"] for row in rows})[:MAX_ROWS]
     drawn: list[Bar] = []
@@ -141,7 +142,7 @@ def epochs(report: Report, summary: Summary) -> Figure:
 
 
 def chunks(report: Report, _: Summary) -> Figure:
-    """Which broker holds which offsets."""
+    """Draw which broker holds which offsets of chunked partitions."""
     by_partition: dict[tuple[str, int], Rows] = defaultdict(list)
     for row in rows_of(report, "chunks"):
         by_partition[row["topic"], row["partition"]].append(row)
@@ -186,7 +187,7 @@ def chunks(report: Report, _: Summary) -> Figure:
 
 
 def log_growth(report: Report, _: Summary) -> Figure:
-    """What fills the metadata logs."""
+    """Draw the bytes of each record type in the metadata logs."""
     rows, over = rows_of(report, "log_growth"), report.window
     layers = _stack(rows, "type", "bytes", over.starts(), keep=6)
     total = sum(row["bytes"] for row in rows)
@@ -206,7 +207,7 @@ def log_growth(report: Report, _: Summary) -> Figure:
 
 
 def objects_kept(report: Report, _: Summary) -> Figure:
-    """What makes checkpoints grow."""
+    """Draw the number of objects in the metadata, which checkpoints grow with."""
     rows = rows_of(report, "objects_kept")
     draw, title = None, "No object is in the metadata."
     if any(row["held"] or row["committed"] for row in rows):
@@ -228,7 +229,7 @@ def objects_kept(report: Report, _: Summary) -> Figure:
 
 
 def checkpoints(report: Report, _: Summary) -> Figure:
-    """How large snapshots are, the newest last."""
+    """Draw the sizes of checkpoints, the newest last."""
     rows = rows_of(report, "checkpoints")
     rows.sort(key=lambda row: (row["end_offset"], row["log"]))
     shown, draw, title = rows[-MAX_BARS:], None, "No checkpoint was there to be read."

@@ -1,4 +1,4 @@
-"""The page's figures of money and of bytes that nobody can read.
+"""Draws the page's figures of costs and of dead bytes.
 
 Source: docs/design/pipeline.md#the-report; reference of prices: `spark_jobs.prices`.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from spark_jobs.report.counting import AGES
-from spark_jobs.report.figures import SHOWN, Figure, figure, rows_of, tall
+from spark_jobs.report.figures import SHOWN, Figure, figure, ranking_shape, rows_of
 from spark_jobs.report.job import Report
 from spark_jobs.report.plots import Layers, bars, columns, two_scales
 from spark_jobs.report.summary import Summary
@@ -18,7 +18,7 @@ from spark_jobs.report.words import duration, plain, share, size
 
 
 def costs(report: Report, summary: Summary) -> Figure:
-    """What is paid for."""
+    """Draw the monthly cost of each item."""
     rows, prices = rows_of(report, "costs"), report.question.prices
     rows.sort(key=lambda row: -row["amount"])
     total = sum(row["amount"] for row in rows)
@@ -41,7 +41,7 @@ def costs(report: Report, summary: Summary) -> Figure:
 
 
 def what_if(report: Report, _: Summary) -> Figure:
-    """Another commit interval."""
+    """Draw the costs at other commit intervals."""
     rows, prices = rows_of(report, "what_if"), report.question.prices
     now = next(row for row in rows if row["current"])
     draw, title = None, "What another commit interval would cost."
@@ -71,11 +71,11 @@ def what_if(report: Report, _: Summary) -> Figure:
     )
 
 
-# --- where it rots ------------------------------------------------------------------------------
+# --- dead bytes ---------------------------------------------------------------------------------
 
 
 def ages(report: Report, summary: Summary) -> Figure:
-    """Live and dead by age."""
+    """Draw live and dead bytes by the age of their objects."""
     rows = rows_of(report, "object_ages")
     live, dead, free = (np.zeros(len(AGES)) for _ in range(3))
     for row in rows:
@@ -106,7 +106,7 @@ def ages(report: Report, summary: Summary) -> Figure:
 
 
 def pins(report: Report, _: Summary) -> Figure:
-    """Who keeps dead bytes from going."""
+    """Draw the topics that pin most dead bytes."""
     rows = [row for row in rows_of(report, "topics") if row["pinned_bytes"]]
     rows.sort(key=lambda row: (-row["pinned_bytes"], row["topic_id"]))
     shown, draw, title = rows[:SHOWN], None, "No topic pins dead bytes."
@@ -129,5 +129,5 @@ def pins(report: Report, _: Summary) -> Figure:
         draw,
         tables=("topics",),
         why_empty="Every object that holds live batches holds nothing else.",
-        shape=tall(len(shown)),
+        shape=ranking_shape(len(shown)),
     )

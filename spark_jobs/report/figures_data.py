@@ -1,4 +1,4 @@
-"""The page's figures of how data comes in: who writes, where the load is, how large, how late.
+"""Draws the page's figures of incoming data: writers, load, sizes and latency.
 
 Source: docs/design/pipeline.md#the-report.
 """
@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from spark_jobs.report.cube import OTHERS
-from spark_jobs.report.figures import SHOWN, Figure, Rows, figure, rows_of, tall
+from spark_jobs.report.figures import SHOWN, Figure, Rows, figure, ranking_shape, rows_of
 from spark_jobs.report.job import Report
 from spark_jobs.report.plots import (
     SERIES,
@@ -28,24 +28,24 @@ from spark_jobs.report.plots import (
     stacked_over_time,
 )
 from spark_jobs.report.summary import Summary
-from spark_jobs.report.words import count, duration, plain, several, share, size
+from spark_jobs.report.words import count, duration, list_names, plain, share, size
 
 
 def _over_time(rows: Rows, key: str, value: str, starts: Sequence[int]) -> tuple[list[str], Layers]:
-    """A layer for each name, the largest first and others last."""
+    """Return a layer for each name, the largest first and the others last."""
     place = {start: i for i, start in enumerate(starts)}
     values: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(starts))
     for row in rows:
         values[row[key]][place[row["time_ms"]]] += row[value]
     names = sorted(values, key=lambda name: (name == OTHERS, -sum(values[name]), name))
-    names = _bounded(names, values)
+    names = _limit_names(names, values)
     colours = {name: "other" if name == OTHERS else SERIES[i % len(SERIES)]
                for i, name in enumerate(names)}  # fmt: skip
     return names, [(name, colours[name], values[name]) for name in names]
 
 
-def _bounded(names: list[str], values: dict[str, list[float]]) -> list[str]:
-    """As many as can be told apart; what is over goes to the others."""
+def _limit_names(names: list[str], values: dict[str, list[float]]) -> list[str]:
+    """Return as many names as can be told apart, and add the rest to the others."""
     over = [name for name in names[len(SERIES) :] if name != OTHERS]
     for name in over:
         values[OTHERS] = [a + b for a, b in zip(values[OTHERS], values[name], strict=True)]
@@ -68,7 +68,7 @@ def _throughput(report: Report, table: str, key: str) -> tuple[list[str], Layers
 
 
 def topic_throughput(report: Report, summary: Summary) -> Figure:
-    """Bytes of topics over time."""
+    """Draw the bytes written to topics over time."""
     names, layers, draw = _throughput(report, "topic_throughput", "topic")
     total, n = sum(sum(values) for _, _, values in layers), summary.numbers
     title = "Nothing was written."
@@ -91,7 +91,7 @@ def topic_throughput(report: Report, summary: Summary) -> Figure:
 
 
 def producer_throughput(report: Report, _: Summary) -> Figure:
-    """Bytes of producers over time."""
+    """Draw the bytes of producers over time."""
     names, layers, draw = _throughput(report, "producer_throughput", "producer")
     total = sum(sum(values) for _, _, values in layers)
     title = "No producer wrote."
@@ -110,7 +110,7 @@ def producer_throughput(report: Report, _: Summary) -> Figure:
 
 
 def broker_uploads(report: Report, summary: Summary) -> Figure:
-    """Objects of brokers over time."""
+    """Draw the objects that brokers uploaded over time."""
     over = report.window
     rows = [
         {**row, "broker": f"broker {row['broker_id']}"} for row in rows_of(report, "broker_objects")
@@ -120,7 +120,7 @@ def broker_uploads(report: Report, summary: Summary) -> Figure:
     if names:
         most = [f"{name} ({count(sum(values))})" for name, _, values in layers]
         per_second = count(summary.numbers["puts_per_second"] or 0)
-        title = f"{per_second} objects a second, by {several(most)}."
+        title = f"{per_second} objects a second, by {list_names(most)}."
         draw = stacked_over_time(over.starts(), layers, over.width_ms, count, "objects")
     return figure(
         "uploads",
@@ -160,7 +160,7 @@ def _binary(size_bytes: int) -> str:
 
 
 def batch_sizes(report: Report, summary: Summary) -> Figure:
-    """How large batches are."""
+    """Draw a histogram of batch sizes."""
     n = summary.numbers
     mean = (n["written_bytes"] or 0) / (n["batches"] or 1)
     return _size_histogram(
@@ -173,7 +173,7 @@ def batch_sizes(report: Report, summary: Summary) -> Figure:
 
 
 def object_sizes(report: Report, summary: Summary) -> Figure:
-    """How large objects are."""
+    """Draw a histogram of object sizes."""
     n = summary.numbers
     return _size_histogram(
         report,
@@ -188,7 +188,7 @@ def object_sizes(report: Report, summary: Summary) -> Figure:
 
 
 def fan_in(report: Report, _: Summary) -> Figure:
-    """How many topics and partitions share an object."""
+    """Draw how many topics and partitions share an object."""
     rows = rows_of(report, "fan_in")
     draw, title = None, "How many partitions share an object."
     if rows:
@@ -210,7 +210,7 @@ def fan_in(report: Report, _: Summary) -> Figure:
 
 
 def outcomes(report: Report, _: Summary) -> Figure:
-    """What was uploaded for nothing."""
+    """Draw the batches that were uploaded and not stored, by reason."""
     rows = rows_of(report, "outcomes")
     refused = [row for row in rows if row["outcome"] != "stored"][:SHOWN]
     total, wasted = (sum(row["batches"] for row in some) for some in (rows, refused))
@@ -218,7 +218,7 @@ def outcomes(report: Report, _: Summary) -> Figure:
     if refused:
         title = f"{share(wasted, total)} of the batches were uploaded for nothing."
         layers: Layers = [("", "dead", [row["batches"] for row in refused])]
-        draw = bars([_said(row["outcome"]) for row in refused], layers, count, "batches")
+        draw = bars([_readable(row["outcome"]) for row in refused], layers, count, "batches")
     return figure(
         "outcomes",
         title,
@@ -232,12 +232,12 @@ def outcomes(report: Report, _: Summary) -> Figure:
     )
 
 
-def _said(outcome: str) -> str:
+def _readable(outcome: str) -> str:
     return outcome.replace("_", " ").lower()
 
 
 _FAN_IN: Final = (1, 2, 3, 4, 6, 9, 13, 25, 65, 257)
-"""Where classes of partitions and topics begin: single small numbers, wider and wider after."""
+"""Lower ends of the classes of partitions and topics: single small numbers, then wider ranges."""
 
 
 def _classes(rows: Rows) -> dict[str, Any]:
@@ -261,7 +261,7 @@ def _classes(rows: Rows) -> dict[str, Any]:
 
 
 def latency(report: Report, summary: Summary) -> Figure:
-    """How late commits are."""
+    """Draw the percentiles of commit latency over time."""
     rows = [row for row in rows_of(report, "commit_latency") if row["time_ms"] is not None]
     n, draw, title = summary.numbers, None, "How long a batch waits for its commit."
     if rows and n["commit_latency_p99_ms"] is not None:
@@ -297,7 +297,7 @@ def latency(report: Report, summary: Summary) -> Figure:
 
 
 def hot(report: Report, _: Summary) -> Figure:
-    """The partitions that were written to most."""
+    """Draw the partitions with the most written bytes."""
     rows = [row for row in rows_of(report, "partitions") if row["bytes"]]
     total = sum(row["bytes"] for row in rows)
     shown, draw, title = rows[:SHOWN], None, "No partition was written to."
@@ -313,12 +313,12 @@ def hot(report: Report, _: Summary) -> Figure:
         draw,
         tables=("partitions",),
         why_empty="The logs hold no commit.",
-        shape=tall(len(shown)),
+        shape=ranking_shape(len(shown)),
     )
 
 
 def inequality(report: Report, summary: Summary) -> Figure:
-    """How unequally partitions are loaded."""
+    """Draw the Lorenz curve of written bytes over partitions."""
     written = np.sort(np.array([row["bytes"] for row in rows_of(report, "partitions")], np.float64))
     draw = None
     if len(written) > 1 and written.sum():
@@ -342,5 +342,5 @@ def inequality(report: Report, summary: Summary) -> Figure:
         draw,
         tables=("partitions",),
         why_empty="Fewer than two partitions were written to.",
-        shape=tall(SHOWN),
+        shape=ranking_shape(SHOWN),
     )

@@ -1,11 +1,11 @@
-"""The first look at every log: what must be known before bytes can be called live or dead.
+"""Makes the first pass over every log: collects what decides whether bytes are live or dead.
 
-Where each partition's log starts, which partitions and objects are gone, what topics are called;
-and, because every record passes by anyway, how many records and bytes of each type there are, when,
-and under which leader's epoch. Commits, the bulk of a log, are only counted here, not decoded.
+It finds the start of each partition's log, removed partitions and objects, and topic names. Because
+it passes every record anyway, it also counts records and bytes of each type over time, and by
+leader epoch. Commits, the bulk of a log, are only counted here, not decoded.
 
-The surprise: order does not matter. Log starts only rise, what is gone stays gone, and a topic's id
-is never given twice; so pieces of a log can be looked at apart, and the highest log start is right.
+Why order does not matter: log starts only rise, removed things stay removed, and a topic's id is
+never reused; so pieces of a log can be read apart, and the highest log start is right.
 
 Source: docs/design/batch-coordinator.md#retention, docs/design/batch-coordinator.md#deletion;
 KIP-1164.
@@ -49,23 +49,25 @@ _READ: Final = {
 
 @dataclass(frozen=True, slots=True)
 class FirstPass:
-    """Looks at one piece. A `Reduce`."""
+    """Counts one piece of a log. A `Reduce`."""
 
     window: Window
 
     def __call__(self, work: Work) -> pa.Table:
-        """The piece's rows: `log_start`, `topic`, `removed`, `log`, `epoch`."""
-        seen = _Seen(work.log)
+        """Return the piece's rows: `log_start`, `topic`, `removed`, `log`, `epoch`."""
+        counts = _PieceCounts(work.log)
         for position, value in work.span.values():
             key, _, _ = read_frame(value)
-            seen.count(position, key, len(value), self.window)
+            counts.count(position, key, len(value), self.window)
             if key in _READ:
-                seen.look(position, decode_record(value), self.window)
-        return seen.table()
+                counts.apply(position, decode_record(value), self.window)
+        return counts.table()
 
 
 @dataclass(slots=True)
-class _Seen:
+class _PieceCounts:
+    """Counts of one piece, from the first pass."""
+
     log: int
     types: Counter[tuple[int, bool, int]] = field(default_factory=Counter)
     sizes: Counter[tuple[int, bool, int]] = field(default_factory=Counter)
@@ -75,6 +77,7 @@ class _Seen:
     removed: dict[int, int] = field(default_factory=dict)  # object: when, its bucket
 
     def count(self, position: LogPosition, key: int, size: int, window: Window) -> None:
+        """Count a record by its type and leader epoch."""
         bucket = 0 if position.from_checkpoint else window.bucket(position.timestamp_ms)
         kind = key, position.from_checkpoint, bucket
         self.types[kind] += 1
@@ -84,7 +87,8 @@ class _Seen:
             records, first, last = self.epochs.get(position.epoch, (0, at, at))
             self.epochs[position.epoch] = records + 1, min(first, at), max(last, at)
 
-    def look(self, position: LogPosition, record: Any, window: Window) -> None:
+    def apply(self, position: LogPosition, record: Any, window: Window) -> None:
+        """Note the log starts, names and removals of a record."""
         match record:
             case LogStartOffsetsRecord():
                 topics = [encode_uuid(one) for one in record.topic_ids]
@@ -165,21 +169,21 @@ def _type_name(key: int) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """What the first pass found that the second one needs: small, and sent to every task."""
+class FirstPassResult:
+    """The part of the first pass that the second one needs: small, and sent to every task."""
 
     log_starts: dict[tuple[str, int], int]  # by topic id and partition
     removed: dict[int, Numbers]  # by coordinator: ids of objects that are gone, rising; and when
 
 
-def known_of(first: pa.Table) -> Known:
-    """What the second pass has to be told."""
+def first_pass_result(first: pa.Table) -> FirstPassResult:
+    """Extract the second pass's input from the first one's rows."""
     starts = first.filter(pc.equal(first["measure"], "log_start"))
     columns = [starts[name].to_pylist() for name in ("name", "number", "highest")]
     removed = first.filter(pc.equal(first["measure"], "removed"))
     logs = removed["number"].to_numpy()
     gone = np.stack([removed[name].to_numpy().astype(np.int64) for name in ("level", "time_ms")])
-    return Known(
+    return FirstPassResult(
         {(topic, partition): start for topic, partition, start in zip(*columns, strict=True)},
         {int(log): _by_id(gone[:, logs == log]) for log in np.unique(logs)},
     )
@@ -190,7 +194,7 @@ def _by_id(gone: Numbers) -> Numbers:
 
 
 def names_of(first: pa.Table) -> dict[str, str]:
-    """Topics by id, as coordinators knew them: also those that are deleted."""
+    """Return topic names by id as coordinators knew them, deleted topics included."""
     found = first.filter(pc.equal(first["measure"], "topic"))
     return dict(zip(found["name"].to_pylist(), found["label"].to_pylist(), strict=True))
 

@@ -1,10 +1,10 @@
-"""The report's job: two passes over the coordinators' logs, one over the cluster's, then tables.
+"""Makes a report: two passes over the coordinators' logs, one over the cluster's, then tables.
 
     report = make_report(logs, LocalReportEngine(), now_ms=now)
     report.tables["topics"]
 
-Committed ends are asked for once and hold for all passes: a report is about one moment. Everything
-that grows with the data is counted where it is read; only merged counts come here.
+Committed ends are read once and hold for all passes: a report is about one moment. Everything
+that grows with the data is counted in tasks; only merged counts reach this process.
 
 Source: docs/design/pipeline.md#the-report.
 """
@@ -35,18 +35,18 @@ from spark_jobs.readers.logs import (
 from spark_jobs.report.cluster import history_of
 from spark_jobs.report.counting import Counting
 from spark_jobs.report.cube import Cube, Reduce, ReportEngine, Work
-from spark_jobs.report.first_pass import FirstPass, known_of, names_of
+from spark_jobs.report.first_pass import FirstPass, first_pass_result, names_of
 from spark_jobs.report.tables import Checkpoint, Facts, log_name, tables_of
 from spark_jobs.report.window import Window, ends_of, window
 from spark_jobs.tables.topics import topics_of
 
 TOP: Final = 8
-"""Topics and producers that are shown by themselves over time: more lines nobody can tell apart."""
+"""Topics and producers that are shown by themselves over time; more lines would look alike."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """What a report is asked for."""
+    """The settings of a report."""
 
     now_ms: int  # ms since 1970, that ages are counted from
     prices: Prices = field(default_factory=Prices)
@@ -56,7 +56,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What was found."""
+    """The result: tables, and the moment and settings that they are of."""
 
     cluster_id: str
     question: Question
@@ -74,12 +74,12 @@ def make_report(
     split_bytes: int = SPLIT_BYTES,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Read everything that is committed, and work the tables out.
+    """Read everything that is committed, and compute the tables.
 
-    Args:    progress: told what is done next.
+    Args:    progress: called with the name of each step as it begins.
     Raises:  LogsError; LostRangeError, DamagedFileError, RecordError; OSError.
     """
-    progress("looking where the logs end")
+    progress("finding the ends of the logs")
     names = [log_name(number) for number in (-1, *coordinators_of(logs))]
     found = {name: logs.log(name) for name in names}
     ends = {name: log.end_offset() for name, log in found.items()}
@@ -90,10 +90,10 @@ def make_report(
     progress("the cluster's log")
     history, settings = history_of(cluster, over), topics_of(cluster)
     progress("first pass: where logs start")
-    first = _counted(engine, work, FirstPass(over), top=False)
-    progress("second pass: what was written, and what is left of it")
-    counting = Counting(over, known_of(first), question.now_ms)
-    counts = _counted(engine, [one for one in work if one.log >= 0], counting, top=True)
+    first = _count_all(engine, work, FirstPass(over), top=False)
+    progress("second pass: written, live and dead bytes")
+    counting = Counting(over, first_pass_result(first), question.now_ms)
+    counts = _count_all(engine, [one for one in work if one.log >= 0], counting, top=True)
     progress("tables")
     facts = Facts(
         window=over,
@@ -117,8 +117,10 @@ def _work(logs: Mapping[str, Log], ends: Mapping[str, int], split_bytes: int) ->
             yield Work(number, span)
 
 
-def _counted(engine: ReportEngine, work: Sequence[Work], reduce: Reduce, *, top: bool) -> pa.Table:
-    """Counts of all of it, with only the largest topics and producers by name over time."""
+def _count_all(
+    engine: ReportEngine, work: Sequence[Work], reduce: Reduce, *, top: bool
+) -> pa.Table:
+    """Count all pieces; over time only the largest topics and producers keep their names."""
     cube = engine.count(work, reduce)
     try:
         return cube.fold(_largest(cube) if top else {})
@@ -135,7 +137,7 @@ def _largest(cube: Cube) -> dict[str, tuple[str, list[object]]]:
 def _checkpoints(
     logs: Mapping[str, Log], work: Sequence[Work], first: pa.Table
 ) -> Iterator[Checkpoint]:
-    """Those on disk; of a log that is read from elsewhere the one that was read."""
+    """Yield the checkpoints on disk, or the one that was read if a log is read from elsewhere."""
     sizes = first.filter(pc.equal(first["label"], "checkpoint"))
     for name, log in logs.items():
         if isinstance(log, CommittedFiles):

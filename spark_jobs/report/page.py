@@ -1,11 +1,11 @@
-"""The page: one file that needs nothing else, not even a script.
+"""Renders the page: one HTML file that needs no other file and no script.
 
     page(report, summarise(report), engine="local")  # a string of HTML
 
-The first screen says what the data costs and where it rots, in numbers and sentences; below it are
-the figures, each with a sentence for a title and the rows that it was drawn from.
+The first screen says what the data costs and how much of it is dead, in numbers and sentences;
+below it are the figures, each with a sentence for a title and the rows that it was drawn from.
 
-Every text from a log is made plain and escaped on its way in, here and nowhere else.
+Every text from a log is made plain and escaped here and nowhere else.
 
 Source: docs/design/pipeline.md#the-report; HTML's `details` for tables, so that nothing has to be
 scripted.
@@ -31,21 +31,21 @@ from spark_jobs.report.summary import Summary
 from spark_jobs.report.words import count, duration, instant, plain, share, size
 
 SHOWN_ROWS: Final = 40
-"""Of a table on the page; the whole one stands beside it."""
+"""Rows of a table that the page shows; the Parquet file beside it has all."""
 
 SECTIONS: Final = (
     ("cost", "What it costs", (cost.costs, cost.what_if)),
-    ("rot", "Where it rots", (cost.ages, cost.pins)),
-    ("throughput", "Who writes",
+    ("rot", "Dead bytes", (cost.ages, cost.pins)),
+    ("throughput", "Throughput",
      (data.topic_throughput, data.producer_throughput, data.broker_uploads)),
-    ("load", "Where the load is", (data.hot, data.inequality)),
-    ("shape", "What it is made of",
+    ("load", "Load of partitions", (data.hot, data.inequality)),
+    ("shape", "Batches and objects",
      (data.batch_sizes, data.object_sizes, data.fan_in, data.outcomes)),
-    ("latency", "How late it is", (data.latency,)),
-    ("cluster", "Who served, who led",
+    ("latency", "Commit latency", (data.latency,)),
+    ("cluster", "Brokers and leaders",
      (cluster.brokers, cluster.changes, cluster.epochs)),
     ("chunks", "Chunks", (cluster.chunks,)),
-    ("snapshots", "What restarts will read",
+    ("snapshots", "Logs and checkpoints",
      (cluster.log_growth, cluster.objects_kept, cluster.checkpoints)),
 )  # fmt: skip
 
@@ -55,7 +55,7 @@ _BEFORE_UNIT: Final = re.compile(rf"(?<=\d) (?={_UNITS})")
 
 
 def page(report: Report, summary: Summary, *, engine: str) -> str:
-    """The whole page. Args: engine: who counted, `local` or `spark`."""
+    """Render the whole page. Args: engine: the engine that counted, `local` or `spark`."""
     sections = [
         _section(report, key, title, [draw(report, summary) for draw in draws])
         for key, title, draws in SECTIONS
@@ -95,18 +95,18 @@ def _header(report: Report, summary: Summary) -> str:
 
 
 def _whole(text: str) -> str:
-    """Escaped, with no line break between a number and its unit."""
+    """Escape a text, and keep each number and its unit on one line."""
     return _BEFORE_UNIT.sub("\u00a0", escape(text))
 
 
 def _cards(report: Report, summary: Summary) -> Iterable[tuple[str, str, str]]:
-    """Name, value, and what belongs to it."""
+    """Yield name, value and remark of each card."""
     n, prices = summary.numbers, report.question.prices
     stored = n["stored_bytes"] or 0
     dead = (n["pinned_bytes"] or 0) + (n["free_bytes"] or 0)
     yield "Costs", prices.text(n["cost_month"] or 0), "a month, reads not counted"
     yield "Stored", size(stored), f"in {count(n['objects_kept'] or 0)} objects"
-    yield "Dead", share(dead, stored), f"{size(dead)} that nobody can read"
+    yield "Dead", share(dead, stored), f"{size(dead)} can no longer be read"
     yield (
         "Written", f"{size((n['written_bytes'] or 0) / (n['window_s'] or 1))}/s",
         f"{count((n['written_records'] or 0) / (n['window_s'] or 1))} records/s",

@@ -1,10 +1,10 @@
-"""Kinds of plots, in one style: tables' columns in, one SVG out.
+"""Draws plots in one style: tables' columns in, one SVG out.
 
 Drawn by matplotlib, without its global state, as text that a browser can select and search. Colours
 are written as names of the page's own (`var(--c1)`), so that one drawing is right on light, on dark
 and on paper.
 
-The surprise is in `svg`: matplotlib knows nothing of such names, so every colour here is a hex code
+The trap is in `svg`: matplotlib knows nothing of such names, so every colour here is a hex code
 that stands for one, and is replaced once all is drawn.
 
 Source: matplotlib's SVG backend; Okabe and Ito's palette for the order of hues.
@@ -38,7 +38,7 @@ TOKENS: Final = {
     "ink": "#1b2430", "soft": "#5b6673", "line": "#d4dae1", "card": "#fefefe",
     "live": "#12956b", "dead": "#d1495b", "free": "#f0a202",
 }  # fmt: skip
-"""The page's colours: what each is called in its style sheet, and on light paper. All differ."""
+"""The page's colours: name in the style sheet, and code on light paper. All codes differ."""
 
 SERIES: Final = tuple(f"c{number}" for number in range(1, 9))
 FEW_POINTS: Final = 40  # of a line, which are drawn as points too: some may stand alone
@@ -82,7 +82,7 @@ Draw = Callable[[Figure], None]
 
 
 def svg(draw: Draw, shape: tuple[float, float], label: str) -> str:
-    """One drawing as an element of a page, with a text for who cannot see it.
+    """Draw an SVG element of the page, with a text alternative.
 
     Args:    shape: inches, at 72 points each.
              label: plain text.
@@ -109,7 +109,7 @@ _NAMES: Final = {code: name for name, code in TOKENS.items()}
 
 
 def _element(text: str, label: str) -> str:
-    """A standalone file as part of a page: colours by name, the page's font, ids of its own."""
+    """Turn a standalone SVG file into an element: named colours, the page's font, unique ids."""
     text = text[text.index("<svg") :]
     start = text.index(">") + 1
     found = re.search(r'viewBox="([^"]*)"', text[:start])
@@ -129,24 +129,24 @@ _DATES: Final[Any] = matplotlib_dates  # it has no types
 _LATEST_S: Final = 253_402_214_400  # the end of the year 9999, and of Python's calendar
 
 
-def when(times_ms: Sequence[int]) -> Any:
-    """Times as matplotlib's dates, in UTC."""
+def to_dates(times_ms: Sequence[int]) -> Any:
+    """Convert times to matplotlib's dates, in UTC."""
     seconds = (min(max(one / 1000, 0), _LATEST_S) for one in times_ms)
     return [datetime.fromtimestamp(one, UTC) for one in seconds]
 
 
 def time_axis(axes: Axes, start_ms: int, end_ms: int) -> None:
-    """The horizontal one."""
+    """Format the horizontal axis as times."""
     locator = _DATES.AutoDateLocator(tz=UTC, minticks=3, maxticks=8)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(_DATES.ConciseDateFormatter(locator, tz=UTC))
-    begin, end = when([start_ms, max(end_ms, start_ms + 1_000)])
+    begin, end = to_dates([start_ms, max(end_ms, start_ms + 1_000)])
     axes.set_xlim(begin, end)
     axes.xaxis.get_offset_text().set_color(TOKENS["soft"])
 
 
-def worded(axes: Axes, which: str, word: Word, label: str = "") -> None:
-    """An axis whose numbers are said in words; from zero, unless it is logarithmic."""
+def format_axis(axes: Axes, which: str, word: Word, label: str = "") -> None:
+    """Format an axis's numbers with `word`; it starts at zero unless it is logarithmic."""
     axis = axes.yaxis if which == "y" else axes.xaxis
     axis.set_major_formatter(FuncFormatter(lambda value, _: word(value)))
     if axis.get_scale() == "linear":
@@ -157,7 +157,7 @@ def worded(axes: Axes, which: str, word: Word, label: str = "") -> None:
 
 
 def legend_above(axes: Axes, handles: Sequence[Any] | None = None) -> None:
-    """Where it hides nothing, in as few lines as fit."""
+    """Place the legend above the plot, in as few lines as fit."""
     shown = list(handles) if handles is not None else axes.get_legend_handles_labels()[0]
     names = [str(one.get_label()) for one in shown]
     room = 0.86 * 72 * axes.get_figure(root=True).get_figwidth()  # type: ignore[union-attr]
@@ -175,17 +175,17 @@ def legend_above(axes: Axes, handles: Sequence[Any] | None = None) -> None:
 # --- kinds --------------------------------------------------------------------------------------
 
 Layers = Sequence[tuple[str, str, Sequence[float]]]
-"""Name, colour's name, and a value for each place on the axis."""
+"""Name, colour's name, and a value for each position on the axis."""
 
 
 def stacked_over_time(
     times_ms: Sequence[int], layers: Layers, width_ms: int, word: Word, label: str
 ) -> Draw:
-    """Steps of each bucket, one layer upon the other; the times are each a width apart."""
+    """Draw stacked steps over time, one for each bucket of `width_ms`."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
-        edges = _DATES.date2num(when([*times_ms, times_ms[-1] + width_ms]))
+        edges = _DATES.date2num(to_dates([*times_ms, times_ms[-1] + width_ms]))
         below = np.zeros(len(times_ms))
         for name, colour, values in layers:
             top = below + np.asarray(values, np.float64)
@@ -196,7 +196,7 @@ def stacked_over_time(
         axes.xaxis_date(tz=UTC)
         time_axis(axes, times_ms[0], times_ms[-1] + width_ms)
         axes.set_ylim(0, max(below.max() * 1.05, 1e-9))
-        worded(axes, "y", word, label)
+        format_axis(axes, "y", word, label)
         if len(layers) > 1:
             legend_above(axes)
 
@@ -206,7 +206,7 @@ def stacked_over_time(
 def lines_over_time(
     times_ms: Sequence[int], layers: Layers, word: Word, label: str, *, logarithmic: bool = False
 ) -> Draw:
-    """One line for each; nan leaves a gap."""
+    """Draw one line for each layer; nan leaves a gap."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -217,20 +217,20 @@ def lines_over_time(
         for name, colour, values in layers:
             few = np.isfinite(values).sum() < FEW_POINTS
             axes.plot(
-                when(times_ms), values, color=TOKENS[colour], label=name,
+                to_dates(times_ms), values, color=TOKENS[colour], label=name,
                 marker="o" if few else None, markersize=4,
             )  # fmt: skip
         if not logarithmic:
             axes.set_ylim(0)
         time_axis(axes, times_ms[0], times_ms[-1])
-        worded(axes, "y", word, label)
+        format_axis(axes, "y", word, label)
         legend_above(axes)
 
     return draw
 
 
 def bars(names: Sequence[str], layers: Layers, word: Word, label: str) -> Draw:
-    """Lying bars with the total at their end, the first on top."""
+    """Draw horizontal bars with the total at their end, the first on top."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -259,7 +259,7 @@ def bars(names: Sequence[str], layers: Layers, word: Word, label: str) -> Draw:
 
 
 def columns(names: Sequence[str], layers: Layers, word: Word, label: str, below: str = "") -> Draw:
-    """Standing bars, one upon the other; of many names some are left out."""
+    """Draw stacked vertical bars; if there are many names, some labels are left out."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -271,7 +271,7 @@ def columns(names: Sequence[str], layers: Layers, word: Word, label: str, below:
         every = max(1, -(-len(names) // (20 if figure.get_figwidth() > 8 else 9)))
         axes.set_xticks(places[::every], list(names)[::every])
         axes.set_xlim(-0.6, max(len(names), 6) - 0.4)
-        worded(axes, "y", word, label)
+        format_axis(axes, "y", word, label)
         axes.set_xlabel(below)
         if len(layers) > 1:
             legend_above(axes)
@@ -282,7 +282,7 @@ def columns(names: Sequence[str], layers: Layers, word: Word, label: str, below:
 def curve(
     x: Sequence[float], y: Sequence[float], words: tuple[Word, Word], labels: tuple[str, str]
 ) -> Draw:
-    """How unequal: the curve, the diagonal that would be equality, and what lies between."""
+    """Draw a Lorenz curve, the diagonal of equality, and the area between."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -291,8 +291,8 @@ def curve(
         axes.plot(x, y, color=TOKENS["c1"])
         axes.set_xlim(0, 1)
         axes.set_ylim(0, 1.005)
-        worded(axes, "x", words[0], labels[0])
-        worded(axes, "y", words[1], labels[1])
+        format_axis(axes, "x", words[0], labels[0])
+        format_axis(axes, "y", words[1], labels[1])
 
     return draw
 
@@ -301,7 +301,7 @@ def two_scales(
     x: Sequence[float], left: tuple[str, Sequence[float]], right: tuple[str, Sequence[float]],
     words: tuple[Word, Word, Word], label: str, marked: int | None,
 ) -> Draw:  # fmt: skip
-    """Two lines over one logarithmic axis, each with a panel of its own; one place is marked."""
+    """Draw two lines over one logarithmic axis, each in its own panel, with one point marked."""
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(1, 2, sharex=True)
@@ -320,11 +320,11 @@ def two_scales(
                     ha="center", fontsize=8.5,
                 )  # fmt: skip
             axes.set_ylim(0, max(max(values), 1e-12) * 1.2)
-            worded(axes, "y", word)
+            format_axis(axes, "y", word)
             axes.set_title(name, fontsize=9, color=TOKENS["soft"], loc="left")
             axes.set_xticks(x[:: max(1, (len(x) + 1) // 3)])
             axes.minorticks_off()
-            worded(axes, "x", words[0], label)
+            format_axis(axes, "x", words[0], label)
 
     return draw
 
@@ -333,7 +333,7 @@ def heat(
     grid: Sequence[Sequence[float]], columns_: Sequence[str], rows: Sequence[str],
     labels: tuple[str, str],
 ) -> Draw:  # fmt: skip
-    """Counts by two things: the more, the stronger the colour; each is also written."""
+    """Draw counts over two dimensions as a heat map, with the numbers written in."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -366,19 +366,19 @@ def heat(
 
 
 Bar = tuple[int, float, float, str, str]
-"""Row, where it begins, how long it is, its colour's name, and what stands in it."""
+"""Row, beginning, length, the colour's name, and the text in the bar."""
 
 
 def spans(
     rows: Sequence[str], drawn: Sequence[Bar], legend: Sequence[tuple[str, str]], *,
     times: tuple[int, int] | None = None, word: Word = count, label: str = "",
 ) -> Draw:  # fmt: skip
-    """What lasted from where to where: a row for each thing, over time or over offsets."""
+    """Draw intervals in rows, over time or over offsets."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
         for row, begin, length, colour, text in drawn:
-            left: Any = when([int(begin)])[0] if times else begin
+            left: Any = to_dates([int(begin)])[0] if times else begin
             width = length / 86_400_000 if times else length
             if text:
                 axes.annotate(
@@ -395,7 +395,7 @@ def spans(
         if times:
             time_axis(axes, *times)
         else:
-            worded(axes, "x", word, label)
+            format_axis(axes, "x", word, label)
             axes.set_xlim(0)
         handles = [Patch(color=TOKENS[colour], label=name) for name, colour in legend]
         if handles:

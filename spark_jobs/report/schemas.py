@@ -1,7 +1,7 @@
-"""The report's tables: what each is about, its columns, and what they mean.
+"""Declares the report's tables: their subjects, their columns, and the columns' meanings.
 
-They stand beside the page as Parquet, for whoever wants to go on counting; docs/report.md lists
-them, and a test compares. Every figure of the page is drawn from these and from nothing else.
+They are written beside the page as Parquet files; docs/report.md lists them, and a test compares.
+Every figure of the page is drawn from these and from nothing else.
 
 Source: docs/design/pipeline.md#the-report.
 """
@@ -15,7 +15,7 @@ import pyarrow as pa
 
 
 class Column(NamedTuple):
-    """One column. Times are ms since 1970, sizes bytes; of types with a `?` null is allowed."""
+    """One column of a table. Times are ms since 1970, sizes bytes; types with a `?` allow null."""
 
     name: str
     kind: str
@@ -23,7 +23,7 @@ class Column(NamedTuple):
 
 
 class TableSpec(NamedTuple):
-    """One table."""
+    """One table: its subject and its columns."""
 
     about: str
     columns: tuple[Column, ...]
@@ -44,170 +44,170 @@ def _table(about: str, *columns: str) -> TableSpec:
 
 
 _WRITTEN: Final = (
-    "batches number that were stored",
-    "records number in them",
-    "bytes number of them",
+    "batches number of stored batches",
+    "records number of records in those batches",
+    "bytes number of bytes of those batches",
 )
 
 TABLES: Final[Mapping[str, TableSpec]] = {
     "topics": _table(
-        "Every topic: what was written in the window, what is left, and what it keeps from going.",
+        "Every topic: bytes written in the window, live and dead bytes, and bytes that it pins.",
         "topic_id text as Kafka writes it",
-        "topic text its name; its id where no name is known",
-        "deleted flag it is in no cluster log any more",
-        "partitions number that there are, or were when they were written to",
+        "topic text its name, or its id if no name is known",
+        "deleted flag true if it is in no cluster log any more",
+        "partitions number of partitions, those of a deleted topic included",
         *_WRITTEN,
-        "live_bytes number that can be read",
-        "dead_bytes number that can't, in objects that are there still",
-        "pinned_objects number with dead bytes, that its live bytes keep",
-        "pinned_bytes number the dead bytes of those; counted for each topic that keeps the object",
-        "pinned_alone_bytes number of those, in objects that no other topic keeps",
-        "retention_ms number? its setting; -1: for ever; null: the topic is deleted",
-        "retention_bytes number? its setting, of each partition; -1: no limit",
+        "live_bytes number of stored bytes that can be read",
+        "dead_bytes number of stored bytes that can no longer be read",
+        "pinned_objects number of objects with dead bytes that its live bytes keep",
+        "pinned_bytes number of dead bytes in those objects; each topic that pins them counts them",
+        "pinned_alone_bytes number of those dead bytes in objects that no other topic pins",
+        "retention_ms number? its setting; -1: unlimited; null: the topic is deleted",
+        "retention_bytes number? its setting, for each partition; -1: unlimited",
     ),
     "topic_throughput": _table(
-        "What was written to the largest topics, over time; all others together.",
+        "Bytes written to the largest topics, over time; all others together.",
         "topic text its name, or `others`",
         "time_ms number when the bucket begins",
         *_WRITTEN,
     ),
     "producer_throughput": _table(
-        "What the largest producers wrote, over time; all others together.",
+        "Bytes written by the largest producers, over time; all others together.",
         "producer text its id, `not idempotent`, or `others`",
         "time_ms number when the bucket begins",
         *_WRITTEN,
     ),
     "partitions": _table(
-        "Every partition, the most written first; those of deleted topics while they are told of.",
+        "Every partition, the most written first; a deleted topic's too while the logs name them.",
         "topic text its topic's name",
         "partition number its index",
         *_WRITTEN,
-        "live_bytes number that can be read",
-        "first_ms number? of its first commit in the window",
-        "last_ms number? and of its last",
+        "live_bytes number of stored bytes that can be read",
+        "first_ms number? time of its first commit in the window",
+        "last_ms number? time of its last commit in the window",
     ),
     "broker_objects": _table(
         "Objects that each broker committed, over time.",
         "broker_id number the broker",
         "time_ms number when the bucket begins",
-        "objects number committed",
-        "bytes number of them",
+        "objects number of objects it committed",
+        "bytes number of bytes of those objects",
     ),
     "sizes": _table(
-        "How large batches and objects are, by powers of two.",
+        "Batches and objects by size, in powers of two.",
         "what text `batch` or `object`",
-        "at_least number this class begins here (inclusive) and ends at the double",
-        "count number how many",
-        "bytes number of them",
+        "at_least number lower end of the class (inclusive); it ends at the double",
+        "count number of batches or objects in the class",
+        "bytes number of bytes of those",
     ),
     "fan_in": _table(
-        "How many topics and partitions have batches in one object.",
-        "topics number in an object; above 63 the lower end of a band",
-        "partitions number in an object; the same",
-        "objects number that are so",
+        "Objects by the number of topics and partitions that have batches in them.",
+        "topics number of topics in an object; above 63 the lower end of a band",
+        "partitions number of partitions in an object; above 63 the lower end of a band",
+        "objects number of such objects",
     ),
     "commit_latency": _table(
-        "From a batch's newest record, by its producer's clock, to its commit.",
-        "time_ms number? when the bucket begins; null: of the whole window",
-        "batches number with a producer's time",
-        "negative number committed before their time: a clock that is ahead",
-        "p50_ms real? half of the others were as fast or faster",
-        "p90_ms real? nine of ten",
-        "p99_ms real? of a hundred all but one",
-        "p999_ms real? of a thousand all but one",
+        "Time from a batch's newest record, by its producer's clock, to its commit.",
+        "time_ms number? when the bucket begins; null: the whole window",
+        "batches number of batches with a producer's time",
+        "negative number of batches committed before their time: a producer's clock is ahead",
+        "p50_ms real? median of the others",
+        "p90_ms real? 90th percentile",
+        "p99_ms real? 99th percentile",
+        "p999_ms real? 99.9th percentile",
     ),
     "outcomes": _table(
-        "What became of batches that were uploaded.",
+        "Uploaded batches by the coordinator's decision.",
         "outcome text `stored`, `duplicate`, or Kafka's name of the error",
-        "batches number that it happened to",
-        "bytes number of them",
+        "batches number of batches with this outcome",
+        "bytes number of bytes of those batches",
     ),
     "object_ages": _table(
-        "Objects in the store by age, and how much of them is still used.",
-        "age text how long ago it was committed",
-        "age_class number the ages in order, from 0",
-        "status text `live`: all its batches are; `pinned`: some; `free`: none, it waits to go",
-        "objects number of this age and status",
-        "bytes number of their batches, live and dead",
-        "live_bytes number of these, that can be read",
+        "Objects in the store by age, with their live and dead bytes.",
+        "age text time since the object's commit",
+        "age_class number index of the age class, from 0",
+        "status text `live`: all batches are live; `pinned`: some are; `free`: none, to be deleted",
+        "objects number of objects of this age and status",
+        "bytes number of bytes of their batches, live and dead",
+        "live_bytes number of those bytes that can be read",
     ),
     "costs": _table(
-        "What a month costs, at the prices given.",
-        "item text what is paid for",
-        "quantity real bytes kept, or requests in a month",
+        "The costs of a month, at the prices given.",
+        "item text name of the item",
+        "quantity real bytes stored, or requests in a month",
         "unit text `bytes` or `requests`",
         "amount real a month, in the currency of the prices",
     ),
     "what_if": _table(
-        "What another commit interval would change, if producers went on as they did.",
-        "commit_interval_ms number how long a broker gathers before it uploads",
-        "current flag this is the interval in force",
-        "puts_per_month real objects uploaded",
-        "amount real a month, for these uploads",
-        "object_bytes real the mean size of an object",
+        "Estimated uploads at other commit intervals, if producers went on as they did.",
+        "commit_interval_ms number time that a broker gathers batches before it uploads",
+        "current flag true for the interval in force",
+        "puts_per_month real uploads in a month",
+        "amount real cost of these uploads in a month",
+        "object_bytes real mean size of an object",
     ),
     "brokers": _table(
-        "When each broker served and when it was fenced.",
+        "Times in which each broker served, was leaving, or was fenced.",
         "broker_id number the broker",
         "state text `serving`, `leaving` or `fenced`",
-        "from_ms number since when",
-        "to_ms number? until when; null: still",
+        "from_ms number beginning of the state",
+        "to_ms number? end of the state; null: it lasts",
     ),
     "leaders": _table(
-        "How many partitions name each broker as their leader in the cluster log, at its end.",
+        "Partitions that name each broker as their leader, at the end of the cluster's log.",
         "broker_id number the broker; -1: no leader",
-        "partitions number that name it",
+        "partitions number of partitions that name it",
     ),
     "cluster_changes": _table(
-        "How often leaders, ISRs, chunks and fences changed, over time.",
+        "Changes of leaders, ISRs, chunks and fences, over time.",
         "time_ms number when the bucket begins",
-        "what text the change",
-        "count number how often",
+        "what text kind of change",
+        "count number of changes",
     ),
     "epochs": _table(
-        "Under which leader epochs each log grew: a new one is an election.",
+        "Leader epochs of each log; each new epoch is an election.",
         "log text the log's name",
-        "epoch number the leader's",
-        "records number written in it",
-        "first_ms number the first record's time",
-        "last_ms number the last one's",
+        "epoch number leader epoch",
+        "records number of records written in the epoch",
+        "first_ms number time of the first record",
+        "last_ms number time of the last record",
     ),
     "chunks": _table(
         "Chunks of partitions that have more than one (KIP-1114).",
         "topic text its name",
         "partition number its index",
         "start_offset number inclusive",
-        "end_offset number? inclusive; null: it grows",
-        "replicas numbers the brokers that hold it",
+        "end_offset number? inclusive; null: the active chunk",
+        "replicas numbers ids of the brokers that hold it",
     ),
     "log_growth": _table(
         "Records of each type that were written to each log, over time.",
         "log text the log's name",
         "time_ms number when the bucket begins",
-        "type text the record's, as a table of `esker_log` is called",
-        "records number of that type",
-        "bytes number of them, without the log's own framing",
+        "type text record type, named as the table of `esker_log`",
+        "records number of records of that type",
+        "bytes number of bytes of those records, without the log's framing",
     ),
     "objects_kept": _table(
-        "How many objects the metadata holds: what makes a checkpoint grow.",
+        "Objects in the metadata, which checkpoints grow with.",
         "time_ms number when the bucket begins",
-        "committed number in this bucket",
-        "removed number in this bucket",
-        "held number at its end, counted back from what there is now",
+        "committed number of objects committed in the bucket",
+        "removed number of objects removed in the bucket",
+        "held number of objects at the bucket's end, counted back from the log's end",
     ),
     "checkpoints": _table(
-        "Checkpoints that were there to be read.",
+        "Checkpoints that could be read.",
         "log text the log's name",
-        "end_offset number what it stands for, exclusive",
-        "epoch number its leader's",
-        "size_bytes number of the file, or of its records if the file is not here",
-        "time_ms number? when the file was written; null: not known",
+        "end_offset number end of the log that it replaces, exclusive",
+        "epoch number leader epoch of the last record in it",
+        "size_bytes number of bytes of the file, or of its records if the file is elsewhere",
+        "time_ms number? when the file was written; null: unknown",
     ),
 }  # fmt: skip
 
 
 def schema(name: str) -> pa.Schema:
-    """The columns of a table, as Arrow has them."""
+    """Return the Arrow schema of a table."""
     return pa.schema(
         [
             pa.field(one.name, _KINDS[one.kind.rstrip("?")], nullable=one.kind.endswith("?"))
@@ -217,7 +217,7 @@ def schema(name: str) -> pa.Schema:
 
 
 def documentation() -> str:
-    """The tables as docs/report.md lists them."""
+    """Return the tables as docs/report.md lists them."""
     parts = []
     for name, spec in TABLES.items():
         parts += [

@@ -1,11 +1,11 @@
-"""The report's counting, done by Spark.
+"""Runs the report's counting in Spark.
 
-Pieces are planned here, read and counted where Spark sends them, merged there, and only then
-fetched: what reaches this process is as large as the page, not as the log.
+Pieces are planned here, then read, counted and merged by Spark's tasks, and only then fetched: the
+result is as large as the page, not as the log.
 
-The surprise is what travels. A piece is a few hundred bytes that know how to be read, so the frame
-that Spark starts from has a row for each piece, not for each record; records never cross into the
-JVM, only counts do.
+Why a frame of pieces: a piece is a few hundred bytes that know how to be read, so the frame that
+Spark starts from has a row for each piece, not for each record. Records never cross into the JVM,
+only counts do.
 
 Source: docs/design/pipeline.md#the-report; PySpark's `DataFrame.mapInArrow`.
 """
@@ -22,11 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 (as everybody calls it)
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from spark_jobs.report.cube import CUBE, HOW, KEYS, OTHERS, Reduce, Work, merged
+from spark_jobs.report.cube import CUBE, HOW, KEYS, OTHERS, Reduce, Work, merge_rows
 
 
-def counted(pieces: DataFrame, reduce: Reduce) -> DataFrame:
-    """Pieces (a column `work`, pickled) to rows of the cube, not merged."""
+def count_in_spark(pieces: DataFrame, reduce: Reduce) -> DataFrame:
+    """Turn pieces (a column `work`, pickled) into rows of the cube, not merged."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -36,15 +36,17 @@ def counted(pieces: DataFrame, reduce: Reduce) -> DataFrame:
     return pieces.mapInArrow(read, from_arrow_schema(CUBE))
 
 
-def merged_frame(frame: DataFrame) -> DataFrame:
-    """As `cube.merged`, in no order."""
+def merge_frame(frame: DataFrame) -> DataFrame:
+    """Merge rows as `cube.merge_rows` does, in no order."""
     how = {"sum": F.sum, "min": F.min, "max": F.max}
     values = [how[name](value).alias(value) for value, name in HOW]
     return frame.groupBy(*KEYS).agg(*values)
 
 
 def largest_of(frame: DataFrame, keys: Mapping[str, str], limit: int) -> DataFrame:
-    """As `Cube.largest`: rows of `measure`, `name`, `number` and `bytes`, in no order."""
+    """Find the largest keys as `Cube.largest` does: rows of `measure`, `name`, `number` and
+    `bytes`, in no order.
+    """
     parts = []
     for measure, key in keys.items():
         totals = frame.filter(F.col("measure") == measure).groupBy("measure", "name", "number")
@@ -53,8 +55,8 @@ def largest_of(frame: DataFrame, keys: Mapping[str, str], limit: int) -> DataFra
     return reduce_pairs(DataFrame.unionAll, parts)
 
 
-def folded(frame: DataFrame, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> DataFrame:
-    """As `Cube.fold`, in no order."""
+def fold_frame(frame: DataFrame, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> DataFrame:
+    """Fold rows as `Cube.fold` does, in no order."""
     for measure, (key, values) in keep.items():
         empty = F.lit("") if CUBE.field(key).type == pa.string() else F.lit(0).cast("bigint")
         known = F.col(key).isin(list(values)) if values else F.lit(False)
@@ -65,17 +67,17 @@ def folded(frame: DataFrame, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> D
                 "label": F.when(other, F.lit(OTHERS)).otherwise(F.col("label")),
             }
         )
-    return merged_frame(frame)
+    return merge_frame(frame)
 
 
 class SparkCube:
-    """A cube that Spark holds."""
+    """A cube whose rows Spark holds."""
 
     def __init__(self, frame: DataFrame) -> None:
         self._frame = frame
 
     def largest(self, keys: Mapping[str, str], limit: int) -> dict[str, list[Any]]:
-        """As `Cube.largest`, in one job."""
+        """See `Cube.largest`; runs one Spark job."""
         self._frame = self._frame.persist()  # it is looked at again
         rows = largest_of(self._frame, keys, limit).toArrow().to_pylist()
         found: dict[str, list[Any]] = {}
@@ -86,25 +88,25 @@ class SparkCube:
         return found
 
     def fold(self, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
-        """As `Cube.fold`."""
-        frame = folded(self._frame, keep) if keep else self._frame
-        return merged([frame.toArrow().select(CUBE.names).cast(CUBE)])
+        """See `Cube.fold`."""
+        frame = fold_frame(self._frame, keep) if keep else self._frame
+        return merge_rows([frame.toArrow().select(CUBE.names).cast(CUBE)])
 
     def close(self) -> None:
-        """As `Cube.close`."""
+        """See `Cube.close`."""
         self._frame.unpersist()
 
 
 class SparkReportEngine:
-    """Counts by a session's executors."""
+    """Counts on a session's executors."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
 
     def count(self, work: Sequence[Work], reduce: Reduce) -> SparkCube:
-        """As `ReportEngine.count`."""
+        """See `ReportEngine.count`."""
         rows = [(pickle.dumps(one),) for one in work]
         pieces = self._spark.createDataFrame(rows, "work binary")
         if len(rows) > 1:
             pieces = pieces.repartition(len(rows))
-        return SparkCube(merged_frame(counted(pieces, reduce)))
+        return SparkCube(merge_frame(count_in_spark(pieces, reduce)))

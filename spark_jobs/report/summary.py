@@ -1,11 +1,10 @@
-"""What the tables come to: a few numbers, and sentences that say what to do about them.
+"""Summarises the tables: a few numbers, and sentences that say what to do about them.
 
     found = summarise(report)
     found.numbers["dead_bytes"], found.findings[0].text
 
-The numbers are what `--json` prints, the sentences are the page's first screen; both are worked out
-here once. A sentence is only said if its number is large enough to act on; if none is, the page
-says that.
+`--json` prints the numbers, and the page's first screen has the sentences; both are computed here
+once. A sentence appears only if its number is large enough to act on; if none is, the page says so.
 
 Source: docs/design/pipeline.md#the-report.
 """
@@ -21,10 +20,10 @@ import pyarrow as pa
 
 from spark_jobs.report.job import Report
 from spark_jobs.report.tables import NOT_IDEMPOTENT
-from spark_jobs.report.words import count, duration, plain, several, share, size
+from spark_jobs.report.words import count, duration, list_names, plain, share, size
 
 COST, ROT, RISK, GOOD = "cost", "rot", "risk", "good"
-"""What a finding is about: money, bytes that nobody can read, something to look into, or peace."""
+"""Kinds of findings: money, dead bytes, something to look into, or nothing to do."""
 
 SMALL_OBJECT: Final = 1 << 20
 """Below this a month of keeping an object costs less than a hundredth of its upload."""
@@ -38,7 +37,7 @@ _FEW: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One sentence or two; names out of the log are plain, and not yet escaped."""
+    """A finding in one sentence or two; names from the log are plain, and not yet escaped."""
 
     about: str
     text: str
@@ -46,7 +45,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The first screen."""
+    """The contents of the page's first screen."""
 
     lead: str
     numbers: Mapping[str, float | None]
@@ -54,10 +53,10 @@ class Summary:
 
 
 def summarise(report: Report) -> Summary:
-    """See the module."""
+    """Compute the numbers and findings of a report."""
     tables = {name: table.to_pydict() for name, table in report.tables.items()}
     numbers = _numbers(report, tables)
-    found = [finding for say in _SAY for finding in say(report, tables, numbers)]
+    found = [finding for say in _FINDERS for finding in say(report, tables, numbers)]
     if not found:
         found = [Finding(GOOD, "Nothing stands out: no pile of dead bytes, no hot partition, no "
                                "refused batch.")]  # fmt: skip
@@ -65,7 +64,7 @@ def summarise(report: Report) -> Summary:
 
 
 def gini(values: Sequence[int] | np.ndarray[Any, Any]) -> float:
-    """How unequal: 0 if all are equal, towards 1 if one has everything.
+    """Return the Gini coefficient: 0 if all values are equal, towards 1 if one has everything.
 
     >>> gini([1, 1, 1, 1]), gini([0, 0, 0, 8]), gini([])
     (0.0, 0.75, 0.0)
@@ -150,7 +149,7 @@ def _lead(report: Report, n: Mapping[str, Any]) -> str:
     )
 
 
-# --- what is worth saying -----------------------------------------------------------------------
+# --- findings -----------------------------------------------------------------------------------
 
 
 def _dead(report: Report, _: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Finding]:
@@ -180,8 +179,8 @@ def _free(_: Report, __: Mapping[str, Any], n: Mapping[str, Any]) -> Iterator[Fi
     if n["free_bytes"] > _DEAD_WORTH_TELLING * n["stored_bytes"]:
         yield Finding(
             ROT,
-            f"{size(n['free_bytes'])} are in objects that nothing refers to: they go after "
-            "diskless.file.delete.delay.ms, if brokers are there to delete them.",
+            f"{size(n['free_bytes'])} are in unreferenced objects: they are deleted after "
+            "diskless.file.delete.delay.ms, while brokers run.",
         )
 
 
@@ -244,7 +243,7 @@ def _refused(_: Report, tables: Mapping[str, Any], n: Mapping[str, Any]) -> Iter
     refused = [(name, batches) for name, batches in rows if name != "stored"]
     wasted = sum(batches for _, batches in refused)
     if wasted > _REFUSED_WORTH_TELLING * (n["batches"] + wasted):
-        names = several([f"{name} ({count(batches)})" for name, batches in refused])
+        names = list_names([f"{name} ({count(batches)})" for name, batches in refused])
         yield Finding(RISK, f"{count(wasted)} batches were uploaded and not stored: {names}.")
 
 
@@ -258,7 +257,7 @@ def _idempotence(_: Report, tables: Mapping[str, Any], n: Mapping[str, Any]) -> 
         yield Finding(
             RISK,
             f"{share(without, n['batches'])} of the batches come from producers without "
-            "idempotence: what they send again is stored again.",
+            "idempotence: their retries may be stored twice.",
         )
 
 
@@ -272,8 +271,8 @@ def _unrest(_: Report, tables: Mapping[str, Any], n: Mapping[str, Any]) -> Itera
         if state == "fenced" and to is None
     }  # fmt: skip
     if fenced:
-        names = several([str(one) for one in sorted(fenced)])
-        yield Finding(RISK, f"Fenced at the end, so nobody is sent there: broker {names}.")
+        names = list_names([str(one) for one in sorted(fenced)])
+        yield Finding(RISK, f"Fenced at the log's end, and so not used by clients: broker {names}.")
     told = []
     if n["fencings"]:
         told.append(f"Brokers were fenced {_times(n['fencings'])} after they had served.")
@@ -287,6 +286,6 @@ def _times(number: float) -> str:
     return "once" if number == 1 else f"{count(number)} times"
 
 
-_SAY: Final = (
+_FINDERS: Final = (
     _dead, _free, _requests, _smalls, _hot, _late, _refused, _idempotence, _unrest,
 )  # fmt: skip

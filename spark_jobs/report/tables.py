@@ -1,10 +1,10 @@
-"""From merged counts to the report's tables: arithmetic on a few thousand rows.
+"""Computes the report's tables from merged counts: arithmetic on a few thousand rows.
 
     tables = tables_of(Facts(...))
     tables["topics"].num_rows
 
-Whoever counted, Spark or this process, the counts come in as the same Arrow tables; so there is one
-place where a share, a percentile or an amount of money is worked out.
+Both engines return their counts as the same Arrow tables; so shares, percentiles and amounts of
+money are computed in one place.
 
 Source: docs/design/pipeline.md#the-report; `spark_jobs.report.schemas` says what each column means.
 """
@@ -37,14 +37,14 @@ MONTH_MS: Final = 730 * 3_600_000
 """A twelfth of a year."""
 
 INTERVALS: Final = (0.2, 0.4, 1, 2, 4, 8, 20)
-"""Commit intervals that are tried, in multiples of the one in force."""
+"""Commit intervals of the estimate, in multiples of the one in force."""
 
 NOT_IDEMPOTENT: Final = "not idempotent"
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One that was there to be read."""
+    """A checkpoint that could be read."""
 
     log: str
     end_offset: int
@@ -55,7 +55,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All that tables are made of."""
+    """Everything that the tables are computed from."""
 
     window: Window
     first: pa.Table  # of the first pass
@@ -69,23 +69,23 @@ class Facts:
     buffer_bytes: int  # at which a broker uploads at once
 
     def name(self, topic_id: str) -> str:
-        """What a topic is called."""
+        """Return a topic's name, or its id if the name is unknown."""
         settings = self.topics.get(topic_id)
         return settings.name if settings is not None else self.names.get(topic_id) or topic_id
 
     @property
     def months(self) -> float:
-        """How much of a month the window is; a second at least."""
+        """Length of the window in months; at least one second."""
         return max(1_000, self.window.last_ms - self.window.start_ms) / MONTH_MS
 
 
 def log_name(number: int) -> str:
-    """A log by the number that counts have."""
+    """Return the name of the log that has this number in counts."""
     return CLUSTER_METADATA if number < 0 else f"{DISKLESS_METADATA}{number}"
 
 
 def tables_of(facts: Facts) -> dict[str, pa.Table]:
-    """Every table there is, with all its columns, possibly without rows."""
+    """Compute every table, with all its columns and possibly without rows."""
     return {name: _arrow(name, build(facts)) for name, build in _BUILD.items()}
 
 
@@ -253,7 +253,7 @@ def _outcomes(facts: Facts) -> Rows:
     ]
 
 
-# --- what is left of it -------------------------------------------------------------------------
+# --- live and dead bytes ------------------------------------------------------------------------
 
 
 def _object_ages(facts: Facts) -> Rows:
@@ -305,7 +305,7 @@ def _costs(facts: Facts) -> Rows:
 
 
 def puts_at(facts: Facts, interval_ms: int) -> float:
-    """Objects that would have been uploaded at another commit interval, in the window.
+    """Estimate the uploads in the window at another commit interval.
 
     A broker's object closes an interval after its first batch came; what lies between that and the
     next first batch stays as it was. Where objects came faster than the interval, several

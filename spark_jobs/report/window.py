@@ -1,11 +1,11 @@
-"""The stretch of time that a report is about, cut into equal buckets.
+"""Defines a report's window of time, cut into equal buckets.
 
-How wide a bucket is has to be known before the first record is counted, or counts of different
-pieces would not fit together. So both ends of the log are looked at first: one record at its
-beginning and the last few at its end, whatever lies between.
+The width of a bucket must be known before the first record is counted, or counts of different
+pieces would not fit together. So both ends of the log are read first: one record at its beginning
+and the last few at its end.
 
-The surprise: clocks step, so a commit's time can lie outside. It then counts in the first or the
-last bucket; nobody's clock can make a page of a million buckets.
+The trap: clocks step, so a commit's time can lie outside the window. It then counts in the first or
+the last bucket; no clock can make a page of a million buckets.
 
 Source: docs/design/pipeline.md#the-report.
 """
@@ -22,7 +22,7 @@ from spark_jobs.readers.logs import Log
 from spark_jobs.report.cube import Numbers
 
 BUCKETS: Final = 120
-"""At most: more than a page can show apart."""
+"""Largest number of buckets: more than a page can show apart."""
 
 _SECOND: Final = 1000
 _MINUTE: Final = 60 * _SECOND
@@ -34,22 +34,22 @@ WIDTHS_MS: Final = (
     *(n * _HOUR for n in (1, 2, 3, 6, 12)),
     *(n * _DAY for n in (1, 2, 7, 30, 365)),
 )
-"""Widths that people think in."""
+"""Widths of a bucket that are easy to read."""
 
 _LAST_RECORDS: Final = (1, 64, 4096)
-"""How far back a data record is looked for at a log's end: control records have no time here."""
+"""Offsets at a log's end that are searched for a data record: control records have no time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Buckets [start, start + width), and so on, of which the last one holds `last_ms`."""
+    """Buckets [start, start + width) and so on; the last one holds `last_ms`."""
 
     start_ms: int  # ms since 1970, a multiple of the width
     last_ms: int
     width_ms: int
 
     def bucket(self, time_ms: int) -> int:
-        """When the bucket begins that this time counts in.
+        """Return the beginning of the bucket that a time counts in.
 
         >>> Window(60_000, 300_000, 60_000).bucket(61_000)
         60000
@@ -58,17 +58,17 @@ class Window:
         return at - at % self.width_ms
 
     def buckets(self, times_ms: Numbers) -> Numbers:
-        """The same for many."""
+        """Return the beginning of each time's bucket."""
         at = np.clip(times_ms, self.start_ms, self.last_ms)
         return at - at % self.width_ms
 
     def starts(self) -> list[int]:
-        """When each bucket begins."""
+        """Return the beginning of each bucket."""
         return list(range(self.start_ms, self.bucket(self.last_ms) + 1, self.width_ms))
 
 
 def window(first_ms: int, last_ms: int) -> Window:
-    """The narrowest buckets that are not too many.
+    """Return the window with the narrowest buckets that are at most BUCKETS.
 
     >>> window(1_000_500, 1_000_500 + 3_600_000).width_ms
     60000
@@ -83,7 +83,7 @@ def window(first_ms: int, last_ms: int) -> Window:
 
 
 def ends_of(logs: Iterable[tuple[Log, int]]) -> tuple[int, int] | None:
-    """When the first and the last record were written; None if there is none.
+    """Return the times of the first and the last record, or None if there is none.
 
     Args:    logs: with the end offset of each, exclusive.
     Raises:  LostRangeError, DamagedFileError, RecordError; OSError.

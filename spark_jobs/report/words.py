@@ -1,4 +1,4 @@
-"""Numbers and names as people read them. Everything that comes out of a log goes through `plain`.
+"""Formats numbers and names for people. Every text that comes from a log goes through `plain`.
 
 Source: docs/design/pipeline.md#the-report; SI prefixes, as prices are for a GB of 10^9 bytes.
 """
@@ -18,9 +18,9 @@ _TIMES: Final = (
 
 
 def plain(text: str) -> str:
-    """A name out of a log, harmless and not too long. Not yet escaped for HTML.
+    """Make a name from a log printable and short. It is not yet escaped for HTML.
 
-    >>> plain("a\\x00b" + "x" * 50)
+    >>> plain("a\x00b" + "x" * 50)
     'a·bxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…'
     """
     clean = "".join(letter if letter.isprintable() else "·" for letter in text[: LONGEST_NAME + 1])
@@ -28,7 +28,7 @@ def plain(text: str) -> str:
 
 
 def size(size_bytes: float) -> str:
-    """Bytes.
+    """Format a size in bytes.
 
     >>> size(0), size(999), size(1234), size(56_700_000), size(1.5e12)
     ('0 B', '999 B', '1.2 kB', '57 MB', '1.5 TB')
@@ -40,7 +40,7 @@ def size(size_bytes: float) -> str:
 
 
 def count(number: float) -> str:
-    """How many.
+    """Format a number.
 
     >>> count(7), count(9999), count(12_345), count(1_234_567), count(0.25)
     ('7', '9,999', '12 k', '1.2 M', '0.25')
@@ -52,7 +52,7 @@ def count(number: float) -> str:
 
 
 def duration(ms: float) -> str:
-    """A time that passes.
+    """Format a duration.
 
     >>> duration(3), duration(1500), duration(90_000), duration(7 * 86_400_000)
     ('3 ms', '1.5 s', '1.5 min', '7 d')
@@ -64,7 +64,7 @@ def duration(ms: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """A part of a whole.
+    """Format a part of a whole as a percentage.
 
     >>> share(1, 3), share(0, 3), share(1, 100_000), share(2_999, 3_000), share(1, 0)
     ('33 %', '0 %', 'under 0.1 %', 'over 99.9 %', '0 %')
@@ -78,7 +78,7 @@ def share(part: float, whole: float) -> str:
 
 
 def instant(time_ms: int) -> str:
-    """A time in UTC.
+    """Format a time in UTC.
 
     >>> instant(1_700_000_000_000)
     '2023-11-14 22:13:20 UTC'
@@ -90,8 +90,8 @@ def instant(time_ms: int) -> str:
     return at.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def several(names: list[str], limit: int = 3) -> str:
-    """Names in a sentence.
+def list_names(names: list[str], limit: int = 3) -> str:
+    """List names in a sentence.
 
     >>> several(["a"]), several(["a", "b"]), several(["a", "b", "c", "d"])
     ('a', 'a and b', 'a, b, c and 1 more')

@@ -1,11 +1,11 @@
-"""A report's files: the page, its numbers, and the tables beside it.
+"""Writes a report's files: the page, its numbers, and the tables beside it.
 
     OUT/report.html          the page
     OUT/report.json          the numbers and sentences of its first screen
-    OUT/tables/NAME.parquet  what its figures are drawn from
+    OUT/tables/NAME.parquet  the tables of its figures
 
-Each file is written under another name and renamed, so that a report that is looked at while the
-next one is made is an old one or a new one, never half of one. The page comes last.
+Each file is written under another name and renamed, so that a reader finds an old report or a new
+one, never half of one. The page is written last.
 
 Source: docs/design/pipeline.md#the-report.
 """
@@ -25,7 +25,7 @@ from spark_jobs.report.summary import Summary
 
 
 def as_json(report: Report, summary: Summary, *, engine: str) -> dict[str, Any]:
-    """What `--json` prints: the first screen, for programs."""
+    """Return the first screen as JSON, as `--json` prints it."""
     return {
         "cluster_id": report.cluster_id,
         "as_of_ms": report.question.now_ms,
@@ -43,7 +43,7 @@ def as_json(report: Report, summary: Summary, *, engine: str) -> dict[str, Any]:
 
 
 def write_report(report: Report, summary: Summary, out: Path, *, engine: str) -> Path:
-    """Write all of it; the page's path. Raises OSError."""
+    """Write all files and return the page's path. Raises OSError."""
     tables = out / "tables"
     tables.mkdir(parents=True, exist_ok=True)
     for name, table in report.tables.items():
@@ -51,8 +51,8 @@ def write_report(report: Report, summary: Summary, out: Path, *, engine: str) ->
             tables / f"{name}.parquet",
             lambda path, table=table: pq.write_table(table, path, compression="zstd"),  # type: ignore[misc]
         )
-    told = json.dumps(as_json(report, summary, engine=engine), indent=2) + "\n"
-    _replace(out / "report.json", lambda path: path.write_text(told, encoding="utf-8"))
+    text = json.dumps(as_json(report, summary, engine=engine), indent=2) + "\n"
+    _replace(out / "report.json", lambda path: path.write_text(text, encoding="utf-8"))
     html = page(report, summary, engine=engine)
     _replace(out / "report.html", lambda path: path.write_text(html, encoding="utf-8"))
     return out / "report.html"

@@ -1,1 +1,1 @@
-"""Plan retention from outside: digests of the log, the plan file, and what a plan frees."""
+"""Plans retention from outside the coordinator: digests of its log, and what a plan frees."""

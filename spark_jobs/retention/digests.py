@@ -1,16 +1,17 @@
-"""What retention needs of a piece of a log, by partition: made once, small, and never wrong later.
+"""Digests a piece of a log by partition, for retention: computed once, small, and valid for ever.
 
     piece = piece_of(span)
     piece.digest.byte_sums  # one number for each partition that the piece has runs of
 
-A committed piece of a log never changes, so what is worked out of it never does either. Of each
-partition a digest says how many runs the piece has, their bytes, where they end and how young the
-youngest is. That is enough to see, without a single run, which piece a partition's new log start
-lies in; only there are runs looked at. They stand beside the digest, by partition and offset.
+A committed piece of a log never changes, and so neither does its digest. For each partition a
+digest has the number of runs in the piece, their bytes, their last offset and the youngest
+timestamp. That is enough to find the piece that a partition's new log start lies in, without
+reading a single run; only that piece's runs are read. They are stored beside the digest, by
+partition and offset.
 
-The surprise is what a digest leaves out: log starts. A run that is dead already is in it all the
-same, or each sweep would undo the work of the one before. Whoever plans knows the log starts, and
-looks closer at the one piece that each of them lies in.
+The trap: a digest does not depend on log starts. It includes runs that are already dead, or each
+sweep would invalidate the digests of the one before. The planner knows the log starts, and reads
+the runs of the one piece that each of them lies in.
 
 Source: docs/design/batch-coordinator.md#retention, docs/design/pipeline.md#plans.
 """
@@ -43,7 +44,7 @@ _FIELDS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Digest:
-    """One row for each partition that a piece has runs of."""
+    """A piece's runs summed up, with one row for each partition."""
 
     topic_ids: Sequence[str]
     topics: AnyNumbers  # which of them
@@ -61,7 +62,7 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The runs of a piece: those of the digest's first partition, by offset, then the next's."""
+    """The runs of a piece as columns: the first partition's by offset, then the next one's."""
 
     last_offsets: AnyNumbers
     timestamps: AnyNumbers  # of the planner: of the youngest batch, or of the commit
@@ -73,22 +74,22 @@ class Rows:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """A digest, and the runs that it is of."""
+    """A digest and its runs."""
 
     digest: Digest
     rows: Rows
 
 
-def piece_of(span: Span) -> Piece:
-    """What retention needs of a span.
+def digest_span(span: Span) -> Piece:
+    """Digest a span.
 
     Raises:  LogsError for a record of an unknown type; as `Span.values`.
     """
-    return gather(span.values())
+    return digest_records(span.values())
 
 
-def gather(values: Iterable[tuple[LogPosition, Buffer]]) -> Piece:
-    """The same of records that follow each other: of a log, or all of a checkpoint."""
+def digest_records(values: Iterable[tuple[LogPosition, Buffer]]) -> Piece:
+    """Digest consecutive records of a log, or all records of a checkpoint."""
     commits, checkpoint = CommitPile(_FIELDS), CoordinatorLog()
     records: list[bytes] = []
 
@@ -101,12 +102,12 @@ def gather(values: Iterable[tuple[LogPosition, Buffer]]) -> Piece:
     fold(values, handlers, commits.add, refuses_unknown=True)
     columns = commits.take()
     found = _runs(columns) if columns.rows_of.any() else _checkpoint_runs(checkpoint)
-    return _piece(*found, records)
+    return _build_piece(*found, records)
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """Runs of a partition stand together: by offset, but partitions in any order."""
+class _PartitionRuns:
+    """The number of runs of each partition; a partition's runs stand together, by offset."""
 
     topic_ids: Sequence[str]
     topics: AnyNumbers  # of each partition
@@ -114,7 +115,7 @@ class _Found:
     counts: Numbers
 
 
-def _piece(found: _Found, rows: Rows, records: list[bytes]) -> Piece:
+def _build_piece(found: _PartitionRuns, rows: Rows, records: list[bytes]) -> Piece:
     ends = np.cumsum(found.counts)
     starts = ends - found.counts
     some = len(ends) > 0
@@ -135,12 +136,12 @@ def _piece(found: _Found, rows: Rows, records: list[bytes]) -> Piece:
     )
 
 
-# --- of commits -----------------------------------------------------------------------------------
+# --- runs of commits ------------------------------------------------------------------------------
 
 
-def _runs(columns: Columns) -> tuple[_Found, Rows]:
-    """Accepted batches of a group that touch are a run; then runs by partition."""
-    codes, topics, partitions = _codes(columns)
+def _runs(columns: Columns) -> tuple[_PartitionRuns, Rows]:
+    """Merge touching accepted batches of a group into runs, and sort the runs by partition."""
+    codes, topics, partitions = _number_partitions(columns)
     batches = columns.batches
     group = np.repeat(np.arange(len(codes), dtype=np.int32), columns.batch_counts)
     if batches["error_codes"].any() or batches["duplicates"].any():
@@ -161,21 +162,21 @@ def _runs(columns: Columns) -> tuple[_Found, Rows]:
     order = np.argsort(code, kind="stable")
     records = np.arange(len(columns.rows_of), dtype=np.int32)
     record = np.repeat(records, columns.groups_of)[group]
-    times = _reduced(np.maximum, batches["max_timestamps"], first)
+    times = _reduce_runs(np.maximum, batches["max_timestamps"], first)
     if len(times) and times.min() < 0:
         times = np.where(times < 0, columns.heads["committed_at_ms"][record], times)
-    stored, run_sizes = columns.heads["size_bytes"], _reduced(np.add, sizes, first)
+    stored, run_sizes = columns.heads["size_bytes"], _reduce_runs(np.add, sizes, first)
     batch_bytes = np.bincount(record, weights=run_sizes, minlength=len(stored)).astype(np.int64)
     ends_at = last[order]
     ends = batches["base_offsets"][ends_at] + batches["record_counts"][ends_at] - 1
     rows = Rows(ends, times[order], run_sizes[order], record[order], stored, batch_bytes)
     counts = np.bincount(code, minlength=len(topics))
     there = counts > 0
-    return _Found(columns.topic_ids, topics[there], partitions[there], counts[there]), rows
+    return _PartitionRuns(columns.topic_ids, topics[there], partitions[there], counts[there]), rows
 
 
-def _codes(columns: Columns) -> tuple[AnyNumbers, AnyNumbers, AnyNumbers]:
-    """Of each group a number for its partition; then of each number, its topic and its index."""
+def _number_partitions(columns: Columns) -> tuple[AnyNumbers, AnyNumbers, AnyNumbers]:
+    """Return each group's partition as a number, and the topic and index of each number."""
     width = int(columns.partitions.max(initial=0)) + 1
     keys = columns.topics.astype(np.int64) * width + np.maximum(columns.partitions, 0)
     possible = len(columns.topic_ids) * width
@@ -193,19 +194,19 @@ def _codes(columns: Columns) -> tuple[AnyNumbers, AnyNumbers, AnyNumbers]:
     return code, topics.astype(np.int32), partitions.astype(np.int32)
 
 
-def _reduced(how: Any, column: AnyNumbers, first: Numbers) -> AnyNumbers:
-    """One value for each run: of batches [first[i], first[i + 1])."""
+def _reduce_runs(how: Any, column: AnyNumbers, first: Numbers) -> AnyNumbers:
+    """Reduce a column of batches to one value for each run, [first[i], first[i + 1])."""
     if len(first) == len(column):
         return column
     reduced: AnyNumbers = how.reduceat(column, first)
     return reduced
 
 
-# --- of a checkpoint ------------------------------------------------------------------------------
+# --- runs of a checkpoint -------------------------------------------------------------------------
 
 
-def _checkpoint_runs(checkpoint: CoordinatorLog) -> tuple[_Found, Rows]:
-    """Those of partitions that there are; a checkpoint cuts a long partition in pieces."""
+def _checkpoint_runs(checkpoint: CoordinatorLog) -> tuple[_PartitionRuns, Rows]:
+    """Return a checkpoint's runs of existing partitions; long partitions come in several parts."""
     ids, sizes, _, committed, _, _ = checkpoint.object_columns()
     _, (_, last, objects, _, byte_sizes, times, _, _) = checkpoint.run_columns()
     at = np.searchsorted(ids, objects)
@@ -218,5 +219,5 @@ def _checkpoint_runs(checkpoint: CoordinatorLog) -> tuple[_Found, Rows]:
     topic_ids = list(dict.fromkeys(topic_id for topic_id, _ in places))
     topics = np.array([topic_ids.index(topic_id) for topic_id, _ in places], np.int32)
     indexes = np.array([index for _, index in places], np.int32)
-    found = _Found(topic_ids, topics, indexes, np.array(list(counts.values()), np.int64))
+    found = _PartitionRuns(topic_ids, topics, indexes, np.array(list(counts.values()), np.int64))
     return found, Rows(last, times, byte_sizes, at.astype(np.int32), sizes, sizes)

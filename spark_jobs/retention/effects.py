@@ -1,15 +1,15 @@
-"""What a plan does to objects: which become free, and who stands in the way of the rest.
+"""Computes a plan's effect on objects: which become free, and which topics pin the rest.
 
-An object holds batches of many partitions, and goes only when the last of them does: one topic that
-keeps its data for a year pins the dead bytes of all its neighbours. That is what operators need
-most, and it is in no row of a plan.
+An object holds batches of many partitions, and can be deleted only when the last of them is dead: a
+topic with a retention of a year pins the dead bytes of all topics that share its objects. Operators
+need that most, and no row of a plan shows it.
 
-Dead bytes are those of batches that were accepted once. What else an object has (its footer,
-batches that were refused) is nobody's fault; only of objects that a checkpoint tells of it is not
-known apart, and counted in.
+Dead bytes are those of batches that were accepted once. An object's other bytes (its footer,
+refused batches) are not counted; only for objects known from a checkpoint they cannot be told
+apart, and are included.
 
-An object is written by one commit, so all its runs are in one piece of the log. Pieces are looked
-at apart, and what they say is added up.
+An object is written by one commit, so all its runs are in one piece of the log. Pieces are read
+separately, and their effects are added up.
 
 Source: docs/design/batch-coordinator.md#deletion; KIP-1163 (objects are shared).
 """
@@ -29,7 +29,7 @@ from spark_jobs.retention.plan import Starts
 
 
 class PieceEffect(NamedTuple):
-    """As `Effect`, of the objects of one piece; topics by id."""
+    """The effect on the objects of one piece, as `Effect`, with topics by id."""
 
     live_bytes: int
     removed_bytes: int
@@ -40,7 +40,7 @@ class PieceEffect(NamedTuple):
 
 
 def effect_of(piece: Piece, old: Starts, new: Starts) -> PieceEffect:
-    """What becomes of a piece's objects if log starts move from `old` to `new`."""
+    """Compute the effect on a piece's objects if log starts move from `old` to `new`."""
     digest, rows = piece.digest, piece.rows
     counts, last = digest.run_counts, rows.last_offsets
     alive = last >= np.repeat(old.of(digest), counts)
@@ -66,9 +66,9 @@ def _used(
     which: npt.NDArray[np.bool_],
     count: int,
 ) -> npt.NDArray[np.int64]:
-    """Bytes of each object in these runs; exact, as no object has 2^53 bytes."""
-    summed = np.bincount(objects, weights=np.where(which, sizes, 0), minlength=count)
-    return summed.astype(np.int64)
+    """Sum the bytes of each object in the chosen runs; exact, as no object has 2^53 bytes."""
+    totals = np.bincount(objects, weights=np.where(which, sizes, 0), minlength=count)
+    return totals.astype(np.int64)
 
 
 def _pinned_by(
@@ -77,9 +77,9 @@ def _pinned_by(
     stays: npt.NDArray[np.bool_],
     dead: npt.NDArray[np.int64],
 ) -> dict[str, int]:
-    """Topic: the dead bytes of all objects in which it has live runs.
+    """Return for each topic the dead bytes of all objects in which it has live runs.
 
-    An object that several topics pin counts for each of them: it goes when the last lets go.
+    An object that several topics pin counts for each of them, since each of them keeps it.
     """
     topics = np.repeat(digest.topics, digest.run_counts)
     width = max(1, len(dead))
@@ -101,8 +101,8 @@ def _pinned_by(
     }
 
 
-def summed(parts: Iterable[PieceEffect], names: Mapping[str, str]) -> Effect:
-    """All pieces of a coordinator's log together.
+def sum_effects(parts: Iterable[PieceEffect], names: Mapping[str, str]) -> Effect:
+    """Add up the effects of all pieces of a coordinator's log.
 
     Args:    names: of topics, by id; one without a name is called by its id.
     """

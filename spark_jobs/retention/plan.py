@@ -1,18 +1,19 @@
-"""A retention plan from digests: whole pieces first, single runs only where a limit is crossed.
+"""Computes a retention plan from digests: whole pieces first, single runs only where a limit is
+crossed.
 
-Four passes over the pieces of a log, each of which sends back little:
+Four passes over the pieces of a log each return little:
 
-1. the digests, that is one row for each partition of a piece;
-2. of pieces that a log start lies in: what is alive of those partitions (the digest does not know);
-3. of pieces that a new log start lies in: which of the runs of those partitions go;
-4. with all log starts known, old and new: what that frees (`spark_jobs.retention.effects`).
+1. the digests, with one row for each partition of a piece;
+2. for pieces that a log start lies in: the live runs of those partitions, summed up;
+3. for pieces that a new log start lies in: which of those partitions' runs are removed;
+4. with all old and new log starts known: the freed objects (`spark_jobs.retention.effects`).
 
-The arithmetic is the coordinator's own planner, twice. First every piece is taken for one run; what
-it removes whole, goes whole, and the first piece that it does not is where the limit is crossed.
-Then the runs of that piece, with the bytes that are gone before it taken off the total.
+The arithmetic is the coordinator's own planner, used twice. First every piece is treated as one
+run: the pieces that it removes are removed whole, and the first that it keeps is where the limit is
+crossed. Then the planner gets the runs of that piece, with the bytes before it taken off the total.
 
-The surprise is time: one young run protects all that is behind it. So if time's limit is crossed in
-an earlier piece than size's, time has nothing to say about the later one.
+The trap is time: one young run protects everything behind it. So if the time limit is crossed in an
+earlier piece than the size limit, time does not apply to the later one.
 
 Source: docs/design/batch-coordinator.md#retention, docs/design/pipeline.md#plans.
 """
@@ -43,7 +44,7 @@ Numbers = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 GONE: Final = np.iinfo(np.int64).max
-"""The log start of a partition that is not there any more: nothing of it lives."""
+"""The log start of a partition that no longer exists: it has no live runs."""
 
 
 class Starts(NamedTuple):
@@ -52,7 +53,7 @@ class Starts(NamedTuple):
     by_topic: Mapping[str, Numbers]
 
     def of(self, digest: Digest) -> Numbers:
-        """Of each partition of a digest."""
+        """Return the log start of each partition of a digest."""
         found = np.full(len(digest), GONE, np.int64)
         for code, topic_id in enumerate(digest.topic_ids):
             starts = self.by_topic.get(topic_id)
@@ -64,28 +65,28 @@ class Starts(NamedTuple):
         return found
 
 
-# --- asked of a piece -----------------------------------------------------------------------------
+# --- requests to pieces ---------------------------------------------------------------------------
 
 
-class Question(NamedTuple):
-    """Rows of one piece's digest that are to be looked at, and where each partition begins."""
+class LiveRequest(NamedTuple):
+    """Rows of one piece's digest to look at, and the log start of each partition."""
 
     rows: Numbers
     starts: Numbers
 
 
-class Live(NamedTuple):
-    """What is alive of each of them."""
+class LiveRuns(NamedTuple):
+    """The live runs of each requested partition, summed up."""
 
     counts: Numbers
     byte_sums: Numbers
     max_timestamps: Numbers
 
 
-class Limits(NamedTuple):
-    """What the planner is to be asked of the rows of a question, once all before them is gone."""
+class LimitRequest(NamedTuple):
+    """The planner's arguments for the rows of a request, after all before them is removed."""
 
-    question: Question
+    live: LiveRequest
     log_starts: Numbers
     total_bytes: Numbers
     retention_ms: Numbers
@@ -93,8 +94,8 @@ class Limits(NamedTuple):
     now_ms: int
 
 
-class Crossed(NamedTuple):
-    """What of each of them goes."""
+class RemovedRuns(NamedTuple):
+    """The runs of each requested partition that are removed."""
 
     log_starts: Numbers
     reasons: Numbers
@@ -102,40 +103,40 @@ class Crossed(NamedTuple):
     byte_sums: Numbers
 
 
-def live_of(digest: Digest, rows: Rows, asked: Question) -> Live:
-    """What ends at or above the log starts, added up."""
-    counts, runs = _live_runs(digest, rows, asked)
+def sum_live_runs(digest: Digest, rows: Rows, request: LiveRequest) -> LiveRuns:
+    """Sum up the runs that end at or above the log starts."""
+    counts, runs = _live_runs(digest, rows, request)
     code = np.repeat(np.arange(len(counts)), counts)
     youngest = np.full(len(counts), np.iinfo(np.int64).min, np.int64)
     np.maximum.at(youngest, code, runs.timestamps)
     sums = np.zeros(len(counts), np.int64)
     np.add.at(sums, code, runs.byte_sizes)
-    return Live(counts, sums, youngest)
+    return LiveRuns(counts, sums, youngest)
 
 
-def crossed_in(digest: Digest, rows: Rows, asked: Limits) -> Crossed:
-    """Which runs go, of those that end at or above the log starts."""
-    counts, runs = _live_runs(digest, rows, asked.question)
+def plan_within(digest: Digest, rows: Rows, request: LimitRequest) -> RemovedRuns:
+    """Plan which of the runs that end at or above the log starts are removed."""
+    counts, runs = _live_runs(digest, rows, request.live)
     plan = plan_retention(
         runs,
         np.concatenate((np.zeros(1, np.int64), np.cumsum(counts))),
-        log_start_offsets=asked.log_starts,
-        total_bytes=asked.total_bytes,
-        retention_ms=asked.retention_ms,
-        retention_bytes=asked.retention_bytes,
-        now_ms=asked.now_ms,
+        log_start_offsets=request.log_starts,
+        total_bytes=request.total_bytes,
+        retention_ms=request.retention_ms,
+        retention_bytes=request.retention_bytes,
+        now_ms=request.now_ms,
     )
-    return Crossed(plan.log_start_offsets, plan.reasons, plan.removed_runs, plan.removed_bytes)
+    return RemovedRuns(plan.log_start_offsets, plan.reasons, plan.removed_runs, plan.removed_bytes)
 
 
-def _live_runs(digest: Digest, rows: Rows, asked: Question) -> tuple[Numbers, Runs]:
-    """How many of each are alive, and all those runs."""
+def _live_runs(digest: Digest, rows: Rows, request: LiveRequest) -> tuple[Numbers, Runs]:
+    """Return the number of live runs of each requested partition, and those runs."""
     ends = np.cumsum(digest.run_counts)
-    counts = digest.run_counts[asked.rows]
-    begins = ends[asked.rows] - counts
+    counts = digest.run_counts[request.rows]
+    begins = ends[request.rows] - counts
     before = np.cumsum(counts) - counts
     place = np.arange(int(counts.sum())) + np.repeat(begins - before, counts)
-    alive = rows.last_offsets[place] >= np.repeat(asked.starts, counts)
+    alive = rows.last_offsets[place] >= np.repeat(request.starts, counts)
     code = np.repeat(np.arange(len(counts)), counts)[alive]
     place = place[alive]
     columns = (column[place] for column in (rows.last_offsets, rows.timestamps, rows.byte_sizes))
@@ -144,12 +145,12 @@ def _live_runs(digest: Digest, rows: Rows, asked: Question) -> tuple[Numbers, Ru
     )
 
 
-# --- worked out of the answers --------------------------------------------------------------------
+# --- planning from the answers --------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class _Entries:
-    """One row for each partition of each piece that has something alive: by partition, by piece."""
+    """One row for each partition of each piece with live runs, sorted by partition and piece."""
 
     partition: Numbers
     piece: Numbers
@@ -165,11 +166,12 @@ class Planner:
     """One coordinator's plan, from the digests of all pieces of its log, in order.
 
         planner = Planner(digests, topics)
-        planner.begun({piece: live_of(...) for piece, question in planner.beginnings()})
-        rows = planner.plan(0, {piece: crossed_in(...) for piece, limits in planner.limits(now)})
+        planner.apply_live({piece: sum_live_runs(...) for piece, _ in planner.live_requests()})
+        removed = {piece: plan_within(...) for piece, _ in planner.limit_requests(now)}
+        rows = planner.plan(0, removed)
 
-    Topics that the cluster log does not know are left alone: they are being deleted, or are newer
-    than what was read of it.
+    Topics that the cluster's log does not have are skipped: they are being deleted, or are newer
+    than the end that was read.
     """
 
     def __init__(self, digests: Sequence[Digest], topics: Mapping[str, TopicSettings]) -> None:
@@ -186,7 +188,7 @@ class Planner:
             if topic_id in alive and one.enforcer in (EXTERNAL, BOTH)
         }
         self._places = [place for place in places if place[0] in mine]
-        self._entries = _gathered(digests, self._places, self.starts)
+        self._entries = _live_entries(digests, self._places, self.starts)
         of_topics = self.partitions.topics
         self._old = np.array(
             [of_topics[t].partitions[i].log_start for t, i in self._places], np.int64
@@ -194,15 +196,15 @@ class Planner:
         keep = [topics[topic_id] for topic_id, _ in self._places]
         self._keep_ms = np.array([one.retention_ms for one in keep], np.int64)
         self._keep_bytes = np.array([one.retention_bytes for one in keep], np.int64)
-        self._asked: dict[int, Numbers] = {}  # by piece: partitions
+        self._requested: dict[int, Numbers] = {}  # by piece: partitions
         self._bounds = np.searchsorted(self._entries.partition, np.arange(len(self._places) + 1))
 
-    def beginnings(self) -> Iterator[tuple[int, Question]]:
-        """By piece, what to ask `live_of` because log starts lie in it."""
-        yield from self._questions(np.flatnonzero(self._entries.partly))
+    def live_requests(self) -> Iterator[tuple[int, LiveRequest]]:
+        """Yield, for each piece that log starts lie in, the request for `sum_live_runs`."""
+        yield from self._requests(np.flatnonzero(self._entries.partly))
 
-    def begun(self, answers: Mapping[int, Live]) -> None:
-        """The answers, by piece."""
+    def apply_live(self, answers: Mapping[int, LiveRuns]) -> None:
+        """Take the results of `sum_live_runs`, by piece."""
         entries = self._entries
         for piece, live in answers.items():
             at = np.flatnonzero(entries.partly & (entries.piece == piece))
@@ -210,8 +212,8 @@ class Planner:
             entries.byte_sums[at] = live.byte_sums
             entries.max_timestamps[at] = live.max_timestamps
 
-    def limits(self, now_ms: int) -> Iterator[tuple[int, Limits]]:
-        """By piece, what to ask `crossed_in` because limits are crossed in it."""
+    def limit_requests(self, now_ms: int) -> Iterator[tuple[int, LimitRequest]]:
+        """Yield, for each piece that limits are crossed in, the request for `plan_within`."""
         entries, bounds = self._entries, self._bounds
         self._bytes_before = _sums(entries.byte_sums, bounds)
         whole = self._whole = plan_retention(
@@ -225,36 +227,36 @@ class Planner:
         )
         crossed = bounds[:-1] + whole.removed_runs  # an entry of each partition
         limited = (self._keep_ms >= 0) | (self._keep_bytes >= 0)
-        asked = np.flatnonzero((crossed < bounds[1:]) & limited)
-        self._asked = {}
-        for piece, question in self._questions(crossed[asked]):
-            here = self._asked[piece] = asked[entries.piece[crossed[asked]] == piece]
+        wanted = np.flatnonzero((crossed < bounds[1:]) & limited)
+        self._requested = {}
+        for piece, question in self._requests(crossed[wanted]):
+            here = self._requested[piece] = wanted[entries.piece[crossed[wanted]] == piece]
             by_size = whole.reasons[here] == RETENTION_BYTES
             yield (
                 piece,
-                Limits(
+                LimitRequest(
                     question,
                     whole.log_start_offsets[here],
                     self._bytes_before[here] - whole.removed_bytes[here],
-                    # time's limit was crossed before: a young run stands in front of these
+                    # the time limit was crossed before: a young run protects these
                     np.where(by_size, UNLIMITED, self._keep_ms[here]),
                     self._keep_bytes[here],
                     now_ms,
                 ),
             )
 
-    def plan(self, coordinator: int, answers: Mapping[int, Crossed]) -> list[PlanRow]:
-        """What retention removes, by topic id and partition. The answers by piece."""
+    def plan(self, coordinator: int, answers: Mapping[int, RemovedRuns]) -> list[PlanRow]:
+        """Return the rows of the plan, by topic id and partition; `answers` are by piece."""
         entries, whole = self._entries, self._whole
         log_starts, reasons = whole.log_start_offsets.copy(), whole.reasons.copy()
         gone_bytes = whole.removed_bytes.copy()
         gone_runs = _sums(entries.counts, self._bounds, whole.removed_runs)
         for piece, inside in answers.items():
-            asked, some = self._asked[piece], inside.reasons != NOTHING
-            log_starts[asked] = inside.log_starts
-            reasons[asked[some]] = inside.reasons[some]
-            gone_runs[asked] += inside.runs
-            gone_bytes[asked] += inside.byte_sums
+            inner, some = self._requested[piece], inside.reasons != NOTHING
+            log_starts[inner] = inside.log_starts
+            reasons[inner[some]] = inside.reasons[some]
+            gone_runs[inner] += inside.runs
+            gone_bytes[inner] += inside.byte_sums
         runs_before = _sums(entries.counts, self._bounds)
         keep = np.where(reasons == RETENTION_BYTES, self._keep_bytes, self._keep_ms)
         columns = (
@@ -274,19 +276,19 @@ class Planner:
             coordinator, topic_id, self.partitions.topics[topic_id].name, index, *numbers
         )
 
-    def _questions(self, which: Numbers) -> Iterator[tuple[int, Question]]:
-        """Of some entries, which rise; in each piece in the order of the entries."""
+    def _requests(self, which: Numbers) -> Iterator[tuple[int, LiveRequest]]:
+        """Yield the requests for some entries, which rise, by piece."""
         entries = self._entries
         for piece in np.unique(entries.piece[which]).tolist():
             here = which[entries.piece[which] == piece]
-            yield piece, Question(entries.row[here], self._old[entries.partition[here]])
+            yield piece, LiveRequest(entries.row[here], self._old[entries.partition[here]])
 
 
-def _gathered(
+def _live_entries(
     digests: Sequence[Digest], places: Sequence[tuple[str, int]], starts: Starts
 ) -> _Entries:
-    """What is alive of these partitions, as far as digests know."""
-    numbers = _numbered(places)
+    """Return the entries with live runs of these partitions, as far as digests show."""
+    numbers = _partition_numbers(places)
     parts = []
     for piece, digest in enumerate(digests):
         partition, start = numbers.of(digest), starts.of(digest)
@@ -305,8 +307,8 @@ def _gathered(
     return _Entries(*(column[order] for column in columns))
 
 
-def _numbered(places: Sequence[tuple[str, int]]) -> Starts:
-    """Each partition's number, found as log starts are."""
+def _partition_numbers(places: Sequence[tuple[str, int]]) -> Starts:
+    """Return each partition's number, in the form of log starts."""
     by_topic: dict[str, tuple[list[int], list[int]]] = {}
     for number, (topic_id, index) in enumerate(places):
         indexes, numbers = by_topic.setdefault(topic_id, ([], []))
@@ -320,10 +322,10 @@ def _numbered(places: Sequence[tuple[str, int]]) -> Starts:
 
 
 def _sums(values: Numbers, bounds: Numbers, counts: Numbers | None = None) -> Numbers:
-    """Of each partition: of all its entries, or of so many of the first."""
-    summed = np.concatenate((np.zeros(1, np.int64), np.cumsum(values)))
+    """Sum each partition's entries, all of them or the first `counts`."""
+    totals = np.concatenate((np.zeros(1, np.int64), np.cumsum(values)))
     ends = bounds[1:] if counts is None else bounds[:-1] + counts
-    found: Numbers = summed[ends] - summed[bounds[:-1]]
+    found: Numbers = totals[ends] - totals[bounds[:-1]]
     return found
 
 
@@ -337,8 +339,8 @@ def _starts(partitions: Partitions) -> Starts:
     return Starts(found)
 
 
-def moved(starts: Starts, rows: Sequence[PlanRow]) -> Starts:
-    """Log starts as they are once these rows are applied."""
+def apply_rows(starts: Starts, rows: Sequence[PlanRow]) -> Starts:
+    """Return the log starts after these rows are applied."""
     found = {topic_id: one.copy() for topic_id, one in starts.by_topic.items()}
     for row in rows:
         found[row.topic_id][row.partition] = row.new_log_start

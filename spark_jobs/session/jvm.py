@@ -1,9 +1,10 @@
-"""The JVM of a session: how it starts, from what, and how it ends.
+"""Starts and ends the JVM of a session.
 
 PySpark starts it by a script of Spark's, which starts a small JVM to learn the command of the big
-one; both are told here which Java to use and where to print. It ends when its standard input does.
+one; this module sets the Java and the output file of both. The JVM ends when its standard input
+does.
 
-The surprise: PySpark forgets a JVM whose start is interrupted, and that one never ends. So Ctrl-C
+The trap: PySpark forgets a JVM whose start is interrupted, and that one never ends. So Ctrl-C
 is held until there is something to end.
 
 Source: PySpark's java_gateway.py; Spark's bin/spark-class.
@@ -44,7 +45,7 @@ LAUNCHER_OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """What is to be started."""
+    """The JVM to start: its settings, directories and log."""
 
     conf: Mapping[str, str]
     python: str  # of the workers
@@ -56,7 +57,7 @@ class Launch:
 
 
 class Jvm:
-    """A JVM that can be spoken to. Made by `start_jvm`."""
+    """A JVM with a connection to it. Made by `start_jvm`."""
 
     def __init__(self, gateway: Any, archive: ClassArchive | None) -> None:
         self.gateway = gateway
@@ -64,8 +65,8 @@ class Jvm:
         self._process = gateway.proc  # None: started by spark-submit, and its to end
 
     @contextmanager
-    def in_time(self) -> Iterator[None]:
-        """What is asked of it meanwhile it does within END_SECONDS, or it is killed."""
+    def kill_if_late(self) -> Iterator[None]:
+        """Kill the JVM if the block takes longer than END_SECONDS."""
         late = threading.Timer(END_SECONDS, self._kill)
         late.start()
         try:
@@ -74,7 +75,7 @@ class Jvm:
             late.cancel()
 
     def end(self, *, well: bool) -> None:
-        """End it; the archive is kept if all went well."""
+        """End the JVM; keep its class archive if it ended well."""
         with suppress(Py4JError, OSError):
             self.gateway.shutdown()
         SparkContext._gateway = None
@@ -100,30 +101,32 @@ class Jvm:
 
 
 def start_jvm(launch: Launch) -> Jvm:
-    """Start one. Raises SessionError; KeyboardInterrupt, when there is none any more."""
+    """Start a JVM. Raises SessionError; KeyboardInterrupt, once the JVM has ended."""
     try:
         java = find_java()
     except JavaError as error:
         raise SessionError(Failure(str(error), HINT)) from None
     archive = archive_for(java, Path(pyspark.__path__[0]) / "jars", launch.cache)
-    already = size_of(launch.log)
+    already = size_bytes(launch.log)
     try:
-        with interrupts_held() as held:
-            jvm = _started(launch, java, archive)
+        with hold_interrupts() as held:
+            jvm = _start_with_archive(launch, java, archive)
     except (PySparkException, OSError) as error:
-        raise not_started(error, launch.log, already) from None
+        raise start_failure(error, launch.log, already) from None
     if held:
         jvm.end(well=False)
         raise KeyboardInterrupt
     return jvm
 
 
-def _started(launch: Launch, java: Java, archive: ClassArchive | None) -> Jvm:
-    """From the archive, or to write it. One that does not start from an archive gets a second
-    chance without."""
+def _start_with_archive(launch: Launch, java: Java, archive: ClassArchive | None) -> Jvm:
+    """Start a JVM from the class archive, or one that writes it.
+
+    A JVM that fails to start from the archive is started again without it.
+    """
     if archive is not None and archive.is_whole():
         try:
-            return Jvm(_gateway(launch, java, archive.reading()), None)
+            return Jvm(_gateway(launch, java, archive.reading_options()), None)
         except PySparkException:
             archive.discard()
     elif archive is not None and launch.keep_classes:
@@ -134,13 +137,13 @@ def _started(launch: Launch, java: Java, archive: ClassArchive | None) -> Jvm:
 def _gateway(launch: Launch, java: Java, more: tuple[str, ...]) -> Any:
     errors = f"-XX:ErrorFile={launch.scratch}/hs_err.log"  # else in the user's directory
     options = (*OPTIONS, *(() if launch.heavy else QUICK), errors, *more)
-    conf = conf_of({**launch.conf, "spark.driver.extraJavaOptions": " ".join(options)})
+    conf = make_conf({**launch.conf, "spark.driver.extraJavaOptions": " ".join(options)})
     try:
         home = home_for_spark(java, launch.cache)
     except OSError:
         home = home_for_spark(java, launch.scratch)  # nothing can be kept: for this once
     with (
-        launch.log.open("ab") as said,
+        launch.log.open("ab") as output,
         environment(
             JAVA_HOME=str(home),
             PYSPARK_PYTHON=launch.python,
@@ -149,43 +152,43 @@ def _gateway(launch: Launch, java: Java, more: tuple[str, ...]) -> Any:
             SPARK_LAUNCHER_OPTS=LAUNCHER_OPTIONS,
         ),
     ):
-        streams = {"stdout": said, "stderr": said}
+        streams = {"stdout": output, "stderr": output}
         return launch_gateway(conf, streams)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 # --- also of use to the session -----------------------------------------------------------------
 
 
-def conf_of(settings: Mapping[str, str]) -> SparkConf:
-    """Settings as Spark wants them."""
+def make_conf(settings: Mapping[str, str]) -> SparkConf:
+    """Return settings as a SparkConf."""
     conf = SparkConf(loadDefaults=False)
     for name, value in sorted(settings.items()):
         conf.set(name, value)
     return conf
 
 
-def size_of(log: Path) -> int:
-    """What it holds already, which is not about us."""
+def size_bytes(log: Path) -> int:
+    """Return a log file's size in bytes, 0 if there is none: later output is this session's."""
     try:
         return log.stat().st_size
     except OSError:
         return 0
 
 
-def not_started(error: BaseException, log: Path, start: int) -> SessionError:
-    """What the JVM said since `start` tells more than what Python saw."""
+def start_failure(error: BaseException, log: Path, start: int) -> SessionError:
+    """Make the error for a JVM that did not start, from what it has printed since `start`."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - SAID_BYTES))
-            said = file.read(SAID_BYTES).decode(errors="replace")
+            output = file.read(SAID_BYTES).decode(errors="replace")
     except OSError:
-        said = ""
-    return SessionError(explain(error, said), log_file=log)
+        output = ""
+    return SessionError(explain(error, output), log_file=log)
 
 
 @contextmanager
-def interrupts_held() -> Iterator[list[int]]:
-    """Gives the Ctrl-Cs of this time, of which nobody else hears."""
+def hold_interrupts() -> Iterator[list[int]]:
+    """Hold back interrupts (Ctrl-C) in this block, and yield the list of those that came."""
     held: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield held  # Ctrl-C is the main thread's
@@ -199,7 +202,7 @@ def interrupts_held() -> Iterator[list[int]]:
 
 @contextmanager
 def environment(**values: str | None) -> Iterator[None]:
-    """These variables, for processes that start meanwhile."""
+    """Set environment variables for processes that start within the block."""
     before = {name: os.environ.get(name) for name in values}
     _set(values)
     try:

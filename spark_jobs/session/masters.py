@@ -1,6 +1,6 @@
-"""Where Spark's work is done: `local[2]`, `spark://host:7077`, or another cluster's address.
+"""Spark masters: `local[2]`, `spark://host:7077`, or another cluster's address.
 
-A standalone cluster that does not answer costs Spark a minute of silence; so its door is tried
+Spark waits a minute, silently, for a standalone cluster that does not answer; so the port is tried
 first.
 
 Source: Spark's page on submitting applications (master URLs).
@@ -17,39 +17,39 @@ from typing import Final
 from spark_jobs.session.failures import Failure, SessionError
 
 MOST_THREADS: Final = 8  # of the default; each has a Python process of 200 MB beside it
-DOOR_SECONDS: Final = 5.0
+CONNECT_SECONDS: Final = 5.0
 LEAST_MEMORY: Final = 480 << 20  # less than 450 MiB Spark refuses
 _UNITS: Final = {"": 1 << 20, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
 @dataclass(frozen=True, slots=True)
 class Master:
-    """A master's address, understood as far as we need it."""
+    """A Spark master's address, parsed as far as sessions need it."""
 
     url: str
     threads: int  # where it is local; else 0
-    doors: tuple[tuple[str, int], ...]  # of a standalone cluster: any of them is its master
+    addresses: tuple[tuple[str, int], ...]  # of a standalone cluster: any of them is its master
 
     @property
     def is_local(self) -> bool:
-        """Inside this process's own JVM?"""
+        """Whether the master runs inside this process's own JVM."""
         return self.threads > 0
 
     def check_reachable(self) -> None:
-        """Raises SessionError if no master of a standalone cluster listens."""
-        if self.doors and self._open_door() is None:
+        """Raise SessionError if the standalone cluster's master does not listen."""
+        if self.addresses and self._connect() is None:
             raise SessionError(
                 Failure(f"no Spark master answers at {self.url}", "is it running there?")
             )
 
     def facing_address(self) -> str | None:
-        """This machine's address on the way to the master; None if Spark has to find it."""
-        return self._open_door()
+        """Return this machine's address on the way to the master; None leaves it to Spark."""
+        return self._connect()
 
-    def _open_door(self) -> str | None:
-        for door in self.doors:
+    def _connect(self) -> str | None:
+        for address in self.addresses:
             try:
-                with socket.create_connection(door, timeout=DOOR_SECONDS) as connection:
+                with socket.create_connection(address, timeout=CONNECT_SECONDS) as connection:
                     return str(connection.getsockname()[0])
             except OSError:
                 continue
@@ -57,9 +57,9 @@ class Master:
 
 
 def parse_master(url: str | None) -> Master:
-    """Raises ValueError.
+    """Parse a master's address. Raises ValueError.
 
-    >>> parse_master("local[3]").threads, parse_master("spark://a:7077,b:7078").doors
+    >>> parse_master("local[3]").threads, parse_master("spark://a:7077,b:7078").addresses
     (3, (('a', 7077), ('b', 7078)))
     """
     cores = os.cpu_count() or 1
@@ -70,23 +70,25 @@ def parse_master(url: str | None) -> Master:
     if local:
         return Master(url, {None: 1, "*": cores}.get(local[1]) or int(local[1]), ())
     if url.startswith("spark://"):
-        doors = [re.fullmatch(r"(.+):(\d{1,5})", one) for one in url[8:].split(",")]
-        if all(door is not None and int(door[2]) < 1 << 16 for door in doors):
-            return Master(url, 0, tuple((door[1], int(door[2])) for door in doors if door))
+        addresses = [re.fullmatch(r"(.+):(\d{1,5})", part) for part in url[8:].split(",")]
+        if all(address is not None and int(address[2]) < 1 << 16 for address in addresses):
+            return Master(
+                url, 0, tuple((address[1], int(address[2])) for address in addresses if address)
+            )
     elif url == "yarn" or url.startswith("k8s://"):
         return Master(url, 0, ())
-    raise ValueError(f"{url!r} is no address of a Spark cluster; write spark://HOST:7077")
+    raise ValueError(f"{url!r} is not the address of a Spark cluster; write spark://HOST:7077")
 
 
 def parse_memory(text: str) -> str:
-    """A size as the JVM takes it. Raises ValueError.
+    """Parse a memory size as the JVM takes it. Raises ValueError.
 
     >>> parse_memory("2G")
     '2g'
     """
     found = re.fullmatch(r"(\d{1,9})([kmg]?)b?", text.lower())
     if found is None:
-        raise ValueError(f"{text!r} is no size of memory; write 512m or 2g")
+        raise ValueError(f"{text!r} is not a memory size; write 512m or 2g")
     if int(found[1]) * _UNITS[found[2]] < LEAST_MEMORY:
-        raise ValueError(f"{text} is too little for Spark; the least is {LEAST_MEMORY >> 20}m")
+        raise ValueError(f"{text} is too little for Spark; the minimum is {LEAST_MEMORY >> 20}m")
     return found[1] + (found[2] or "m")

@@ -1,10 +1,10 @@
-"""Directories that nobody else can put anything into.
+"""Directories that only this user can write to.
 
-What is kept from one run to the next is believed by its name and its checksum, and whoever can
-write the one can write the other. So it is believed only where this user alone can write.
+Files kept between runs are trusted by their names and checksums, and another user who can write the
+one can write the other. So they are trusted only where this user alone can write.
 
-The surprise is who gets there first: names below `/tmp` are no secret, and a directory or a link
-that somebody else made there looks like ours. So not the path is asked, but what lies there.
+The trap: names below `/tmp` are predictable, and a directory or a link that another user made there
+first looks like ours. So the directory's owner and mode are checked, not its path.
 
 Source: CWE-379, a temporary file in a directory with insecure permissions.
 """
@@ -19,14 +19,17 @@ from typing import Final
 _WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
-def make_own(directory: Path) -> bool:
-    """Make it if it is not there; is it this user's alone then? Raises OSError."""
+def make_private(directory: Path) -> bool:
+    """Create a directory if missing, and return whether it is this user's alone. Raises OSError."""
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-    return is_own(directory)
+    return is_private(directory)
 
 
-def is_own(directory: Path) -> bool:
-    """Is it this user's directory, no link to one, and nobody else's to write? Raises OSError."""
+def is_private(directory: Path) -> bool:
+    """Return whether a directory, not a link, belongs to and is writable by this user alone.
+
+    Raises:  OSError.
+    """
     found = directory.lstat()
     is_ours = found.st_uid == os.getuid() and stat.S_ISDIR(found.st_mode)
     return is_ours and not found.st_mode & _WRITABLE

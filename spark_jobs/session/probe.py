@@ -1,4 +1,4 @@
-"""Does Spark run our Python? One session and one small job say so.
+"""Checks that Spark runs our Python, with one session and one small job.
 
 Source: docs/design/pipeline.md#two-engines.
 """
@@ -21,7 +21,7 @@ MEMORY: Final = "512m"
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What answered."""
+    """The versions that a cluster's driver and workers reported."""
 
     master: str
     spark: str
@@ -29,7 +29,7 @@ class Probe:
 
 
 def probe(master: str | None) -> Probe:
-    """Raises SessionError, also if it is the job that fails."""
+    """Run a small job on a master. Raises SessionError, also if the job fails."""
     with session(master, app="doctor", memory=MEMORY) as spark:
         try:
             rows = spark.range(1).mapInArrow(_versions, "python string").collect()
@@ -39,11 +39,11 @@ def probe(master: str | None) -> Probe:
 
 
 def _versions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Runs in a worker; needs our own code there."""
+    """Return a worker's versions; imports our code, which must have been shipped."""
     import platform
 
     import numpy  # noqa: F401 (jobs need it there)
 
     for batch in batches:
-        said = [platform.python_version()] * batch.num_rows
-        yield pa.RecordBatch.from_pydict({"python": pa.array(said, pa.string())})
+        versions = [platform.python_version()] * batch.num_rows
+        yield pa.RecordBatch.from_pydict({"python": pa.array(versions, pa.string())})

@@ -1,11 +1,11 @@
-"""One Spark session, with the settings that a small machine needs.
+"""Starts one Spark session, with the settings that a small machine needs.
 
 A default session takes twenty seconds to its second job, splits every shuffle in two hundred and
 writes to the terminal. Ours starts a JVM with a serial collector and classes that are linked
 already (spark_jobs/session/class_archive.py), listens on the loopback address alone, serves no
-pages, and sends everything that the JVM says to a file.
+web pages, and writes all output of the JVM to a file.
 
-The surprise: the JVM's own options (memory, collector) count only before it starts, and a process
+The trap: the JVM's own options (memory, collector) count only before it starts, and a process
 has one JVM; so a second session is refused while there is one, and stopping it ends the JVM too.
 
 On a cluster (`spark://host:7077`) the same, with the driver at the address that faces the master
@@ -37,10 +37,10 @@ from spark_jobs.session.failures import Failure, SessionError
 from spark_jobs.session.jvm import (
     Jvm,
     Launch,
-    conf_of,
     environment,
-    not_started,
-    size_of,
+    make_conf,
+    size_bytes,
+    start_failure,
     start_jvm,
 )
 from spark_jobs.session.masters import Master, parse_master, parse_memory
@@ -66,7 +66,7 @@ SETTINGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """What belongs to the session of this process, and ends with it."""
+    """The resources of this process's session, released with it."""
 
     jvm: Jvm
     scratch: Path
@@ -86,7 +86,7 @@ def start_session(
     cache: Path | None = None,
     keep_classes: bool = True,
 ) -> SparkSession:
-    """A session on `master`, by default two threads or more of this process's own JVM.
+    """Start a session on `master`, by default two or more threads of this process's own JVM.
 
     Args:    memory: the driver's heap; on a cluster each executor's as well.
              log_file: takes what Spark and its Python workers print.
@@ -108,7 +108,7 @@ def start_session(
     scratch = _scratch()
     chosen = {
         **SETTINGS,
-        **_placed(where),
+        **_settings_of_master(where),
         "spark.app.name": app,
         "spark.driver.memory": heap,
         "spark.executor.memory": heap,
@@ -136,14 +136,14 @@ def start_session(
 
 
 def stop_session(session: SparkSession) -> None:
-    """Stop it and its JVM; the next one starts anew."""
+    """Stop the session and its JVM; the next session starts a new one."""
     global _running
     running, _running = _running, None
     if running is None:
         session.stop()
         return
     try:
-        with running.jvm.in_time(), suppress(Py4JError, OSError):  # a dead JVM has stopped
+        with running.jvm.kill_if_late(), suppress(Py4JError, OSError):  # a dead JVM has stopped
             session.stop()
         running.jvm.end(well=True)
     finally:
@@ -151,13 +151,13 @@ def stop_session(session: SparkSession) -> None:
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
-    """Py4J prints a trace of each Ctrl-C, past its own logger."""
+    """Return whether a log record is not Py4J's: Py4J prints a trace of each Ctrl-C."""
     return "py4j" not in Path(record.pathname).parts
 
 
 @contextmanager
 def session(master: str | None = None, *, app: str, **given: Any) -> Iterator[SparkSession]:
-    """A session for as long as this lasts. Arguments as of `start_session`."""
+    """Run a session for the length of a block. Arguments as of `start_session`."""
     started = start_session(master, app=app, **given)
     try:
         yield started
@@ -169,14 +169,14 @@ def session(master: str | None = None, *, app: str, **given: Any) -> Iterator[Sp
 
 
 def _start(where: Master, launch: Launch) -> tuple[SparkSession, Jvm]:
-    already = size_of(launch.log)
+    already = size_bytes(launch.log)
     jvm = start_jvm(launch)
     try:
         return _connect(where, launch, jvm), jvm
     except (PySparkException, Py4JError, OSError) as error:
-        told = not_started(error, launch.log, already)  # while the JVM can still be asked
+        failure = start_failure(error, launch.log, already)  # while the JVM still answers
         jvm.end(well=False)
-        raise told from None
+        raise failure from None
     except BaseException:
         jvm.end(well=False)
         raise
@@ -184,11 +184,11 @@ def _start(where: Master, launch: Launch) -> tuple[SparkSession, Jvm]:
 
 def _connect(where: Master, launch: Launch, jvm: Jvm) -> SparkSession:
     with environment(PYSPARK_PYTHON=launch.python):
-        context = SparkContext(conf=conf_of(launch.conf), gateway=jvm.gateway)
+        context = SparkContext(conf=make_conf(launch.conf), gateway=jvm.gateway)
     try:
         if not where.is_local:
             context.addPyFile(str(code_zip(launch.scratch)))
-        if where.doors:
+        if where.addresses:
             _await_executor(context, launch.conf)
         return SparkSession(context)
     except BaseException:
@@ -198,26 +198,28 @@ def _connect(where: Master, launch: Launch, jvm: Jvm) -> SparkSession:
 
 
 def _await_executor(context: SparkContext, conf: Mapping[str, str]) -> None:
-    """A standalone cluster that has nothing free for us says so to nobody: jobs would wait for
-    ever."""
+    """Wait until a standalone cluster has given this session an executor.
+
+    A cluster without free cores or memory reports nothing, and jobs would wait for ever.
+    """
     if conf.get("spark.dynamicAllocation.enabled") == "true":
         return  # they come with the first job
     scheduler: Any = context._jsc.sc()
     deadline = time.monotonic() + EXECUTOR_SECONDS
     while scheduler.getExecutorMemoryStatus().size() < 2:  # the driver is one
         if time.monotonic() > deadline:
-            asked = conf["spark.executor.memory"]
+            memory = conf["spark.executor.memory"]
             raise SessionError(
                 Failure(
-                    f"{conf['spark.master']} has had no worker for us in {EXECUTOR_SECONDS:.0f} s",
-                    f"one needs a free core and {asked} of free memory (--memory)",
+                    f"{conf['spark.master']} had no free worker in {EXECUTOR_SECONDS:.0f} s",
+                    f"a worker needs a free core and {memory} of free memory (--memory)",
                 )
             )
         time.sleep(0.1)
 
 
-def _placed(where: Master) -> dict[str, str]:
-    """What depends on where the work is done."""
+def _settings_of_master(where: Master) -> dict[str, str]:
+    """Return the settings that depend on the master."""
     address: str | None = "127.0.0.1"
     if where.is_local:
         parts = max(4, 2 * where.threads)
@@ -231,7 +233,7 @@ def _placed(where: Master) -> dict[str, str]:
 
 
 def _python(where: Master) -> str:
-    """The workers' Python: here it is this one; elsewhere the path may be another."""
+    """Return the workers' Python: this one on this machine; on others the path may differ."""
     return sys.executable if where.is_local else os.environ.get("PYSPARK_PYTHON", sys.executable)
 
 
@@ -240,5 +242,5 @@ def _scratch() -> Path:
         return Path(tempfile.mkdtemp(prefix="esker-spark-"))
     except OSError as error:
         raise SessionError(
-            Failure(f"no directory to work in: {error}", "set TMPDIR to one that can be written")
+            Failure(f"no usable temporary directory: {error}", "set TMPDIR to a writable directory")
         ) from None

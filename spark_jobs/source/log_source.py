@@ -10,9 +10,9 @@
 
 One table a frame, so that its columns are flat and typed; `record` is all records, undecoded. A
 task reads whole batches of one piece of one log and hands Arrow batches over. Columns that are not
-asked for (`columns`) cross no process border: Spark itself prunes none of a Python source.
+chosen (`columns`) cross no process border: Spark itself prunes none of a Python source.
 
-The surprise: Spark refuses a reader that could take filters, in a session whose
+The trap: Spark refuses a reader that could take filters, in a session whose
 `spark.sql.python.filterPushdown.enabled` is off, as it is by default; the sessions of
 `spark_jobs.session.spark_session` have it on, others say `pushFilters=false`. What is taken are
 bounds of `log_offset`, and sets of `type` and `log`: they decide which bytes are read and decoded.
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -45,43 +45,39 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from spark_jobs.readers.inputs import open_logs
-from spark_jobs.readers.logs import Span
 from spark_jobs.readers.spans import ReadPlan, plan_spans, share_out
 from spark_jobs.source.options import LAST, OptionError, Options, parse_options
-from spark_jobs.tables.arrow_batches import read_table
+from spark_jobs.source.span_partition import (
+    LOG_COLUMN,
+    SpanPartition,
+    arrow_schema,
+    read_partition,
+)
+from spark_jobs.source.stream import LogStreamReader
 from spark_jobs.tables.schemas import RECORD
-from spark_jobs.tables.views import COVERAGE, UNKNOWN, schema_named
+from spark_jobs.tables.views import UNKNOWN
 
 log = logging.getLogger("spark_jobs")
 
 NAME: Final = "esker_log"
-LOG_COLUMN: Final = "log"
 OFFSET_COLUMN: Final = "log_offset"
 TYPE_COLUMN: Final = "type"
 
 
-@dataclass
-class SpanPartition(InputPartition):
-    """One task: neighbours of one log."""
-
-    log: str
-    spans: tuple[Span, ...]
-
-
 class EskerLog(DataSource):
-    """See the module."""
+    """The data source `esker_log`."""
 
     @classmethod
     def name(cls) -> str:
-        """For `format`."""
+        """Return the name for `format`."""
         return NAME
 
     def schema(self) -> StructType:
-        """Of the table and the columns asked for."""
+        """Return the schema of the chosen table and columns."""
         return from_arrow_schema(arrow_schema(parse_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 (Spark's keyword)
-        """A reader of what is there now."""
+        """Return a reader of what the logs hold now."""
         options = parse_options(self.options)
         return PushingReader(options) if options.push_filters else LogReader(options)
 
@@ -89,52 +85,8 @@ class EskerLog(DataSource):
         self,
         schema: StructType,  # noqa: ARG002 (Spark's keyword)
     ) -> DataSourceStreamReader:
-        """A reader of what is there and what comes."""
-        from spark_jobs.source.stream import LogStreamReader
-
+        """Return a reader of what the logs hold and what is appended later."""
         return LogStreamReader(parse_options(self.options))
-
-
-def arrow_schema(options: Options) -> pa.Schema:
-    """The log's name, then the table's columns, as far as they are asked for."""
-    whole = schema_named(options.table)
-    log_field = pa.field(LOG_COLUMN, pa.string(), nullable=False)
-    return pa.schema(
-        [log_field if name == LOG_COLUMN else whole.field(name) for name in options.columns]
-    )
-
-
-def read_partition(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """What one task hands over. Raises as `spark_jobs.tables.arrow_batches.read_table`.
-
-    Where there is nothing to read, Spark makes up a partition of nothing, and a task for it.
-    """
-    if type(partition) is InputPartition and partition.value is None:
-        return
-    assert isinstance(partition, SpanPartition), f"not ours: {partition}"
-    schema = arrow_schema(options)
-    for span in partition.spans:
-        for batch in _batches(options, span):
-            arrays = [
-                pa.repeat(pa.scalar(partition.log, pa.string()), batch.num_rows)
-                if name == LOG_COLUMN
-                else batch.column(name)
-                for name in options.columns
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _batches(options: Options, span: Span) -> Iterable[pa.RecordBatch]:
-    if options.table != COVERAGE:
-        return read_table(
-            options.table, span, types=options.types, skip_unknown=options.skip_unknown
-        )
-    rows = {
-        "from_checkpoint": [span.is_checkpoint],
-        "start_offset": [span.start_offset],
-        "end_offset": [span.end_offset],
-    }
-    return [pa.RecordBatch.from_pydict(rows)]
 
 
 class LogReader(DataSourceReader):
@@ -144,20 +96,20 @@ class LogReader(DataSourceReader):
         self._options = options
 
     def plans(self) -> Iterator[ReadPlan]:
-        """Log by log. Raises LogsError; LostRangeError; OptionError; OSError."""
+        """Yield each log's read plan. Raises LogsError; LostRangeError; OptionError; OSError."""
         options = self._options
         logs = open_logs(options.inputs)
         for name in options.chosen(logs):
-            one = logs.log(name)
-            committed = one.end_offset()
+            source = logs.log(name)
+            committed = source.end_offset()
             end = committed if options.end_offset is None else options.end_offset
             for option, offset in (("startOffset", options.start_offset), ("endOffset", end)):
                 if offset is not None and offset > committed:
                     raise OptionError(
-                        f"{option}: of {name} {committed} offsets can be read, not {offset}"
+                        f"{option}: {name} ends at offset {committed}, below {offset}"
                     )
             yield plan_spans(
-                one,
+                source,
                 name,
                 end,
                 start_offset=options.start_offset,
@@ -166,7 +118,7 @@ class LogReader(DataSourceReader):
             )
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Raises as `plans`."""
+        """Return the tasks of a read. Raises as `plans`."""
         found: list[InputPartition] = []
         for plan in self.plans():
             for remark in plan.remarks:
@@ -181,28 +133,28 @@ class LogReader(DataSourceReader):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises as `spark_jobs.tables.arrow_batches.read_table`."""
+        """Yield a task's rows. Raises as `spark_jobs.tables.arrow_batches.read_table`."""
         return read_partition(self._options, partition)
 
 
 class PushingReader(LogReader):
-    """A reader that takes from Spark's filters what decides which bytes are read."""
+    """A reader that applies those of Spark's filters that decide which bytes are read."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        """Narrow what is read; the others are Spark's to apply."""
-        for one in filters:
-            narrowed = _narrowed(self._options, one)
+        """Narrow the options by filters, and yield those that Spark has to apply."""
+        for pushed in filters:
+            narrowed = _narrow(self._options, pushed)
             if narrowed is None:
-                yield one
+                yield pushed
             else:
                 self._options = narrowed
 
 
-def _narrowed(options: Options, one: Filter) -> Options | None:
-    """What is read if a filter is taken; None if it is not for us."""
-    attribute: Any = getattr(one, "attribute", None)
+def _narrow(options: Options, pushed: Filter) -> Options | None:
+    """Return the options narrowed by a filter; None if the filter cannot be applied here."""
+    attribute: Any = getattr(pushed, "attribute", None)
     if attribute == (OFFSET_COLUMN,):
-        bounds = _bounds(one)
+        bounds = _passing_offsets(pushed)
         if bounds is None:
             return None
         lowest, highest = bounds
@@ -211,7 +163,7 @@ def _narrowed(options: Options, one: Filter) -> Options | None:
             lowest=max(lowest, options.lowest),
             highest=min(highest, options.highest),
         )
-    chosen = _chosen(one)
+    chosen = _passing_values(pushed)
     if chosen is None:
         return None
     if attribute == (TYPE_COLUMN,) and options.table in (RECORD, UNKNOWN):
@@ -224,22 +176,22 @@ def _narrowed(options: Options, one: Filter) -> Options | None:
     return None
 
 
-def _chosen(one: Filter) -> tuple[Any, ...] | None:
-    """The values that pass."""
-    match one:
+def _passing_values(pushed: Filter) -> tuple[Any, ...] | None:
+    """Return the values that pass a filter; None if it is not a set of values."""
+    match pushed:
         case EqualTo():
-            return (one.value,)
+            return (pushed.value,)
         case In():
-            return tuple(one.value)
+            return tuple(pushed.value)
     return None
 
 
-def _bounds(one: Filter) -> tuple[int, int] | None:
-    """The log offsets that pass, both inclusive; None if they are no range."""
-    value: Any = getattr(one, "value", None)
+def _passing_offsets(pushed: Filter) -> tuple[int, int] | None:
+    """Return the log offsets that pass, both inclusive; None if they are not a range."""
+    value: Any = getattr(pushed, "value", None)
     if not isinstance(value, int):
         return None
-    match one:
+    match pushed:
         case EqualTo():
             return value, value
         case GreaterThan():

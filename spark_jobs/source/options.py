@@ -17,7 +17,7 @@ from spark_jobs.readers.logs import Logs
 from spark_jobs.readers.object_store import StoreOptions
 from spark_jobs.readers.spans import TASK_BYTES
 from spark_jobs.tables.schemas import RECORD
-from spark_jobs.tables.views import canonical, is_in, schema_named
+from spark_jobs.tables.views import can_hold, resolve_table, schema_named
 
 LAST: Final = (1 << 63) - 1
 EARLIEST: Final = "earliest"
@@ -27,22 +27,22 @@ CHECKPOINT: Final = "checkpoint"
 OPTIONS: Final[Mapping[str, str]] = {
     "path": "a node's log directory; the same as logDir",
     "logDir": "a node's log directory",
-    "bootstrapController": "HOST:PORT[,...]: controllers to ask",
-    "archive": "DIR or s3://BUCKET/PREFIX",
-    "endpoint": "of the archive's S3, if it is not Amazon's: http[s]://HOST:PORT",
-    "region": "of the archive's bucket",
-    "timeoutMs": "to wait for an answer of the quorum; default 10000",
-    "log": "comma separated names; default: the logs that the table's records are in",
-    "table": "a table or view, by default `record`",
-    "columns": "comma separated; default: all of the table",
+    "bootstrapController": "HOST:PORT[,...]: controllers of the quorum to read from",
+    "archive": "an archive to read from: DIR or s3://BUCKET/PREFIX",
+    "endpoint": "endpoint of the archive's S3 server, if it is not Amazon's: http[s]://HOST:PORT",
+    "region": "region of the archive's bucket",
+    "timeoutMs": "ms to wait for an answer of the quorum; default 10000",
+    "log": "logs to read, comma separated; default: those that hold the table's records",
+    "table": "the table or view to read; default `record`",
+    "columns": "columns to read, comma separated; default: all of the table",
     "startOffset": "the first offset (inclusive); default: the log's beginning",
-    "endOffset": "where to stop (exclusive); default: where the committed part ends",
-    "splitBytes": "of log that one task reads, about; default 32 MiB of segments",
-    "pushFilters": "false in a session that does not allow it; default true",
-    "failOnDataLoss": "false: read on where offsets are gone, and say so; default true",
-    "onUnknownVersion": "fail (default) or skip",
-    "startingOffsets": "of a stream: earliest (default), latest, checkpoint or an offset",
-    "maxOffsetsPerTrigger": "of a stream: log offsets in one batch; default: all there are",
+    "endOffset": "the end offset (exclusive); default: the end of the committed part",
+    "splitBytes": "approximate bytes of log that one task reads; default 32 MiB",
+    "pushFilters": "accept Spark's filters (default true); false where the session forbids it",
+    "failOnDataLoss": "fail if offsets were deleted (default true); false: warn and continue",
+    "onUnknownVersion": "records of an unknown version: fail (default) or skip",
+    "startingOffsets": "start of a stream: earliest (default), latest, checkpoint or an offset",
+    "maxOffsetsPerTrigger": "log offsets in one batch of a stream; default: all available",
 }
 
 
@@ -52,7 +52,7 @@ class OptionError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is read."""
+    """The options of a read, parsed."""
 
     inputs: Inputs
     table: str
@@ -74,25 +74,25 @@ class Options:
     only_logs: frozenset[str] | None = field(default=None)
 
     def chosen(self, logs: Logs) -> list[str]:
-        """The logs to read, of those there are. Raises OptionError."""
+        """Choose the logs to read. Raises OptionError."""
         there = logs.names()
-        names = list(self.logs) or [name for name in there if is_in(self.table, name)]
+        names = list(self.logs) or [name for name in there if can_hold(self.table, name)]
         if not names:
             raise OptionError(f"log: no log here holds {self.table}; there are: {', '.join(there)}")
         if len(names) > 1 and (self.start_offset is not None or self.end_offset is not None):
-            raise OptionError("log: name one log to go with startOffset or endOffset")
+            raise OptionError("log: name one log with startOffset or endOffset")
         return [name for name in names if self.only_logs is None or name in self.only_logs]
 
 
 def parse_options(options: Mapping[str, str]) -> Options:
-    """Raises OptionError; TableError for an unknown table."""
+    """Parse options given as text. Raises OptionError; TableError for an unknown table."""
     known = {name.lower(): name for name in OPTIONS}
     given = {}
     for name, text in options.items():
         if name.lower() not in known:
             raise OptionError(f"{name}: no such option; there are: {', '.join(OPTIONS)}")
         given[known[name.lower()]] = text
-    table = canonical(given.get("table", RECORD))
+    table = resolve_table(given.get("table", RECORD))
     names = ["log", *schema_named(table).names]
     columns = _words(given.get("columns", ""))
     for column in columns:
@@ -116,14 +116,14 @@ def parse_options(options: Mapping[str, str]) -> Options:
 
 
 def _inputs(given: Mapping[str, str]) -> Inputs:
-    """Where it is read from. That it is one place, `open_logs` sees to."""
+    """Parse the options that name the source; `open_logs` checks that they go together."""
     if "path" in given and "logDir" in given:
-        raise OptionError("path: give it or logDir, not both")
+        raise OptionError("path: give path or logDir, not both")
     log_dir = given.get("logDir", given.get("path"))
     archive = given.get("archive")
     controllers = tuple(_address(text) for text in _words(given.get("bootstrapController", "")))
     if log_dir is None and archive is None and not controllers:
-        raise OptionError("say where the logs are: logDir, bootstrapController or archive")
+        raise OptionError("name the source of the logs: logDir, bootstrapController or archive")
     return Inputs(
         Path(log_dir) if log_dir is not None else None,
         controllers,
@@ -154,7 +154,7 @@ def _starting(given: Mapping[str, str]) -> str | int:
 
 
 def _choice(given: Mapping[str, str], name: str, words: tuple[str, str]) -> str:
-    """One of two words; the first if nothing is given."""
+    """Return one of two words; the first if the option is missing."""
     text = given.get(name, words[0]).lower()
     if text not in words:
         raise OptionError(f"{name}: {text!r} is neither {words[0]} nor {words[1]}")
@@ -170,5 +170,5 @@ def _number(given: Mapping[str, str], name: str) -> int | None:
     except ValueError:
         value = -1
     if value < 0:
-        raise OptionError(f"{name}: {text!r} is no number from 0 on")
+        raise OptionError(f"{name}: {text!r} is not a number >= 0")
     return value

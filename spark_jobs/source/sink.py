@@ -4,19 +4,19 @@
         .option("checkpointLocation", "/data/commits.checkpoint").start()
 
     /data/commits/00000000000000000000-00000000000000004096.parquet     offsets 0 to 4095
-    /data/commits/_batches/00000000000000000000.json                    what batch 0 consists of
+    /data/commits/_batches/00000000000000000000.json                    manifest of batch 0
 
-Whoever lists the directory sees how far it goes, and reads it with anything that reads Parquet.
+A listing of the directory shows how far it reaches, and any program that reads Parquet can read it.
 
 A batch may run twice: Spark journals where it ends before it runs, and runs it again after a crash.
-So tasks write parts, in `_parts`; when all are there, the batch's page says which part gets which
-name, parts are renamed, and the page loses its suffix `.pending`. A batch whose page is there is
-not written again, and one whose page is pending is finished as the page says: there is no moment at
-which a crash leaves some of a batch for good, or makes a second copy of any.
+So tasks write parts, in `_parts`; when all are there, the batch's manifest says which part gets
+which name, parts are renamed, and the manifest loses its suffix `.pending`. A batch with a manifest
+is not written again, and one with a pending manifest is finished as it says: at no moment can a
+crash leave part of a batch for good, or make a second copy of any.
 
-The surprise is the other danger: a stream that is begun anew in a directory that has a stream's
-files already. Batch numbers begin at 0 again, and a sink that believed in numbers alone would throw
-everything away, unseen. So a page is compared with what comes, and offsets never go back.
+The trap is a new stream in a directory that has another stream's files already. Batch numbers begin
+at 0 again, and a sink that compared numbers alone would drop everything, unnoticed. So a manifest
+is compared with the repeated batch, and offsets never go back.
 
 Spark's own file sink is exact only for readers of its `_spark_metadata`, which others are not.
 
@@ -52,12 +52,12 @@ PENDING: Final = ".pending"
 
 
 class SinkError(Exception):
-    """Files that are there contradict what a stream writes. One sentence."""
+    """Existing files contradict what a stream writes. One sentence."""
 
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task wrote; no part if it had no rows."""
+    """The part that one task wrote, or none if it had no rows."""
 
     part: str | None = None
     first_offset: int = 0
@@ -66,16 +66,16 @@ class Written(WriterCommitMessage):
 
     @property
     def name(self) -> str:
-        """Of the file that the part becomes."""
+        """The final name of the part's file."""
         return f"{self.first_offset:020d}-{self.end_offset:020d}.parquet"
 
 
 class OffsetFiles(DataSource):
-    """See the module."""
+    """The data source `esker_files`, which can only be written to."""
 
     @classmethod
     def name(cls) -> str:
-        """For `format`."""
+        """Return the name for `format`."""
         return NAME
 
     def streamWriter(  # noqa: N802 (Spark's name)
@@ -83,17 +83,17 @@ class OffsetFiles(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: ARG002 (Spark's keyword)
     ) -> DataSourceStreamWriter:
-        """Raises SinkError."""
+        """Return a writer into the directory of the option `path`. Raises SinkError."""
         path = self.options.get("path")
         if not path:
-            raise SinkError("path: name a directory")
+            raise SinkError("path: give a directory")
         if OFFSET_COLUMN not in schema.names:
-            raise SinkError(f"the rows have no {OFFSET_COLUMN}, by which files are named")
+            raise SinkError(f"the rows have no column {OFFSET_COLUMN}, which names the files")
         return OffsetFileWriter(Path(path))
 
 
 class OffsetFileWriter(DataSourceStreamArrowWriter):
-    """Writes in tasks, names in the driver; both see the same directory."""
+    """Writes parts in tasks and names them in the driver; both use the same directory."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -101,7 +101,7 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
     # --- tasks --------------------------------------------------------------------------------
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """One part. Raises OSError."""
+        """Write a task's rows as one part. Raises OSError."""
         written, writer = Written(), None
         parts = self.directory / PARTS
         parts.mkdir(parents=True, exist_ok=True)
@@ -127,121 +127,136 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
         if writer is not None:
             writer.close()
             _make_durable(path)
-            _make_durable(parts)  # a page that names it may outlive a power cut
+            _make_durable(parts)  # a manifest that names it may outlive a power cut
         return written
 
     # --- the driver ---------------------------------------------------------------------------
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Give a batch's parts their names, unless an earlier run of it has. Raises SinkError."""
+        """Give a batch's parts their final names, unless an earlier run did. Raises SinkError."""
         written = sorted(
-            (one for one in messages if isinstance(one, Written) and one.part is not None),
-            key=lambda one: one.first_offset,
+            (part for part in messages if isinstance(part, Written) and part.part is not None),
+            key=lambda part: part.first_offset,
         )
         self._finish_pending()
-        pages = self._pages()
-        if batchId in pages:
+        numbers = self._batch_numbers()
+        if batchId in numbers:
             self._check_same(batchId, written)
         else:
-            self._check_next(pages, batchId, written)
-            self._write_page(batchId, written)
+            self._check_next(numbers, batchId, written)
+            self._write_manifest(batchId, written)
             self._finish_pending()
         self._drop_parts()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """Parts of a batch that failed are of no use."""
-        for one in messages:
-            if isinstance(one, Written) and one.part is not None:
-                (self.directory / PARTS / one.part).unlink(missing_ok=True)
+        """Delete the parts of a batch that failed."""
+        for part in messages:
+            if isinstance(part, Written) and part.part is not None:
+                (self.directory / PARTS / part.part).unlink(missing_ok=True)
 
-    def _pages(self) -> list[int]:
-        """Numbers of the batches that are here, rising."""
+    def _batch_numbers(self) -> list[int]:
+        """List the numbers of the written batches, rising."""
         found = (self.directory / BATCHES).glob("*.json")
         return sorted(int(path.stem) for path in found if path.stem.isdecimal())
 
-    def _page(self, batch: int) -> Path:
+    def _manifest_path(self, batch: int) -> Path:
         return self.directory / BATCHES / f"{batch:020d}.json"
 
     def _check_same(self, batch: int, written: Sequence[Written]) -> None:
-        """That a batch that is here is the one that was written again."""
-        page = read_page(self._page(batch))
-        rows = sum(one.rows for one in written)
-        first = min((one.first_offset for one in written), default=0)
-        end = max((one.end_offset for one in written), default=0)
-        if (page["rows"], page["first_offset"], page["end_offset"]) != (rows, first, end):
+        """Raise SinkError unless a repeated batch has the same offsets and rows as before."""
+        manifest = read_manifest(self._manifest_path(batch))
+        rows = sum(part.rows for part in written)
+        first = min((part.first_offset for part in written), default=0)
+        end = max((part.end_offset for part in written), default=0)
+        if (manifest["rows"], manifest["first_offset"], manifest["end_offset"]) != (
+            rows,
+            first,
+            end,
+        ):
             raise SinkError(
-                f"{self.directory} has a batch {batch} of offsets {page['first_offset']} to "
-                f"{page['end_offset']}, this stream's are {first} to {end}: it is another "
+                f"{self.directory} has a batch {batch} of offsets {manifest['first_offset']} to "
+                f"{manifest['end_offset']}, this stream's are {first} to {end}: it is another "
                 "stream's; write to a directory of its own"
             )
 
-    def _check_next(self, pages: Sequence[int], batch: int, written: Sequence[Written]) -> None:
-        """That a new batch goes on where the last one ended."""
-        if pages and pages[-1] != batch - 1:
+    def _check_next(self, numbers: Sequence[int], batch: int, written: Sequence[Written]) -> None:
+        """Raise SinkError unless a new batch continues where the last one ended."""
+        if numbers and numbers[-1] != batch - 1:
             raise SinkError(
-                f"{self.directory} goes up to batch {pages[-1]}, and this is batch {batch}: it is "
-                "another stream's; write to a directory of its own"
+                f"{self.directory} goes up to batch {numbers[-1]}, and this is batch {batch}: it "
+                "is another stream's; write to a directory of its own"
             )
-        end = read_page(self._page(pages[-1]))["reached"] if pages else 0
-        for one in written:
-            if one.first_offset < end:
+        end = self._reached(numbers)
+        for part in written:
+            if part.first_offset < end:
                 raise SinkError(
-                    f"{self.directory}: offsets up to {end} are here, and {one.name} begins before "
-                    "that: rows must come in the log's order, and once"
+                    f"{self.directory}: offsets up to {end} are written, and {part.name} begins "
+                    "before that: rows must come in the log's order, and once"
                 )
-            end = one.end_offset
+            end = part.end_offset
 
-    def _write_page(self, batch: int, written: Sequence[Written]) -> None:
-        """From here on the batch is sure to be finished."""
-        pages = self._pages()
-        before = read_page(self._page(pages[-1]))["reached"] if pages else 0
-        end = max((one.end_offset for one in written), default=0)
-        page = {
+    def _reached(self, numbers: Sequence[int]) -> int:
+        """Return the end of the offsets that these batches hold."""
+        if not numbers:
+            return 0
+        return int(read_manifest(self._manifest_path(numbers[-1]))["reached"])
+
+    def _write_manifest(self, batch: int, written: Sequence[Written]) -> None:
+        """Write a batch's manifest as pending: from here on the batch will be finished."""
+        before = self._reached(self._batch_numbers())
+        end = max((part.end_offset for part in written), default=0)
+        manifest = {
             "batch": batch,
-            "first_offset": min((one.first_offset for one in written), default=0),
+            "first_offset": min((part.first_offset for part in written), default=0),
             "end_offset": end,
             "reached": max(before, end),
-            "rows": sum(one.rows for one in written),
-            "files": [{"name": one.name, "rows": one.rows, "part": one.part} for one in written],
+            "rows": sum(part.rows for part in written),
+            "files": [
+                {"name": part.name, "rows": part.rows, "part": part.part} for part in written
+            ],
         }
-        path = self._page(batch)
+        path = self._manifest_path(batch)
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(".tmp")
-        temporary.write_text(json.dumps(page, indent=1))
+        temporary.write_text(json.dumps(manifest, indent=1))
         _make_durable(temporary)
         _rename(temporary, path.with_suffix(PENDING))
 
     def _finish_pending(self) -> None:
-        """Do what a page says that a crash, or just now we, left pending."""
+        """Finish pending batches, of this run or one that crashed: rename their parts."""
         for pending in sorted((self.directory / BATCHES).glob(f"*{PENDING}")):
-            for file in read_page(pending)["files"]:
+            for file in read_manifest(pending)["files"]:
                 part, final = self.directory / PARTS / file["part"], self.directory / file["name"]
                 if part.exists():
                     _rename(part, final)
                 elif not final.exists():
-                    raise SinkError(f"{pending}: {file['part']} is gone, and {final.name} not here")
+                    raise SinkError(
+                        f"{pending}: {file['part']} is gone, and {final.name} does not exist"
+                    )
             _rename(pending, pending.with_suffix(".json"))
 
     def _drop_parts(self) -> None:
-        """What no page names: of runs that were cut short, and of batches that were here."""
+        """Delete parts that no manifest names: of aborted runs and of repeated batches."""
         for path in (self.directory / PARTS).glob("*.parquet"):
             path.unlink(missing_ok=True)
 
 
-def read_page(path: Path) -> dict[str, Any]:
-    """A batch's page. Raises SinkError if it is none; OSError."""
+def read_manifest(path: Path) -> dict[str, Any]:
+    """Read a batch's manifest. Raises SinkError if it is invalid; OSError."""
     try:
-        page = json.loads(path.read_text())
-        for file in page["files"]:
+        manifest = json.loads(path.read_text())
+        for file in manifest["files"]:
             if Path(file["name"]).name != file["name"] or Path(file["part"]).name != file["part"]:
                 raise ValueError("names that are paths")
-        if not all(isinstance(page[key], int) for key in ("rows", "first_offset", "end_offset")):
+        if not all(
+            isinstance(manifest[key], int) for key in ("rows", "first_offset", "end_offset")
+        ):
             raise TypeError("no numbers")
-        page["reached"] = int(page["reached"])
+        manifest["reached"] = int(manifest["reached"])
     except (ValueError, KeyError, TypeError) as error:
-        raise SinkError(f"{path} is no batch's page: {error}") from None
-    assert isinstance(page, dict), f"it has keys: {page}"
-    return page
+        raise SinkError(f"{path} is not a batch's manifest: {error}") from None
+    assert isinstance(manifest, dict), f"it has keys: {manifest}"
+    return manifest
 
 
 def _rename(source: Path, target: Path) -> None:

@@ -1,4 +1,4 @@
-"""A log as a stream: what is there, then what comes, each offset once.
+"""A log as a stream: its records now, then those appended later, each offset once.
 
     frame = (
         spark.readStream.format("esker_log")
@@ -6,17 +6,17 @@
         .option("table", "object_commits").load()
     )
 
-A place in the stream is `{clusterId, log, epoch, offset}`: everything below the offset was given
-out, and the record before it was of that epoch. Only what is committed is given out, and that never
-changes; so a batch that is read again after a crash is the same, and whether rows come twice is the
-sink's affair alone (`spark_jobs.source.sink`).
+A stream's offset is `{clusterId, log, epoch, offset}`: everything below the offset was
+read, and the record before it was of that epoch. Only committed records are read, and those never
+change; so a batch that is read again after a crash is the same, and only the sink decides whether
+rows are written twice (`spark_jobs.source.sink`).
 
-The surprise: the epoch is not needed to read. It is there for the day when a stream is pointed at a
-log that was restored from a backup, or made anew under the same name: the offsets look right, and
-the records are others. Then the stream stops.
+The trap: the epoch is not needed to read. It detects a log that was restored from a backup, or
+created again under the same name: the offsets look right, but the records are others. Then the
+stream stops.
 
-A log that begins with a checkpoint is begun with it: `fromCheckpoint` says that the checkpoint at
-the offset is still to come.
+A log that begins with a checkpoint is read from there: `fromCheckpoint` says that the checkpoint at
+the offset is still to be read.
 
 Source: PySpark's DataSourceStreamReader (offsets are journaled before a batch runs, and batches
 planned again from them); docs/design/pipeline.md#one-input.
@@ -41,61 +41,69 @@ from spark_jobs.readers.inputs import open_logs
 from spark_jobs.readers.log_files import LostRangeError
 from spark_jobs.readers.logs import HasCheckpoints, Log, Logs, Span
 from spark_jobs.readers.spans import epoch_before, plan_spans, share_out
-from spark_jobs.source.log_source import SpanPartition, read_partition
 from spark_jobs.source.options import CHECKPOINT, EARLIEST, LATEST, OptionError, Options
+from spark_jobs.source.span_partition import SpanPartition, read_partition
 
 log = logging.getLogger("spark_jobs")
 
 UNKNOWN_EPOCH: Final = -1
 
-Place = dict[str, Any]
-"""As Spark journals it: flat, of numbers, text and truth values."""
+StreamOffset = dict[str, Any]
+"""An offset as Spark journals it: flat, of numbers, text and booleans."""
 
 
 class StreamError(Exception):
-    """A stream that would go on in another log than it began in."""
+    """A stream would continue in another log than it began in."""
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Plans in a process of the driver, reads in tasks."""
+    """Reads one table of one log as a stream: plans in a driver process, reads in tasks."""
 
     def __init__(self, options: Options) -> None:
-        """Raises OptionError for what only a read of all at once can have."""
+        """Take the options. Raises OptionError for those that only a batch read can have."""
         if options.start_offset is not None or options.end_offset is not None:
-            raise OptionError("startingOffsets: a stream has that, and no startOffset or endOffset")
+            raise OptionError(
+                "startingOffsets: a stream takes this option, and no startOffset or endOffset"
+            )
         self._options = options
         self._until: int | None = None  # of a run that ends: what was there when it began
 
-    # --- places -------------------------------------------------------------------------------
+    # --- offsets ------------------------------------------------------------------------------
 
-    def initialOffset(self) -> Place:  # noqa: N802 (Spark's names)
-        """Where a new stream begins. Raises OptionError; LogsError; LostRangeError; OSError."""
+    def initialOffset(self) -> StreamOffset:  # noqa: N802 (Spark's names)
+        """Return the offset where a new stream begins.
+
+        Raises:  OptionError; LogsError; LostRangeError; OSError.
+        """
         logs, name = self._opened()
-        one, starting = logs.log(name), self._options.starting
-        committed = one.end_offset()
+        source, starting = logs.log(name), self._options.starting
+        committed = source.end_offset()
         if starting == LATEST:
-            return _place(logs, name, one, committed)
+            return _stream_offset(logs, name, source, committed)
         if starting == CHECKPOINT:
-            found = one.checkpoints() if isinstance(one, HasCheckpoints) else ()
+            found = source.checkpoints() if isinstance(source, HasCheckpoints) else ()
             if not found:
                 raise OptionError(f"startingOffsets: {name} has no checkpoint here")
             return _begin_with(logs, name, found[-1])
         if starting == EARLIEST:
-            spans = one.spans(committed)
+            spans = source.spans(committed)
             if spans and spans[0].is_checkpoint:
                 return _begin_with(logs, name, spans[0])
-            return _place(logs, name, one, 0)
-        assert isinstance(starting, int), f"not a place: {starting}"
+            return _stream_offset(logs, name, source, 0)
+        assert isinstance(starting, int), f"not an offset: {starting}"
         if starting > committed:
-            raise OptionError(f"startingOffsets: of {name} only {committed} offsets are committed")
-        return _place(logs, name, one, starting)
+            raise OptionError(f"startingOffsets: {name} is committed up to offset {committed} only")
+        return _stream_offset(logs, name, source, starting)
 
-    def latestOffset(self, start: Place, limit: ReadLimit) -> Place:  # noqa: N802
-        """Where the next batch ends. Raises StreamError; LogsError; LostRangeError; OSError."""
+    def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:  # noqa: N802
+        """Return the offset where the next batch ends.
+
+        Raises:  StreamError; LogsError; LostRangeError; OSError.
+        """
         logs, name = self._opened()
         _check_same(logs, name, start)
-        one, offset = logs.log(name), int(start["offset"])
-        end = one.end_offset()
+        source, offset = logs.log(name), int(start["offset"])
+        end = source.end_offset()
         if self._until is not None:
             end = min(end, self._until)
         if isinstance(limit, ReadMaxRows):
@@ -104,42 +112,42 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return {**start, "fromCheckpoint": False}  # a batch of its own
         if end <= offset:  # nothing new, or a replica that is behind
             return start
-        return _place(logs, name, one, end)
+        return _stream_offset(logs, name, source, end)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Log offsets of one batch: of a table with few of them, rows are fewer."""
+        """Return the limit of log offsets in one batch; the table may have fewer rows."""
         most = self._options.max_offsets
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
-    def reportLatestOffset(self) -> Place | None:  # noqa: N802
-        """For the query's status."""
+    def reportLatestOffset(self) -> StreamOffset | None:  # noqa: N802
+        """Return the log's end for the query's status."""
         logs, name = self._opened()
         return {"log": name, "offset": logs.log(name).end_offset()}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """What is there now is all that this run gives out."""
+        """Limit this run to what the log holds now."""
         logs, name = self._opened()
         self._until = logs.log(name).end_offset()
 
     # --- batches ------------------------------------------------------------------------------
 
-    def partitions(self, start: Place, end: Place) -> Sequence[InputPartition]:
-        """The same for the same two places, whatever was appended meanwhile.
+    def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
+        """Return the tasks between two offsets: always the same, whatever was appended meanwhile.
 
         Raises:  StreamError; LostRangeError, unless `failOnDataLoss` is false; LogsError; OSError.
         """
         options = self._options
         logs, name = self._opened()
         _check_same(logs, name, start)
-        one = logs.log(name)
+        source = logs.log(name)
         if start["fromCheckpoint"]:
-            return [SpanPartition(name, (span,)) for span in self._checkpoint(one, name, start)]
+            return [SpanPartition(name, (span,)) for span in self._checkpoint(source, name, start)]
         first, last = int(start["offset"]), int(end["offset"])
         if first >= last:
             return []
-        _check_history(one, name, start)
+        _check_history(source, name, start)
         plan = plan_spans(
-            one,
+            source,
             name,
             last,
             start_offset=first,
@@ -151,10 +159,12 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         tasks = share_out(plan.spans, options.task_bytes)
         return [SpanPartition(name, spans) for spans in tasks]
 
-    def _checkpoint(self, one: Log, name: str, start: Place) -> Sequence[Span]:
-        """The checkpoint that the stream begins with."""
+    def _checkpoint(self, source: Log, name: str, start: StreamOffset) -> Sequence[Span]:
+        """Return the checkpoint that the stream begins with."""
         offset = int(start["offset"])
-        found = one.checkpoints() if isinstance(one, HasCheckpoints) else one.spans(offset)[:1]
+        found = (
+            source.checkpoints() if isinstance(source, HasCheckpoints) else source.spans(offset)[:1]
+        )
         for span in found:
             if span.is_checkpoint and span.end_offset == offset:
                 return [span]
@@ -165,19 +175,19 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Raises as `spark_jobs.tables.arrow_batches.read_table`."""
+        """Yield a task's rows. Raises as `spark_jobs.tables.arrow_batches.read_table`."""
         return read_partition(self._options, partition)
 
     def _opened(self) -> tuple[Logs, str]:
         logs = open_logs(self._options.inputs)
         names = self._options.chosen(logs)
         if len(names) != 1:
-            raise OptionError(f"log: a stream is of one log; there are: {', '.join(names)}")
+            raise OptionError(f"log: a stream reads one log; there are: {', '.join(names)}")
         return logs, names[0]
 
 
-def _place(logs: Logs, name: str, one: Log, offset: int) -> Place:
-    epoch = epoch_before(one, offset)
+def _stream_offset(logs: Logs, name: str, source: Log, offset: int) -> StreamOffset:
+    epoch = epoch_before(source, offset)
     return {
         "clusterId": logs.cluster_id,
         "log": name,
@@ -187,7 +197,7 @@ def _place(logs: Logs, name: str, one: Log, offset: int) -> Place:
     }
 
 
-def _begin_with(logs: Logs, name: str, checkpoint: Span) -> Place:
+def _begin_with(logs: Logs, name: str, checkpoint: Span) -> StreamOffset:
     return {
         "clusterId": logs.cluster_id,
         "log": name,
@@ -198,22 +208,22 @@ def _begin_with(logs: Logs, name: str, checkpoint: Span) -> Place:
 
 
 def _check_same(logs: Logs, name: str, start: Mapping[str, Any]) -> None:
-    """That the stream's place is one in this log."""
+    """Raise StreamError unless the stream's offset belongs to this cluster and log."""
     if start["clusterId"] != logs.cluster_id:
         raise StreamError(
-            f"the stream is at a place of cluster {start['clusterId']}, and this one is "
-            f"{logs.cluster_id}: give it another checkpointLocation, or the logs it began with"
+            f"the stream is at an offset of cluster {start['clusterId']}, and this one is "
+            f"{logs.cluster_id}: use another checkpointLocation, or the logs it began with"
         )
     if start["log"] != name:
-        raise StreamError(f"the stream is at a place of {start['log']}, not of {name}")
+        raise StreamError(f"the stream is at an offset of {start['log']}, not of {name}")
 
 
-def _check_history(one: Log, name: str, start: Mapping[str, Any]) -> None:
-    """That the record before the place is the one that was read."""
+def _check_history(source: Log, name: str, start: Mapping[str, Any]) -> None:
+    """Raise StreamError if the record before the stream's offset is of another epoch now."""
     offset, epoch = int(start["offset"]), int(start["epoch"])
-    found = epoch_before(one, offset)
+    found = epoch_before(source, offset)
     if epoch != UNKNOWN_EPOCH and found is not None and found != epoch:
         raise StreamError(
             f"{name}: before offset {offset} the stream read a record of epoch {epoch}, now there "
-            f"is one of epoch {found}: this is another log, restored or made anew"
+            f"is one of epoch {found}: this is another log, restored or created again"
         )

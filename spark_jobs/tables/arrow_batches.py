@@ -1,4 +1,4 @@
-"""From a log's bytes to a table's Arrow batches: what one task does.
+"""Reads a span of a log as Arrow batches of one table: the work of one task.
 
     for batch in read_table("object_commit", span): ...
 
@@ -21,7 +21,7 @@ from spark_jobs.tables.views import columns_named, versions_named
 log = logging.getLogger("spark_jobs")
 
 BATCH_ROWS: Final = 50_000
-"""Of an Arrow batch, or a record's worth more: larger ones gain nothing, smaller ones cost."""
+"""Rows of an Arrow batch, exceeded by at most one record: larger batches gain nothing."""
 
 
 def read_table(
@@ -32,7 +32,7 @@ def read_table(
     types: Collection[int] | None = None,
     skip_unknown: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a table or view that a span holds, in the log's order.
+    """Yield a span's rows of a table or view, in the log's order.
 
     Records of other types are passed over. Those that cannot be decoded are an error, because a
     committed record that is not what it should be is damage.
@@ -65,6 +65,6 @@ def read_table(
         yield columns.take()
     if passed_over:
         log.warning(
-            "table=%s offsets=%d-%d unknown_versions=%d: passed over; table unknown has them",
+            "table=%s offsets=%d-%d unknown_versions=%d: skipped; table unknown has them",
             table, span.start_offset, span.end_offset, passed_over,
         )  # fmt: skip

@@ -1,16 +1,16 @@
 """Object commits as NumPy columns, many records walked at the same time.
 
     pile = CommitPile(("byte_sizes", "base_offsets"))
-    pile.add(place.offset, value, version, body)  # of each record, where its body begins
+    pile.add(position, value, version, body)  # of each record, where its body begins
     columns = pile.take()
 
 A record is a head and some columns, each behind its length. To find them one record after the
 other takes Python some 20 µs a record, as long as everything else that a digest needs. Here some
 hundred records stand in one buffer, and a step is made for all of them at once: NumPy reads the
-length of everyone's first column, then of everyone's second. What nobody asks for is stepped over.
+lengths of all first columns, then of all second ones. Columns that are not needed are skipped.
 
-The surprise is what happens to a record that is not sound: nothing, here. That there is one is seen
-at once, and then each is walked by itself, to say which, and where.
+The trap is a malformed record: this walk finds that there is one, but not which. Then each record
+is parsed by itself, for an error that names it.
 
 Source: KIP-1164, CommitBatches; the layout is that of `spark_jobs.tables.commits`.
 """
@@ -46,7 +46,7 @@ from spark_jobs.tables.commits import (
 )
 
 WALKED_BYTES: Final = 4 * 1024 * 1024
-"""Of records that are walked together: some hundred, and no second copy of a whole piece."""
+"""Bytes of records that are walked together: some hundred records, far from a whole piece."""
 
 Numbers = npt.NDArray[np.int64]
 AnyNumbers = npt.NDArray[Any]
@@ -59,7 +59,7 @@ _BEYOND: Final = bytes(_HEAD.itemsize + _VARINT_BYTES)
 
 
 class Columns(NamedTuple):
-    """Commits as NumPy columns, in order: what is of records, of groups and of batches apart."""
+    """Commits as NumPy columns, in order: separate ones for records, groups and batches."""
 
     heads: Mapping[str, Numbers]  # of each record, by the names of its fields
     rows_of: Numbers  # how many batches each record has
@@ -68,7 +68,7 @@ class Columns(NamedTuple):
     topics: AnyNumbers  # of each group: which of them
     partitions: AnyNumbers  # of each group
     batch_counts: AnyNumbers  # of each group
-    batches: Mapping[str, AnyNumbers]  # of each batch; those asked for
+    batches: Mapping[str, AnyNumbers]  # of each batch; the chosen fields
 
 
 class CommitPile:
@@ -92,7 +92,7 @@ class CommitPile:
         self._parts: dict[int, list[bytes]] = {i: [] for i in self._wanted}
 
     def add(self, position: LogPosition, value: Buffer, version: int, body: int) -> None:
-        """One record's value, with its frame.
+        """Add one record's value, with its frame.
 
         Args:    version: as its frame says. body: where that ends.
         Raises:  MalformedMessageError if this, or one before it, is no ObjectCommitRecord.
@@ -107,7 +107,7 @@ class CommitPile:
             self._walk()
 
     def take(self) -> Columns:
-        """What was collected since the last time.
+        """Return the commits that were added since the last call.
 
         Raises:  MalformedMessageError as `add`; if a group names a topic that its record does not
                  have, or the groups of a record are not all its batches.
@@ -134,7 +134,7 @@ class CommitPile:
         return taken
 
     def _walk(self) -> None:
-        """Cut what is wanted out of the records that wait for it."""
+        """Cut the chosen columns out of the collected records."""
         lengths = np.fromiter(map(len, self._values), np.int64, len(self._values))
         data = b"".join([*self._values, _BEYOND])
         ends = np.cumsum(lengths)
@@ -151,36 +151,36 @@ class CommitPile:
             parts.append(_cut(data, walked, i))
 
     def _column(self, i: int) -> AnyNumbers:
-        """Put together and turned in one go."""
+        """Join a column's parts and convert its byte order."""
         parts = [np.frombuffer(part, f">i{WIDTHS[i]}") for part in self._parts[i]]
         return np.concatenate(parts, dtype=f"=i{WIDTHS[i]}")
 
 
 class _Walked(NamedTuple):
-    """Where everything lies: a row for each column of the records, a number for each record."""
+    """The positions of all columns: a row for each column, a number for each record."""
 
     heads: AnyNumbers
     starts: list[Numbers]  # bytes
     counts: list[Numbers]  # entries
 
 
-def _walk(raw: npt.NDArray[np.uint8], at: Numbers, ends: Numbers) -> _Walked | None:
-    """All records, a column at a time. None if any is not what it should be."""
-    if (at + _HEAD.itemsize >= ends).any():
+def _walk(raw: npt.NDArray[np.uint8], positions: Numbers, ends: Numbers) -> _Walked | None:
+    """Find the columns of all records, a column at a time. None if any record is malformed."""
+    if (positions + _HEAD.itemsize >= ends).any():
         return None
-    heads = raw[at[:, None] + np.arange(_HEAD.itemsize)].view(_HEAD)[:, 0]
-    at = at + _HEAD.itemsize
+    heads = raw[positions[:, None] + np.arange(_HEAD.itemsize)].view(_HEAD)[:, 0]
+    positions = positions + _HEAD.itemsize
     starts, counts = [], []
     for width in WIDTHS:
-        if (at >= ends).any():
+        if (positions >= ends).any():
             return None
-        length, at = _uvarints(raw, at)
-        starts.append(at)
+        length, positions = _uvarints(raw, positions)
+        starts.append(positions)
         counts.append(length - 1)
-        at = at + counts[-1] * width
-        if (length < 1).any() or (at > ends).any():
+        positions = positions + counts[-1] * width
+        if (length < 1).any() or (positions > ends).any():
             return None
-    if (at >= ends).any():  # tagged fields would follow
+    if (positions >= ends).any():  # tagged fields would follow
         return None
     rows, groups = counts[OF_BATCHES[0]], counts[BATCH_COUNTS]
     for i, count in enumerate(counts):
@@ -192,10 +192,13 @@ def _walk(raw: npt.NDArray[np.uint8], at: Numbers, ends: Numbers) -> _Walked | N
     return _Walked(heads, starts, counts)
 
 
-def _uvarints(raw: npt.NDArray[np.uint8], at: Numbers) -> tuple[Numbers, Numbers]:
-    """One of each record, and the position after it; too long a one is too large a number."""
-    value, after = np.zeros(len(at), np.int64), at
-    more = np.ones(len(at), np.bool_)
+def _uvarints(raw: npt.NDArray[np.uint8], positions: Numbers) -> tuple[Numbers, Numbers]:
+    """Read a varint of each record, and return the positions after them.
+
+    One that is too long becomes a number that is too large.
+    """
+    value, after = np.zeros(len(positions), np.int64), positions
+    more = np.ones(len(positions), np.bool_)
     for shift in range(0, 7 * _VARINT_BYTES, 7):
         byte = np.where(more, raw[np.minimum(after, len(raw) - 1)], 0).astype(np.int64)
         value |= (byte & 0x7F) << shift
@@ -207,7 +210,7 @@ def _uvarints(raw: npt.NDArray[np.uint8], at: Numbers) -> tuple[Numbers, Numbers
 
 
 def _cut(data: bytes, walked: _Walked, i: int) -> bytes:
-    """A column of all records; of one that leaves it out, zeros."""
+    """Cut out a column of all records; zeros for a record that omits it."""
     starts, counts, rows = walked.starts[i], walked.counts[i], walked.counts[OF_BATCHES[0]]
     if i in OPTIONAL and not counts.any():
         return bytes(int(rows.sum()) * WIDTHS[i])
@@ -221,9 +224,9 @@ def _cut(data: bytes, walked: _Walked, i: int) -> bytes:
 
 
 def _distinct(ids: bytes) -> tuple[list[str], AnyNumbers]:
-    """Topic ids, each once; and of each that there was, which of them."""
+    """Return the distinct topic ids, and the index of each input among them."""
     found = pa.Array.from_buffers(
         pa.binary(UUID_BYTES), len(ids) // UUID_BYTES, [None, pa.py_buffer(ids)]
     ).dictionary_encode()
-    names = [encode_uuid(UUID(bytes=one)) for one in found.dictionary.to_pylist()]
+    names = [encode_uuid(UUID(bytes=topic_id)) for topic_id in found.dictionary.to_pylist()]
     return names, np.frombuffer(found.indices.buffers()[1], np.int32, len(found))

@@ -4,7 +4,7 @@ An `ObjectCommitRecord` keeps its batches as columns of big-endian numbers, and 
 other way round. So nothing is decoded: the bytes of each column are cut out of the record, those of
 many records are put end to end, and NumPy turns a whole column at once.
 
-The surprise is what a record may leave out. No error codes means that no batch was refused, and no
+The trap is what a record may leave out. No error codes means that no batch was refused, and no
 duplicates that none was one; both columns are then made up, of zeros.
 
 Source: KIP-1164, CommitBatches; `records.diskless.ObjectCommitRecord`, whose declaration is walked
@@ -39,7 +39,7 @@ UUID_BYTES: Final = 16
 
 
 def width_of(field: Field) -> int:
-    """Bytes of a number, or of each in a column."""
+    """Return the bytes of a number field, or of each number of a column."""
     kind = field.type.element if isinstance(field.type, ArrayOf) else field.type
     assert isinstance(kind, Fixed), f"{field.name} is neither a number nor a column of numbers"
     return kind.size
@@ -66,7 +66,7 @@ _SHAPES: Final = tuple(
     for i, width in enumerate(WIDTHS)
     if i not in (TOPIC_IDS, *OPTIONAL)
 )
-"""Of each column that is always there: the bytes it has for each batch, and for each group."""
+"""The required columns: their bytes for each batch, and for each group."""
 
 POSITION_FIELDS: Final = (
     pa.field("from_checkpoint", pa.bool_(), nullable=False),
@@ -74,7 +74,7 @@ POSITION_FIELDS: Final = (
     pa.field("log_epoch", pa.int32(), nullable=False),
     pa.field("log_timestamp_ms", pa.int64(), nullable=False),
 )
-"""Where a row comes from; every table begins with them."""
+"""The log position of a row; every table begins with these fields."""
 
 SCHEMA: Final = pa.schema(
     [
@@ -88,7 +88,7 @@ SCHEMA: Final = pa.schema(
         ),
     ]
 )
-"""One row a batch; what is of the whole object stands in each of its rows."""
+"""One row for each batch; each row repeats the fields of the whole object."""
 
 OBJECT_SCHEMA: Final = pa.schema(
     [
@@ -102,11 +102,11 @@ OBJECT_SCHEMA: Final = pa.schema(
         pa.field("duplicate_batches", pa.int32(), nullable=False),
     ]
 )
-"""One row an object, as it was committed."""
+"""One row for each object, as it was committed."""
 
 
 class CommitColumns:
-    """Collects commits, and gives their batches out as one Arrow batch."""
+    """Collects commits, and returns their batches as one Arrow batch."""
 
     def __init__(self) -> None:
         self._clear()
@@ -121,7 +121,7 @@ class CommitColumns:
         self._topics_of: list[int] = []
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """One record's value, with its frame.
+        """Add one record's value, with its frame.
 
         Raises:  MalformedMessageError if it is no ObjectCommitRecord of a version known here.
         """
@@ -141,7 +141,7 @@ class CommitColumns:
         self.rows += rows
 
     def take(self) -> pa.RecordBatch:
-        """What was collected since the last time, in order.
+        """Return the rows that were added since the last call, in order.
 
         Raises:  MalformedMessageError if a group names a topic that its record does not have, or
                  the groups of a record are not all its batches.
@@ -176,17 +176,19 @@ class CommitColumns:
         return np.frombuffer(b"".join(self._parts[index]), f">i{width}").astype(f"=i{width}")
 
     def _topic_ids(self, counts: Numbers) -> pa.Array:
-        """Of each batch, as text; each topic is spelt once, however many commits name it."""
+        """Return the topic id of each batch as text; each distinct topic is formatted once."""
         ids = b"".join(self._parts[TOPIC_IDS])
         raw = pa.FixedSizeBinaryArray.from_buffers(
             pa.binary(UUID_BYTES), len(ids) // UUID_BYTES, [None, pa.py_buffer(ids)]
         ).dictionary_encode()
-        names = pa.array(encode_uuid(UUID(bytes=one)) for one in raw.dictionary.to_pylist())
+        names = pa.array(
+            encode_uuid(UUID(bytes=topic_id)) for topic_id in raw.dictionary.to_pylist()
+        )
         indexes = raw.indices.to_numpy(zero_copy_only=False)[self._topic_rows()]
         return names.cast(pa.string()).take(pa.array(np.repeat(indexes, counts)))
 
     def _topic_rows(self) -> Numbers:
-        """For each group, which of all topic ids is its own."""
+        """Return for each group the index of its topic id."""
         topics_of = np.array(self._topics_of, np.int64)
         before = np.repeat(np.cumsum(topics_of) - topics_of, self._groups_of)
         return self._column(TOPIC_INDEXES) + before
@@ -200,7 +202,7 @@ def check_groups(
     counts: npt.NDArray[Any],
     indexes: npt.NDArray[Any],
 ) -> None:
-    """That the groups of every record are its batches, of topics that it names.
+    """Check that the groups of every record cover its batches and name its topics.
 
     Args:    offsets, rows_of, groups_of, topics_of: of each record: its log offset, and how many
              batches, groups and topics it has. counts, indexes: of each group.
@@ -213,22 +215,24 @@ def check_groups(
     wrong = np.concatenate((wrong, records[sums != rows_of]))
     if len(wrong):
         offset = offsets[int(wrong.min())]
-        raise _malformed(0, "batch_counts", 0, f"groups that do not fit, at log offset {offset}")
+        raise _malformed(
+            0, "batch_counts", 0, f"groups do not match the batches, at log offset {offset}"
+        )
 
 
 class ObjectColumns:
-    """Collects commits, and gives them out with a row for each object."""
+    """Collects commits, and returns a row for each object."""
 
     def __init__(self) -> None:
         self._rows: list[tuple[Any, ...]] = []
 
     @property
     def rows(self) -> int:
-        """Collected and not taken."""
+        """Number of rows that were added and not taken."""
         return len(self._rows)
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """As `CommitColumns.add`."""
+        """Add one commit, as `CommitColumns.add`."""
         head, columns = parse_commit(value)
         sizes, codes, duplicates = (_numbers(columns[i], i) for i in (_BYTE_SIZES, *OPTIONAL))
         self._rows.append(
@@ -245,7 +249,7 @@ class ObjectColumns:
         )
 
     def take(self) -> pa.RecordBatch:
-        """What was collected since the last time, in order."""
+        """Return the rows that were added since the last call, in order."""
         rows, self._rows = self._rows, []
         columns = _transposed(rows, len(OBJECT_SCHEMA))
         arrays = [
@@ -256,14 +260,14 @@ class ObjectColumns:
 
 
 def parse_commit(value: Buffer) -> tuple[tuple[int, ...], list[Buffer]]:
-    """What is of the whole object, and the bytes of each column.
+    """Split a commit into the fields of the object and the bytes of each column.
 
     Raises:  MalformedMessageError if it is no ObjectCommitRecord of a version known here.
     """
     value = memoryview(value)
     _, version, position = read_frame(value)
     if version not in VERSIONS:
-        raise _malformed(version, "", position, "no such version is known")
+        raise _malformed(version, "", position, "this version is not known")
     try:
         head = _HEAD_STRUCT.unpack_from(value, position)
         columns = _cut(value, position + _HEAD_STRUCT.size)
@@ -280,7 +284,7 @@ def _numbers(column: Buffer, index: int) -> Numbers:
 
 
 def _cut(value: memoryview, position: int) -> list[Buffer]:
-    """The bytes of each column, and nothing after them but tagged fields, which are skipped."""
+    """Return the bytes of each column; only tagged fields may follow, which are skipped."""
     columns: list[Buffer] = []
     size = len(value)
     for width in WIDTHS:
@@ -300,7 +304,7 @@ def _cut(value: memoryview, position: int) -> list[Buffer]:
 
 
 def _check(version: int, columns: Sequence[Any], rows: int, groups: int) -> None:
-    """That columns of the same things are equally long."""
+    """Check that the columns of batches, and those of groups, are equally long."""
     there = all(not columns[i] or len(columns[i]) == rows * WIDTHS[i] for i in OPTIONAL)
     found = [len(columns[i]) for i, _, _ in _SHAPES]
     if there and found == [rows * row + groups * group for _, row, group in _SHAPES]:

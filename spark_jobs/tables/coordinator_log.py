@@ -122,7 +122,7 @@ def fold(
 
 
 def unknown_record(position: LogPosition, key: int, version: int) -> LogsError:
-    """The error for a record that might say something about partitions or objects."""
+    """Make the error for a record that might change partitions or objects."""
     return LogsError(
         f"the record at offset {position.offset} is of type {key}, version {version}, which this "
         "version does not know: nothing is concluded from such a log; use a newer one"
@@ -158,7 +158,7 @@ class Lease:
 
 @dataclass(slots=True)
 class CoordinatorLog:
-    """What was applied so far. Pickled on its way to tasks that look at pieces of the log."""
+    """The records that were applied so far. Pickled for tasks that look at pieces of the log."""
 
     partitions: Partitions = field(default_factory=Partitions)
     forgotten: dict[tuple[int, int], int] = field(default_factory=dict)

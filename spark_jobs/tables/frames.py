@@ -1,15 +1,15 @@
-"""State at an offset as DataFrames, worked out piece by piece and never whole in one process.
+"""State at an offset as DataFrames, computed piece by piece and never whole in one process.
 
     frames = state_frames(spark, logs.log("__diskless-metadata-0"), timestamp_ms=yesterday)
     frames.runs.groupBy("topic_id").sum("byte_size").show()
 
 Two passes over the log. The first collects its changes: what was made, trimmed, removed, forgotten;
 not one row for what was appended. They are sent along with the second, in which each task turns the
-batches of its piece into runs and keeps those that live. No shuffle is needed for that: a commit is
-one record, so an object and all its runs are in one piece. Only what crosses pieces is put together
-by Spark: high watermarks, and the last batches of producers.
+batches of its piece into runs and keeps the live ones. No shuffle is needed for that: a commit is
+one record, so an object and all its runs are in one piece. Spark merges only what crosses
+pieces: high watermarks, and the last batches of producers.
 
-Every frame reads the log anew when it is used; one that is used twice should be cached.
+Every frame reads the log again when it is used; one that is used twice should be cached.
 
 Source: docs/design/pipeline.md#one-input; the tables are those of
 `spark_jobs.tables.log_state`.
@@ -51,7 +51,7 @@ _KEY: Final = ("topic_id", "partition", "producer_id")
 
 @dataclass(frozen=True, slots=True)
 class StateFrames:
-    """As `LogState`, as of `offset`, exclusive; in no order."""
+    """A state as unordered DataFrames, with the columns of `LogState`; `offset` is exclusive."""
 
     offset: int
     topics: Any
@@ -64,7 +64,7 @@ class StateFrames:
 def state_frames(
     spark: Any, log: Log, offset: int | None = None, *, timestamp_ms: int | None = None
 ) -> StateFrames:
-    """The state that everything below `offset` gives, or everything up to a time; or all there is.
+    """Compute the state below an offset, up to a time, or of the whole log.
 
     Args, Raises:  as `spark_jobs.tables.log_state.state_at`; what tasks raise comes as
     LogsError.
@@ -75,7 +75,7 @@ def state_frames(
     changes = _changes(spark, spans)
     small = state_of_changes(changes, end)
     partitions = small.partitions
-    mapped = partial(_mapped, spark, spans, changes)
+    mapped = partial(_map_pieces, spark, spans, changes)
     ends = mapped(_watermarks, "topic_id string, partition int, seen bigint")
     return StateFrames(
         end,
@@ -86,7 +86,7 @@ def state_frames(
             mapped(_objects, _ddl(OBJECTS_SCHEMA)),
             spark.createDataFrame(small.objects, _ddl(OBJECTS_SCHEMA)),
         ),
-        _merged(mapped(_producers, f"{PIECE} int, {_ddl(PRODUCERS_SCHEMA)}")),
+        _merge_producers(mapped(_producers, f"{PIECE} int, {_ddl(PRODUCERS_SCHEMA)}")),
     )
 
 
@@ -96,9 +96,9 @@ def state_frames(
 def _until(
     spark: Any, spans: Sequence[Span], timestamp_ms: int, end: int
 ) -> tuple[int, list[Span]]:
-    """Where the first later record stands, and what is before it."""
+    """Return the offset of the first later record, and the spans before it."""
     later = SparkEngine(spark).run(partial(_first_later, timestamp_ms), spans)
-    stop = next((one for one in later if one is not None), end)
+    stop = next((offset for offset in later if offset is not None), end)
     found = [
         span if span.is_checkpoint else span.within(0, stop - 1)
         for span in spans
@@ -137,14 +137,14 @@ def _changes_of(span: Span) -> list[tuple[int, bytes]]:
 # --- second pass: of one piece --------------------------------------------------------------------
 
 
-def _mapped(
+def _map_pieces(
     spark: Any,
     spans: Sequence[Span],
     changes: CoordinatorLog,
     table: Callable[[int, LogState], pa.Table],
     schema: str,
 ) -> Any:
-    """A table of every piece, all together."""
+    """Return a DataFrame of one table of every piece."""
     pickled, known = [pickle.dumps(span) for span in spans], pickle.dumps(changes)
 
     def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -189,12 +189,12 @@ def _with_watermarks(partitions: Any, ends: Any) -> Any:
 
 
 def _with_orphans(objects: Any, orphans: Any) -> Any:
-    """What a listing of the store has shown, unless it is known otherwise."""
+    """Add the orphans that a listing of the store has shown, unless they were committed."""
     return objects.unionByName(orphans.join(objects.select("object_id"), "object_id", "left_anti"))
 
 
-def _merged(parts: Any) -> Any:
-    """Of each producer in a partition its last batches, from the pieces that have some.
+def _merge_producers(parts: Any) -> Any:
+    """Merge each producer's last batches in a partition from all pieces.
 
     Its epoch never falls while it is remembered, so the highest is the last; and what was appended
     before it was forgotten, no piece tells of.
@@ -227,7 +227,7 @@ _TYPES: Final = {
 
 
 def _ddl(schema: pa.Schema) -> str:
-    """A schema as Spark writes it."""
+    """Format a schema as Spark's DDL."""
     return ", ".join(f"{field.name} {_ddl_type(field.type)}" for field in schema)
 
 

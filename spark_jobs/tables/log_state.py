@@ -1,4 +1,4 @@
-"""What a batch coordinator's log says at one offset: topics, live runs, objects, producers.
+"""The state of a batch coordinator at one offset: topics, live runs, objects, producers.
 
     state = state_at(LogFiles(directory), 120_000)
     state.runs.num_rows
@@ -9,10 +9,10 @@ by columns. The accepted batches of all commits stand in one table; batches that
 runs; and a run is live if its last offset is at or above its partition's log start. That is the
 whole computation, because log starts only rise and offsets are never given twice.
 
-Surprises. A partition is its topic's id and its index, also where it was let go and came back:
-it had no data then. And used bytes are not read anywhere, they are the sum of live runs: whoever
-doubts that a coordinator counts well compares. And a time stands for the first record that is
-later: leaders' clocks differ, so a record after that one may be older again, and does not count.
+Three traps. A partition is its topic's id and its index, also where it was released and created
+again: it had no data then. Used bytes are not read but summed from live runs, so that they can be
+compared with the coordinator's. And a time stands for the first later record: leaders' clocks
+differ, so a record after that one may be older again, and does not count.
 
 Source: docs/design/batch-coordinator.md#runs, docs/design/batch-coordinator.md#deletion,
 docs/design/pipeline.md#one-input; KIP-630 (a checkpoint stands for the log before it).
@@ -41,7 +41,7 @@ from spark_jobs.tables.runs import (
     Numbers,
     batches,
     is_accepted,
-    joined,
+    join_runs,
     numbers_of,
     run_table,
     topics_of_objects,
@@ -91,18 +91,18 @@ __all__ = [
 
 
 class StateGoneError(LogsError):
-    """There is no state so early: what it was made of was cut off the log."""
+    """The state cannot be computed: the log's records for it were deleted."""
 
-    def __init__(self, asked: str, earliest: int) -> None:
+    def __init__(self, requested: str, earliest: int) -> None:
         super().__init__(
-            f"there is no state at {asked} any more: the earliest possible is at offset {earliest}"
+            f"there is no state at {requested} any more: the earliest is at offset {earliest}"
         )
         self.earliest = earliest
 
 
 @dataclass(frozen=True, slots=True)
 class LogState:
-    """As of `offset`, exclusive. Every table by rising id, as Kafka writes it; runs by offset."""
+    """A state as of `offset`, exclusive. Tables are sorted by id as text; runs by offset."""
 
     offset: int
     topics: pa.Table
@@ -114,7 +114,7 @@ class LogState:
 
 
 def state_at(log: Log, offset: int | None = None, *, timestamp_ms: int | None = None) -> LogState:
-    """The state that everything below `offset` gives, or everything up to a time; or all there is.
+    """Compute the state below an offset, up to a time, or of the whole log.
 
     Args:    offset: exclusive; at or below the log's end.
              timestamp_ms: ms since 1970, inclusive: what the first later record found.
@@ -126,10 +126,10 @@ def state_at(log: Log, offset: int | None = None, *, timestamp_ms: int | None = 
 
 
 def span_of_state(log: Log, offset: int | None) -> tuple[int, Sequence[Span]]:
-    """The offset, or where the log ends, and what gives the state there. Raises as `state_at`."""
+    """Return the offset, or the log's end, and the state's spans. Raises as `state_at`."""
     end = log.end_offset()
     if offset is not None and not 0 <= offset <= end:
-        raise LogsError(f"there is no offset {offset}: what is committed ends at {end}")
+        raise LogsError(f"there is no offset {offset}: the committed part ends at {end}")
     try:
         return (end, log.spans(end)) if offset is None else (offset, log.spans(offset))
     except LostRangeError as error:
@@ -139,7 +139,7 @@ def span_of_state(log: Log, offset: int | None) -> tuple[int, Sequence[Span]]:
 
 
 def _earliest(log: Log) -> int | None:
-    """The first offset that there is a state at; None: there is none at all."""
+    """Return the first offset with a state; None if there is none at all."""
     try:
         first = next(iter(log.spans(log.end_offset())), None)
     except LostRangeError:
@@ -218,9 +218,9 @@ class _Tables:
         logs = [self._partitions.topics[topic_id].partitions[index] for topic_id, index in places]
         commits = self._commits.take()
         numbers, accepted = numbers_of(commits, number), is_accepted(commits)
-        self._see_objects(commits, accepted)
+        self._add_objects(commits, accepted)
         there = accepted & (numbers >= 0)
-        partition, runs = joined(*self._all_runs(commits, numbers, there, number))
+        partition, runs = join_runs(*self._all_runs(commits, numbers, there, number))
         watermarks = np.array([log.high_watermark for log in logs], np.int64)
         np.maximum.at(watermarks, partition, runs[1] + 1)
         log_starts = np.array([log.log_start for log in logs], np.int64)
@@ -233,11 +233,13 @@ class _Tables:
             np.searchsorted(partition, np.arange(len(places) + 1)),
             run_table(places, partition, runs),
             self._object_table(runs),
-            self._producer_table(places, number, producers.appended(commits, numbers, there)),
+            self._producer_table(
+                places, number, producers.appended_batches(commits, numbers, there)
+            ),
         )
 
-    def _see_objects(self, commits: pa.RecordBatch, accepted: Mask) -> None:
-        """Every object that was committed, once."""
+    def _add_objects(self, commits: pa.RecordBatch, accepted: Mask) -> None:
+        """Add every object that was committed, and the orphans; remove the removed ones."""
         ids = commits.column("object_id").to_numpy()
         _, first = np.unique(ids, return_index=True)
         names = ("size_bytes", "broker_id", "committed_at_ms", "object_format")
@@ -260,7 +262,7 @@ class _Tables:
         there: Mask,
         number: dict[tuple[str, int], int],
     ) -> tuple[Numbers, Numbers]:
-        """Runs of the checkpoint, then accepted batches: partition numbers, and columns."""
+        """Return runs of the checkpoint, then accepted batches: partition numbers, and columns."""
         of_log = self._numbers_by_log(number)
         log_ids, rows = self._log.run_columns()
         of_run = np.array([of_log.get(log_id, -1) for log_id in log_ids.tolist()], np.int64)
@@ -275,7 +277,10 @@ class _Tables:
         return {log_id: number.get(place, -1) for log_id, place in self._partitions.places.items()}
 
     def _with_times(self, rows: Numbers) -> Numbers:
-        """Once all objects are known. Of one that is removed there are only dead runs."""
+        """Set the append times of a checkpoint's runs: their objects' commit times.
+
+        A removed object has only dead runs left, which any time suits.
+        """
         objects = (self._objects.get(object_id, _ORPHAN) for object_id in rows[2].tolist())
         rows[6] = [stored[2] for stored in objects]
         return rows
@@ -288,24 +293,25 @@ class _Tables:
     ) -> pa.Table:
         of_log = self._numbers_by_log(number)
         old = [
-            producers.in_checkpoint(record, of_log[record.log_id]) for record in self._log.producers
+            producers.checkpoint_batches(record, of_log[record.log_id])
+            for record in self._log.producers
         ]
         rows = np.concatenate([*old, new], axis=1)
         forgotten = {
             (of_log.get(log, -1), producer): offset
             for (log, producer), offset in self._log.forgotten.items()
         }
-        rows = producers.not_forgotten(rows[:, rows[producers.PARTITION] >= 0], forgotten)
+        rows = producers.drop_expired(rows[:, rows[producers.PARTITION] >= 0], forgotten)
         return producers.producer_table(places, *producers.last_batches(rows))
 
     def _topic_table(self) -> pa.Table:
         topics = sorted(self._partitions.topics.items())
-        deleted = [None if one.deleted_at_ms < 0 else one.deleted_at_ms for _, one in topics]
+        deleted = [None if topic.deleted_at_ms < 0 else topic.deleted_at_ms for _, topic in topics]
         return pa.table(
             [
                 pa.array([topic_id for topic_id, _ in topics], pa.string()),
-                pa.array([one.name for _, one in topics], pa.string()),
-                pa.array([len(one.partitions) for _, one in topics], pa.int32()),
+                pa.array([topic.name for _, topic in topics], pa.string()),
+                pa.array([len(topic.partitions) for _, topic in topics], pa.int32()),
                 pa.array(deleted, pa.int64()),
             ],
             schema=TOPICS_SCHEMA,
@@ -335,8 +341,8 @@ class _Tables:
     def _object_table(self, runs: Numbers) -> pa.Table:
         ids = np.array(sorted(self._objects), np.int64)
         used = np.zeros(len(ids), np.int64)
-        at = np.searchsorted(ids, runs[2])
-        np.add.at(used, at, runs[4])
+        rows = np.searchsorted(ids, runs[2])
+        np.add.at(used, rows, runs[4])
         facts = [self._objects[object_id] for object_id in ids.tolist()]
         return pa.table(
             [

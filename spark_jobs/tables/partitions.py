@@ -1,14 +1,13 @@
-"""Topics and partitions that a coordinator has, and where each begins: applied record by record.
+"""The topics and partitions of a coordinator and their log starts, applied record by record.
 
-There are few such records: not one for what was appended, only for what was made, trimmed and
-removed. So they are read one by one, by whoever looks at the whole log anyway, and what is numerous
-is looked at by columns.
+There are few such records: none for appended batches, only for partitions that were created,
+trimmed and removed. So they are applied one by one; commits, which are many, are read as columns.
 
-The surprise: a partition is its topic's id and its index, also where it was let go and came back
+The trap: a partition is its topic's id and its index, also where it was released and created again
 under another log id: it had no data then.
 
-Source: docs/design/batch-coordinator.md#runs; `coordinator.batch.state` does the same with more to
-keep.
+Source: docs/design/batch-coordinator.md#runs; `coordinator.batch.state` does the same with more
+state.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ from records.uuids import encode_uuid
 
 @dataclass(slots=True)
 class Partition:
-    """High watermarks also rise by commits, which are looked at elsewhere."""
+    """A partition; its high watermark also rises by commits, which are not applied here."""
 
     log_id: int
     log_start: int = 0
@@ -48,14 +47,14 @@ class Topic:
 
 
 class Partitions:
-    """By topic id, as Kafka writes it."""
+    """Topics and their partitions, by topic id as text."""
 
     def __init__(self) -> None:
         self.topics: dict[str, Topic] = {}
         self.places: dict[int, tuple[str, int]] = {}  # by log id, those that are gone too
 
     def apply(self, record: MetadataRecord) -> None:
-        """One record of a type in `KEYS`, in the order of the log."""
+        """Apply one record of a type in `KEYS`, in the order of the log."""
         match record:
             case DisklessTopicState():
                 self._topic_state(record)
@@ -74,7 +73,7 @@ class Partitions:
                 self._log_starts(record)
 
     def in_order(self) -> list[tuple[str, int]]:
-        """Topic id and index of every partition there is, rising."""
+        """Return topic id and index of every partition, rising."""
         return [
             (topic_id, index)
             for topic_id in sorted(self.topics)

@@ -1,13 +1,12 @@
-"""What a coordinator remembers of idempotent producers, found by columns.
+"""The state of idempotent producers that a coordinator keeps, computed by columns.
 
 Of each producer in each partition: its epoch, when it last appended, and its last five batches of
-that epoch. A coordinator keeps that up batch by batch. Here all accepted batches stand in one
+that epoch. A coordinator updates it batch by batch. Here all accepted batches stand in one
 table, and the same is read off its end: in the order of the log, the last batches of a key as far
 back as their epoch is the last one's, and not more than five.
 
-The surprise is that forgetting is part of the order too. A producer that was silent for long is
-forgotten at some offset of the log; what it appended before counts no more, and if it comes back,
-it begins anew.
+The trap is that expiry is part of the order too. An idle producer expires at some offset of the
+log; its earlier batches count no more, and if it returns, it starts anew.
 
 Source: docs/design/batch-coordinator.md#idempotence; upstream's ProducerStateManager.
 """
@@ -48,8 +47,10 @@ ORDER, PARTITION, PRODUCER, EPOCH, APPENDED, BASE, LAST, OFFSET, TIME = range(9)
 in the schema."""
 
 
-def appended(commits: pa.RecordBatch, partition: Numbers, kept: npt.NDArray[np.bool_]) -> Numbers:
-    """What idempotent producers appended: nine columns, in the log's order.
+def appended_batches(
+    commits: pa.RecordBatch, partition: Numbers, kept: npt.NDArray[np.bool_]
+) -> Numbers:
+    """Return the batches of idempotent producers: nine columns, in the log's order.
 
     Args:    commits: as `spark_jobs.tables.commits` gives them.
              partition: a number for each batch's.
@@ -72,8 +73,8 @@ def appended(commits: pa.RecordBatch, partition: Numbers, kept: npt.NDArray[np.b
     return rows[:, kept & (producers >= 0)]
 
 
-def in_checkpoint(record: ProducersState, partition: int) -> Numbers:
-    """What a checkpoint remembers, in the same nine columns; older than all of the log."""
+def checkpoint_batches(record: ProducersState, partition: int) -> Numbers:
+    """Return a checkpoint's batches in the same nine columns; they precede all of the log."""
     counts = np.array(record.batch_counts, np.int64)
     producers = np.stack(
         [
@@ -91,20 +92,22 @@ def in_checkpoint(record: ProducersState, partition: int) -> Numbers:
     return rows
 
 
-def not_forgotten(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Numbers:
-    """Without what was appended before its producer was forgotten.
+def drop_expired(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Numbers:
+    """Drop the rows that were appended before their producer expired.
 
     Args:    forgotten: partition's number and producer id: the log's offset at which it last was.
     """
     if not forgotten or not rows.shape[1]:
         return rows
     keys, inverse = np.unique(rows[PARTITION : PRODUCER + 1], axis=1, return_inverse=True)
-    since = np.array([forgotten.get((one, two), -1) for one, two in keys.T.tolist()], np.int64)
+    since = np.array(
+        [forgotten.get((log, producer), -1) for log, producer in keys.T.tolist()], np.int64
+    )
     return rows[:, rows[ORDER] >= since[inverse.reshape(-1)]]
 
 
 def last_batches(rows: Numbers) -> tuple[Numbers, Numbers]:
-    """The rows that are remembered, by partition and producer, and where each producer's begin.
+    """Return the rows that a coordinator keeps, by partition and producer, and each one's start.
 
     Args:    rows: of equal order they stand as they were appended.
     Returns: rows; bounds, one more than producers.
@@ -126,7 +129,10 @@ def last_batches(rows: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def producer_table(places: Sequence[tuple[str, int]], rows: Numbers, bounds: Numbers) -> pa.Table:
-    """One row a producer and partition. `places`: topic id and index by the partition's number."""
+    """Return a row for each producer and partition.
+
+    Args:    places: topic id and index by the partition's number.
+    """
     last = bounds[1:] - 1
     topics = pa.array([topic_id for topic_id, _ in places], pa.string())
     indexes = pa.array([index for _, index in places], pa.int32())

@@ -1,10 +1,10 @@
-"""Runs from commits, by columns.
+"""Joins the batches of commits into runs, by columns.
 
 Batches that lie back to back in one object are one run. An object is one commit, and a commit is
-one record of the log: so whoever has a record has all that its runs are made of, and a log can be
-taken apart anywhere between records.
+one record of the log: so a record has all batches of its runs, and a log can be split anywhere
+between records.
 
-Source: docs/design/batch-coordinator.md#runs; `coordinator.batch.runs` says the same batch by
+Source: docs/design/batch-coordinator.md#runs; `coordinator.batch.runs` does the same batch by
 batch.
 """
 
@@ -37,13 +37,13 @@ RUNS_SCHEMA: Final = pa.schema(
 
 
 def column(commits: pa.RecordBatch, name: str) -> Numbers:
-    """One column, as numbers of eight bytes."""
+    """Return one column as int64."""
     values: Numbers = commits.column(name).to_numpy().astype(np.int64)
     return values
 
 
 def numbers_of(commits: pa.RecordBatch, number: dict[tuple[str, int], int]) -> Numbers:
-    """The number of each batch's partition; -1: it is not there any more."""
+    """Return the number of each batch's partition; -1 if the partition was removed."""
     topics = commits.column("topic_id").dictionary_encode()
     codes = topics.indices.to_numpy().astype(np.int64)
     keys, inverse = np.unique(codes << 32 | column(commits, "partition"), return_inverse=True)
@@ -54,14 +54,14 @@ def numbers_of(commits: pa.RecordBatch, number: dict[tuple[str, int], int]) -> N
 
 
 def is_accepted(commits: pa.RecordBatch) -> Mask:
-    """Which batches have offsets of their own: neither refused nor known already."""
+    """Return which batches were accepted: neither refused nor duplicates."""
     error, duplicate = column(commits, "error_code"), column(commits, "duplicate")
     found: Mask = (error == 0) & (duplicate == 0)
     return found
 
 
 def batches(commits: pa.RecordBatch) -> Numbers:
-    """Batches in the columns of runs."""
+    """Return batches in the columns of runs."""
     base = column(commits, "base_offset")
     names = (
         "object_id", "byte_offset", "byte_size", "max_timestamp", "committed_at_ms",
@@ -72,7 +72,7 @@ def batches(commits: pa.RecordBatch) -> Numbers:
 
 
 def topics_of_objects(objects: Numbers, topics: pa.Array) -> dict[int, tuple[str, ...]]:
-    """Object: the topics that it has batches of, by rising id as bytes."""
+    """Return the topics that each object has batches of, by rising id as bytes."""
     encoded = topics.dictionary_encode()
     names = sorted(encoded.dictionary.to_pylist(), key=lambda name: decode_uuid(name).bytes)
     rank = {name: i for i, name in enumerate(names)}
@@ -89,8 +89,8 @@ def topics_of_objects(objects: Numbers, topics: pa.Array) -> dict[int, tuple[str
     }
 
 
-def joined(partition: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Batches that lie back to back in one object as runs, by partition and offset."""
+def join_runs(partition: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
+    """Join batches that lie back to back in one object into runs, by partition and offset."""
     order = np.lexsort((rows[0], partition))
     partition, rows = partition[order], rows[:, order]
     if not len(partition):
@@ -113,7 +113,10 @@ def joined(partition: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def run_table(places: Sequence[tuple[str, int]], partition: Numbers, rows: Numbers) -> pa.Table:
-    """Runs as a table. `places`: topic id and index by the partition's number."""
+    """Return runs as a table.
+
+    Args:    places: topic id and index by the partition's number.
+    """
     topics = pa.array([topic_id for topic_id, _ in places], pa.string())
     indexes = pa.array([index for _, index in places], pa.int32())
     numbers = pa.array(partition)

@@ -1,11 +1,11 @@
 """Records as tables: an Arrow schema for each record type, derived from its declaration.
 
-A table is called as its record, `PartitionRecord` as `partition`; its columns are the record's
+A table is named after its record, `partition` after `PartitionRecord`; its columns are the record's
 fields, after the log position and the version that the row comes from. `object_commit` is the
-exception: it has a row for each batch (`spark_jobs.tables.commits`). And `record` is every record
-there is, undecoded: what no code here knows is kept there as bytes, and lost nowhere.
+exception: it has a row for each batch (`spark_jobs.tables.commits`). And `record` has every record,
+undecoded, also of types without a declaration here.
 
-The surprise is null. A field that a version does not have is null, whatever the default that other
+The trap is null. A field that a version does not have is null, whatever the default that other
 code sees for it; so is one that is null in the record. Ids are written as Kafka writes them. Tagged
 fields that are not known here are kept as bytes; those of nested structures only in `record`.
 
@@ -69,11 +69,11 @@ RECORD_SCHEMA: Final = pa.schema(
 
 
 class TableError(Exception):
-    """There is no such table. The message names those that there are."""
+    """There is no such table. The message names the existing ones."""
 
 
 def table_name(record: type[MetadataRecord]) -> str:
-    """What a record's table is called.
+    """Return the name of a record's table.
 
     >>> from records.metadata import PartitionChangeRecord
     >>> table_name(PartitionChangeRecord)
@@ -92,7 +92,7 @@ TABLES: Final = (RECORD, *sorted(RECORD_OF))
 
 
 def schema_of(table: str) -> pa.Schema:
-    """The columns of a table.
+    """Return the schema of a table.
 
     Raises:  TableError.
     """
@@ -144,13 +144,13 @@ def _same(value: Any) -> Any:
 
 
 def _value(kind: WireType, version: int) -> Value:
-    """How values of a type, of this version of the record, become Arrow's."""
+    """Return the conversion of a type's values, in this version of the record, to Arrow's."""
     match kind:
         case Fixed(name="uuid"):
             return _uuid
         case ArrayOf():
-            one = _value(kind.element, version)
-            return _same if one is _same else lambda values: _each(one, values)
+            convert = _value(kind.element, version)
+            return _same if convert is _same else lambda values: _each(convert, values)
         case StructOf():
             return _struct(kind.message, version)
         case RowOf():
@@ -168,8 +168,8 @@ def _bytes(value: Any) -> bytes | None:
     return None if value is None else bytes(value)
 
 
-def _each(one: Value, values: Any) -> list[Any] | None:
-    return None if values is None else [one(value) for value in values]
+def _each(convert: Value, values: Any) -> list[Any] | None:
+    return None if values is None else [convert(value) for value in values]
 
 
 def _struct(message: type[Message], version: int) -> Value:
@@ -186,8 +186,8 @@ def _struct(message: type[Message], version: int) -> Value:
 def _column(field: Field, version: int) -> Value:
     if version not in field.versions:
         return lambda _: None
-    one, name = _value(field.type, version), field.name
-    return lambda record: one(getattr(record, name))
+    convert, name = _value(field.type, version), field.name
+    return lambda record: convert(getattr(record, name))
 
 
 class _Row(NamedTuple):
@@ -197,27 +197,27 @@ class _Row(NamedTuple):
 
 
 class RecordColumns:
-    """Collects records of one type, and gives them out as one Arrow batch, or as plain rows."""
+    """Collects records of one type, and returns them as one Arrow batch or as dictionaries."""
 
     def __init__(self, table: str) -> None:
-        """Raises TableError."""
+        """Collect records of a table. Raises TableError."""
         self._class = _record(table)
         self._schema = schema_of(table)
         self._rows: list[_Row] = []
 
     @property
     def rows(self) -> int:
-        """Collected and not taken."""
+        """Number of rows that were added and not taken."""
         return len(self._rows)
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """One record's value, with its frame. Raises RecordError."""
+        """Add one record's value, with its frame. Raises RecordError."""
         _, version, body = read_frame(value)
         record = decode_message(self._class, bytes(value), version, body)
         self._rows.append(_Row(position, version, record))
 
     def take(self) -> pa.RecordBatch:
-        """What was collected since the last time, in order."""
+        """Return the rows that were added since the last call, in order."""
         rows = list(self._take())
         columns = zip(*rows, strict=True) if rows else ([] for _ in self._schema)
         arrays = [
@@ -227,7 +227,7 @@ class RecordColumns:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def take_rows(self) -> Iterator[dict[str, Any]]:
-        """The same as rows by column; a structure may lack fields that its version lacks."""
+        """Return the rows as dictionaries; structures lack fields that their version lacks."""
         names = self._schema.names
         return (dict(zip(names, row, strict=True)) for row in self._take())
 
@@ -255,18 +255,18 @@ class EnvelopeColumns:
 
     @property
     def rows(self) -> int:
-        """Collected and not taken."""
+        """Number of rows that were added and not taken."""
         return len(self._rows)
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """One record's value, with its frame. Raises RecordError if it has none."""
+        """Add one record's value, with its frame. Raises RecordError if it has none."""
         key, version, body = read_frame(value)
         known = METADATA_RECORDS.get(key)
         name = None if known is None else known.schema().name
         self._rows.append((*position, key, name, version, bytes(value[body:])))
 
     def take(self) -> pa.RecordBatch:
-        """What was collected since the last time, in order."""
+        """Return the rows that were added since the last call, in order."""
         rows, self._rows = self._rows, []
         columns = zip(*rows, strict=True) if rows else ([] for _ in RECORD_SCHEMA)
         arrays = [
@@ -280,7 +280,7 @@ Columns = CommitColumns | RecordColumns | EnvelopeColumns
 
 
 def columns_of(table: str) -> tuple[Columns, int | None]:
-    """An empty collector, and the record type it is for (None: all). Raises TableError."""
+    """Return an empty collector, and the record type it takes (None: all). Raises TableError."""
     if table == RECORD:
         return EnvelopeColumns(), None
     if table == OBJECT_COMMIT:

@@ -4,7 +4,7 @@
     topics[topic_id].retention_ms
 
 A setting is the topic's own, or the cluster's default for all topics, or the built-in one. Metadata
-transactions count as a whole: what an unfinished or aborted one says was never said.
+transactions count as a whole: changes of an unfinished or aborted one are left out.
 
 Source: KIP-631 (TopicRecord, ConfigRecord), KIP-868 (transactions);
 docs/design/batch-coordinator.md#retention.
@@ -26,7 +26,7 @@ from records.schema import MetadataRecord
 from records.uuids import encode_uuid
 from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import Log, LogsError, Span
-from spark_jobs.tables.transactions import MARKS, effective
+from spark_jobs.tables.transactions import MARKS, effective_records
 
 TOPIC: Final = 2  # ConfigRecord's resource types
 BROKER: Final = 4
@@ -51,7 +51,7 @@ _READ: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """What retention asks of a topic."""
+    """The retention settings of a topic."""
 
     name: str
     retention_ms: int  # -1: no limit
@@ -60,7 +60,7 @@ class TopicSettings:
 
 
 def topics_at(log: Log, offset: int) -> dict[str, TopicSettings]:
-    """Every topic by its id, as of everything below `offset` (exclusive).
+    """Return the settings of every topic by its id, below `offset` (exclusive).
 
     Raises:  LogsError for a record of an unknown type; LostRangeError; as `read_values`.
     """
@@ -68,13 +68,13 @@ def topics_at(log: Log, offset: int) -> dict[str, TopicSettings]:
 
 
 def topics_of(spans: Iterable[Span], *, must_know: bool = False) -> dict[str, TopicSettings]:
-    """The same from spans that follow each other.
+    """Return the settings of every topic from consecutive spans.
 
     Args:    must_know: a record of an unknown type is an error; else it is passed over.
     """
     names: dict[str, str] = {}
     settings: dict[tuple[int, str, str], str] = {}
-    for _, record in effective(_records(spans, must_know)):
+    for _, record in effective_records(_records(spans, must_know)):
         match record:
             case TopicRecord(name=name, topic_id=topic_id):
                 names[encode_uuid(topic_id)] = name

@@ -1,7 +1,7 @@
-"""What of the cluster's log counts: changes of a transaction hold together or not at all.
+"""The effective records of the cluster's log: a transaction's changes count together or not at all.
 
-Between a begin and an end nothing has happened yet; after an abort it never did. The surprise is
-the log's end: what is open there is left out, though it may count one record later.
+Between a begin and an end nothing has happened yet; after an abort it never did. The trap is the
+log's end: an open transaction there is left out, though it may end with the next record.
 
 Source: KIP-868, metadata transactions.
 """
@@ -21,8 +21,10 @@ from spark_jobs.readers.log_position import LogPosition
 MARKS: Final = (BeginTransactionRecord, EndTransactionRecord, AbortTransactionRecord)
 
 
-def effective(records: Iterable[tuple[LogPosition, Any]]) -> Iterator[tuple[LogPosition, Any]]:
-    """Those outside of transactions, and those of transactions that ended, then."""
+def effective_records(
+    records: Iterable[tuple[LogPosition, Any]],
+) -> Iterator[tuple[LogPosition, Any]]:
+    """Yield the records outside of transactions, and those of a transaction when it ends."""
     open_ones: list[tuple[LogPosition, Any]] | None = None
     for position, record in records:
         match record:

@@ -1,12 +1,12 @@
-"""What can be asked for besides the records' own tables: other names, and a few other shapes.
+"""Views beside the records' own tables: other names, and a few other shapes.
 
-    topics, partitions, chunks, object_commits, ...   a table by the name that one looks for first
+    topics, partitions, chunks, object_commits, ...   a table by its plural name
     objects                                           one row for each committed object
     unknown                                           records of types or versions not known here
     coverage                                          which offsets a read is made of
 
-Each row is a change as it stands in the log, not the state after it; what the state is at an offset
-is the `state_at` of `spark_jobs.tables.log_state`. After the log's head was cut, the rows of
+Each row is a change as it stands in the log, not the state after it; for the state at an offset see
+`spark_jobs.tables.log_state`. After the log's head was cut, the rows of
 a checkpoint come first (`from_checkpoint`), and those are state.
 
 Source: docs/design/pipeline.md#one-input.
@@ -70,39 +70,39 @@ CONSUMER_OFFSETS: Final = "__consumer_offsets-"
 
 
 class Columns(Protocol):
-    """Collects records and gives them out as Arrow batches."""
+    """Collects records and returns them as Arrow batches."""
 
     @property
     def rows(self) -> int:
-        """Collected and not taken."""
+        """Number of rows that were added and not taken."""
         ...
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """One record. Raises RecordError."""
+        """Add one record. Raises RecordError."""
         ...
 
     def take(self) -> pa.RecordBatch:
-        """What was collected since the last time."""
+        """Return the rows that were added since the last call."""
         ...
 
 
 class UnknownColumns(EnvelopeColumns):
-    """Records that this code has no declaration for: kept as bytes."""
+    """Collects records of types or versions without a declaration here, as bytes."""
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """One record, passed over if it is known. Raises RecordError if it has no frame."""
+        """Add a record unless it can be decoded here. Raises RecordError if it has no frame."""
         if not is_known(*read_frame(value)[:2]):
             super().add(position, value)
 
 
 def is_known(key: int, version: int) -> bool:
-    """Can a record of this type and version be decoded here?"""
+    """Return whether a record of this type and version can be decoded here."""
     record = METADATA_RECORDS.get(key)
     return record is not None and version in record.schema().versions
 
 
-def canonical(name: str) -> str:
-    """The table or view that a name stands for. Raises TableError, which names them all."""
+def resolve_table(name: str) -> str:
+    """Return the table or view that a name stands for. Raises TableError, which names them all."""
     found = ALIASES.get(name, name)
     if found not in TABLES and found not in (OBJECTS, UNKNOWN, COVERAGE):
         names = ", ".join(sorted({*TABLES, *VIEWS}))
@@ -111,8 +111,8 @@ def canonical(name: str) -> str:
 
 
 def schema_named(name: str) -> pa.Schema:
-    """The columns of a table or view. Raises TableError."""
-    name = canonical(name)
+    """Return the schema of a table or view. Raises TableError."""
+    name = resolve_table(name)
     if name == OBJECTS:
         return OBJECT_SCHEMA
     if name == UNKNOWN:
@@ -121,8 +121,8 @@ def schema_named(name: str) -> pa.Schema:
 
 
 def columns_named(name: str) -> tuple[Columns, int | None]:
-    """An empty collector, and the record type that it is for (None: all). Raises TableError."""
-    name = canonical(name)
+    """Return an empty collector, and the record type it takes (None: all). Raises TableError."""
+    name = resolve_table(name)
     if name == OBJECTS:
         return ObjectColumns(), OBJECT_COMMIT_KEY
     if name == UNKNOWN:
@@ -131,15 +131,15 @@ def columns_named(name: str) -> tuple[Columns, int | None]:
 
 
 def versions_named(name: str) -> Versions | None:
-    """The versions that a typed table can be read from; None: any, since nothing is decoded."""
-    name = "object_commit" if canonical(name) == OBJECTS else canonical(name)
+    """Return the record versions that a table can be read from; None if nothing is decoded."""
+    name = "object_commit" if resolve_table(name) == OBJECTS else resolve_table(name)
     record = RECORD_OF.get(name)
     return None if record is None else record.schema().versions
 
 
-def is_in(name: str, log: str) -> bool:
-    """Can a log hold rows of this table? Any can hold records of any type, for `record`."""
-    name = "object_commit" if canonical(name) == OBJECTS else canonical(name)
+def can_hold(name: str, log: str) -> bool:
+    """Return whether a log can hold rows of this table; every log can, of the table `record`."""
+    name = "object_commit" if resolve_table(name) == OBJECTS else resolve_table(name)
     record = RECORD_OF.get(name)
     if record is None:
         return True

@@ -130,7 +130,7 @@ def test_synonyms_list_the_values_in_order_of_precedence() -> None:
 def test_documentation_is_described_only_on_request() -> None:
     async def story(told: Story) -> None:
         found = await told.describe(TOPIC, "t", "retention.ms", documentation=True)
-        assert found.configs[0].documentation == "How long to keep records, in ms; -1: unlimited."
+        assert found.configs[0].documentation == "Time to keep records (ms)."
         found = await told.describe(BROKER, "1", "broker.rack", documentation=True)
         assert found.configs[0].documentation == "The rack."
 

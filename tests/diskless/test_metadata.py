@@ -163,7 +163,7 @@ def test_if_no_broker_serves_all_are_listed_and_lead_nothing() -> None:
 def test_an_answer_with_brokers_names_a_controller(asked: int | None) -> None:
     """librdkafka's admin client asks only once, and waits for minutes if there is none."""
     world = beating()
-    request, view = MetadataRequest(topics=()), VIEW._replace(asked=asked)
+    request, view = MetadataRequest(topics=()), VIEW._replace(broker_id=asked)
     for fenced in (1, 2, 3):
         assert answer_to(request, 12, world.image, view).controller_id == fenced
         heartbeat(world, fenced, fence=True)
@@ -177,7 +177,7 @@ def test_a_broker_that_does_not_serve_lists_itself_in_metadata(leaves: bool) -> 
     world = beating()
     heartbeat(world, 2, fence=not leaves, leave=leaves)
     request = MetadataRequest(topics=(_asked(name="t"),))
-    answer = answer_to(request, 12, world.image, VIEW._replace(asked=2))
+    answer = answer_to(request, 12, world.image, VIEW._replace(broker_id=2))
     assert {broker.node_id for broker in answer.brokers} == {1, 2, 3}
     others = ask(world.image, "t")
     assert {broker.node_id for broker in others.brokers} == {1, 3}

@@ -31,7 +31,7 @@ def checks(environment: dict[str, str]) -> dict[str, Check]:
 def test_without_java_it_says_what_to_install(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(java, "bundled", lambda: None)
+    monkeypatch.setattr(java, "bundled_runtime", lambda: None)
     found = checks(environment)["Java"]
     assert (found.state, found.found) == (State.MISSING, "found none")
     assert "openjdk-17" in found.hint
@@ -41,7 +41,7 @@ def test_without_java_it_says_what_to_install(
 def test_an_old_java_is_named_as_what_was_found(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(java, "bundled", lambda: None)
+    monkeypatch.setattr(java, "bundled_runtime", lambda: None)
     environment["JAVA_HOME"] = str(fake_java(tmp_path / "old", "11.0.2"))
     found = checks(environment)["Java"]
     assert found.state is State.MISSING
@@ -144,7 +144,7 @@ def test_versions_are_compared_as_numbers(version: str, wanted: str, is_within: 
 def test_the_command_ends_with_3_if_something_is_missing(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(java, "bundled", lambda: None)
+    monkeypatch.setattr(java, "bundled_runtime", lambda: None)
     shown = CliRunner().invoke(app, ["doctor"], env={**environment, "JAVA_HOME": ""})
     assert shown.exit_code == 3
     assert "Java             MISSING  found none\n" in shown.output

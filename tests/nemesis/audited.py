@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Final
 
 from spark_jobs.audit.job import audit
-from spark_jobs.audit.one_log import Asked, Report
+from spark_jobs.audit.one_log import AuditRequest, Report
 from spark_jobs.audit.store import Depth
 from spark_jobs.readers.engines import LocalEngine
 from spark_jobs.readers.inputs import Inputs, open_logs
@@ -48,8 +48,10 @@ def _audit(cluster: EskerCluster) -> Report:
         (f"node {node}", open_logs(Inputs(cluster.log_dir(node), controllers)))
         for node in cluster.quorum_ids
     )
-    asked = Asked(open_store(str(cluster.store)), depth=Depth.FULL, replicas=replicas)
-    return audit(open_logs(Inputs(controllers=controllers)), LocalEngine(), asked)
+    audit_request = AuditRequest(
+        open_store(str(cluster.store)), depth=Depth.FULL, replicas=replicas
+    )
+    return audit(open_logs(Inputs(controllers=controllers)), LocalEngine(), audit_request)
 
 
 def clean(report: Report) -> Report:

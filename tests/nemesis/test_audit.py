@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from esker.cli import app
 from spark_jobs.audit.job import audit
-from spark_jobs.audit.one_log import Asked, Report
+from spark_jobs.audit.one_log import AuditRequest, Report
 from spark_jobs.audit.store import Depth
 from spark_jobs.readers.engines import LocalEngine
 from spark_jobs.readers.inputs import Inputs, open_logs
@@ -36,8 +36,10 @@ def audit_of_files(cluster: EskerCluster, first: int, committed: dict[str, int])
     """Of dead nodes' directories, beginning with one."""
     logs = {node: ReplicaLogs(cluster.log_dir(node), committed) for node in cluster.quorum_ids}
     others = tuple((f"node {node}", other) for node, other in logs.items() if node != first)
-    asked = Asked(open_store(str(cluster.store)), "", Depth.FULL, others, f"node {first}")
-    return audit(logs[first], LocalEngine(), asked)
+    audit_request = AuditRequest(
+        open_store(str(cluster.store)), "", Depth.FULL, others, f"node {first}"
+    )
+    return audit(logs[first], LocalEngine(), audit_request)
 
 
 def test_the_audit_of_a_cluster_with_killed_nodes_is_clean(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Logs to be archived, small and odd, and stores that end the job in the middle of its work."""
+"""Logs for tests of the archive, small and odd, and stores that kill the job during a write."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class FileLogs:
         return CommittedFiles(LogFiles(self.directory / name), lambda: self.end_offset)
 
     def append(self, batches: Sequence[bytes | bytearray], *, roll: bool = False) -> None:
-        """They are in the log, and committed."""
+        """Append and commit batches."""
         directory = self.directory / LOG
         files, config = RealFileSystem(), LogConfig(index_interval_bytes=200)
         if directory.exists():
@@ -75,7 +75,7 @@ class FileLogs:
             log.close()
 
     def checkpoint(self, end_offset: int, epoch: int, names: Sequence[str]) -> OffsetAndEpoch:
-        """One whose state is topics of these names."""
+        """Write a checkpoint with topics of these names."""
         snapshot_id = OffsetAndEpoch(Offset(end_offset), Epoch(epoch))
         with CheckpointWriter.create(
             RealFileSystem(), self.directory / LOG, snapshot_id, last_timestamp=1
@@ -86,13 +86,13 @@ class FileLogs:
         return snapshot_id
 
     def cut_to(self, base_offset: int) -> None:
-        """Segments before are gone."""
+        """Delete the segments before an offset."""
         for path in (self.directory / LOG).iterdir():
             if path.stem.isdecimal() and int(path.stem) < base_offset:
                 path.unlink()
 
     def raw(self) -> bytes:
-        """All segments' bytes."""
+        """Return all segments' bytes."""
         paths = sorted((self.directory / LOG).glob("*.log"))
         return b"".join(path.read_bytes() for path in paths)
 
@@ -100,7 +100,7 @@ class FileLogs:
 def odd_batches(
     seed: int, count: int, *, first_offset: int = 0, epoch: int = 1, framed: bool = False
 ) -> list[bytes]:
-    """Batches of every kind that a log could hold, each by its own dice.
+    """Generate batches of every kind that a log could hold.
 
     Args:    framed: every record says at least of which type it is.
     """
@@ -119,7 +119,7 @@ def odd_batches(
 
 
 def leader_change(offset: int, epoch: int) -> bytearray:
-    """What a new leader's epoch begins with."""
+    """Return the control batch that begins an epoch."""
     record = LeaderChangeMessage(leader_id=1, voters=(), granting_voters=())
     key, value = encode_control_record(record)
     return build_batch(
@@ -163,11 +163,11 @@ def _batch(
 
 
 class KilledError(BaseException):
-    """The process is no more: nothing that runs catches this."""
+    """Stands for a killed process: no code catches it."""
 
 
 class DyingStore:
-    """A store whose user is killed before or after its n-th write."""
+    """A store that kills its user before or after the n-th write."""
 
     def __init__(self, store: ObjectStore, writes: int, *, after: bool) -> None:
         self._store = store
@@ -210,7 +210,7 @@ RANGE_BYTES = 1_500  # several batches
 
 @pytest.fixture
 def logs(tmp_path: Path) -> FileLogs:
-    """A log of two segments with batches of every kind."""
+    """Return a log of two segments with batches of every kind."""
     logs = FileLogs(tmp_path / "node")
     batches = odd_batches(seed=5, count=60)
     logs.append(batches[:35])

@@ -1,6 +1,6 @@
-"""What breaks one rule of the audit each, and is legal otherwise: records and batches of a log.
+"""Plants that each break one rule of the audit and are legal otherwise.
 
-A plant is a change of `the_life`. Those in checkpoints stand in `test_audit_rules`, those of the
+A plant is a change of `the_history`. Those in checkpoints stand in `test_audit_rules`, those of the
 cluster's log in `test_audit_cluster`.
 """
 
@@ -28,7 +28,7 @@ from records.diskless import (
 )
 from records.schema import MetadataRecord
 from tests.coordinator.batch.actors import OTHER_TOPIC, TOPIC
-from tests.spark_jobs.audit_world import THIRD_TOPIC, Entry, a_life
+from tests.spark_jobs.audit_world import THIRD_TOPIC, Entry, a_history
 
 changed: Final[Any] = _replace  # of any record
 
@@ -38,8 +38,8 @@ PLANTS: Final[dict[str, list[Plant]]] = {}
 
 
 @cache
-def the_life() -> tuple[Entry, ...]:
-    return tuple(a_life())
+def the_history() -> tuple[Entry, ...]:
+    return tuple(a_history())
 
 
 def breaks(name: str) -> Callable[[Plant], Plant]:
@@ -51,7 +51,7 @@ def breaks(name: str) -> Callable[[Plant], Plant]:
 
 
 def at(entries: Sequence[Entry], cls: type, **fields: Any) -> int:
-    """The first record of a type with these values."""
+    """Return the index of the first record of a type with these values."""
     for index, entry in enumerate(entries):
         value = entry.value
         if isinstance(value, cls) and all(getattr(value, k) == v for k, v in fields.items()):
@@ -60,14 +60,14 @@ def at(entries: Sequence[Entry], cls: type, **fields: Any) -> int:
 
 
 def edit(entries: list[Entry], index: int, **fields: Any) -> list[Entry]:
-    """With one record changed."""
+    """Return the entries with one record changed."""
     record: Any = entries[index].value
     entries[index] = replace(entries[index], value=changed(record, **fields))
     return entries
 
 
 def insert(entries: list[Entry], index: int, record: MetadataRecord) -> list[Entry]:
-    """With one more record, of the epoch of the one before it."""
+    """Return the entries with one more record, of the epoch of the one before it."""
     return [*entries[:index], Entry(record, entries[index - 1].epoch), *entries[index:]]
 
 
@@ -122,7 +122,7 @@ def an_offset_is_shifted(life: list[Entry]) -> list[Entry]:
 
 @breaks("offsets-contiguous")
 def a_partition_begins_too_late(life: list[Entry]) -> list[Entry]:
-    """What the first one of a partition is held to."""
+    """Start a partition's first batch at a later offset."""
     return edit_commit(life, 81, topic_ids=(THIRD_TOPIC,), base_offsets=(1,))
 
 
@@ -195,7 +195,7 @@ def _(life: list[Entry]) -> list[Entry]:
 
 
 def more(life: list[Entry], object_id: int, sequence: int, **fields: Any) -> list[Entry]:
-    """One more commit at the end, of producer 7: it has stored sequences 0 and 1 of epoch 1."""
+    """Append one more commit of producer 7, which has stored sequences 0 and 1 of epoch 1."""
     record = commit_of(life, 80)
     given: dict[str, Any] = {"base_offsets": (9,), "record_counts": (1,)}
     given |= {"object_id": object_id, "base_sequences": (sequence,)}

@@ -1,6 +1,7 @@
-"""Worlds to audit: logs, checkpoints and objects as a cluster leaves them, small enough to break.
+"""Builds logs, checkpoints and objects for tests of the audit, small enough to break one record at
+a time.
 
-A world is a list of records. A test changes one of them, and demands that one rule says so.
+A test changes one record of a list, and demands that exactly one rule reports it.
 """
 
 from __future__ import annotations
@@ -21,8 +22,8 @@ from records.frame import decode_record, encode_control_record, encode_record
 from records.schema import MetadataRecord
 from records.types import Epoch, OffsetAndEpoch
 from snapshot.writer import CheckpointWriter
-from spark_jobs.audit.job import NOTHING_ELSE, audit
-from spark_jobs.audit.one_log import Asked, Report
+from spark_jobs.audit.job import LOGS_ONLY, audit
+from spark_jobs.audit.one_log import AuditRequest, Report
 from spark_jobs.readers.engines import LocalEngine
 from spark_jobs.readers.log_files import LogFiles
 from spark_jobs.readers.logs import CommittedFiles, LogsError
@@ -46,7 +47,7 @@ THIRD_TOPIC = UUID(int=79)
 
 @dataclass(frozen=True)
 class DirectoryLogs:
-    """Logs in directories, committed to the end of their files; or to where it is said."""
+    """Logs in directories, committed to the end of their files or to a given offset."""
 
     directories: Mapping[str, Path]
     ends: Mapping[str, int] = field(default_factory=dict)
@@ -64,35 +65,37 @@ class DirectoryLogs:
 
 
 def write_checkpoint(directory: Path, offset: int, values: Sequence[bytes]) -> None:
-    """A checkpoint of everything below `offset`."""
+    """Write a checkpoint of everything below `offset`."""
     files, snapshot_id = RealFileSystem(), OffsetAndEpoch(offset, Epoch(1))  # type: ignore[arg-type]
     with CheckpointWriter.create(files, directory, snapshot_id, last_timestamp=0) as writer:
         writer.append_values(values)
         writer.freeze()
 
 
-def audited(directory: Path, name: str = COORDINATOR, asked: Asked = NOTHING_ELSE) -> Report:
-    """One log's audit, in this process."""
-    return audit(DirectoryLogs({name: directory}), LocalEngine(), asked)
+def audit_directory(
+    directory: Path, name: str = COORDINATOR, audit_request: AuditRequest = LOGS_ONLY
+) -> Report:
+    """Audit one log in this process."""
+    return audit(DirectoryLogs({name: directory}), LocalEngine(), audit_request)
 
 
-def told(report: Report) -> dict[str, int]:
-    """Which rules were broken, and how often; with everything that was found in the message."""
+def broken_rules(report: Report) -> dict[str, int]:
+    """Count the violations of each broken rule."""
     return dict(report.findings.counts)
 
 
-def complaints(report: Report) -> str:
-    """All of it, for an assertion's message."""
+def describe_findings(report: Report) -> str:
+    """List the first violations, for an assertion's message."""
     kept = report.findings.kept
     return "\n".join(str(one) for name in kept for one in kept[name][:3])
 
 
-# --- a life that has everything in it ------------------------------------------------------------
+# --- a history with every kind of record ----------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """A record that no code knows, with its frame."""
+    """A record of an unknown type, with its frame."""
 
     value: bytes
 
@@ -107,7 +110,7 @@ class Entry:
 
 
 def write_segments(directory: Path, batches: bytes, per_segment: int | None) -> None:
-    """A log's batches as files: so many in each, or all in one."""
+    """Write a log's batches to segment files, `per_segment` batches in each, or all in one."""
     cut = list(iter_batches(batches))
     step = per_segment or max(len(cut), 1)
     for at in range(0, len(cut), step):
@@ -116,7 +119,7 @@ def write_segments(directory: Path, batches: bytes, per_segment: int | None) -> 
 
 
 def write_entries(directory: Path, entries: Sequence[Entry], per_segment: int | None = None) -> int:
-    """A log of them, in one segment, or in several of so many batches. Its end offset."""
+    """Write entries as a log and return its end offset."""
     directory.mkdir(parents=True, exist_ok=True)
     offset, parts = 0, []
     for entry in entries:
@@ -149,7 +152,7 @@ def write_entries(directory: Path, entries: Sequence[Entry], per_segment: int | 
 
 
 def checkpoint_at(entries: Sequence[Entry], offset: int) -> list[MetadataRecord]:
-    """What a coordinator's checkpoint of the first so many of them says."""
+    """Return the records of a coordinator's checkpoint after the first `offset` entries."""
     state = InMemoryState()
     for at, entry in enumerate(entries[:offset]):
         if not isinstance(entry.value, int | Unknown):
@@ -157,8 +160,8 @@ def checkpoint_at(entries: Sequence[Entry], offset: int) -> list[MetadataRecord]
     return [decode_record(value) for value in state.checkpoint()]
 
 
-def a_life() -> list[Entry]:
-    """Commits of all outcomes, log starts, leases of all ends, objects of all fates."""
+def a_history() -> list[Entry]:
+    """Return a coordinator's log with all outcomes of commits and all fates of objects."""
     records = asyncio.run(_live())
     middle = len(records) // 2
     return [

@@ -19,7 +19,7 @@ CACHE: Final = Path(__file__).parents[2] / ".cache"
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """Tests leave nothing behind in it: no view, no setting, no stream.
+    """Start one session for all tests, which leave no view, setting or stream in it.
 
     The class archive is for the next run; where CI is set there is none.
     """
@@ -36,7 +36,7 @@ def spark() -> Iterator[SparkSession]:
 
 @pytest.fixture(scope="session")
 def harbour(tmp_path_factory: pytest.TempPathFactory) -> World:
-    """A cluster's two hours, for reports."""
+    """Write the logs and objects of a cluster's two hours, for reports."""
     from tests.spark_jobs.report_world import build
 
     return build(tmp_path_factory.mktemp("harbour") / "log", step_ms=40_000, segment_batches=150)

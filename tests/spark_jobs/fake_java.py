@@ -11,7 +11,7 @@ MODULES: Final = 'MODULES="java.base jdk.incubator.vector"\n'
 def fake_java(
     home: Path, version: str, script: str = "", *, modules: str = MODULES, release: bool = True
 ) -> Path:
-    """It says its version when asked, and does what the script says otherwise."""
+    """Write a `java` that reports a version on request, and else runs a script."""
     program = home / "bin" / "java"
     program.parent.mkdir(parents=True)
     said = f'[ "$1" = -version ] && {{ echo \'openjdk version "{version}"\' >&2; exit; }}'

@@ -1,8 +1,8 @@
-"""`esker`, whose process stands still once it has written the answers to so many requests.
+"""Runs `esker` in a process that stops after it has written a given number of answers.
 
     python -m tests.spark_jobs.halting 3 spark retention apply PLAN --rows-per-request 1
 
-For who wants to kill it in its middle, however busy the machine is.
+Tests use it to kill the process at a known point, however busy the machine is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from spark_jobs.plans.apply import Journal
 
 
 def halt_after(requests: int) -> None:
-    """Put it into the journal."""
+    """Patch the journal to stop after these requests."""
     write, written = Journal.write, 0
 
     def write_and_halt(journal: Journal, answers: Iterable[tuple[int, int, int]]) -> None:

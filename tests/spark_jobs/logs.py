@@ -1,4 +1,4 @@
-"""Small logs on disk, as a replica would have them."""
+"""Writes small logs to disk as a replica would."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def write_log(
     epoch: int = 1,
     index_interval_bytes: int = 4096,
 ) -> int:
-    """A log of these batches, a new segment after every so many. Its end offset."""
+    """Write these batches as a log, `segment_batches` in each segment; return its end offset."""
     return write_values(
         directory,
         ([encode_record(record) for record in records] for records in batches),
@@ -51,7 +51,7 @@ def write_values(
     epoch: int = 1,
     index_interval_bytes: int = 4096,
 ) -> int:
-    """The same of values with their frames, whatever they are."""
+    """Write framed values as a log, like `write_log`."""
     directory.mkdir(parents=True)
     files, config = RealFileSystem(), LogConfig(index_interval_bytes=index_interval_bytes)
     log = Log.create(files, directory, config, start_offset=start_offset)
@@ -74,7 +74,7 @@ def write_values(
 def mark_committed(
     log_dir: Path, committed: Mapping[str, int], cluster_id: str = CLUSTER_ID
 ) -> None:
-    """Make it a node's log directory that knows how much of its logs is committed."""
+    """Make a directory a node's log directory with these committed ends."""
     meta = MetaProperties(cluster_id=cluster_id, node_id=NodeId(1), directory_id=UUID(int=5))
     write_meta_properties(RealFileSystem(), log_dir, meta)
     marks = {}
@@ -87,7 +87,7 @@ def mark_committed(
 def write_checkpoint(
     directory: Path, snapshot_id: tuple[int, int], records: Sequence[MetadataRecord]
 ) -> None:
-    """A whole checkpoint of these records in a log's directory."""
+    """Write a checkpoint of these records to a log's directory."""
     offset, epoch = snapshot_id
     snapshot = OffsetAndEpoch(Offset(offset), Epoch(epoch))
     with CheckpointWriter.create(

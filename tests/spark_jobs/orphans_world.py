@@ -1,4 +1,4 @@
-"""A random life of a coordinator whose objects are files, and whose log jobs can read.
+"""A random history of a coordinator whose objects are files and whose log jobs can read.
 
 The life is `tests.coordinator.batch.test_model`'s: brokers that upload and commit, late, twice or
 never,
@@ -28,7 +28,7 @@ NAMING = Naming(KEYS.prefix, KEYS.cluster_id)
 
 @dataclass(frozen=True)
 class Values:
-    """A span of records that are in memory."""
+    """A span of records in memory."""
 
     records: Sequence[bytes]
     is_checkpoint: bool = False
@@ -42,7 +42,7 @@ class Values:
 
 @dataclass
 class MemoryLogs:
-    """`spark_jobs.readers.logs.Logs` of one coordinator, whose records are in a list."""
+    """The logs of one coordinator (`spark_jobs.readers.logs.Logs`), with records in a list."""
 
     records: Sequence[bytes]
     cluster_id: str = KEYS.cluster_id
@@ -64,7 +64,7 @@ class MemoryLogs:
 
 
 class FileSet(MutableSet[int]):
-    """Ids of objects that are files, each of one byte, with the time of the world's clock."""
+    """Ids of objects that are one-byte files, with the time of the world's clock."""
 
     def __init__(self, root: Path, now_ms: Callable[[], int]) -> None:
         root.mkdir()
@@ -101,7 +101,7 @@ class FileSet(MutableSet[int]):
 
 @dataclass
 class HeldUpStore(DirectoryStore):
-    """A store that lets life go on before each of a listing's parts."""
+    """A store that lets the history go on before each part of a listing."""
 
     root: Path
     before_listing: Callable[[], None] = lambda: None
@@ -119,7 +119,7 @@ class HeldUpStore(DirectoryStore):
 
 
 def now(waiting: Coroutine[Any, Any, Any]) -> Any:
-    """The result of a coroutine that waits for nothing, as all of a coordinator in memory."""
+    """Return the result of a coroutine that never waits, as those of an in-memory coordinator."""
     try:
         waiting.send(None)
     except StopIteration as done:
@@ -128,7 +128,7 @@ def now(waiting: Coroutine[Any, Any, Any]) -> Any:
 
 
 class RecordedLife(Life):
-    """A life whose records are kept, also those from before a restart."""
+    """A random history whose records are kept, those from before a restart included."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)

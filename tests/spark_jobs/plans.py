@@ -1,4 +1,4 @@
-"""The same plan made in other ways: too slow to be used, too simple to be wrong."""
+"""Plans made by a naive planner: too slow to be used, too simple to be wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.spark_jobs.logs import write_log
 def naive_rows(
     state: LogState, topics: Mapping[str, TopicSettings], *, coordinator: int, now_ms: int
 ) -> list[PlanRow]:
-    """Every prefix of every partition is tried, and the greatest that may go is taken."""
+    """Try every prefix of every partition, and take the greatest that may be removed."""
     runs: dict[Any, list[dict[str, Any]]] = {}
     for run in state.runs.to_pylist():
         runs.setdefault((run["topic_id"], run["partition"]), []).append(run)
@@ -62,12 +62,12 @@ def naive_rows(
 
 
 def time_of(run: Mapping[str, Any]) -> int:
-    """What ages are counted from."""
+    """Return the timestamp that a run's age is counted from."""
     return int(run["appended_at_ms"] if run["max_timestamp"] < 0 else run["max_timestamp"])
 
 
 def batch_bytes(log: LogFiles, end: int) -> dict[int, int]:
-    """Bytes of accepted batches of the objects that the log has commits of."""
+    """Sum the bytes of accepted batches of each object that the log has a commit of."""
     found: dict[int, int] = {}
     for span in log.spans(end):
         for _, value in span.values():
@@ -85,7 +85,10 @@ def batch_bytes(log: LogFiles, end: int) -> dict[int, int]:
 
 
 def naive_effect(state: LogState, rows: Sequence[PlanRow], accepted: Mapping[int, int]) -> Effect:
-    """Counted run by run. `accepted`: bytes of batches, by object; else what is stored."""
+    """Compute a plan's effect run by run.
+
+    Args:  accepted: bytes of accepted batches by object; other objects count with all stored bytes.
+    """
     starts = {(row.topic_id, row.partition): row.new_log_start for row in rows}
     names = {row["topic_id"]: row["topic"] or row["topic_id"] for row in state.topics.to_pylist()}
     used: Counter[int] = Counter()
@@ -119,7 +122,7 @@ def naive_effect(state: LogState, rows: Sequence[PlanRow], accepted: Mapping[int
 
 @dataclass
 class Cut:
-    """A log in pieces that are cut anywhere between two offsets."""
+    """A log cut into pieces at random offsets."""
 
     files: LogFiles
     end: int
@@ -143,7 +146,7 @@ class Cut:
 
 
 class Worlds:
-    """Many lives of a coordinator as the coordinators of one cluster."""
+    """Random histories as the coordinators of one cluster."""
 
     cluster_id = "worlds"
 
@@ -160,13 +163,13 @@ class Worlds:
         self._settings = 0
 
     def set(self, settings: Mapping[str, TopicSettings]) -> None:
-        """These are the topics, and their settings, from now on."""
+        """Write these topics and settings to the cluster's log."""
         self._settings += 1
         self._cluster = self._directory / f"settings-{self._settings}"
         self._end = write_log(self._cluster, [[NoOpRecord(), *_records(settings)]])
 
     def batch_bytes(self, number: int) -> dict[int, int]:
-        """Bytes of accepted batches by object, as far as a log has their commits."""
+        """Return the bytes of accepted batches by object, as far as a log has their commits."""
         path, end = self._logs[number]
         return batch_bytes(LogFiles(path), end)
 
@@ -182,7 +185,7 @@ class Worlds:
 
 
 class _Never(Random):
-    """Cuts nothing."""
+    """A random source that cuts nothing."""
 
     def randint(self, a: int, b: int) -> int:  # noqa: ARG002
         return a

@@ -1,4 +1,4 @@
-"""A coordinator's log as it might be, made up: many of them in a moment, from one seed."""
+"""Generates random logs of a coordinator quickly, from a seed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAMES: Final = {topic_id: f"t{topic_id.int}" for topic_id in TOPICS}
 
 
 def random_log(random: Random, batches: int | None = None) -> list[list[MetadataRecord]]:
-    """So many batches of records. Times are between 0 and a thousand, and do not rise."""
+    """Generate batches of records; times are between 0 and 1000, and not sorted."""
     world = _World(random)
     found: list[list[MetadataRecord]] = [list(world.created())]
     for _ in range(random.randint(0, 25) if batches is None else batches):
@@ -76,18 +76,18 @@ class _World:
         return self._commit()
 
     def _orphan(self) -> int:
-        """An object that was never committed, or one that is known."""
+        """Return an object that was never committed, or a known one."""
         return self._random.choice([self._random.randint(0, 9), self._random.randint(1_000, 1_005)])
 
     def _forgotten(self) -> MetadataRecord:
-        """It begins anew, at whatever epoch."""
+        """Forget a producer, so that it may begin at any epoch."""
         topic, index, producer = self._random.choice(sorted(self._epochs))
         del self._epochs[topic, index, producer]
         log_id = TOPICS.index(topic) * PARTITIONS + index
         return ProducersExpiredRecord(log_ids=(log_id,), producer_ids=(producer,))
 
     def _producer(self, topic: UUID, index: int) -> tuple[int, int, int]:
-        """One of a few, whose epochs rise; or none."""
+        """Return one of a few producers, whose epochs rise; or none."""
         producer = self._random.choice([-1, 7, 8])
         if producer < 0:
             return -1, -1, -1
@@ -106,7 +106,7 @@ class _World:
         )  # fmt: skip
 
     def _commit(self) -> ObjectCommitRecord:
-        """Batches of some partitions, a few of them refused or known already."""
+        """Commit batches of some partitions, a few of them refused or duplicates."""
         random = self._random
         places = random.sample(sorted(self._ends), random.randint(1, 4))
         topics = sorted({topic for topic, _ in places})

@@ -1,12 +1,13 @@
-"""A small harbour's two hours: a cluster whose log has something to tell on every page of a report.
+"""Builds a cluster of two hours for tests of the report: the log of a small harbour, with something
+for every table.
 
-The coordinator is the real one, over a log in memory, with a clock that is turned by hand; what it
-decided is then written down as a replica would have it. The cluster's log is written by hand, with
-the records that a controller writes.
+The coordinator is the real one, over a log in memory, with a manual clock; its records are then
+written to disk as a replica would write them. The cluster's log is written by hand, with the
+records that a controller writes.
 
-What happens: six topics of unlike size and retention, one of which keeps all it ever got; three
-brokers, one of them fenced for a while; a producer whose clock is ahead, one that sends twice, one
-that skips; a topic that is deleted; two elections; chunks; checkpoints.
+It has six topics of unlike size and retention, one of which has unlimited retention; three brokers,
+one of them fenced for a while; a producer whose clock is ahead, one that sends twice, one that
+skips sequences; a deleted topic; two elections; chunks; checkpoints.
 """
 
 from __future__ import annotations
@@ -81,7 +82,7 @@ TOPICS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """What was written."""
+    """The directory of the logs, and their ends."""
 
     directory: Path
     end_offset: int
@@ -90,7 +91,7 @@ class World:
 
     @property
     def logs(self) -> ReplicaLogs:
-        """All of it is committed."""
+        """The logs of the directory, all of it committed."""
         ends = {LOG: self.end_offset, CLUSTER_METADATA: self.cluster_end_offset}
         return ReplicaLogs(self.directory, ends)
 
@@ -105,7 +106,7 @@ def build(
     cut: bool = False,
     segment_batches: int = 2_000,
 ) -> World:
-    """Live it, and write it down.
+    """Run the harbour for `seconds`, and write its logs.
 
     Args:  size: of batches, in multiples of what is usual.
            cut: the log's head is gone, a checkpoint from half-time stands for it.

@@ -27,7 +27,7 @@ OPTIONS: Final = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 
 
 class StandaloneCluster:
-    """Processes and their logs. Made by `standalone_cluster`."""
+    """A standalone Spark cluster's processes and logs. Made by `standalone_cluster`."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -37,7 +37,7 @@ class StandaloneCluster:
         self._pages = ""
 
     def start(self, workers: int) -> None:
-        """Until all workers are known to the master."""
+        """Start the processes, and wait until the master knows all workers."""
         deploy = "org.apache.spark.deploy"
         ports = ("--host", HOST, "--port", "0", "--webui-port", "0")
         self._spawn("master", f"{deploy}.master.Master", *ports)
@@ -50,19 +50,19 @@ class StandaloneCluster:
         wait_until(lambda: self.alive() == workers, f"{workers} workers at {self._pages}")
 
     def alive(self) -> int:
-        """Workers that the master counts on."""
+        """Return the number of workers that the master considers alive."""
         with urllib.request.urlopen(f"{self._pages}/json/", timeout=10) as answer:
             return int(json.load(answer)["aliveworkers"])
 
     def kill(self, name: str) -> None:
-        """At once, with the executors that it started."""
+        """Kill a worker and its executors."""
         process = self.processes[name]
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def stop(self) -> None:
-        """All of them."""
+        """Stop all processes."""
         for name in self.processes:
             self.kill(name)
         for file in self._files:
@@ -101,7 +101,7 @@ class StandaloneCluster:
 
 @contextlib.contextmanager
 def standalone_cluster(directory: Path, workers: int = 2) -> Iterator[StandaloneCluster]:
-    """Running for as long as this lasts."""
+    """Run a cluster for the length of a block."""
     cluster = StandaloneCluster(directory)
     try:
         cluster.start(workers)

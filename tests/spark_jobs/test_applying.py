@@ -1,4 +1,4 @@
-"""A plan survives as a file, and is applied once however often it is interrupted."""
+"""Tests that a plan survives as a file, and is applied once however often it is interrupted."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plan(*rows: PlanRow, live_bytes: int = 10_000) -> Plan:
 
 
 class Coordinators:
-    """Coordinators that remember rows, and refuse those they are told to."""
+    """Coordinators that record rows, and refuse the given ones."""
 
     def __init__(self, refused: dict[int, int] | None = None) -> None:
         self.refused = refused or {}
@@ -83,7 +83,7 @@ def applied(made: Plan, journal: Path, coordinators: Coordinators, at_once: int 
     return asyncio.run(ask)
 
 
-def test_a_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_plan_is_read_back_as_it_was_written(tmp_path: Path) -> None:
     made = plan(row(0), row(1, topic_id=OTHER))
     write_plan(made, tmp_path / "plan")
     assert read_plan(tmp_path / "plan") == made
@@ -103,9 +103,7 @@ def test_a_plan_comes_back_as_it_was_written(tmp_path: Path) -> None:
         lambda text: "\n".join(text.splitlines()[1:]),
     ],
 )
-def test_a_file_that_is_no_whole_plan_is_refused(
-    tmp_path: Path, harm: Callable[[str], str]
-) -> None:
+def test_a_damaged_plan_file_is_refused(tmp_path: Path, harm: Callable[[str], str]) -> None:
     path = tmp_path / "plan"
     write_plan(plan(row(0)), path)
     path.write_text(harm(path.read_text()))
@@ -113,7 +111,7 @@ def test_a_file_that_is_no_whole_plan_is_refused(
         read_plan(path)
 
 
-def test_a_plan_is_large_by_what_lives() -> None:
+def test_a_plan_is_large_by_its_share_of_live_bytes() -> None:
     assert plan(row(0), live_bytes=399).is_large
     assert not plan(row(0), live_bytes=400).is_large
 
@@ -128,7 +126,7 @@ def test_every_row_reaches_its_coordinator(tmp_path: Path) -> None:
     assert coordinators.requests[0].expires_at_ms == made.expires_at_ms == 3_601_000
 
 
-def test_a_plan_lasts_as_long_as_coordinators_let_it() -> None:
+def test_a_plan_expires_when_coordinators_refuse_it() -> None:
     assert EXPIRES_AFTER_MS == PLAN_LASTS_MS
 
 
@@ -139,10 +137,10 @@ def test_a_row_that_is_refused_does_not_stop_the_others(tmp_path: Path) -> None:
 
 
 class Reluctant(Coordinators):
-    """Moves a log start by four at most, one row a request; and no further than `ends`."""
+    """A coordinator that moves a log start by at most four, one row a request, up to `ends`."""
 
     def __init__(self, ends: dict[int, int], busy: int = 0) -> None:
-        """`busy`: for so many requests after the first, nothing is decided."""
+        """Args:  busy: the number of requests after the first that find it busy."""
         super().__init__()
         self.ends = ends
         self.busy = busy
@@ -167,7 +165,7 @@ class Reluctant(Coordinators):
         return ApplyRetentionResponse(responses=(told,))
 
 
-def test_what_goes_in_parts_is_asked_for_until_all_of_it_went(tmp_path: Path) -> None:
+def test_a_partly_applied_row_is_sent_until_it_is_complete(tmp_path: Path) -> None:
     made, coordinators = plan(row(0), row(1), row(2)), Reluctant({})
     outcome = applied(made, tmp_path / "j", coordinators)
     assert (outcome.applied, outcome.refused) == ({0: 10, 1: 11, 2: 12}, {})
@@ -175,7 +173,7 @@ def test_what_goes_in_parts_is_asked_for_until_all_of_it_went(tmp_path: Path) ->
     assert len(coordinators.requests) == 9, "four offsets at a time"
 
 
-def test_what_is_to_be_kept_is_told_apart_from_what_is_refused(tmp_path: Path) -> None:
+def test_rows_that_stop_short_are_distinguished_from_refused_ones(tmp_path: Path) -> None:
     made, coordinators = plan(row(0), row(1), row(2)), Reluctant({0: 6, 1: 0})
     outcome = applied(made, tmp_path / "j", coordinators)
     assert (outcome.applied, outcome.refused) == ({0: 6, 2: 12}, {1: 44})
@@ -184,7 +182,7 @@ def test_what_is_to_be_kept_is_told_apart_from_what_is_refused(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("busy", "why"), [(20, None), (200, "COORDINATOR_NOT_AVAILABLE")])
-def test_a_coordinator_at_work_is_waited_for_and_not_for_ever(
+def test_a_busy_coordinator_is_retried_a_limited_number_of_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: int, why: str | None
 ) -> None:
     monkeypatch.setattr(applying, "WAIT_S", 0.0)
@@ -194,7 +192,7 @@ def test_a_coordinator_at_work_is_waited_for_and_not_for_ever(
     assert outcome.applied == ({0: 10, 1: 11} if why is None else {})
 
 
-def test_a_plan_that_every_row_is_refused_of_for_its_age_is_stale(tmp_path: Path) -> None:
+def test_a_plan_whose_rows_have_all_expired_is_stale(tmp_path: Path) -> None:
     outcome = applied(plan(row(0), row(1)), tmp_path / "j", Coordinators({0: 32, 1: 32}))
     assert outcome.is_stale()
 
@@ -206,8 +204,8 @@ def test_requests_are_bounded(tmp_path: Path) -> None:
     assert len(coordinators.requests) == 3
 
 
-def test_what_was_killed_goes_on_where_its_journal_ends(tmp_path: Path) -> None:
-    """Killed after the coordinator did the second request, and before that was written down."""
+def test_a_killed_apply_continues_where_its_journal_ends(tmp_path: Path) -> None:
+    """The process is killed after the second answer, before it is written to the journal."""
     made, journal = plan(*map(row, range(5))), tmp_path / "j"
     coordinators = Coordinators()
 
@@ -230,7 +228,7 @@ def test_what_was_killed_goes_on_where_its_journal_ends(tmp_path: Path) -> None:
     assert len(coordinators.requests) == 4, "and nothing is left to ask"
 
 
-def test_a_coordinator_that_does_not_answer_leaves_the_rest_for_later(tmp_path: Path) -> None:
+def test_rows_without_an_answer_stay_for_the_next_run(tmp_path: Path) -> None:
     made, coordinators = plan(row(0), row(1, coordinator=1)), Coordinators()
 
     async def away() -> None:
@@ -243,8 +241,8 @@ def test_a_coordinator_that_does_not_answer_leaves_the_rest_for_later(tmp_path: 
 
 
 @pytest.mark.parametrize("code", sorted(NO_ANSWER))
-def test_what_a_broker_could_not_ask_is_no_refusal(tmp_path: Path, code: int) -> None:
-    """A broker that reaches no coordinator says so of every row: they are asked for again."""
+def test_a_broker_without_a_coordinator_refuses_no_row(tmp_path: Path, code: int) -> None:
+    """A broker that reaches no coordinator reports an error for every row; they are sent again."""
     made, coordinators = plan(row(0), row(1), row(2)), Coordinators({1: code, 2: code})
     outcome = applied(made, tmp_path / "j", coordinators, 1)
     assert (outcome.applied, outcome.refused) == ({0: 10}, {})
@@ -255,7 +253,7 @@ def test_what_a_broker_could_not_ask_is_no_refusal(tmp_path: Path, code: int) ->
     assert (outcome.applied, outcome.unanswered) == ({0: 10, 1: 11, 2: 12}, None)
 
 
-def test_a_plan_taken_to_another_cluster_is_still_one_for_its_own(tmp_path: Path) -> None:
+def test_a_plan_refused_by_another_cluster_still_applies_to_its_own(tmp_path: Path) -> None:
     made, journal = plan(row(0), row(1)), tmp_path / "j"
     foreign = int(ErrorCode.INCONSISTENT_CLUSTER_ID)
     assert applied(made, journal, Coordinators({0: foreign, 1: foreign})).is_stale()
@@ -263,7 +261,7 @@ def test_a_plan_taken_to_another_cluster_is_still_one_for_its_own(tmp_path: Path
     assert (outcome.applied, outcome.refused) == ({0: 10, 1: 11}, {})
 
 
-def test_what_expires_half_way_is_stale_and_not_to_be_gone_on_with(tmp_path: Path) -> None:
+def test_a_plan_that_expires_halfway_is_stale(tmp_path: Path) -> None:
     outcome = applied(plan(row(0), row(1), row(2)), tmp_path / "j", Coordinators({1: 44, 2: 32}))
     assert outcome.is_stale()
 
@@ -275,15 +273,15 @@ def test_a_journal_of_another_plan_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["{}", "hello", "[]", "7"])
-def test_a_file_that_is_no_journal_is_refused(tmp_path: Path, line: str) -> None:
+def test_an_invalid_journal_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "j").write_text(line + "\n")
-    with pytest.raises(ValueError, match="is no journal of a plan"):
+    with pytest.raises(ValueError, match="is not a plan's journal"):
         applied(plan(row(0)), tmp_path / "j", Coordinators())
-    with pytest.raises(ValueError, match="is no journal of a plan"):
+    with pytest.raises(ValueError, match="is not a plan's journal"):
         orphans_applying.Journal(tmp_path / "j", "0").read()
 
 
-def test_a_journal_is_lines_of_json(tmp_path: Path) -> None:
+def test_a_journal_has_one_json_object_per_line(tmp_path: Path) -> None:
     made = plan(row(0), row(1))
     applied(made, tmp_path / "j", Coordinators({1: 44}))
     lines = [json.loads(line) for line in (tmp_path / "j").read_text().splitlines()]

@@ -1,4 +1,4 @@
-"""An archive gives back what was archived, byte for byte, and says so of what it cannot.
+"""Tests that an archive returns the archived log byte for byte, and reports what it lost.
 
 Source: docs/design/pipeline.md#the-archive; invariant 2 (docs/design/invariants.md).
 """
@@ -59,8 +59,8 @@ __all__ = ["logs", "store"]  # fixtures
 
 
 @pytest.mark.parametrize("seed", seeds(8))
-def test_a_batch_made_again_from_its_rows_is_the_batch(seed: int) -> None:
-    """Compressed, keyed, with headers, transactional, control; frames spelt oddly, or none."""
+def test_a_batch_rebuilt_from_its_rows_is_identical(seed: int) -> None:
+    """Batches are compressed, keyed, transactional or control, with headers and odd frames."""
     data = b"".join(odd_batches(seed, 80))
     batches = list(iter_batches(data))
     writer = AvroWriter(SCHEMA, {"of": "a test"})
@@ -89,7 +89,7 @@ def test_the_archive_is_the_log_byte_for_byte(logs: FileLogs, store: ObjectStore
 
 
 def test_every_record_reads_the_same_from_the_archive(tmp_path: Path, store: ObjectStore) -> None:
-    """Tasks are pickled on their way, with their store; any end and any beginning will do."""
+    """Reading starts and ends at any offset; tasks are pickled together with their store."""
     logs = FileLogs(tmp_path / "node")
     logs.append(odd_batches(seed=5, count=60, framed=True))
     one_pass(logs, store)
@@ -106,7 +106,7 @@ def test_every_record_reads_the_same_from_the_archive(tmp_path: Path, store: Obj
         assert 0 < len(rows[0]) <= end
 
 
-def test_a_span_is_read_as_far_as_it_is_wanted(logs: FileLogs, store: ObjectStore) -> None:
+def test_a_span_is_read_lazily(logs: FileLogs, store: ObjectStore) -> None:
     one_pass(logs, store)
     (span,) = ArchivedLogs(store).log(LOG).spans(logs.end_offset)
     part = span.within(50, 60)
@@ -118,7 +118,7 @@ def test_a_span_is_read_as_far_as_it_is_wanted(logs: FileLogs, store: ObjectStor
     assert span.within(logs.end_offset, logs.end_offset + 5) is None
 
 
-def test_small_files_are_read_together_and_large_ones_apart(
+def test_small_files_are_read_in_one_span_and_large_ones_separately(
     logs: FileLogs, store: ObjectStore
 ) -> None:
     done = one_pass(logs, store)
@@ -130,7 +130,7 @@ def test_small_files_are_read_together_and_large_ones_apart(
 
 
 def test_every_process_writes_the_same_bytes() -> None:
-    """Python hashes differently in each, and sets come in another order."""
+    """Each process has its own hash seed, and so its own order of sets."""
     program = (
         "from spark_jobs.readers.avro_files import AvroWriter; import hashlib;"
         "from spark_jobs.archive.avro_schemas import avro_schemas;"
@@ -153,7 +153,7 @@ def test_every_process_writes_the_same_bytes() -> None:
 # --- pass after pass ------------------------------------------------------------------------------
 
 
-def test_a_second_pass_writes_what_is_new_and_a_third_nothing(
+def test_a_second_pass_writes_only_new_records_and_a_third_nothing(
     logs: FileLogs, store: ObjectStore
 ) -> None:
     first = one_pass(logs, store)
@@ -165,7 +165,7 @@ def test_a_second_pass_writes_what_is_new_and_a_third_nothing(
     assert not check_archive(store, engine=LocalArchiveEngine()).faults
 
 
-def test_what_is_not_committed_is_not_archived(logs: FileLogs, store: ObjectStore) -> None:
+def test_uncommitted_records_are_not_archived(logs: FileLogs, store: ObjectStore) -> None:
     whole, logs.end_offset = logs.end_offset, 60
     assert one_pass(logs, store).end_offset == 60
     logs.end_offset = whole
@@ -173,10 +173,8 @@ def test_what_is_not_committed_is_not_archived(logs: FileLogs, store: ObjectStor
     assert raw(store) == logs.raw()
 
 
-def test_a_replica_that_is_behind_its_archive_adds_nothing(
-    logs: FileLogs, store: ObjectStore
-) -> None:
-    """Nor does it finish a plan that goes further than what it knows to be committed."""
+def test_a_lagging_replica_adds_nothing_to_the_archive(logs: FileLogs, store: ObjectStore) -> None:
+    """It does not finish a plan beyond its committed offsets either."""
     whole = logs.end_offset
     dying = DyingStore(store, 4, after=True)  # archive.json, the plan, two files
     with pytest.raises(KilledError):
@@ -189,11 +187,9 @@ def test_a_replica_that_is_behind_its_archive_adds_nothing(
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_killed_at_any_write_nothing_is_lost_and_nothing_twice(
-    tmp_path: Path, *, after: bool
-) -> None:
-    """The log grows meanwhile, so a plan made anew would have other ranges. What is in the
-    directories is what the manifests name: who reads files by a pattern reads each record once.
+def test_a_kill_at_any_write_loses_and_repeats_nothing(tmp_path: Path, *, after: bool) -> None:
+    """The log grows meanwhile, so a new plan would have other ranges. The data directory holds
+    exactly the files that manifests name, so that readers by pattern see each record once.
     """
     batches = odd_batches(seed=5, count=20)
     died = 0
@@ -219,13 +215,13 @@ def test_killed_at_any_write_nothing_is_lost_and_nothing_twice(
     assert died > 10
 
 
-def test_two_jobs_at_once_write_the_same(logs: FileLogs, store: ObjectStore) -> None:
-    """Whoever writes the plan first decides; the other one follows it."""
+def test_concurrent_jobs_write_the_same_files(logs: FileLogs, store: ObjectStore) -> None:
+    """The first job writes the plan, and the other one follows it."""
     other = FileLogs(logs.directory, logs.end_offset)
     about = open_archive(store, CLUSTER_ID)
 
     class Interrupted(LocalArchiveEngine):
-        """Between any two ranges of ours the other one does a whole pass."""
+        """Runs a whole pass of the other job between any two ranges."""
 
         def run(self, work, items):  # type: ignore[no-untyped-def]
             for item in items:
@@ -243,7 +239,7 @@ def test_two_jobs_at_once_write_the_same(logs: FileLogs, store: ObjectStore) -> 
 
 @pytest.fixture
 def cut(tmp_path: Path) -> tuple[FileLogs, bytes]:
-    """A log that begins at 100 with a checkpoint, and the checkpoint's bytes."""
+    """Return a log that begins at 100 with a checkpoint, and the checkpoint's bytes."""
     logs = FileLogs(tmp_path / "node")
     logs.append(odd_batches(7, 25))
     while logs.end_offset < 100:
@@ -273,7 +269,7 @@ def test_an_archive_may_begin_with_a_checkpoint(
     assert not check_archive(store, engine=LocalArchiveEngine()).faults
 
 
-def test_what_was_lost_is_told_and_the_archive_goes_on_from_the_checkpoint(
+def test_lost_offsets_are_reported_and_the_archive_continues_from_the_checkpoint(
     cut: tuple[FileLogs, bytes], store: ObjectStore
 ) -> None:
     logs, checkpoint = cut
@@ -303,14 +299,14 @@ def test_what_was_lost_is_told_and_the_archive_goes_on_from_the_checkpoint(
     assert found.faults == []
 
 
-def test_the_head_may_be_cut_between_plan_and_reading(
+def test_a_log_head_deleted_between_plan_and_reading_is_replanned(
     cut: tuple[FileLogs, bytes], store: ObjectStore
 ) -> None:
     logs, checkpoint = cut
     about = open_archive(store, CLUSTER_ID)
 
     class Late(LocalArchiveEngine):
-        """The segments go when two ranges are done."""
+        """Deletes the segments after two ranges."""
 
         def run(self, work, items):  # type: ignore[no-untyped-def]
             for number, item in enumerate(items):
@@ -340,7 +336,7 @@ def test_a_log_without_head_and_without_checkpoint_is_an_error(
 
 
 @pytest.mark.parametrize("tables", [AVRO, PARQUET])
-def test_what_cannot_be_decoded_is_kept_and_counted_and_the_rest_decoded(
+def test_undecodable_records_are_kept_and_counted(
     logs: FileLogs, store: ObjectStore, tables: str
 ) -> None:
     done = one_pass(logs, store, tables)
@@ -364,7 +360,7 @@ def test_what_cannot_be_decoded_is_kept_and_counted_and_the_rest_decoded(
 
 
 def table_rows(store: ObjectStore, table: str, suffix: str) -> list[dict[str, object]]:
-    """A table's rows from all its files, in the order of their names."""
+    """Return a table's rows from all its files, by file name."""
     rows = []
     for found in store.list(f"data/{LOG}/{table}/"):
         assert found.key.endswith(f".{suffix}")
@@ -380,8 +376,8 @@ RECORDS = [case for case in CASES if case[0] in RECORD_OF.values()]
 @settings(  # an example has every type; a smaller one would not be found in minutes
     max_examples=2, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )
-def test_every_type_at_every_version_has_the_rows_of_the_data_source(data: st.DataObject) -> None:
-    """Nested structures, arrays of two, null and absent fields, tags that nobody knows."""
+def test_every_record_type_and_version_has_the_data_sources_rows(data: st.DataObject) -> None:
+    """Records have nested structures, arrays of two, null and absent fields, and unknown tags."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         values = [

@@ -1,4 +1,4 @@
-"""`esker spark archive`, as people run it: answers, exit codes, and a kill -9.
+"""Tests `esker spark archive`: output, exit codes, and a kill -9.
 
 Source: docs/design/pipeline.md#the-archive.
 """
@@ -35,14 +35,14 @@ from tests.waiting import DEADLINE_S, Deadline, wait_until
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of `esker spark archive`."""
+    """Run `esker spark archive`; return exit code, stdout and stderr."""
     done = CliRunner().invoke(app, ["archive", *map(str, arguments)])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.stdout, done.stderr
 
 
 class Node:
-    """A node's log directory, with one log of which so much is committed."""
+    """A node's log directory with one log and its committed end."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -67,7 +67,7 @@ def node(tmp_path: Path) -> Node:
     return node
 
 
-def test_what_was_done_is_told_and_done_once(node: Node, tmp_path: Path) -> None:
+def test_a_pass_is_reported_and_not_repeated(node: Node, tmp_path: Path) -> None:
     out = tmp_path / "new" / "archive"
     code, told, _ = run("--out", out, "--log-dir", node.directory)
     assert code == 0
@@ -90,7 +90,7 @@ def test_what_was_done_is_told_and_done_once(node: Node, tmp_path: Path) -> None
     assert (found["records"], found["faults"], found["lost"]) == (int(end), [], [])
 
 
-def test_an_archive_is_verified_alone(node: Node, tmp_path: Path) -> None:
+def test_verify_needs_no_logs(node: Node, tmp_path: Path) -> None:
     out = tmp_path / "archive"
     run("--out", out, "--log-dir", node.directory)
     code, told, _ = run("--out", out, "--verify")
@@ -103,7 +103,7 @@ def test_an_archive_is_verified_alone(node: Node, tmp_path: Path) -> None:
     assert told.splitlines()[-1].endswith("1 faults")
 
 
-def test_lost_offsets_are_told_when_they_are_lost_and_ever_after(
+def test_lost_offsets_are_reported_now_and_by_every_later_verification(
     node: Node, tmp_path: Path
 ) -> None:
     out = tmp_path / "archive"
@@ -122,7 +122,7 @@ def test_lost_offsets_are_told_when_they_are_lost_and_ever_after(
     assert f"offsets {archived} to {at - 1} were lost" in told
 
 
-def test_what_cannot_be_is_refused_with_a_sentence(node: Node, tmp_path: Path) -> None:
+def test_invalid_options_are_refused_with_a_sentence(node: Node, tmp_path: Path) -> None:
     out = tmp_path / "archive"
     run("--out", out, "--log-dir", node.directory)
     other = Node(tmp_path / "other")
@@ -131,12 +131,12 @@ def test_what_cannot_be_is_refused_with_a_sentence(node: Node, tmp_path: Path) -
     (tmp_path / "empty").mkdir()
     (tmp_path / "file").write_text("in the way")
     cases = [
-        (("--out", out), 2, "say where the logs are"),
-        (("--out", out, "--log-dir", node.directory, "--follow", "--verify"), 2, "not both"),
+        (("--out", out), 2, "name the logs"),
+        (("--out", out, "--log-dir", node.directory, "--follow", "--verify"), 2, "use one of them"),
         (("--out", out, "--log-dir", other.directory), 4, "the archive of cluster"),
         (("--out", out, "--log-dir", node.directory, "--as", "parquet"), 2, "give another --out"),
-        (("--out", out, "--log-dir", tmp_path / "nowhere"), 3, "no log directory"),
-        (("--out", tmp_path / "empty", "--verify"), 3, "is no archive"),
+        (("--out", out, "--log-dir", tmp_path / "nowhere"), 3, "log directory: no meta.properties"),
+        (("--out", tmp_path / "empty", "--verify"), 3, "is not an archive"),
         (("--out", "gs://bucket", "--verify"), 2, "neither a directory nor"),
         (
             ("--out", tmp_path / "file", "--log-dir", node.directory),
@@ -152,7 +152,7 @@ def test_what_cannot_be_is_refused_with_a_sentence(node: Node, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("follow", [(), ("--follow", "--interval", 60)])
-def test_a_log_made_anew_ends_it_with_a_sentence(
+def test_a_log_with_another_history_ends_the_command(
     node: Node, tmp_path: Path, follow: tuple[object, ...]
 ) -> None:
     out = tmp_path / "archive"
@@ -170,7 +170,7 @@ def test_a_lost_range_without_a_checkpoint_is_data_loss(node: Node, tmp_path: Pa
     assert (code, "there is no checkpoint before it" in " ".join(errors.split())) == (6, True)
 
 
-def test_damage_in_the_log_stops_it_and_names_the_place(node: Node, tmp_path: Path) -> None:
+def test_damage_in_the_log_ends_the_command_and_is_located(node: Node, tmp_path: Path) -> None:
     (segment,) = (node.directory / LOG).glob("*.log")
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 1
@@ -189,7 +189,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 
 
 def many(first_offset: int, batches: int) -> list[bytes]:
-    """About 30 KB of log each."""
+    """Generate batches of about 30 KB of log each."""
     made = []
     for number in range(batches):
         values = [
@@ -203,8 +203,8 @@ def many(first_offset: int, batches: int) -> list[bytes]:
     return made
 
 
-def test_killed_with_minus_nine_again_and_again_it_ends_up_whole(tmp_path: Path) -> None:
-    """At the plan, and after some ranges; the log grows between the attempts."""
+def test_an_archive_is_complete_after_repeated_kills(tmp_path: Path) -> None:
+    """The job is killed at the plan and after some ranges; the log grows between the attempts."""
     node = Node(tmp_path / "node")
     node.append(many(0, 100))
     out = tmp_path / "archive"
@@ -235,7 +235,7 @@ def test_killed_with_minus_nine_again_and_again_it_ends_up_whole(tmp_path: Path)
     assert b"".join(bytes(b.view) for span in spans for b in span.batches()) == node.logs.raw()
 
 
-def test_it_follows_until_it_is_interrupted(tmp_path: Path) -> None:
+def test_follow_repeats_passes_until_interrupted(tmp_path: Path) -> None:
     node = Node(tmp_path / "node")
     node.append(many(0, 1))
     out = tmp_path / "archive"
@@ -254,6 +254,6 @@ def test_it_follows_until_it_is_interrupted(tmp_path: Path) -> None:
         process.kill()
         process.wait()
     assert process.returncode == 130
-    assert "no log waits for this archive" in told
-    assert told.splitlines()[-1] == "esker: interrupted; the same command goes on"
+    assert "logs may be deleted before they are archived" in told
+    assert told.splitlines()[-1] == "esker: interrupted; run the same command to continue"
     assert "Traceback" not in told

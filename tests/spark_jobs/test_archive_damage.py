@@ -1,4 +1,4 @@
-"""What is wrong with an archive is found, named, and never given out as if it were the log.
+"""Tests that damage of an archive is found and located, and never read as if it were the log.
 
 Source: docs/design/pipeline.md#the-archive.
 """
@@ -51,7 +51,9 @@ from tests.spark_jobs.archive_world import (
 __all__ = ["logs", "s3_endpoint", "store"]  # fixtures
 
 
-def test_an_archive_is_of_one_cluster_and_one_format(logs: FileLogs, store: ObjectStore) -> None:
+def test_an_archive_belongs_to_one_cluster_and_has_one_format(
+    logs: FileLogs, store: ObjectStore
+) -> None:
     one_pass(logs, store)
     with pytest.raises(ForeignArchiveError, match="another --out"):
         one_pass(replace(logs, cluster_id="another"), store)
@@ -62,10 +64,8 @@ def test_an_archive_is_of_one_cluster_and_one_format(logs: FileLogs, store: Obje
         ArchivedLogs(store)
 
 
-def test_a_log_that_was_made_anew_is_not_archived_as_if_it_went_on(
-    logs: FileLogs, store: ObjectStore
-) -> None:
-    """The same cluster id, the offsets look right, and the records before them are others."""
+def test_a_log_with_another_history_is_not_archived(logs: FileLogs, store: ObjectStore) -> None:
+    """The cluster id and the offsets match, but the records before them differ."""
     archived = one_pass(logs, store).end_offset
     for path in (logs.directory / LOG).iterdir():
         path.unlink()
@@ -77,7 +77,7 @@ def test_a_log_that_was_made_anew_is_not_archived_as_if_it_went_on(
     assert ArchivedLogs(store).log(LOG).end_offset() == archived
 
 
-def test_what_is_no_archive_says_so(store: ObjectStore) -> None:
+def test_a_directory_without_an_archive_is_an_error(store: ObjectStore) -> None:
     with pytest.raises(LogsError, match=r"no archive.json"):
         ArchivedLogs(store)
     with pytest.raises(LogsError):
@@ -101,7 +101,7 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes], str]] = [
 
 
 @pytest.mark.parametrize(("what", "change", "told"), DAMAGE)
-def test_damage_is_found_and_named(
+def test_damaged_files_are_found_and_named(
     logs: FileLogs, store: ObjectStore, what: str, change: Callable[[bytes], bytes], told: str
 ) -> None:
     one_pass(logs, store)
@@ -115,7 +115,7 @@ def test_damage_is_found_and_named(
             values(ArchivedLogs(store).log(LOG), logs.end_offset)
 
 
-def test_what_is_gone_is_found_and_named(logs: FileLogs, store: ObjectStore) -> None:
+def test_missing_files_are_found_and_named(logs: FileLogs, store: ObjectStore) -> None:
     one_pass(logs, store)
     root = Path(store.uri)
     files = sorted((root / "data" / LOG / "record").iterdir())
@@ -130,7 +130,7 @@ def test_what_is_gone_is_found_and_named(logs: FileLogs, store: ObjectStore) -> 
     assert ArchivedLogs(store).log(LOG).end_offset() == faults[-1].start_offset
 
 
-def test_a_file_nobody_wrote_is_told_and_no_fault(logs: FileLogs, store: ObjectStore) -> None:
+def test_an_unknown_file_is_reported_and_is_not_a_fault(logs: FileLogs, store: ObjectStore) -> None:
     one_pass(logs, store)
     store.write(f"data/{LOG}/record/mine.avro", b"?")
     found = check_archive(store, engine=LocalArchiveEngine())
@@ -138,12 +138,12 @@ def test_a_file_nobody_wrote_is_told_and_no_fault(logs: FileLogs, store: ObjectS
 
 
 @pytest.mark.parametrize("data", [b"", b"Obj\x01", b"x" * 100, b"Obj\x01\x02\x00"])
-def test_bytes_that_are_no_avro_are_an_error(data: bytes) -> None:
+def test_bytes_other_than_avro_are_an_error(data: bytes) -> None:
     with pytest.raises(AvroFileError):
         list(read_avro(data))
 
 
-def test_any_cut_of_an_avro_file_is_an_error_or_whole_blocks(logs: FileLogs) -> None:
+def test_a_truncated_avro_file_is_an_error_or_has_whole_blocks(logs: FileLogs) -> None:
     writer = AvroWriter(SCHEMA, {})
     for batch in iter_batches(logs.raw()):
         writer.write(rows_of(batch))
@@ -164,8 +164,8 @@ def test_rows_without_their_batch_are_an_error() -> None:
         list(batches_of(rows))
 
 
-def test_links_make_a_chain_one_way_only() -> None:
-    """Two jobs that ran at once left these; every reader goes the same way."""
+def test_overlapping_ranges_make_one_chain() -> None:
+    """Two concurrent jobs left these manifests; every reader must choose the same chain."""
     links = [
         Range(LOG, 0, 9, KIND_LOG),
         Range(LOG, 0, 5, KIND_LOG),
@@ -182,17 +182,17 @@ def test_links_make_a_chain_one_way_only() -> None:
     ]
 
 
-def test_what_is_written_down_is_read_again(logs: FileLogs, store: ObjectStore) -> None:
+def test_manifests_and_plans_are_read_back_as_written(logs: FileLogs, store: ObjectStore) -> None:
     about = open_archive(store, logs.cluster_id)
     assert About.from_json(about.to_json()) == about
     assert open_archive(store, logs.cluster_id) == about
 
 
 @pytest.mark.parametrize("junk", [None, "x y", -1, 1.5, True, [], {}, "../.."])
-def test_what_is_written_down_is_believed_only_if_it_can_be(
+def test_impossible_values_of_manifests_and_plans_are_refused(
     logs: FileLogs, store: ObjectStore, junk: object
 ) -> None:
-    """Every value of a manifest and of a plan, replaced by what it cannot be."""
+    """Every value of a manifest and of a plan is replaced by an impossible one."""
     one_pass(logs, store)
     manifest = read_manifest(store, ArchivedLogs(store).log(LOG).links[0])
     known = json.loads(manifest.to_json())
@@ -211,10 +211,8 @@ def test_what_is_written_down_is_believed_only_if_it_can_be(
                     plan_from_json(data, "plan")
 
 
-def test_a_batch_of_nothing_is_an_error_that_names_its_place(
-    logs: FileLogs, store: ObjectStore
-) -> None:
-    """Compaction leaves such batches, and no log of ours is compacted."""
+def test_an_empty_batch_is_an_error_with_its_offset(logs: FileLogs, store: ObjectStore) -> None:
+    """Compaction leaves such batches, and Esker's logs are never compacted."""
     at = logs.end_offset
     empty = build_value_batch([b"gone"], base_offset=at, leader_epoch=1, timestamp=1)[:61]
     empty[8:12] = (61 - 12).to_bytes(4, "big")  # its length
@@ -225,7 +223,9 @@ def test_a_batch_of_nothing_is_an_error_that_names_its_place(
         one_pass(logs, store)
 
 
-def test_a_file_that_has_grown_is_not_read(logs: FileLogs, store: ObjectStore) -> None:
+def test_a_file_larger_than_its_manifest_says_is_not_read(
+    logs: FileLogs, store: ObjectStore
+) -> None:
     one_pass(logs, store)
     file = read_manifest(store, ArchivedLogs(store).log(LOG).links[0]).envelope
     store.write(file.key, bytes(file.bytes + 1))
@@ -233,7 +233,7 @@ def test_a_file_that_has_grown_is_not_read(logs: FileLogs, store: ObjectStore) -
         raw(store)
 
 
-def test_an_archive_on_s3(logs: FileLogs, s3_endpoint: str) -> None:
+def test_an_archive_on_s3_is_written_verified_and_read(logs: FileLogs, s3_endpoint: str) -> None:
     config = new_bucket(s3_endpoint)
     options = StoreOptions(config.endpoint_url, config.region)
     store = open_store(f"s3://{config.bucket}/archive", options)

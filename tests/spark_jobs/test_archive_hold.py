@@ -1,4 +1,4 @@
-"""Real processes: a running archive holds the log start, and what it loses it says.
+"""Tests with real processes that a running archive holds the log start, and reports what it loses.
 
 The archived log is the benchmark's, whose records are no metadata records: kept as bytes.
 
@@ -43,7 +43,7 @@ CUT_UNLESS_HELD = {
 
 @dataclass
 class BenchLogs:
-    """The one log, which is none that jobs read by themselves."""
+    """The bench log, which jobs do not read by themselves."""
 
     quorum: Quorum
     cluster_id: str = CLUSTER_ID
@@ -81,17 +81,17 @@ def one_pass(logs: BenchLogs, store: ObjectStore, about: About) -> LogPass:
     return done
 
 
-def cut_what_nobody_holds(cluster: Cluster) -> None:
-    """A checkpoint of the cluster log, and then it begins there."""
+def cut_unheld_log(cluster: Cluster) -> None:
+    """Write a checkpoint of the cluster's log, and let the log begin there."""
     with cluster.client(cluster.wait_for_leader(METADATA)) as client:
         snapshot_id = taken(client, METADATA)
         wait_until(
             lambda: client.snapshots(METADATA).log_start_offset >= snapshot_id.offset,
-            "the log that nobody holds is cut",
+            "the log is cut where nothing holds it",
         )
 
 
-def test_a_running_archive_holds_the_log_start_up_to_its_bound_and_then_tells_what_it_lost(
+def test_a_running_archive_holds_the_log_start_up_to_its_bound(
     cluster: Cluster, store: ObjectStore
 ) -> None:
     logs = logs_of(cluster)
@@ -104,13 +104,13 @@ def test_a_running_archive_holds_the_log_start_up_to_its_bound_and_then_tells_wh
         first = one_pass(logs, store, about)
         assert (first.start_offset, first.lost) == (0, [])
         hold.archived(LOG, first.end_offset)
-        assert hold.wait_until_told(LOG, first.end_offset, 20)
+        assert hold.wait_until_announced(LOG, first.end_offset, 20)
 
         # It has not got what follows: a checkpoint after that is no place to begin.
         fill(client, 10)
         held_at = taken(client)
         for _ in range(3):  # each log is looked at once a second
-            cut_what_nobody_holds(cluster)
+            cut_unheld_log(cluster)
         assert client.snapshots().log_start_offset <= first.end_offset
 
         # It has got it: the log moves on.
@@ -152,8 +152,8 @@ def test_a_running_archive_holds_the_log_start_up_to_its_bound_and_then_tells_wh
     assert files, "no replica has such a checkpoint"
 
 
-def test_a_new_leader_is_told_by_itself(cluster: Cluster, store: ObjectStore) -> None:
-    """Soft state: no record says that there is an archive, and none is needed."""
+def test_a_new_leader_learns_of_the_archive(cluster: Cluster, store: ObjectStore) -> None:
+    """The archive is soft state: no record mentions it, and none is needed."""
     logs = logs_of(cluster)
     about = open_archive(store, CLUSTER_ID)
     leader = cluster.wait_for_leader()
@@ -161,16 +161,16 @@ def test_a_new_leader_is_told_by_itself(cluster: Cluster, store: ObjectStore) ->
         with cluster.client(leader) as client:
             fill(client, 2)
         hold.archived(LOG, 1)
-        assert hold.wait_until_told(LOG, 1, 20)
+        assert hold.wait_until_announced(LOG, 1, 20)
         cluster.kill(leader)
         leader = cluster.wait_for_leader()
         hold.archived(LOG, 2)
-        assert hold.wait_until_told(LOG, 2, 20)
+        assert hold.wait_until_announced(LOG, 2, 20)
         with cluster.client(leader) as client:
             fill(client, 2)
             taken(client)
             for _ in range(2):
-                cut_what_nobody_holds(cluster)
+                cut_unheld_log(cluster)
             assert client.snapshots().log_start_offset == 0
         # There is a checkpoint, and still the archive begins with the first record there ever was.
         done = one_pass(logs, store, about)
@@ -178,8 +178,8 @@ def test_a_new_leader_is_told_by_itself(cluster: Cluster, store: ObjectStore) ->
         assert [one.kind for one in ArchivedLogs(store).log(LOG).links] == ["log"]
 
 
-def test_all_that_an_archive_fetches_is_one_observers(cluster: Cluster, store: ObjectStore) -> None:
-    """Not a stranger each pass, for whom the log's start would wait as for a replica."""
+def test_all_fetches_of_an_archive_use_one_replica_id(cluster: Cluster, store: ObjectStore) -> None:
+    """A new id for each pass would be one more observer that the log's start waits for."""
     about = open_archive(store, CLUSTER_ID)
     addresses = [("127.0.0.1", port) for port in cluster.ports.values()]
     for _ in range(2):
@@ -192,7 +192,7 @@ def test_all_that_an_archive_fetches_is_one_observers(cluster: Cluster, store: O
 
 
 class Refusing:
-    """A link to a leader that will not hear of archives, the first time."""
+    """A link to a leader that refuses an archive's first announcement."""
 
     errors: ClassVar[list[int]] = []
 
@@ -206,17 +206,17 @@ class Refusing:
 
 
 @pytest.mark.parametrize(("errors", "told"), [([31] * 10_000, False), ([31], True)])
-def test_a_leader_that_refuses_has_not_been_told(
+def test_a_refused_announcement_does_not_count(
     monkeypatch: pytest.MonkeyPatch, errors: list[int], told: bool
 ) -> None:
     monkeypatch.setattr("spark_jobs.archive.hold.QuorumLink", Refusing)
     monkeypatch.setattr(Refusing, "errors", errors)
     with Hold(Quorum((), CLUSTER_ID, -1), UUID(int=1), every_s=0.01) as hold:
         hold.archived(LOG, 7)
-        assert hold.wait_until_told(LOG, 7, 20 if told else 0.1) is told
+        assert hold.wait_until_announced(LOG, 7, 20 if told else 0.1) is told
 
 
-def test_an_archive_fetches_under_an_id_that_no_node_has() -> None:
+def test_an_archives_replica_id_is_no_nodes() -> None:
     ids = {replica_id_of(UUID(int=number)) for number in range(1_000)}
     assert len(ids) > 990
     assert all(FIRST_REPLICA_ID <= one < 2**31 for one in ids)

@@ -1,4 +1,4 @@
-"""An archive that executors write, and one that Spark reads: both the same as without it."""
+"""Archives written and read by Spark equal those of one process."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.spark
 def archived(
     logs: FileLogs, directory: Path, engine: ArchiveEngine
 ) -> tuple[LogPass, dict[str, bytes]]:
-    """What a pass says, and the files of data it left, by name."""
+    """Archive the logs; return the result and the data files by name."""
     directory.mkdir(exist_ok=True)
     store = open_store(str(directory))
     (done,) = archive(
@@ -37,10 +37,8 @@ def archived(
     return done, {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
-def test_executors_write_the_files_that_one_process_writes(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Also where offsets were lost, which a task finds and the driver has to know."""
+def test_executors_write_the_same_files_as_one_process(spark: SparkSession, tmp_path: Path) -> None:
+    """Lost offsets are included: a task finds them and the driver must handle them."""
     from spark_jobs.archive.engines import SparkArchiveEngine
 
     logs = FileLogs(tmp_path / "node")
@@ -64,7 +62,7 @@ def test_executors_write_the_files_that_one_process_writes(
     )
 
 
-def test_the_data_source_gives_the_same_rows_from_an_archive(
+def test_the_data_source_reads_the_same_rows_from_an_archive(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     from spark_jobs.notebook import LogTables
@@ -82,8 +80,8 @@ def test_the_data_source_gives_the_same_rows_from_an_archive(
     assert len(rows[0]) > 40
 
 
-def test_spark_reads_a_tables_directory_as_it_is(spark: SparkSession, tmp_path: Path) -> None:
-    """Old files and new ones together, although a release has added a column in between."""
+def test_spark_reads_a_table_directory_of_two_releases(spark: SparkSession, tmp_path: Path) -> None:
+    """Old and new files are read together, although a release added a column in between."""
     logs = FileLogs(tmp_path / "node")
     logs.append(odd_batches(5, 30))
     archived(logs, tmp_path / "archive", LocalArchiveEngine())

@@ -1,10 +1,4 @@
-"""What may change in an archive's schemas, and that nothing else has: files of one release are read
-by another, older or newer.
-
-`tests/data/archive_schemas.json` is what the last release wrote. After a change that the rules of
-`spark_jobs.archive.avro_schemas` allow: `pytest tests/spark_jobs/test_archive_schemas.py
---rewrite`.
-"""
+"""Tests how an archive's schemas may change: older and newer releases read each other's files."""
 
 from __future__ import annotations
 
@@ -35,7 +29,7 @@ def released() -> dict[str, Schema]:
     return found
 
 
-def test_readers_and_files_of_the_last_release_still_understand_ours(
+def test_schemas_are_compatible_with_the_last_release(
     request: pytest.FixtureRequest,
 ) -> None:
     if request.config.getoption("--rewrite"):
@@ -47,7 +41,7 @@ def test_readers_and_files_of_the_last_release_still_understand_ours(
 
 
 def row(schema: Any, *, empty: bool = False) -> Any:
-    """A value of a schema: everything in it set, or all null that can be."""
+    """Return a value of a schema, with everything set or everything null that can be."""
     if isinstance(schema, list):
         return None if empty else row(schema[-1])
     if isinstance(schema, dict):
@@ -180,7 +174,7 @@ def changed(change: Change) -> dict[str, Schema]:
 
 
 @pytest.mark.parametrize("change", ALLOWED)
-def test_what_the_rules_allow_is_read_both_ways(change: Change) -> None:
+def test_allowed_changes_are_readable_in_both_directions(change: Change) -> None:
     old, new = current(), changed(change)
     assert faults_between(old, new) == []
     for table in set(old) & set(new):
@@ -197,7 +191,7 @@ def test_what_the_rules_allow_is_read_both_ways(change: Change) -> None:
 
 
 @pytest.mark.parametrize(("change", "told"), FORBIDDEN)
-def test_what_the_rules_forbid_is_named(change: Change, told: str) -> None:
+def test_forbidden_changes_are_reported(change: Change, told: str) -> None:
     assert any(fault.startswith(told) for fault in faults_between(current(), changed(change)))
 
 
@@ -208,14 +202,14 @@ def retype_to_number(schemas: dict[str, Schema]) -> None:
 @pytest.mark.parametrize(
     "change", [retype_to_number, add("topic", {"name": "must", "type": "int"})]
 )
-def test_and_would_make_old_files_unreadable(change: Change) -> None:
+def test_forbidden_changes_make_old_files_unreadable(change: Change) -> None:
     old, new = current(), changed(change)
     (table,) = [table for table in old if old[table] != new[table]]
     with pytest.raises(AvroFileError):
         list(read_avro(written(old[table], row(old[table])), new[table]))
 
 
-def test_the_declarations_speak_through_attributes() -> None:
+def test_attributes_carry_the_facts_of_declarations() -> None:
     schemas = current()
     assert field_of(schemas, "producer_ids", "block_time_ms")["esker.tag"] == 1000
     assert field_of(schemas, "topic", "topic_id")["esker.type"] == "uuid"
@@ -223,7 +217,7 @@ def test_the_declarations_speak_through_attributes() -> None:
     assert field_of(schemas, "partition", "directories")["esker.versions"] == "1+"
 
 
-def test_a_fingerprint_is_of_what_is_read_and_not_of_attributes() -> None:
+def test_a_fingerprint_ignores_attributes() -> None:
     schema = copy.deepcopy(avro_schema("topic"))
     before = fingerprint(schema)
     schema["fields"][-1]["esker.note"] = "x"

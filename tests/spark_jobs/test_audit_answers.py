@@ -1,4 +1,4 @@
-"""What a checkpoint keeps of answers and dead ids is the log's, at every offset of a life.
+"""Checkpoints agree with the log on kept answers and dead ids, at every offset of a history.
 
 Source: docs/design/batch-coordinator.md#object-leases,
 docs/design/batch-coordinator.md#commits-are-idempotent-by-object-id; invariants 4, 6 and 7
@@ -33,17 +33,19 @@ from tests.coordinator.batch.actors import (
 from tests.coordinator.batch.subjects import SETTINGS, MemoryWorld
 from tests.spark_jobs.audit_world import (
     Entry,
-    audited,
+    audit_directory,
+    broken_rules,
     checkpoint_at,
-    complaints,
-    told,
+    describe_findings,
     write_checkpoint,
     write_entries,
 )
 
 
-def a_life_of_sweeps() -> list[Entry]:
-    """Orphans of a lease that is forgotten are found, gone, and found again; answers fall out."""
+def a_history_of_sweeps() -> list[Entry]:
+    """Return a log whose orphans are found after their lease was forgotten, removed, and found
+    again.
+    """
     return [Entry(1), *asyncio.run(_live())]
 
 
@@ -77,24 +79,24 @@ async def _live() -> list[Entry]:
     return [Entry(record) for _, record in world.coordinator.log]
 
 
-LIFE = a_life_of_sweeps()
+HISTORY = a_history_of_sweeps()
 
 
 @pytest.mark.parametrize("first", [0, 6, 30, 60, 80])
-def test_checkpoints_of_every_offset_are_the_log_s(
+def test_a_checkpoint_at_any_offset_agrees_with_the_log(
     first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The log from its beginning, or cut off at a checkpoint and going on from there."""
+    """The log starts at its beginning, or at a checkpoint."""
     monkeypatch.setattr(audit_one_log, "MAX_CHECKPOINTS", 1_000)
-    write_entries(tmp_path, LIFE, 1)
+    write_entries(tmp_path, HISTORY, 1)
     for path in tmp_path.glob("*.log"):
         if int(path.stem) < first:
             path.unlink()
     kinds: set[type] = set()
     fields: set[str] = set()
     found = 0
-    for offset in range(max(first, 1), len(LIFE)):
-        records = checkpoint_at(LIFE, offset)
+    for offset in range(max(first, 1), len(HISTORY)):
+        records = checkpoint_at(HISTORY, offset)
         write_checkpoint(tmp_path, offset, [encode_record(record) for record in records])
         kinds |= {type(record) for record in records}
         leases = [one for one in records if isinstance(one, LeaseState)]
@@ -102,27 +104,27 @@ def test_checkpoints_of_every_offset_are_the_log_s(
         fields |= {name for one in leases for name in named if getattr(one, name)}
         objects = [one for one in records if isinstance(one, ObjectsState)]
         found += sum(one.broker_ids.count(-1) for one in objects)
-    report = audited(tmp_path)
-    assert not told(report), complaints(report)
-    assert len(report.logs[0].checkpoints) == len(LIFE) - 1 - first
+    report = audit_directory(tmp_path)
+    assert not broken_rules(report), describe_findings(report)
+    assert len(report.logs[0].checkpoints) == len(HISTORY) - 1 - first
     assert found > 1
     assert KeptAnswerState in kinds
     assert fields == {"skipped", "fenced", "orphans"} or first > 6
 
 
-def test_an_orphan_that_a_sweep_found_is_never_committed(tmp_path: Path) -> None:
-    life = list(LIFE)
+def test_committing_an_orphan_that_a_sweep_found_is_a_violation(tmp_path: Path) -> None:
+    life = list(HISTORY)
     at = next(i for i, one in enumerate(life) if isinstance(one.value, OrphansFoundRecord))
     values = (one.value for one in life[at:])
     later = next(value for value in values if isinstance(value, ObjectCommitRecord))
     found = OrphansFoundRecord(object_ids=(later.object_id,), marked_at_ms=5)
     write_entries(tmp_path, [*life[:at], Entry(found), *life[at:]])
-    report = audited(tmp_path)
-    assert set(told(report)) == {"fenced-uncommitted"}, complaints(report)
+    report = audit_directory(tmp_path)
+    assert set(broken_rules(report)) == {"fenced-uncommitted"}, describe_findings(report)
 
 
 @pytest.mark.parametrize("object_id", [-1, 10_000])
-def test_what_a_sweep_found_was_once_in_a_lease(object_id: int, tmp_path: Path) -> None:
+def test_a_found_orphan_must_have_been_in_a_lease(object_id: int, tmp_path: Path) -> None:
     found = OrphansFoundRecord(object_ids=(object_id,), marked_at_ms=5)
-    write_entries(tmp_path, [*LIFE, Entry(found)])
-    assert set(told(audited(tmp_path))) == {"objects-leased"}
+    write_entries(tmp_path, [*HISTORY, Entry(found)])
+    assert set(broken_rules(audit_directory(tmp_path))) == {"objects-leased"}

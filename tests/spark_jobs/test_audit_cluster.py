@@ -1,7 +1,8 @@
-"""The cluster's own log: each rule finds what breaks it, alone; and real controllers' logs are
-clean.
+"""Tests the rules about the cluster's own log: each plant breaks one rule alone, and logs of real
+controllers are clean.
 
-Source: docs/design/chunks.md; invariants 1, 4, 5 and 6 (docs/design/invariants.md).
+Source: docs/design/chunks.md; invariants 1, 4, 5 and 6 (docs/design/invariants.md); KIP-631,
+KIP-1114.
 """
 
 from __future__ import annotations
@@ -40,9 +41,9 @@ from records.types import ZERO_UUID
 from spark_jobs.readers.logs import CLUSTER_METADATA
 from tests.spark_jobs.audit_world import (
     Entry,
-    audited,
-    complaints,
-    told,
+    audit_directory,
+    broken_rules,
+    describe_findings,
     write_checkpoint,
     write_entries,
 )
@@ -80,7 +81,7 @@ def change(topic: UUID, **fields: Any) -> PartitionChangeRecord:
     return PartitionChangeRecord(partition_id=0, topic_id=topic, **fields)
 
 
-def the_life() -> Records:
+def the_history() -> Records:
     return [
         BeginTransactionRecord(),
         FeatureLevelRecord(name="metadata.version", feature_level=20),
@@ -118,7 +119,7 @@ def the_life() -> Records:
 
 
 def after(*records: MetadataRecord) -> Callable[[], Records]:
-    return lambda: [*the_life(), *records]
+    return lambda: [*the_history(), *records]
 
 
 PLANTS: Final[dict[str, list[Callable[[], Records]]]] = {
@@ -165,17 +166,17 @@ PLANTS: Final[dict[str, list[Callable[[], Records]]]] = {
 @pytest.mark.parametrize(
     ("name", "records"), [(name, plant) for name, plants in PLANTS.items() for plant in plants]
 )
-def test_what_breaks_a_rule_is_found_by_that_rule_alone(
+def test_each_plant_breaks_only_its_own_rule(
     name: str, records: Callable[[], Records], tmp_path: Path
 ) -> None:
     write_entries(tmp_path, [Entry(1), *(Entry(record) for record in records())])
-    report = audited(tmp_path, CLUSTER_METADATA)
-    assert set(told(report)) == {name}, complaints(report)
-    assert report.findings.first(name).offset > len(the_life())  # type: ignore[operator]
+    report = audit_directory(tmp_path, CLUSTER_METADATA)
+    assert set(broken_rules(report)) == {name}, describe_findings(report)
+    assert report.findings.first(name).offset > len(the_history())  # type: ignore[operator]
 
 
 def in_a_checkpoint() -> Records:
-    """Of everything in `the_life`, as a controller would write it."""
+    """Return the checkpoint that a controller would write after `the_history`."""
     return [
         FeatureLevelRecord(name="metadata.version", feature_level=20),
         broker(1, 40),
@@ -193,16 +194,16 @@ def in_a_checkpoint() -> Records:
 
 
 @pytest.mark.parametrize("left_out", [None, *range(10)])
-def test_a_checkpoint_is_what_the_log_says(left_out: int | None, tmp_path: Path) -> None:
-    """Whatever is left out of it is missed."""
-    end = write_entries(tmp_path, [Entry(1), *(Entry(record) for record in the_life())])
+def test_a_checkpoint_must_agree_with_the_log(left_out: int | None, tmp_path: Path) -> None:
+    """Leaving any record out of the checkpoint is reported."""
+    end = write_entries(tmp_path, [Entry(1), *(Entry(record) for record in the_history())])
     records = in_a_checkpoint()
     if left_out is not None:
         del records[left_out]
     write_checkpoint(tmp_path, end, [encode_record(record, _version(record)) for record in records])
-    report = audited(tmp_path, CLUSTER_METADATA)
+    report = audit_directory(tmp_path, CLUSTER_METADATA)
     expected = set() if left_out is None else {"cluster-checkpoint-replay"}
-    assert set(told(report)) == expected, complaints(report)
+    assert set(broken_rules(report)) == expected, describe_findings(report)
     assert len(report.logs[0].checkpoints) == 1
 
 

@@ -1,4 +1,4 @@
-"""`esker spark audit`: its exit codes, what it says, and what it says to programs."""
+"""Tests `esker spark audit`: exit codes, text output and JSON output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.spark_jobs.audit_world import (
     write_entries,
 )
 from tests.spark_jobs.logs import mark_committed
-from tests.spark_jobs.test_audit_cluster import the_life
+from tests.spark_jobs.test_audit_cluster import the_history
 from tests.spark_jobs.test_audit_store import put, the_world
 
 
@@ -35,7 +35,7 @@ def run(*arguments: object) -> tuple[int, str, str]:
 
 
 def a_node(directory: Path, coordinator: list[Entry]) -> Path:
-    cluster = [Entry(1), *(Entry(record) for record in the_life())]
+    cluster = [Entry(1), *(Entry(record) for record in the_history())]
     ends = {
         CLUSTER_METADATA: write_entries(directory / CLUSTER_METADATA, cluster),
         COORDINATOR: write_entries(directory / COORDINATOR, coordinator),
@@ -52,38 +52,38 @@ def node(tmp_path: Path) -> Path:
     return directory
 
 
-def test_what_is_clean_says_what_it_looked_at(node: Path) -> None:
-    code, told, _ = run("--log-dir", node)
+def test_a_clean_audit_says_what_it_checked(node: Path) -> None:
+    code, output, _ = run("--log-dir", node)
     assert code == 0
-    first, _, cluster, coordinator, *unchecked, last = told.splitlines()
+    first, _, cluster, coordinator, *unchecked, last = output.splitlines()
     assert first == f"Audit of cluster {CLUSTER_ID}, engine local"
     assert cluster.split()[:2] == [CLUSTER_METADATA, "0"]
     assert coordinator.split()[4] == "20"
     assert [line.partition("(")[2] for line in unchecked] == [
         "no --store)",
         "one replica was given)",
-        "there is no checkpoint but what a log begins with)",
+        "there is no checkpoint but the one that a log begins with)",
     ]
     assert last.startswith("Clean: ")
 
 
-def test_a_violation_is_a_finding_and_a_line_of_the_file(node: Path, tmp_path: Path) -> None:
+def test_a_violation_exits_with_1_and_is_written_to_the_file(node: Path, tmp_path: Path) -> None:
     entries, _ = the_world()
     other = a_node(tmp_path / "node2", edit_commit(list(entries), 9, broker_epoch=5))
     out = tmp_path / "violations.jsonl"
-    code, told, _ = run("--log-dir", node, "--log-dir", other, "--out", out)
+    code, output, _ = run("--log-dir", node, "--log-dir", other, "--out", out)
     assert code == 1
-    assert f"replicas-agree: {COORDINATOR}, offset 13, batch: {node} has epoch 1" in told
+    assert f"replicas-agree: {COORDINATOR}, offset 13, batch: {node} has epoch 1" in output
     (line,) = [json.loads(line) for line in out.read_text().splitlines()]
     assert (line["rule"], line["offset"]) == ("replicas-agree", 13)
 
 
-def test_lost_bytes_are_worse(node: Path, tmp_path: Path) -> None:
+def test_lost_objects_exit_with_6(node: Path, tmp_path: Path) -> None:
     (tmp_path / "store" / KEYS.key(8)).unlink()
     options = ("--log-dir", node, "--store", tmp_path / "store", "--prefix", KEYS.prefix)
-    code, told, _ = run(*options, "--bytes", "full", "--json")
+    code, output, _ = run(*options, "--bytes", "full", "--json")
     assert code == 6
-    found: dict[str, Any] = json.loads(told)
+    found: dict[str, Any] = json.loads(output)
     assert found["data_loss"] is True
     (violation,) = found["violations"]
     assert (violation["rule"], violation["count"]) == ("object-exists", 1)
@@ -92,24 +92,26 @@ def test_lost_bytes_are_worse(node: Path, tmp_path: Path) -> None:
     assert "offsets 40 to 44" in violation["first"]["what"]
 
 
-def test_checkpoints_and_unknown_records_are_told(tmp_path: Path) -> None:
+def test_unknown_record_types_are_reported_and_checkpoints_compared(tmp_path: Path) -> None:
     entries, _ = the_world()
     unknown = Entry(Unknown(b"\x01\xd0\x0f\x00later"))
     node = a_node(tmp_path / "node1", [*entries, unknown])
     values = [encode_record(record) for record in checkpoint_at(entries, 20)]
     write_checkpoint(node / COORDINATOR, 20, values)
-    code, told, _ = run("--log-dir", node)
+    code, output, _ = run("--log-dir", node)
     assert code == 0
-    assert f"type 2000 version 0 is not known here, first at offset {len(entries)}" in told
-    assert "checkpoint-*" not in told
+    assert (
+        f"type 2000 version 0 is unknown to this release, first at offset {len(entries)}" in output
+    )
+    assert "checkpoint-*" not in output
 
 
-def test_what_cannot_be_read_is_no_finding(node: Path, tmp_path: Path) -> None:
-    code, _, said = run("--log-dir", tmp_path / "nothing")
-    assert (code, "is no log directory" in said) == (3, True)
-    code, _, said = run("--log-dir", node, "--store", tmp_path / "nowhere")
-    assert (code, "no such directory" in said) == (3, True)
-    code, _, said = run()
-    assert (code, "say where the logs are" in said) == (2, True)
-    code, _, said = run("--log-dir", node, "--store", "ftp://x")
+def test_unreadable_input_exits_with_3_and_bad_options_with_2(node: Path, tmp_path: Path) -> None:
+    code, _, stderr = run("--log-dir", tmp_path / "nothing")
+    assert (code, "is not a node's log directory" in stderr) == (3, True)
+    code, _, stderr = run("--log-dir", node, "--store", tmp_path / "nowhere")
+    assert (code, "no such directory" in stderr) == (3, True)
+    code, _, stderr = run()
+    assert (code, "say where the logs are" in stderr) == (2, True)
+    code, _, stderr = run("--log-dir", node, "--store", "ftp://x")
     assert code == 2

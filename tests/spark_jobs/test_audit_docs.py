@@ -1,4 +1,4 @@
-"""docs/audit.md has every rule, as it is; and every rule has something planted that breaks it."""
+"""docs/audit.md lists every rule, and every rule has a test that breaks it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def table() -> str:
     return "\n".join(rows) + "\n"
 
 
-def test_the_page_has_every_rule(request: pytest.FixtureRequest) -> None:
+def test_the_audit_page_lists_every_rule(request: pytest.FixtureRequest) -> None:
     page = PAGE.read_text()
     before, rest = page.split(BEGIN)
     _, after = rest.split(END)
@@ -41,7 +41,7 @@ def test_the_page_has_every_rule(request: pytest.FixtureRequest) -> None:
     assert f"Clean: {len(RULES)} rules" in page
 
 
-def test_every_rule_has_something_that_breaks_it() -> None:
+def test_every_rule_has_a_test_that_breaks_it() -> None:
     assert callable(audit.audit), "which imports every module that declares rules"
     planted = {*audit_plants.PLANTS, *test_audit_cluster.PLANTS, *ELSEWHERE}
     for names in test_audit_rules.IN_CHECKPOINTS:

@@ -1,7 +1,7 @@
-"""Audits of legal histories are clean, however wild the histories: leases, retries, deletions,
-moves, restarts; from the log's beginning, and from a checkpoint on; in one piece, and in many.
+"""Audits of random legal histories are clean: leases, retries, deletions, moves, restarts.
 
-The lives are those of `tests.coordinator.batch.test_quorum_versus_memory`.
+Each history is audited from the log's beginning and from a checkpoint, in one segment and in many.
+The histories are those of `tests.coordinator.batch.test_quorum_versus_memory`.
 
 Source: docs/design/invariants.md.
 """
@@ -18,9 +18,9 @@ from records.types import Offset
 from tests.coordinator.batch.test_quorum_versus_memory import QuorumVersusMemory
 from tests.lives import live_until_seen
 from tests.spark_jobs.audit_world import (
-    audited,
-    complaints,
-    told,
+    audit_directory,
+    broken_rules,
+    describe_findings,
     write_checkpoint,
     write_segments,
 )
@@ -28,8 +28,8 @@ from tests.spark_jobs.audit_world import (
 seen: Counter[str] = Counter()
 
 
-class Lives(QuorumVersusMemory):
-    """Those lives, and an audit of what they leave."""
+class AuditedHistories(QuorumVersusMemory):
+    """Random histories, each followed by an audit of the log they leave."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,34 +45,34 @@ class Lives(QuorumVersusMemory):
     def teardown(self) -> None:
         self.catch_up()
         with tempfile.TemporaryDirectory(prefix="esker-audit-") as name:
-            self.look(Path(name))
+            self.audit_log(Path(name))
         super().teardown()
 
-    def look(self, directory: Path) -> None:
+    def audit_log(self, directory: Path) -> None:
         log, end = self.world.log, self.oracle.applied_offset
         write_segments(directory, bytes(log.read(log.start_offset, 1 << 30)), 4)
         for offset, values in self.taken:
             write_checkpoint(directory, offset, values)
-        self.is_clean(directory)
+        self.assert_clean(directory)
         if self.taken and self.taken[0][0] < end:
             offset = self.taken[0][0]
             for path in directory.glob("*.log"):
                 path.unlink()
             write_segments(directory, bytes(log.read(Offset(offset), 1 << 30)), 3)
             seen["from a checkpoint"] += 1
-            self.is_clean(directory)
+            self.assert_clean(directory)
 
-    def is_clean(self, directory: Path) -> None:
-        report = audited(directory)
-        assert not told(report), complaints(report)
+    def assert_clean(self, directory: Path) -> None:
+        report = audit_directory(directory)
+        assert not broken_rules(report), describe_findings(report)
         (log,) = report.logs
         assert log.end_offset >= self.oracle.applied_offset
         seen["checkpoints compared"] += len(log.checkpoints)
         seen.update({f"type {key}": count for (key, _), count in log.types.items()})
 
 
-def test_legal_histories_are_clean() -> None:
+def test_audits_of_legal_histories_are_clean() -> None:
     wanted = (
         "checkpoints compared", "from a checkpoint", "type 1104", "type 1109", "type 1110",
     )  # fmt: skip
-    live_until_seen(Lives, seen, wanted, lives=25, steps=50)
+    live_until_seen(AuditedHistories, seen, wanted, lives=25, steps=50)

@@ -1,4 +1,4 @@
-"""Spark finds what this process finds: the same rules, the same places, the same counts."""
+"""Spark finds the same violations as a local audit: the same rules, offsets and counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from records.frame import encode_record
 from spark_jobs.audit.job import audit
-from spark_jobs.audit.one_log import Asked, Report
+from spark_jobs.audit.one_log import AuditRequest, Report
 from spark_jobs.audit.store import Depth
 from spark_jobs.readers.engines import LocalEngine
 from spark_jobs.readers.logs import CLUSTER_METADATA
@@ -21,13 +21,13 @@ from tests.spark_jobs.audit_world import (
     COORDINATOR,
     DirectoryLogs,
     Entry,
+    broken_rules,
     checkpoint_at,
-    complaints,
-    told,
+    describe_findings,
     write_checkpoint,
     write_entries,
 )
-from tests.spark_jobs.test_audit_cluster import PLANTS, the_life
+from tests.spark_jobs.test_audit_cluster import PLANTS, the_history
 from tests.spark_jobs.test_audit_store import put, the_world
 
 if TYPE_CHECKING:
@@ -44,16 +44,17 @@ def plain(report: Report) -> dict[str, Any]:
     return found
 
 
-def test_both_engines_find_the_same(spark: SparkSession, tmp_path: Path) -> None:
-    """A world with something wrong in its log, a checkpoint, a replica and the store; and a
-    sound one.
-    """
+def test_both_engines_report_the_same_violations(spark: SparkSession, tmp_path: Path) -> None:
+    """One world is sound; the other has faults in log, checkpoint, replica and store."""
     from spark_jobs.readers.engines import SparkEngine
 
     entries, objects = the_world()
     broken = edit_commit(edit_commit(list(entries), 7, broker_epoch=2), 9, size_bytes=1)
     chunked = PLANTS["chunks-adjoin"][0]()
-    for name, life, records in (("sound", list(entries), the_life()), ("broken", broken, chunked)):
+    for name, life, records in (
+        ("sound", list(entries), the_history()),
+        ("broken", broken, chunked),
+    ):
         end = write_entries(tmp_path / name / COORDINATOR, life, 6)
         written = [encode_record(record) for record in checkpoint_at(entries, end)]
         write_checkpoint(tmp_path / name / COORDINATOR, end, written)
@@ -67,18 +68,18 @@ def test_both_engines_find_the_same(spark: SparkSession, tmp_path: Path) -> None
         logs = DirectoryLogs(
             {log: tmp_path / name / log for log in (CLUSTER_METADATA, COORDINATOR)}
         )
-        asked = Asked(
+        audit_request = AuditRequest(
             DirectoryStore(tmp_path / name / "store"), KEYS.prefix, Depth.FULL,
             (("another", DirectoryLogs({COORDINATOR: tmp_path / "sound" / COORDINATOR})),),
         )  # fmt: skip
-        here = audit(logs, LocalEngine(), asked)
-        assert plain(audit(logs, SparkEngine(spark, 4), asked)) == plain(here)
+        here = audit(logs, LocalEngine(), audit_request)
+        assert plain(audit(logs, SparkEngine(spark, 4), audit_request)) == plain(here)
         both.append(here)
     sound, wrong = both
-    assert not told(sound), complaints(sound)
-    assert set(told(wrong)) == {
+    assert not broken_rules(sound), describe_findings(sound)
+    assert set(broken_rules(wrong)) == {
         "chunks-adjoin", "lease-owner", "footer-agrees", "bytes-inside", "object-whole",
         "object-exists", "checkpoint-objects-replay", "checkpoint-answers-replay",
         "replicas-agree",
     }  # fmt: skip
-    assert told(wrong)["object-exists"] == 2
+    assert broken_rules(wrong)["object-exists"] == 2

@@ -30,19 +30,19 @@ from records.diskless import (
 )
 from records.frame import encode_record
 from spark_jobs.audit.job import audit
-from spark_jobs.audit.one_log import Asked
+from spark_jobs.audit.one_log import AuditRequest
 from spark_jobs.readers.engines import LocalEngine
 from spark_jobs.readers.logs import LogsError
-from tests.spark_jobs.audit_plants import PLANTS, Plant, at, changed, edit_commit, the_life
+from tests.spark_jobs.audit_plants import PLANTS, Plant, at, changed, edit_commit, the_history
 from tests.spark_jobs.audit_world import (
     COORDINATOR,
     DirectoryLogs,
     Entry,
     Unknown,
-    audited,
+    audit_directory,
+    broken_rules,
     checkpoint_at,
-    complaints,
-    told,
+    describe_findings,
     write_checkpoint,
     write_entries,
 )
@@ -52,38 +52,38 @@ from tests.spark_jobs.audit_world import (
 @pytest.mark.parametrize(
     ("name", "plant"), [(name, plant) for name, plants in PLANTS.items() for plant in plants]
 )
-def test_what_breaks_a_rule_is_found_by_that_rule_alone(
+def test_each_plant_breaks_only_its_own_rule(
     name: str, plant: Plant, per_segment: int | None, tmp_path: Path
 ) -> None:
-    """However the log is cut into the pieces that are judged by themselves."""
-    write_entries(tmp_path, plant(list(the_life())), per_segment)
-    report = audited(tmp_path)
+    """The result does not depend on how the log is cut into spans."""
+    write_entries(tmp_path, plant(list(the_history())), per_segment)
+    report = audit_directory(tmp_path)
     expected = {name}
     if name == "log-offsets-gapless" and per_segment == 1:
         expected |= {"log-readable"}  # a file ends where the next one does not begin
-    assert set(told(report)) == expected, complaints(report)
+    assert set(broken_rules(report)) == expected, describe_findings(report)
     first = report.findings.first(name)
     assert first.log == COORDINATOR
     assert first.offset is not None
 
 
-def test_the_life_itself_is_clean(tmp_path: Path) -> None:
-    end = write_entries(tmp_path, the_life())
-    report = audited(tmp_path)
-    assert not told(report), complaints(report)
+def test_the_unchanged_history_is_clean(tmp_path: Path) -> None:
+    end = write_entries(tmp_path, the_history())
+    report = audit_directory(tmp_path)
+    assert not broken_rules(report), describe_findings(report)
     assert report.logs[0].end_offset == end
     assert report.logs[0].types[1104, 0] > 10
 
 
-def test_a_byte_of_the_log_is_wrong(tmp_path: Path) -> None:
-    """What is before it is judged, what is behind it is not, and the report says so."""
-    write_entries(tmp_path, the_life())
+def test_a_damaged_log_is_checked_up_to_the_damage(tmp_path: Path) -> None:
+    """Spans before the damage are checked, the rest is not, and the report says so."""
+    write_entries(tmp_path, the_history())
     path = tmp_path / segment_name(0)
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
-    report = audited(tmp_path)
-    assert set(told(report)) == {"log-readable"}, complaints(report)
+    report = audit_directory(tmp_path)
+    assert set(broken_rules(report)) == {"log-readable"}, describe_findings(report)
     assert "can be judged" in report.unchecked[COORDINATOR]
 
 
@@ -162,7 +162,7 @@ def _(records: list[Any]) -> list[Any]:
 
 @in_checkpoint("checkpoint-leases-replay")
 def dead_ids_are_left_out(records: list[Any]) -> list[Any]:
-    """The late commit of one would be taken."""
+    """Leave dead ids out of a checkpoint; a late commit of one would be accepted."""
     index = within(records, LeaseState)
     lease = records[index]
     field = "skipped" if lease.skipped else "fenced" if lease.fenced else "orphans"
@@ -187,7 +187,7 @@ def an_old_controller_may_call(records: list[Any]) -> list[Any]:
 
 @in_checkpoint("checkpoint-answers-replay")
 def an_answer_is_not_kept(records: list[Any]) -> list[Any]:
-    """A retry would be told that it is too late to know."""
+    """Leave a kept answer out of a checkpoint; a retry would be refused as too late."""
     del records[within(records, KeptAnswerState)]
     return records
 
@@ -236,15 +236,15 @@ def answers_are_forgotten_in_another_order(records: list[Any]) -> list[Any]:
     [(name, plant) for name, plants in IN_CHECKPOINTS.items() for plant in plants],
 )
 @pytest.mark.parametrize("offset", [18, 42])
-def test_what_is_wrong_in_a_checkpoint_is_found(
+def test_each_fault_of_a_checkpoint_breaks_its_rules(
     name: str, plant: Any, offset: int, tmp_path: Path
 ) -> None:
-    write_entries(tmp_path, the_life())
-    records = plant(checkpoint_at(the_life(), offset))
+    write_entries(tmp_path, the_history())
+    records = plant(checkpoint_at(the_history(), offset))
     write_checkpoint(tmp_path, offset, [encode_record(record) for record in records])
-    report = audited(tmp_path)
+    report = audit_directory(tmp_path)
     names = name.split()
-    assert set(told(report)) == set(names), complaints(report)
+    assert set(broken_rules(report)) == set(names), describe_findings(report)
     assert report.findings.first(names[0]).log.startswith(f"{COORDINATOR}/000000")
 
 
@@ -259,11 +259,11 @@ UNSOUND: Final[list[tuple[str, type, dict[str, int]]]] = [
 
 
 @pytest.mark.parametrize(("name", "cls", "fields"), UNSOUND)
-def test_a_checkpoint_is_sound_by_itself(
+def test_an_unsound_checkpoint_is_found_without_its_log(
     name: str, cls: type, fields: dict[str, int], tmp_path: Path
 ) -> None:
-    """With no log before it to compare it with, each is found all the same."""
-    records = checkpoint_at(the_life(), 42)
+    """The faults are found without a log before the checkpoint to compare it with."""
+    records = checkpoint_at(the_history(), 42)
     index = within(records, cls)
     (field, change) = next(iter(fields.items()))
     before = getattr(records[index], field)
@@ -271,83 +271,89 @@ def test_a_checkpoint_is_sound_by_itself(
     records[index] = changed(records[index], **{field: after})
     write_checkpoint(tmp_path, 42, [encode_record(record) for record in records])
     (tmp_path / segment_name(42)).touch()
-    report = audited(tmp_path)
-    assert set(told(report)) == {name}, complaints(report)
+    report = audit_directory(tmp_path)
+    assert set(broken_rules(report)) == {name}, describe_findings(report)
 
 
-def test_a_damaged_checkpoint_is_a_finding(tmp_path: Path) -> None:
-    write_entries(tmp_path, the_life())
-    write_checkpoint(tmp_path, 42, [encode_record(r) for r in checkpoint_at(the_life(), 42)])
+def test_a_damaged_checkpoint_is_a_violation(tmp_path: Path) -> None:
+    write_entries(tmp_path, the_history())
+    write_checkpoint(tmp_path, 42, [encode_record(r) for r in checkpoint_at(the_history(), 42)])
     (path,) = tmp_path.glob("*.checkpoint")
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.chmod(0o600)
     path.write_bytes(data)
-    assert set(told(audited(tmp_path))) == {"checkpoint-readable"}
+    assert set(broken_rules(audit_directory(tmp_path))) == {"checkpoint-readable"}
     (tmp_path / segment_name(0)).rename(tmp_path / segment_name(42))
     (tmp_path / segment_name(42)).write_bytes(b"")
-    report = audited(tmp_path)
-    assert set(told(report)) == {"log-readable", "checkpoint-readable"}, complaints(report)
+    report = audit_directory(tmp_path)
+    assert set(broken_rules(report)) == {"log-readable", "checkpoint-readable"}, describe_findings(
+        report
+    )
     assert "damaged" in report.unchecked[COORDINATOR]
 
 
-def test_replicas_that_differ_are_found(tmp_path: Path) -> None:
-    """In one record's bytes; the batch is named."""
+def test_replicas_that_differ_are_a_violation(tmp_path: Path) -> None:
+    """One record's bytes differ; the violation names the batch."""
     one, other = tmp_path / "one", tmp_path / "other"
-    write_entries(one, the_life())
-    life = list(the_life())
+    write_entries(one, the_history())
+    life = list(the_history())
     write_entries(other, edit_commit(life, 60, max_timestamps=(5, 6)))
     logs = DirectoryLogs({COORDINATOR: other})
-    report = audited(one, asked=Asked(replicas=(("node 2", logs),), name="node 1"))
-    assert told(report) == {"replicas-agree": 1}, complaints(report)
+    report = audit_directory(
+        one, audit_request=AuditRequest(replicas=(("node 2", logs),), name="node 1")
+    )
+    assert broken_rules(report) == {"replicas-agree": 1}, describe_findings(report)
     assert report.findings.first("replicas-agree").offset == at(
         life, ObjectCommitRecord, object_id=60
     )
-    same = Asked(replicas=(("node 2", DirectoryLogs({COORDINATOR: one})),))
-    assert not told(audited(one, asked=same))
+    same = AuditRequest(replicas=(("node 2", DirectoryLogs({COORDINATOR: one})),))
+    assert not broken_rules(audit_directory(one, audit_request=same))
 
 
-def test_a_log_whose_head_is_cut_off_meanwhile_is_audited_again(tmp_path: Path) -> None:
-    """That is nobody's mistake, and no finding."""
-    write_entries(tmp_path, the_life(), 7)
+def test_a_log_cut_while_it_is_read_asks_for_another_audit(tmp_path: Path) -> None:
+    """A log that is cut while it is read is not a violation."""
+    write_entries(tmp_path, the_history(), 7)
     logs = DirectoryLogs({COORDINATOR: tmp_path})
 
     class Cutting(LocalEngine):
         def run(self, *given: Any, **named: Any) -> Any:
             if (tmp_path / segment_name(0)).exists():
                 (tmp_path / segment_name(0)).unlink()
-                values = [encode_record(record) for record in checkpoint_at(the_life(), 14)]
+                values = [encode_record(record) for record in checkpoint_at(the_history(), 14)]
                 write_checkpoint(tmp_path, 14, values)
             return super().run(*given, **named)
 
     with pytest.raises(LogsError, match="audit again"):
         audit(logs, Cutting())
     report = audit(logs, LocalEngine())
-    assert not told(report), complaints(report)
+    assert not broken_rules(report), describe_findings(report)
     assert report.logs[0].start_offset == 14
 
 
-def test_a_damaged_replica_is_a_finding_of_its_own(tmp_path: Path) -> None:
+def test_a_damaged_replica_is_reported_as_unreadable(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     for directory in (one, other):
-        write_entries(directory, the_life())
+        write_entries(directory, the_history())
     path = other / segment_name(0)
     path.write_bytes(path.read_bytes()[:-1] + b"x")
     for first, second in ((one, other), (other, one)):
         replicas = (("node 2", DirectoryLogs({COORDINATOR: second}, {COORDINATOR: 42})),)
         logs = DirectoryLogs({COORDINATOR: first}, {COORDINATOR: 42})
-        report = audit(logs, LocalEngine(), Asked(replicas=replicas))
-        assert told(report) == {"log-readable": 1}, complaints(report)
+        report = audit(logs, LocalEngine(), AuditRequest(replicas=replicas))
+        assert broken_rules(report) == {"log-readable": 1}, describe_findings(report)
         assert any("replicas-agree" in name for name in report.unchecked)
 
 
-def test_replicas_are_compared_where_both_have_the_log(tmp_path: Path) -> None:
-    """One lags, and one has lost its head to a checkpoint."""
+def test_replicas_are_compared_over_their_common_offsets(tmp_path: Path) -> None:
+    """One replica lags, and one begins with a checkpoint."""
     one, other = tmp_path / "one", tmp_path / "other"
-    end = write_entries(one, the_life())
-    write_entries(other, the_life()[:30])
+    end = write_entries(one, the_history())
+    write_entries(other, the_history()[:30])
     logs = DirectoryLogs({COORDINATOR: other}, {COORDINATOR: 28})
-    assert not told(audited(one, asked=Asked(replicas=(("node 2", logs),))))
+    assert not broken_rules(
+        audit_directory(one, audit_request=AuditRequest(replicas=(("node 2", logs),)))
+    )
     offset = 20
     whole = (one / segment_name(0)).read_bytes()
     start = next(
@@ -355,32 +361,32 @@ def test_replicas_are_compared_where_both_have_the_log(tmp_path: Path) -> None:
     )
     (one / segment_name(offset)).write_bytes(whole[start:])
     (one / segment_name(0)).unlink()
-    values = [encode_record(record) for record in checkpoint_at(the_life(), offset)]
+    values = [encode_record(record) for record in checkpoint_at(the_history(), offset)]
     write_checkpoint(one, offset, values)
-    report = audited(one, asked=Asked(replicas=(("node 2", logs),)))
-    assert not told(report), complaints(report)
+    report = audit_directory(one, audit_request=AuditRequest(replicas=(("node 2", logs),)))
+    assert not broken_rules(report), describe_findings(report)
     assert (report.logs[0].start_offset, report.logs[0].end_offset) == (offset, end)
 
 
-def test_one_partition_at_two_coordinators(tmp_path: Path) -> None:
+def test_a_partition_with_batches_at_two_coordinators_is_a_violation(tmp_path: Path) -> None:
     names = [COORDINATOR, "__diskless-metadata-1"]
     for name in names:
-        write_entries(tmp_path / name, the_life())
+        write_entries(tmp_path / name, the_history())
     logs = DirectoryLogs({name: tmp_path / name for name in names})
     report = audit(logs, LocalEngine())
-    assert set(told(report)) == {"one-coordinator"}, complaints(report)
+    assert set(broken_rules(report)) == {"one-coordinator"}, describe_findings(report)
 
 
-def test_what_no_code_knows_is_counted_and_told(tmp_path: Path) -> None:
-    """A record of a later version of Esker: no violation, and no silence."""
+def test_unknown_record_types_are_counted_and_reported(tmp_path: Path) -> None:
+    """A record type of a later release is no violation, but is reported."""
     unknown = Unknown(b"\x01\xd0\x0f\x00later")  # frame 1, type 2000, version 0
-    write_entries(tmp_path, [*the_life(), Entry(unknown, 2)])
-    report = audited(tmp_path)
-    assert not told(report), complaints(report)
-    assert report.logs[0].unknown == {(2000, 0): len(the_life())}
+    write_entries(tmp_path, [*the_history(), Entry(unknown, 2)])
+    report = audit_directory(tmp_path)
+    assert not broken_rules(report), describe_findings(report)
+    assert report.logs[0].unknown == {(2000, 0): len(the_history())}
 
 
-def test_nothing_is_not_clean() -> None:
+def test_an_audit_without_logs_is_an_error() -> None:
     with pytest.raises(LogsError, match="no log to audit"):
         audit(DirectoryLogs({}), LocalEngine())
 
@@ -388,11 +394,11 @@ def test_nothing_is_not_clean() -> None:
 NOTHING: Final = ProducersExpiredRecord(log_ids=(), producer_ids=())
 
 
-def test_no_record_can_be_left_out_unseen(tmp_path: Path) -> None:
-    """Whichever it is, the records behind it or the last checkpoint contradict; but for a fence,
-    which forbids what never came.
+def test_leaving_out_any_record_is_a_violation(tmp_path: Path) -> None:
+    """The records behind it or the last checkpoint contradict; only a fence can be left out,
+    because it forbids a commit that never came.
     """
-    life = list(the_life())
+    life = list(the_history())
     values = [encode_record(record) for record in checkpoint_at(life, len(life))]
     unseen = []
     for index, entry in enumerate(life):
@@ -400,15 +406,15 @@ def test_no_record_can_be_left_out_unseen(tmp_path: Path) -> None:
         changed_one = [*life[:index], replace(entry, value=NOTHING), *life[index + 1 :]]
         write_entries(directory, changed_one)
         write_checkpoint(directory, len(life), values)
-        if not told(audited(directory)):
+        if not broken_rules(audit_directory(directory)):
             unseen.append(type(entry.value).__name__)
     assert unseen == ["DeleteFenceRecord"]
 
 
-def test_no_commit_can_stand_twice_unseen(tmp_path: Path) -> None:
-    life = list(the_life())
+def test_repeating_any_commit_is_a_violation(tmp_path: Path) -> None:
+    life = list(the_history())
     for index, entry in enumerate(life):
         if isinstance(entry.value, ObjectCommitRecord):
             directory = tmp_path / str(index)
             write_entries(directory, [*life[: index + 1], entry, *life[index + 1 :]])
-            assert "object-ids-rise" in told(audited(directory))
+            assert "object-ids-rise" in broken_rules(audit_directory(directory))

@@ -1,5 +1,5 @@
-"""Objects against the log: what is missing, short, foreign or damaged is found, and told with the
-offsets that it costs.
+"""Tests the audit of objects: missing, short, foreign and damaged ones are reported with the
+offsets that they cost.
 
 Source: docs/design/broker.md#wal-segment-objects; invariants 5 and 7 (docs/design/invariants.md).
 """
@@ -24,7 +24,7 @@ from records.frame import encode_record
 from records.rpc.batch_coordinator import CommitBatch
 from records.wal import PartitionBatches, build_object
 from spark_jobs.audit.job import audit
-from spark_jobs.audit.one_log import Asked
+from spark_jobs.audit.one_log import AuditRequest
 from spark_jobs.audit.store import Depth, is_sampled
 from spark_jobs.readers.engines import LocalEngine
 from spark_jobs.readers.log_files import LogFiles
@@ -45,10 +45,10 @@ from tests.spark_jobs.audit_world import (
     COORDINATOR,
     DirectoryLogs,
     Entry,
-    audited,
+    audit_directory,
+    broken_rules,
     checkpoint_at,
-    complaints,
-    told,
+    describe_findings,
     write_checkpoint,
     write_entries,
 )
@@ -70,7 +70,9 @@ def records_in(batch: bytes) -> int:
 
 @cache
 def the_world() -> tuple[tuple[Entry, ...], dict[int, bytes]]:
-    """Objects of two partitions, and the log that committed them; the first one is unused."""
+    """Return the objects of two partitions and the log that committed them; the first object is
+    unused.
+    """
     objects: dict[int, bytes] = {}
 
     async def live() -> list[Entry]:
@@ -85,12 +87,14 @@ def the_world() -> tuple[tuple[Entry, ...], dict[int, bytes]]:
             topics: tuple[Any, ...] = ()
             at = 0
             for topic, batches in parts.items():
-                told = []
+                broken_rules = []
                 for one in batches:
                     count = records_in(one)
-                    told.append(CommitBatch(at, len(one), 0, count - 1, 7, 0, -1, -1, -1, -1))
+                    broken_rules.append(
+                        CommitBatch(at, len(one), 0, count - 1, 7, 0, -1, -1, -1, -1)
+                    )
                     at += len(one)
-                topics += groups(*told, topic=topic)
+                topics += groups(*broken_rules, topic=topic)
             await broker.commit(topics=topics, size=len(objects[number]))
         await delete_records(world, 5)
         await delete_records(world, 1, OTHER_TOPIC)
@@ -121,8 +125,8 @@ def put(store: Path, objects: Objects) -> Path:
     return store
 
 
-def asked(store: Path, depth: Depth = Depth.FULL) -> Asked:
-    return Asked(DirectoryStore(store), KEYS.prefix, depth)
+def audit_request(store: Path, depth: Depth = Depth.FULL) -> AuditRequest:
+    return AuditRequest(DirectoryStore(store), KEYS.prefix, depth)
 
 
 def flipped(data: bytes, at: int) -> bytes:
@@ -133,7 +137,7 @@ PARTS: Final = {TOPIC: [values(3), values(2)], OTHER_TOPIC: [values(5)]}  # of o
 
 
 def lying() -> bytes:
-    """The bytes are as committed; the footer says that they are another partition's."""
+    """Return an object whose footer names another partition than was committed."""
     return an_object(4, {TOPIC: PARTS[TOPIC], UUID(int=99): PARTS[OTHER_TOPIC]})
 
 
@@ -154,7 +158,7 @@ WRONG: Final[dict[str, tuple[Callable[[bytes], bytes | None], str]]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 @pytest.mark.parametrize("from_checkpoint", [False, True])
-def test_what_is_wrong_with_an_object_is_found(
+def test_each_fault_of_an_object_breaks_its_rule(
     what: str, from_checkpoint: bool, tmp_path: Path
 ) -> None:
     entries, objects = the_world()
@@ -173,35 +177,35 @@ def test_what_is_wrong_with_an_object_is_found(
             path.unlink()
         write_checkpoint(log, end, written)
         (log / f"{end:020d}.log").touch()
-    report = audited(log, asked=asked(store))
+    report = audit_directory(log, audit_request=audit_request(store))
     if from_checkpoint and what == "of another broker epoch":  # which runs do not say
-        assert not told(report), complaints(report)
+        assert not broken_rules(report), describe_findings(report)
         return
-    assert set(told(report)) == {rule}, complaints(report)
+    assert set(broken_rules(report)) == {rule}, describe_findings(report)
     first = report.findings.first(rule)
     assert (first.object_id, KEYS.key(4) in first.what) == (4, True)
     assert report.findings.loses_data == (rule != "footer-agrees")
     if rule in ("object-exists", "object-whole", "bytes-sound"):
-        assert "offsets 20 to" in first.what, "which offsets are gone is told"
+        assert "offsets 20 to" in first.what, "the message names the lost offsets"
 
 
-def test_objects_that_are_whole_are_clean_at_every_depth(tmp_path: Path) -> None:
+def test_whole_objects_are_clean_at_every_depth(tmp_path: Path) -> None:
     entries, objects = the_world()
     write_entries(tmp_path / "log", entries)
     store = put(tmp_path / "store", objects)
     (store / KEYS.key(0)).unlink()  # marked: a broker may have deleted it already
     read = []
     for depth in (Depth.NONE, Depth.SAMPLE, Depth.FULL):
-        report = audited(tmp_path / "log", asked=asked(store, depth))
-        assert not told(report), complaints(report)
+        report = audit_directory(tmp_path / "log", audit_request=audit_request(store, depth))
+        assert not broken_rules(report), describe_findings(report)
         assert report.logs[0].objects == COUNT - 1
         read.append(report.logs[0].objects_read)
     sampled = sum(is_sampled(number) for number in range(1, COUNT - 1))
     assert read == [0, sampled + 1, COUNT - 1], "the newest is in every sample"
 
 
-def test_an_object_that_goes_lawfully_meanwhile_is_no_finding(tmp_path: Path) -> None:
-    """It is marked right behind the offset that the audit began at, and deleted."""
+def test_an_object_deleted_lawfully_during_the_audit_is_no_violation(tmp_path: Path) -> None:
+    """Retention marks and deletes the object right after the audit has read the log's end."""
     entries, objects = the_world()
     marked = ObjectsMarkedRecord(object_ids=(5,), marked_at_ms=1)
     end = write_entries(tmp_path / "log", [*entries, Entry(marked)]) - 1
@@ -209,9 +213,9 @@ def test_an_object_that_goes_lawfully_meanwhile_is_no_finding(tmp_path: Path) ->
     report = audit(
         DirectoryLogs({COORDINATOR: tmp_path / "log"}, {COORDINATOR: end}),
         LocalEngine(),
-        asked(store),
+        audit_request(store),
     )
-    assert told(report) == {"object-exists": 1}
+    assert broken_rules(report) == {"object-exists": 1}
 
     class Growing(DirectoryLogs):
         def log(self, name: str) -> CommittedFiles:
@@ -219,35 +223,37 @@ def test_an_object_that_goes_lawfully_meanwhile_is_no_finding(tmp_path: Path) ->
             files = LogFiles(self.directories[name])
             return CommittedFiles(files, lambda: next(ends, end + 1))
 
-    report = audit(Growing({COORDINATOR: tmp_path / "log"}), LocalEngine(), asked(store))
-    assert not told(report), complaints(report)
+    report = audit(Growing({COORDINATOR: tmp_path / "log"}), LocalEngine(), audit_request(store))
+    assert not broken_rules(report), describe_findings(report)
     assert report.logs[0].end_offset == end
 
 
-def test_objects_in_a_bucket(tmp_path: Path, s3_endpoint: str) -> None:
-    """Ranges of them are read, and one is missing."""
+def test_a_missing_object_in_a_bucket_is_reported(tmp_path: Path, s3_endpoint: str) -> None:
+    """Objects are read by range, and one is missing."""
     entries, objects = the_world()
     write_entries(tmp_path / "log", entries)
     config = new_bucket(s3_endpoint)
     store = open_store(f"s3://{config.bucket}", StoreOptions(config.endpoint_url, config.region))
     for number in set(objects) - {0, 11}:
         store.write(KEYS.key(number), objects[number])
-    report = audited(tmp_path / "log", asked=Asked(store, KEYS.prefix, Depth.FULL))
+    report = audit_directory(
+        tmp_path / "log", audit_request=AuditRequest(store, KEYS.prefix, Depth.FULL)
+    )
     store.close()
-    assert told(report) == {"object-exists": 1}, complaints(report)
+    assert broken_rules(report) == {"object-exists": 1}, describe_findings(report)
     assert report.findings.first("object-exists").object_id == 11
     assert report.logs[0].objects_read == COUNT - 2
 
 
-def test_a_store_that_is_not_there_is_no_loss(tmp_path: Path) -> None:
+def test_a_missing_store_is_an_error_and_not_data_loss(tmp_path: Path) -> None:
     entries, _ = the_world()
     write_entries(tmp_path / "log", entries)
     with pytest.raises(StorageError, match="no such directory"):
-        audited(tmp_path / "log", asked=asked(tmp_path / "store"))
+        audit_directory(tmp_path / "log", audit_request=audit_request(tmp_path / "store"))
 
 
-def test_a_batch_of_other_length_than_committed(tmp_path: Path) -> None:
-    """The object and its footer are as written; the commit says less of a batch."""
+def test_a_batch_of_another_length_than_committed_is_a_violation(tmp_path: Path) -> None:
+    """The object and its footer are intact; the commit gives a batch one byte less."""
     entries, objects = the_world()
     life: list[Any] = list(entries)
     index = next(i for i, e in enumerate(life) if isinstance(e.value, ObjectCommitRecord))
@@ -257,5 +263,7 @@ def test_a_batch_of_other_length_than_committed(tmp_path: Path) -> None:
     del life[next(i for i, e in enumerate(life) if isinstance(e.value, ObjectsMarkedRecord))]
     life = [e for e in life if not isinstance(e.value, LogStartOffsetsRecord)]
     write_entries(tmp_path / "log", life)
-    report = audited(tmp_path / "log", asked=asked(put(tmp_path / "store", objects)))
-    assert set(told(report)) == {"bytes-sound"}, complaints(report)
+    report = audit_directory(
+        tmp_path / "log", audit_request=audit_request(put(tmp_path / "store", objects))
+    )
+    assert set(broken_rules(report)) == {"bytes-sound"}, describe_findings(report)

@@ -1,4 +1,4 @@
-"""The benchmark of archives still runs: at its tiny size, whatever its figures."""
+"""The archive benchmark runs at its tiny size."""
 
 from __future__ import annotations
 

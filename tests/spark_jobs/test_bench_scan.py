@@ -1,4 +1,4 @@
-"""The scan's benchmark at a tiny size, but for the JVM: its log is read, its peers agree."""
+"""The scan benchmark runs at a tiny size without the JVM, and its readers agree."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ bench.without_spark(Path(sys.argv[1]), lambda name, _: print(name))
 """
 
 
-def test_the_benchmarks_log_has_the_rows_it_says(tmp_path: Path) -> None:
+def test_the_benchmarks_log_has_the_stated_rows(tmp_path: Path) -> None:
     bench.write_log(tmp_path / "node", 1_000, seed=1)
     batches = list(bench.arrow_batches(tmp_path / "node"))
     assert sum(batch.num_rows for batch in batches) == 1_000

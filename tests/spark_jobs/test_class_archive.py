@@ -1,4 +1,4 @@
-"""The class archive: there or not, whole or not, a session starts."""
+"""A session starts with and without a class archive, whole or damaged."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def write(path: Path, size: int = LEAST_BYTES) -> None:
         file.truncate(size)
 
 
-def test_it_is_written_once_and_read_from_then_on(archive: ClassArchive) -> None:
+def test_the_archive_is_written_once_and_then_used(archive: ClassArchive) -> None:
     assert not archive.is_whole()
     assert archive.writing_options() == (f"-XX:ArchiveClassesAtExit={archive.writing}",)
     write(archive.writing)
     archive.keep(0)
     assert archive.is_whole()
-    assert archive.reading()[0] == f"-XX:SharedArchiveFile={archive.file}"
+    assert archive.reading_options()[0] == f"-XX:SharedArchiveFile={archive.file}"
     assert not archive.writing.exists()
 
 
 @pytest.mark.parametrize("change", [b"", b"short", b"\0" * (LEAST_BYTES + 1), b"x" * LEAST_BYTES])
-def test_one_that_was_changed_is_not_read_and_goes(archive: ClassArchive, change: bytes) -> None:
+def test_a_changed_archive_is_deleted_unread(archive: ClassArchive, change: bytes) -> None:
     write(archive.writing)
     archive.keep(0)
     archive.file.write_bytes(change)
@@ -49,8 +49,8 @@ def test_one_that_was_changed_is_not_read_and_goes(archive: ClassArchive, change
     assert list(archive.file.parent.iterdir()) == []
 
 
-def test_one_whose_mark_did_not_get_written_is_not_read(archive: ClassArchive) -> None:
-    """The machine stopped between the two."""
+def test_an_archive_without_its_mark_is_not_used(archive: ClassArchive) -> None:
+    """The machine stopped after writing the archive and before its mark."""
     write(archive.file)
     assert not archive.is_whole()
     write(archive.writing)
@@ -60,7 +60,7 @@ def test_one_whose_mark_did_not_get_written_is_not_read(archive: ClassArchive) -
 
 
 @pytest.mark.parametrize(("size", "exit_code"), [(LEAST_BYTES, 1), (LEAST_BYTES - 1, 0)])
-def test_one_that_is_not_whole_is_not_kept(
+def test_an_incomplete_archive_is_not_kept(
     archive: ClassArchive, size: int, exit_code: int
 ) -> None:
     write(archive.writing, size)
@@ -68,7 +68,7 @@ def test_one_that_is_not_whole_is_not_kept(
     assert list(archive.file.parent.iterdir()) == []
 
 
-def test_of_two_that_end_at_once_either_is_kept(archive: ClassArchive) -> None:
+def test_of_two_jvms_that_end_at_once_either_archive_is_kept(archive: ClassArchive) -> None:
     other = ClassArchive(archive.file, archive.file.with_name("java-1.1.new"))
     write(archive.writing)
     write(other.writing, LEAST_BYTES + 1)
@@ -86,7 +86,7 @@ def test_a_jvm_that_wrote_nothing_is_no_error(archive: ClassArchive) -> None:
     assert not archive.is_whole()
 
 
-def test_on_a_full_disk_none_is_written(
+def test_no_archive_is_written_to_a_full_disk(
     archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Usage(NamedTuple):
@@ -96,7 +96,7 @@ def test_on_a_full_disk_none_is_written(
     assert archive.writing_options() == ()
 
 
-def test_where_nothing_can_be_written_none_is(tmp_path: Path) -> None:
+def test_no_archive_is_used_in_an_unwritable_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     nowhere = tmp_path / "file" / "classes"
     assert ClassArchive(nowhere / "a.jsa", nowhere / "a.1.new").writing_options() == ()
@@ -104,10 +104,10 @@ def test_where_nothing_can_be_written_none_is(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("which", ["classes", "cache"])
 @pytest.mark.parametrize("taken", ["group", "others", "linked", "another user's"])
-def test_where_somebody_else_can_write_none_is_read_or_written(
+def test_no_archive_is_used_where_other_users_can_write(
     archive: ClassArchive, monkeypatch: pytest.MonkeyPatch, which: str, taken: str
 ) -> None:
-    """It is code, and who can write it can write its checksum."""
+    """It is code, and a user who can write it can write its checksum."""
     write(archive.writing)
     archive.keep(0)
     assert archive.is_whole()
@@ -126,7 +126,7 @@ def test_where_somebody_else_can_write_none_is_read_or_written(
     assert archive.file.exists()  # nor is anything removed there
 
 
-def test_only_the_newest_stay_and_no_leftovers(archive: ClassArchive) -> None:
+def test_old_archives_and_leftovers_are_deleted(archive: ClassArchive) -> None:
     directory = archive.file.parent
     for number in range(KEPT + 2):
         write(directory / f"java-0.{number}.jsa")
@@ -158,7 +158,7 @@ def test_another_java_or_other_jars_have_another_archive(tmp_path: Path) -> None
 
 
 @pytest.mark.spark
-def test_what_java_wrote_it_starts_from(tmp_path: Path) -> None:
+def test_java_starts_from_the_archive_it_wrote(tmp_path: Path) -> None:
     import pyspark
 
     java = find_java()
@@ -176,5 +176,5 @@ def test_what_java_wrote_it_starts_from(tmp_path: Path) -> None:
     run(*archive.writing_options())
     archive.keep(0)
     assert archive.is_whole()
-    loaded = run(*archive.reading(), "-Xlog:class+load")
+    loaded = run(*archive.reading_options(), "-Xlog:class+load")
     assert f"{MAIN} source: shared objects file (top)" in loaded

@@ -1,4 +1,4 @@
-"""What a command shows of a session: one sentence, its code, and where the rest is."""
+"""Tests what a command prints about its Spark session: one sentence, exit code, log file."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ app = typer.Typer()
 def job(
     master: Master = None, memory: Memory = MEMORY, spark_log: SparkLog = None, debug: Debug = False
 ) -> None:
-    """What every job does first."""
+    """Run what every job runs first."""
     with spark_session("job", master, memory, spark_log, debug=debug):
         raise AssertionError("no session can be had here")
 
 
 @pytest.fixture(autouse=True)
 def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A Java that gets no memory, and a cache of the test's own."""
+    """Provide a Java that gets no memory, and a cache of the test's own."""
     monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)  # of other tests
-    monkeypatch.setattr(java, "bundled", lambda: None)
+    monkeypatch.setattr(java, "bundled_runtime", lambda: None)
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", "17.0.1", NO_MEMORY)))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
@@ -48,23 +48,23 @@ def logs(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache" / "esker" / "logs").iterdir())
 
 
-def test_the_terminal_gets_a_sentence_and_the_log_file_the_rest(tmp_path: Path) -> None:
+def test_the_terminal_shows_a_sentence_and_the_log_file_the_whole_error(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app)
     (log,) = logs(tmp_path)
-    sentence = "the machine has not as much memory as the JVM asks for; try --memory 512m"
+    sentence = "the machine has less memory than the JVM requests; try --memory 512m"
     assert (shown.exit_code, shown.stderr) == (3, f"esker: {sentence} (all of it: {log})\n")
     assert "1048576KB" in log.read_text()
     assert "Traceback" in log.read_text()
 
 
-def test_who_asks_for_everything_gets_it() -> None:
+def test_debug_prints_the_whole_error() -> None:
     shown = CliRunner().invoke(app, ["--debug"])
     assert shown.exit_code == 3
     assert "Traceback" in shown.stderr
-    assert shown.stderr.splitlines()[-1].startswith("esker: the machine has not as much memory")
+    assert shown.stderr.splitlines()[-1].startswith("esker: the machine has less memory")
 
 
-def test_a_log_file_may_be_named_and_is_added_to(tmp_path: Path) -> None:
+def test_a_named_log_file_is_appended_to(tmp_path: Path) -> None:
     (tmp_path / "mine.log").write_text("before\n")
     shown = CliRunner().invoke(app, ["--spark-log", str(tmp_path / "mine.log")])
     assert f"(all of it: {tmp_path}/mine.log)" in shown.stderr
@@ -73,7 +73,7 @@ def test_a_log_file_may_be_named_and_is_added_to(tmp_path: Path) -> None:
     assert (shown.exit_code, "No such file or directory" in shown.stderr) == (3, True)
 
 
-def test_only_so_many_logs_are_kept_and_the_oldest_go(tmp_path: Path) -> None:
+def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
     directory = tmp_path / "cache" / "esker" / "logs"
     directory.mkdir(parents=True)
     for number in range(KEPT_LOGS + 5):
@@ -84,14 +84,14 @@ def test_only_so_many_logs_are_kept_and_the_oldest_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [["--memory", "much"], ["--master", "http://a:1"]])
-def test_options_that_cannot_be_end_with_2(options: list[str]) -> None:
+def test_invalid_options_exit_with_2(options: list[str]) -> None:
     shown = CliRunner().invoke(app, options)
     assert shown.exit_code == 2
     assert repr(options[1]) in shown.stderr
     assert shown.stderr.count("\n") == 1
 
 
-def test_no_java_ends_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_java_exits_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     shown = CliRunner().invoke(app)
@@ -100,10 +100,10 @@ def test_no_java_ends_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert shown.stderr.count("\n") == 1
 
 
-def test_where_no_cache_can_be_written_a_job_starts_all_the_same(
+def test_a_job_starts_without_a_writable_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     shown = CliRunner().invoke(app)
-    assert (shown.exit_code, "not as much memory" in shown.stderr) == (3, True), shown.stderr
+    assert (shown.exit_code, "less memory" in shown.stderr) == (3, True), shown.stderr

@@ -1,4 +1,4 @@
-"""Many commits walked together give what each gives by itself, and the same errors."""
+"""Many commits walked together give the same columns and errors as one by one."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_columns_are_those_of_records_read_one_by_one(records: list[ObjectCommit
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(commits(), min_size=1, max_size=4), st.data())
-def test_damage_raises_where_it_would_one_by_one(
+def test_damage_raises_the_same_error_as_one_by_one(
     records: list[ObjectCommitRecord], data: st.DataObject
 ) -> None:
     values = [bytearray(encode_record(record)) for record in records]
@@ -71,8 +71,8 @@ def test_damage_raises_where_it_would_one_by_one(
         assert piled(whole).batches["base_offsets"].tolist() == expected["base_offset"]
 
 
-def test_a_length_of_many_bytes_is_no_length() -> None:
-    """A varint that goes on for ever, and one that counts more than there is."""
+def test_an_overlong_varint_is_refused() -> None:
+    """One varint never ends, and one counts more entries than there are."""
     sound = one_commit()
     head = read_frame(sound)[2] + sum(width_of(field) for field in HEAD)
     for length in (b"\xff" * 12, b"\xff\xff\xff\xff\x7f", b"\x00", b"\x7f"):

@@ -1,4 +1,4 @@
-"""References to objects that are not there: each is told, with its offsets, and no other.
+"""Tests that missing objects are reported with exactly the offsets that are lost.
 
 Source: docs/design/pipeline.md#dangling-references; invariant 7 (docs/design/invariants.md).
 """
@@ -23,7 +23,7 @@ from tests.spark_jobs.orphans_world import NAMING, FileSet, MemoryLogs, Recorded
 
 
 class Stored(RecordedLife):
-    """A life whose objects are as large as they were committed, and some of which get lost."""
+    """A random history whose objects are files of their committed size; some get lost."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(7)
@@ -44,12 +44,12 @@ class Stored(RecordedLife):
         return self.directory / "objects" / KEYS.key(object_id)
 
     def used(self) -> list[int]:
-        """Objects with live runs."""
+        """Return the objects with live runs."""
         objects = self.world.coordinator.state.objects
         return [object_id for object_id, stored in objects.items() if stored.used_bytes]
 
     def offsets_in(self, object_ids: set[int]) -> dict[tuple[str, int], set[int]]:
-        """Live offsets of these, by partition, as the model has them."""
+        """Return the live offsets in these objects, by partition, according to the model."""
         return {
             (encode_uuid(topic), partition): {
                 offset
@@ -77,7 +77,7 @@ class Stored(RecordedLife):
 
 @pytest.fixture
 def life(tmp_path: Path) -> Stored:
-    """Some hundred objects in use."""
+    """Return a history with some hundred objects in use."""
     stored = Stored(tmp_path)
     now(stored.live_for(150))
     return stored
@@ -92,13 +92,13 @@ def told(found: Dangling) -> dict[tuple[str, int], set[int]]:
     }
 
 
-def test_nothing_is_missing_where_everything_is_there(life: Stored) -> None:
+def test_a_complete_store_has_no_missing_objects(life: Stored) -> None:
     found = life.look()
     assert (found.lost, found.affected, found.looked_for) == ([], [], 0)
     assert found.live >= len(life.used()) > 20
 
 
-def test_each_lost_object_and_each_of_its_offsets_is_told_and_no_other(life: Stored) -> None:
+def test_exactly_the_lost_objects_and_their_offsets_are_reported(life: Stored) -> None:
     gone, cut, longer, *_ = used = life.used()[3:9]
     for object_id in used:
         if object_id not in (cut, longer):
@@ -118,11 +118,11 @@ def test_each_lost_object_and_each_of_its_offsets_is_told_and_no_other(life: Sto
     assert {one.topic for one in found.affected} <= {"t1", "t2"}
 
 
-def test_what_was_retired_between_log_and_listing_is_not_lost(life: Stored) -> None:
+def test_an_object_retired_between_log_and_listing_is_not_lost(life: Stored) -> None:
     used = life.used()
 
     def retire() -> None:
-        """All records are deleted, and their objects with them, as brokers do it."""
+        """Delete all records and then their objects, as brokers do."""
         for topic, partition in life.logs:
             now(delete_records(life.world, -1, topic, partition))
         now(life.world.advance(0))
@@ -135,7 +135,7 @@ def test_what_was_retired_between_log_and_listing_is_not_lost(life: Stored) -> N
     assert (found.looked_for, found.retired) == (len(used), len(used))
 
 
-def test_what_a_listing_left_out_and_is_there_is_not_lost(life: Stored) -> None:
+def test_an_object_that_only_the_listing_missed_is_not_lost(life: Stored) -> None:
     hidden = life.used()[0]
     aside = life.directory / "aside"
     life.path(hidden).rename(aside)
@@ -150,7 +150,7 @@ def test_what_a_listing_left_out_and_is_there_is_not_lost(life: Stored) -> None:
     assert (found.looked_for, found.lost) == (1, [])
 
 
-def test_a_store_that_is_another_is_not_taken_for_one_that_lost_everything(life: Stored) -> None:
+def test_a_store_without_any_object_of_the_cluster_is_an_error(life: Stored) -> None:
     (life.directory / "other").mkdir()
     life.objects = DirectoryStore(life.directory / "other")
     with pytest.raises(OrphansError, match="is this the cluster's store and prefix"):

@@ -1,4 +1,4 @@
-"""A second process that works on pieces changes how long it takes, and nothing else."""
+"""A helper process changes the time that work takes, and nothing else."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pieces(directory: Path, count: int = 3 * HELPED) -> list[Piece]:
 
 
 def await_helper(piece: Piece) -> int:
-    """Here: until the helper was here, too. Its process."""
+    """Wait until the helper works, too; return its process id."""
     mark = piece.directory / "helper"
     if piece.is_helper:
         mark.with_suffix(".part").write_text(str(os.getpid()))
@@ -71,7 +71,7 @@ def is_here(piece: Piece) -> bool:
     return not piece.is_helper
 
 
-def test_both_work_and_answers_are_in_order(tmp_path: Path) -> None:
+def test_process_and_helper_share_the_work_with_results_in_order(tmp_path: Path) -> None:
     done: list[int] = []
     found = LocalEngine(helper=True).run(answer, pieces(tmp_path), done.append)
     assert [number for number, _ in found] == list(range(3 * HELPED))
@@ -79,13 +79,13 @@ def test_both_work_and_answers_are_in_order(tmp_path: Path) -> None:
     assert sum(done) == 3 * HELPED
 
 
-def test_a_helper_that_dies_is_done_without(tmp_path: Path) -> None:
+def test_the_work_is_finished_without_a_dead_helper(tmp_path: Path) -> None:
     found = LocalEngine(helper=True).run(dies, pieces(tmp_path))
     assert found == list(range(3 * HELPED))
 
 
-def test_the_error_is_the_first_pieces(tmp_path: Path) -> None:
-    """Whoever met it: the helper cannot, and the others may be faster."""
+def test_the_error_of_the_first_failed_piece_is_raised(tmp_path: Path) -> None:
+    """It does not matter which process met it first."""
     with pytest.raises(OSError, match=r"^piece 1$"):
         LocalEngine(helper=True).run(fails, pieces(tmp_path))
 
@@ -98,26 +98,26 @@ def test_an_interrupt_ends_the_helper(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("light", [True, False])
-def test_few_pieces_and_light_ones_are_done_here(tmp_path: Path, light: bool) -> None:
+def test_few_or_light_pieces_stay_in_this_process(tmp_path: Path, light: bool) -> None:
     some = pieces(tmp_path, 3 * HELPED if light else HELPED - 1)
     here = LocalEngine(helper=True).run(is_here, some, light=light)
     assert all(here)
 
 
-def test_an_error_comes_back_from_a_task_as_what_it_was() -> None:
+def test_a_tasks_error_keeps_its_type() -> None:
     lost = pickle.loads(pickled(LostRangeError("a log", 3, 7, "its head was cut off")))
     assert isinstance(lost, LostRangeError)
     assert (lost.wanted, lost.earliest) == (3, 7)
 
 
 class UntravelledError(ValueError):
-    """Pickled by its message alone, it cannot be made again."""
+    """An error that cannot be unpickled from its message alone."""
 
     def __init__(self, one: int, two: int) -> None:
         super().__init__(f"{one} and {two}")
 
 
-def test_of_one_that_cannot_travel_the_words_come_back() -> None:
+def test_an_error_that_cannot_be_pickled_keeps_its_message() -> None:
     found = pickle.loads(pickled(UntravelledError(1, 2)))
     assert isinstance(found, LogsError)
     assert str(found) == "UntravelledError: 1 and 2"

@@ -1,10 +1,16 @@
-"""What people meet becomes one sentence and what helps. The texts are what Spark and Java print."""
+"""Usual failures become one sentence and a remedy. The texts are those of Spark and Java."""
 
 from __future__ import annotations
 
 import pytest
 
-from spark_jobs.session.failures import Failure, SessionError, explain, known, raised_in_worker
+from spark_jobs.session.failures import (
+    Failure,
+    SessionError,
+    explain,
+    find_failure,
+    raised_in_worker,
+)
 
 JOB_ABORTED = """An error occurred while calling o61.collectToPython.
 : org.apache.spark.SparkException: Job aborted due to stage failure: Task 0 in stage 0.0 failed 1 \
@@ -23,13 +29,13 @@ MET = [
     (
         "Error occurred during initialization of VM\n"
         "Could not reserve enough space for 943718400KB object heap",
-        "the machine has not as much memory as the JVM asks for; try --memory 512m",
+        "the machine has less memory than the JVM requests; try --memory 512m",
     ),
     (
         "OpenJDK 64-Bit Server VM warning: INFO: os::commit_memory(0x0, 715849728, 0) failed; "
         "error='Not enough space' (errno=12)\n# There is insufficient memory for the Java Runtime "
         "Environment to continue.",
-        "the machine has not as much memory as the JVM asks for; try --memory 512m",
+        "the machine has less memory than the JVM requests; try --memory 512m",
     ),
     (
         "java.lang.UnsupportedClassVersionError: org/apache/spark/launcher/Main has been compiled "
@@ -38,19 +44,19 @@ MET = [
     ),
     (
         "java.lang.IllegalArgumentException: System memory 259522560 must be at least 471859200.",
-        "with so little memory Spark does not start; try --memory 1g",
+        "Spark does not start with so little memory; try --memory 1g",
     ),
     (
         "java.net.BindException: Address already in use: Service 'sparkDriver' failed after 16 "
         "retries (on a random free port)!",
-        "a port that Spark wants is taken; ",
+        "a port that Spark needs is in use; ",
     ),
     (
         "java.net.BindException: Cannot assign requested address: Service 'sparkDriver' failed",
         "Spark cannot listen on this machine's address; ",
     ),
     ("java.lang.OutOfMemoryError: Java heap space", "the JVM ran out of memory; give it more"),
-    ("java.io.IOException: No space left on device", "a disk is full that Spark writes to; "),
+    ("java.io.IOException: No space left on device", "a disk that Spark writes to is full; "),
     (
         "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.9 than that in "
         "driver: 3.11, PySpark cannot run with different minor versions.",
@@ -68,12 +74,12 @@ MET = [
 
 
 @pytest.mark.parametrize(("said", "sentence"), MET)
-def test_what_people_meet_is_known(said: str, sentence: str) -> None:
-    assert str(known(said)).startswith(sentence)
-    assert "\n" not in str(known(said))
+def test_usual_failures_have_a_sentence_and_a_remedy(said: str, sentence: str) -> None:
+    assert str(find_failure(said)).startswith(sentence)
+    assert "\n" not in str(find_failure(said))
 
 
-def test_what_our_own_code_raised_in_a_worker_is_found_again() -> None:
+def test_an_error_of_our_code_in_a_worker_is_extracted() -> None:
     lost = Exception(
         JOB_ABORTED.format(raised="spark_jobs.readers.log_files.LostRangeError: 0 to 17 gone")
     )
@@ -81,7 +87,7 @@ def test_what_our_own_code_raised_in_a_worker_is_found_again() -> None:
     assert str(explain(lost)) == "LostRangeError: 0 to 17 gone"
 
 
-def test_of_chained_errors_the_last_counts() -> None:
+def test_the_last_of_chained_errors_counts() -> None:
     chained = (
         "KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n"
         "Traceback (most recent call last):\n  File x\nrecords.errors.CorruptBatchError: at 9"
@@ -90,7 +96,7 @@ def test_of_chained_errors_the_last_counts() -> None:
     assert found == ("CorruptBatchError", "at 9")
 
 
-def test_anything_else_is_its_first_line_and_that_is_short() -> None:
+def test_an_unknown_failure_is_shortened_to_its_first_line() -> None:
     assert str(explain(ValueError("no\nand more"))) == "Spark failed: no"
     assert str(explain(ValueError(""))) == "Spark failed: ValueError"
     java = Exception("An error occurred while calling o1.x.\n: java.lang.Exception: why\n\tat x")
@@ -98,7 +104,7 @@ def test_anything_else_is_its_first_line_and_that_is_short() -> None:
     assert len(str(explain(ValueError("x" * 10_000)))) < 600
 
 
-def test_an_error_that_cannot_be_asked_any_more_means_that_the_jvm_is_gone() -> None:
+def test_an_error_without_text_means_that_the_jvm_has_died() -> None:
     class OfTheJvm(Exception):
         def __str__(self) -> str:
             raise ConnectionRefusedError(111, "Connection refused")

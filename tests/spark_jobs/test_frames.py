@@ -1,4 +1,4 @@
-"""State as DataFrames is the state that is found in one process, however the log is cut."""
+"""State as DataFrames equals the state of one process, however the log is split."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def assert_same(frames: StateFrames, state: LogState) -> None:
         assert found.to_pylist() == rows, f"{name}, seed {SEED}"
 
 
-def test_frames_are_the_state(tmp_path: Path, spark: Any) -> None:
+def test_frames_equal_the_state_of_one_process(tmp_path: Path, spark: Any) -> None:
     """From the beginning, cut in pieces; at the end, and at a time before it."""
     random = Random(SEED)
     end = write_log(tmp_path / "log-0", random_log(random, 60), index_interval_bytes=1)

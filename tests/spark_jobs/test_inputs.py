@@ -1,4 +1,4 @@
-"""Logs come from one of three places, and from no other; only what is committed is read."""
+"""Logs come from one of three inputs; only committed records are read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def mark(log_dir: Path, cluster: int, diskless: int) -> None:
     write_high_watermarks(RealFileSystem(), log_dir, marks)
 
 
-def test_a_directory_alone_is_read_as_far_as_its_node_has_written_down(log_dir: Path) -> None:
+def test_a_directory_alone_is_read_up_to_its_saved_high_watermark(log_dir: Path) -> None:
     mark(log_dir, 7, 1_000)
     logs = open_logs(Inputs(log_dir=log_dir))
     assert (logs.cluster_id, coordinators_of(logs)) == ("xBIb", [0])
@@ -52,15 +52,15 @@ def test_a_directory_alone_is_read_as_far_as_its_node_has_written_down(log_dir: 
     assert log.end_offset() == 9  # as of now
 
 
-def test_what_is_not_known_to_be_committed_is_not_read(log_dir: Path) -> None:
-    with pytest.raises(LogsError, match="how much of __cluster_metadata-0 is committed is not"):
+def test_a_log_without_a_saved_high_watermark_is_not_read(log_dir: Path) -> None:
+    with pytest.raises(LogsError, match="the high watermark of __cluster_metadata-0 is not"):
         open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
     (log_dir / HIGH_WATERMARKS_FILE).write_text("0\n1\nnonsense\n")
     with pytest.raises(CorruptFileError, match="is no topic, partition and offset"):
         open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
 
 
-def test_a_torn_end_is_no_damage_but_what_was_committed_must_be_whole(log_dir: Path) -> None:
+def test_a_torn_end_is_ignored_but_committed_records_must_be_whole(log_dir: Path) -> None:
     path = log_dir / CLUSTER_METADATA / segment_name(0)
     with path.open("ab") as file:
         file.write(bytes(200))  # as a crash leaves it
@@ -74,11 +74,11 @@ def test_a_torn_end_is_no_damage_but_what_was_committed_must_be_whole(log_dir: P
     assert log.end_offset() == 9
 
 
-def test_no_piece_goes_beyond_what_is_known_to_be_committed(log_dir: Path) -> None:
-    """A stream that goes on in another directory asks for what the first one had."""
+def test_no_span_reaches_beyond_the_high_watermark(log_dir: Path) -> None:
+    """A stream that continues in another directory asks for offsets of the first."""
     mark(log_dir, 7, 10)
     log = open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
-    with pytest.raises(LostRangeError, match="only what is before 7 is committed"):
+    with pytest.raises(LostRangeError, match="only offsets below 7 are committed"):
         log.spans(9, start_offset=5)
 
 
@@ -101,12 +101,12 @@ class Quorum:
     def end_offset(self) -> int:
         return 10
 
-    def goes_through(self, offset: int, epoch: int) -> bool:
+    def contains(self, offset: int, epoch: int) -> bool:
         assert offset == 10
         return epoch == self.epoch
 
 
-def test_what_a_node_that_was_cut_off_has_at_committed_offsets_is_not_read(
+def test_uncommitted_records_of_an_isolated_node_are_not_read(
     log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It led epoch 1, and appended up to 10; then others led epoch 2, and committed up to 10."""
@@ -115,7 +115,7 @@ def test_what_a_node_that_was_cut_off_has_at_committed_offsets_is_not_read(
     monkeypatch.setattr(inputs, "QuorumLogs", lambda *_, **__: quorum)
     assert open_logs(both).log(CLUSTER_METADATA).end_offset() == 10
     quorum.epoch = 2
-    with pytest.raises(LogsError, match="how much of __cluster_metadata-0 is committed is not"):
+    with pytest.raises(LogsError, match="the high watermark of __cluster_metadata-0 is not"):
         open_logs(both)
     mark(log_dir, 6, 0)
     assert open_logs(both).log(CLUSTER_METADATA).end_offset() == 6
@@ -127,18 +127,18 @@ def test_what_a_node_that_was_cut_off_has_at_committed_offsets_is_not_read(
         open_logs(both)
 
 
-def test_what_is_no_place_is_refused(tmp_path: Path) -> None:
+def test_impossible_inputs_are_refused(tmp_path: Path) -> None:
     for place, said in (
-        (Inputs(), "say where the logs are"),
-        (Inputs(log_dir=tmp_path), "no log directory of a node"),
-        (Inputs(archive="a", log_dir=tmp_path), "stands alone"),
+        (Inputs(), "name the source of the logs"),
+        (Inputs(log_dir=tmp_path), "is not a node's log directory"),
+        (Inputs(archive="a", log_dir=tmp_path), "give no other source"),
         (Inputs(archive="gs://b"), "neither a directory nor s3://"),
     ):
         with pytest.raises(LogsError, match=said):
             open_logs(place)
 
 
-def test_the_command_line_names_one_place() -> None:
+def test_the_command_line_names_one_input() -> None:
     assert inputs_of(None, "a:1,[::1]:2", None, 5) == Inputs(
         controllers=(("a", 1), ("::1", 2)), timeout_ms=5
     )

@@ -1,4 +1,4 @@
-"""Listings that somebody else has made. Source: Amazon S3 User Guide, Amazon S3 Inventory."""
+"""Tests inventories made by other programs. Source: Amazon S3 User Guide, Amazon S3 Inventory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROWS = (
 
 
 def manifest(directory: Path, **other: Any) -> Path:
-    """An inventory of two files, the second below `data`."""
+    """Write an inventory of two files, the second below `data`, and return its manifest."""
     (directory / "data").mkdir()
     packed = gzip.compress(ROWS.encode())
     files = []
@@ -45,7 +45,7 @@ def manifest(directory: Path, **other: Any) -> Path:
     return path
 
 
-def test_a_manifest_names_what_is_in_the_bucket_below_the_stores_prefix(tmp_path: Path) -> None:
+def test_a_manifest_lists_the_objects_below_the_stores_prefix(tmp_path: Path) -> None:
     inventory = read_inventory(manifest(tmp_path), "s3://bucket/data", None)
     modified_ms = 1_767_323_045_000
     once = [
@@ -57,7 +57,7 @@ def test_a_manifest_names_what_is_in_the_bucket_below_the_stores_prefix(tmp_path
 
 
 @pytest.mark.parametrize("name", ["a.csv.gz", "data/b.csv.gz"])
-def test_half_an_inventory_is_none(name: str, tmp_path: Path) -> None:
+def test_an_incomplete_inventory_is_refused(name: str, tmp_path: Path) -> None:
     path = manifest(tmp_path)
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[:-3])
@@ -78,16 +78,16 @@ def test_half_an_inventory_is_none(name: str, tmp_path: Path) -> None:
         {"creationTimestamp": "yesterday"},
     ],
 )
-def test_manifests_that_say_something_else(other: dict[str, Any], tmp_path: Path) -> None:
+def test_an_unexpected_manifest_is_refused(other: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(InventoryError):
         read_inventory(manifest(tmp_path, **other), "s3://bucket/data", None)
 
 
-def test_a_plain_file_says_its_columns_and_we_say_its_time(tmp_path: Path) -> None:
+def test_a_csv_inventory_needs_a_header_and_a_time(tmp_path: Path) -> None:
     path = tmp_path / "listing.csv"
     key = NAMING.key(0, 5)
     path.write_text(f"modified_ms,key,size_bytes\n7,{key},3\n8,odd,1\n")
-    with pytest.raises(InventoryError, match="Say --taken-at"):
+    with pytest.raises(InventoryError, match="Add --taken-at"):
         read_inventory(path, "objects", None)
     (tmp_path / "rows").mkdir()
     inventory = read_inventory(path, "objects", 99)
@@ -98,7 +98,7 @@ def test_a_plain_file_says_its_columns_and_we_say_its_time(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("text", ["", "key,size\nk,1\n", "key,size_bytes,modified_ms\nk,many,1\n"])
-def test_plain_files_that_are_none(text: str, tmp_path: Path) -> None:
+def test_an_invalid_csv_inventory_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "listing.csv"
     path.write_text(text)
     with pytest.raises(InventoryError):

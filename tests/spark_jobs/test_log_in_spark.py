@@ -1,4 +1,4 @@
-"""The data source and the sink as Spark itself runs them: the few things only Spark can say."""
+"""The data source and the sink as Spark itself runs them: the few claims that need Spark."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_stream_that_is_stopped_and_started_again_gives_each_offset_once(
     out = log_dir.parent / "out"
 
     def run() -> list[int]:
-        """All that is there now, in batches of 2,000 offsets; what the files then hold."""
+        """Run until the log's end in batches of 2,000 offsets; return the rows in the files."""
         query = (
             tables.stream("feature_level")
             .writeStream.format("esker_files")

@@ -1,4 +1,4 @@
-"""Offsets that are gone end a command with 6, whoever misses them.
+"""Tests that lost offsets end every command with exit code 6.
 
 Source: docs/design/pipeline.md#exit-codes.
 """
@@ -19,17 +19,17 @@ from spark_jobs.readers.logs import CLUSTER_METADATA
 from spark_jobs.session import spark_session as session
 from tests.spark_jobs.audit_world import CLUSTER_ID, COORDINATOR, Entry, write_entries
 from tests.spark_jobs.logs import mark_committed
-from tests.spark_jobs.test_audit_cluster import the_life
+from tests.spark_jobs.test_audit_cluster import the_history
 from tests.spark_jobs.test_audit_store import the_world
 from tests.spark_jobs.test_failures import JOB_ABORTED
 
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """The head of its coordinator's log was cut off, and the checkpoint for it is not there."""
+    """Return a node whose coordinator's log has lost its head and the checkpoint for it."""
     entries, _ = the_world()
     directory = tmp_path / "node1"
-    cluster = [Entry(1), *(Entry(one) for one in the_life())]
+    cluster = [Entry(1), *(Entry(one) for one in the_history())]
     ends = {
         CLUSTER_METADATA: write_entries(directory / CLUSTER_METADATA, cluster),
         COORDINATOR: write_entries(directory / COORDINATOR, list(entries), per_segment=5),
@@ -53,7 +53,7 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
-def test_a_range_that_is_lost_ends_with_6(node: Path, words: tuple[str, ...]) -> None:
+def test_a_lost_range_exits_with_6(node: Path, words: tuple[str, ...]) -> None:
     filled = [word.format(node.parent) for word in words]
     done = CliRunner().invoke(app, [*filled, "--log-dir", str(node)])
     assert done.exit_code == 6, (done.output, done.exception)
@@ -68,10 +68,10 @@ def test_a_range_that_is_lost_ends_with_6(node: Path, words: tuple[str, ...]) ->
         ("spark_jobs.readers.logs.LogsError: log-0: nobody leads", 3),
     ],
 )
-def test_one_that_a_worker_missed_does_too(
+def test_a_lost_range_found_by_a_worker_exits_with_6(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, raised: str, code: int
 ) -> None:
-    """As text of an error of Spark's: so it comes back out of a frame."""
+    """Spark reports a worker's error as text."""
     monkeypatch.setattr(session, "start_session", lambda *_, **__: SimpleNamespace())
     monkeypatch.setattr(session, "stop_session", lambda _: None)
     with (

@@ -1,4 +1,4 @@
-"""What whoever runs a job gets wrong: one sentence each time, and it says what to do next."""
+"""Tests that each mistake of a user gives one sentence with the remedy."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from esker.commands.spark.common import reason, to_apply
 from raft.net.errors import NetError, Reason
 from spark_jobs.plans.retention_plan import PlanError, read_plan, write_plan
 from spark_jobs.readers.object_store import StoreOptions, describe_failure, open_store
-from spark_jobs.readers.quorum_link import why_nobody_leads
+from spark_jobs.readers.quorum_link import explain_missing_leader
 from tests.coordinator.batch.subjects import KEYS
 from tests.diskless.stores.conftest import s3_endpoint
 from tests.spark_jobs.test_applying import plan, row
@@ -31,22 +31,22 @@ def run(*arguments: object) -> tuple[int, str]:
     return done.exit_code, done.output
 
 
-def test_a_file_of_other_bytes_is_no_plan_and_is_not_printed(tmp_path: Path) -> None:
+def test_a_binary_file_is_refused_as_a_plan_without_printing_it(tmp_path: Path) -> None:
     path = tmp_path / "plan.jsonl"
     path.write_bytes(bytes(range(256)) * 20)
     with pytest.raises(PlanError) as caught:
         read_plan(path)
-    assert str(caught.value) == f"{path} is no whole retention plan: make a new one"
+    assert str(caught.value) == f"{path} is not a whole retention plan: make a new one"
 
 
-def test_a_missing_file_is_told_without_its_error_number(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported_without_an_error_number(tmp_path: Path) -> None:
     missing = tmp_path / "none"
     for words in (["retention", "show"], ["orphans", "show"]):
         assert run(*words, missing) == (3, f"esker: {missing}: No such file or directory\n")
     assert reason(ValueError("odd")) == "odd"
 
 
-def test_a_damaged_log_is_whole_elsewhere(node: Path) -> None:
+def test_a_damaged_log_suggests_another_node(node: Path) -> None:
     (log,) = (node / "__diskless-metadata-0").glob("*.log")
     data = bytearray(log.read_bytes())
     data[len(data) // 2] ^= 1
@@ -54,19 +54,19 @@ def test_a_damaged_log_is_whole_elsewhere(node: Path) -> None:
     code, said = run("report", "--log-dir", node, "--out", node.parent / "report")
     assert code == 3
     assert said.startswith(f"esker: {log}, position ")
-    assert "another node has it whole: name its --log-dir, or ask the quorum" in said
+    assert "use another node's --log-dir, or --bootstrap-controller HOST:PORT" in said
 
 
-def test_the_directory_of_a_whole_cluster_names_those_of_its_nodes(node: Path) -> None:
+def test_the_directory_of_a_whole_cluster_suggests_its_nodes_directories(node: Path) -> None:
     code, said = run("audit", "--log-dir", node.parent)
     assert code == 3
     assert said == (
-        f"esker: {node.parent} is no log directory of a node: no meta.properties; "
-        f"in it there are: {node}\n"
+        f"esker: {node.parent} is not a node's log directory: no meta.properties; "
+        f"it contains: {node}\n"
     )
 
 
-def test_a_damaged_archive_is_told_to_be_one(node: Path, tmp_path: Path) -> None:
+def test_a_damaged_archive_suggests_its_verification(node: Path, tmp_path: Path) -> None:
     archive = tmp_path / "archive"
     assert run("archive", "--log-dir", node, "--out", archive)[0] == 0
     for file in archive.glob("data/*/record/*.avro"):
@@ -74,10 +74,10 @@ def test_a_damaged_archive_is_told_to_be_one(node: Path, tmp_path: Path) -> None
     code, said = run("retention", "plan", "--archive", archive, "--out", tmp_path / "plan.jsonl")
     assert code == 3
     assert said.startswith("esker: the archive is damaged: data/")
-    assert said.endswith("is gone; `esker spark archive --verify` tells all of it\n")
+    assert said.endswith("is gone; `esker spark archive --verify` lists all damage\n")
 
 
-def test_another_clusters_node_is_no_replica(node: Path, tmp_path: Path) -> None:
+def test_a_node_of_another_cluster_is_refused_as_a_replica(node: Path, tmp_path: Path) -> None:
     other = tmp_path / "node2"
     shutil.copytree(node, other)
     meta = other / "meta.properties"
@@ -89,7 +89,9 @@ def test_another_clusters_node_is_no_replica(node: Path, tmp_path: Path) -> None
     assert said.startswith(f"esker: {other} is of cluster another, {node} of ")
 
 
-def test_a_store_with_none_of_the_objects_may_be_another(node: Path, tmp_path: Path) -> None:
+def test_a_store_without_any_of_the_objects_suggests_checking_store_and_prefix(
+    node: Path, tmp_path: Path
+) -> None:
     (tmp_path / "empty").mkdir()
     options = ("--log-dir", node, "--prefix", KEYS.prefix)
     code, said = run("audit", *options, "--store", tmp_path / "empty")
@@ -101,12 +103,12 @@ def test_a_store_with_none_of_the_objects_may_be_another(node: Path, tmp_path: P
     assert f"{node} may be behind" in said  # what retention removed since looks lost
 
 
-def test_a_log_that_may_be_behind_is_no_word_where_nothing_is_lost(node: Path) -> None:
+def test_a_clean_audit_does_not_mention_a_lagging_log(node: Path) -> None:
     code, said = run("audit", "--log-dir", node)
     assert (code, "may be behind" in said) == (0, False)
 
 
-def test_how_a_plan_is_applied_is_a_command_that_works() -> None:
+def test_the_suggested_apply_command_is_quoted_for_a_shell() -> None:
     file = Path("p l.jsonl")
     assert to_apply("retention", file, "h:1,g:2") == (
         "esker spark retention apply 'p l.jsonl' --bootstrap-controller h:1,g:2"
@@ -114,7 +116,7 @@ def test_how_a_plan_is_applied_is_a_command_that_works() -> None:
     assert to_apply("orphans", file, None).endswith("--bootstrap-controller HOST:PORT")
 
 
-def test_a_plan_that_was_applied_is_asked_of_nobody_and_that_is_said(tmp_path: Path) -> None:
+def test_applying_a_completed_plan_again_sends_no_request_and_says_so(tmp_path: Path) -> None:
     path = tmp_path / "plan.jsonl"
     made = plan(row(0), live_bytes=10**6)
     write_plan(made, path)
@@ -124,16 +126,18 @@ def test_a_plan_that_was_applied_is_asked_of_nobody_and_that_is_said(tmp_path: P
     code, said = run("retention", "apply", path, "--bootstrap-controller", "127.0.0.1:1")
     assert code == 0
     assert "1 of 1 rows applied" in said
-    assert f"Nothing was asked now: {journal} has all answers" in said
+    assert f"No request was sent: {journal} has all answers" in said
 
 
-def test_a_broker_is_no_controller() -> None:
+def test_a_brokers_address_as_controller_is_an_error() -> None:
     error = NetError(Reason.UNSUPPORTED, "h:9092 does not serve DescribeQuorumRequest")
-    assert why_nobody_leads("log-0", error).endswith(
+    assert explain_missing_leader("log-0", error).endswith(
         "is it a broker's address? --bootstrap-controller wants a controller's"
     )
     refused = NetError(Reason.REFUSED, "h:1")
-    assert why_nobody_leads("log-0", refused).endswith("are a majority of the voters running?")
+    assert explain_missing_leader("log-0", refused).endswith(
+        "are a majority of the voters running?"
+    )
 
 
 def test_a_store_is_named_once() -> None:
@@ -142,7 +146,7 @@ def test_a_store_is_named_once() -> None:
     assert describe_failure("s3://b", StorageError("k", "gone")) == "s3://b: k: gone"
 
 
-def test_a_bucket_that_is_not_there_is_told_in_words(s3_endpoint: str) -> None:
+def test_a_missing_bucket_is_reported_in_a_sentence(s3_endpoint: str) -> None:
     store = open_store("s3://no-such-bucket", StoreOptions(s3_endpoint, "us-east-1"))
     with pytest.raises(StorageError) as caught:
         list(store.list("00/"))
@@ -150,7 +154,7 @@ def test_a_bucket_that_is_not_there_is_told_in_words(s3_endpoint: str) -> None:
     store.close()
 
 
-def test_listings_of_another_place_are_told_apart_in_words(tmp_path: Path) -> None:
+def test_listings_of_another_store_are_refused_with_the_difference(tmp_path: Path) -> None:
     entries, _ = the_world()
     node = a_node(tmp_path / "node1", list(entries))
     for name in ("one", "two"):
@@ -162,12 +166,12 @@ def test_listings_of_another_place_are_told_apart_in_words(tmp_path: Path) -> No
     code, said = run("orphans", "plan", "--store", tmp_path / "two", *files)
     assert code == 4
     assert said == (
-        f"esker: {tmp_path / 'seen'} keeps listings of another store ({tmp_path / 'one'}, not "
-        f"{tmp_path / 'two'}): name another --listings\n"
+        f"esker: {tmp_path / 'seen'} holds listings of another store ({tmp_path / 'one'}, not "
+        f"{tmp_path / 'two'}): use another directory for --listings\n"
     )
 
 
-def test_an_inventory_that_is_not_there(node: Path, tmp_path: Path) -> None:
+def test_a_missing_inventory_is_reported(node: Path, tmp_path: Path) -> None:
     missing = tmp_path / "all.csv"
     code, said = run(
         "orphans", "plan", "--store", tmp_path / "store", "--listings", tmp_path / "seen",
@@ -187,10 +191,10 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("command", "kind"), PLACES)
-def test_where_nothing_can_be_written_is_told_before_any_work(
+def test_an_unwritable_output_is_reported_before_any_work(
     command: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nobody is asked first: there is no quorum at that address."""
+    """No controller is contacted first: there is none at that address."""
     monkeypatch.chdir(tmp_path)
     Path("file").write_text("")
     Path("directory").mkdir()

@@ -1,4 +1,4 @@
-"""What jobs may rely on in a store, a directory or a bucket alike.
+"""The contract of object stores for jobs, for a directory and a bucket alike.
 
 Source: docs/design/broker.md#object-stores, docs/design/pipeline.md#spark-deletes-nothing.
 """
@@ -32,7 +32,7 @@ Opener = Callable[[str], ObjectStore]
 
 @pytest.fixture(params=["directory", "s3"])
 def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
-    """Opens stores at one place, which is empty: at its top, or below a name."""
+    """Return a function that opens an empty store, at its top or below a prefix."""
     if request.param == "directory":
         (tmp_path / "objects").mkdir()
         return lambda below: open_store(str(tmp_path / "objects" / below))
@@ -43,12 +43,12 @@ def opener(request: pytest.FixtureRequest, tmp_path: Path) -> Opener:
 
 @pytest.fixture
 def store(opener: Opener) -> ObjectStore:
-    """A store, empty; pickled once, as all are that tasks use."""
+    """Return an empty store, pickled once as for a task."""
     opened: ObjectStore = pickle.loads(pickle.dumps(opener("")))
     return opened
 
 
-def test_what_is_written_is_listed_looked_at_and_read(store: ObjectStore) -> None:
+def test_a_written_object_can_be_listed_headed_and_read(store: ObjectStore) -> None:
     store.write("7f/c/0/12", b"abcdef")
     (listed,) = store.list()
     assert (listed.key, listed.size_bytes) == ("7f/c/0/12", 6)
@@ -58,7 +58,7 @@ def test_what_is_written_is_listed_looked_at_and_read(store: ObjectStore) -> Non
     assert store.read("7f/c/0/12", 6, 0) == b""
 
 
-def test_a_power_cut_takes_no_directory_from_under_what_was_written(
+def test_new_directories_are_flushed_before_the_objects_in_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[Path] = []
@@ -70,7 +70,7 @@ def test_a_power_cut_takes_no_directory_from_under_what_was_written(
     assert flushed[3:] == [tmp_path / "manifest" / "a-0"]
 
 
-def test_writing_replaces(store: ObjectStore) -> None:
+def test_writing_replaces_an_object(store: ObjectStore) -> None:
     store.write("manifest", b"first")
     store.write("manifest", b"second, longer")
     assert store.read("manifest", 0, 14) == b"second, longer"
@@ -84,7 +84,7 @@ def test_of_two_that_write_the_same_new_object_one_succeeds(store: ObjectStore) 
     assert [found.key for found in store.list()] == ["plan/0"]
 
 
-def test_a_listing_is_by_rising_key_of_those_that_begin_so(store: ObjectStore) -> None:
+def test_a_listing_has_the_keys_with_a_prefix_in_order(store: ObjectStore) -> None:
     keys = ["00/c/0/1", "00/c/0/10", "00/c/0/9", "00/c/1/1", "0a/c/0/2", "a-b", "a/b", "a=b"]
     for key in reversed(keys):
         store.write(key, b"x")
@@ -105,10 +105,10 @@ def test_a_listing_has_more_than_a_page(
 
 
 @pytest.mark.parametrize("more", [{}, {"NextContinuationToken": "same"}])
-def test_a_listing_that_cannot_go_on_is_none(
+def test_a_truncated_listing_without_continuation_is_an_error(
     more: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As of a server that knows S3 by hearsay."""
+    """Some servers implement S3's listings incompletely."""
     monkeypatch.setattr(S3Client, "request", lambda *_, **__: {"IsTruncated": True, **more})
     with pytest.raises(StorageError, match="does not say where it continues"):
         list(open_store("s3://bucket", StoreOptions(region="us-east-1")).list("7f/"))
@@ -122,7 +122,7 @@ def test_a_store_below_a_prefix_sees_nothing_else(opener: Opener) -> None:
     assert {found.key for found in opener("").list()} == {"one/k", "two/k"}
 
 
-def test_what_is_not_there(store: ObjectStore) -> None:
+def test_missing_objects_and_ranges(store: ObjectStore) -> None:
     store.write("k", b"abc")
     assert store.head("other") is None
     for key, start, size in (("other", 0, 1), ("other", 0, 0), ("k", 2, 2), ("k", 5, 1)):
@@ -131,7 +131,7 @@ def test_what_is_not_there(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("kind", ["directory", "s3"])
-def test_a_store_that_is_not_there_is_an_error_and_not_empty(
+def test_a_missing_store_is_an_error_and_not_empty(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     if kind == "s3":
@@ -145,7 +145,7 @@ def test_a_store_that_is_not_there_is_an_error_and_not_empty(
         missing.head("k")
 
 
-def test_keys_that_lead_elsewhere_and_ranges_without_bound_are_refused(store: ObjectStore) -> None:
+def test_invalid_keys_and_unbounded_ranges_are_refused(store: ObjectStore) -> None:
     for key in ("../k", "/etc/passwd", "a//b", ""):
         with pytest.raises(ValueError, match="object key"):
             store.write(key, b"")
@@ -158,18 +158,18 @@ def test_keys_that_lead_elsewhere_and_ranges_without_bound_are_refused(store: Ob
             store.read("k", start, size)
 
 
-def test_an_error_travels_from_a_task() -> None:
+def test_a_storage_error_can_be_pickled() -> None:
     error = pickle.loads(pickle.dumps(StorageError("k", "gone")))
     assert (type(error), error.key, str(error)) == (StorageError, "k", "k: gone")
 
 
-def test_an_upload_under_way_is_no_object(tmp_path: Path) -> None:
+def test_an_unfinished_upload_is_not_an_object(tmp_path: Path) -> None:
     (tmp_path / ".uploading-1234").write_bytes(b"x")
     assert list(open_store(str(tmp_path)).list()) == []
 
 
 @pytest.mark.parametrize("uri", ["", "s3://", "s3:///p", "gs://bucket", "http://h/p"])
-def test_places_that_are_none(uri: str) -> None:
+def test_invalid_store_addresses_are_refused(uri: str) -> None:
     with pytest.raises(ValueError, match="s3://BUCKET"):
         open_store(uri)
 

@@ -1,4 +1,4 @@
-"""Which objects of a listing are planned as orphans, and how a plan is applied.
+"""Tests which objects of a listing are planned as orphans, and how a plan is applied.
 
 Source: docs/design/batch-coordinator.md#object-leases, docs/design/pipeline.md#orphans;
 docs/orphans.md.
@@ -50,7 +50,7 @@ START_MS = 1_700_000_000_000
 
 
 def of_lease(first: int, count: int, lease_id: int) -> list[bytes]:
-    """A lease that was granted, given back before anything was uploaded, and forgotten."""
+    """Return the records of a lease that was granted, released before any upload, and forgotten."""
     records = [
         LeaseGrantedRecord(
             lease_id=lease_id, broker_id=1, broker_epoch=1, first_object_id=first,
@@ -63,7 +63,7 @@ def of_lease(first: int, count: int, lease_id: int) -> list[bytes]:
 
 
 class Bucket:
-    """A store below a directory, and what is needed to sweep it."""
+    """A store below a directory, with everything that is needed to sweep it."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -112,7 +112,7 @@ class Bucket:
 
 @pytest.fixture
 def bucket(tmp_path: Path) -> Bucket:
-    """An empty one."""
+    """Return an empty bucket."""
     return Bucket(tmp_path)
 
 
@@ -133,7 +133,7 @@ def test_one_listing_alone_plans_nothing_however_old_the_object_is(bucket: Bucke
     assert bucket.planned() == []
 
 
-def test_an_object_that_was_written_anew_or_away_meanwhile_is_seen_for_the_first_time(
+def test_a_rewritten_or_returned_object_counts_as_seen_for_the_first_time(
     bucket: Bucket,
 ) -> None:
     same, other_time, other_size, away = (bucket.orphan(number) for number in range(4))
@@ -152,7 +152,7 @@ def test_an_object_that_was_written_anew_or_away_meanwhile_is_seen_for_the_first
     assert sorted(bucket.planned()) == sorted([same, other_time, other_size, away])
 
 
-def test_a_stores_clock_that_is_ahead_keeps_its_objects(bucket: Bucket) -> None:
+def test_objects_are_kept_if_the_stores_clock_is_far_ahead(bucket: Bucket) -> None:
     key = NAMING.key(0, 7)
     bucket.put(key, modified_ms=START_MS + HOUR_MS)
     bucket.sweep()
@@ -164,7 +164,7 @@ def test_a_stores_clock_that_is_ahead_keeps_its_objects(bucket: Bucket) -> None:
     assert bucket.planned() == [key]
 
 
-def test_a_stores_clock_that_is_a_little_ahead_or_behind_is_believed(bucket: Bucket) -> None:
+def test_a_small_skew_of_the_stores_clock_is_tolerated(bucket: Bucket) -> None:
     bucket.put(NAMING.key(0, 7), modified_ms=START_MS + 10 * 60_000)
     bucket.put(NAMING.key(0, 8), modified_ms=START_MS - 1_000 * HOUR_MS)
     bucket.sweep()
@@ -173,7 +173,7 @@ def test_a_stores_clock_that_is_a_little_ahead_or_behind_is_believed(bucket: Buc
     assert len(bucket.planned()) == 2
 
 
-def test_a_clock_of_ours_that_went_back_is_noticed_and_nothing_is_written(bucket: Bucket) -> None:
+def test_nothing_is_written_if_the_local_clock_went_back(bucket: Bucket) -> None:
     bucket.orphan(7)
     bucket.sweep()
     before = (bucket.listings / SEEN_FILE).read_bytes()
@@ -185,7 +185,7 @@ def test_a_clock_of_ours_that_went_back_is_noticed_and_nothing_is_written(bucket
     assert (bucket.listings / SEEN_FILE).read_bytes() == before
 
 
-def test_a_listing_that_fails_half_way_is_none(bucket: Bucket) -> None:
+def test_a_listing_that_fails_halfway_writes_nothing(bucket: Bucket) -> None:
     for object_id in range(300):
         bucket.orphan(object_id)
     bucket.sweep()
@@ -201,7 +201,7 @@ def test_a_listing_that_fails_half_way_is_none(bucket: Bucket) -> None:
     assert bucket.sweep().planned.objects == 300
 
 
-def test_anothers_keys_are_told_and_never_planned(bucket: Bucket) -> None:
+def test_keys_of_other_clusters_are_reported_and_never_planned(bucket: Bucket) -> None:
     own = bucket.orphan(7)
     foreign = Naming("esker", "c-2").key(0, 7)
     bucket.put(foreign)
@@ -222,7 +222,7 @@ def test_anothers_keys_are_told_and_never_planned(bucket: Bucket) -> None:
     assert (report["listed"]["objects"], report["strange"]["objects"]) == (1, 4)
 
 
-def test_what_the_log_does_not_know_of_is_told_and_never_planned(bucket: Bucket) -> None:
+def test_ids_unknown_to_the_log_are_reported_and_never_planned(bucket: Bucket) -> None:
     bucket.put(NAMING.key(0, 1_000))  # in no lease yet
     bucket.put(NAMING.key(3, 7))  # of a coordinator without a log
     for _ in range(2):
@@ -233,24 +233,24 @@ def test_what_the_log_does_not_know_of_is_told_and_never_planned(bucket: Bucket)
     assert of_them["not_given"]["objects"] == of_them["other_coordinator"]["objects"] == 1
 
 
-def test_logs_of_another_cluster_say_nothing_about_a_listing(bucket: Bucket) -> None:
+def test_logs_of_another_cluster_are_refused(bucket: Bucket) -> None:
     bucket.logs.cluster_id = "c-2"
-    with pytest.raises(OrphansError, match="c-2, the listing is of c-1"):
+    with pytest.raises(OrphansError, match="c-2, the listing to c-1"):
         bucket.sweep()
 
 
-def test_listings_of_another_store_are_not_compared_with(bucket: Bucket) -> None:
+def test_sightings_of_another_store_are_refused(bucket: Bucket) -> None:
     bucket.orphan(7)
     bucket.sweep()
     (bucket.directory / "copy").mkdir()
     bucket.store = HeldUpStore(bucket.directory / "copy")
     bucket.now_ms += GRACE_MS
-    with pytest.raises(OrphansError, match="keeps listings of"):
+    with pytest.raises(OrphansError, match="holds listings of"):
         bucket.sweep()
 
 
 @pytest.mark.parametrize("how", ["cut", "edited", "longer"])
-def test_a_file_that_was_touched_is_refused(how: str, bucket: Bucket) -> None:
+def test_an_edited_file_is_refused(how: str, bucket: Bucket) -> None:
     bucket.orphan(7)
     bucket.sweep()
     bucket.now_ms += GRACE_MS
@@ -269,7 +269,7 @@ def test_a_file_that_was_touched_is_refused(how: str, bucket: Bucket) -> None:
 
 
 def test_memory_does_not_grow_with_the_bucket() -> None:
-    """Rows go to disk in pieces, however many there are."""
+    """Rows are written to disk in chunks, however many there are."""
     tally = Tally()
 
     def found() -> Iterator[StoredObject]:
@@ -290,7 +290,7 @@ def test_every_spread_is_listed() -> None:
 
 
 class Recorder:
-    """A coordinator that takes everything, until it is not there any more."""
+    """A coordinator that accepts everything until it becomes unavailable."""
 
     def __init__(self, away_after: int = 10**9, answer: Callable[[str], int] = lambda _: 0) -> None:
         self.asked: list[str] = []
@@ -311,7 +311,7 @@ class Recorder:
 
 @pytest.fixture
 def plan(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> OrphansPlan:
-    """A plan of 25 orphans, applied in windows of 10 and requests of 4."""
+    """Return a plan of 25 orphans, applied in windows of 10 and requests of 4."""
     monkeypatch.setattr(orphans_applying, "WINDOW_ROWS", 10)
     monkeypatch.setattr(orphans_applying, "KEYS_OF_REQUEST", 4)
     for object_id in range(25):
@@ -327,7 +327,7 @@ def journal(plan: OrphansPlan, tmp_path: Path) -> Journal:
 
 
 @pytest.mark.parametrize("answered", range(10))
-def test_who_is_interrupted_goes_on_and_asks_a_window_again_at_worst(
+def test_an_interrupted_apply_repeats_at_most_one_window(
     answered: int, plan: OrphansPlan, tmp_path: Path
 ) -> None:
     first, second = Recorder(away_after=answered), Recorder()
@@ -343,9 +343,7 @@ def test_who_is_interrupted_goes_on_and_asks_a_window_again_at_worst(
     assert (done.taken, done.unanswered) == (25, None)
 
 
-def test_a_line_of_the_journal_that_was_cut_off_counts_not(
-    plan: OrphansPlan, tmp_path: Path
-) -> None:
+def test_an_incomplete_journal_line_is_ignored(plan: OrphansPlan, tmp_path: Path) -> None:
     first = Recorder(away_after=4)
     asyncio.run(apply_orphans(plan, journal(plan, tmp_path), lambda _: first))
     path = tmp_path / "plan.journal"
@@ -366,7 +364,7 @@ def test_refused_keys_are_counted_and_the_others_go_on(plan: OrphansPlan, tmp_pa
 
 
 @pytest.mark.parametrize("code", [32, 104])
-def test_a_plan_that_is_refused_as_a_whole_ends_there(
+def test_applying_stops_when_the_whole_plan_is_refused(
     code: int, plan: OrphansPlan, tmp_path: Path
 ) -> None:
     strict = Recorder()
@@ -382,7 +380,7 @@ def test_the_journal_of_another_plan_is_refused(plan: OrphansPlan, tmp_path: Pat
         Journal(tmp_path / "plan.journal", "another").read()
 
 
-def test_each_coordinator_is_asked_about_its_own(tmp_path: Path) -> None:
+def test_each_coordinator_gets_only_its_own_keys(tmp_path: Path) -> None:
     row = {"size_bytes": 1, "modified_ms": 0, "first_seen_ms": 0}
     header = {"cluster_id": "c-1", "expires_at_ms": 1}
     with writing(tmp_path / "p", "esker-orphans-plan", header) as rows:
@@ -399,11 +397,11 @@ def test_each_coordinator_is_asked_about_its_own(tmp_path: Path) -> None:
         assert all(f"/c-1/{number}/" in key for key in recorder.asked)
 
 
-def test_a_plan_for_much_of_what_is_stored_is_large(plan: OrphansPlan) -> None:
+def test_a_plan_for_a_large_share_of_listed_bytes_is_large(plan: OrphansPlan) -> None:
     assert plan.is_large
 
 
-def test_the_benchmark_finds_what_two_sets_of_keys_find() -> None:
+def test_the_benchmark_finds_the_difference_of_two_key_sets() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench.bench_orphans", "--objects", "1500"],
         cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True, timeout=60,

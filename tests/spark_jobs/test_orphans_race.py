@@ -1,4 +1,4 @@
-"""Life goes on while a sweep lists, reads, plans and applies.
+"""Tests orphan sweeps while a random history goes on between and during all their steps.
 
 Brokers commit, late and twice, lose their leases, delete; uploads end that were given up long ago;
 before each of a listing's 256 parts, between all steps of a sweep, and around each request of its
@@ -25,7 +25,7 @@ from records.rpc.batch_coordinator import CommitBatch
 from records.rpc.objects import MarkOrphansRequest, MarkOrphansResponse
 from spark_jobs.orphans import listing
 from spark_jobs.orphans.apply import Journal, OrphansPlan, Progress, apply_orphans
-from spark_jobs.orphans.known_objects import Ids, Kind, Known, is_in
+from spark_jobs.orphans.known_objects import Ids, Kind, KnownObjects, is_in
 from spark_jobs.orphans.scan import (
     GRACE_MS,
     HOUR_MS,
@@ -51,7 +51,7 @@ RESTING_MS = 2 * SETTINGS.answer_retention_ms
 
 
 class Race(RecordedLife):
-    """A life that is swept, and that a sweep can be held up for."""
+    """A random history, and sweeps that it can interrupt."""
 
     def __init__(self, seed: int, directory: Path, rules: Rules) -> None:
         super().__init__(seed)
@@ -73,7 +73,7 @@ class Race(RecordedLife):
         await self.finish()
 
     def batch(self, topic: UUID, partition: int, place: int) -> CommitBatch:  # noqa: ARG002
-        """Of no producer: days pass here, and producers expire."""
+        """Build a batch without a producer: days pass here, and producers would expire."""
         return batch(place, self.random.randint(1, 4))
 
     async def clean(self, limit: int = 10_000) -> None:
@@ -88,7 +88,7 @@ class Race(RecordedLife):
         await self.check()
 
     def go_on(self, steps: int = 3) -> None:
-        """A sweep is held up; what it knows is getting old."""
+        """Let the history go on while a sweep is held up with old data."""
         for _ in range(steps if self.goes_on else 0):
             now(self.step())
 
@@ -97,7 +97,7 @@ class Race(RecordedLife):
             now(self.step())
 
     def sweep_all(self) -> Outcome:
-        """A sweep from its listing to the last answer of its apply."""
+        """Run a sweep from its listing to the last answer of its apply."""
         out = self.directory / "plan.jsonl"
         with tempfile.TemporaryDirectory(dir=self.directory) as scratch:
             found = listing.take_listing(self.objects, NAMING, Path(scratch), self.world.now_ms)
@@ -135,7 +135,7 @@ class Race(RecordedLife):
         return answer
 
     async def finish(self) -> None:
-        """Everybody is quiet: then what nobody needs goes, however it came there."""
+        """Stop the history, and sweep until no orphan is left."""
         self.late.clear()
         self.goes_on = False
         for topic in self.topics[1:]:
@@ -154,7 +154,7 @@ class Race(RecordedLife):
         assert kept, "something had to be left"
 
     async def rest(self) -> None:
-        """Until all leases are forgotten: before that, what they had committed is not touched."""
+        """Advance until all leases are forgotten: before that their committed objects are kept."""
         for _ in range(300):
             await self.world.advance(RESTING_MS)
             await self.clean()
@@ -165,21 +165,21 @@ class Race(RecordedLife):
 
 @pytest.fixture(autouse=True)
 def _one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The parts of a listing one after the other, so that a seed is one run."""
+    """List the parts one after the other, so that a seed gives one run."""
     monkeypatch.setattr(listing, "THREADS", 1)
 
 
 def careless_job(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sweep that takes everything for an orphan that is not live, and at once."""
+    """Make a sweep take every object that is not live for an orphan, at once."""
 
-    def classify(self: Known, ids: Ids) -> Any:
+    def classify(self: KnownObjects, ids: Ids) -> Any:
         return np.where(is_in(self.live, ids), Kind.LIVE, Kind.ORPHAN)
 
-    monkeypatch.setattr(Known, "classify", classify)
+    monkeypatch.setattr(KnownObjects, "classify", classify)
 
 
 def careless_coordinator(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A coordinator that takes over whatever it is given."""
+    """Make a coordinator accept every key."""
     monkeypatch.setattr("coordinator.batch.decide.objects._what_keeps", lambda *_: None)
 
 
@@ -187,24 +187,22 @@ AT_ONCE = Rules(grace_ms=0)
 
 
 @pytest.mark.parametrize("seed", [2, 3])
-def test_whatever_happens_meanwhile_only_orphans_go_and_in_the_end_all(
-    seed: int, tmp_path: Path
-) -> None:
-    """A run is its seed: repeat one with `-k "meanwhile and 3"`."""
+def test_concurrent_sweeps_delete_all_orphans_and_nothing_else(seed: int, tmp_path: Path) -> None:
+    """A run is its seed: repeat one with `-k "concurrent and 3"`."""
     race = Race(seed, tmp_path, Rules())
     now(race.run())
     assert race.seen["planned"], "the race planned nothing"
 
 
 @pytest.mark.parametrize("careless", [careless_job, careless_coordinator])
-def test_the_job_or_the_coordinator_alone_is_enough_to_keep_what_lives(
+def test_either_the_job_or_the_coordinator_alone_protects_live_objects(
     careless: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     careless(monkeypatch)
     now(Race(3, tmp_path, AT_ONCE).run())
 
 
-def test_the_race_is_lost_if_neither_of_them_looks(
+def test_live_objects_are_lost_if_neither_of_them_checks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     careless_job(monkeypatch)

@@ -1,4 +1,4 @@
-"""Prices are a file that people edit; what is wrong with it is said, not guessed."""
+"""Tests price files that users edit: errors are reported, not guessed around."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from spark_jobs.prices import Prices, PricesError, read_prices
 
 
-def test_without_a_file_prices_are_those_of_s3() -> None:
+def test_default_prices_are_those_of_s3() -> None:
     prices = read_prices(None)
     assert (prices.put_per_1000, prices.get_per_1000, prices.gb_month) == (0.005, 0.0004, 0.023)
     assert prices.source == "S3 Standard list prices"
 
 
-def test_a_file_says_what_is_different(tmp_path: Path) -> None:
+def test_a_price_file_overrides_single_prices(tmp_path: Path) -> None:
     path = tmp_path / "prices.toml"
     path.write_text('currency = "EUR"\ngb_month = 0.01\nput_per_1000 = 0\n')
     prices = read_prices(path)
@@ -26,19 +26,19 @@ def test_a_file_says_what_is_different(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("gb_month = -1", "is no price"),
-        ("gb_month = inf", "is no price"),
-        ("gb_month = true", "is no price"),
-        ('gb_month = "a lot"', "is no price"),
-        ("gb_moth = 1", "no such price: gb_moth"),
-        ("currency = 7", "is a text"),
-        ("gb_month 1", "is no price file"),
+        ("gb_month = -1", "is not a price"),
+        ("gb_month = inf", "is not a price"),
+        ("gb_month = true", "is not a price"),
+        ('gb_month = "a lot"', "is not a price"),
+        ("gb_moth = 1", "unknown price gb_moth"),
+        ("currency = 7", "must be a string"),
+        ("gb_month 1", "is not a price file"),
     ],
 )
-def test_a_file_that_is_wrong_is_refused(tmp_path: Path, text: str, why: str) -> None:
+def test_an_invalid_price_file_is_refused(tmp_path: Path, text: str, why: str) -> None:
     path = tmp_path / "prices.toml"
     path.write_text(text)
     with pytest.raises(PricesError, match=why):
         read_prices(path)
-    with pytest.raises(PricesError, match="is no price file"):
+    with pytest.raises(PricesError, match="is not a price file"):
         read_prices(tmp_path / "there-is-none")

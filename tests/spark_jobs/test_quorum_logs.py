@@ -1,4 +1,4 @@
-"""A running quorum is read from outside: what is committed, whoever leads, whatever was cut off."""
+"""A running quorum is read from outside: committed records, across leaders and deleted heads."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BENCH = "esker-bench-log-0"
 
 
 def values(spans: list[QuorumSpan]) -> list[tuple[int, bytes]]:
-    """As tasks would read them: each from its pickled bytes."""
+    """Return the values of spans, each pickled as for a task."""
     return [
         (place.offset, bytes(value))
         for span in spans
@@ -43,7 +43,7 @@ def values(spans: list[QuorumSpan]) -> list[tuple[int, bytes]]:
 
 
 def topics_by_spark(port: int) -> list[str]:
-    """What the data source finds in the cluster's log."""
+    """Return the topics that the data source finds in the cluster's log."""
     given = {"bootstrapController": f"127.0.0.1:{port}", "table": "topics", "columns": "name"}
     reader = LogReader(parse_options(given))
     return [
@@ -55,7 +55,7 @@ def topics_by_spark(port: int) -> list[str]:
 
 
 def streamed(port: int, start: dict[str, Any] | None) -> tuple[dict[str, Any], list[int]]:
-    """One batch of a stream of the cluster's log: where it ends, and the offsets in it."""
+    """Read one batch of a stream of the cluster's log; return its end and its offsets."""
     given = {"bootstrapController": f"127.0.0.1:{port}", "columns": "log_offset"}
     reader = LogStreamReader(parse_options(given))
     start = reader.initialOffset() if start is None else start
@@ -85,8 +85,8 @@ def test_a_quorum_is_read_while_leaders_die_and_heads_are_cut(
         assert (logs.cluster_id, logs.names()) == (CLUSTER_ID, ["__cluster_metadata-0"])
         log = QuorumLog(logs.quorum, BENCH)
         described = log.describe()
-        assert log.goes_through(described.high_watermark, described.epoch)
-        assert not log.goes_through(described.high_watermark, described.epoch - 1)
+        assert log.contains(described.high_watermark, described.epoch)
+        assert not log.contains(described.high_watermark, described.epoch - 1)
         with pytest.raises(LogsError, match="the cluster has no log nobody-0"):
             logs.log("nobody-0")
         assert topics_by_spark(cluster.ports[follower]) == ["esker-bench-log"]
@@ -165,7 +165,7 @@ def test_a_quorum_is_read_while_leaders_die_and_heads_are_cut(
         assert not half.exists()
 
 
-def test_a_log_that_grows_keeps_its_old_pieces() -> None:
+def test_a_growing_log_keeps_its_earlier_spans() -> None:
     sizes = {
         quorum_logs._step(Described(1, 0, records, records, 97 * records, ()), 50_000)
         for records in range(3_000, 30_000, 100)
@@ -174,7 +174,7 @@ def test_a_log_that_grows_keeps_its_old_pieces() -> None:
     assert quorum_logs._step(Described(1, 0, 0, 0, 0, ()), 50_000) == 32_768  # nothing to cut
 
 
-def test_nobody_to_ask_is_one_sentence() -> None:
+def test_an_unreachable_quorum_is_one_sentence() -> None:
     with pytest.raises(LogsError, match="are a majority of the voters running"):
         QuorumLogs([("127.0.0.1", 1)], timeout_ms=1)
 
@@ -202,22 +202,22 @@ def read(leader: Leader, start: int, end: int, epoch: int | None = None) -> list
     return [one.header.base_offset for one in quorum_logs._committed(leader, span)]  # type: ignore[arg-type]
 
 
-def test_what_a_leader_has_and_no_majority_is_not_read() -> None:
+def test_uncommitted_records_of_a_leader_are_not_read() -> None:
     sent = batch(10, b"a", b"b") + batch(12, b"c")
     leader = Leader(Fetched(12, 0, sent), Fetched(13, 0, batch(12, b"d", epoch=4)))
     assert read(leader, 10, 13, 2) == [10, 12]
     assert leader.asked == [(10, 2), (12, 3)]  # asked again, naming what came before
 
 
-def test_a_new_leader_that_does_not_know_yet_is_asked_again() -> None:
+def test_a_new_leader_without_high_watermark_is_asked_again() -> None:
     sent = batch(10, b"a")
     leader = Leader(Fetched(-1, 0, sent), Fetched(11, 0, sent))
     assert read(leader, 10, 11) == [10]
 
 
-def test_a_leader_that_never_gets_there_is_an_error() -> None:
+def test_a_leader_that_never_commits_the_span_is_an_error() -> None:
     leader = Leader(*[Fetched(10, 0, b"")] * 20)
-    with pytest.raises(LostRangeError, match="commits no more so far"):
+    with pytest.raises(LostRangeError, match="has not committed more yet"):
         read(leader, 10, 11)
 
 
@@ -228,7 +228,7 @@ def test_a_leader_that_never_gets_there_is_an_error() -> None:
         (Fetched(90, 60, b"", snapshot_id=OffsetAndEpoch(Offset(60), Epoch(2))), "offset is 60"),
     ],
 )
-def test_a_leader_of_another_history_ends_the_reading(answer: Fetched, said: str) -> None:
+def test_a_leader_with_a_diverging_log_is_an_error(answer: Fetched, said: str) -> None:
     with pytest.raises(LostRangeError, match=said):
         read(Leader(answer), 50, 90)
 

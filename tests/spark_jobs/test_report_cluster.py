@@ -1,4 +1,4 @@
-"""What the cluster's log tells in order: who served when, who led, which chunks there are."""
+"""Tests the history of brokers, leaders and chunks that is read from the cluster's log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ TOPIC = UUID(int=77)
 
 
 def history(path: Path, *batches: Sequence[MetadataRecord]) -> ClusterHistory:
-    """Of a log of these batches; the n-th is of the time 1000 + n."""
+    """Return the history in a log of these batches; batch n has the time 1000 + n."""
     end = write_log(path / "log", batches)
     return history_of(LogFiles(path / "log").spans(end), OVER)
 
@@ -90,7 +90,7 @@ def moved(start: int, replicas: tuple[int, ...]) -> ChunkChangeRecord:
     )
 
 
-def test_a_broker_is_one_thing_after_the_other(tmp_path: Path) -> None:
+def test_a_broker_changes_state_with_each_record(tmp_path: Path) -> None:
     found = history(
         tmp_path, [broker(1)], [change(1, fenced=-1)], [change(1, leaving=1)],
         [change(1, fenced=1)], [change(1, fenced=1)], 
@@ -104,7 +104,7 @@ def test_a_broker_is_one_thing_after_the_other(tmp_path: Path) -> None:
     ]
 
 
-def test_old_records_fence_too(tmp_path: Path) -> None:
+def test_fence_records_of_older_releases_fence_a_broker(tmp_path: Path) -> None:
     found = history(
         tmp_path, [broker(1, fenced=False)], [FenceBrokerRecord(id=1, epoch=1)],
         [UnfenceBrokerRecord(id=1, epoch=1)],
@@ -114,7 +114,7 @@ def test_old_records_fence_too(tmp_path: Path) -> None:
     assert found.changes[1_000, "fencings"] == 1
 
 
-def test_a_broker_that_flaps_fills_no_memory() -> None:
+def test_the_episodes_of_a_flapping_broker_are_bounded() -> None:
     found = ClusterHistory(OVER)
     for at in range(MAX_EPISODES + 50):
         found.change(at, change(1, fenced=1 if at % 2 else -1))
@@ -156,7 +156,7 @@ def test_a_removed_topic_takes_its_partitions_with_it(tmp_path: Path) -> None:
     assert (found.chunks(), found.leaders(), found.names) == ([], {}, {})
 
 
-def test_what_a_transaction_did_not_end_was_never_said(tmp_path: Path) -> None:
+def test_records_of_an_unfinished_transaction_are_ignored(tmp_path: Path) -> None:
     found = history(
         tmp_path,
         [BeginTransactionRecord(name="a"), broker(1)], [EndTransactionRecord()],

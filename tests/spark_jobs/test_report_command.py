@@ -1,4 +1,4 @@
-"""`esker spark report`, as people run it: files, numbers, exit codes.
+"""Tests `esker spark report`: files, numbers, exit codes.
 
 Source: docs/design/pipeline.md#the-report.
 """
@@ -22,7 +22,7 @@ from tests.spark_jobs.report_world import World
 
 
 def run(*arguments: object) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of `esker spark report`."""
+    """Run `esker spark report`; return exit code, stdout and stderr."""
     done = CliRunner().invoke(app, ["report", *map(str, arguments)])
     assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
     return done.exit_code, done.stdout, done.stderr
@@ -30,7 +30,7 @@ def run(*arguments: object) -> tuple[int, str, str]:
 
 @pytest.fixture(scope="module")
 def node(harbour: World) -> World:
-    """It has written down how much is committed, as nodes do."""
+    """Return a node's directory that records how much is committed."""
     marks = {
         ("__cluster_metadata", 0): harbour.cluster_end_offset,
         ("__diskless-metadata", 0): harbour.end_offset,
@@ -39,7 +39,7 @@ def node(harbour: World) -> World:
     return harbour
 
 
-def test_a_directory_gives_a_page_tables_and_numbers(node: World, tmp_path: Path) -> None:
+def test_a_report_of_a_directory_has_page_tables_and_numbers(node: World, tmp_path: Path) -> None:
     out = tmp_path / "report"
     code, told, errors = run("--log-dir", node.directory, "--out", out, "--now", node.now_ms)
     assert (code, errors) == (0, "")
@@ -52,7 +52,7 @@ def test_a_directory_gives_a_page_tables_and_numbers(node: World, tmp_path: Path
     assert {path.stem for path in (out / "tables").iterdir()} == TABLES.keys()
 
 
-def test_json_is_the_first_screen(node: World, tmp_path: Path) -> None:
+def test_json_has_the_numbers_of_the_first_screen(node: World, tmp_path: Path) -> None:
     where = ("--log-dir", node.directory, "--out", tmp_path / "report", "--now", node.now_ms)
     prices = tmp_path / "prices.toml"
     prices.write_text('source = "our contract"\ncurrency = "EUR"\nput_per_1000 = 1.0\n')
@@ -66,18 +66,18 @@ def test_json_is_the_first_screen(node: World, tmp_path: Path) -> None:
     assert found == json.loads((tmp_path / "report" / "report.json").read_text())
 
 
-def test_what_is_wrong_is_one_sentence_and_a_code(node: World, tmp_path: Path) -> None:
+def test_each_error_is_one_sentence_with_an_exit_code(node: World, tmp_path: Path) -> None:
     out = ("--out", tmp_path / "report")
     code, _, told = run("--log-dir", tmp_path / "nowhere", *out)
     assert (code, told.count("\n")) == (3, 1)
-    assert "no log directory of a node" in told
+    assert "is not a node's log directory" in told
     code, _, _ = run(*out)
     assert code == 2
     prices = tmp_path / "prices.toml"
     prices.write_text("put_per_1000 = -1\n")
     code, _, told = run("--log-dir", node.directory, *out, "--prices", prices)
     assert (code, told.count("\n")) == (2, 1)
-    assert "put_per_1000 = -1 is no price" in told
+    assert "put_per_1000 = -1 is not a price" in told
     (tmp_path / "report").write_text("in the way")
     code, _, told = run("--log-dir", node.directory, *out)
     assert (code, told) == (2, f"esker: {tmp_path / 'report'} is a file: name a directory\n")
@@ -101,7 +101,7 @@ def test_a_damaged_log_is_named_and_no_page_is_written(node: World, tmp_path: Pa
     assert not (tmp_path / "report").exists()
 
 
-def test_large_logs_are_sparks_unless_somebody_says(node: World) -> None:
+def test_auto_chooses_spark_for_large_logs(node: World) -> None:
     assert _choose(EngineOrAuto.AUTO, None, node.logs) is EngineOrAuto.LOCAL
     assert _choose(EngineOrAuto.AUTO, "spark://here:7077", node.logs) is EngineOrAuto.SPARK
     assert _choose(EngineOrAuto.LOCAL, "spark://here:7077", node.logs) is EngineOrAuto.LOCAL

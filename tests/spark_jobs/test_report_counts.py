@@ -1,4 +1,4 @@
-"""A report's counts are those of whoever counts record by record; in whatever pieces a log is read.
+"""Tests that a report's counts equal those made record by record, however the log is split.
 
 The lives are those of `tests.spark_jobs.test_state`: commits, retries, deletions, moves, restarts.
 What
@@ -31,12 +31,12 @@ from spark_jobs.report.cube import (
     LocalCube,
     LocalReportEngine,
     Work,
-    banded,
-    merged,
+    band_starts,
+    merge_rows,
     percentiles,
     rows,
 )
-from spark_jobs.report.first_pass import GONE, FirstPass, known_of
+from spark_jobs.report.first_pass import GONE, FirstPass, first_pass_result
 from spark_jobs.report.job import TOP, Question, make_report
 from spark_jobs.report.window import WIDTHS_MS, window
 from spark_jobs.tables.log_state import state_at
@@ -51,12 +51,12 @@ seen: Counter[str] = Counter()
 OVER = window(0, 10_000)
 
 
-def counted(directory: Path, end: int, split_bytes: int = 1 << 20) -> dict[str, list[Any]]:
-    """All rows of both passes, by measure."""
+def count_directory(directory: Path, end: int, split_bytes: int = 1 << 20) -> dict[str, list[Any]]:
+    """Return all rows of both passes, by measure."""
     work = [Work(0, one) for one in LogFiles(directory).spans(end, split_bytes=split_bytes)]
     engine = LocalReportEngine()
     first = engine.count(work, FirstPass(OVER)).fold({})
-    job = pickle.loads(pickle.dumps(Counting(OVER, known_of(first), 0)))  # as it travels
+    job = pickle.loads(pickle.dumps(Counting(OVER, first_pass_result(first), 0)))  # as it travels
     found: dict[str, list[Any]] = defaultdict(list)
     for row in [*first.to_pylist(), *engine.count(work, job).fold({}).to_pylist()]:
         found[row["measure"]].append(row)
@@ -64,7 +64,7 @@ def counted(directory: Path, end: int, split_bytes: int = 1 << 20) -> dict[str, 
 
 
 def live_of(state: InMemoryState) -> dict[tuple[str, int], int]:
-    """Live bytes of each partition."""
+    """Return the live bytes of each partition."""
     found: dict[tuple[str, int], int] = defaultdict(int)
     for topic_id, topic in state.topics.items():
         for partition, log_id in enumerate(topic.log_ids):
@@ -74,7 +74,7 @@ def live_of(state: InMemoryState) -> dict[tuple[str, int], int]:
 
 
 def keepers_of(state: InMemoryState) -> dict[int, set[str]]:
-    """Topics with live runs in each object."""
+    """Return the topics with live runs in each object."""
     found: dict[int, set[str]] = defaultdict(set)
     for topic_id, topic in state.topics.items():
         for log_id in topic.log_ids:
@@ -89,21 +89,21 @@ def commits_of(directory: Path, end: int) -> list[ObjectCommitRecord]:
     return [one for one in records if isinstance(one, ObjectCommitRecord)]
 
 
-class CountedLives(Lives):
-    """Those lives, counted."""
+class CountedHistories(Lives):
+    """Random histories, each followed by a report of the log they leave."""
 
     def look(self, directory: Path) -> None:
         end = self.oracle.applied_offset
         log = self.world.log
         (directory / segment_name(0)).write_bytes(log.read(log.start_offset, 1 << 30))
         state = InMemoryState.load(self.world.values(), end)
-        found = counted(directory, end)
+        found = count_directory(directory, end)
         check_live(found, state)
         check_written(found, commits_of(directory, end))
         check_dead(found, state, commits_of(directory, end))
         if self.taken is not None and self.taken[0] < end:
             self.from_checkpoint(directory, *self.taken)
-            check_live(counted(directory, end), state)
+            check_live(count_directory(directory, end), state)
             seen["from a checkpoint"] += 1
 
 
@@ -154,7 +154,7 @@ def check_written(found: dict[str, list[Any]], commits: list[ObjectCommitRecord]
 def check_dead(
     found: dict[str, list[Any]], state: InMemoryState, commits: list[ObjectCommitRecord]
 ) -> None:
-    """Who keeps the dead bytes of objects that are kept."""
+    """Check dead bytes and the topics that pin them."""
     batches = {one.object_id: sum(one.byte_sizes) for one in commits}
     keepers = keepers_of(state)
     pinned: Counter[str] = Counter()
@@ -184,12 +184,12 @@ def sum_by(found: list[Any], key: str, value: str) -> Counter[Any]:
     return total
 
 
-def test_counts_are_those_of_a_coordinator_and_of_its_records() -> None:
+def test_counts_equal_those_of_the_coordinator_and_its_records() -> None:
     wanted = (
         "live", "free", "pinned", "pinned with others", "duplicates", "refused",
         "from a checkpoint",
     )  # fmt: skip
-    live_until_seen(CountedLives, seen, wanted, lives=14, steps=40)
+    live_until_seen(CountedHistories, seen, wanted, lives=14, steps=40)
 
 
 # --- pieces -------------------------------------------------------------------------------------
@@ -200,14 +200,14 @@ def tables(world: World, **options: Any) -> dict[str, list[Any]]:
     return {name: table.to_pylist() for name, table in report.tables.items()}
 
 
-def test_pieces_change_nothing(harbour: World) -> None:
+def test_the_size_of_pieces_does_not_change_the_counts(harbour: World) -> None:
     whole = tables(harbour)
     for split_bytes in (1 << 12, 1 << 16):
         assert tables(harbour, split_bytes=split_bytes) == whole
 
 
-def test_a_cut_head_changes_only_what_is_history(tmp_path: Path, harbour: World) -> None:
-    """From a checkpoint on, state is the same: what is live, and who keeps what."""
+def test_cutting_the_logs_head_changes_no_state(tmp_path: Path, harbour: World) -> None:
+    """After a cut, live bytes and the topics that pin dead ones stay the same."""
     cut = tables(build(tmp_path / "log", step_ms=40_000, segment_batches=150, cut=True))
     whole = tables(harbour)
     of_state = ("topic_id", "topic", "deleted", "partitions", "live_bytes", "retention_ms")
@@ -226,7 +226,7 @@ def test_a_cut_head_changes_only_what_is_history(tmp_path: Path, harbour: World)
     )
 
 
-def test_objects_that_come_and_go_add_up_to_what_is_held(harbour: World) -> None:
+def test_committed_and_removed_objects_add_up_to_the_objects_held(harbour: World) -> None:
     found = tables(harbour)
     kept = found["objects_kept"]
     assert sum(row["removed"] for row in kept) > 50
@@ -236,7 +236,7 @@ def test_objects_that_come_and_go_add_up_to_what_is_held(harbour: World) -> None
     assert kept[-1]["held"] == state_at(harbour.logs.log(LOG)).objects.num_rows
 
 
-def test_what_is_not_committed_is_not_counted(harbour: World) -> None:
+def test_uncommitted_records_are_not_counted(harbour: World) -> None:
     half = tables(with_end(harbour, harbour.end_offset // 2))
     assert sum(row["objects"] for row in half["broker_objects"]) > 0
     assert sum(row["objects"] for row in half["broker_objects"]) < sum(
@@ -244,7 +244,7 @@ def test_what_is_not_committed_is_not_counted(harbour: World) -> None:
     )
 
 
-def test_a_partition_that_is_gone_stays_gone_and_log_starts_only_rise(tmp_path: Path) -> None:
+def test_removed_partitions_stay_removed_and_log_starts_only_rise(tmp_path: Path) -> None:
     def starts(*offsets: int) -> list[LogStartOffsetsRecord]:
         return [
             LogStartOffsetsRecord(
@@ -259,10 +259,10 @@ def test_a_partition_that_is_gone_stays_gone_and_log_starts_only_rise(tmp_path: 
     work = [Work(0, span) for span in LogFiles(tmp_path / "log").spans(end)]
     first = LocalReportEngine().count(work, FirstPass(OVER)).fold({})
     topic = encode_uuid(TOPIC)
-    assert known_of(first).log_starts == {(topic, 0): 9, (topic, 1): GONE}
+    assert first_pass_result(first).log_starts == {(topic, 0): 9, (topic, 1): GONE}
 
 
-def test_only_the_largest_are_shown_over_time(harbour: World) -> None:
+def test_only_the_largest_topics_and_producers_are_named_over_time(harbour: World) -> None:
     found = tables(harbour)
     names = {row["producer"] for row in found["producer_throughput"]}
     assert len(names) == TOP + 1
@@ -275,18 +275,20 @@ def test_only_the_largest_are_shown_over_time(harbour: World) -> None:
 # --- the cube -----------------------------------------------------------------------------------
 
 
-def test_merging_again_changes_nothing() -> None:
+def test_merging_merged_rows_changes_nothing() -> None:
     parts = [rows("topic", 2, name=["a", "b"], bytes=[1, 2], lowest=[5, 6], highest=[5, 6]),
              rows("topic", 1, name="a", bytes=[10], lowest=[3], highest=[9])]  # fmt: skip
-    once = merged(parts)
-    assert merged([once]) == once == merged([merged(parts[:1]), merged(parts[1:])])
+    once = merge_rows(parts)
+    assert merge_rows([once]) == once == merge_rows([merge_rows(parts[:1]), merge_rows(parts[1:])])
     first = once.to_pylist()[0]
     assert (first["name"], first["bytes"], first["lowest"], first["highest"]) == ("a", 11, 3, 9)
 
 
-def test_the_small_ones_become_others() -> None:
+def test_small_keys_are_folded_into_others() -> None:
     cube = LocalCube(
-        merged([rows("producer", 3, number=[-1, 5, 6], bytes=[7, 9, 7]), rows("log", 1, bytes=1)])
+        merge_rows(
+            [rows("producer", 3, number=[-1, 5, 6], bytes=[7, 9, 7]), rows("log", 1, bytes=1)]
+        )
     )
     assert cube.largest({"producer": "number"}, 2) == {
         "producer": [5, -1]
@@ -298,11 +300,11 @@ def test_the_small_ones_become_others() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(4))
-def test_percentiles_are_within_two_per_cent(seed: int) -> None:
+def test_percentiles_are_exact_to_two_per_cent(seed: int) -> None:
     """Repeat one with -k 'two_per_cent and 3'."""
     random = np.random.default_rng(seed)
     values = np.exp(random.normal(6, 2, 4_999)).astype(np.int64)
-    lower, counts = np.unique(banded(values), return_counts=True)
+    lower, counts = np.unique(band_starts(values), return_counts=True)
     wanted = (1, 50, 90, 99, 99.9, 100)
     for found, exact in zip(
         percentiles(lower, counts, wanted),
@@ -312,14 +314,14 @@ def test_percentiles_are_within_two_per_cent(seed: int) -> None:
         assert found == pytest.approx(exact, rel=0.017, abs=0.5)
 
 
-def test_bands_hold_every_number_of_64_bits() -> None:
+def test_bands_cover_every_64_bit_number() -> None:
     values = np.array([0, 1, 63, 64, 1 << 20, (1 << 53) + 1, (1 << 62) + 12345], np.int64)
-    found = banded(values)
+    found = band_starts(values)
     assert (found <= values).all()
     assert (values - found <= values / 32).all()
 
 
-def test_a_window_has_at_most_120_buckets_and_none_outside() -> None:
+def test_a_window_has_at_most_120_buckets_that_cover_every_time() -> None:
     for length in (0, 1, 999, 3_600_000, 86_400_000, 400 * 86_400_000, 1 << 52):
         over = window(1_700_000_000_123, 1_700_000_000_123 + length)
         assert 1 <= len(over.starts()) <= 120

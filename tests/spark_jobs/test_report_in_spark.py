@@ -1,4 +1,4 @@
-"""Spark and this process count alike: the same functions, the same tables."""
+"""Spark and the local engine compute the same tables."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def test_spark_finds_the_tables_that_this_process_finds(
+def test_spark_and_the_local_engine_compute_the_same_tables(
     spark: SparkSession, harbour: World
 ) -> None:
     from spark_jobs.report.spark_cube import SparkReportEngine

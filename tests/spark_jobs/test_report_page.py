@@ -1,4 +1,4 @@
-"""A report is one page that needs nothing, says what it found, and survives what logs may hold."""
+"""Tests the page: it needs no other file, states its findings, and survives hostile names."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def html(report: Report) -> str:
 
 @pytest.fixture
 def empty(tmp_path: Path) -> Report:
-    """Of a cluster that has just been formatted."""
+    """Return the report of a cluster that has just been formatted."""
     meta = MetaProperties(cluster_id="new", node_id=1)  # type: ignore[arg-type]
     write_meta_properties(RealFileSystem(), tmp_path, meta)
     for name in (CLUSTER_METADATA, LOG):
@@ -59,7 +59,7 @@ def empty(tmp_path: Path) -> Report:
 
 
 class Elements(HTMLParser):
-    """Every tag with its attributes; and that what is opened is closed."""
+    """Collects every tag with its attributes, and checks that each is closed."""
 
     VOID = ("meta", "img", "br", "link", "input")
 
@@ -84,7 +84,7 @@ class Elements(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_needs_nothing_from_elsewhere(html: str) -> None:
+def test_the_page_refers_to_no_other_file(html: str) -> None:
     elements = Elements(html).found
     tags = {tag for tag, _ in elements}
     assert not tags & {"script", "link", "iframe", "object", "img", "base", "form"}
@@ -99,7 +99,7 @@ def test_the_page_needs_nothing_from_elsewhere(html: str) -> None:
     assert not re.search(r"url\((?!#)", html)
 
 
-def test_ids_are_given_once_and_what_refers_to_one_finds_it(html: str) -> None:
+def test_ids_are_unique_and_every_reference_has_a_target(html: str) -> None:
     elements = Elements(html).found
     ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
     assert len(ids) == len(set(ids))
@@ -110,13 +110,13 @@ def test_ids_are_given_once_and_what_refers_to_one_finds_it(html: str) -> None:
     assert set(re.findall(r"url\(#([^)]*)\)", html)) <= set(ids)
 
 
-def test_every_figure_has_a_text_for_who_cannot_see_it(html: str) -> None:
+def test_every_figure_has_a_text_alternative(html: str) -> None:
     drawings = [attributes for tag, attributes in Elements(html).found if tag == "svg"]
     assert len(drawings) == sum(len(drawn) for _, _, drawn in SECTIONS)
     assert all(one["role"] == "img" and len(one["aria-label"] or "") > 40 for one in drawings)
 
 
-def test_colours_are_the_pages_own(html: str) -> None:
+def test_drawings_use_only_colours_of_the_style_sheet(html: str) -> None:
     body = html[html.index("<main>") :]
     assert not re.search(r"(fill|stroke): ?#", body)
     assert set(re.findall(r"var\(--([\w]+)\)", body)) <= {*TOKENS, "font"}
@@ -135,7 +135,7 @@ HOSTILE = (
 
 
 def test_hostile_names_do_no_harm(report: Report) -> None:
-    """A topic may be called anything, as far as a log is concerned."""
+    """A log may hold any topic name."""
     tables: dict[str, pa.Table] = {}
     for name, table in report.tables.items():
         changed = table.to_pylist()
@@ -157,7 +157,7 @@ def test_hostile_names_do_no_harm(report: Report) -> None:
     assert "x" * 60 not in text
 
 
-def test_an_empty_cluster_has_a_page_that_says_so(empty: Report, tmp_path: Path) -> None:
+def test_the_page_of_an_empty_cluster_says_that_it_is_empty(empty: Report, tmp_path: Path) -> None:
     assert empty.is_empty
     summary = summarise(empty)
     assert summary.lead == "The logs hold no record yet: there is nothing to report on."
@@ -169,7 +169,7 @@ def test_an_empty_cluster_has_a_page_that_says_so(empty: Report, tmp_path: Path)
     assert write_report(empty, summary, tmp_path / "out", engine="local").exists()
 
 
-def test_the_first_screen_says_what_it_costs_and_where_it_rots(report: Report) -> None:
+def test_the_first_screen_has_costs_and_dead_bytes(report: Report) -> None:
     summary = summarise(report)
     n = summary.numbers
     assert summary.lead.startswith("Your data costs ")
@@ -183,7 +183,7 @@ def test_the_first_screen_says_what_it_costs_and_where_it_rots(report: Report) -
     assert n["fencings"] == 3
 
 
-def test_money_is_bytes_and_requests_times_prices(harbour: World) -> None:
+def test_costs_are_bytes_and_requests_times_prices(harbour: World) -> None:
     prices = Prices(put_per_1000=1.0, gb_month=2.0, currency="EUR")
     question = Question(now_ms=harbour.now_ms, prices=prices)
     found = make_report(harbour.logs, LocalReportEngine(), question)
@@ -193,7 +193,7 @@ def test_money_is_bytes_and_requests_times_prices(harbour: World) -> None:
     assert " EUR a month" in summarise(found).lead
 
 
-def test_the_interval_in_force_gives_the_uploads_there_were(report: Report) -> None:
+def test_the_estimate_at_the_current_interval_equals_the_uploads(report: Report) -> None:
     uploads = next(row for row in report.tables["costs"].to_pylist() if row["unit"] == "requests")
     tried = report.tables["what_if"].to_pylist()
     now = next(row for row in tried if row["current"])
@@ -204,7 +204,7 @@ def test_the_interval_in_force_gives_the_uploads_there_were(report: Report) -> N
 
 
 def test_a_busy_broker_uploads_once_an_interval() -> None:
-    """By hand: 100 s, an object every 500 ms at an interval of 250; then 750 for each."""
+    """100 s with an object every 500 ms at an interval of 250 ms; then an interval of 750 ms."""
     over = Window(0, 99_999, 100_000)
     counts = rows("broker", 1, number=1, objects=200, bytes=200)
     facts = Facts(
@@ -215,7 +215,7 @@ def test_a_busy_broker_uploads_once_an_interval() -> None:
     assert puts_at(facts, 500) == pytest.approx(100_000 / 750)
 
 
-def test_files_are_whole_and_hold_the_same_numbers(
+def test_the_files_hold_the_same_numbers_as_the_report(
     report: Report, html: str, tmp_path: Path
 ) -> None:
     summary = summarise(report)
@@ -231,7 +231,7 @@ def test_files_are_whole_and_hold_the_same_numbers(
     assert written.read_text() == html, "drawn alike each time"
 
 
-def test_a_page_of_a_huge_cluster_is_bounded(report: Report) -> None:
+def test_the_page_of_a_huge_cluster_has_a_bounded_size(report: Report) -> None:
     wide: dict[str, Any] = dict(report.tables)
     row = report.tables["partitions"].to_pylist()[0]
     many = [{**row, "partition": number, "bytes": 1 + number % 97} for number in range(50_000)]
@@ -246,13 +246,13 @@ def test_a_page_of_a_huge_cluster_is_bounded(report: Report) -> None:
         assert 50_000 < len(page(made, summarise(made), engine="local")) < 300_000
 
 
-def test_a_drawing_has_words_not_shapes_of_letters() -> None:
+def test_a_drawing_holds_text_and_not_glyph_shapes() -> None:
     drawn = svg(bars(["a$b$c"], [("", "c1", [3])], count, ""), (4, 2), "a label")
     assert ">a$b$c</text>" in drawn
     assert ">3</text>" in drawn
 
 
-def test_the_tables_are_documented(request: pytest.FixtureRequest) -> None:
+def test_the_report_page_documents_every_table(request: pytest.FixtureRequest) -> None:
     text = PAGE.read_text()
     before, _, rest = text.partition(BEGIN)
     written, _, after = rest.partition(END)

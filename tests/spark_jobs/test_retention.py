@@ -1,4 +1,6 @@
-"""A sweep's plan is what the coordinator would do, and says truly what that frees."""
+"""Tests that a sweep's plan equals the coordinator's own, and that its effect is computed
+correctly.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ from spark_jobs.plans.retention_plan import PlanRow
 from spark_jobs.readers.log_files import FileSpan, LogFiles
 from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.readers.logs import LogsError
-from spark_jobs.retention.digests import gather
+from spark_jobs.retention.digests import digest_records
 from spark_jobs.retention.sidecars import Sidecars, Work
 from spark_jobs.retention.sweep import make_plan
 from spark_jobs.tables.log_state import LogState, state_at
@@ -59,7 +61,7 @@ def settings_of(state: LogState, **values: Any) -> dict[str, TopicSettings]:
 
 
 class Swept(Lives):
-    """What those lives leave is swept, by everybody who can."""
+    """Random histories, each followed by plans of every planner."""
 
     def look(self, directory: Path) -> None:
         end = self.oracle.applied_offset
@@ -106,7 +108,7 @@ class Swept(Lives):
 def rows_of_coordinator(
     oracle: InMemoryState, topics: Mapping[str, TopicSettings], now_ms: int
 ) -> list[NewLogStart]:
-    """What it would do itself. All topics have the same settings."""
+    """Return the rows that the coordinator itself would plan; all topics have the same settings."""
     one = next(iter(topics.values()), TopicSettings("", -1, -1, "external"))
     config = TopicConfig(
         retention_ms=None if one.retention_ms < 0 else one.retention_ms,
@@ -116,8 +118,10 @@ def rows_of_coordinator(
     return sorted(retention_pass(oracle, view, now_ms, max_runs=1_000_000).rows)
 
 
-def test_a_plan_is_what_the_coordinator_would_do() -> None:
-    """And what somebody slow would: digests of any pieces, their files, the planner's two steps."""
+def test_a_plan_equals_the_coordinators_own() -> None:
+    """The naive planner agrees too, for digests of any pieces, their files, and the planner's two
+    steps.
+    """
     wanted = (
         "reason 1", "reason 2", "nothing to do", "from a checkpoint", "dead before", "freed",
         "pinned",
@@ -136,7 +140,9 @@ def partitions(topic_id: Any, name: str, first_log_id: int) -> DisklessPartition
 
 
 def commit(object_id: int, *topics: Any, offset: int) -> ObjectCommitRecord:
-    """An object with one batch of ten records and a hundred bytes of each of these topics."""
+    """Return a commit of one object with a batch of ten records and a hundred bytes for each of
+    these topics.
+    """
     n = len(topics)
     return ObjectCommitRecord(
         object_id=object_id, object_format=1, size_bytes=100 * n + 20, broker_id=1, broker_epoch=1,
@@ -150,7 +156,7 @@ def commit(object_id: int, *topics: Any, offset: int) -> ObjectCommitRecord:
 
 
 def two_topics(tmp_path: Path) -> tuple[Worlds, LogState]:
-    """Three objects: shared by both topics, of the first alone, shared again."""
+    """Return three objects: shared by both topics, of the first alone, shared again."""
     records: list[list[MetadataRecord]] = [
         [partitions(TOPIC, "short", 0), partitions(OTHER, "long", 1)],
         [commit(1, TOPIC, OTHER, offset=0)],
@@ -162,7 +168,7 @@ def two_topics(tmp_path: Path) -> tuple[Worlds, LogState]:
     return Worlds(tmp_path, [(tmp_path / "log-0", end)]), state
 
 
-def test_one_topic_that_keeps_its_data_pins_its_neighbours(tmp_path: Path) -> None:
+def test_a_topic_with_long_retention_pins_bytes_of_others(tmp_path: Path) -> None:
     worlds, state = two_topics(tmp_path)
     topics = settings_of(state, retention_ms=0)
     topics[encode_uuid(OTHER)] = TopicSettings("long", -1, -1, "external")
@@ -181,7 +187,7 @@ def test_one_topic_that_keeps_its_data_pins_its_neighbours(tmp_path: Path) -> No
     assert plan.is_large
 
 
-def test_the_coordinators_own_topics_are_left_to_it(tmp_path: Path) -> None:
+def test_topics_enforced_by_the_coordinator_are_skipped(tmp_path: Path) -> None:
     worlds, state = two_topics(tmp_path)
     worlds.set(settings_of(state, retention_ms=0, enforcer="coordinator"))
     assert not make_plan(worlds, now_ms=10_000).rows
@@ -189,24 +195,24 @@ def test_the_coordinators_own_topics_are_left_to_it(tmp_path: Path) -> None:
     assert len(make_plan(worlds, now_ms=10_000).rows) == 2
 
 
-def test_a_topic_that_the_cluster_log_does_not_know_is_left_alone(tmp_path: Path) -> None:
+def test_a_topic_unknown_to_the_cluster_log_is_skipped(tmp_path: Path) -> None:
     worlds, _ = two_topics(tmp_path)
     worlds.set({})
     assert not make_plan(worlds, now_ms=10_000).rows
 
 
-def test_nothing_is_planned_on_a_guess() -> None:
-    """A record of a later version may say anything: that bytes moved, that a limit was lifted."""
+def test_unknown_records_prevent_a_plan() -> None:
+    """A record of a later version may say anything, for example that a limit was lifted."""
     position = LogPosition(False, 7, 1, 0)
     with pytest.raises(LogsError, match="record at offset 7 is of type 1199"):
-        gather([(position, bytes.fromhex("01 af09 00"))])
+        digest_records([(position, bytes.fromhex("01 af09 00"))])
     newer = bytearray(encode_record(commit(1, TOPIC, offset=0)))
     newer[3] = 1  # its version
-    with pytest.raises(RecordError, match="no such version is known"):
-        gather([(position, newer)])
+    with pytest.raises(RecordError, match="this version is not known"):
+        digest_records([(position, newer)])
 
 
-def test_a_digest_that_was_damaged_is_made_again(tmp_path: Path) -> None:
+def test_a_damaged_digest_is_made_again(tmp_path: Path) -> None:
     worlds, state = two_topics(tmp_path)
     worlds.set(settings_of(state, retention_ms=0))
     kept = Sidecars(tmp_path / "digests")
@@ -222,7 +228,7 @@ def test_a_digest_that_was_damaged_is_made_again(tmp_path: Path) -> None:
     assert make_plan(worlds, now_ms=10_000, sidecars=kept) == plan, "that cannot be written"
 
 
-def test_of_a_growing_log_only_the_newest_digest_is_kept(tmp_path: Path) -> None:
+def test_only_the_newest_digest_of_a_growing_log_is_kept(tmp_path: Path) -> None:
     kept = Sidecars(tmp_path / "digests")
     log = LogFiles(tmp_path / "log-0")
     two_topics(tmp_path)
@@ -234,7 +240,7 @@ def test_of_a_growing_log_only_the_newest_digest_is_kept(tmp_path: Path) -> None
 
 
 def test_digests_of_another_history_are_not_used(tmp_path: Path) -> None:
-    """A cluster that was restored from a copy has its id, and other records at known offsets."""
+    """A cluster restored from a copy has the same id and other records at known offsets."""
     kept = Sidecars(tmp_path / "digests")
     directory = tmp_path / "digests" / "cluster" / "log-0"
     directory.mkdir(parents=True)
@@ -244,7 +250,7 @@ def test_digests_of_another_history_are_not_used(tmp_path: Path) -> None:
         assert kept.keep_to("cluster", "log-0", end_offset, lambda _: epoch)
         return (directory / "a.runs").exists()
 
-    assert not left(5, 3), "nobody knows what it is of"
+    assert not left(5, 3), "its log is unknown"
     assert left(7, 3)
     assert left(9, 3)
     assert not left(9, 4), "another epoch"
@@ -255,7 +261,7 @@ def test_digests_of_another_history_are_not_used(tmp_path: Path) -> None:
     assert not left(12, 4)
 
 
-def test_a_restored_log_is_planned_from_what_it_is(tmp_path: Path) -> None:
+def test_a_restored_log_is_planned_from_its_own_records(tmp_path: Path) -> None:
     worlds, state = two_topics(tmp_path)
     worlds.set(settings_of(state, retention_ms=0))
     kept = Sidecars(tmp_path / "digests")
@@ -267,7 +273,7 @@ def test_a_restored_log_is_planned_from_what_it_is(tmp_path: Path) -> None:
     assert not make_plan(worlds, now_ms=10_000, sidecars=kept).rows
 
 
-def test_digests_of_a_head_that_was_cut_go(tmp_path: Path) -> None:
+def test_digests_of_a_deleted_log_head_are_dropped(tmp_path: Path) -> None:
     kept = Sidecars(tmp_path)
     directory = tmp_path / "cluster" / "log-0"
     directory.mkdir(parents=True)
@@ -281,7 +287,7 @@ def test_digests_of_a_head_that_was_cut_go(tmp_path: Path) -> None:
     assert {path.name for path in directory.iterdir()} == {names[2], later}
 
 
-def test_settings_are_the_topics_or_the_clusters_or_built_in(tmp_path: Path) -> None:
+def test_settings_come_from_topic_cluster_or_default(tmp_path: Path) -> None:
     def config(kind: int, resource: str, name: str, value: str | None) -> ConfigRecord:
         return ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value)
 
@@ -306,7 +312,7 @@ def test_settings_are_the_topics_or_the_clusters_or_built_in(tmp_path: Path) -> 
     }, "and a transaction that is not over has not happened"
 
 
-def test_settings_have_the_names_and_defaults_that_the_controller_gives_them(
+def test_settings_have_the_controllers_names_and_defaults(
     tmp_path: Path,
 ) -> None:
     topic = TopicRecord(name="t", topic_id=TOPIC)

@@ -1,4 +1,4 @@
-"""Spark's plan is the local engine's, is what the coordinator's planner says of each world alone.
+"""Spark's plan equals the local engine's, and the naive planner's for each world alone.
 
 Many worlds are the coordinators of one cluster, so that a Spark job looks at all of them.
 """
@@ -51,7 +51,7 @@ def make_worlds(tmp_path: Path, count: int, random: Random) -> tuple[Worlds, lis
 
 
 def compare(worlds: Worlds, states: list[LogState], settings: Any, **how: Any) -> Any:
-    """The plan, if it is what the quadratic one is for every world."""
+    """Return the plan, after comparing it with the naive plan of every world."""
     worlds.set(settings)
     plan = make_plan(worlds, now_ms=NOW_MS, **how)
     expected = []
@@ -65,7 +65,7 @@ def compare(worlds: Worlds, states: list[LogState], settings: Any, **how: Any) -
     return plan
 
 
-def test_plans_of_random_worlds_are_those_of_a_quadratic_planner(tmp_path: Path) -> None:
+def test_plans_of_random_worlds_equal_those_of_a_quadratic_planner(tmp_path: Path) -> None:
     random = Random(SEED)
     worlds, states = make_worlds(tmp_path, 40, random)
     reasons: set[int] = set()
@@ -76,8 +76,10 @@ def test_plans_of_random_worlds_are_those_of_a_quadratic_planner(tmp_path: Path)
 
 
 @pytest.mark.spark
-def test_spark_plans_what_the_local_engine_plans(tmp_path: Path, spark: Any) -> None:
-    """Byte for byte, from its own digests and from those of the other."""
+def test_spark_and_the_local_engine_make_the_same_plan(tmp_path: Path, spark: Any) -> None:
+    """The plans are equal byte for byte, with Spark's own digests and with those of the local
+    engine.
+    """
     random = Random(SEED + 1)
     worlds, states = make_worlds(tmp_path, 50, random)
     settings = some_settings(random)
@@ -90,7 +92,7 @@ def test_spark_plans_what_the_local_engine_plans(tmp_path: Path, spark: Any) -> 
 
 
 @pytest.mark.spark
-def test_damage_is_told_as_it_is_without_spark(tmp_path: Path, spark: Any) -> None:
+def test_spark_reports_damage_like_the_local_engine(tmp_path: Path, spark: Any) -> None:
     worlds, _ = make_worlds(tmp_path, 1, Random(SEED))
     worlds.set({})
     (segment,) = (tmp_path / "world-0").glob("*.log")

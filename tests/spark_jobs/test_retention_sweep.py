@@ -1,4 +1,4 @@
-"""A sweep on a running cluster, killed between its steps and in the middle of the last.
+"""Tests a sweep on a running cluster that is killed between its steps and during the last.
 
 The driver is a process of its own, as an operator's would be; what it leaves are files, and from
 those the next one goes on.
@@ -47,7 +47,7 @@ def cluster(tmp_path: Path) -> Iterator[EskerCluster]:
 
 
 class Sweep:
-    """The command, against a cluster."""
+    """The command, run against a cluster."""
 
     def __init__(self, cluster: EskerCluster, directory: Path) -> None:
         self._directory = directory
@@ -62,7 +62,7 @@ class Sweep:
         )  # fmt: skip
 
     def run(self, *words: str) -> tuple[int, str]:
-        """In this process: exit code, and what was printed."""
+        """Run the command in this process; return the exit code and the output."""
         ran = CliRunner().invoke(app, ["spark", "retention", *words])
         return ran.exit_code, ran.stdout + ran.stderr
 
@@ -82,7 +82,7 @@ class Sweep:
         return open_logs(Inputs(controllers=(self.quorum,)))
 
     def kill_once(self, process: subprocess.Popen[str], there: Callable[[], bool]) -> None:
-        """SIGKILL as soon as it holds."""
+        """Send SIGKILL as soon as the condition holds."""
         with process:
             try:
                 deadline = Deadline(
@@ -141,19 +141,19 @@ def killed_and_gone_on(cluster: EskerCluster, tmp_path: Path, engine: str) -> No
     )
 
 
-def test_a_sweep_that_is_killed_goes_on_where_it_was(cluster: EskerCluster, tmp_path: Path) -> None:
+def test_a_killed_sweep_continues_where_it_was(cluster: EskerCluster, tmp_path: Path) -> None:
     killed_and_gone_on(cluster, tmp_path, "local")
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_a_sweep_by_spark_that_is_killed_goes_on_too(cluster: EskerCluster, tmp_path: Path) -> None:
+def test_a_killed_sweep_in_spark_continues_where_it_was(
+    cluster: EskerCluster, tmp_path: Path
+) -> None:
     killed_and_gone_on(cluster, tmp_path, "spark")
 
 
-def test_a_plan_that_does_not_hold_any_more_is_refused_and_says_why(
-    cluster: EskerCluster, tmp_path: Path
-) -> None:
+def test_an_outdated_plan_is_refused_with_the_reason(cluster: EskerCluster, tmp_path: Path) -> None:
     sweep, world = Sweep(cluster, tmp_path), World(cluster.brokers)
     topic = world.topic(1, EXTERNAL | {"retention.bytes": "0", "retention.ms": "-1"})
     other = world.topic(1, EXTERNAL | {"retention.bytes": "0", "retention.ms": "-1"})

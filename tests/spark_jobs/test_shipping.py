@@ -1,4 +1,4 @@
-"""Our modules travel whole, or do not run."""
+"""Shipped code arrives whole, or does not run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ IMPORT = (
 
 
 def run(archive: Path) -> subprocess.CompletedProcess[str]:
-    """Far from the checkout, as on a worker."""
+    """Import from the zip file outside the checkout, as on a worker."""
     command = [sys.executable, "-c", IMPORT, str(archive)]
     return subprocess.run(
         command,
@@ -30,7 +30,7 @@ def run(archive: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_worker_imports_from_what_was_sent_and_not_what_is_installed(tmp_path: Path) -> None:
+def test_a_worker_imports_the_shipped_code_and_not_the_installed(tmp_path: Path) -> None:
     archive = code_zip(tmp_path)
     done = run(archive)
     assert done.stdout.strip() == f"{archive}/spark_jobs/tables/schemas.py", done.stderr
@@ -55,7 +55,7 @@ def test_of_the_broker_only_its_stores_are_sent(tmp_path: Path) -> None:
     assert all(n == "diskless/__init__.py" or n.startswith("diskless/stores/") for n in sent)
 
 
-def test_code_that_changed_on_its_way_does_not_run(tmp_path: Path) -> None:
+def test_code_damaged_in_transit_does_not_run(tmp_path: Path) -> None:
     archive = code_zip(tmp_path)
     with zipfile.ZipFile(archive, "a") as changed:
         changed.writestr("spark_jobs/added.py", "")

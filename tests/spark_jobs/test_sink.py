@@ -1,4 +1,4 @@
-"""Whatever moment a stream dies at, and however often it runs a batch: each offset is here once."""
+"""Each offset is written once, whenever a stream crashes and however often it runs a batch."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from spark_jobs.source.sink import OffsetFiles, OffsetFileWriter, SinkError, Wri
 
 
 class Killed(BaseException):
-    """What a crash looks like from inside."""
+    """Stands for a crash."""
 
 
 def rows(first: int, end: int) -> list[pa.RecordBatch]:
-    """As tasks get them: some batches."""
+    """Return batches as tasks get them."""
     whole = pa.RecordBatch.from_pydict({"log_offset": list(range(first, end))})
     return [whole.slice(0, 3), whole.slice(3), whole.slice(0, 0)]
 
 
 def run(directory: Path, batch: int, *ranges: tuple[int, int]) -> None:
-    """A batch of some tasks, as Spark runs it."""
+    """Run a batch of several tasks, as Spark does."""
     writer = OffsetFileWriter(directory)
     messages = [pickle.loads(pickle.dumps(writer)).write(iter(rows(*one))) for one in ranges]
     writer.commit(pickle.loads(pickle.dumps([*messages, None])), batch)
 
 
 def offsets(directory: Path) -> list[int]:
-    """As anybody reads them who lists the directory."""
+    """Return the offsets in the listed files."""
     return [
         value
         for path in sorted(directory.glob("*.parquet"))
@@ -43,7 +43,7 @@ def offsets(directory: Path) -> list[int]:
     ]
 
 
-def test_files_are_named_by_what_they_hold(tmp_path: Path) -> None:
+def test_files_are_named_by_the_offsets_they_hold(tmp_path: Path) -> None:
     run(tmp_path, 0, (0, 5), (5, 9))
     run(tmp_path, 1)
     run(tmp_path, 2, (12, 20))
@@ -64,7 +64,7 @@ def test_a_batch_that_runs_again_changes_nothing(tmp_path: Path) -> None:
     assert not list((tmp_path / "_parts").iterdir())
 
 
-def test_every_moment_to_die_at_leaves_each_offset_once(
+def test_a_crash_at_any_moment_leaves_each_offset_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before each rename and each flush of a commit, in turn."""
@@ -107,14 +107,14 @@ def test_every_moment_to_die_at_leaves_each_offset_once(
     assert moments > 10
 
 
-def test_a_stream_begun_anew_is_not_thrown_away_unseen(tmp_path: Path) -> None:
+def test_a_new_stream_in_a_used_directory_is_refused(tmp_path: Path) -> None:
     run(tmp_path, 0, (0, 5))
     run(tmp_path, 1, (5, 9))
     for batch, range_, said in (
         (0, (0, 9), "another stream's"),
         (0, (9, 12), "another stream's"),
         (3, (9, 12), "goes up to batch 1"),
-        (2, (8, 12), "offsets up to 9 are here"),
+        (2, (8, 12), "offsets up to 9 are written"),
     ):
         with pytest.raises(SinkError, match=said):
             run(tmp_path, batch, range_)
@@ -142,14 +142,14 @@ def test_a_batch_that_fails_leaves_no_parts(tmp_path: Path) -> None:
     assert writer.write(iter([])) == Written()
 
 
-def test_what_cannot_be_written_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_missing_path_or_offset_column_is_refused_at_once(tmp_path: Path) -> None:
     schema = StructType().add("log_offset", "long")
-    with pytest.raises(SinkError, match="name a directory"):
+    with pytest.raises(SinkError, match="give a directory"):
         OffsetFiles({}).streamWriter(schema, overwrite=False)
-    with pytest.raises(SinkError, match="no log_offset"):
+    with pytest.raises(SinkError, match="no column log_offset"):
         OffsetFiles({"path": str(tmp_path)}).streamWriter(StructType(), overwrite=False)
     run(tmp_path, 0, (0, 5))
     (page,) = (tmp_path / "_batches").glob("*.json")
     page.write_text('{"files": [{"name": "../x", "part": "y"}]}')
-    with pytest.raises(SinkError, match="is no batch's page"):
+    with pytest.raises(SinkError, match="is not a batch's manifest"):
         run(tmp_path, 1, (5, 9))

@@ -1,4 +1,4 @@
-"""The data source as Spark uses it: planned here, pickled, read elsewhere. Spark itself: last."""
+"""The data source as Spark uses it: planned here, pickled, read elsewhere."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def level(n: int) -> MetadataRecord:
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    """A node's: its cluster log has twenty records, feature levels at even offsets."""
+    """Write a node's directory; its cluster log has feature levels at the even of 20 offsets."""
     batches = [[level(n), NoOpRecord()] for n in range(10)]
     write_log(tmp_path / CLUSTER, batches, segment_batches=3)
     for name in (FIRST, SECOND):
@@ -64,7 +64,7 @@ def options(log_dir: Path, **more: Any) -> dict[str, str]:
 
 
 def rows(reader: LogReader) -> list[dict[str, Any]]:
-    """What Spark would get, each partition read by a reader of its own."""
+    """Return the rows Spark would get, each partition read by its own reader."""
     found = []
     for partition in reader.partitions():
         there = pickle.loads(pickle.dumps((reader, partition)))
@@ -94,7 +94,7 @@ def test_small_segments_are_read_together(log_dir: Path) -> None:
     assert rows(split) == rows(reader)
 
 
-def test_only_the_columns_asked_for_are_handed_over(log_dir: Path) -> None:
+def test_only_requested_columns_are_returned(log_dir: Path) -> None:
     given = options(log_dir, columns="feature_level, log_offset, log")
     source = EskerLog(given)
     assert source.schema().names == ["feature_level", "log_offset", "log"]
@@ -105,12 +105,12 @@ def test_only_the_columns_asked_for_are_handed_over(log_dir: Path) -> None:
     }
 
 
-def test_never_a_record_above_the_high_watermark(log_dir: Path) -> None:
+def test_no_record_above_the_high_watermark_is_read(log_dir: Path) -> None:
     mark_committed(log_dir, {CLUSTER: 7, FIRST: 2, SECOND: 3})
     assert [row["log_offset"] for row in read(log_dir)] == [0, 2, 4, 6]
-    with pytest.raises(OptionError, match="of __cluster_metadata-0 7 offsets can be read, not 8"):
+    with pytest.raises(OptionError, match="__cluster_metadata-0 ends at offset 7, below 8"):
         read(log_dir, endOffset=8)
-    with pytest.raises(OptionError, match="startOffset: of __cluster_metadata-0 7 offsets can be"):
+    with pytest.raises(OptionError, match="startOffset: __cluster_metadata-0 ends at offset 7"):
         read(log_dir, startOffset=8)  # no rows would look like nothing new
     assert read(log_dir, startOffset=7) == []
 
@@ -142,7 +142,7 @@ def test_a_table_is_read_from_the_logs_that_hold_it(log_dir: Path) -> None:
         ([EqualTo(("log",), CLUSTER), LessThan(("log_offset",), 2)], [0]),
     ],
 )
-def test_bounds_of_offsets_and_logs_are_taken(
+def test_filters_on_offsets_and_logs_are_accepted(
     log_dir: Path, pushed: list[Any], expected: list[int]
 ) -> None:
     reader = PushingReader(parse_options(options(log_dir)))
@@ -159,7 +159,7 @@ def test_bounds_of_offsets_and_logs_are_taken(
         ([EqualTo(("type",), 99)], []),
     ],
 )
-def test_types_are_taken_where_all_records_are_read(
+def test_filters_on_types_are_accepted_for_the_record_table(
     log_dir: Path, pushed: list[Any], expected: list[int]
 ) -> None:
     reader = PushingReader(parse_options(options(log_dir, table="record", log=CLUSTER)))
@@ -167,13 +167,13 @@ def test_types_are_taken_where_all_records_are_read(
     assert [row["log_offset"] for row in rows(reader)] == expected
 
 
-def test_nothing_to_read_is_a_task_of_nothing(log_dir: Path) -> None:
+def test_an_empty_read_is_one_empty_task(log_dir: Path) -> None:
     reader = LogReader(parse_options(options(log_dir, endOffset=0)))
     assert reader.partitions() == []
     assert list(reader.read(InputPartition(None))) == []  # as Spark does
 
 
-def test_other_filters_stay_sparks(log_dir: Path) -> None:
+def test_other_filters_are_left_to_spark(log_dir: Path) -> None:
     reader = PushingReader(parse_options(options(log_dir)))
     others = [
         StringStartsWith(("name",), "f"),
@@ -187,11 +187,11 @@ def test_other_filters_stay_sparks(log_dir: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "named"),
     [
-        ({}, "say where the logs are"),
-        ({"path": "/x", "logDir": "/x"}, "path: give it or logDir"),
+        ({}, "name the source of the logs"),
+        ({"path": "/x", "logDir": "/x"}, "path: give path or logDir"),
         ({"bootstrapController": "here"}, "bootstrapController: 'here' is not HOST:PORT"),
         ({"bootstrapController": "h:65536"}, "bootstrapController: 'h:65536' is not HOST:PORT"),
-        ({"path": "/x", "endOffset": "-1"}, "endOffset: '-1' is no number"),
+        ({"path": "/x", "endOffset": "-1"}, "endOffset: '-1' is not a number"),
         ({"path": "/x", "endOffset": "many"}, "endOffset: 'many'"),
         ({"path": "/x", "endOffset": "1", "colour": "red"}, "colour: no such option"),
         ({"path": "/x", "endOffset": "1", "columns": "hue"}, "record has no hue"),
@@ -225,26 +225,26 @@ def test_all_records_is_the_default(log_dir: Path) -> None:
 
 
 def cut(log_dir: Path, *, to: int) -> None:
-    """Of the cluster log's segments, 6 offsets each."""
+    """Delete segments of the cluster log, 6 offsets each."""
     for base in range(0, to, 6):
         (log_dir / CLUSTER / f"{base:020d}.log").unlink()
 
 
-def test_a_cut_head_is_read_from_the_checkpoint_and_that_is_said(
+def test_a_deleted_head_is_read_from_the_checkpoint_with_a_warning(
     log_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_checkpoint(log_dir / CLUSTER, (12, 1), [level(55)])
     cut(log_dir, to=12)
     found = [(row["from_checkpoint"], row["feature_level"]) for row in read(log_dir)]
     assert found == [(True, 55), (False, 6), (False, 7), (False, 8), (False, 9)]
-    assert "what is before offset 12 is read from the checkpoint there" in caplog.text
+    assert "offsets below 12 are read from the checkpoint there" in caplog.text
     covered = [(r["from_checkpoint"], r["end_offset"]) for r in read(
         log_dir, table="coverage", log=CLUSTER
     )]  # fmt: skip
     assert covered == [(True, 12), (False, 18), (False, 20)]
 
 
-def test_a_lost_range_is_an_error_unless_asked_otherwise(
+def test_a_lost_range_is_an_error_unless_fail_on_data_loss_is_off(
     log_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cut(log_dir, to=12)
@@ -270,7 +270,7 @@ def test_a_segment_that_ends_too_early_is_an_error(log_dir: Path) -> None:
         list(reader.read(planned[-1]))
 
 
-def test_what_is_not_known_here_is_kept_as_bytes_and_counted(
+def test_unknown_records_are_kept_as_bytes_and_counted(
     log_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     later = b"\x01\x0c\x07later"  # FeatureLevelRecord, version 7
@@ -288,7 +288,7 @@ def test_what_is_not_known_here_is_kept_as_bytes_and_counted(
     with pytest.raises(UnsupportedVersionError, match="has versions 0, not 7"):
         read(log_dir, **only)
     assert [row["feature_level"] for row in read(log_dir, onUnknownVersion="skip", **only)] == [1]
-    assert "unknown_versions=1: passed over" in caplog.text
+    assert "unknown_versions=1: skipped" in caplog.text
 
 
 def test_an_object_is_one_row(log_dir: Path) -> None:

@@ -1,4 +1,4 @@
-"""Spark lists and compares as the local engine does. Source: docs/design/pipeline.md#orphans."""
+"""Spark lists and compares like the local engine. Source: docs/design/pipeline.md#orphans."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("pyspark", reason="PySpark is not installed")
 
 from spark_jobs.orphans import spark_listing
-from spark_jobs.orphans.known_objects import Known, known_of
+from spark_jobs.orphans.known_objects import KnownObjects, known_objects_of
 from spark_jobs.orphans.listing import Naming, Rows, take_listing
 from spark_jobs.orphans.spark_listing import SparkListing, list_in_spark
 from spark_jobs.readers.object_store import DirectoryStore, StoreOptions
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def life(tmp_path: Path) -> Stored:
-    """A bucket with live objects, lost ones, orphans, another cluster's and odd ones."""
+    """Return a bucket with live and lost objects, orphans, another cluster's and odd keys."""
     stored = Stored(tmp_path)
     now(stored.live_for(120))
     lost, cut, *_ = stored.used()
@@ -45,16 +45,16 @@ def _late(stored: Stored) -> list[str]:
     return [KEYS.key(object_id) for object_id in stored.gone] + [NAMING.key(1, 7)]
 
 
-def known(stored: Stored) -> dict[int, Known]:
+def known(stored: Stored) -> dict[int, KnownObjects]:
     end = len(stored.records)
-    return {0: known_of([Values(stored.records, end_offset=end)], end, coordinator=0)}  # type: ignore[list-item]
+    return {0: known_objects_of([Values(stored.records, end_offset=end)], end, coordinator=0)}  # type: ignore[list-item]
 
 
 def listed_by(spark: SparkSession, uri: str) -> SparkListing:
     return list_in_spark(spark, uri, StoreOptions(), NAMING, lambda: 5, tasks=4)
 
 
-def test_both_engines_list_and_compare_alike(
+def test_both_engines_give_the_same_listing_and_comparison(
     spark: SparkSession, life: Stored, tmp_path: Path
 ) -> None:
     (tmp_path / "scratch").mkdir()
@@ -75,7 +75,7 @@ def test_both_engines_list_and_compare_alike(
     assert suspects[0] == suspects[1] == sorted((0, object_id) for object_id in life.used()[:2])
 
 
-def test_our_objects_are_counted_however_many_clusters_there_are(
+def test_own_objects_are_counted_beside_many_other_clusters(
     spark: SparkSession, life: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_listing, "COUNTED_ROWS", 2)
@@ -84,6 +84,6 @@ def test_our_objects_are_counted_however_many_clusters_there_are(
     assert tally.strange == 1
 
 
-def test_a_listing_of_which_a_part_fails_is_none(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_listing_fails_if_one_part_fails(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(Exception, match="no-such-place"):
         listed_by(spark, str(DirectoryStore(tmp_path / "no-such-place").uri))

@@ -1,4 +1,4 @@
-"""On a real cluster: our code travels, and a job outlives one of two workers."""
+"""On a real cluster our code is shipped, and a job survives one of two workers."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXECUTORS = {"spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStop
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    """A node's, of so many segments that each worker has several to read."""
+    """Write a node's directory with enough segments for several on each worker."""
     batches = [[FeatureLevelRecord(name="f", feature_level=n), NoOpRecord()] for n in range(120)]
     end = write_log(tmp_path / "node" / LOG, batches, segment_batches=120 // SEGMENTS)
     mark_committed(tmp_path / "node", {LOG: end})
@@ -35,7 +35,7 @@ def log_dir(tmp_path: Path) -> Path:
 def test_a_job_outlives_a_worker_that_is_killed_in_its_middle(
     tmp_path: Path, log_dir: Path
 ) -> None:
-    """Each task tells that it runs, then waits; with two at work one worker dies, executor and all.
+    """Each task reports that it runs, then waits; with two running one worker is killed.
     Every offset is there once all the same, and was read by the code that was sent along."""
     from spark_jobs.session.spark_session import session
     from spark_jobs.source.log_source import EskerLog
@@ -46,7 +46,7 @@ def test_a_job_outlives_a_worker_that_is_killed_in_its_middle(
     running.mkdir()
 
     def held_up(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Sent by value, as notebooks send theirs; where it is from, it says itself."""
+        """Wait for the other tasks; sent by value, as notebooks send theirs."""
         import time
 
         import pyarrow
@@ -86,7 +86,7 @@ def test_a_job_outlives_a_worker_that_is_killed_in_its_middle(
     assert all(".zip/spark_jobs/__init__.py" in file for file in files), files
 
 
-def test_what_workers_lack_is_said_in_one_sentence(
+def test_what_workers_lack_is_reported_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from spark_jobs.session import spark_session

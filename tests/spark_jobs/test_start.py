@@ -1,4 +1,4 @@
-"""A session that cannot start says why, and leaves nothing behind. No JVM runs here: `java` is a
+"""A session that cannot start reports why, and leaves nothing behind. No JVM runs here: `java` is a
 script that does what a real one was seen to do."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from spark_jobs.session import java
 from spark_jobs.session.class_archive import LEAST_BYTES, archive_for
 from spark_jobs.session.failures import SessionError
 from spark_jobs.session.java import find_java
-from spark_jobs.session.jvm import interrupts_held
+from spark_jobs.session.jvm import hold_interrupts
 from spark_jobs.session.masters import parse_master
 from spark_jobs.session.spark_session import start_session
 from tests.spark_jobs.fake_java import fake_java
@@ -30,10 +30,10 @@ NO_MEMORY = "echo 'Could not reserve enough space for 1048576KB object heap'; ex
 
 @pytest.fixture(autouse=True)
 def scratch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where sessions put what they need meanwhile; no Java but the test's own."""
+    """Set up a temporary directory for sessions, and no Java but the test's own."""
     (tmp_path / "scratch").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "scratch"))
-    monkeypatch.setattr(java, "bundled", lambda: None)
+    monkeypatch.setattr(java, "bundled_runtime", lambda: None)
     monkeypatch.setattr(pyspark.SparkContext, "_active_spark_context", None)  # of other tests
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("SPARK_LOCAL_IP", raising=False)
@@ -48,7 +48,9 @@ def refused(
     return error.value
 
 
-def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scratch: Path) -> None:
+def test_without_java_the_error_names_the_remedy(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scratch: Path
+) -> None:
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert str(refused()).startswith("Spark needs Java 17 or newer; found none; install Java 17")
@@ -64,7 +66,7 @@ def test_a_java_that_is_too_old(
     assert list(scratch.iterdir()) == []
 
 
-def test_no_memory_and_the_rest_is_in_the_log(
+def test_too_little_memory_is_a_sentence_with_details_in_the_log(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     scratch: Path,
@@ -72,14 +74,14 @@ def test_no_memory_and_the_rest_is_in_the_log(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", "17.0.1", NO_MEMORY)))
     error = refused(log=tmp_path / "spark.log")
-    assert str(error).startswith("the machine has not as much memory as the JVM asks for; ")
+    assert str(error).startswith("the machine has less memory than the JVM requests; ")
     assert error.log_file == tmp_path / "spark.log"
     assert "1048576KB" in (tmp_path / "spark.log").read_text()
     assert capfd.readouterr() == ("", ""), "what Java prints is not the terminal's"
     assert list(scratch.iterdir()) == []
 
 
-def test_only_what_this_start_said_is_looked_at(
+def test_older_output_in_the_log_file_is_ignored(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "spark.log").write_text("No space left on device\n")
@@ -87,10 +89,10 @@ def test_only_what_this_start_said_is_looked_at(
     assert "memory" in str(refused(log=tmp_path / "spark.log"))
 
 
-def test_a_jvm_that_dies_of_a_class_archive_starts_without_and_the_archive_goes(
+def test_after_a_crash_a_class_archive_is_deleted_and_the_jvm_started_without(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Told by what it is started with: this `java` never gets as far as a session."""
+    """This `java` never starts a session: its arguments are recorded."""
     home = fake_java(tmp_path / "java", "17.0.1", f'echo "$@" >>{tmp_path}/started; {NO_MEMORY}')
     (home / "lib" / "server").mkdir(parents=True)
     (home / "lib" / "server" / "libjvm.so").touch()
@@ -98,7 +100,7 @@ def test_a_jvm_that_dies_of_a_class_archive_starts_without_and_the_archive_goes(
     monkeypatch.setenv("JAVA_HOME", str(home))
 
     def started() -> list[str]:
-        """Of each start, what it was told of archives."""
+        """Return the class-archive options of each start."""
         lines = (tmp_path / "started").read_text().splitlines()
         (tmp_path / "started").unlink()
         return [
@@ -117,15 +119,15 @@ def test_a_jvm_that_dies_of_a_class_archive_starts_without_and_the_archive_goes(
     assert not found.is_whole()
 
 
-def test_ctrl_c_while_java_starts_is_told_when_there_is_something_to_end() -> None:
+def test_ctrl_c_is_delivered_after_the_jvm_has_started() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with interrupts_held() as held:
+    with hold_interrupts() as held:
         os.kill(os.getpid(), signal.SIGINT)
     assert held == [signal.SIGINT]
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_nobody_at_the_masters_door(scratch: Path) -> None:
+def test_an_unreachable_master_is_an_error(scratch: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         url = f"spark://127.0.0.1:{port}"
@@ -139,14 +141,14 @@ def test_nobody_at_the_masters_door(scratch: Path) -> None:
 @pytest.mark.parametrize(
     "url", ["spark://", "spark://host", "mesos://a:1", "local[0]", "", "local[x]"]
 )
-def test_what_is_no_master_is_the_users_fault(url: str) -> None:
+def test_an_invalid_master_is_a_usage_error(url: str) -> None:
     error = refused(url)
     assert error.usage
     assert "spark://HOST:7077" in str(error)
 
 
 @pytest.mark.parametrize("memory", ["", "1", "100m", "1t", "much", "-1g", "1 g", "9" * 99 + "g"])
-def test_what_is_no_memory_is_the_users_fault(memory: str) -> None:
+def test_an_invalid_memory_size_is_a_usage_error(memory: str) -> None:
     error = refused(memory=memory)
     assert error.usage
     assert memory in str(error)

@@ -1,4 +1,4 @@
-"""State found by columns is the state that a coordinator has, record by record.
+"""State computed by columns equals the state that a coordinator has, record by record.
 
 The lives are those of `tests.coordinator.batch.test_quorum_versus_memory`: leases, retries,
 duplicates,
@@ -49,7 +49,7 @@ seen: Counter[str] = Counter()
 
 
 def as_rows(state: LogState) -> dict[str, Any]:
-    """In the coordinator's own words."""
+    """Return the state in the form of the coordinator's tables."""
     logs: dict[Any, Any] = {}
     for row in state.partitions.to_pylist():
         place = decode_uuid(row["topic_id"]), row["partition"]
@@ -111,7 +111,7 @@ def expected(state: InMemoryState) -> dict[str, Any]:
 
 
 class Lives(QuorumVersusMemory):
-    """Those lives, and a look at what they leave."""
+    """Random histories of a coordinator, whose logs are compared with its state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ class Lives(QuorumVersusMemory):
             seen["from a checkpoint"] += 1
 
     def pieces_are_the_whole(self, log: LogFiles, end: int) -> None:
-        """With all changes known, each piece has what lives of its own runs and objects."""
+        """With all changes known, each piece has its own live runs and objects."""
         spans = Cut(log, end, Random(end)).spans(end)
         changes = CoordinatorLog()
         for span in spans:
@@ -165,7 +165,7 @@ class Lives(QuorumVersusMemory):
         seen["pieces"] += len(pieces)
 
     def from_checkpoint(self, directory: Path, offset: int, values: list[bytes]) -> None:
-        """The log now begins where the checkpoint ends, or with the batch around that."""
+        """Compare a log that begins where the checkpoint ends, or with the batch around that."""
         whole = directory / segment_name(0)
         tail = self.world.log.read(offset, 1 << 30)
         (directory / segment_name(offset)).write_bytes(tail)
@@ -177,7 +177,7 @@ class Lives(QuorumVersusMemory):
             writer.freeze()
 
 
-def test_columns_find_what_a_coordinator_has() -> None:
+def test_state_by_columns_equals_the_coordinators() -> None:
     wanted = (
         "logs", "runs", "objects", "marked", "log starts", "from a checkpoint", "producers",
         "topics", "deleted topics",
@@ -185,7 +185,7 @@ def test_columns_find_what_a_coordinator_has() -> None:
     live_until_seen(Lives, seen, wanted, lives=25, steps=50)
 
 
-def test_nothing_was_ever_committed(tmp_path: Path) -> None:
+def test_an_empty_log_has_an_empty_state(tmp_path: Path) -> None:
     (tmp_path / segment_name(0)).touch()
     state = state_at(LogFiles(tmp_path), 0)
     assert (state.partitions.num_rows, state.runs.num_rows, state.objects.num_rows) == (0, 0, 0)
@@ -223,7 +223,7 @@ def kept(log: LogFiles) -> list[Any]:
     ]
 
 
-def test_of_a_producer_the_last_five_batches_of_its_last_epoch_are_known(tmp_path: Path) -> None:
+def test_a_producer_has_the_last_five_batches_of_its_last_epoch(tmp_path: Path) -> None:
     """Sequences go on with 0 after the greatest.
 
     Source: docs/design/batch-coordinator.md#idempotence.
@@ -239,7 +239,7 @@ def test_of_a_producer_the_last_five_batches_of_its_last_epoch_are_known(tmp_pat
     assert state.producers.column("last_sequences").to_pylist() == [[0]]
 
 
-def test_a_forgotten_producer_begins_anew(tmp_path: Path) -> None:
+def test_an_expired_producer_starts_anew(tmp_path: Path) -> None:
     forgotten = ProducersExpiredRecord(log_ids=(0,), producer_ids=(7,))
     before = [[partitions(TOPIC, 1)], [appended(0, 0), appended(2, 0, producer=8)], [forgotten]]
     write_log(tmp_path / "gone-0", before)
@@ -271,7 +271,7 @@ def test_a_time_stands_for_the_first_record_that_is_later(tmp_path: Path) -> Non
         assert found.runs.equals(state_at(log, offset).runs)
 
 
-def test_before_what_was_cut_off_the_earliest_possible_offset_is_named(tmp_path: Path) -> None:
+def test_a_state_below_the_deleted_head_is_an_error_that_names_the_earliest(tmp_path: Path) -> None:
     state = InMemoryState()
     for offset, record in enumerate((partitions(TOPIC, 1), partitions(TOPIC, 1, first=1))):
         state.apply(offset, record)
@@ -289,7 +289,7 @@ def test_before_what_was_cut_off_the_earliest_possible_offset_is_named(tmp_path:
     with pytest.raises(StateGoneError, match=r"time 499 .* at offset 2"):
         state_at(log, timestamp_ms=499)
     assert state_at(log, timestamp_ms=500).offset == 2
-    with pytest.raises(LogsError, match="no offset 4: what is committed ends at 3"):
+    with pytest.raises(LogsError, match="no offset 4: the committed part ends at 3"):
         state_at(log, 4)
 
 

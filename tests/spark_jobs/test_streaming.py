@@ -1,4 +1,4 @@
-"""A stream gives out each offset once, wherever it began, whatever becomes of the log meanwhile."""
+"""A stream returns each offset once, wherever it began, whatever happens to the log meanwhile."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def make_log(log_dir: Path, batches: int, *, first: int = 0, epoch: int = 1) -> 
 
 @pytest.fixture
 def log_dir(tmp_path: Path) -> Path:
-    """Twenty records, of which seventeen are committed: nobody commits half a batch but a test."""
+    """Twenty records, of which seventeen are committed: only a test commits half a batch."""
     make_log(tmp_path, 10)
     mark_committed(tmp_path, {LOG: 17})
     return tmp_path
 
 
 def reader(log_dir: Path, **more: Any) -> LogStreamReader:
-    """As Spark makes one anew in every process."""
+    """Return a reader that was pickled, as Spark moves it to every process."""
     given = {"path": str(log_dir), "log": LOG, "table": "feature_level"}
     options = given | {name: str(value) for name, value in more.items()}
     return LogStreamReader(parse_options(options))
@@ -59,7 +59,7 @@ def journaled(place: Place) -> Place:
 
 
 def batch(log_dir: Path, start: Place, end: Place, **more: Any) -> list[int]:
-    """What one batch gives out, read in other processes."""
+    """Return the rows of one batch, read in other processes."""
     found = []
     for partition in reader(log_dir, **more).partitions(journaled(start), journaled(end)):
         there, part = pickle.loads(pickle.dumps((reader(log_dir, **more), partition)))
@@ -68,7 +68,7 @@ def batch(log_dir: Path, start: Place, end: Place, **more: Any) -> list[int]:
 
 
 def run(log_dir: Path, start: Place, rows: int | None = None, **more: Any) -> tuple[Place, list]:
-    """Batches until there is nothing new."""
+    """Return batches until there is nothing new."""
     limit = ReadAllAvailable() if rows is None else ReadMaxRows(rows)
     batches = []
     while True:
@@ -79,7 +79,7 @@ def run(log_dir: Path, start: Place, rows: int | None = None, **more: Any) -> tu
         start = end
 
 
-def test_what_is_there_and_what_comes_each_offset_once(log_dir: Path) -> None:
+def test_a_stream_reads_existing_and_new_offsets_once(log_dir: Path) -> None:
     start = reader(log_dir).initialOffset()
     assert start == {
         "clusterId": CLUSTER_ID, "log": LOG, "epoch": -1, "offset": 0, "fromCheckpoint": False
@@ -104,13 +104,15 @@ def test_a_batch_that_runs_again_is_the_same(log_dir: Path) -> None:
     ("starting", "expected"),
     [("earliest", list(range(17))), ("latest", []), ("9", list(range(9, 17))), ("17", [])],
 )
-def test_a_stream_begins_where_it_is_told(log_dir: Path, starting: str, expected: list) -> None:
+def test_a_stream_begins_at_its_starting_offset(
+    log_dir: Path, starting: str, expected: list
+) -> None:
     start = reader(log_dir, startingOffsets=starting).initialOffset()
     _, batches = run(log_dir, start)
     assert [row for rows in batches for row in rows] == expected
 
 
-def test_a_checkpoint_comes_first_where_the_head_is_cut_or_if_asked_for(log_dir: Path) -> None:
+def test_a_checkpoint_comes_first_if_the_head_is_deleted_or_on_request(log_dir: Path) -> None:
     levels = [FeatureLevelRecord(name="f", feature_level=n) for n in (100, 101)]
     with pytest.raises(OptionError, match="has no checkpoint here"):
         reader(log_dir, startingOffsets="checkpoint").initialOffset()
@@ -138,7 +140,9 @@ def test_a_checkpoint_comes_first_where_the_head_is_cut_or_if_asked_for(log_dir:
     assert batch(log_dir, start, after, failOnDataLoss="false") == []
 
 
-def test_a_range_lost_between_batches_is_an_error_unless_asked_otherwise(log_dir: Path) -> None:
+def test_a_range_lost_between_batches_is_an_error_unless_fail_on_data_loss_is_off(
+    log_dir: Path,
+) -> None:
     start = reader(log_dir).initialOffset()
     end = reader(log_dir).latestOffset(start, ReadMaxRows(3))
     later = reader(log_dir).latestOffset(end, ReadAllAvailable())
@@ -149,7 +153,7 @@ def test_a_range_lost_between_batches_is_an_error_unless_asked_otherwise(log_dir
     assert batch(log_dir, end, later, failOnDataLoss="false") == list(range(8, 17))
 
 
-def test_another_log_at_the_same_place_stops_the_stream(log_dir: Path) -> None:
+def test_another_log_of_the_same_name_stops_the_stream(log_dir: Path) -> None:
     start = reader(log_dir).initialOffset()
     at = journaled(reader(log_dir).latestOffset(start, ReadMaxRows(6)))
     make_log(log_dir, 10, epoch=2)  # restored from somewhere
@@ -161,22 +165,22 @@ def test_another_log_at_the_same_place_stops_the_stream(log_dir: Path) -> None:
         lambda: reader(log_dir).latestOffset(at, ReadAllAvailable()),
         lambda: reader(log_dir).partitions(at, later),
     ):
-        with pytest.raises(StreamError, match="give it another checkpointLocation"):
+        with pytest.raises(StreamError, match="use another checkpointLocation"):
             ask()
-    with pytest.raises(StreamError, match="a place of elsewhere-0"):
+    with pytest.raises(StreamError, match="an offset of elsewhere-0"):
         reader(log_dir).latestOffset(
             {**at, "clusterId": "anotherClustersIdentity", "log": "elsewhere-0"}, ReadAllAvailable()
         )
 
 
-def test_a_replica_that_is_behind_gives_nothing_and_goes_not_back(log_dir: Path) -> None:
+def test_a_lagging_replica_gives_nothing_and_no_older_offset(log_dir: Path) -> None:
     start, _ = run(log_dir, reader(log_dir).initialOffset())
     mark_committed(log_dir, {LOG: 9})
     assert reader(log_dir).latestOffset(start, ReadAllAvailable()) == start
     assert reader(log_dir).partitions(start, start) == []
 
 
-def test_a_run_that_ends_gives_what_was_there_when_it_began(log_dir: Path) -> None:
+def test_an_available_now_run_reads_what_the_log_held_when_it_began(log_dir: Path) -> None:
     one = reader(log_dir, maxOffsetsPerTrigger=10)
     one.prepareForTriggerAvailableNow()
     mark_committed(log_dir, {LOG: 20})
@@ -191,17 +195,17 @@ def test_a_run_that_ends_gives_what_was_there_when_it_began(log_dir: Path) -> No
     assert reader(log_dir).getDefaultReadLimit() == ReadAllAvailable()
 
 
-def test_what_a_stream_cannot_have_is_refused(log_dir: Path) -> None:
+def test_options_of_batch_reads_are_refused_for_a_stream(log_dir: Path) -> None:
     with pytest.raises(OptionError, match="no startOffset or endOffset"):
         reader(log_dir, endOffset=5)
-    with pytest.raises(OptionError, match="only 17 offsets are committed"):
+    with pytest.raises(OptionError, match="is committed up to offset 17 only"):
         reader(log_dir, startingOffsets="18").initialOffset()
     source = EskerLog({"path": str(log_dir), "table": "record"})
-    with pytest.raises(OptionError, match="a stream is of one log"):
+    with pytest.raises(OptionError, match="a stream reads one log"):
         source.streamReader(source.schema()).initialOffset()
 
 
-def test_the_epoch_before_a_place_is_found_where_the_record_is(log_dir: Path) -> None:
+def test_the_epoch_before_an_offset_is_that_of_the_record_there(log_dir: Path) -> None:
     from spark_jobs.readers.logs import ReplicaLogs
 
     log = ReplicaLogs(log_dir).log(LOG)

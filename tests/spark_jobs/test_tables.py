@@ -1,4 +1,4 @@
-"""What a row says is what the record says: columns against the ordinary decoder."""
+"""Rows equal the decoded records: columns against the ordinary decoder."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ OF_BATCH = (
 
 @st.composite
 def commits(draw: st.DrawFn) -> ObjectCommitRecord:
-    """Commits that a coordinator could have written, columns optional where they may be."""
+    """Generate commits that a coordinator could have written, with optional columns."""
     int32, int64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1)
     int8, int16 = st.integers(-128, 127), st.integers(-(2**15), 2**15 - 1)
     topics = draw(st.lists(st.uuids(), min_size=1, max_size=4))
@@ -78,7 +78,7 @@ def commits(draw: st.DrawFn) -> ObjectCommitRecord:
 
 
 def exploded(position: LogPosition, record: ObjectCommitRecord) -> list[dict[str, Any]]:
-    """The same rows the slow way."""
+    """Return the rows of a commit, computed batch by batch."""
     rows = []
     batch = 0
     for group, count in enumerate(record.batch_counts):
@@ -141,7 +141,7 @@ def rows_of(value: bytes) -> list[dict[str, Any]]:
         ({"topic_indexes": (-1,)}, "log offset 7"),
     ],
 )
-def test_columns_that_do_not_fit_together_are_refused(changes: Any, named: str) -> None:
+def test_columns_of_different_lengths_are_refused(changes: Any, named: str) -> None:
     with pytest.raises(MalformedMessageError, match=named):
         rows_of(one_commit(**changes))
 
@@ -156,7 +156,7 @@ def test_a_commit_that_is_cut_short_is_refused(length: int) -> None:
 @settings(deadline=None, max_examples=150)
 @given(st.data())
 def test_every_record_type_becomes_a_row(data: st.DataObject) -> None:
-    """Whatever a record of any version says, Arrow takes it, and its plain fields come back."""
+    """Arrow accepts a record of any type and version, and its plain fields are unchanged."""
     table = data.draw(
         st.sampled_from([name for name in TABLES if name not in (RECORD, OBJECT_COMMIT)])
     )
@@ -209,7 +209,7 @@ def test_nested_structures_are_structs() -> None:
     ]
 
 
-def test_what_nobody_here_knows_is_kept_as_bytes() -> None:
+def test_unknown_tagged_fields_are_kept_as_bytes() -> None:
     columns = EnvelopeColumns()
     columns.add(PLACE, bytes.fromhex("01 fe 7f 03") + b"whatever")
     columns.add(PLACE, encode_record(TopicRecord(name="t", topic_id=ZERO_UUID)))
@@ -219,12 +219,12 @@ def test_what_nobody_here_knows_is_kept_as_bytes() -> None:
     assert (topic["type"], topic["name"]) == (2, "TopicRecord")
 
 
-def test_a_table_that_there_is_not_is_named() -> None:
+def test_an_unknown_table_name_is_an_error_that_lists_the_tables() -> None:
     with pytest.raises(TableError, match=r"no table 'partitons'.*partition_change"):
         columns_of("partitons")
 
 
-def test_spark_can_have_all_of_it() -> None:
+def test_spark_supports_every_column_type() -> None:
     """Plain types only: no unsigned numbers, dictionaries or views."""
     allowed = (
         pa.types.is_signed_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_binary,

@@ -9,7 +9,7 @@ and what it decides travels in records that `coordinator.batch.applying.apply_re
 - `topics`, `log_start`, `producers`: creation, deletion, DeleteRecords, retention, expiry.
 - `plans`: retention that somebody outside has planned.
 
-Those named for a request answer one. The others are sweeps: the leader makes them now and then.
+Functions named for a request answer it. The others are maintenance: the leader runs them.
 """
 
 from coordinator.batch.decide.base import Context, Decision

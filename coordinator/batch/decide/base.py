@@ -1,4 +1,4 @@
-"""What every decision is given besides the request and the tables, and what it returns.
+"""The input of every decision besides request and tables, and its result.
 
 Two clocks, because they can disagree. `now_ms` is the wall clock: people see it, as append times
 and through retention.ms. `steady_ms` never steps: it is the wall clock as of the leader's election

@@ -172,11 +172,11 @@ def _first_answer(object_id: int, tables: Tables) -> Answered:
         topics.setdefault(index, []).append(
             _GroupAnswer(partition_index=partition, results=results)
         )
-    told = tuple(
+    answered = tuple(
         _TopicAnswer(topic_id=answer.topic_ids[index], partitions=tuple(groups))
         for index, groups in topics.items()
     )
-    return Decision((), CommitBatchesResponse(topics=told))
+    return Decision((), CommitBatchesResponse(topics=answered))
 
 
 # --- its form ----------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ class _Commit:
 
     def decide(self, request: CommitBatchesRequest, columns: _Columns) -> Answered:
         """Assign offsets to every batch, group by group."""
-        told, topic_ids, topic_indexes, partitions, batch_counts = [], [], [], [], []
+        answered, topic_ids, topic_indexes, partitions, batch_counts = [], [], [], [], []
         rows = zip(*columns[2:], strict=True)
         for index, topic in enumerate(request.topics):
             known = self.tables.topics.get(topic.topic_id)
@@ -264,7 +264,7 @@ class _Commit:
                 partitions.append(partition)
                 batch_counts.append(count)
             topic_ids.append(topic.topic_id)
-            told.append(_TopicAnswer(topic_id=topic.topic_id, partitions=tuple(groups)))
+            answered.append(_TopicAnswer(topic_id=topic.topic_id, partitions=tuple(groups)))
         times, kinds, errors, duplicates = self._outcomes(columns)
         record = ObjectCommitRecord(
             object_id=request.object_id,
@@ -290,7 +290,7 @@ class _Commit:
             error_codes=errors,
             duplicates=duplicates,
         )
-        return Decision((record,), CommitBatchesResponse(topics=tuple(told)))
+        return Decision((record,), CommitBatchesResponse(topics=tuple(answered)))
 
     def _decide_group(
         self, topic: Topic | None, partition: int, batch_count: int, rows: Iterator[_Row]

@@ -2,10 +2,10 @@
 
 A lease makes two things possible. A commit needs an open one, so ending a lease is a fence, in the
 coordinator's own log. And once it has ended, every id of it that was not committed never will be:
-orphaned objects are known without listing a bucket, and deleting them races with nobody.
+orphaned objects are known without listing a bucket, and deleting them races with no commit.
 
-Leases end by a record only. Age makes a leader *propose* the end; what a clock says while a record
-is applied must not matter, or replicas would differ.
+Leases end by a record only. Age makes a leader *propose* the end; no clock is read while a record
+is applied, or replicas would differ.
 
 Source: docs/design/batch-coordinator.md#object-leases.
 """

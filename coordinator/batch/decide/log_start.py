@@ -2,8 +2,8 @@
 
 Retention is computed elsewhere, by a planner that looks at runs; here its result is judged. A row
 is refused where the topic is gone, where its settings now keep more than the plan assumed, or where
-`esker.retention.enforcer` gives the work to somebody else. New data never makes a plan wrong: what
-it would delete is no newer for that. Plans that somebody outside made are trusted less
+`esker.retention.enforcer` leaves the work to an external planner. New data never makes a plan
+wrong: it makes no old record newer. Plans made outside are trusted less
 (`coordinator.batch.decide.plans`).
 
 Source: docs/design/batch-coordinator.md#retention,
@@ -91,33 +91,33 @@ def decide_delete_records(
 ) -> Decision[DeleteDisklessRecordsResponse]:
     """Move log starts to where a user wants them; never back, never past the high watermark."""
     moves = _Moves()
-    told = []
+    answered = []
     seen: set[tuple[UUID, int]] = set()
     for topic in request.topics:
         groups = []
-        for asked in topic.partitions:
-            key = (topic.topic_id, asked.partition_index)
+        for requested in topic.partitions:
+            key = (topic.topic_id, requested.partition_index)
             if key in seen or len(seen) >= MAX_PARTITIONS:
-                groups.append(_refused(asked.partition_index, ErrorCode.INVALID_REQUEST))
+                groups.append(_refused(requested.partition_index, ErrorCode.INVALID_REQUEST))
                 continue
             seen.add(key)
             log = find_log(tables, *key)
             if isinstance(log, ErrorCode):
-                groups.append(_refused(asked.partition_index, log))
+                groups.append(_refused(requested.partition_index, log))
                 continue
             log_start, high_watermark = log
-            offset = high_watermark if asked.offset == -1 else asked.offset
+            offset = high_watermark if requested.offset == -1 else requested.offset
             if not 0 <= offset <= high_watermark:
-                groups.append(_refused(asked.partition_index, ErrorCode.OFFSET_OUT_OF_RANGE))
+                groups.append(_refused(requested.partition_index, ErrorCode.OFFSET_OUT_OF_RANGE))
                 continue
             if offset > log_start:
-                moves.add(topic.topic_id, asked.partition_index, offset)
+                moves.add(topic.topic_id, requested.partition_index, offset)
             low_watermark = max(offset, log_start)
             groups.append(
-                _Group(partition_index=asked.partition_index, low_watermark=low_watermark)
+                _Group(partition_index=requested.partition_index, low_watermark=low_watermark)
             )
-        told.append(_Topic(topic_id=topic.topic_id, partitions=tuple(groups)))
-    response = DeleteDisklessRecordsResponse(responses=tuple(told))
+        answered.append(_Topic(topic_id=topic.topic_id, partitions=tuple(groups)))
+    response = DeleteDisklessRecordsResponse(responses=tuple(answered))
     return Decision(moves.records(ON_REQUEST), response)
 
 

@@ -2,11 +2,12 @@
 
 Orphans, which were uploaded and never committed, go the same way once their lease is over. Those
 that cannot be known without looking into the store, because the upload ended after its key had been
-cleaned, are found by a sweep that lists, and handed over here: `decide_found_orphans`.
+cleaned, are found by a Spark job that lists the store, and reported by MarkOrphans:
+`decide_found_orphans`.
 
-The surprise is `decide_safe_to_delete`. A broker whose commit failed asks whether it may delete
-what it uploaded, while the commit may still be on its way on a dead connection. So "yes" is a
-record, a fence: the late commit is refused.
+The trap is in `decide_safe_to_delete`. A broker whose commit failed asks whether it may delete what
+it uploaded, while the commit may still be on its way on a dead connection. So "yes" is a record, a
+fence: the late commit is refused.
 
 Source: docs/design/batch-coordinator.md#deletion; KIP-1164, getFilesToDelete, deleteFiles,
 isSafeToDeleteFile.

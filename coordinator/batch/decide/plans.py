@@ -1,19 +1,19 @@
-"""Retention plans that somebody outside made: judged row by row, and by what there is now.
+"""Judges retention plans made outside, row by row, by the present state.
 
 A plan was made from what its maker read: the log of a replica that lags, an archive, or, worst, the
-copy of a cluster that was restored since and has other data at the same offsets. So a row is taken
-for a wish. It is refused where the topic is gone, where its settings keep more than the plan
-assumed or leave the work to somebody else; and how far its log start moves is what this
-coordinator's own runs allow: by time no further than the first run that is not too old, by size
-only if enough is left. So no plan, whoever made it, removes what our own enforcement would keep.
+copy of a cluster that was restored since and has other data at the same offsets. So a row is only a
+request. It is refused where the topic is gone, or where its settings keep more than the plan
+assumed or forbid external retention; and its log start moves as far as this coordinator's own runs
+allow: by time no further than the first run that is not too old, by size only if enough is left. So
+no plan removes what our own enforcement would keep.
 
 The trap is the price: a row by time costs one look-up, however many runs go, for the greatest times
 of many runs stand beside them (`Runs.first_run_since`). Sizes have to be added up. So in a request
 for more runs than `maintenance_limit`, one row goes part of its way, and says how far, and the rows
 behind it are not decided (COORDINATOR_NOT_AVAILABLE); a repeated request gets further.
 
-One thing is taken on trust. Records without a time count from their commit, and commits are looked
-at only for the last run that a row removes: those before it were committed earlier.
+One approximation remains. Records without a time count from their commit, and commits are looked at
+only for the last run that a row removes: those before it were committed earlier.
 
 Source: docs/design/batch-coordinator.md#retention,
 docs/design/batch-coordinator.md#plans-are-judged-by-the-runs-there-are.
@@ -60,13 +60,13 @@ def decide_apply_retention(
         bounded = [row for row, _ in judged]
         decided = decide_retention(bounded, tables, context, Enforcer.EXTERNAL)
         records = decided.records
-        told = [
+        answered = [
             _told(row, code or kept, tables)
             for (row, kept), code in zip(judged, decided.response, strict=True)
         ]
     else:
-        records, told = (), [_told(row, whole, tables) for row in rows]
-    answers = iter(told)
+        records, answered = (), [_told(row, whole, tables) for row in rows]
+    answers = iter(answered)
     topics = tuple(
         ApplyRetentionResponse.Topic(
             topic_id=topic.topic_id,

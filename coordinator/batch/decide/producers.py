@@ -3,9 +3,9 @@
 Time is the only reason: neither DeleteRecords nor retention touches producers. So the age of a
 producer id says whether state of it can ever have been forgotten, and a commit relies on that.
 
-The surprise is which clock: of the wall clock and the steady one, the one that is behind. A wall
-clock that jumps a day ahead under a leader would else forget every producer at once, and what they
-then send again would be stored twice.
+The trap is the clock: of the wall clock and the steady one, the one that is behind counts.
+Otherwise a wall clock that jumps a day ahead would forget every producer at once, and their retries
+would be stored twice.
 
 Source: docs/design/batch-coordinator.md#idempotence; Kafka's ProducerStateManager, which goes by
 the clock as well.

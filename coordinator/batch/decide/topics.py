@@ -1,15 +1,16 @@
-"""Topics: created and deleted on the controller's word, dismantled in bounded steps.
+"""Creates and deletes topics as the controller decides, and dismantles them in bounded steps.
 
-Calls may arrive late and out of order, from controllers that are none any more. A controller's
-calls carry its epoch, and the highest one heard is kept: lower ones are refused. Within one epoch a
-late call to create could follow the one to delete, so a deleted topic stays as a tombstone, also if
-it was never created here, for longer than any call is under way.
+Calls may arrive late and out of order, also from deposed controllers. They carry the controller's
+epoch; the highest one is recorded, and lower ones are refused. Within one epoch a late call to
+create could follow the one to delete, so a deleted topic stays as a tombstone, also if it was never
+created here, for longer than any call is under way.
 
-A partition that never had a commit can be let go, for another coordinator to have. What stands for
-it then is the epoch that wanted it: only a call of a higher one that names it brings it back.
+A partition that never had a commit can be released, for another coordinator to take. Its mark holds
+the epoch that released it: only a call of a higher epoch that names it brings it back.
 
 Deleting a topic is one small record, and from then on nothing of it is found. Its runs and
-producers, of which there may be millions, go afterwards, a sweep's worth at a time.
+producers, of which there may be millions, are deleted afterwards, a maintenance step's worth at a
+time.
 
 Source: docs/design/controller.md#hand-over-between-groups,
 docs/design/batch-coordinator.md#deletion; KIP-1164, InitDisklessTopics and DeleteDisklessTopics;
@@ -78,33 +79,35 @@ def decide_init_topics(
     next_log_id = tables.counters.next_log_id
     added = named = 0  # partitions, in all topics: what one call may cost
     stale = request.controller_epoch < tables.counters.controller_epoch
-    for number, asked in enumerate(request.topics):
+    for number, requested in enumerate(request.topics):
         code, message = ErrorCode.NONE, None
-        topic = tables.topics.get(asked.topic_id)
+        topic = tables.topics.get(requested.topic_id)
         if stale:
             code, message = ErrorCode.STALE_CONTROLLER_EPOCH, "a newer controller has called"
-        elif asked.topic_id in seen or number >= MAX_TOPICS:
+        elif requested.topic_id in seen or number >= MAX_TOPICS:
             code, message = ErrorCode.INVALID_REQUEST, "named twice, or too many topics in one call"
-        elif asked.topic_id == ZERO_UUID or not 0 < len(asked.topic_name) <= MAX_NAME_LENGTH:
+        elif (
+            requested.topic_id == ZERO_UUID or not 0 < len(requested.topic_name) <= MAX_NAME_LENGTH
+        ):
             code, message = ErrorCode.INVALID_REQUEST, "a topic has an id and a name"
         elif topic is not None and topic.deleted_at_ms >= 0:
             code, message = ErrorCode.UNKNOWN_TOPIC_ID, "it is deleted"
-        elif topic is not None and topic.name != asked.topic_name:
+        elif topic is not None and topic.name != requested.topic_name:
             code, message = ErrorCode.INVALID_REQUEST, f"its name is {topic.name!r}"
-        elif len(asked.restored) > MAX_RESTORED - named:
+        elif len(requested.restored) > MAX_RESTORED - named:
             code, message = (
                 ErrorCode.INVALID_PARTITIONS,
                 f"over {MAX_RESTORED} restored in one call",
             )
-        elif not 1 <= asked.num_partitions <= MAX_PARTITIONS - added:
-            code, message = ErrorCode.INVALID_PARTITIONS, f"{asked.num_partitions} partitions"
+        elif not 1 <= requested.num_partitions <= MAX_PARTITIONS - added:
+            code, message = ErrorCode.INVALID_PARTITIONS, f"{requested.num_partitions} partitions"
         else:
-            named += len(asked.restored)
-            for first, count in _wanted(asked, topic, request.controller_epoch):
+            named += len(requested.restored)
+            for first, count in _wanted(requested, topic, request.controller_epoch):
                 records.append(
                     DisklessPartitionsRecord(
-                        topic_id=asked.topic_id,
-                        topic_name=asked.topic_name,
+                        topic_id=requested.topic_id,
+                        topic_name=requested.topic_name,
                         first_partition=first,
                         partition_count=count,
                         first_log_id=next_log_id,
@@ -113,25 +116,27 @@ def decide_init_topics(
                 )
                 next_log_id += count
                 added += count
-        seen.add(asked.topic_id)
-        results.append(_InitResult(topic_id=asked.topic_id, error_code=code, error_message=message))
+        seen.add(requested.topic_id)
+        results.append(
+            _InitResult(topic_id=requested.topic_id, error_code=code, error_message=message)
+        )
     response = InitDisklessTopicsResponse(responses=tuple(results))
     return Decision(_heard(request.controller_epoch, tables, records), response)
 
 
 def _wanted(
-    asked: InitDisklessTopicsRequest.Topic, topic: Topic | None, controller_epoch: int
+    requested: InitDisklessTopicsRequest.Topic, topic: Topic | None, controller_epoch: int
 ) -> Iterator[tuple[int, int]]:
     """Partitions to create: released ones that the request names, and new ones.
 
     What was let go under this very epoch stays so, whoever names it: that call is late.
     """
     log_ids = () if topic is None else topic.log_ids
-    for partition in sorted(set(asked.restored)):
+    for partition in sorted(set(requested.restored)):
         if 0 <= partition < len(log_ids) and may_return(log_ids[partition], controller_epoch):
             yield partition, 1
-    if asked.num_partitions > len(log_ids):
-        yield len(log_ids), asked.num_partitions - len(log_ids)
+    if requested.num_partitions > len(log_ids):
+        yield len(log_ids), requested.num_partitions - len(log_ids)
 
 
 def decide_release_partitions(
@@ -145,17 +150,17 @@ def decide_release_partitions(
     epoch = request.controller_epoch
     stale = epoch < tables.counters.controller_epoch
     records: list[MetadataRecord] = []
-    told = []
+    answered = []
     seen: set[tuple[UUID, int]] = set()
-    for asked in request.topics:
-        topic = tables.topics.get(asked.topic_id)
+    for requested in request.topics:
+        topic = tables.topics.get(requested.topic_id)
         results = []
         released = []
-        for partition in (named.partition_index for named in asked.partitions):
+        for partition in (named.partition_index for named in requested.partitions):
             code = ErrorCode.NONE
             if stale:
                 code = ErrorCode.STALE_CONTROLLER_EPOCH
-            elif (asked.topic_id, partition) in seen or len(seen) >= MAX_PARTITIONS:
+            elif (requested.topic_id, partition) in seen or len(seen) >= MAX_PARTITIONS:
                 code = ErrorCode.INVALID_REQUEST
             elif topic is None or topic.deleted_at_ms >= 0:
                 code = ErrorCode.UNKNOWN_TOPIC_ID
@@ -165,16 +170,16 @@ def decide_release_partitions(
                 code = ErrorCode.INVALID_REQUEST
             elif topic.log_ids[partition] != released_mark(epoch):
                 released.append(partition)
-            seen.add((asked.topic_id, partition))
+            seen.add((requested.topic_id, partition))
             results.append(_ReleasedTopic.Partition(partition_index=partition, error_code=code))
         if released:
             records.append(
                 DisklessPartitionsReleasedRecord(
-                    topic_id=asked.topic_id, partitions=tuple(released), controller_epoch=epoch
+                    topic_id=requested.topic_id, partitions=tuple(released), controller_epoch=epoch
                 )
             )
-        told.append(_ReleasedTopic(topic_id=asked.topic_id, partitions=tuple(results)))
-    response = ReleaseDisklessPartitionsResponse(responses=tuple(told))
+        answered.append(_ReleasedTopic(topic_id=requested.topic_id, partitions=tuple(results)))
+    response = ReleaseDisklessPartitionsResponse(responses=tuple(answered))
     return Decision(_heard(epoch, tables, records), response)
 
 

@@ -3,13 +3,13 @@
 Commits go to SQLite's WAL and are not flushed (`synchronous=NORMAL`): the replicated log is the
 durable copy, and after a power loss the file is merely older, never torn.
 
-The surprise is who copies the WAL back into the file. SQLite would do it inside whichever commit
+The trap is the copying of the WAL back into the file. SQLite would do it inside whichever commit
 finds a thousand pages there, 40 ms and more of an event loop that should be answering. So that is
 switched off, and a thread copies, on a connection of its own; the call holds no lock that a writer
-or the interpreter needs. A WAL begins anew only once all of it is copied and nobody reads it: under
-steady commits the thread never catches up quite. So when the WAL has grown long, the thread copies
-the short rest at once, and until it is done the open transaction goes on gathering instead of
-committing.
+or the interpreter needs. A WAL begins anew only once all of it is copied and no reader is left:
+under steady commits the thread never quite catches up. So when the WAL has grown long, the thread
+copies the short rest at once, and until it is done the open transaction goes on gathering instead
+of committing.
 
 Source: docs/design/batch-coordinator.md#state-in-sqlite; https://www.sqlite.org/wal.html
 (checkpointing).

@@ -1,4 +1,4 @@
-"""A database as people ask about it: whole tables are read, so never on the event loop.
+"""A database read for an overview: whole tables, so never on the event loop.
 
 A connection of its own sees the state as of one moment, and holds the WAL for as long as that
 takes: for a person's question now and then, not for programs.

@@ -1,16 +1,17 @@
 """A coordinator's state as of one offset, read while commits go on.
 
 A reader that stays in a SQLite database for long makes its WAL grow by gigabytes and halves the
-rate of writing. So nobody reads the live file for long: a read transaction pins the state, a thread
-copies the pages with SQLite's backup API, which needs neither the interpreter nor a lock that a
-writer wants, and that is the end of the transaction: a quarter of a second for a million runs. A
-child process then scans the copy and sends the checkpoint's records through a pipe.
+rate of writing. So no reader stays in the live file for long: a read transaction pins the state, a
+thread copies the pages with SQLite's backup API, which needs neither the interpreter nor a lock
+that a writer wants, and that is the end of the transaction: a quarter of a second for a million
+runs. A child process then scans the copy and sends the checkpoint's records through a pipe.
 
-The surprise: `values` yields *nothing*, an empty buffer, while the next record is not there yet.
-Its caller runs on an event loop, and has better things to do than to wait.
+The trap: `values` yields *nothing*, an empty buffer, while the next record is not there yet. Its
+caller runs on an event loop and must not wait.
 
-Pages that nobody else reads are read here, so damage is often met here first. The copy's pages are
-the file's: whoever owns that is told, and treats it as damage that it has met itself.
+Pages that no one reads in ordinary work are read here, so damage is often met here first. The
+copy's pages are the file's: the file's owner is notified, and treats it as damage that it met
+itself.
 
 Source: docs/design/snapshots.md#generation-never-blocks-commits,
 docs/design/batch-coordinator.md#state-in-sqlite; measured in docs/coordinator-state.md.

@@ -1,4 +1,4 @@
-"""A checkpoint into an empty database, a few milliseconds at a time.
+"""Loads a checkpoint into an empty database, a few milliseconds at a time.
 
 Rows come in the order of their keys, so every insert goes to the end of its table, and spans and
 tallies are built on the way.

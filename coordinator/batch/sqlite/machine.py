@@ -1,12 +1,12 @@
 """The batch coordinator's state as a state machine of its log, kept in SQLite.
 
-The file is a cache: it says whose it is (cluster, log directory, group), and a file of somebody
-else, of another schema, or that SQLite cannot read, is replaced by an empty one. Damage that is met
-later ends this life of the node; the file is deleted first, or the next life would meet the same.
-Whether the file agrees with the *log* its host asks (`applied`); if not, it calls `reset` and
+The file is a cache: it names its owner (cluster, log directory, group), and another owner's file,
+one of another schema, or one that SQLite cannot read, is replaced by an empty one. Damage that is
+met later stops the node; the file is deleted first, or the next start would meet the same damage.
+The host checks whether the file agrees with the *log* (`applied`); if not, it calls `reset` and
 rebuilds from the newest checkpoint and the log after it.
 
-`apply` is told batches in slices by its host; a transaction goes on across slices until enough has
+The host calls `apply` with slices of batches; a transaction goes on across slices until enough has
 gathered, so at rest the last few commits are not in the file, and are applied again after a crash.
 
 Source: docs/design/batch-coordinator.md#state-in-sqlite; raft.interfaces.StateMachine.

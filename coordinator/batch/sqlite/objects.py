@@ -1,4 +1,4 @@
-"""Objects' rows: marked, added by a sweep's finding, removed. Each says how many rows changed.
+"""Marks, adds and removes rows of objects. Each function returns how many rows changed.
 
 Objects that are committed are added in bulk by the store, with their runs.
 

@@ -1,4 +1,4 @@
-"""How the values of `coordinator.batch.state` stand in rows: packed, where no query looks inside.
+"""Packs the values of `coordinator.batch.state` into rows, where no query looks inside.
 
 Source: docs/coordinator-state.md.
 """

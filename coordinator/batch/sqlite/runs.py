@@ -1,7 +1,7 @@
 """The rows of `runs`, and the spans above them: written in bulk, found without a walk.
 
 New runs gather in a list and go to SQLite sorted, many at a time, before the transaction commits or
-before anybody reads: appends of one partition then touch one page once.
+before a read: appends of one partition then touch one page once.
 
 A search by time walks level-2 spans, then level-1, then runs: at most 256 rows of the last two.
 Only the first span of each level can hold dead runs and so promise what is no longer there; then

@@ -2,9 +2,9 @@
 
     python -m coordinator.batch.sqlite.scan COPY
 
-On standard output: each value behind its length, and a length of 0 when all is said; whoever does
-not see that has not seen everything. A status of its own says that the database is damaged. It
-yields the processor to everybody: nobody waits for a checkpoint.
+Standard output has each value behind its length, and a length of 0 at the end; output without that
+is incomplete. A special exit status means that the database is damaged. The process runs at the
+lowest priority, because no request waits for a checkpoint.
 
 Source: coordinator.batch.sqlite.frozen, which reads it.
 """

@@ -4,8 +4,8 @@ The database is a cache of the replicated log: whatever is in it can be rebuilt 
 and the records after it, and nothing in it is older or newer than `meta.applied_offset`, because
 that number commits in the same transaction as the rows it stands for.
 
-The surprise: runs are keyed by their *last* offset. "The run that holds offset x, and those after
-it" is then one walk that begins at `last_offset >= x`, and what a new log start kills is the walk
+The trap: runs are keyed by their *last* offset. "The run that holds offset x, and those after it"
+is then one walk that begins at `last_offset >= x`, and what a new log start kills is the walk
 before it.
 
 `spans` answer "the first run at or after a time" without reading every run: a level-1 span is the

@@ -1,4 +1,4 @@
-"""A database, walked from end to end: what a checkpoint is written from.
+"""Walks a database from end to end, to write a checkpoint.
 
 Source: coordinator.batch.checkpoint.
 """

@@ -4,7 +4,7 @@ A transaction spans several commits: it stays open from one call to the next unt
 gathered, and the applied offset commits with it. What is in an open transaction is read like the
 rest, on the same connection; a crash loses it, and the log brings it back.
 
-Who is asked for what: `topics`, `logs`, `leases` and `brokers` are small and in memory whole;
+Where rows are found: `topics`, `logs`, `leases` and `brokers` are small and in memory whole;
 `producers` and `answers` are cached; runs and objects are SQLite's alone. So memory does not grow
 with the number of batches.
 

@@ -1,4 +1,4 @@
-"""`esker spark`: what the log says of a cluster's data, and what may go of it.
+"""`esker spark`: analyses the log, audits it, and plans what may be deleted.
 
 Each job has a module of its own here; what they share is in `esker.commands.spark.common`.
 

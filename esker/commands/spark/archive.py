@@ -1,9 +1,9 @@
-"""`esker spark archive`: the committed logs, written down as Avro, and kept up with.
+"""`esker spark archive`: writes the committed logs as Avro files, once or continuously.
 
-One pass archives what is committed and not archived yet; `--follow` goes on doing so, and holds the
-logs' heads meanwhile. `--verify` reads everything again.
+One pass archives all committed records that are not archived yet; `--follow` repeats passes, and
+holds the logs' starts meanwhile. `--verify` reads everything again.
 
-Work is done in this process by default: a pass is as long as what was written since the last one,
+This process does the work by default: a pass takes as long as the records since the last one need,
 mostly less than the seconds that a Spark session takes to start. `--engine spark` is for the first
 pass over a long log, or with `--master` for many machines.
 
@@ -44,7 +44,7 @@ from esker.commands.spark.store import Endpoint, Region, opened
 from esker.commands.text_tables import table
 
 if TYPE_CHECKING:
-    from spark_jobs.archive.check import Found
+    from spark_jobs.archive.check import ArchiveVerification
     from spark_jobs.archive.engines import ArchiveEngine
     from spark_jobs.archive.hold import Hold
     from spark_jobs.archive.job import LogPass
@@ -58,12 +58,12 @@ EXAMPLE: Final = (
     "--bootstrap-controller 127.0.0.1:9102"
 )
 SHOWN_FAULTS: Final = 20
-TOLD_RATE: Final = 10_000  # records; of fewer it says nothing
+TOLD_RATE: Final = 10_000  # records; the rate of fewer says nothing
 MEBIBYTE: Final = 1024 * 1024
 
 
 class Tables(StrEnum):
-    """How decoded rows are written."""
+    """Format of the tables of decoded rows."""
 
     AVRO = "avro"
     PARQUET = "parquet"
@@ -71,16 +71,19 @@ class Tables(StrEnum):
 
 def archive(
     out: Annotated[
-        str, typer.Option(metavar="DIR|s3://BUCKET/PREFIX", help="Where the archive is, or begins.")
+        str,
+        typer.Option(
+            metavar="DIR|s3://BUCKET/PREFIX", help="The archive; created if it does not exist."
+        ),
     ],
     log_dir: LogDir = None,
     bootstrap_controller: FromQuorum = None,
     as_: Annotated[
         Tables | None,
-        typer.Option("--as", help="Tables of decoded rows; default: avro, or as it began."),
+        typer.Option("--as", help="Format of decoded tables; default: the archive's, or avro."),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Go on, pass after pass, until interrupted.")
+        bool, typer.Option("--follow", help="Repeat passes until interrupted.")
     ] = False,
     interval: Annotated[
         float,
@@ -88,18 +91,19 @@ def archive(
             min=0.1,
             max=86_400,
             metavar="S",
-            help="Seconds between passes of --follow; up to a day.",
+            help="Seconds between passes of --follow, at most a day.",
         ),
     ] = 60.0,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Read all of it again; without a place to read logs: only."),
+        typer.Option("--verify", help="Verify all files, after a pass if logs are named."),
     ] = False,
     range_mib: Annotated[
-        int, typer.Option(min=1, max=256, metavar="MIB", help="Of log in each file, about.")
+        int,
+        typer.Option(min=1, max=256, metavar="MIB", help="Approximate MiB of log in each file."),
     ] = 16,
     engine: Annotated[
-        EngineName, typer.Option(help="This process, or Spark's executors.")
+        EngineName, typer.Option(help="Where to work: this process, or Spark's executors.")
     ] = EngineName.LOCAL,
     master: Master = None,
     memory: Memory = MEMORY,
@@ -110,20 +114,19 @@ def archive(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 30_000,
 ) -> None:
-    """Archive what is committed and not archived yet. Whatever interrupts it, run it again.
+    """Archive all committed records that are not archived yet. If interrupted, run it again.
 
-    Exit codes: 0 all is archived; 1 the archive says of itself that offsets were lost before; 4 it
-    is another cluster's, or of another history of this one; 6 offsets were lost now, or files of
-    the archive are not what was written.
+    Exit codes: 0 everything is archived; 1 --verify found offsets that were lost earlier; 4 the
+    archive belongs to another cluster or history; 6 offsets were lost now, or --verify found
+    damaged files.
     """
     wants_pass = log_dir is not None or bootstrap_controller is not None
     if not wants_pass and not verify:
         raise typer.BadParameter(
-            "say where the logs are: --log-dir DIR or --bootstrap-controller HOST:PORT; "
-            "or --verify alone"
+            "name the logs: --log-dir DIR or --bootstrap-controller HOST:PORT; or --verify alone"
         )
     if follow and verify:
-        raise typer.BadParameter("--follow never ends, so nothing would be verified: not both")
+        raise typer.BadParameter("--follow never ends, so --verify would not run: use one of them")
     _need_modules()
     inputs = inputs_of(log_dir, bootstrap_controller, None, timeout_ms) if wants_pass else None
     job = _Job(range_bytes=range_mib * MEBIBYTE, as_json=as_json)
@@ -142,19 +145,19 @@ def archive(
             if verify:
                 job.verify(store, work)
     except KeyboardInterrupt:
-        stop("interrupted; the same command goes on", INTERRUPTED)
+        stop("interrupted; run the same command to continue", INTERRUPTED)
     except reading_errors() as error:
         stop(reason(error), _code_of(error))
     job.end()
 
 
 class _Job:
-    """What was done, and how it is told."""
+    """Runs passes and the verification, and prints their results."""
 
     def __init__(self, *, range_bytes: int, as_json: bool) -> None:
         self._range_bytes = range_bytes
         self._as_json = as_json
-        self._told: dict[str, Any] = {}
+        self._output: dict[str, Any] = {}
         self._follows = False
         self._code = 0
 
@@ -167,9 +170,10 @@ class _Job:
         hold: Hold | None,
         interval_s: float | None,
     ) -> None:
-        """One pass; or pass after pass, and then what fails is told and tried again.
+        """Make one pass; or pass after pass, reporting and retrying failures.
 
-        Raises:  ForeignArchiveError, which no time mends; one pass as `spark_jobs.archive.job`.
+        Raises:  ForeignArchiveError, which a retry cannot mend; a single pass: as
+                 `spark_jobs.archive.job`.
         """
         from spark_jobs.archive.job import ForeignArchiveError
 
@@ -177,7 +181,7 @@ class _Job:
             self._pass(inputs, store, about, engine, hold)
             return
         if hold is None:
-            _note("without --bootstrap-controller no log waits for this archive")
+            _note("without --bootstrap-controller logs may be deleted before they are archived")
         self._follows = True
         while True:
             try:
@@ -185,7 +189,7 @@ class _Job:
             except ForeignArchiveError:
                 raise
             except reading_errors() as error:
-                _note(f"{error}; tried again in {interval_s:g} s")
+                _note(f"{error}; next attempt in {interval_s:g} s")
             time.sleep(interval_s)
 
     def _pass(
@@ -216,11 +220,11 @@ class _Job:
                 hold.archived(one.log, one.end_offset, one.last_epoch)
             if one.lost:
                 self._code = DATA_LOSS
-        self._tell_pass(about, store.uri, done, time.monotonic() - began)
+        self._print_pass(about, store.uri, done, time.monotonic() - began)
 
-    def _tell_pass(self, about: About, uri: str, done: list[LogPass], seconds: float) -> None:
+    def _print_pass(self, about: About, uri: str, done: list[LogPass], seconds: float) -> None:
         if self._as_json:
-            self._told |= {
+            self._output |= {
                 "cluster_id": about.cluster_id,
                 "archive": uri,
                 "tables": about.tables,
@@ -228,7 +232,7 @@ class _Job:
                 "logs": [_as_json(one) for one in done],
             }
             if self._follows:
-                typer.echo(json.dumps(self._told))
+                typer.echo(json.dumps(self._output))
             return
         records = sum(one.records for one in done)
         at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -246,7 +250,7 @@ class _Job:
         typer.echo(f"{records} records in {seconds:.1f} s{rate}")
 
     def verify(self, store: ObjectStore, engine: ArchiveEngine) -> None:
-        """Read everything again."""
+        """Verify the whole archive."""
         from spark_jobs.archive.check import check_archive
         from spark_jobs.readers.archived_logs import list_ranges
 
@@ -258,23 +262,23 @@ class _Job:
         elif found.lost:
             self._code = self._code or FINDINGS
         if self._as_json:
-            self._told["verification"] = _found_as_json(found)
+            self._output["verification"] = _verification_as_json(found)
         else:
-            _tell_found(found)
+            _print_verification(found)
 
     def end(self) -> None:
-        """The answer, and the exit code."""
+        """Print the JSON answer, and exit with the code."""
         if self._as_json:
-            typer.echo(json.dumps(self._told))
+            typer.echo(json.dumps(self._output))
         if self._code:
             raise typer.Exit(self._code)
 
 
-# --- what it takes --------------------------------------------------------------------------------
+# --- preparation ----------------------------------------------------------------------------------
 
 
 def _need_modules() -> None:
-    """Avro and Arrow: not every installation has them."""
+    """Exit if Avro or Arrow is not installed."""
     try:
         import fastavro  # noqa: F401
         import pyarrow  # noqa: F401
@@ -283,7 +287,7 @@ def _need_modules() -> None:
 
 
 def _make_directory(path: Path) -> None:
-    """An archive may begin where nothing is; any other store is looked for and not made."""
+    """Create the archive's directory; a bucket must exist already."""
     for_a_directory(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -292,7 +296,7 @@ def _make_directory(path: Path) -> None:
 
 
 def _code_of(error: Exception) -> int:
-    """Whose turn it is: another archive's, the archive's or the log's keeper's, the machine's."""
+    """Return the exit code of an error: foreign archive, lost data, or environment."""
     from spark_jobs.archive.job import ForeignArchiveError
     from spark_jobs.readers.archive_layout import DamagedArchiveError
     from spark_jobs.readers.log_files import LostRangeError
@@ -313,7 +317,7 @@ def _engine(spark: Any) -> ArchiveEngine:
 
 
 def _begin(inputs: Inputs, store: ObjectStore, tables: Tables | None) -> About:
-    """The archive that is there, or a new one."""
+    """Open the archive, or begin a new one."""
     from spark_jobs.archive.job import TablesError, open_archive
 
     try:
@@ -324,7 +328,7 @@ def _begin(inputs: Inputs, store: ObjectStore, tables: Tables | None) -> About:
 
 @contextmanager
 def _held(inputs: Inputs, about: About) -> Iterator[Hold | None]:
-    """The quorum is told that it is archived, if one was named."""
+    """Hold the logs' starts for the archive, if a quorum was named."""
     if not inputs.controllers:
         yield None
         return
@@ -337,7 +341,7 @@ def _held(inputs: Inputs, about: About) -> Iterator[Hold | None]:
 
 
 def _due(logs: Logs, store: ObjectStore, hold: Hold | None) -> int:
-    """How many offsets are committed and not archived; what is archived is held from now on."""
+    """Count the committed offsets that are not archived, and announce those that are."""
     from spark_jobs.readers.archive_layout import chain
     from spark_jobs.readers.archived_logs import list_ranges
 
@@ -352,13 +356,13 @@ def _due(logs: Logs, store: ObjectStore, hold: Hold | None) -> int:
     return total
 
 
-# --- what people see ------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 _HEADINGS: Final = ("Log", "From", "To", "Committed", "Records", "Batches", "Ranges", "Bytes")
 
 
 def _note(text: str) -> None:
-    """While it goes on."""
+    """Print a message to stderr while the command goes on."""
     typer.echo(f"esker: {text}", err=True)
 
 
@@ -385,7 +389,7 @@ def _as_json(one: LogPass) -> dict[str, Any]:
     }
 
 
-def _tell_found(found: Found) -> None:
+def _print_verification(found: ArchiveVerification) -> None:
     for fault in found.faults[:SHOWN_FAULTS]:
         typer.echo(f"  {fault.log} {fault.start_offset}-{fault.end_offset}: {fault.what}")
     if len(found.faults) > SHOWN_FAULTS:
@@ -404,7 +408,7 @@ def _tell_found(found: Found) -> None:
     )
 
 
-def _found_as_json(found: Found) -> dict[str, Any]:
+def _verification_as_json(found: ArchiveVerification) -> dict[str, Any]:
     return {
         "cluster_id": found.cluster_id,
         "files": found.files,

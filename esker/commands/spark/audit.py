@@ -1,7 +1,8 @@
-"""`esker spark audit`: do logs, checkpoints, replicas and objects still say the same?
+"""`esker spark audit`: compares logs, checkpoints, replicas and objects with each other.
 
 A violation names the rule, the invariant of the design that it is about, the log, the offset, the
-record and the object. What was not looked at is said too: a clean audit is clean of something.
+record and the object. The output also names what was not looked at: a clean audit is clean only of
+what it checked.
 
 Source: docs/design/pipeline.md#exit-codes, docs/design/invariants.md.
 """
@@ -57,11 +58,14 @@ EXAMPLE: Final = (
 
 MISSING: Final = "object-exists"
 LOCAL_OFFSETS: Final = 200_000
-"""Of all logs together: up to so many, this process is done before a JVM has started."""
+"""Offsets of all logs together that this process audits before a JVM would have started."""
 
 
 class Bytes(StrEnum):
-    """As `spark_jobs.audit.store.Depth`, which takes NumPy to import."""
+    """Amount of object bytes to read.
+
+    The same values as `spark_jobs.audit.store.Depth`, which would import NumPy.
+    """
 
     NONE = "none"
     SAMPLE = "sample"
@@ -73,7 +77,7 @@ LogDirs = Annotated[
     typer.Option(
         "--log-dir",
         metavar="DIR",
-        help="A node's log directory. Given again: other nodes', compared with the first.",
+        help="A node's log directory (repeatable: further nodes are compared with the first).",
     ),
 ]
 Store = Annotated[
@@ -81,27 +85,27 @@ Store = Annotated[
     typer.Option(
         "--store",
         metavar="DIR|s3://BUCKET",
-        help="The brokers' object store; default: no object is looked at.",
+        help="The brokers' object store. Default: objects are not checked.",
     ),
 ]
 Prefix = Annotated[
-    str, typer.Option(metavar="PREFIX", help="The brokers' esker.object.key.prefix.")
+    str, typer.Option(metavar="PREFIX", help="Key prefix of the objects: esker.object.key.prefix.")
 ]
 Depth = Annotated[
     Bytes,
     typer.Option(
-        "--bytes", help="Objects to read footer and bytes of; that they are there, of all."
+        "--bytes", help="Objects to read whole: none, one of sixteen, or all. All must exist."
     ),
 ]
 Chosen = Annotated[
     EngineOrAuto,
     typer.Option(
-        "--engine", help="Who works; auto: this process up to 200000 offsets, else Spark."
+        "--engine", help="Where to run; auto: this process up to 200000 offsets, else Spark."
     ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write violations to it, a JSON object a line."),
+    typer.Option(metavar="FILE", help="Write violations to this file, one JSON object a line."),
 ]
 
 
@@ -123,9 +127,9 @@ def audit(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 10_000,
 ) -> None:
-    """Hold logs, checkpoints, replicas and objects to every invariant that they can show.
+    """Check logs, checkpoints, replicas and objects against every invariant that they can show.
 
-    Ends with 0 if all hold, 1 if one does not, 6 if data is lost. Nothing is changed.
+    Exits with 0 if all hold, 1 if one does not, 6 if data is lost. Changes nothing.
     """
     if out is not None:
         for_a_file(out)
@@ -138,13 +142,13 @@ def audit(
     objects = _opened(store, endpoint, region)
     try:
         from spark_jobs.audit.job import audit as job
-        from spark_jobs.audit.one_log import Asked
+        from spark_jobs.audit.one_log import AuditRequest
         from spark_jobs.audit.store import Depth as StoreDepth
     except ModuleNotFoundError as error:
         not_installed(error)
     try:
         logs = open_logs(inputs)
-        asked = Asked(
+        audit_request = AuditRequest(
             objects,
             prefix,
             StoreDepth(depth.value),
@@ -156,7 +160,7 @@ def audit(
             _engine(chosen, master, memory, spark_log, debug=debug) as works,
             bar("auditing", None) as step,
         ):
-            report = job(logs, works, asked, step)
+            report = job(logs, works, audit_request, step)
     except KeyboardInterrupt:
         stop("interrupted", INTERRUPTED)
     except StorageError as error:
@@ -175,7 +179,7 @@ def audit(
         if (lost := report.findings.counts.get(MISSING, 0)) and objects is not None:
             if lost == sum(one.objects for one in report.logs):
                 typer.echo(f"{objects.uri} has none of them: is this the cluster's store, and "
-                           "--prefix what its brokers' settings say?")  # fmt: skip
+                           "--prefix its brokers' esker.object.key.prefix?")  # fmt: skip
             if bootstrap_controller is None:
                 typer.echo(may_be_behind(first or archive))
     if report.findings.counts:
@@ -183,7 +187,7 @@ def audit(
 
 
 def _replicas(logs: Logs, first: Path | None, more: list[Inputs]) -> Iterator[tuple[str, Logs]]:
-    """The other nodes of the cluster, by directory."""
+    """Yield the logs of the cluster's other nodes, by directory."""
     for one in more:
         other = open_logs(one)
         if other.cluster_id != logs.cluster_id:
@@ -230,7 +234,7 @@ def _engine(
         yield SparkEngine(spark)
 
 
-# --- what people see ----------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------
 
 _LOGS: Final = (
     "Log", "From", "To", "Records", "Commits", "Checkpoints", "Objects", "Read", "LiveBytes",
@@ -245,8 +249,8 @@ def _print(report: Report, engine: str, out: Path | None) -> None:
     typer.echo(table(_LOGS, [_log_cells(one) for one in report.logs]))
     for one in report.logs:
         for (kind, version), offset in sorted(one.unknown.items()):
-            what = f"type {kind} version {version} is not known here"
-            typer.echo(f"{one.name}: {what}, first at offset {offset}: not judged")
+            what = f"type {kind} version {version} is unknown to this release"
+            typer.echo(f"{one.name}: {what}, first at offset {offset}: not checked")
     for rules, why in report.unchecked.items():
         typer.echo(f"Not looked at: {rules} ({why})")
     broken = by_name(report.findings.counts)

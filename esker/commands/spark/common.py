@@ -1,7 +1,7 @@
-"""What every `esker spark` command shares: how it ends, how it shows that it lives.
+"""Shared parts of the `esker spark` commands: exit codes, progress bars, error sentences.
 
-A job that cannot go on says one sentence and ends with a code that says whose turn it is; 1 and 6
-are not failures but findings. What is printed while it works goes to stderr, to a terminal only.
+A job that cannot continue prints one sentence and exits with a code for the cause; 1 and 6 are
+findings, not failures. Progress goes to stderr, and only to a terminal.
 
 Source: docs/design/pipeline.md#exit-codes.
 """
@@ -34,14 +34,14 @@ Step = Callable[[int], None]
 
 
 class EngineName(StrEnum):
-    """Who works: this process, or Spark."""
+    """The place a job runs in: this process, or Spark."""
 
     LOCAL = "local"
     SPARK = "spark"
 
 
 class EngineOrAuto(StrEnum):
-    """The same, or whichever is done sooner; what comes out is the same."""
+    """The place a job runs in; auto chooses the faster one, with the same result."""
 
     AUTO = "auto"
     LOCAL = "local"
@@ -50,9 +50,9 @@ class EngineOrAuto(StrEnum):
 
 @contextmanager
 def bar(what: str, total: int | None) -> Iterator[Step]:
-    """A bar on a terminal, nothing elsewhere; gives what moves it on by so many.
+    """Show a progress bar on a terminal; yields the function that advances it.
 
-    Args:  total: None where nobody knows: it moves, and does not fill.
+    Args:  total: number of steps; None if unknown: then the bar moves but does not fill.
     """
     if not sys.stderr.isatty():
         yield lambda _: None
@@ -63,37 +63,37 @@ def bar(what: str, total: int | None) -> Iterator[Step]:
 
 
 def reason(error: BaseException) -> str:
-    """What went wrong, in words, and what helps; of a file no error number."""
+    """Describe an error and its remedy in one sentence."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     from spark_jobs.readers.archive_layout import DamagedArchiveError
 
     if isinstance(error, DamagedArchiveError):
-        return f"the archive is damaged: {error}; `esker spark archive --verify` tells all of it"
+        return f"the archive is damaged: {error}; `esker spark archive --verify` lists all damage"
     if isinstance(error, DamagedFileError):
-        return f"{error}; another node has it whole: name its --log-dir, or ask the quorum"
+        return f"{error}; use another node's --log-dir, or --bootstrap-controller HOST:PORT"
     return str(error)
 
 
 def to_apply(job: str, plan: Path, controllers: str | None) -> str:
-    """The command that applies a plan; where only files were read, nobody knows a controller."""
+    """Return the command that applies a plan, with a placeholder if no controller is known."""
     at = "HOST:PORT" if controllers is None else shlex.quote(controllers)
     return f"esker spark {job} apply {shlex.quote(str(plan))} --bootstrap-controller {at}"
 
 
 def all_answered(journal: Path) -> str:
-    """Said of a plan that is applied once more: no cluster was asked, were it even another one."""
-    return f"  Nothing was asked now: {journal} has all answers"
+    """Return the note that a plan was applied completely before, so no cluster was contacted."""
+    return f"  No request was sent: {journal} has all answers"
 
 
 def stop(message: str, code: int) -> NoReturn:
-    """End with this code, and say why."""
+    """Print a message to stderr, and exit with this code."""
     typer.echo(f"esker: {message}", err=True)
     raise typer.Exit(code)
 
 
 def for_a_file(path: Path) -> None:
-    """End, before any work, if a file cannot be written under this name."""
+    """Exit with a usage error, before any work, if this file cannot be written."""
     if path.is_dir():
         stop(f"{path} is a directory: name a file in it", USAGE)
     if not path.parent.is_dir():
@@ -101,14 +101,14 @@ def for_a_file(path: Path) -> None:
 
 
 def for_a_directory(path: Path) -> None:
-    """The same of a directory, which need not be there yet."""
+    """Exit with a usage error, before any work, if this cannot be a directory."""
     there = next(one for one in (path, *path.parents) if one.exists())
     if not there.is_dir():
         stop(f"{there} is a file: name a directory", USAGE)
 
 
 def not_installed(error: ModuleNotFoundError) -> NoReturn:
-    """End for what a job imports and this installation has not got."""
+    """Exit with the name of a missing package."""
     name = error.name or ""
     missing = "PySpark" if name.startswith("pyspark") else name
     stop(f"{missing} is not installed: pip install 'esker[spark]'", ENVIRONMENT)

@@ -1,10 +1,10 @@
-"""Who a plan is handed to: the coordinators, by way of controllers or of brokers.
+"""Reaches the coordinators that apply a plan, through controllers or through brokers.
 
     async with coordinators(at, timeout_ms) as coordinator:
         await apply_plan(plan, journal, coordinator)
 
-A client of a coordinator looks for where it leads, and is kept until all is done. A broker finds
-the leader itself, so each request may go to any of them.
+A coordinator's client finds its leader, and stays open until the plan is applied. A broker finds
+the leader itself, so each request may go to any broker.
 
 Source: docs/design/pipeline.md#applying-a-plan.
 """
@@ -30,7 +30,7 @@ R = TypeVar("R", bound=Response)
 async def coordinators(
     at: Target, timeout_ms: int
 ) -> AsyncIterator[Callable[[int], CoordinatorClient | ThroughBrokers]]:
-    """Gives the coordinator of a partition of `__diskless-metadata`."""
+    """Yield a function that returns the coordinator of a partition of `__diskless-metadata`."""
     addresses = [(one.host, one.port) for one in at.addresses]
     clients: dict[int, CoordinatorClient] = {}
 
@@ -50,7 +50,7 @@ async def coordinators(
 
 
 class ThroughBrokers:
-    """The coordinators, asked by way of a broker."""
+    """Reaches every coordinator through a broker."""
 
     def __init__(self, at: Target, timeout_ms: int) -> None:
         self._at = at

@@ -1,4 +1,4 @@
-"""Where a job reads the logs from: the same options for every command of `esker spark`.
+"""The options that name the logs, the same for every command of `esker spark`.
 
     def report(
         log_dir: LogDir = None,
@@ -13,8 +13,8 @@
         except reading_errors() as error:
             stop_reading(error)
 
-One of three places, or a directory with a quorum beside it that is asked how much of it is
-committed; a directory alone is believed as far as its node has written that down.
+The logs are in one of three places, or in a directory with a quorum that says how much of it is
+committed; a directory alone is read as far as its node has recorded that.
 
 Source: docs/design/pipeline.md#one-input.
 """
@@ -36,20 +36,20 @@ if TYPE_CHECKING:
 
 LogDir = Annotated[
     Path | None,
-    typer.Option("--log-dir", metavar="DIR", help="A node's log directory; any node's will do."),
+    typer.Option("--log-dir", metavar="DIR", help="The log directory of any node."),
 ]
 FromQuorum = Annotated[
     str | None,
     typer.Option(
         "--bootstrap-controller",
         metavar="HOST:PORT[,...]",
-        help="Controllers to ask what is committed; any of them will do.",
+        help="Controllers to read from; one reachable controller is enough.",
     ),
 ]
 Archive = Annotated[
     str | None,
     typer.Option(
-        "--archive", metavar="DIR|s3://BUCKET/PREFIX", help="An archive of the logs, instead."
+        "--archive", metavar="DIR|s3://BUCKET/PREFIX", help="Read an archive instead of logs."
     ),
 ]
 
@@ -63,16 +63,16 @@ def inputs_of(
     endpoint: str | None = None,
     region: str | None = None,
 ) -> Inputs:
-    """What these options name.
+    """Return the place of the logs that these options name.
 
-    Args:    endpoint, region: of an archive's bucket (`esker.commands.spark.store`).
-    Raises:  typer.BadParameter unless it is one place.
+    Args:    endpoint, region: those of an archive's bucket (`esker.commands.spark.store`).
+    Raises:  typer.BadParameter unless they name one place.
     """
     from spark_jobs.readers.inputs import Inputs
     from spark_jobs.readers.object_store import StoreOptions
 
     if archive is not None and (log_dir is not None or bootstrap_controller is not None):
-        raise typer.BadParameter("--archive stands alone: it holds only what is committed")
+        raise typer.BadParameter("--archive cannot be combined with --log-dir or controllers")
     if archive is None and log_dir is None and bootstrap_controller is None:
         raise typer.BadParameter(
             "say where the logs are: --log-dir DIR, --bootstrap-controller HOST:PORT, or --archive"
@@ -85,22 +85,22 @@ def inputs_of(
 
 
 def open_logs(inputs: Inputs) -> Logs:
-    """The logs to read. Raises as `reading_errors` says."""
+    """Open the logs. Raises as `reading_errors` says."""
     from spark_jobs.readers.inputs import open_logs
 
     return open_logs(inputs)
 
 
 def may_be_behind(place: Path | str | None) -> str:
-    """What to think of objects that are missing by a copy of the logs: it may be the copy."""
+    """Return the note that objects may seem lost because the logs were a copy that lags."""
     return (
-        f"{place} may be behind the cluster, and what retention removed since would look lost; "
-        "where the quorum runs, ask it: --bootstrap-controller HOST:PORT"
+        f"{place} may be behind the cluster, and objects that retention removed since would look "
+        "lost; read the running quorum instead: --bootstrap-controller HOST:PORT"
     )
 
 
 def reading_errors() -> tuple[type[Exception], ...]:
-    """What opening and reading logs may raise: each is one sentence for whoever runs the job."""
+    """Return the errors that opening and reading logs may raise; each is one sentence for users."""
     from spark_jobs.readers.log_files import LostRangeError
     from spark_jobs.readers.logs import LogsError
 
@@ -108,7 +108,7 @@ def reading_errors() -> tuple[type[Exception], ...]:
 
 
 def stop_reading(error: Exception) -> NoReturn:
-    """End for one of `reading_errors`: offsets that are gone are data, the rest is a place."""
+    """Exit for one of `reading_errors`: lost offsets are data loss, all others environment."""
     from spark_jobs.readers.log_files import LostRangeError
 
     stop(reason(error), DATA_LOSS if isinstance(error, LostRangeError) else ENVIRONMENT)

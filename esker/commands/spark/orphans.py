@@ -1,10 +1,10 @@
-"""`esker spark orphans`: objects that nobody refers to, and references to objects that are lost.
+"""`esker spark orphans`: finds unreferenced objects, and references to missing objects.
 
-    esker spark orphans plan | show | apply      what the store holds and nothing can need
-    esker spark orphans dangling                 what the logs refer to and the store has not got
+    esker spark orphans plan | show | apply      objects in the store that no log can refer to
+    esker spark orphans dangling                 objects in the logs that the store does not have
 
-The first is money, and is planned, shown and applied in three steps. The second is data loss, and
-is only told.
+Orphans cost money, and are planned, shown and applied in three steps. Dangling references are data
+loss, and are only reported.
 
 Source: docs/design/pipeline.md#orphans; docs/orphans.md.
 """
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Objects that nobody needs, and references to none.",
+    help="Find unreferenced objects, and references to missing objects.",
 )
 
 _STORE: Final = "--store esker-data/objects"
@@ -91,20 +91,20 @@ _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 24 * 3_600_000
 _DURATION: Final = re.compile(r"([0-9]{1,6})([smhd])")
 
 
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan's file.")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="File of the plan.")]
 Prefix = Annotated[
-    str, typer.Option(metavar="PREFIX", help="The brokers' esker.object.key.prefix.")
+    str, typer.Option(metavar="PREFIX", help="Key prefix of the objects: esker.object.key.prefix.")
 ]
-Engine = Annotated[EngineName, typer.Option(help="Who lists and compares: this process, or Spark.")]
+Engine = Annotated[EngineName, typer.Option(help="Where to list: in this process, or in Spark.")]
 
 
 @app.command(epilog=PLAN_EXAMPLE)
 def plan(
     store: StoreUri,
     listings: Annotated[
-        Path, typer.Option(metavar="DIR", help="Keeps what was seen from listing to listing.")
+        Path, typer.Option(metavar="DIR", help="Directory that keeps orphans between listings.")
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the plan is written to.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write the plan to.")],
     log_dir: LogDir = None,
     bootstrap_controller: FromQuorum = None,
     archive: Archive = None,
@@ -112,21 +112,22 @@ def plan(
     region: Region = None,
     prefix: Prefix = "",
     grace: Annotated[
-        str, typer.Option(metavar="72h", help="Between two listings that saw an orphan; s m h d.")
+        str,
+        typer.Option(metavar="72h", help="Time between two listings of an orphan (s, m, h, d)."),
     ] = "72h",
     dangerously_short_grace: Annotated[
-        bool, typer.Option("--dangerously-short-grace", help="Let --grace be less than 24 h.")
+        bool, typer.Option("--dangerously-short-grace", help="Allow a --grace below 24 h.")
     ] = False,
     listing: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="An inventory instead of a listing: S3's manifest.json, or a CSV file with "
+            help="Inventory to use instead of a listing: S3's manifest.json, or CSV with "
             "key,size_bytes,modified_ms.",
         ),
     ] = None,
     taken_at: Annotated[
-        int | None, typer.Option(metavar="MS", help="When a CSV file was made, ms since 1970.")
+        int | None, typer.Option(metavar="MS", help="Time of a CSV inventory, ms since 1970.")
     ] = None,
     engine: Engine = EngineName.LOCAL,
     master: Master = None,
@@ -136,9 +137,9 @@ def plan(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 10_000,
 ) -> None:
-    """List the store, compare it with the logs, and plan what two listings have seen.
+    """List the store, compare it with the logs, and plan orphans that two listings have seen.
 
-    Nothing is changed: the plan is a file, to be shown and applied within an hour.
+    Changes nothing: the plan is a file, to be shown and applied within an hour.
     """
     from spark_jobs.orphans.scan import OrphansError, Rules
     from spark_jobs.plans.sealed_file import SealError
@@ -148,7 +149,7 @@ def plan(
     for_a_directory(listings)
     rules = Rules(grace_ms=_grace(grace, dangerously_short_grace))
     if listing is not None and engine is EngineName.SPARK:
-        raise typer.BadParameter("an inventory is read by --engine local")
+        raise typer.BadParameter("--listing works only with --engine local")
     inputs = inputs_of(
         log_dir, bootstrap_controller, archive, timeout_ms, endpoint=endpoint, region=region
     )
@@ -167,7 +168,7 @@ def plan(
                 taken = _inventory(listing, taken_at, naming, objects.uri, Path(scratch))
             _compare(taken, inputs, naming, objects.uri, listings, out, rules)
     except KeyboardInterrupt:
-        stop("interrupted: there is no plan, and nothing was seen", INTERRUPTED)
+        stop("interrupted: no plan was written, and this listing does not count", INTERRUPTED)
     except (OrphansError, SealError) as error:
         stop(str(error), STALE)
     except reading_errors() as error:
@@ -181,7 +182,7 @@ def plan(
 
 @app.command(epilog=SHOW_EXAMPLE)
 def show(file: PlanFile, as_json: AsJson = False) -> None:
-    """Print what a plan would do, and what the listing met besides."""
+    """Print a plan, and the other findings of its listing."""
     _print_plan(_read(file), as_json=as_json)
 
 
@@ -191,29 +192,29 @@ def apply(
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     allow_large: Annotated[
-        bool, typer.Option("--allow-large", help="Also if it is over 25 % of all listed bytes.")
+        bool, typer.Option("--allow-large", help="Allow a plan of over 25 % of all listed bytes.")
     ] = False,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 30_000,
 ) -> None:
     """Hand a plan's objects over to their coordinators; brokers delete them after the delay.
 
-    What was answered is written beside the plan: if it is interrupted, the same command goes on.
+    Answers are written to a journal beside the plan: if interrupted, run the same command again.
     """
     from spark_jobs.orphans.apply import Journal
 
     at = target(bootstrap_controller, bootstrap_server)
     made = _read(file)
     if made.is_large and not allow_large:
-        stop(f"{file} is for more than 25 % of all listed bytes; look at it with `show`, and if it "
-             "is meant, apply it with --allow-large", USAGE)  # fmt: skip
+        stop(f"{file} is for more than 25 % of all listed bytes; check it with `show`, and apply "
+             "it with --allow-large if that is intended", USAGE)  # fmt: skip
     journal = Journal(file.with_name(f"{file.name}.{made.plan_id}.journal"), made.plan_id)
     try:
         with bar("applying", made.file.count) as step:
             before = journal.read().rows_done
             done = run(_apply(at, made, journal, step, timeout_ms))
     except KeyboardInterrupt:
-        stop("interrupted; the same command goes on", INTERRUPTED)
+        stop("interrupted; run the same command to continue", INTERRUPTED)
     except (OSError, ValueError) as error:
         stop(reason(error), ENVIRONMENT)
     if before and before == made.file.count and not as_json:
@@ -238,10 +239,10 @@ def dangling(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 10_000,
 ) -> None:
-    """Look for every object that the logs refer to. Ends with 6 if one is lost.
+    """Check that every object that the logs refer to is in the store. Exits with 6 if one is lost.
 
-    Nothing is changed, and nothing can be repaired here: what is lost needs an older version of
-    the object, from the store's own versions or a copy.
+    Changes and repairs nothing: a lost object can only be restored from the store's own versions
+    or from a copy.
     """
     try:
         from spark_jobs.orphans.dangling import find_dangling
@@ -263,7 +264,7 @@ def dangling(
             naming = _naming(inputs, prefix)
             found = find_dangling(logs, objects, naming, lambda: lister(naming))
     except KeyboardInterrupt:
-        stop("interrupted: nothing is known", INTERRUPTED)
+        stop("interrupted before the comparison was complete", INTERRUPTED)
     except OrphansError as error:
         stop(reason(error), ENVIRONMENT)
     except reading_errors() as error:
@@ -287,7 +288,7 @@ def _compare(
     out: Path,
     rules: Rules,
 ) -> None:
-    """Read the logs, now that the store is listed, and write what was seen and the plan."""
+    """Read the logs after the listing, and write the sightings and the plan."""
     from spark_jobs.orphans.scan import find_orphans, plan_orphans
 
     with bar("reading logs", None) as step:
@@ -303,7 +304,7 @@ Lister = Callable[["Naming"], "AnyListing"]
 
 
 class _Spark:
-    """Which engine lists; a Spark session only for as long as it is needed."""
+    """Makes listings with the chosen engine; a Spark session lives only while it is needed."""
 
     def __init__(
         self,
@@ -323,7 +324,7 @@ class _Spark:
     def lister(
         self, store: ObjectStore, directory: Path, options: StoreOptions
     ) -> Iterator[Lister]:
-        """What makes a listing of the store; the local one is kept in `directory`."""
+        """Yield a function that lists the store; a local listing is kept in `directory`."""
         if self._engine is EngineName.SPARK:
             from spark_jobs.orphans.spark_listing import list_in_spark
 
@@ -348,7 +349,7 @@ def _inventory(
     try:
         inventory = read_inventory(file, uri, taken_at)
         if inventory.taken_ms > _now_ms():  # the grace would be over at once
-            stop(f"{file} was made at {inventory.taken_ms} ms, which is not over yet", STALE)
+            stop(f"{file} has the time {inventory.taken_ms} ms, which is in the future", STALE)
         return keep_listing(inventory.found, naming, directory, inventory.taken_ms)
     except InventoryError as error:
         stop(reason(error), ENVIRONMENT)
@@ -359,7 +360,7 @@ def _now_ms() -> int:
 
 
 def _naming(inputs: Inputs, prefix: str) -> Naming:
-    """How the keys of these logs' cluster look."""
+    """Return the form of the keys of these logs' cluster."""
     from spark_jobs.orphans.listing import Naming
 
     return Naming(prefix.strip("/"), open_logs(inputs).cluster_id)
@@ -370,12 +371,12 @@ def _grace(text: str, dangerously_short: bool) -> int:
 
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise typer.BadParameter(f"{text!r} is no duration, as 72h or 4d", param_hint="--grace")
+        raise typer.BadParameter(f"{text!r} is not a duration like 72h or 4d", param_hint="--grace")
     grace_ms = int(found[1]) * _UNITS_MS[found[2]]
     if grace_ms < SHORTEST_GRACE_MS and not dangerously_short:
         raise typer.BadParameter(
-            f"{text} is less than 24h: a broker may still be at work with such an object; if you "
-            "know that it is not, say --dangerously-short-grace",
+            f"{text} is less than 24h: a broker may still be uploading such an object; if you know "
+            "that none is, add --dangerously-short-grace",
             param_hint="--grace",
         )
     return grace_ms
@@ -393,7 +394,7 @@ async def _apply(
         return await apply_orphans(made, journal, coordinator, progress=step)
 
 
-# --- what people see ------------------------------------------------------------------------------
+# --- output ---------------------------------------------------------------------------------------
 
 
 def _read(file: Path) -> OrphansPlan:

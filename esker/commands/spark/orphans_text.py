@@ -1,4 +1,4 @@
-"""What `esker spark orphans` prints: for people as lines, for programs as one object.
+"""Formats the output of `esker spark orphans`: lines for people, JSON for programs.
 
 Source: docs/design/pipeline.md#plans.
 """
@@ -32,26 +32,26 @@ _KINDS: Final = {
 }
 
 _WHY: Final = {
-    ErrorCode.POLICY_VIOLATION: "something refers to it, or its lease is not forgotten yet: the "
-    "next sweep sees whether it is still there",
-    ErrorCode.INVALID_REQUEST: "no key of that coordinator",
+    ErrorCode.POLICY_VIOLATION: "it is referred to, or its lease is not forgotten yet: the next "
+    "plan will include it if it is still an orphan",
+    ErrorCode.INVALID_REQUEST: "the key does not belong to that coordinator",
     ErrorCode.INVALID_TIMESTAMP: "the plan has expired: make a new one",
     ErrorCode.INCONSISTENT_CLUSTER_ID: "the plan is another cluster's",
 }
 
 
 def at(ms: int) -> str:
-    """A time for people, in UTC."""
+    """Format a time in UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def why(code: int) -> str:
-    """What an error code means here."""
+    """Explain an error code of a refused key."""
     return _WHY.get(ErrorCode(code), f"error {code}") if code in set(ErrorCode) else f"error {code}"
 
 
 def plan_lines(made: OrphansPlan) -> Iterator[str]:
-    """A plan, and the listing that it was made from."""
+    """Yield the lines of a plan and of the listing that it was made from."""
     header, report = made.file.header, made.file.end["report"]
     yield (
         f"Plan {made.plan_id} of cluster {made.cluster_id}, {header['store']} as listed at "
@@ -67,7 +67,7 @@ def plan_lines(made: OrphansPlan) -> Iterator[str]:
     if referred_to and not report["listed"]["objects"]:
         yield (
             f"None of the {referred_to} objects that the logs refer to is in {header['store']}: is "
-            "it the cluster's store, and --prefix what its brokers' settings say?"
+            "it the cluster's store, and --prefix its brokers' esker.object.key.prefix?"
         )
     yield from _others(report)
     if made.file.count:
@@ -99,20 +99,20 @@ def _others(report: dict[str, Any]) -> Iterator[str]:
         )
     if report["skewed"]["objects"]:
         yield (
-            f"Kept: {report['skewed']['objects']} orphans, too young by the store's clock: it and "
-            "ours disagree"
+            f"Kept: {report['skewed']['objects']} orphans, too young by the store's clock, which "
+            "disagrees with ours"
         )
 
 
 def plan_json(made: OrphansPlan) -> dict[str, Any]:
-    """The same for a program, with a sample of the rows: all of them are in the plan's file."""
+    """Return a plan as JSON, with a sample of its rows; the plan's file has all."""
     sample = [one._asdict() for one in islice(made.rows(), SHOWN)]
     header = {name: value for name, value in made.file.header.items() if name != "version"}
     return {"plan_id": made.plan_id, **header, **made.file.end["report"], "sample": sample}
 
 
 def outcome_lines(made: OrphansPlan, done: Progress) -> Iterator[str]:
-    """What became of a plan."""
+    """Yield the lines of an applied plan's results."""
     if done.whole_refusal:
         yield f"Refused: {why(done.whole_refusal)}"
         return
@@ -123,11 +123,11 @@ def outcome_lines(made: OrphansPlan, done: Progress) -> Iterator[str]:
         yield f"    {key}"
     if done.unanswered is not None:
         yield f"  {made.file.count - done.rows_done} left: {done.unanswered}"
-        yield "  The same command goes on."
+        yield "  Run the same command to continue."
 
 
 def outcome_json(made: OrphansPlan, done: Progress) -> dict[str, Any]:
-    """The same for a program."""
+    """Return an applied plan's results as JSON."""
     return {
         "plan_id": made.plan_id,
         "rows": made.file.count,
@@ -141,7 +141,7 @@ def outcome_json(made: OrphansPlan, done: Progress) -> dict[str, Any]:
 
 
 def dangling_lines(found: Dangling) -> Iterator[str]:
-    """What is lost."""
+    """Yield the lines of a comparison: lost objects and unreadable offsets."""
     yield (
         f"{found.live} objects are referred to; {found.looked_for} were looked for by themselves, "
         f"{found.retired} of them are not referred to any more"
@@ -179,7 +179,7 @@ def _ranges(ranges: list[tuple[int, int]]) -> str:
 
 
 def dangling_json(found: Dangling) -> dict[str, Any]:
-    """The same for a program; of very many objects the first."""
+    """Return a comparison as JSON, with at most JSON_OBJECTS lost objects."""
     return {
         "live": found.live,
         "looked_for": found.looked_for,

@@ -1,7 +1,7 @@
-"""`esker spark report`: one page that says what data costs and where it rots.
+"""`esker spark report`: writes one page on what data costs and how much of it is dead.
 
-The page needs nothing but a browser; its tables stand beside it as Parquet. Small logs are read by
-this process, large ones by Spark; both say the same.
+The page needs only a browser; its tables are written beside it as Parquet. This process reads small
+logs, Spark large ones, with the same result.
 
 Source: docs/design/pipeline.md#the-report.
 """
@@ -49,35 +49,42 @@ if TYPE_CHECKING:
 EXAMPLE = "Example: esker spark report --log-dir esker-data/quorum-1 --out report"
 
 LARGE: Final = 2_000_000
-"""Records of all logs together from which on `auto` means Spark: what two cores read in minutes."""
+"""Records of all logs together from which `auto` means Spark: two cores read them in minutes."""
 
 MIB: Final = 1024 * 1024
 
 
 def report(
     out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where report.html and tables/ are written.")
+        Path, typer.Option(metavar="DIR", help="Directory to write report.html and tables/ to.")
     ],
     log_dir: LogDir = None,
     bootstrap_controller: FromQuorum = None,
     archive: Archive = None,
     prices: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What the store costs, TOML; default: S3 Standard."),
+        typer.Option(
+            metavar="FILE", help="TOML file with the store's prices; default: S3 Standard."
+        ),
     ] = None,
     commit_interval_ms: Annotated[
         int,
-        typer.Option(metavar="MS", min=1, help="The brokers' diskless.append.commit.interval.ms."),
+        typer.Option(
+            metavar="MS", min=1, help="diskless.append.commit.interval.ms of the brokers."
+        ),
     ] = 250,
     buffer_bytes: Annotated[
         int,
-        typer.Option(metavar="BYTES", min=1, help="Their diskless.append.buffer.max.bytes."),
+        typer.Option(
+            metavar="BYTES", min=1, help="diskless.append.buffer.max.bytes of the brokers."
+        ),
     ] = 8 * MIB,
     now: Annotated[
-        int | None, typer.Option(metavar="MS", help="Count ages from here; default: the clock.")
+        int | None,
+        typer.Option(metavar="MS", help="Time (ms since 1970) that ages end at; default: now."),
     ] = None,
     engine: Annotated[
-        EngineOrAuto, typer.Option(help="Who counts; auto: Spark from 2 million records on.")
+        EngineOrAuto, typer.Option(help="Where to count; auto: Spark from 2 million records on.")
     ] = EngineOrAuto.AUTO,
     master: Master = None,
     memory: Memory = MEMORY,
@@ -88,9 +95,9 @@ def report(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 10_000,
 ) -> None:
-    """Write a page on throughput, sizes, costs, dead bytes, hot partitions and the cluster's life.
+    """Write a page on throughput, sizes, costs, dead bytes, hot partitions and broker history.
 
-    Nothing is changed; objects are not read, only the metadata logs are.
+    Reads only the metadata logs, no objects, and changes nothing.
     """
     for_a_directory(out)
     inputs = inputs_of(
@@ -115,7 +122,7 @@ def report(
     try:
         logs = open_logs(inputs)
         chosen = _choose(engine, master, logs)
-        with _telling() as tell:
+        with _progress_line() as tell:
             if chosen is EngineOrAuto.SPARK:
                 with spark_session("report", master, memory, spark_log, debug=debug) as spark:
                     made = _by_spark(spark, logs, question, tell)
@@ -166,7 +173,7 @@ def _by_this_process(logs: Logs, question: Question, tell: Tell) -> Report:
 
 
 def _choose(engine: EngineOrAuto, master: str | None, logs: Logs) -> EngineOrAuto:
-    """Who counts, if nobody said. Raises as reading logs does."""
+    """Return the engine that `auto` means for these logs. Raises as reading logs does."""
     if engine is not EngineOrAuto.AUTO:
         return engine
     if master is not None:
@@ -176,8 +183,8 @@ def _choose(engine: EngineOrAuto, master: str | None, logs: Logs) -> EngineOrAut
 
 
 @contextmanager
-def _telling() -> Iterator[Tell]:
-    """What is being done, on a terminal; nothing elsewhere."""
+def _progress_line() -> Iterator[Tell]:
+    """Show the current step on a terminal, and nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -1,7 +1,7 @@
-"""`esker spark retention`: planned, shown and applied in three steps.
+"""`esker spark retention`: plans retention, shows the plan, and applies it, in three steps.
 
-A plan is a file, and nothing is deleted that nobody has looked at. Planning needs no coordinator's
-consent and no delete permission; applying needs a coordinator, who judges every row again.
+A plan is a file that can be reviewed before anything is deleted. Planning needs no coordinator and
+no delete permission; applying needs the coordinators, which judge every row again.
 
 Source: docs/design/pipeline.md#plans.
 """
@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from spark_jobs.readers.engines import Engine
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="What is older or more than a topic keeps."
+    add_completion=False, no_args_is_help=True, help="Plan and apply retention of topics."
 )
 
 _AT: Final = "--bootstrap-controller 127.0.0.1:9102"
@@ -66,20 +66,20 @@ SHOW_EXAMPLE = "Example: esker spark retention show plan.jsonl"
 APPLY_EXAMPLE = f"Example: esker spark retention apply plan.jsonl {_AT}"
 
 SPARK_PIECES: Final = 24
-"""Of 64 MiB: from there on `auto` takes Spark. It takes as long to start as these take here."""
+"""Pieces of 64 MiB from which `auto` takes Spark: its start takes as long as they take here."""
 
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="A plan's file.")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="File of the plan.")]
 PriceFile = Annotated[
     Path | None,
     typer.Option(
-        "--prices", metavar="FILE", help="What the store costs, as TOML; default: S3's list prices."
+        "--prices", metavar="FILE", help="TOML file with the store's prices; default: S3 Standard."
     ),
 ]
 
 
 @app.command(epilog=PLAN_EXAMPLE)
 def plan(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the plan is written to.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write the plan to.")],
     log_dir: LogDir = None,
     bootstrap_controller: FromQuorum = None,
     archive: Archive = None,
@@ -87,17 +87,16 @@ def plan(
     region: Region = None,
     engine: Annotated[
         EngineOrAuto,
-        typer.Option(help="This process, or Spark; auto: Spark if there is much of it."),
+        typer.Option(help="Where to work; auto: Spark from 1.5 GiB of log on."),
     ] = EngineOrAuto.AUTO,
     digests: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR", help="Where digests are kept; default: ~/.cache/esker/digests."
-        ),
+        typer.Option(metavar="DIR", help="Cache of log digests; default: ~/.cache/esker/digests."),
     ] = None,
     prices: PriceFile = None,
     now: Annotated[
-        int | None, typer.Option(metavar="MS", help="Count ages from here; default: the clock.")
+        int | None,
+        typer.Option(metavar="MS", help="Time (ms since 1970) that ages end at; default: now."),
     ] = None,
     master: Master = None,
     memory: Memory = MEMORY,
@@ -106,9 +105,9 @@ def plan(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 10_000,
 ) -> None:
-    """Work out what retention would remove, of topics with esker.retention.enforcer=external|both.
+    """Plan what retention removes from topics with esker.retention.enforcer=external|both.
 
-    Nothing is changed: the plan is a file, to be shown and applied within an hour.
+    Changes nothing: the plan is a file, to be shown and applied within an hour.
     """
     for_a_file(out)
     inputs = inputs_of(
@@ -130,7 +129,7 @@ def plan(
             _engine(takes_spark, master, memory, spark_log, debug=debug) as chosen,
             bar("planning", sweep.PASSES) as step,
         ):
-            made = sweep.plan_of(found, now_ms, chosen, kept, lambda _: step(1))
+            made = sweep.plan_survey(found, now_ms, chosen, kept, lambda _: step(1))
         write_plan(made, out)
     except reading_errors() as error:
         stop_reading(error)
@@ -155,7 +154,7 @@ def _engine(
 
 @app.command(epilog=SHOW_EXAMPLE)
 def show(file: PlanFile, prices: PriceFile = None, as_json: AsJson = False) -> None:
-    """Print what a plan would do."""
+    """Print a plan: new log starts, freed objects, and topics that pin the rest."""
     _print_plan(_read(file), _prices(prices), as_json=as_json)
 
 
@@ -165,31 +164,32 @@ def apply(
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     allow_large: Annotated[
-        bool, typer.Option("--allow-large", help="Also if it removes over 25 % of all bytes.")
+        bool,
+        typer.Option("--allow-large", help="Allow a plan that removes over 25 % of all bytes."),
     ] = False,
     rows_per_request: Annotated[
         int,
-        typer.Option(min=1, max=ROWS_OF_REQUEST, metavar="N", help="Partitions trimmed at once."),
+        typer.Option(min=1, max=ROWS_OF_REQUEST, metavar="N", help="Partitions in one request."),
     ] = ROWS_OF_REQUEST,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 30_000,
 ) -> None:
-    """Apply a plan, row by row; the coordinator refuses rows that no longer hold.
+    """Apply a plan row by row; coordinators refuse rows that no longer hold.
 
-    What was answered is written beside the plan: if it is interrupted, the same command goes on.
+    Answers are written to a journal beside the plan: if interrupted, run the same command again.
     """
     at = target(bootstrap_controller, bootstrap_server)
     made = _read(file)
     if made.is_large and not allow_large:
-        stop(f"{file} removes more than 25 % of all bytes; look at it with `show`, and if it is "
-             "meant, apply it with --allow-large", USAGE)  # fmt: skip
+        stop(f"{file} removes more than 25 % of all bytes; check it with `show`, and apply it with "
+             "--allow-large if that is intended", USAGE)  # fmt: skip
     journal = Journal(file.with_name(f"{file.name}.{made.plan_id}.journal"), made)
     try:
         with bar("applying", len(made.rows)) as step:
             before = journal.read()
             outcome = run(_apply(at, made, journal, step, timeout_ms, rows_per_request))
     except KeyboardInterrupt:
-        stop("interrupted; the same command goes on", INTERRUPTED)
+        stop("interrupted; run the same command to continue", INTERRUPTED)
     except (OSError, ValueError) as error:
         stop(reason(error), ENVIRONMENT)
     if made.rows and len(before.applied) + len(before.refused) == len(made.rows) and not as_json:
@@ -215,7 +215,7 @@ def _read(file: Path) -> Plan:
         stop(reason(error), ENVIRONMENT)
 
 
-# --- what people see ----------------------------------------------------------------------------
+# --- output -------------------------------------------------------------------------------------
 
 
 def _prices(file: Path | None) -> Prices:
@@ -246,14 +246,14 @@ def _print_outcome(made: Plan, outcome: Outcome, *, as_json: bool) -> None:
         for row in short[:SHOWN_ROWS]:
             one, at = made.rows[row], outcome.applied[row]
             typer.echo(f"  {one.topic}-{one.partition} begins at {at}, not at {one.new_log_start}: "
-                       "what comes next is to be kept (clocks differ, or the plan was made from "
-                       "another cluster's copy)")  # fmt: skip
+                       "retention keeps the next run (clocks differ, or the plan was made from a "
+                       "copy of another cluster)")  # fmt: skip
         for row, code in sorted(outcome.refused.items())[:SHOWN_ROWS]:
             where = f"{made.rows[row].topic}-{made.rows[row].partition}"
             typer.echo(f"  {where} refused: {_why(code)}")
         if outcome.unanswered is not None:
             typer.echo(f"  {left} rows left: {outcome.unanswered}")
-            typer.echo("  The same command goes on.")
+            typer.echo("  Run the same command to continue.")
     if outcome.is_stale():
         raise typer.Exit(STALE)
     if outcome.refused or left:
@@ -261,10 +261,10 @@ def _print_outcome(made: Plan, outcome: Outcome, *, as_json: bool) -> None:
 
 
 _WHY: Final = {
-    ErrorCode.POLICY_VIOLATION: "the topic's settings keep what is there, or leave it to others",
-    ErrorCode.UNKNOWN_TOPIC_ID: "the topic is gone",
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "the partition is gone",
-    ErrorCode.OFFSET_OUT_OF_RANGE: "there is no such offset",
+    ErrorCode.POLICY_VIOLATION: "the topic's settings now keep it, or leave retention to others",
+    ErrorCode.UNKNOWN_TOPIC_ID: "the topic was deleted",
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "the partition was deleted",
+    ErrorCode.OFFSET_OUT_OF_RANGE: "the partition has no such offset",
     ErrorCode.INVALID_TIMESTAMP: "the plan has expired: make a new one (or clocks differ)",
     ErrorCode.INCONSISTENT_CLUSTER_ID: "the plan is another cluster's",
 }

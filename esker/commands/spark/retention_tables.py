@@ -1,4 +1,4 @@
-"""What people see of a retention plan: what goes, what that frees, who pins the rest, in money.
+"""Formats a retention plan: removed runs, freed objects, pinned bytes, and their costs.
 
 Source: docs/design/pipeline.md#plans.
 """
@@ -24,7 +24,7 @@ _ROWS: Final = (
 
 
 def plan_lines(made: Plan, prices: Prices) -> Iterator[str]:
-    """A plan in words and tables."""
+    """Yield the lines and tables of a plan."""
     at = datetime.fromtimestamp(made.now_ms / 1000, UTC).isoformat(timespec="seconds")
     yield f"Plan {made.plan_id} of cluster {made.cluster_id}, as of {at}"
     if not made.rows:
@@ -69,7 +69,7 @@ def _effect_lines(number: int, effect: Effect, prices: Prices) -> Iterator[str]:
 
 
 def plan_json(made: Plan, prices: Prices) -> Mapping[str, Any]:
-    """A plan for programs."""
+    """Return a plan as JSON."""
     return {
         "plan_id": made.plan_id,
         "cluster_id": made.cluster_id,

@@ -1,12 +1,12 @@
-"""A Spark session for a command: the same options for every job of `esker spark`.
+"""Starts a Spark session for a command, with the same options for every job of `esker spark`.
 
     def report(master: Master = None, memory: Memory = MEMORY, spark_log: SparkLog = None,
                debug: Debug = False) -> None:
         with spark_session("report", master, memory, spark_log, debug=debug) as spark:
             ...
 
-What Spark says goes to a file; of what goes wrong the terminal sees one sentence, with what helps
-and where the rest is. `--debug` prints the rest. Ctrl-C ends the command with code 130.
+Spark's output goes to a file; an error is one sentence on the terminal, with the remedy and the
+file's name. `--debug` prints the whole error. Ctrl-C ends the command with code 130.
 
 Source: docs/design/pipeline.md#exit-codes.
 """
@@ -34,7 +34,7 @@ from esker.commands.spark.common import (
     stop,
 )
 from spark_jobs.session.java import cache_directory
-from spark_jobs.session.own_directory import make_own
+from spark_jobs.session.own_directory import make_private
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +45,7 @@ KEPT_LOGS: Final = 10
 Master = Annotated[
     str | None,
     typer.Option(
-        "--master", metavar="URL", help="A Spark cluster, spark://HOST:7077; default: this machine."
+        "--master", metavar="URL", help="Spark cluster, spark://HOST:7077; default: this machine."
     ),
 ]
 Memory = Annotated[
@@ -53,7 +53,7 @@ Memory = Annotated[
     typer.Option(
         "--memory",
         metavar="SIZE",
-        help="Heap of Spark's driver, and of each executor on a cluster.",
+        help="Heap size of Spark's driver, and of each executor, such as 2g.",
     ),
 ]
 SparkLog = Annotated[
@@ -61,10 +61,10 @@ SparkLog = Annotated[
     typer.Option(
         "--spark-log",
         metavar="FILE",
-        help="What Spark says; default: a new file in ~/.cache/esker.",
+        help="File for Spark's output; default: a new one in ~/.cache/esker/logs.",
     ),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Print whole errors, not their sentence.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Print whole errors with stack traces.")]
 
 
 @contextmanager
@@ -77,11 +77,11 @@ def spark_session(
     debug: bool = False,
     heavy: bool = False,
 ) -> Iterator[SparkSession]:
-    """A session for as long as it lasts; what goes wrong in it ends the command.
+    """Open a Spark session for the block; an error of Spark's ends the command.
 
-    `heavy` is for jobs in which the JVM itself computes for minutes.
+    The job's own errors (of reading, of the store) pass through to the command.
 
-    The job's own errors (of reading, of the store) pass: they are the command's to tell.
+    Args:  heavy: set for jobs in which the JVM itself computes for minutes.
     """
     try:
         from py4j.protocol import Py4JError
@@ -127,11 +127,11 @@ def _fail(
 
 
 def _new_log(app: str) -> Path | None:
-    """A file of this run's own; the oldest go. None where there can be none: then it is lost."""
+    """Create a log file for this run and delete the oldest; return None if that is not possible."""
     directory = cache_directory() / "logs"
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{app}-{os.getpid()}.log"
     try:
-        make_own(directory.parent)
+        make_private(directory.parent)
         directory.mkdir(exist_ok=True)
         for old in sorted(directory.glob("*.log"))[: -KEPT_LOGS + 1]:
             old.unlink(missing_ok=True)
@@ -142,5 +142,5 @@ def _new_log(app: str) -> Path | None:
 
 
 def _waiting(what: str) -> Any:
-    """A sign of life on a terminal; nothing elsewhere."""
+    """Show a spinner on a terminal, and nothing elsewhere."""
     return Console(stderr=True).status(what) if sys.stderr.isatty() else nullcontext()

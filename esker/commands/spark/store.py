@@ -1,10 +1,10 @@
-"""Which object store a job looks at: the same options for every command of `esker spark`.
+"""The options that name the object store, the same for every command of `esker spark`.
 
     def orphans(store: StoreUri, endpoint: Endpoint = None, region: Region = None) -> None:
         with opened(store, endpoint, region) as objects:
             ...
 
-Named as `esker dump-log` names them. Credentials are found as AWS tools find them.
+They are those of `esker dump-log`. Credentials are found as AWS tools find them.
 
 Source: docs/design/broker.md#object-stores, docs/design/pipeline.md#spark-deletes-nothing.
 """
@@ -29,18 +29,18 @@ StoreUri = Annotated[
 ]
 Endpoint = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Of an S3 that is not Amazon's; default: by region."),
+    typer.Option(metavar="URL", help="Endpoint of an S3-compatible store; default: Amazon's."),
 ]
-Region = Annotated[str | None, typer.Option(metavar="NAME", help="The bucket's region.")]
+Region = Annotated[str | None, typer.Option(metavar="NAME", help="AWS region of the bucket.")]
 
 
 @contextmanager
 def opened(
     uri: str, endpoint: str | None = None, region: str | None = None
 ) -> Iterator[ObjectStore]:
-    """The store for as long as it lasts; what goes wrong with it ends the command.
+    """Open the store for the block; an error of the store ends the command.
 
-    Raises:  typer.BadParameter for what names no store.
+    Raises:  typer.BadParameter if the URI names no store.
     """
     try:
         store = open_store(uri, StoreOptions(endpoint, region))

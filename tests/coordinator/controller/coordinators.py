@@ -153,10 +153,10 @@ class Coordinators:
     def log_starts(
         self, coordinator: int, partitions: Iterable[tuple[UUID, int]], done: Any
     ) -> None:
-        asked = list(partitions)
+        requested = list(partitions)
 
         def run() -> Mapping[tuple[UUID, int], Offset]:
             held = self[coordinator].log_starts
-            return {named: Offset(held.get(named, 0)) for named in asked}
+            return {named: Offset(held.get(named, 0)) for named in requested}
 
         self._call("log_starts", coordinator, run, done)

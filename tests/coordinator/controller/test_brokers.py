@@ -61,9 +61,9 @@ def test_a_broker_is_unfenced_once_it_has_read_its_registration(world: World) ->
 
 
 def test_a_silent_broker_is_fenced_when_its_session_expires(world: World) -> None:
-    one, _ = world.register(1, 2)
+    epoch_1, _ = world.register(1, 2)
     world.pass_ms(SESSION_MS - 1_000)
-    world.beat(1, one)
+    world.beat(1, epoch_1)
     world.pass_ms(500)
     assert fenced(world) == {1: False, 2: False}
     world.pass_ms(1_000)
@@ -169,32 +169,32 @@ def test_a_broker_restart_makes_its_old_epoch_stale(world: World) -> None:
 
 def test_a_shutdown_waits_until_the_other_brokers_have_read_it(world: World) -> None:
     """KIP-841: clients are not sent to a broker that is about to stop."""
-    one, two = world.register(1, 2)
-    assert not world.beat(1, one, want_shut_down=True).should_shut_down
+    epoch_1, epoch_2 = world.register(1, 2)
+    assert not world.beat(1, epoch_1, want_shut_down=True).should_shut_down
     assert world.image.brokers[1].in_controlled_shutdown
-    assert not world.beat(1, one, want_shut_down=True).should_shut_down, "2 does not know yet"
-    world.beat(2, two)
-    answer = world.beat(1, one, want_shut_down=True)
+    assert not world.beat(1, epoch_1, want_shut_down=True).should_shut_down, "2 does not know yet"
+    world.beat(2, epoch_2)
+    answer = world.beat(1, epoch_1, want_shut_down=True)
     assert (answer.should_shut_down, answer.is_fenced) == (True, True)
     assert fenced(world) == {1: True, 2: False}
 
 
 def test_a_new_leader_continues_a_controlled_shutdown(world: World) -> None:
-    one, two = world.register(1, 2)
-    world.beat(1, one, want_shut_down=True)
+    epoch_1, epoch_2 = world.register(1, 2)
+    world.beat(1, epoch_1, want_shut_down=True)
     world.depose()
     world.elect()
-    assert not world.beat(1, one, want_shut_down=True).should_shut_down
-    world.beat(2, two)
-    assert world.beat(1, one, want_shut_down=True).should_shut_down
+    assert not world.beat(1, epoch_1, want_shut_down=True).should_shut_down
+    world.beat(2, epoch_2)
+    assert world.beat(1, epoch_1, want_shut_down=True).should_shut_down
 
 
 def test_a_broker_in_controlled_shutdown_may_register_again(world: World) -> None:
-    (one,) = world.register(1)
+    (epoch_1,) = world.register(1)
     for _ in range(2):
-        last = world.beat(1, one, want_shut_down=True)
+        last = world.beat(1, epoch_1, want_shut_down=True)
     assert last.should_shut_down
-    assert world.beat(1, one).is_fenced, "the way back is a registration"
+    assert world.beat(1, epoch_1).is_fenced, "the way back is a registration"
     answer = world.ask(registration(1, incarnation_id=UUID(int=1)))
     assert answer.error_code == 0
     assert not world.beat(1, answer.broker_epoch).is_fenced
@@ -248,9 +248,9 @@ def test_a_thousand_brokers_are_fenced_in_one_step(world: World) -> None:
 
 
 def test_producer_ids_are_allocated_once(world: World) -> None:
-    one, two = world.register(1, 2)
+    epoch_1, epoch_2 = world.register(1, 2)
     starts = []
-    for broker_id, epoch in ((1, one), (2, two), (1, one)):
+    for broker_id, epoch in ((1, epoch_1), (2, epoch_2), (1, epoch_1)):
         answer = world.ask(rpc.AllocateProducerIdsRequest(broker_id=broker_id, broker_epoch=epoch))
         starts.append((answer.producer_id_start, answer.producer_id_len))
         world.depose()

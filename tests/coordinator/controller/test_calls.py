@@ -58,20 +58,20 @@ def codes(answer: Any) -> list[int]:
 
 def test_a_coordinator_meets_the_assumptions_of_the_handover() -> None:
     async def story() -> None:
-        on_done = AwaitedCalls(coordinator())
-        assert codes(await on_done.ask("init", init(T1, 2, 5))) == [0]
-        assert codes(await on_done.ask("init", init(T1, 2, 5))) == [0], "repeated"
-        assert await on_done.ask("hosted") == {T1: frozenset({0, 1})}
-        assert codes(await on_done.ask("init", init(T1, 4, 5))) == [0], "grown"
-        assert codes(await on_done.ask("init", init(T1, 1, 5))) == [0], "late: fewer than there are"
-        assert await on_done.ask("hosted") == {T1: frozenset(range(4))}
+        awaited = AwaitedCalls(coordinator())
+        assert codes(await awaited.ask("init", init(T1, 2, 5))) == [0]
+        assert codes(await awaited.ask("init", init(T1, 2, 5))) == [0], "repeated"
+        assert await awaited.ask("hosted") == {T1: frozenset({0, 1})}
+        assert codes(await awaited.ask("init", init(T1, 4, 5))) == [0], "grown"
+        assert codes(await awaited.ask("init", init(T1, 1, 5))) == [0], "late: fewer than there are"
+        assert await awaited.ask("hosted") == {T1: frozenset(range(4))}
         stale = [ErrorCode.STALE_CONTROLLER_EPOCH]
-        assert codes(await on_done.ask("init", init(T2, 1, 4))) == stale
-        assert codes(await on_done.ask("delete", delete(T1, 4))) == stale
-        assert codes(await on_done.ask("delete", delete(T1, 6))) == [0]
-        assert codes(await on_done.ask("init", init(T1, 2, 6))) == [ErrorCode.UNKNOWN_TOPIC_ID]
-        assert await on_done.ask("hosted") == {}
-        await on_done.calls.close()
+        assert codes(await awaited.ask("init", init(T2, 1, 4))) == stale
+        assert codes(await awaited.ask("delete", delete(T1, 4))) == stale
+        assert codes(await awaited.ask("delete", delete(T1, 6))) == [0]
+        assert codes(await awaited.ask("init", init(T1, 2, 6))) == [ErrorCode.UNKNOWN_TOPIC_ID]
+        assert await awaited.ask("hosted") == {}
+        await awaited.calls.close()
 
     asyncio.run(story())
 
@@ -80,11 +80,11 @@ def test_hosted_lists_two_topics_of_the_same_name() -> None:
     """A topic was deleted and recreated, and the coordinator was not informed of the deletion."""
 
     async def story() -> None:
-        on_done = AwaitedCalls(coordinator())
-        await on_done.ask("init", init(T1, 1, 1))
-        await on_done.ask("init", init(T2, 2, 2))
-        assert await on_done.ask("hosted") == {T1: frozenset({0}), T2: frozenset({0, 1})}
-        await on_done.calls.close()
+        awaited = AwaitedCalls(coordinator())
+        await awaited.ask("init", init(T1, 1, 1))
+        await awaited.ask("init", init(T2, 2, 2))
+        assert await awaited.ask("hosted") == {T1: frozenset({0}), T2: frozenset({0, 1})}
+        await awaited.calls.close()
 
     asyncio.run(story())
 
@@ -92,50 +92,50 @@ def test_hosted_lists_two_topics_of_the_same_name() -> None:
 def test_hosted_partitions_are_read_behind_the_read_barrier() -> None:
     """An old replica would still list the partitions that were released."""
     real = coordinator()
-    asked: list[bool] = []
+    barriers: list[bool] = []
 
     async def note(request: Any) -> Any:
-        asked.append(request.behind_barrier)
+        barriers.append(request.behind_barrier)
         return await call(request)
 
     async def story() -> None:
-        on_done = AwaitedCalls(real)
-        assert await on_done.ask("hosted") == {}
-        await on_done.calls.close()
+        awaited = AwaitedCalls(real)
+        assert await awaited.ask("hosted") == {}
+        await awaited.calls.close()
 
     call = intercept(real, DescribeDisklessTopicsRequest, note)
     asyncio.run(story())
-    assert asked == [True]
+    assert barriers == [True]
 
 
 def test_log_starts_omit_unknown_partitions() -> None:
     async def story() -> None:
-        on_done = AwaitedCalls(coordinator())
-        await on_done.ask("init", init(T1, 2, 1))
-        found = await on_done.ask("log_starts", [(T1, 0), (T1, 9), (T2, 0)])
+        awaited = AwaitedCalls(coordinator())
+        await awaited.ask("init", init(T1, 2, 1))
+        found = await awaited.ask("log_starts", [(T1, 0), (T1, 9), (T2, 0)])
         assert found == {(T1, 0): 0}
-        await on_done.calls.close()
+        await awaited.calls.close()
 
     asyncio.run(story())
 
 
 def test_released_partitions_are_restored_by_a_later_controller() -> None:
     async def story() -> None:
-        on_done = AwaitedCalls(coordinator())
-        await on_done.ask("init", init(T1, 2, 5))
-        assert await on_done.ask("release", Epoch(5), T1, frozenset({1, 7})) == {1}
-        assert await on_done.ask("release", Epoch(5), T1, frozenset({1, 7})) == {1}, "repeated"
-        assert await on_done.ask("release", Epoch(5), T2, frozenset({0})) == frozenset()
-        assert codes(await on_done.ask("init", init(T1, 2, 5, restored=(1,)))) == [0], "late"
-        assert await on_done.ask("hosted") == {T1: frozenset({0})}
-        late = await on_done.ask("release", Epoch(4), T1, frozenset({0}))
+        awaited = AwaitedCalls(coordinator())
+        await awaited.ask("init", init(T1, 2, 5))
+        assert await awaited.ask("release", Epoch(5), T1, frozenset({1, 7})) == {1}
+        assert await awaited.ask("release", Epoch(5), T1, frozenset({1, 7})) == {1}, "repeated"
+        assert await awaited.ask("release", Epoch(5), T2, frozenset({0})) == frozenset()
+        assert codes(await awaited.ask("init", init(T1, 2, 5, restored=(1,)))) == [0], "late"
+        assert await awaited.ask("hosted") == {T1: frozenset({0})}
+        late = await awaited.ask("release", Epoch(4), T1, frozenset({0}))
         assert isinstance(late, CoordinatorError)
         assert late.code == ErrorCode.STALE_CONTROLLER_EPOCH
-        assert codes(await on_done.ask("init", init(T1, 2, 6))) == [0], "not named"
-        assert await on_done.ask("hosted") == {T1: frozenset({0})}
-        assert codes(await on_done.ask("init", init(T1, 2, 6, restored=(1,)))) == [0]
-        assert await on_done.ask("hosted") == {T1: frozenset({0, 1})}
-        await on_done.calls.close()
+        assert codes(await awaited.ask("init", init(T1, 2, 6))) == [0], "not named"
+        assert await awaited.ask("hosted") == {T1: frozenset({0})}
+        assert codes(await awaited.ask("init", init(T1, 2, 6, restored=(1,)))) == [0]
+        assert await awaited.ask("hosted") == {T1: frozenset({0, 1})}
+        await awaited.calls.close()
 
     asyncio.run(story())
 
@@ -148,9 +148,9 @@ def test_an_invalid_answer_counts_as_no_answer() -> None:
         async def close(self) -> None: ...
 
     async def story() -> None:
-        on_done = AwaitedCalls(Strange())
-        answer = await on_done.ask("init", init(T1, 1, 1))
+        awaited = AwaitedCalls(Strange())
+        answer = await awaited.ask("init", init(T1, 1, 1))
         assert isinstance(answer, CoordinatorError)
-        await on_done.calls.close()
+        await awaited.calls.close()
 
     asyncio.run(story())

@@ -64,10 +64,10 @@ def test_a_chunk_ends_where_the_next_begins(world: World) -> None:
 
 def test_all_chunk_records_of_a_request_are_in_one_batch(world: World) -> None:
     world.create("many", 600)
-    asked = tuple(chunk("many", i, (1,), 5).topic_partitions[0] for i in range(600))
+    item = tuple(chunk("many", i, (1,), 5).topic_partitions[0] for i in range(600))
     replicas = {i: p.replicas for i, p in world.image.topic("many").partitions.items()}  # type: ignore[union-attr]
     assert set(map(len, replicas.values())) == {1}
-    answer = world.ask(CreateChunksRequest(topic_partitions=asked))
+    answer = world.ask(CreateChunksRequest(topic_partitions=item))
     assert {result.error_code for result in answer.results} == {0}
     assert len(log_batches(world.log)[-1]) == 1_200
     both_in_one_batch(world)
@@ -95,8 +95,8 @@ def test_chunks_follow_each_other_without_a_gap(world: World) -> None:
 
 
 def test_chunk_timestamps_never_decrease(world: World) -> None:
-    asked: Any = chunk(start=10).topic_partitions[0]
-    fields = {name: getattr(asked, name) for name in asked.__struct_fields__}
+    item: Any = chunk(start=10).topic_partitions[0]
+    fields = {name: getattr(item, name) for name in item.__struct_fields__}
     for start, time_ms in ((10, 1_000), (20, 400), (30, 2_000)):
         named = fields | {
             "start_offset": start,
@@ -112,8 +112,8 @@ def test_chunk_timestamps_never_decrease(world: World) -> None:
 
 def test_a_recreated_topic_gets_no_chunk_at_the_old_topics_end(world: World) -> None:
     """The topic was deleted after its high watermark was read; another one has its name."""
-    asked: Any = chunk(start=1_000).topic_partitions[0]
-    fields = {name: getattr(asked, name) for name in asked.__struct_fields__}
+    item: Any = chunk(start=1_000).topic_partitions[0]
+    fields = {name: getattr(item, name) for name in item.__struct_fields__}
     former = fields | {"topic_id": topic(world).topic_id}
     request = CreateChunksRequest(topic_partitions=(CreateChunksRequest.TopicPartition(**former),))
     world.ask(delete("t"))
@@ -210,8 +210,8 @@ def test_the_examples_of_the_kip_are_parsed() -> None:
 
 def test_a_chunk_is_requested_at_the_high_watermark() -> None:
     chunks = read_create_file('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}')
-    (asked,) = create_request(chunks, {("t", 0): Offset(42)}, now_ms=7).topic_partitions
-    assert (asked.start_offset, asked.prev_stop_offset, asked.start_timestamp) == (42, 41, 7)
+    (item,) = create_request(chunks, {("t", 0): Offset(42)}, now_ms=7).topic_partitions
+    assert (item.start_offset, item.prev_stop_offset, item.start_timestamp) == (42, 41, 7)
 
 
 ENTRY = {"topic": "t", "partition": 0, "replicas": [1]}
@@ -274,15 +274,15 @@ class OneReader:
         return ListDisklessOffsetsResponse(
             responses=tuple(
                 topic(
-                    topic_id=asked.topic_id,
+                    topic_id=item.topic_id,
                     partitions=tuple(
                         topic.Partition(
                             partition_index=p.partition_index, timestamp=-1, offset=offset
                         )
-                        for p in asked.partitions
+                        for p in item.partitions
                     ),
                 )
-                for asked in request.topics
+                for item in request.topics
             )
         )
 

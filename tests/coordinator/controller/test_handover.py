@@ -191,12 +191,12 @@ def test_topics_may_change_during_a_reconciliation(
     for _ in range(steps):
         world.step()
     doomed = [topic_id(world, name) for name in ("t-1", "t-2")]
-    gone = [world.send(delete(topic_id=one)) for one in doomed]
+    gone = [world.send(delete(topic_id=topic_id)) for topic_id in doomed]
     come = world.send(creation("late", 3))
     world.run()
     world.pass_ms(10_000)
     answered = (*gone[0][0].responses, *gone[1][0].responses, *come[0].topics)
-    assert [one.error_code for one in answered] == [0, 0, 0]
+    assert [result.error_code for result in answered] == [0, 0, 0]
     assert hosted(world) == expected(world)
     assert world.handover.outstanding == 0
 

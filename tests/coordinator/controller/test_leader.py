@@ -121,7 +121,7 @@ def test_answers_without_records_wait_for_the_read_barrier() -> None:
     world.requests._barrier = barriers.append
     assign = AssignPartitionToBatchCoordinatorRequest.Topic
     place = assign.Partition(partition_index=0, batch_coordinator_partition_index=0)
-    asked: tuple[Request, ...] = (
+    requests: tuple[Request, ...] = (
         creation("t"),
         creation("new", validate_only=True),
         DeleteTopicsRequest(topic_names=("gone",), timeout_ms=1),
@@ -139,7 +139,7 @@ def test_answers_without_records_wait_for_the_read_barrier() -> None:
             topics=(assign(topic_id=T1, partitions=(place,)),)
         ),
     )
-    for request in asked:
+    for request in requests:
         for lost in (None, ConnectionError("another leads")):
             answers = world.send(request)
             world.run()
@@ -239,9 +239,9 @@ def test_a_leader_that_has_not_applied_everything_decides_nothing() -> None:
 
 def test_decisions_build_on_pending_decisions() -> None:
     world = held_back()
-    asked = [world.send(registration(1)), world.send(creation("t")), world.send(creation("t"))]
+    answers = [world.send(registration(1)), world.send(creation("t")), world.send(creation("t"))]
     commit(world)
-    codes = [asked[0][0].error_code, *(a[0].topics[0].error_code for a in asked[1:])]
+    codes = [answers[0][0].error_code, *(a[0].topics[0].error_code for a in answers[1:])]
     assert codes == [0, 0, ErrorCode.TOPIC_ALREADY_EXISTS]
 
 
@@ -395,13 +395,13 @@ def test_a_heartbeat_waits_for_pending_records_of_its_broker() -> None:
     epoch = registered[0].broker_epoch
     assert beat(world, 1, epoch) == [], "the record that unfences it is not committed"
     commit(world)
-    asked = beat(world, 1, epoch, want_fence=True)
+    fencing = beat(world, 1, epoch, want_fence=True)
     world.run()
     later = beat(world, 1, epoch)
     world.run()
-    assert (asked, later) == ([], [])
+    assert (fencing, later) == ([], [])
     commit(world)
-    assert [answer.is_fenced for answer in (*asked, *later)] == [True, False]
+    assert [answer.is_fenced for answer in (*fencing, *later)] == [True, False]
     world.depose()
     (refused,) = beat(world, 1, epoch)
     assert refused.error_code == ErrorCode.NOT_CONTROLLER

@@ -155,7 +155,7 @@ def codes(answer: Response) -> set[int]:
     found = {getattr(answer, "error_code", 0)}
     for name in ("topics", "results", "responses"):
         for item in getattr(answer, name, None) or ():
-            found |= {one.error_code for one in getattr(item, "partitions", (item,))}
+            found |= {entry.error_code for entry in getattr(item, "partitions", (item,))}
     return found
 
 
@@ -258,13 +258,13 @@ def assert_writable(story: Story, topics: Any) -> None:
         for partition in topic.partitions:
             key = f"write:{topic.topic_id}:{partition.partition_index}"
             find = FindCoordinatorRequest(key_type=3, coordinator_keys=(key,))
-            asked = end_offset(partition.coordinator, topic.topic_id, partition.partition_index)
+            request = end_offset(partition.coordinator, topic.topic_id, partition.partition_index)
 
-            def found(find: Any = find, asked: Any = asked) -> bool:
+            def found(find: Any = find, request: Any = request) -> bool:
                 (place,) = story.ask_node(1, find, FindCoordinatorResponse).coordinators
                 if place.error_code:
                     return False
-                answer = story.ask_node(place.node_id, asked, rpc.ListDisklessOffsetsResponse)
+                answer = story.ask_node(place.node_id, request, rpc.ListDisklessOffsetsResponse)
                 return answer.responses[0].partitions[0].error_code == 0
 
             wait_until(found, f"{key} at its coordinator", retry_on=(OSError,))
@@ -273,9 +273,9 @@ def assert_writable(story: Story, topics: Any) -> None:
 def end_offset(coordinator: int, topic_id: UUID, partition: int) -> rpc.ListDisklessOffsetsRequest:
     """Build the request for a partition's end offset."""
     topic = rpc.ListDisklessOffsetsRequest.Topic
-    asked = topic.Partition(partition_index=partition, timestamp=-1)
+    entry = topic.Partition(partition_index=partition, timestamp=-1)
     return rpc.ListDisklessOffsetsRequest(
-        coordinator_partition=coordinator, topics=(topic(topic_id=topic_id, partitions=(asked,)),)
+        coordinator_partition=coordinator, topics=(topic(topic_id=topic_id, partitions=(entry,)),)
     )
 
 
@@ -317,8 +317,8 @@ def test_a_partition_move_survives_a_controller_crash(story: Story) -> None:
     assert moved.responses[0].partitions[0].error_code == 0, moved
 
     def end_at(coordinator: int, partition: int) -> int:
-        asked = end_offset(coordinator, topic_id, partition)
-        return partition_error(story, coordinator, asked, rpc.ListDisklessOffsetsResponse)
+        request = end_offset(coordinator, topic_id, partition)
+        return partition_error(story, coordinator, request, rpc.ListDisklessOffsetsResponse)
 
     gone = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert (end_at(source, 1), end_at(target, 1)) == (gone, 0)
@@ -382,7 +382,7 @@ def controllers(story: Story, node: int) -> dict[int, tuple[str, int]]:
     """Return the ids and addresses of the controllers, as a node describes them."""
     request = DescribeClusterRequest(include_cluster_authorized_operations=False, endpoint_type=2)
     answer = story.ask_node(node, request, DescribeClusterResponse)
-    return {one.broker_id: (one.host, one.port) for one in answer.brokers}
+    return {broker.broker_id: (broker.host, broker.port) for broker in answer.brokers}
 
 
 def test_the_metrics_of_kip_631_are_exported(tmp_path: Path) -> None:

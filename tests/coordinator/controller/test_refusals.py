@@ -78,7 +78,7 @@ def chunk(
     start: int = 200,
     stop: int | None = None,
 ) -> CreateChunksRequest:
-    asked = CreateChunksRequest.TopicPartition(
+    item = CreateChunksRequest.TopicPartition(
         topic_name=topic,
         partition_id=partition,
         broker_ids=replicas,
@@ -86,7 +86,7 @@ def chunk(
         start_timestamp=1,
         prev_stop_offset=start - 1 if stop is None else stop,
     )
-    return CreateChunksRequest(topic_partitions=(asked,))
+    return CreateChunksRequest(topic_partitions=(item,))
 
 
 def move_chunk(
@@ -96,14 +96,14 @@ def move_chunk(
     replicas: tuple[int, ...] = (2, 3),
     epoch: int = -1,
 ) -> AlterChunkAssignmentsRequest:
-    asked = AlterChunkAssignmentsRequest.Assignment(
+    item = AlterChunkAssignmentsRequest.Assignment(
         topic_name=topic,
         partition_id=partition,
         start_offset=start,
         chunk_epoch=epoch,
         broker_ids=replicas,
     )
-    return AlterChunkAssignmentsRequest(chunks=(asked,))
+    return AlterChunkAssignmentsRequest(chunks=(item,))
 
 
 def feature(name: str, level: int, kind: int = 1) -> rpc.UpdateFeaturesRequest:
@@ -132,9 +132,9 @@ def controller(controller_id: int = 101, **more: Any) -> rpc.ControllerRegistrat
 
 def assign(topic_id: UUID, partition: int, target: int) -> AssignPartitionToBatchCoordinatorRequest:
     topic = AssignPartitionToBatchCoordinatorRequest.Topic
-    asked = topic.Partition(partition_index=partition, batch_coordinator_partition_index=target)
+    item = topic.Partition(partition_index=partition, batch_coordinator_partition_index=target)
     return AssignPartitionToBatchCoordinatorRequest(
-        topics=(topic(topic_id=topic_id, partitions=(asked,)),)
+        topics=(topic(topic_id=topic_id, partitions=(item,)),)
     )
 
 
@@ -520,13 +520,13 @@ def test_items_beyond_a_requests_record_limit_are_refused() -> None:
     change = resource.AlterableConfig(name="retention.ms", config_operation=0, value="7")
     for name in ("a", "b", "c"):
         world.create(name)
-    asked = IncrementalAlterConfigsRequest(
+    request = IncrementalAlterConfigsRequest(
         resources=tuple(
             resource(resource_type=2, resource_name=name, configs=(change,))
             for name in ("a", "b", "c")
         ),
         validate_only=False,
     )
-    answers = world.ask(asked).responses
+    answers = world.ask(request).responses
     assert [answer.error_code for answer in answers] == [0, 0, C.POLICY_VIOLATION]
     assert "'c'" in answers[2].error_message

@@ -281,7 +281,7 @@ def test_a_broker_keeps_its_epoch_when_the_controller_dies(story: Story) -> None
 
     def described() -> DescribeBrokersResponse.Broker | None:
         answer = story.ask_node(follower, DescribeBrokersRequest(), DescribeBrokersResponse)
-        return next((one for one in answer.brokers if one.broker_id == 1004), None)
+        return next((broker for broker in answer.brokers if broker.broker_id == 1004), None)
 
     async def life() -> None:
         client = ControllerClient([("127.0.0.1", story.quorum.ports[follower])])

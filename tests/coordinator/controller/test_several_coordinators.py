@@ -203,12 +203,12 @@ def test_each_move_of_a_request_has_its_own_result() -> None:
     named = topic_id(world, "first")
     topic = AssignPartitionToBatchCoordinatorRequest.Topic
     world.coordinators[0].written[named, 2] = 1
-    asked = tuple(
+    item = tuple(
         topic.Partition(partition_index=index, batch_coordinator_partition_index=target)
         for index, target in ((0, 1), (1, 9), (2, 1), (0, 1))
     )
     request = AssignPartitionToBatchCoordinatorRequest(
-        topics=(topic(topic_id=named, partitions=asked),)
+        topics=(topic(topic_id=named, partitions=item),)
     )
     answers = world.send(request)
     world.pass_ms(3_000)

@@ -156,7 +156,7 @@ class ControllerVersusModel(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES), count=st.integers(0, 6))
     def grow(self, name: str, count: int) -> None:
         topic = self.model.topics.get(name)
-        asked = CreatePartitionsRequest.CreatePartitionsTopic
+        entry_type = CreatePartitionsRequest.CreatePartitionsTopic
         code = ErrorCode.NONE
         if topic is None:
             code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -168,7 +168,7 @@ class ControllerVersusModel(RuleBasedStateMachine):
             width = min(topic.widths[0], len(self.model.brokers))
             topic.widths += [width] * (count - topic.partitions)
         request = CreatePartitionsRequest(
-            topics=(asked(name=name, count=count, assignments=None),),
+            topics=(entry_type(name=name, count=count, assignments=None),),
             timeout_ms=1_000,
             validate_only=False,
         )
@@ -239,10 +239,10 @@ class ControllerVersusModel(RuleBasedStateMachine):
                 code = ErrorCode.INVALID_REQUEST
             else:
                 starts.append(start)
-        asked = CreateChunksRequest.TopicPartition
+        entry_type = CreateChunksRequest.TopicPartition
         request = CreateChunksRequest(
             topic_partitions=(
-                asked(
+                entry_type(
                     topic_name=name,
                     partition_id=index,
                     broker_ids=replicas,
@@ -268,10 +268,10 @@ class ControllerVersusModel(RuleBasedStateMachine):
             code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
         if topic is not None:
             replicas = replicas[: topic.widths[0]]
-        asked = AlterChunkAssignmentsRequest.Assignment
+        entry_type = AlterChunkAssignmentsRequest.Assignment
         request = AlterChunkAssignmentsRequest(
             chunks=(
-                asked(
+                entry_type(
                     topic_name=name,
                     partition_id=0,
                     start_offset=starts[which] if which < len(starts) else 99,

@@ -15,7 +15,7 @@ LAST = 2
 def deleted(world: World, *names: str, **more: Any) -> dict[str, int]:
     """Delete groups and return the error code of each."""
     answer = world.ask(DeleteGroupsRequest(groups_names=names or (GROUP,)), **more)
-    return {one.group_id: one.error_code for one in answer.results}
+    return {result.group_id: result.error_code for result in answer.results}
 
 
 def test_deleting_an_empty_group_removes_its_offsets() -> None:

@@ -54,12 +54,12 @@ def made_sensible(request: Any, **sound: Any) -> Any:
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(st.lists(requests(CLIENTS), max_size=12))
-def test_clients(asked: list[tuple[Any, int, bool]]) -> None:
+def test_clients(requested: list[tuple[Any, int, bool]]) -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=0, adopt_interval_ms=1 << 40))
     one, two = Consumer(world, "a"), Consumer(world, "b", instance_id="i")
     stable(world, one, two)
     tickets = []
-    for index, (request, version, is_sensible) in enumerate(asked):
+    for index, (request, version, is_sensible) in enumerate(requested):
         if is_sensible:
             member = (one, two)[index % 2]
             request = made_sensible(
@@ -83,11 +83,11 @@ def test_clients(asked: list[tuple[Any, int, bool]]) -> None:
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(st.lists(requests(PEERS), max_size=12))
-def test_peers(asked: list[tuple[Any, int, bool]]) -> None:
+def test_peers(requested: list[tuple[Any, int, bool]]) -> None:
     world = World(checks_brokers=False)
     stable(world, Consumer(world, "a"))
     answers: list[Any] = []
-    for request, _, is_sensible in asked:
+    for request, _, is_sensible in requested:
         group = world.image.groups.get(GROUP)
         if is_sensible and group is not None:
             request = made_sensible(
@@ -99,7 +99,7 @@ def test_peers(asked: list[tuple[Any, int, bool]]) -> None:
             )
         world.groups.ask(request, answers.append)
         world.run()
-    assert len(answers) == len(asked)
+    assert len(answers) == len(requested)
     world.wall_ms += 1 << 40
     world.groups.expire_groups()
     world.run()

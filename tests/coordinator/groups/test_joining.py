@@ -271,11 +271,13 @@ def test_the_size_of_all_member_metadata_is_bounded() -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=3_000))
     consumers = [Consumer(world, f"c{index}", version=3) for index in range(6)]
     tickets = []
-    for one in consumers:
-        one.metadata = b"x" * 900_000
-        tickets.append(one.send_join())
+    for consumer in consumers:
+        consumer.metadata = b"x" * 900_000
+        tickets.append(consumer.send_join())
     world.pass_ms(10_000)
-    assert [one.joins(t) for one, t in zip(consumers, tickets, strict=True)] == [0] * 4 + [81] * 2
+    assert [consumer.joins(t) for consumer, t in zip(consumers, tickets, strict=True)] == [
+        0
+    ] * 4 + [81] * 2
     consumers[0].metadata = b"y" * 900_000
     assert consumers[0].send_join() not in world.answers, "its former words no longer count"
 

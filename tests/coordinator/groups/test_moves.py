@@ -256,7 +256,7 @@ def test_requests_time_out_while_the_log_has_no_leader() -> None:
     assert one.beat() == 0
     reading = world.send(rpc.OffsetFetchRequest(group_id=GROUP, topics=None), version=7)
     world.pass_ms(4_000)
-    assert reading not in world.answers, "the log is asked again first"
+    assert reading not in world.answers, "the log is queried again first"
     world.pass_ms(1_000)
     assert world.answers[reading].error_code == 14
     world.log.elect()
@@ -434,7 +434,7 @@ def test_no_answer_of_a_peer_stops_the_broker() -> None:
         world.pass_ms(1_000)
         for made in (ticket, loading):
             assert world.answers[made].topics[0].partitions[0].error_code == 0
-        assert world.answers[reading].error_code == 0, "it was asked again"
+        assert world.answers[reading].error_code == 0, "the query was repeated"
 
 
 def test_an_incomplete_answer_counts_as_no_answer() -> None:

@@ -23,8 +23,8 @@ from tests.coordinator.groups import (
     test_log,
     test_moves,
     test_old_images,
-    test_working,
 )
+from tests.coordinator.groups import test_member_requests as test_member_requests
 from tests.coordinator.groups.test_stateful import run_schedule
 
 Patch = pytest.MonkeyPatch
@@ -80,9 +80,9 @@ def acknowledged_before_it_is_committed(patch: Patch) -> None:
     """A commit is acknowledged when it is sent."""
     commit = GroupOutbox.commit_offsets
 
-    def hasty(self: GroupOutbox, asked: Any, on_done: Any) -> None:
+    def hasty(self: GroupOutbox, request: Any, on_done: Any) -> None:
         on_done(ErrorCode.NONE)
-        commit(self, asked, lambda _: None)
+        commit(self, request, lambda _: None)
 
     patch.setattr(GroupOutbox, "commit_offsets", hasty)
 
@@ -225,7 +225,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "members at work before the log knows": (
         told_before_it_is_stored,
-        test_working.test_an_assignment_is_sent_only_after_the_log_has_it,
+        test_member_requests.test_an_assignment_is_sent_only_after_the_log_has_it,
     ),
     "members at work before the log knows, in a random schedule": (
         told_before_it_is_stored,

@@ -47,8 +47,8 @@ class LogNode(Node):
         self._handlers = group_log_handlers(lambda: self.groups)
         self._flexible |= dict.fromkeys(self._handlers, 0)
 
-    def _describe(self, asked: DescribeQuorumRequest) -> DescribeQuorumResponse:
-        (topic,) = asked.topics
+    def _describe(self, request: DescribeQuorumRequest) -> DescribeQuorumResponse:
+        (topic,) = request.topics
         assert topic.topic_name == "__consumer_offsets"
         known = type(topic)(topic_name=DISKLESS_METADATA, partitions=topic.partitions)
         answer = super()._describe(DescribeQuorumRequest(topics=(known,)))

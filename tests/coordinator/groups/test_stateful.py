@@ -110,62 +110,62 @@ class GroupsVersusModel(RuleBasedStateMachine):
     @rule(group=st.sets(WHO, min_size=1), rounds=st.integers(3, 10))
     def work(self, group: set[int], rounds: int) -> None:
         """Let these consumers do for a while what a client library does."""
-        for who in group:
-            self.joining[who].clear()
-            self.syncing[who].clear()
-        members = [self.clients[who] for who in sorted(group)]
+        for index in group:
+            self.joining[index].clear()
+            self.syncing[index].clear()
+        members = [self.clients[index] for index in sorted(group)]
         drive(self.world, members, rounds)
         for member in members:
             if member.generation >= 0:
                 self.send_commit(member, self.world.owner())
         self.collect()
 
-    @rule(who=WHO, choice=AT, changed=st.booleans())
-    def join(self, who: int, choice: int, changed: bool) -> None:
+    @rule(index=WHO, choice=AT, changed=st.booleans())
+    def join(self, index: int, choice: int, changed: bool) -> None:
         broker = self.at(choice)
         if broker is not None:
-            client = self.clients[who]
+            client = self.clients[index]
             if changed:
                 client.metadata = f"{self.steps}".encode()
-            self.joining[who].append(client.send_join(broker=broker))
+            self.joining[index].append(client.send_join(broker=broker))
         self.collect()
 
-    @rule(who=WHO, choice=AT)
-    def sync(self, who: int, choice: int) -> None:
-        broker, client = self.at(choice), self.clients[who]
+    @rule(index=WHO, choice=AT)
+    def sync(self, index: int, choice: int) -> None:
+        broker, client = self.at(choice), self.clients[index]
         if broker is not None and client.generation >= 0:
             ticket = client.send_sync(broker=broker)
-            self.syncing[who].append((ticket, client.generation))
+            self.syncing[index].append((ticket, client.generation))
         self.collect()
 
-    @rule(who=WHO, choice=AT)
-    def beat(self, who: int, choice: int) -> None:
-        broker, client = self.at(choice), self.clients[who]
+    @rule(index=WHO, choice=AT)
+    def beat(self, index: int, choice: int) -> None:
+        broker, client = self.at(choice), self.clients[index]
         if broker is not None and client.generation >= 0:
             ticket = self.world.send(client.beat_request(), broker=broker)
             if ticket in self.world.answers:
-                self.on_done(who, self.world.answers[ticket].error_code)
+                self.note_error(index, self.world.answers[ticket].error_code)
         self.collect()
 
-    @rule(who=WHO, choice=AT)
-    def leave(self, who: int, choice: int) -> None:
-        broker, client = self.at(choice), self.clients[who]
+    @rule(index=WHO, choice=AT)
+    def leave(self, index: int, choice: int) -> None:
+        broker, client = self.at(choice), self.clients[index]
         if broker is not None and client.member_id:
             self.world.send(client.leave_request(), broker=broker)
-            self.begin_anew(who)
+            self.begin_anew(index)
         self.collect()
 
-    @rule(who=WHO)
-    def die(self, who: int) -> None:
+    @rule(index=WHO)
+    def die(self, index: int) -> None:
         """Replace a consumer by a new process; a static member keeps its instance id."""
-        self.begin_anew(who)
+        self.begin_anew(index)
         self.collect()
 
-    @rule(who=st.integers(0, 3), choice=AT, times=st.integers(1, 2))
-    def commit(self, who: int, choice: int, times: int) -> None:
+    @rule(index=st.integers(0, 3), choice=AT, times=st.integers(1, 2))
+    def commit(self, index: int, choice: int, times: int) -> None:
         """Commit as one of the members with its current view; 3 is no member."""
         broker = self.at(choice)
-        client = self.clients[who] if who < 3 else None
+        client = self.clients[index] if index < 3 else None
         if broker is not None and (client is None or client.generation >= 0):
             for _ in range(times):
                 self.send_commit(client, broker)
@@ -187,18 +187,18 @@ class GroupsVersusModel(RuleBasedStateMachine):
             self.fetches[ticket] = self.steps
         self.collect()
 
-    def begin_anew(self, who: int) -> None:
-        client = self.clients[who]
+    def begin_anew(self, index: int) -> None:
+        client = self.clients[index]
         client.member_id, client.generation, client.joined = "", -1, None
-        self.joining[who].clear()
-        self.syncing[who].clear()
-        self.working.discard(who)
+        self.joining[index].clear()
+        self.syncing[index].clear()
+        self.working.discard(index)
 
-    def on_done(self, who: int, code: int) -> None:
+    def note_error(self, index: int, code: int) -> None:
         if code in LOST:
-            self.begin_anew(who)
+            self.begin_anew(index)
         elif code in AGAIN:
-            self.working.discard(who)
+            self.working.discard(index)
 
     def collect(self) -> None:
         """Deliver all answers, and advance the clock."""
@@ -208,21 +208,21 @@ class GroupsVersusModel(RuleBasedStateMachine):
             self.world.log.commit()
             self.world.run()
         answers = self.world.answers
-        for who, client in enumerate(self.clients):
-            for ticket in [ticket for ticket in self.joining[who] if ticket in answers]:
-                if ticket not in self.joining[who]:
+        for index, client in enumerate(self.clients):
+            for ticket in [ticket for ticket in self.joining[index] if ticket in answers]:
+                if ticket not in self.joining[index]:
                     break
-                self.joining[who].remove(ticket)
+                self.joining[index].remove(ticket)
                 if answers[ticket].error_code == 79:
                     client.member_id = answers[ticket].member_id
                 elif client.joins(ticket) == 0:
-                    self.working.discard(who)
+                    self.working.discard(index)
                 else:
-                    self.on_done(who, answers[ticket].error_code)
-            for entry in [entry for entry in self.syncing[who] if entry[0] in answers]:
-                if entry not in self.syncing[who]:
+                    self.note_error(index, answers[ticket].error_code)
+            for entry in [entry for entry in self.syncing[index] if entry[0] in answers]:
+                if entry not in self.syncing[index]:
                     break
-                self.syncing[who].remove(entry)
+                self.syncing[index].remove(entry)
                 ticket, generation = entry
                 code = answers[ticket].error_code
                 if code == 0 and generation == client.generation:
@@ -230,8 +230,8 @@ class GroupsVersusModel(RuleBasedStateMachine):
                     assert client.assignment.startswith(f"{generation}:".encode()), (
                         client.assignment
                     )
-                    self.working.add(who)
-                self.on_done(who, code)
+                    self.working.add(index)
+                self.note_error(index, code)
         for ticket in [ticket for ticket in self.commits if ticket in answers]:
             sent = self.commits.pop(ticket)
             sent.code = answers[ticket].topics[0].partitions[0].error_code
@@ -379,8 +379,8 @@ class GroupsVersusModel(RuleBasedStateMachine):
         self.collect()
         unanswered = [ticket for ticket in self.commits if ticket not in world.answers]
         assert not unanswered, f"unanswered commits: {unanswered}"
-        for who in range(3):
-            self.begin_anew(who)
+        for index in range(3):
+            self.begin_anew(index)
         assert drive(world, self.clients, 60), "no generation for all"
         self.steps += 1
         for client in self.clients:
@@ -398,7 +398,7 @@ def run_schedule(seed: int, steps: int = 250) -> GroupsVersusModel:
     def flip() -> bool:
         return chance.random() < 0.5
 
-    def who() -> int:
+    def index() -> int:
         return chance.randrange(3)
 
     def at() -> int:
@@ -415,11 +415,11 @@ def run_schedule(seed: int, steps: int = 250) -> GroupsVersusModel:
             lambda: model.commit(chance.choice(committers), at(), chance.randint(1, 2)),
         ),
         (6, lambda: model.fetch(at())),
-        (5, lambda: model.join(who(), at(), flip())),
-        (5, lambda: model.sync(who(), at())),
-        (5, lambda: model.beat(who(), at())),
-        (1, lambda: model.leave(who(), at())),
-        (2, lambda: model.die(who())),
+        (5, lambda: model.join(index(), at(), flip())),
+        (5, lambda: model.sync(index(), at())),
+        (5, lambda: model.beat(index(), at())),
+        (1, lambda: model.leave(index(), at())),
+        (2, lambda: model.die(index())),
         (1, lambda: model.stop_broker(broker())),
         (3, lambda: model.start_broker(broker())),
         (2, lambda: model.fence(broker())),

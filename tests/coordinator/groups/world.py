@@ -523,27 +523,27 @@ def drive(world: World, consumers: list[Consumer], rounds: int) -> bool:
     waiting: dict[int, tuple[str, int]] = {}
     working: set[int] = set()
     for _ in range(rounds):
-        for who, client in enumerate(consumers):
-            if who in waiting:
-                kind, ticket = waiting[who]
+        for index, client in enumerate(consumers):
+            if index in waiting:
+                kind, ticket = waiting[index]
                 if ticket not in world.answers:
                     continue
-                del waiting[who]
+                del waiting[index]
                 code = world.answers[ticket].error_code
                 if code in (25, 82):
                     client.member_id, client.generation = "", -1
                 elif code == 79:
                     client.member_id = world.answers[ticket].member_id
                 elif kind == "join" and client.joins(ticket) == 0:
-                    waiting[who] = ("sync", client.send_sync())
+                    waiting[index] = ("sync", client.send_sync())
                 elif kind == "sync" and client.synced(ticket) == 0:
-                    working.add(who)
+                    working.add(index)
                 elif kind == "beat" and code:
-                    working.discard(who)
-            elif who not in working:
-                waiting[who] = ("join", client.send_join())
+                    working.discard(index)
+            elif index not in working:
+                waiting[index] = ("join", client.send_join())
             else:
-                waiting[who] = ("beat", world.send(client.beat_request()))
+                waiting[index] = ("beat", world.send(client.beat_request()))
         if len(working) == len(consumers) and len({c.generation for c in consumers}) == 1:
             return True
         world.pass_ms(500)

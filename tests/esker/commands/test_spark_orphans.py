@@ -180,7 +180,7 @@ class TestRefusals:
         command.plan()
         at = ("--allow-large", "--bootstrap-controller", "127.0.0.1:1", "--timeout-ms", "200")
         ran = command("apply", str(command.out), *at, code=5)
-        assert "The same command goes on." in ran.stdout
+        assert "Run the same command to continue." in ran.stdout
 
     def test_an_inventory_is_compared_here(self, command: Command, clock: Clock) -> None:
         assert clock.now_ms == START_MS
@@ -189,9 +189,9 @@ class TestRefusals:
         taken = ("--listing", str(csv), "--taken-at", "1000")
         assert command.json(*taken)["waiting"] == {"objects": 1, "bytes": 7}
         command.plan(*taken, "--engine", "spark", code=2)
-        assert "Say --taken-at" in command.plan(*taken[:2], code=3).stderr
+        assert "Add --taken-at" in command.plan(*taken[:2], code=3).stderr
         ahead = ("--listing", str(csv), "--taken-at", str(START_MS + 1))
-        assert "is not over yet" in command.plan(*ahead, code=4).stderr
+        assert "is in the future" in command.plan(*ahead, code=4).stderr
 
     def test_an_old_inventory_gives_a_plan_that_holds(self, command: Command, clock: Clock) -> None:
         """S3 delivers one hours after it was made."""

@@ -306,11 +306,11 @@ def test_every_fetch_version_returns_offsets_of_every_commit_version(version: in
             )
             found = world.ask(request, version=fetch).topics
         else:
-            asked = new.OffsetFetchRequestTopics
+            entry_type = new.OffsetFetchRequestTopics
             topic = (
-                asked(name="t", partition_indexes=(0, 1))
+                entry_type(name="t", partition_indexes=(0, 1))
                 if fetch < 10
-                else asked(topic_id=topic_id, partition_indexes=(0, 1))
+                else entry_type(topic_id=topic_id, partition_indexes=(0, 1))
             )
             request = rpc.OffsetFetchRequest(groups=(new(group_id=GROUP, topics=(topic,)),))
             answered = world.ask(request, version=fetch).groups[0]

@@ -60,7 +60,7 @@ def test_a_commit_with_too_many_offsets_is_refused_before_validation() -> None:
         group_id=GROUP, member_id="", topics=(topic(name="t", partitions=(partition,) * 10_001),)
     )
     answer = world.ask(request, version=9)
-    assert {one.error_code for one in answer.topics[0].partitions} == {28}
+    assert {partition.error_code for partition in answer.topics[0].partitions} == {28}
 
 
 def test_a_fetch_that_repeats_one_topic_id_stays_within_the_logs_limit() -> None:

@@ -109,7 +109,7 @@ class NodeParts:
             log=LogConfig(segment_bytes=config.segment_bytes, segment_ms=config.segment_ms),
             limits=self.limits,
             bootstrap=bootstrap,
-            keeping=SnapshotKeeping(
+            snapshot_hosting=SnapshotKeeping(
                 node_id=config.node_id,
                 snapshots=config.snapshots,
                 log_starts=config.log_start,

@@ -18,7 +18,7 @@ from typing import Final
 
 from raft.driver.counters import Timings
 from raft.driver.node_services import RoomHost, StateListener
-from raft.driver.snapshot_hosting import LogStartView, Taken
+from raft.driver.snapshot_hosting import LogStartView, SnapshotOutcome
 from raft.interfaces import ReplicatedLog, StateMachine
 from raft.segments.files import FileSystem
 from records.types import Offset, OffsetAndEpoch
@@ -47,7 +47,7 @@ def monotonic_ms() -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotKeeping:
-    """Implements `raft.driver.snapshot_hosting.Keeping`."""
+    """Implements `raft.driver.snapshot_hosting.SnapshotHosting`."""
 
     node_id: int
     snapshots: SnapshotSettings = field(default_factory=SnapshotSettings)
@@ -172,7 +172,7 @@ class _Loop:
 
 
 class _Hosted:
-    """Implements `raft.driver.snapshot_hosting.Hosted`."""
+    """Implements `raft.driver.snapshot_hosting.HostedMachine`."""
 
     def __init__(self, host: MachineHost, loop: _Loop) -> None:
         self.generations = Timings()
@@ -194,12 +194,12 @@ class _Hosted:
     def checkpoint_bytes(self) -> int:
         return self._host.checkpoint_bytes
 
-    def take_now(self, done: Callable[[Taken], None]) -> None:
+    def take_now(self, done: Callable[[SnapshotOutcome], None]) -> None:
         def told(answer: OffsetAndEpoch | Exception) -> None:
             if isinstance(answer, Exception):
-                done(Taken(None, str(answer), not isinstance(answer, NotHostedError)))
+                done(SnapshotOutcome(None, str(answer), not isinstance(answer, NotHostedError)))
             else:
-                done(Taken(answer))
+                done(SnapshotOutcome(answer))
 
         self._host.take_now(told)
 

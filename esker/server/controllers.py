@@ -1,7 +1,8 @@
 """The controller on a quorum node: its state on the cluster log, its requests, its timers.
 
     parts = ControllerParts(settings)
-    NodeConfig(room=lambda host: JoinedRooms([parts.room(host), ...]), cluster=parts.cluster)
+    NodeConfig(node_service=lambda host: JoinedServices([parts.node_service(host), ...]),
+    cluster=parts.cluster)
 
 Every node has the state: it names the groups that live here, and answers the batch coordinators'
 questions (`view`). The node that leads the cluster log is the active controller besides.
@@ -36,7 +37,7 @@ from esker.server.controller_metrics import ControllerCollector
 from esker.server.controller_registration import ControllerJoining, registration
 from raft.core.voters import Endpoint as VoterEndpoint
 from raft.driver.config import BENCH_LOG, INTERNAL_TOPICS
-from raft.driver.node_services import ClusterEvents, RoomHost
+from raft.driver.node_services import ClusterEvents, ServiceHost
 from raft.interfaces import Frozen, ReplicatedLog
 from raft.net.handlers import Served
 from raft.wire.responses import Group
@@ -153,44 +154,48 @@ class ControllerParts:
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
-        self._room: ControllerRoom | None = None
+        self._node_service: ControllerNodeService | None = None
         self._collector: ControllerCollector | None = None
         self.view = ImageView(self._image)
 
     def _image(self) -> MetadataImage:
-        return self._room.machine.image if self._room is not None else MetadataImage()
+        return (
+            self._node_service.machine.image if self._node_service is not None else MetadataImage()
+        )
 
     @property
     def machine(self) -> ControllerMachine:
         """This node's replica of the cluster log; available once the service is built."""
-        assert self._room is not None, "a machine before its node"
-        return self._room.machine
+        assert self._node_service is not None, "a machine before its node"
+        return self._node_service.machine
 
-    def room(self, host: RoomHost) -> ControllerRoom:
-        """Build the controller's service, for `NodeConfig.room`."""
-        self._room = ControllerRoom(host, self._settings)
-        self._collector = ControllerCollector(self._room)
-        return self._room
+    def node_service(self, host: ServiceHost) -> ControllerNodeService:
+        """Build the controller's service, for `NodeConfig.node_service`."""
+        self._node_service = ControllerNodeService(host, self._settings)
+        self._collector = ControllerCollector(self._node_service)
+        return self._node_service
 
     def listen(self, listener: Callable[[MetadataImage], None]) -> None:
         """Call `listener` with the present image of the cluster log and with each later one."""
-        assert self._room is not None, "a listener before its node"
-        self._room.machine.listen(listener)
+        assert self._node_service is not None, "a listener before its node"
+        self._node_service.machine.listen(listener)
 
     def metrics(self) -> Iterable[Metric]:
         """Build the controller's metrics, for `NodeConfig.metrics`."""
         return self._collector.collect() if self._collector is not None else ()
 
-    def cluster(self, host: RoomHost, log: ReplicatedLog, events: ClusterEvents) -> ClusterMachine:
+    def cluster(
+        self, host: ServiceHost, log: ReplicatedLog, events: ClusterEvents
+    ) -> ClusterMachine:
         """For `NodeConfig.cluster`: begins with the cluster log's group."""
-        assert self._room is not None, "a cluster log before its node"
-        return self._room.begin_cluster(host, log, events)
+        assert self._node_service is not None, "a cluster log before its node"
+        return self._node_service.begin_cluster(host, log, events)
 
 
-class ControllerRoom:
-    """A node's controller and its requests (`raft.driver.node_services.Room`)."""
+class ControllerNodeService:
+    """A node's controller and its requests (`raft.driver.node_services.NodeService`)."""
 
-    def __init__(self, host: RoomHost, settings: ControllerSettings) -> None:
+    def __init__(self, host: ServiceHost, settings: ControllerSettings) -> None:
         self._host = host
         self._settings = settings
         self.machine = ControllerMachine()
@@ -239,7 +244,7 @@ class ControllerRoom:
         return self._requests
 
     def begin_cluster(
-        self, host: RoomHost, log: ReplicatedLog, events: ClusterEvents
+        self, host: ServiceHost, log: ReplicatedLog, events: ClusterEvents
     ) -> ClusterMachine:
         """Build the controller on the opened cluster log, and host its state machine."""
         machine = self.machine
@@ -278,10 +283,13 @@ class ControllerRoom:
         return state
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """See Room. The cluster log is begun by `begin_cluster`; other groups are others'."""
+        """See NodeService.
 
-    async def end(self, topic: str, partition: int) -> None:  # noqa: ARG002 (a Room's)
-        """See Room."""
+        The cluster log is begun by `begin_cluster`; other groups are others'.
+        """
+
+    async def end(self, topic: str, partition: int) -> None:  # noqa: ARG002 (a NodeService's)
+        """See NodeService."""
         if topic == CLUSTER_METADATA:
             if self._timer is not None:
                 self._timer.cancel()

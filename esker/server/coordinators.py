@@ -29,7 +29,7 @@ from records.object_keys import ObjectKeys
 
 if TYPE_CHECKING:
     from coordinator.batch.sqlite.machine import CoordinatorMachine
-    from raft.driver.node_services import RoomHost
+    from raft.driver.node_services import ServiceHost
 
 DISKLESS_METADATA: Final = "__diskless-metadata"
 
@@ -70,7 +70,7 @@ class CoordinatorOptions:
 class Group:
     """The arguments of an implementation: a replica of the log, its directory and settings."""
 
-    host: RoomHost
+    host: ServiceHost
     log: ReplicatedLog
     directory: Path  # the group's own; what is kept there ends with it
     settings: CoordinatorSettings
@@ -160,11 +160,11 @@ def find_implementation(class_name: str, *, voters: int) -> Callable[[Group], Ho
     return make  # type: ignore[no-any-return]
 
 
-class CoordinatorRoom:
+class CoordinatorNodeService:
     """A node's coordinators, and their requests on its listener."""
 
     def __init__(
-        self, host: RoomHost, options: CoordinatorOptions, view: ClusterView, *, voters: int
+        self, host: ServiceHost, options: CoordinatorOptions, view: ClusterView, *, voters: int
     ) -> None:
         """Raises ValueError if there is no such implementation."""
         self._host = host
@@ -185,7 +185,7 @@ class CoordinatorRoom:
         return hosted.machine if isinstance(hosted, HostedInQuorum) else None
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """See Room. Raises OSError, sqlite3.Error."""
+        """See NodeService. Raises OSError, sqlite3.Error."""
         if topic == DISKLESS_METADATA:
             group = Group(
                 host=self._host,
@@ -197,7 +197,7 @@ class CoordinatorRoom:
             self._hosted[partition] = self._make(group)
 
     async def end(self, topic: str, partition: int) -> None:
-        """See Room."""
+        """See NodeService."""
         hosted = self._hosted.pop(partition, None) if topic == DISKLESS_METADATA else None
         if hosted is not None:
             await hosted.end()

@@ -1,6 +1,6 @@
 """The log of consumer groups on a node, which leads it or reads its replica.
 
-    JoinedRooms([..., GroupRoom(host, settings, listen)])     of a voter
+    JoinedServices([..., GroupLogNodeService(host, settings, listen)])     of a voter
     OwnMachines(host)                                         of an observer: it has a GroupReplica
 
 Every voter of the quorum has the whole: a state machine of `__consumer_offsets-0`, what decides if
@@ -34,7 +34,7 @@ from coordinator.groups.settings import LogSettings
 from coordinator.groups.state import Group
 from coordinator.persistent_map import Map
 from diskless.placement import unfenced
-from raft.driver.node_services import RoomHost
+from raft.driver.node_services import ServiceHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
 from records.types import Offset
@@ -71,9 +71,9 @@ class ClusterNews:
 
 
 class GroupReplica:
-    """The groups as a replica of their log has them (`raft.driver.node_services.Room`)."""
+    """The groups as a replica of their log has them (`raft.driver.node_services.NodeService`)."""
 
-    def __init__(self, host: RoomHost) -> None:
+    def __init__(self, host: ServiceHost) -> None:
         self.handlers: Mapping[int, Served] = {}
         self.machine: GroupMachine | None = None
         self._host = host
@@ -83,7 +83,7 @@ class GroupReplica:
         return self.machine.image.groups.items() if self.machine is not None else ()
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:  # noqa: ARG002
-        """See Room."""
+        """See NodeService."""
         if (topic, partition) == (CONSUMER_OFFSETS, 0):
             self.machine = GroupMachine()
             self._host.host(log, self.machine)
@@ -93,15 +93,15 @@ class GroupReplica:
         """Follow the log behind its machine; a replica without a leader needs nothing here."""
 
     async def end(self, topic: str, partition: int) -> None:
-        """See Room."""
+        """See NodeService."""
         if (topic, partition) == (CONSUMER_OFFSETS, 0):
             self.machine = None
 
 
-class GroupRoom(GroupReplica):
+class GroupLogNodeService(GroupReplica):
     """The groups' log on a voter, which decides where it leads and answers brokers."""
 
-    def __init__(self, host: RoomHost, settings: LogSettings, listen: Listen) -> None:
+    def __init__(self, host: ServiceHost, settings: LogSettings, listen: Listen) -> None:
         """
         Args:  listen: to this node's replica of the cluster log; called when the group begins.
         """
@@ -131,7 +131,7 @@ class GroupRoom(GroupReplica):
         self._sweep_later()
 
     async def end(self, topic: str, partition: int) -> None:
-        """See Room."""
+        """See NodeService."""
         await super().end(topic, partition)
         if self.machine is None:
             self.log = None

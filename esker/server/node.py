@@ -13,9 +13,9 @@ from coordinator.controller.decide import Limits as DecisionLimits
 from coordinator.controller.leader import ControllerConfig as Deciding
 from coordinator.groups.settings import LogSettings
 from esker.server.controllers import ClusterMachine, ControllerParts, ControllerSettings
-from esker.server.coordinators import DISKLESS_METADATA, CoordinatorRoom
-from esker.server.groups import GroupRoom
-from esker.server.node_services import BenchState, JoinedRooms
+from esker.server.coordinators import DISKLESS_METADATA, CoordinatorNodeService
+from esker.server.groups import GroupLogNodeService
+from esker.server.node_services import BenchState, JoinedServices
 from esker.server.open_files import connections_allowed
 from esker.server.replica_set import (
     Machines,
@@ -32,7 +32,7 @@ from esker.settings.config import NodeSettings
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter
 from raft.driver.config import NodeConfig
-from raft.driver.node_services import ClusterEvents, Room, RoomHost
+from raft.driver.node_services import ClusterEvents, NodeService, ServiceHost
 from raft.interfaces import ReplicatedLog
 from raft.net import Limits
 from raft.segments.log import LogConfig
@@ -117,7 +117,7 @@ class NodeParts:
                 if BROKER in config.roles
                 else {DISKLESS_METADATA: APPLY_DELAY_MS},
             ),
-            room=self._room,
+            node_service=self._node_service,
             cluster=self._cluster_state,
             metrics=self._metrics,
             healthy=lambda: self.is_healthy(),
@@ -130,28 +130,28 @@ class NodeParts:
     def _endpoint(self, address: Address) -> Endpoint:
         return Endpoint(self.settings.addresses.controller_name, address.host, address.port)
 
-    def _room(self, host: RoomHost) -> JoinedRooms:
+    def _node_service(self, host: ServiceHost) -> JoinedServices:
         config, controllers = self.settings, self._controllers
-        rooms: list[Room] = [BenchState(host, config.bench_log_state)]
+        services: list[NodeService] = [BenchState(host, config.bench_log_state)]
         machines: Machines
         if controllers is None:
             machines = self._own = OwnMachines(host)
         else:
-            coordinators = CoordinatorRoom(
+            coordinators = CoordinatorNodeService(
                 host, config.coordinators, controllers.view, voters=len(config.voters)
             )
-            groups = GroupRoom(host, LogSettings.of(config.values), controllers.listen)
-            rooms += [coordinators, controllers.room(host), groups]
+            groups = GroupLogNodeService(host, LogSettings.of(config.values), controllers.listen)
+            services += [coordinators, controllers.node_service(host), groups]
             machines = SharedMachines(controllers, coordinators, groups)
         if BROKER in config.roles:
             voters = [(place.host, place.port) for place in config.voters.values()]
             observing = ObserverSettings(voters=voters, coordinators=config.coordinators)
             self._observed = ObservedCluster(host, machines, observing)
-            rooms.append(self._observed)
-        return JoinedRooms(rooms)
+            services.append(self._observed)
+        return JoinedServices(services)
 
     def _cluster_state(
-        self, host: RoomHost, log: ReplicatedLog, events: ClusterEvents
+        self, host: ServiceHost, log: ReplicatedLog, events: ClusterEvents
     ) -> ClusterMachine:
         if self._controllers is not None:
             return self._controllers.cluster(host, log, events)

@@ -1,6 +1,6 @@
 """A broker's replicas of the quorum's logs, on a node that observes them.
 
-    observed = ObservedCluster(host, machines, settings)     # a Room of the node, and a Cluster
+    observed = ObservedCluster(host, machines, settings)  # also a NodeService
 
 The node keeps the logs, and a machine on each is fed from it. Where those machines are from is the
 one thing that differs between a broker alone (`OwnMachines`) and one beside a controller, whose
@@ -35,10 +35,10 @@ from coordinator.groups.state import Group
 from coordinator.leader_client import Address
 from diskless.latest_image import LatestImage
 from esker.server.controllers import ClusterMachine, ControllerParts
-from esker.server.coordinators import CoordinatorOptions, CoordinatorRoom
-from esker.server.groups import GroupReplica, GroupRoom
+from esker.server.coordinators import CoordinatorNodeService, CoordinatorOptions
+from esker.server.groups import GroupLogNodeService, GroupReplica
 from raft.driver.config import INTERNAL_TOPICS
-from raft.driver.node_services import ClusterEvents, RoomHost
+from raft.driver.node_services import ClusterEvents, ServiceHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
 from records.rpc.base import Request, Response
@@ -87,7 +87,7 @@ class Machines(Protocol):
 class OwnMachines:
     """The state machines of a node whose only role is broker."""
 
-    def __init__(self, host: RoomHost) -> None:
+    def __init__(self, host: ServiceHost) -> None:
         self.controller = ControllerMachine()
         self._host = host
         self._coordinators: dict[int, CoordinatorMachine] = {}
@@ -95,7 +95,7 @@ class OwnMachines:
         self.groups = self._groups.groups
 
     def begin_cluster(
-        self, host: RoomHost, log: ReplicatedLog, events: ClusterEvents
+        self, host: ServiceHost, log: ReplicatedLog, events: ClusterEvents
     ) -> ClusterMachine:
         """Build the state of the opened cluster log, for `NodeConfig.cluster`."""
         state = ClusterMachine(self.controller, events, set(INTERNAL_TOPICS))
@@ -132,7 +132,10 @@ class SharedMachines:
     """The state machines of the controller in this process, which begins and ends them."""
 
     def __init__(
-        self, controllers: ControllerParts, coordinators: CoordinatorRoom, groups: GroupRoom
+        self,
+        controllers: ControllerParts,
+        coordinators: CoordinatorNodeService,
+        groups: GroupLogNodeService,
     ) -> None:
         self._controllers = controllers
         self._groups = groups
@@ -158,7 +161,7 @@ class SharedMachines:
 class ObservedCluster(LatestImage):
     """The quorum logs that a broker observes: a node service and its `diskless.cluster.Cluster`."""
 
-    def __init__(self, host: RoomHost, machines: Machines, settings: ObserverSettings) -> None:
+    def __init__(self, host: ServiceHost, machines: Machines, settings: ObserverSettings) -> None:
         super().__init__(MetadataImage())
         self.handlers: Mapping[int, Served] = {}
         self._host = host
@@ -174,10 +177,10 @@ class ObservedCluster(LatestImage):
         self._leaders: dict[int, CoordinatorClient] = {}
         self._groups = GroupLogClient(settings.voters, client_id=client_id)
 
-    # --- a Room ---------------------------------------------------------------------------------
+    # --- a NodeService ------------------------------------------------------------------------
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """See Room. Raises OSError, sqlite3.Error."""
+        """See NodeService. Raises OSError, sqlite3.Error."""
         self._machines.begin(log, topic, partition, directory)
         if topic == CLUSTER_METADATA:
             machine = self._machines.controller
@@ -206,7 +209,7 @@ class ObservedCluster(LatestImage):
         replica.start()
 
     async def end(self, topic: str, partition: int) -> None:
-        """See Room."""
+        """See NodeService."""
         if (topic, partition) == (CONSUMER_OFFSETS, 0):
             self._groups_age = None
         replica = self._replicas.pop(partition, None) if topic == DISKLESS_METADATA else None

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from raft.driver.counters import Timings
-from raft.driver.node_services import RoomHost, StateListener
+from raft.driver.node_services import ServiceHost, StateListener
 from raft.driver.snapshot_hosting import LogStartView, SnapshotOutcome
 from raft.interfaces import ReplicatedLog, StateMachine
 from raft.segments.files import FileSystem
@@ -105,7 +105,7 @@ class SnapshotKeeping:
         self,
         log: ReplicatedLog,
         machine: StateMachine,
-        node: RoomHost,
+        node: ServiceHost,
         listener: StateListener | None,
     ) -> _Hosted:
         """Host a state machine over a log."""
@@ -132,7 +132,7 @@ class SnapshotKeeping:
 class _Loop:
     """A node's event loop, and one thread per group for its checkpoints."""
 
-    def __init__(self, node: RoomHost, name: str) -> None:
+    def __init__(self, node: ServiceHost, name: str) -> None:
         self._node = node
         self._threads = ThreadPoolExecutor(1, thread_name_prefix=f"checkpoint-{name}")
         self._jobs = 0  # submitted, and not over

@@ -54,7 +54,7 @@ from raft.driver.errors import (
 from raft.driver.group import GroupDriver
 from raft.driver.health import Health
 from raft.driver.node import Node, run_node
-from raft.driver.node_services import Room, RoomHost
+from raft.driver.node_services import NodeService, ServiceHost
 from raft.driver.notifications import ReadTicket
 from raft.driver.registry import mark_rejoin
 
@@ -70,10 +70,10 @@ __all__ = [
     "Node",
     "NodeConfig",
     "NodeError",
+    "NodeService",
     "NotFormattedError",
     "ReadTicket",
-    "Room",
-    "RoomHost",
+    "ServiceHost",
     "mark_rejoin",
     "run_node",
 ]

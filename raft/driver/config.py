@@ -12,7 +12,7 @@ from prometheus_client.metrics_core import Metric
 
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter, VoterSet
-from raft.driver.node_services import MakeClusterState, Room, RoomHost
+from raft.driver.node_services import MakeClusterState, NodeService, ServiceHost
 from raft.driver.snapshot_hosting import SnapshotHosting
 from raft.net import Limits
 from raft.segments.log import LogConfig
@@ -50,7 +50,7 @@ class NodeConfig:
     limits: Limits = field(default_factory=Limits)
     bootstrap: tuple[MetadataRecord, ...] = ()  # the first records of an empty cluster log
     snapshot_hosting: SnapshotHosting | None = None  # None: no checkpoints, logs begin at 0
-    room: Callable[[RoomHost], Room] | None = None  # makes the services on top of the groups
+    node_service: Callable[[ServiceHost], NodeService] | None = None  # builds what runs on groups
     cluster: MakeClusterState | None = None  # a controller's; None: the quorum's own directory
     bench_log: bool = False  # serve Produce, Fetch and ListOffsets of `esker-bench-log`
     max_idle_interval_ms: int = 500  # metadata.max.idle.interval.ms; 0: no NoOpRecord

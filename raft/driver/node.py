@@ -37,7 +37,7 @@ from raft.driver.group_directory import ClusterLogLeader, Directory
 from raft.driver.health import HealthMonitor
 from raft.driver.high_watermarks import HighWatermarks
 from raft.driver.metrics import MetricsServer
-from raft.driver.node_services import ClusterEvents, ClusterState, Room, StateListener
+from raft.driver.node_services import ClusterEvents, ClusterState, NodeService, StateListener
 from raft.driver.peers import DialSettings
 from raft.driver.registry import DirectoryLock, Registry
 from raft.driver.snapshot_admin import SnapshotAdmin
@@ -98,10 +98,12 @@ class Node:
         )
         self.health = HealthMonitor(self)
         self._high_watermarks = HighWatermarks(self._files, config.log_dir)
-        self._room: Room | None = config.room(self) if config.room is not None else None
+        self._node_service: NodeService | None = (
+            config.node_service(self) if config.node_service is not None else None
+        )
         self._service.serve_also(SnapshotAdmin(self).handlers, large=False)
-        if self._room is not None:
-            self._service.serve_also(self._room.handlers, large=True)
+        if self._node_service is not None:
+            self._service.serve_also(self._node_service.handlers, large=True)
         self._metrics: MetricsServer | None = None
 
     # --- start and stop -----------------------------------------------------------------------
@@ -163,8 +165,8 @@ class Node:
     async def _stop_group(self, driver: GroupDriver) -> None:
         """Hand over leadership, end the group's services, then close its log."""
         await driver.hand_over(self.config.shutdown_timeout_ms)
-        if self._room is not None:
-            await self._room.end(driver.group.topic, driver.group.partition)
+        if self._node_service is not None:
+            await self._node_service.end(driver.group.topic, driver.group.partition)
         hosted = self.hosted.pop(driver.group, None)
         if hosted is not None:
             hosted.close()
@@ -233,8 +235,8 @@ class Node:
             self._watch_cluster_log(driver)
         elif group.topic == BENCH_LOG:
             self._bench = BenchLog(driver, self.endpoint)
-        if self._room is not None:
-            self._room.begin(driver, group.topic, group.partition, storage.directory)
+        if self._node_service is not None:
+            self._node_service.begin(driver, group.topic, group.partition, storage.directory)
         return driver
 
     def _open_storage(self, group: Group, voters: tuple[NodeId, ...]) -> Storage:

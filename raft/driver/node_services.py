@@ -1,13 +1,14 @@
 """Interfaces between a node and the services on top of its groups.
 
-The quorum does not know the purpose of its groups. The front door gives a node one `Room`, which is
+The quorum does not know the purpose of its groups. The front door gives a node one `NodeService`,
+which is
 notified of every group that starts and ends here, and whose requests the listener serves beside the
 quorum's own. Services import neither this module nor the driver: these are protocols. The front
 door combines several services into one.
 
 All calls are made on the event loop.
 
-Source: docs/design/README.md#rooms-and-imports, docs/design/state-machines.md#decide-and-apply.
+Source: docs/design/README.md#services-and-imports, docs/design/state-machines.md#decide-and-apply.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class StateListener(Protocol):
         """This node no longer leads `epoch`; called only after `lead` for the same epoch."""
 
 
-class RoomHost(Protocol):
+class ServiceHost(Protocol):
     """The part of a node that its services use."""
 
     @property
@@ -63,8 +64,8 @@ class RoomHost(Protocol):
     ) -> None:
         """Host a state machine of this group: load it, feed it, take its checkpoints.
 
-        Called once per group, from `Room.begin`. `listener` is notified of applied offsets and
-        leadership.
+        Called once per group, from `NodeService.begin`. `listener` is notified of applied offsets
+        and leadership.
         """
 
     def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
@@ -77,7 +78,7 @@ class RoomHost(Protocol):
         """End the node at once: an invariant is broken, or the disk cannot be trusted."""
 
 
-class Room(Protocol):
+class NodeService(Protocol):
     """The services of a node on top of its groups."""
 
     @property
@@ -129,5 +130,5 @@ class ClusterEvents:
     on_applied: Callable[[Offset], None]
 
 
-MakeClusterState = Callable[[RoomHost, ReplicatedLog, ClusterEvents], ClusterState]
-"""Makes a controller's state machine of the cluster log, and has it hosted (`RoomHost.host`)."""
+MakeClusterState = Callable[[ServiceHost, ReplicatedLog, ClusterEvents], ClusterState]
+"""Makes a controller's state machine of the cluster log, and has it hosted (`ServiceHost.host`)."""

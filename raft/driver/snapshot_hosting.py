@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from raft.driver.counters import Timings
-from raft.driver.node_services import RoomHost, StateListener
+from raft.driver.node_services import ServiceHost, StateListener
 from raft.interfaces import Download, ReplicatedLog, SnapshotChunk, Snapshots, StateMachine
 from raft.segments.files import FileSystem
 from records.types import NodeId, Offset, OffsetAndEpoch
@@ -108,7 +108,7 @@ class SnapshotHosting(Protocol):
         self,
         log: ReplicatedLog,
         machine: StateMachine,
-        node: RoomHost,
+        node: ServiceHost,
         listener: StateListener | None,
     ) -> HostedMachine:
         """Host a state machine: watch its log, load it, apply to it, take its checkpoints."""

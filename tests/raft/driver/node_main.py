@@ -79,7 +79,7 @@ def config_of(settings: dict) -> NodeConfig:
         log=LogConfig(**settings.get("log", {})),
         bootstrap=bootstrap(settings["topics"], [int(voter) for voter in settings["voters"]]),
         snapshot_hosting=snapshot_hosting_of(settings),
-        room=lambda host: BenchState(host, settings.get("state", "none")),
+        node_service=lambda host: BenchState(host, settings.get("state", "none")),
         bench_log="esker-bench-log" in settings["topics"],
         metrics_host="127.0.0.1" if "metrics_port" in settings else None,
         metrics_port=settings.get("metrics_port", 0),

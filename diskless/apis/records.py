@@ -55,7 +55,7 @@ class RecordApis:
         self._tasks: dict[ServerConnection, list[asyncio.Task[None]]] = {}  # in request order
         self._unread_bytes = 0  # of responses that have not left
 
-    def served(self) -> dict[int, Served]:
+    def handlers(self) -> dict[int, Served]:
         """The handlers of Produce and Fetch, by api key.
 
         Produce is announced from version 0, so that librdkafka compresses; the service refuses the

@@ -33,7 +33,7 @@ from coordinator.groups.service import group_log_handlers
 from coordinator.groups.settings import LogSettings
 from coordinator.groups.state import Group
 from coordinator.persistent_map import Map
-from diskless.placement import unfenced
+from diskless.placement import unfenced_brokers
 from raft.driver.node_services import ServiceHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
@@ -63,7 +63,7 @@ class ClusterNews:
         self._offset = image.offset
         if image.brokers is not self._brokers:
             self._brokers = image.brokers
-            self.brokers = tuple(broker.broker_id for broker in unfenced(image))
+            self.brokers = tuple(broker.broker_id for broker in unfenced_brokers(image))
         if image.topics is not self._topics:
             before, self._topics = self._topics, image.topics
             for topic_id in before.gone(image.topics):

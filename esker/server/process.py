@@ -77,7 +77,7 @@ async def _run_broker(
         parts.is_healthy = lambda: not broker.is_fenced
         try:
             if await _until(broker.start(), node.failed, lost, stopping):
-                place = ",".join(f"{at.host}:{at.port}" for at in broker.advertised())
+                place = ",".join(f"{at.host}:{at.port}" for at in broker.advertised_listeners())
                 announce(f"Broker {settings.node_id} is ready at {place}")
                 await _until(stop.wait(), node.failed, lost)
         finally:

@@ -8,7 +8,7 @@ door combines several services into one.
 
 All calls are made on the event loop.
 
-Source: docs/design/README.md#services-and-imports, docs/design/state-machines.md#decide-and-apply.
+Source: docs/design/README.md#rooms-and-imports, docs/design/state-machines.md#decide-and-apply.
 """
 
 from __future__ import annotations

@@ -127,7 +127,7 @@ class Broker:
         """Are clients sent elsewhere? By the controller's last answer, or after its expiry."""
         return self._registration is None or self._registration.is_fenced
 
-    def advertised(self) -> list[BrokerListener]:
+    def advertised_listeners(self) -> list[BrokerListener]:
         """The advertised addresses; only once it listens."""
         return [
             BrokerListener(
@@ -171,7 +171,7 @@ class Broker:
             "broker=%d epoch=%s ready=yes listeners=%s",
             self._cluster.broker_id,
             registration.epoch,
-            ",".join(f"{end.name}://{end.host}:{end.port}" for end in self.advertised()),
+            ",".join(f"{end.name}://{end.host}:{end.port}" for end in self.advertised_listeners()),
         )
 
     async def _read_cluster(self, timeout_ms: int) -> None:
@@ -250,7 +250,7 @@ class Broker:
             broker_id=self._cluster.broker_id,
             incarnation_id=self._settings.incarnation_id,
             directory_id=self._settings.directory_id,
-            listeners=tuple(self.advertised()),
+            listeners=tuple(self.advertised_listeners()),
             rack=values["broker.rack"] or None,
             features=tuple((name, *levels) for name, levels in sorted(FEATURES.items())),
             heartbeat_interval_ms=values["broker.heartbeat.interval.ms"],

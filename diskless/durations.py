@@ -15,7 +15,7 @@ class Durations:
     >>> took = Durations()
     >>> took.add(0.02), took.add(0.3), took.count, round(took.sum_s, 2)
     (None, None, 2, 0.32)
-    >>> [count for bound, count in took.cumulated() if bound in ("0.025", "0.5", "+Inf")]
+    >>> [count for bound, count in took.cumulative_counts() if bound in ("0.025", "0.5", "+Inf")]
     [1, 2, 2]
     """
 
@@ -34,7 +34,7 @@ class Durations:
     def count(self) -> int:
         return sum(self._counts)
 
-    def cumulated(self) -> Iterator[tuple[str, int]]:
+    def cumulative_counts(self) -> Iterator[tuple[str, int]]:
         """Yield (bound, number of durations not longer), as Prometheus expects them."""
         so_far = 0
         for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self._counts, strict=True):

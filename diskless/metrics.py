@@ -240,5 +240,5 @@ def _by_code(name: str, text: str, counts: Mapping[int, int]) -> Metric:
 
 def _histogram(name: str, text: str, took: Durations) -> Metric:
     return HistogramMetricFamily(
-        PREFIX + name, text, buckets=list(took.cumulated()), sum_value=took.sum_s
+        PREFIX + name, text, buckets=list(took.cumulative_counts()), sum_value=took.sum_s
     )

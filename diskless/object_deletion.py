@@ -28,7 +28,7 @@ from coordinator.batch.interface import CallTarget
 from coordinator.controller.image import MetadataImage
 from coordinator.errors import CoordinatorError
 from coordinator.rendezvous import choose
-from diskless.placement import unfenced
+from diskless.placement import unfenced_brokers
 from diskless.stores import DeletionError, ObjectStorage, StorageError
 from records.kafka_errors import error_name
 from records.object_keys import ForeignKeyError, ObjectKeys
@@ -78,7 +78,7 @@ class _RefusedError(Exception):
 def cleaning_broker(coordinator: int, image: MetadataImage) -> int | None:
     """The broker that deletes a coordinator's objects; None if there is no broker."""
     name = b"cleaning-" + coordinator.to_bytes(4, "big")
-    return choose(name, [broker.broker_id for broker in unfenced(image)])
+    return choose(name, [broker.broker_id for broker in unfenced_brokers(image)])
 
 
 class Cleaner:

@@ -39,7 +39,7 @@ class PlacedBroker(NamedTuple):
     rack: str | None
 
 
-def unfenced(image: MetadataImage) -> list[PlacedBroker]:
+def unfenced_brokers(image: MetadataImage) -> list[PlacedBroker]:
     """The brokers that clients may be sent to, by rising id."""
     return [
         PlacedBroker(broker_id, broker.rack)
@@ -107,7 +107,7 @@ class Redirects:
     def __init__(self) -> None:
         self._sent: dict[tuple[str, UUID, int], float] = {}  # the longest ago first
 
-    def preferred(
+    def preferred_broker(
         self,
         client: str,
         topic_id: UUID,

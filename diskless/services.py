@@ -123,7 +123,7 @@ class Services:
         """The handlers that all listeners share, by api key."""
         cluster = self._cluster
         return {
-            **self.records.served(),
+            **self.records.handlers(),
             **self.groups.handlers,
             **self.producers.handlers,
             **topics.handlers(cluster),

@@ -38,7 +38,7 @@ _Result = FindCoordinatorResponse.Coordinator
 
 
 class ControllerService:
-    """The controller's handlers for a listener (`raft.driver.node_services.Room.handlers`)."""
+    """Return the controller's handlers, for a `raft.driver.node_services.NodeService`."""
 
     def __init__(
         self,

@@ -40,7 +40,7 @@ from diskless.apis.metadata import (
     wants_all,
 )
 from diskless.cluster import Cluster
-from diskless.placement import is_known, rack_hint, unfenced
+from diskless.placement import is_known, rack_hint, unfenced_brokers
 from raft.net.handlers import Served
 from records.kafka_errors import ErrorCode
 from records.rpc import cluster as rpc
@@ -208,8 +208,8 @@ class ClusterApis:
     ) -> list[_Coordinator]:
         if key_type == GROUP:
             image = self._cluster.image
-            members = [broker.broker_id for broker in unfenced(image)]
-            return [self._found(key, group_broker(key, members), listener) for key in keys]
+            members = [broker.broker_id for broker in unfenced_brokers(image)]
+            return [self._coordinator_at(key, group_broker(key, members), listener) for key in keys]
         if key_type == TRANSACTION:
             refused = (ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, NO_TRANSACTIONS)
             return [_not_found(key, refused) for key in keys]
@@ -234,7 +234,7 @@ class ClusterApis:
                 text = f"There is no partition {named[2]} of {named[1]}."
                 found[key] = _not_found(key, (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text))
             elif named[0] == "read":
-                found[key] = self._found(key, self._cluster.broker_id, listener)
+                found[key] = self._coordinator_at(key, self._cluster.broker_id, listener)
         writes = tuple(key for key in keys if key not in found)
         if writes:
             request = FindCoordinatorRequest(key_type=BATCH, coordinator_keys=writes)
@@ -251,7 +251,7 @@ class ClusterApis:
         )
         return [found.get(key) or _not_found(key, missing) for key in keys]
 
-    def _found(self, key: str, broker_id: int | None, listener: str) -> _Coordinator:
+    def _coordinator_at(self, key: str, broker_id: int | None, listener: str) -> _Coordinator:
         place = None
         if broker_id is not None:
             place = address(self._cluster.image, broker_id, listener)

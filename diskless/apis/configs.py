@@ -179,7 +179,7 @@ async def alter(
             for result in answer.responses
             if not result.error_code
         }
-        expected = list(_expected(request, changed))
+        expected = list(_expected_values(request, changed))
         await cluster.image_where(
             lambda image: all(
                 image.config(where, name) == value for where, name, value in expected
@@ -189,7 +189,7 @@ async def alter(
     return answer
 
 
-def _expected(
+def _expected_values(
     request: rpc.IncrementalAlterConfigsRequest, changed: set[Resource]
 ) -> Sequence[tuple[Resource, str, str | None]]:
     """The values that the image will have, as far as the request alone determines them."""

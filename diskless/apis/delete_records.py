@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 from coordinator.controller.image import INTERNAL_TOPICS
 from coordinator.errors import CoordinatorError
 from diskless.apis.forwarding import BoundedCalls, seconds
-from diskless.apis.partition_offsets import CoordinatedPartition, chunked, find_partition
+from diskless.apis.partition_offsets import CoordinatedPartition, find_partition, split_chunks
 from diskless.cluster import Cluster
 from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.loop_turns import Pace
@@ -100,7 +100,7 @@ class DeleteRecords:
         deadline: float,
     ) -> None:
         """Write one coordinator's results into the answers; the rest stays timed out."""
-        for chunk in chunked(deletions):
+        for chunk in split_chunks(deletions):
             await self._delete_chunk(coordinator, chunk, answers, deadline)
 
     async def _delete_chunk(
@@ -140,20 +140,20 @@ class DeleteRecords:
             answers[index] = _Deleted(code, result.low_watermark)
             if not code:
                 moved.append((place, result.low_watermark))
-        await self._until_seen(coordinator, moved, min(deadline, _now() + SEEN_HERE_S))
+        await self._wait_until_visible(coordinator, moved, min(deadline, _now() + SEEN_HERE_S))
 
-    async def _until_seen(
+    async def _wait_until_visible(
         self, coordinator: int, moved: list[tuple[CoordinatedPartition, int]], deadline: float
     ) -> None:
         while moved:
-            moved = await self._unseen(coordinator, moved)
+            moved = await self._filter_unseen(coordinator, moved)
             left_s = deadline - _now()
             if left_s <= 0:
                 return
             if moved:
                 await self._news.wait(min(left_s, LOOK_AGAIN_S))
 
-    async def _unseen(
+    async def _filter_unseen(
         self, coordinator: int, moved: list[tuple[CoordinatedPartition, int]]
     ) -> list[tuple[CoordinatedPartition, int]]:
         """Filter the log starts that this broker's replica does not have yet."""

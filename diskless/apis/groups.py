@@ -28,7 +28,7 @@ from coordinator.groups.core import GroupBroker
 from coordinator.groups.running import RunningGroups
 from coordinator.groups.settings import GroupSettings
 from diskless.cluster import Cluster
-from diskless.placement import unfenced
+from diskless.placement import unfenced_brokers
 from raft.net.connection import Answer, Reply, ServerConnection
 from raft.net.errors import BadHeaderError, Reason
 from raft.net.frames import Frame
@@ -132,7 +132,7 @@ class GroupApis:
         if self._is_fenced or own is None:
             self.running.brokers_changed((), -1)
         else:
-            brokers = (broker.broker_id for broker in unfenced(image))
+            brokers = (broker.broker_id for broker in unfenced_brokers(image))
             self.running.brokers_changed(brokers, own.broker_epoch)
 
     def _server(self, kind: type[Request]) -> Serve:

@@ -70,7 +70,7 @@ def make_handler(
         if isinstance(found, Response):
             return payload(header, found)  # these are short; long ones are awaitables
         reply = Reply(connection)
-        connection.hold()
+        connection.pause_reading()
         task = asyncio.get_running_loop().create_task(
             _send_when_ready(found, header, reply, in_line=in_line), name="question"
         )
@@ -90,11 +90,11 @@ async def _send_when_ready(
         response = await promised
         reply.send(await encode(header, response, getattr(response, "topics", ())))
         if in_line:
-            await reply.left()
+            await reply.wait_until_sent()
     except Exception as error:  # an assertion too: the connection tells the loop
         reply.fail(error)
     finally:
-        reply.connection.go_on()
+        reply.connection.resume_reading()
 
 
 async def encode(

@@ -29,7 +29,7 @@ from uuid import UUID
 from coordinator.controller.image import MetadataImage, TopicImage, active_start
 from diskless.fetch.runs_reader import LEADER_EPOCH
 from diskless.loop_turns import Pace
-from diskless.placement import PlacedBroker, is_known, leaders, unfenced
+from diskless.placement import PlacedBroker, is_known, leaders, unfenced_brokers
 from records.kafka_errors import ErrorCode
 from records.metadata import PartitionRecord
 from records.rpc.cluster import MetadataRequest, MetadataResponse
@@ -81,7 +81,7 @@ def reachable(image: MetadataImage, listener: str) -> list[PlacedBroker]:
     """The unfenced brokers that have the client's listener."""
     return [
         broker
-        for broker in unfenced(image)
+        for broker in unfenced_brokers(image)
         if any(end.name == listener for end in image.brokers[broker.broker_id].end_points)
     ]
 

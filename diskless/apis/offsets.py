@@ -208,13 +208,13 @@ class Offsets:
                 if found is not None and (best is None or found.timestamp > best.timestamp):
                     best = found
                 if best is not None and best.timestamp >= listed.timestamp:
-                    return _listed(best)
+                    return _to_listed_offset(best)
             behind = wanted._replace(from_offset=run.last_offset + 1)
             (listed,) = await list_offsets(self._cluster, [behind])
             if listed.error:
                 return listed
             if listed.offset < 0 or (best is not None and listed.timestamp <= best.timestamp):
-                return _listed(best)
+                return _to_listed_offset(best)
         raise _MovedError
 
     async def _run(self, place: CoordinatedPartition, offset: int) -> Run:
@@ -277,7 +277,7 @@ class Offsets:
         )
 
 
-def _listed(best: TimestampedOffset | None) -> ListedOffset:
+def _to_listed_offset(best: TimestampedOffset | None) -> ListedOffset:
     """The result for a greatest timestamp; empty if no record has a timestamp."""
     if best is None or best.timestamp < 0:
         return ListedOffset(ErrorCode.NONE)

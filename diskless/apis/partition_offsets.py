@@ -90,7 +90,7 @@ async def list_offsets(
     answers = [ListedOffset(ErrorCode.OFFSET_NOT_AVAILABLE)] * len(wanted)
 
     async def ask(coordinator: int, positions: list[int]) -> None:
-        for chunk in chunked(positions):
+        for chunk in split_chunks(positions):
             found = await _ask(cluster, coordinator, [wanted[i] for i in chunk], timeout_s)
             for index, answer in zip(chunk, found, strict=True):
                 answers[index] = answer
@@ -99,7 +99,7 @@ async def list_offsets(
     return answers
 
 
-def chunked(items: Sequence[T]) -> Iterator[Sequence[T]]:
+def split_chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
     """Split into chunks of at most `ASKED_AT_ONCE` items."""
     for first in range(0, len(items), ASKED_AT_ONCE):
         yield items[first : first + ASKED_AT_ONCE]

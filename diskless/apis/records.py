@@ -55,7 +55,7 @@ class RecordApis:
         self._tasks: dict[ServerConnection, list[asyncio.Task[None]]] = {}  # in request order
         self._unread_bytes = 0  # of responses that have not left
 
-    def served(self) -> dict[int, Served]:
+    def handlers(self) -> dict[int, Served]:
         """The handlers of Produce and Fetch, by api key.
 
         Produce is announced from version 0, so that librdkafka compresses; the service refuses the
@@ -90,7 +90,7 @@ class RecordApis:
         )
         line.append(task)
         if len(line) == MAX_IN_LINE:
-            connection.hold()
+            connection.pause_reading()
         task.add_done_callback(lambda done: self._on_done(done, connection))
         return reply
 
@@ -117,7 +117,7 @@ class RecordApis:
         self._unread_bytes += size_bytes
         try:
             reply.send(parts)
-            await reply.left()
+            await reply.wait_until_sent()
         finally:
             self._unread_bytes -= size_bytes
 
@@ -131,6 +131,6 @@ class RecordApis:
         if line is not None:
             line.remove(task)
             if len(line) == MAX_IN_LINE - 1:
-                connection.go_on()
+                connection.resume_reading()
             if not line:
                 del self._tasks[connection]

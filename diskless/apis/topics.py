@@ -63,7 +63,7 @@ class Topics:
             return answer
         made = {topic.topic_id: topic for topic in answer.topics if not topic.error_code}
         counts = {topic_id: topic.num_partitions for topic_id, topic in made.items()}
-        late = await self._until_served(counts, deadline)
+        late = await self._wait_until_served(counts, deadline)
         return msgspec.structs.replace(
             answer,  # type: ignore[type-var]
             topics=tuple(
@@ -88,7 +88,7 @@ class Topics:
             topic = image.topic(requested.name) if requested.name in grown else None
             if topic is not None:  # if a topic is named twice, the first count applies
                 counts.setdefault(topic.topic_id, requested.count)
-        late = await self._until_served(counts, deadline)
+        late = await self._wait_until_served(counts, deadline)
         names = {topic.name for t in late if (topic := self._cluster.image.topics.get(t))}
         return msgspec.structs.replace(
             answer,  # type: ignore[type-var]
@@ -143,7 +143,7 @@ class Topics:
 
     # --- this broker's view ---------------------------------------------------------------------
 
-    async def _until_served(self, counts: Mapping[UUID, int], deadline: float) -> set[UUID]:
+    async def _wait_until_served(self, counts: Mapping[UUID, int], deadline: float) -> set[UUID]:
         """Wait until this broker serves so many partitions of each topic; return the late topics.
 
         Waits for one topic after the other, so that each notification costs one check.

@@ -37,7 +37,7 @@ from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.runs_reader import LEADER_EPOCH, DamagedRunError, Run, read_runs
 from diskless.fetch.staleness import Staleness
 from diskless.loop_turns import Pace
-from diskless.placement import PlacedBroker, Redirects, is_known, unfenced
+from diskless.placement import PlacedBroker, Redirects, is_known, unfenced_brokers
 from diskless.stores import ObjectNotFoundError, StorageError
 from records.kafka_errors import ErrorCode
 from records.rpc import batch_coordinator as rpc
@@ -209,7 +209,7 @@ class FetchService:
         registered = image.brokers.get(self._cluster.broker_id)
         if not request.rack_id or registered is None or registered.rack == request.rack_id:
             return answers
-        brokers = unfenced(image)
+        brokers = unfenced_brokers(image)
         if not is_known(request.rack_id, brokers):
             self.counters.unknown_racks += 1
             return answers
@@ -218,7 +218,7 @@ class FetchService:
         for answer in answers:
             asked = answer.asked
             if asked is not None and not (answer.error or answer.is_below or answer.is_above):
-                nearer = self._redirects.preferred(
+                nearer = self._redirects.preferred_broker(
                     client, asked.topic_id, asked.partition, request.rack_id, here, brokers, now_s
                 )
                 if nearer is not None:

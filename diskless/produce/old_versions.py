@@ -56,20 +56,20 @@ def _refusals(body: Frame, topics: int, version: int) -> bytes:
     rest = (_NO_OFFSET,) if version < LAST_VERSION else (_NO_OFFSET, _NO_TIME)
     position = _BEGIN.size
     parts = [_COUNT.pack(topics)]
-    for _ in range(_checked(topics, body)):
+    for _ in range(_check_count(topics, body)):
         (size,) = _NAME.unpack_from(body, position)
-        end = position + _NAME.size + _checked(size, body)
+        end = position + _NAME.size + _check_count(size, body)
         (partitions,) = _COUNT.unpack_from(body, end)
         parts += (bytes(body[position:end]), _COUNT.pack(partitions))
         position = end + _COUNT.size
-        for _ in range(_checked(partitions, body)):
+        for _ in range(_check_count(partitions, body)):
             index, size = _PARTITION.unpack_from(body, position)
-            position += _PARTITION.size + max(0, _checked(size, body, least=-1))
+            position += _PARTITION.size + max(0, _check_count(size, body, least=-1))
             parts.append(form.pack(index, ErrorCode.UNSUPPORTED_VERSION, *rest))
     return b"".join(parts)
 
 
-def _checked(count: int, body: Frame, *, least: int = 0) -> int:
+def _check_count(count: int, body: Frame, *, least: int = 0) -> int:
     """Return the count; raise BadHeaderError if the body cannot hold so many."""
     if not least <= count <= len(body):
         raise BadHeaderError(f"a count of {count} in a request of {len(body)} bytes")

@@ -137,7 +137,7 @@ class ProduceService:
             if not silent:
                 reply.send(payload(header, response_of(produced)))
             elif produced.errors and not connection.closed:
-                connection.close(Reason.UNTOLD, produced.errors[0].message or "")
+                connection.close(Reason.ACKS_0_FAILED, produced.errors[0].message or "")
 
         size_bytes = len(body)
         produced = PendingProduce(
@@ -155,7 +155,7 @@ class ProduceService:
             preparing = loop.create_task(self._prepare(request, produced, size_bytes, reply))
             self._preparing.add(preparing)
             preparing.add_done_callback(self._preparing.discard)
-            connection.hold()
+            connection.pause_reading()
             return reply
         if self._in_flight.is_full:
             self._take_later(connection, produced, size_bytes, unanswered)
@@ -187,7 +187,7 @@ class ProduceService:
         except Exception as error:  # an assertion too: the connection tells the loop
             reply.fail(error)
         finally:
-            connection.go_on()
+            connection.resume_reading()
 
     def _validate_inline(self, request: ProduceRequest, produced: PendingProduce) -> bool:
         """Validate compressed batches on the loop; False if validation has to go to a thread."""
@@ -239,14 +239,14 @@ class ProduceService:
         unanswered: Reply | None,
     ) -> None:
         """Take the request when there is memory for it; its connection is not read until then."""
-        connection.hold()
+        connection.pause_reading()
 
         def resume() -> None:
             if not connection.closed and not produced.is_over:
                 self._take(produced, size_bytes)
             if unanswered is not None:
                 unanswered.send(None)
-            connection.go_on()
+            connection.resume_reading()
 
         self._in_flight.wait(resume)
 

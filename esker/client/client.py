@@ -1,4 +1,4 @@
-"""A small Kafka client for our own commands: it finds brokers, and asks again what may pass.
+"""A small Kafka client for our own commands: it finds brokers and retries passing failures.
 
     async with KafkaClient(parse_bootstrap("127.0.0.1:9092")) as client:
         leaders = await client.leaders("orders")
@@ -54,7 +54,7 @@ PASSING: Final = frozenset({2, 3, 5, 6, 7, 9, 14, 15, 16, 19, 20, 56, 74, 75, 78
 
 
 class ClientError(Exception):
-    """The cluster could not be asked, or refused. One sentence.
+    """The cluster could not be reached, or refused; the message is one sentence.
 
     `code` is Kafka's, 0 if there is none; `passing`: it may be gone when asked again.
     """
@@ -71,7 +71,7 @@ class KafkaClient:
     def __init__(
         self, bootstrap: Sequence[Endpoint], *, timeout_ms: int = 30_000, client_id: str = "esker"
     ) -> None:
-        """No connection yet. `on_wait` is told why a question takes seconds, each reason once.
+        """Open no connection yet. `on_wait` is called with each reason for a wait of seconds, once.
 
         Args:    timeout_ms: how long one question is asked again before it is given up.
         """
@@ -90,7 +90,7 @@ class KafkaClient:
         self.close()
 
     def close(self) -> None:
-        """Close all connections; requests under way fail."""
+        """Close all connections; requests in flight fail."""
         for rpc in self._connections.values():
             rpc.connection.close()
         self._connections.clear()
@@ -98,7 +98,7 @@ class KafkaClient:
     # --- connections
 
     async def connection(self, node: int | Endpoint, purpose: str = "") -> Rpc:
-        """An open connection to a node, by its id or its address. Raises NetError."""
+        """Return an open connection to a node, by its id or its address. Raises NetError."""
         key = (node, purpose)
         async with self._opening.setdefault(key, asyncio.Lock()):
             rpc = self._connections.get(key)
@@ -123,13 +123,13 @@ class KafkaClient:
         most: int | None = None,
         purpose: str = "",
     ) -> R:
-        """One node's answer, asked once. `most`: the highest version to ask at. Raises NetError."""
+        """Send one request to a node, at version `most` or lower. Raises NetError."""
         rpc = await self.connection(node, purpose)
         version = rpc.version_for(type(request))
         return await rpc.call(request, response, version if most is None else min(version, most))
 
     async def ask_any(self, request: Request, response: type[R], *, most: int | None = None) -> R:
-        """The answer of the first broker that gives one. Raises ClientError."""
+        """Return the answer of the first broker that gives one. Raises ClientError."""
         failures: dict[str, None] = {}
         unserved: NetError | None = None
         nodes: tuple[int | Endpoint, ...] = (*self._nodes, *self._bootstrap)
@@ -146,7 +146,7 @@ class KafkaClient:
         raise ClientError(why, passing=bool(self._nodes))
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """What `attempt` gives, repeated while it fails in ways that may pass. Raises ClientError.
+        """Return the result of `attempt`, repeated after retriable failures. Raises ClientError.
 
         A list where no broker answers is no such way at first: who mistyped an address wants to
         know at once. Once the cluster is known, its brokers are waited for.
@@ -183,7 +183,7 @@ class KafkaClient:
     async def metadata(
         self, topics: Sequence[str] | None, *, create: bool = False
     ) -> MetadataResponse:
-        """Brokers, and these topics (None: all), as any broker tells. Raises ClientError."""
+        """Request brokers and these topics (None: all) from any broker. Raises ClientError."""
         named = MetadataRequest.MetadataRequestTopic
         request = MetadataRequest(
             topics=None if topics is None else tuple(named(name=name) for name in topics),
@@ -194,14 +194,17 @@ class KafkaClient:
         return answer
 
     async def brokers(self) -> tuple[int, ...]:
-        """The ids of the brokers that serve; Metadata names others, too. Raises ClientError."""
+        """Return the ids of the brokers that serve; Metadata names others too.
+
+        Raises ClientError.
+        """
         request = DescribeClusterRequest(include_cluster_authorized_operations=False)
         answer = await self.ask_any(request, DescribeClusterResponse)
         self._nodes |= {node.broker_id: Endpoint(node.host, node.port) for node in answer.brokers}
         return tuple(node.broker_id for node in answer.brokers)
 
     async def leaders(self, topic: str, *, create: bool = False) -> dict[int, int]:
-        """The broker to ask for each partition of a topic, by rising partition.
+        """Return the broker that serves each partition of a topic, by rising partition.
 
         Raises:  ClientError: there is no such topic (waited for, with `create`), or nobody answers.
         """
@@ -229,7 +232,7 @@ class KafkaClient:
         return f"no such topic: {topic}; {f'there is {near[0]}, or ' if near else ''}{advice}"
 
     async def offsets(self, topic: str, timestamps: dict[int, int]) -> dict[int, int]:
-        """The first offset at or after a timestamp (EARLIEST, LATEST) of each partition.
+        """Return each partition's first offset at or after a timestamp (EARLIEST, LATEST).
 
         A partition without such a record gives -1. Raises ClientError.
         """
@@ -257,7 +260,7 @@ class KafkaClient:
         return await self.patiently(attempt)
 
     async def group_coordinator(self, group: str) -> int:
-        """The broker that acts for a group. Raises ClientError."""
+        """Return the broker that acts for a group. Raises ClientError."""
 
         async def attempt() -> int:
             request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=(group,))

@@ -1,4 +1,4 @@
-"""Reading partitions from given offsets on, from whichever brokers lead them.
+"""Reads partitions from given offsets on, from the brokers that lead them.
 
 A broker is asked for all of its partitions at once and may hold the question while there is nothing
 new. Answers may begin before the offset asked for, since a batch comes whole, and may end inside a
@@ -49,7 +49,7 @@ class Reader:
         self._leaders: dict[int, int] = {}
 
     async def poll(self) -> AsyncIterator[list[Found]]:
-        """Records, a list for each answer that has some; an empty list where time passed.
+        """Yield the records of each answer, and an empty list when only time has passed.
 
         `positions` has moved past a list's records once the next one is asked for.
         Raises ClientError, and what the iteration is cancelled with.
@@ -75,7 +75,7 @@ class Reader:
                     self.positions[one.partition] = one.record.offset + 1
 
     async def _fetch(self, node: int, partitions: Iterable[int]) -> tuple[_Data, ...]:
-        """What a broker has of these partitions; nothing if it cannot be asked just now."""
+        """Fetch these partitions from a broker; return nothing if it cannot be reached now."""
         wanted = FetchRequest.FetchTopic
         asked = tuple(
             wanted.FetchPartition(
@@ -131,7 +131,7 @@ class Reader:
         return found
 
     async def _settle(self, data: _Data) -> None:
-        """What to do about a partition's error. Raises ClientError if nothing helps."""
+        """Handle a partition's error. Raises ClientError for one that a retry does not mend."""
         partition = data.partition_index
         name = f"{self._topic}-{partition}"
         if data.error_code == OFFSET_OUT_OF_RANGE:

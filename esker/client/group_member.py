@@ -54,7 +54,7 @@ MEMBER_ID_REQUIRED: Final = 79
 
 
 class RebalanceNeededError(Exception):
-    """The group goes on in another generation: join again."""
+    """The group has begun another generation: join again."""
 
 
 class Member:
@@ -69,7 +69,7 @@ class Member:
         self._coordinator = -1
 
     async def join(self) -> tuple[int, ...]:
-        """Take part in a generation: the partitions that are ours. Raises ClientError."""
+        """Join a generation; return this member's partitions. Raises ClientError."""
 
         while True:
             try:
@@ -78,18 +78,21 @@ class Member:
                 continue
 
     async def heartbeat(self) -> None:
-        """Say that we live. Raises RebalanceNeededError, ClientError."""
+        """Send a heartbeat. Raises RebalanceNeededError, ClientError."""
         request = HeartbeatRequest(
             group_id=self._group, generation_id=self.generation, member_id=self._member_id
         )
         await self._ask(request, HeartbeatResponse)
 
     async def committed(self, partitions: Iterable[int]) -> dict[int, int]:
-        """The committed offset of each partition that has one. Raises ClientError."""
+        """Return the committed offset of each partition that has one. Raises ClientError."""
         return await committed_offsets(self._client, self._group, self._topic, partitions)
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
-        """The next offset to read, by partition. Raises RebalanceNeededError, ClientError."""
+        """Commit the next offset to read, by partition.
+
+        Raises RebalanceNeededError, ClientError.
+        """
         if not offsets:
             return
         named = OffsetCommitRequest.OffsetCommitRequestTopic
@@ -114,7 +117,7 @@ class Member:
         await self._ask(request, OffsetCommitResponse, most=NAMED_VERSION)
 
     async def leave(self) -> None:
-        """Go, so that the others need not wait for a time-out. Failing to say so is no error."""
+        """Leave the group, so that it need not wait for a timeout; a failed request is ignored."""
         if not self._member_id or self._coordinator < 0:
             return
         who = LeaveGroupRequest.MemberIdentity(member_id=self._member_id)
@@ -126,7 +129,7 @@ class Member:
     # --- inside
 
     async def _ask(self, request: Request, response: type[R], *, most: int | None = None) -> R:
-        """The coordinator's answer, whoever that is by now.
+        """Send a request to the group's present coordinator.
 
         Raises:  RebalanceNeededError; ClientError for an error that does not pass.
         """
@@ -189,7 +192,7 @@ class Member:
         )
 
     async def _deal(self, members: Mapping[str, Buffer]) -> dict[str, tuple[tuple[str, int], ...]]:
-        """Everybody's partitions; members of other programs may read other topics, too."""
+        """Assign partitions to all members; members of other programs may read other topics too."""
         wants = {member: decode_subscription(data) for member, data in members.items()}
         counts = {}
         for topic in sorted({topic for topics in wants.values() for topic in topics}):
@@ -204,7 +207,7 @@ class Member:
 async def committed_offsets(
     client: KafkaClient, group: str, topic: str, partitions: Iterable[int]
 ) -> dict[int, int]:
-    """What a group has committed of a topic, by partition. Raises ClientError."""
+    """Return a group's committed offsets of a topic, by partition. Raises ClientError."""
     found = await all_committed_offsets(client, group, {topic: tuple(partitions)})
     return {partition: offset for (_, partition), offset in found.items()}
 
@@ -212,7 +215,10 @@ async def committed_offsets(
 async def all_committed_offsets(
     client: KafkaClient, group: str, topics: Mapping[str, tuple[int, ...]] | None
 ) -> dict[tuple[str, int], int]:
-    """What a group has committed, of some partitions or (None) of all. Raises ClientError."""
+    """Return a group's committed offsets of these partitions or (None) of all.
+
+    Raises ClientError.
+    """
     asked = OffsetFetchRequest.OffsetFetchRequestGroup
     named = None
     if topics is not None:
@@ -245,7 +251,7 @@ _NO_DATA: Final = b"\xff\xff\xff\xff"
 
 
 def encode_subscription(topics: Iterable[str]) -> bytes:
-    """Version 0: which topics a member reads.
+    """Encode the topics that a member reads, at version 0.
 
     >>> encode_subscription(["t"]).hex(" ", 1)
     '00 00 00 00 00 01 00 01 74 ff ff ff ff'
@@ -258,12 +264,12 @@ def encode_subscription(topics: Iterable[str]) -> bytes:
 
 
 def decode_subscription(data: Buffer) -> tuple[str, ...]:
-    """The topics of a subscription of any version; () if it is none."""
+    """Return the topics of a subscription of any version; () if the bytes are not one."""
     return tuple(name for name, _ in _topics(data, with_partitions=False))
 
 
 def encode_assignment(places: Iterable[tuple[str, int]]) -> bytes:
-    """Version 0: a member's (topic, partition).
+    """Encode a member's (topic, partition) pairs, at version 0.
 
     >>> decode_assignment(encode_assignment([("t", 0), ("t", 2)]))
     (('t', 0), ('t', 2))
@@ -280,7 +286,7 @@ def encode_assignment(places: Iterable[tuple[str, int]]) -> bytes:
 
 
 def decode_assignment(data: Buffer) -> tuple[tuple[str, int], ...]:
-    """A member's (topic, partition); () if these bytes are no assignment."""
+    """Return a member's (topic, partition) pairs; () if the bytes are not an assignment."""
     return tuple(
         (topic, partition)
         for topic, partitions in _topics(data, with_partitions=True)
@@ -289,7 +295,7 @@ def decode_assignment(data: Buffer) -> tuple[tuple[str, int], ...]:
 
 
 def _topics(data: Buffer, *, with_partitions: bool) -> list[tuple[str, tuple[int, ...]]]:
-    """What both begin with. Bytes of another protocol (Connect's) give nothing."""
+    """Decode the topics at the start of both; bytes of another protocol (Connect's) give none."""
     view = bytes(data)
     found: list[tuple[str, tuple[int, ...]]] = []
     try:
@@ -313,7 +319,7 @@ def _topics(data: Buffer, *, with_partitions: bool) -> list[tuple[str, tuple[int
 def deal_by_range(
     wants: Mapping[str, Collection[str]], counts: Mapping[str, int]
 ) -> dict[str, tuple[tuple[str, int], ...]]:
-    """Each topic's partitions in runs, the first members one more if they do not divide.
+    """Assign each topic's partitions in ranges; the first members get the remainder.
 
     >>> deal_by_range({"a": ["t"], "b": ["t"]}, {"t": 3})
     {'a': (('t', 0), ('t', 1)), 'b': (('t', 2),)}

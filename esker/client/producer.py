@@ -1,4 +1,4 @@
-"""Lines into record batches: which partition, in what order, and never twice.
+"""Writes lines as record batches: partitioned, in order, and without duplicates.
 
 Records are collected for a moment, a batch for each partition, and sent together; the next batches
 leave when these are answered. So order within a partition holds whatever fails between, at the
@@ -69,7 +69,7 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, count: int) -> int:
-    """The partition that a key's records go to.
+    """Return the partition of a key's records.
 
     >>> partition_of(b"21", 1), partition_of(b"foobar", 4)
     (0, 2)
@@ -78,7 +78,7 @@ def partition_of(key: bytes, count: int) -> int:
 
 
 class Producer:
-    """Writes to one topic. `records` and `bytes` count what was acknowledged."""
+    """Writes to one topic. `records` and `bytes` count the acknowledged records."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class Producer:
         acks: int = -1,
         compression: Compression = Compression.NONE,
     ) -> None:
-        """`acks`: 0, 1 or -1 (all), as Kafka has them."""
+        """Prepare a producer; `acks` is 0, 1 or -1 (all)."""
         self.records = 0
         self.bytes = 0
         self._client = client
@@ -101,7 +101,7 @@ class Producer:
         self._turn = 0
 
     async def begin(self) -> None:
-        """Find the topic, which the cluster may create now, and become a producer.
+        """Find the topic, which the cluster may create now, and get a producer id.
 
         Raises:  ClientError.
         """
@@ -131,7 +131,7 @@ class Producer:
             await asyncio.gather(*(self._write(one, some) for one, some in batches.items()))
 
     def _by_partition(self, lines: Iterable[Line]) -> dict[int, list[list[Line]]]:
-        """For each partition its batches, in order."""
+        """Return each partition's batches, in order."""
         found: dict[int, list[list[Line]]] = {}
         sizes: dict[int, int] = {}
         keyless = self._turn
@@ -155,7 +155,7 @@ class Producer:
         return found
 
     async def _write(self, partition: int, lines: list[Line]) -> None:
-        """One batch, until it is answered."""
+        """Write one batch, and retry it until it is answered."""
         sequence = self._sequences.get(partition, 0)
         producer_id, producer_epoch = self._producer
         batch = build_batch(
@@ -207,7 +207,7 @@ class Producer:
         return ClientError(f"{where}: {why}; the last batch may be written or not")
 
     async def _unanswered(self, partition: int, request: ProduceRequest) -> None:
-        """acks=0: no answer is due, so another question behind it shows that it was read."""
+        """Send a Produce with acks=0, and wait for the answer of a later request instead."""
         try:
             rpc = await self._client.connection(self._leaders[partition])
             version = min(rpc.version_for(ProduceRequest), PRODUCE_VERSION)

@@ -1,4 +1,4 @@
-"""Asking a running quorum, as the command line does.
+"""Requests of the command line to a running quorum.
 
 Any controller of the bootstrap list will do: it names the others (DescribeCluster) and, for a
 question that only a leader answers, the leader. Nothing is cached; an election in mid-question is
@@ -34,12 +34,12 @@ PartitionData = DescribeQuorumResponse.TopicData.PartitionData
 
 
 class AdminError(Exception):
-    """The quorum could not be asked, or refused. One sentence that says what to do next."""
+    """The quorum could not be reached, or refused; the message names the next step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuorumDescription:
-    """A group as its leader sees it, and the cluster it belongs to."""
+    """The leader's description of a group, and the cluster it belongs to."""
 
     cluster_id: str
     partition: PartitionData
@@ -49,7 +49,7 @@ class QuorumDescription:
 async def describe_quorum(
     bootstrap: tuple[Endpoint, ...], topic: str, partition: int, *, timeout_ms: int
 ) -> QuorumDescription:
-    """Ask the leader of a group for its replicas.
+    """Request the replicas of a group from its leader.
 
     Raises:  AdminError if no controller answers, or none leads within a few seconds.
     """
@@ -82,7 +82,7 @@ async def describe_quorum(
 async def describe_quorum_by_broker(
     bootstrap: tuple[Endpoint, ...], topic: str, partition: int, *, timeout_ms: int
 ) -> QuorumDescription:
-    """The same, asked of a broker, which asks the leader for us. Raises AdminError."""
+    """Request the replicas of a group through a broker. Raises AdminError."""
     async with KafkaClient(bootstrap, timeout_ms=timeout_ms) as client:
 
         async def attempt() -> QuorumDescription:
@@ -124,7 +124,7 @@ def _question(topic: str, partition: int) -> DescribeQuorumRequest:
 def _understood(
     answer: DescribeQuorumResponse, cluster_id: str
 ) -> tuple[int, QuorumDescription | None]:
-    """The answer's error code, and what it describes if it has none."""
+    """Return the answer's error code, and its description if there is no error."""
     found = answer.topics[0].partitions[0] if answer.topics else None
     error_code = answer.error_code or (found.error_code if found else 0)
     if found is None or error_code:
@@ -146,12 +146,12 @@ async def _describe_cluster(rpc: Rpc) -> DescribeClusterResponse:
 
 
 async def ask_first(bootstrap: tuple[Endpoint, ...], timeout_ms: int) -> DescribeClusterResponse:
-    """Who the controllers are, by the first one that can be reached. Raises AdminError."""
+    """Request the list of controllers from the first that can be reached. Raises AdminError."""
     return await _first_answer(bootstrap, _describe_cluster, timeout_ms)
 
 
 def controllers(cluster: DescribeClusterResponse) -> list[Endpoint]:
-    """The controllers, the one believed to lead before the others."""
+    """Return the controllers, beginning with the presumed leader."""
     ordered = sorted(cluster.brokers, key=lambda node: node.broker_id != cluster.controller_id)
     return [Endpoint(node.host, node.port) for node in ordered]
 
@@ -159,7 +159,7 @@ def controllers(cluster: DescribeClusterResponse) -> list[Endpoint]:
 async def _first_answer(
     bootstrap: tuple[Endpoint, ...], ask: Callable[[Rpc], Awaitable[T]], timeout_ms: int
 ) -> T:
-    """What the first controller that can be reached answers."""
+    """Return the answer of the first controller that can be reached."""
     failures = []
     for endpoint in bootstrap:
         try:

@@ -1,4 +1,4 @@
-"""Asking the nodes of a quorum for their checkpoints, as the command line does.
+"""Requests of the command line on the checkpoints of a quorum's nodes.
 
 Checkpoints are each replica's own, so every node is asked: those that any answering controller
 names, and those of the bootstrap list that it does not name (an observer, say). A node that does
@@ -33,7 +33,7 @@ _GRACE_MS = 5_000  # how much longer than the node we wait for its answer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSnapshots:
-    """What one node says of its logs and checkpoints; `failure` says why it said nothing."""
+    """One node's answer on its logs and checkpoints, or the reason of its `failure`."""
 
     endpoint: Endpoint
     node_id: int = -1
@@ -43,7 +43,7 @@ class NodeSnapshots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taken:
-    """What came of asking one node to take a checkpoint."""
+    """The result of one node's request to take a checkpoint."""
 
     endpoint: Endpoint
     node_id: int
@@ -54,7 +54,7 @@ class Taken:
 async def describe_snapshots(
     bootstrap: tuple[Endpoint, ...], group: tuple[str, int] | None, *, timeout_ms: int
 ) -> list[NodeSnapshots]:
-    """What every node has, ordered by node id, those that do not answer last.
+    """Return every node's checkpoints, by node id, with nodes that do not answer last.
 
     Args:    group: topic and partition; None: all.
     Raises:  AdminError if no controller of the bootstrap list answers.
@@ -93,7 +93,7 @@ async def take_snapshots(
     timeout_ms: int,
     take_timeout_ms: int,
 ) -> list[Taken]:
-    """Ask nodes, one after the other, to take a checkpoint of a group now.
+    """Have nodes take a checkpoint of a group now, one after the other.
 
     One after the other, for a node that writes a checkpoint is a slower voter meanwhile.
 
@@ -133,7 +133,7 @@ async def take_snapshots(
 
 
 async def _everybody(bootstrap: tuple[Endpoint, ...], timeout_ms: int) -> list[Endpoint]:
-    """The quorum's controllers, then whoever else the bootstrap list has."""
+    """Return the quorum's controllers, then the other nodes of the bootstrap list."""
     named = controllers(await ask_first(bootstrap, timeout_ms))
     return list(dict.fromkeys([*named, *bootstrap]))
 

@@ -1,4 +1,4 @@
-"""One process of `esker dev`: `esker start`, until it is told to stop or its parent is gone.
+"""One process of `esker dev`: runs `esker start` until a signal, or until its parent ends.
 
 Standard input is a pipe that the parent holds and never writes to. Its end means that the parent
 has died, however it did: nobody would stop this process any more, so it stops itself. All the
@@ -21,7 +21,7 @@ ALONE_S: Final = 10.0  # to end in good order, once the parent is gone
 
 
 def watch_parent(alone_s: float = ALONE_S) -> None:
-    """Wait for the end of standard input, and end this process; in a thread of its own."""
+    """Start a thread that ends this process when standard input ends."""
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

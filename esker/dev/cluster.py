@@ -1,4 +1,4 @@
-"""A whole cluster below one directory: three quorum nodes, brokers, and their objects.
+"""Plans a cluster below one directory: three quorum nodes, brokers, and their objects.
 
     DIR/esker-dev.json        whose directory this is: cluster id, where the objects are
     DIR/quorum-1 ... -3/      the logs of the quorum's nodes; with the objects, all there is
@@ -52,19 +52,19 @@ S3_STORE: Final = "diskless.stores.s3.S3Storage"
 
 
 class DevError(Exception):
-    """The cluster cannot be started like this. One sentence that says what to do."""
+    """The cluster cannot be started; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """Where records go: a bucket, or (None) the directory."""
+    """The object store: a bucket, or (None) the directory."""
 
     bucket: str | None = None
     endpoint: str | None = None
     region: str | None = None
 
     def settings(self, directory: Path) -> dict[str, str]:
-        """A broker's settings for it; `directory` is the cluster's own."""
+        """Return a broker's settings for the store; `directory` is the cluster's own."""
         if self.bucket is None:
             return {
                 "diskless.storage.class.name": DIRECTORY_STORE,
@@ -82,7 +82,7 @@ class Store:
         return found
 
     def place(self, directory: Path) -> str:
-        """Where that is, for people."""
+        """Return the store's location, for people."""
         if self.bucket is None:
             return str(directory / OBJECTS)
         return f"s3://{self.bucket}" + (f" at {self.endpoint}" if self.endpoint else "")
@@ -90,7 +90,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """Whose directory it is, kept in it."""
+    """The owner of a directory, stored in it."""
 
     cluster_id: str
     store: Store
@@ -98,7 +98,7 @@ class Identity:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One process to run."""
+    """One process of the cluster, with its command and output file."""
 
     name: str  # `quorum-1`, `broker-101`
     node_id: int
@@ -109,7 +109,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """A cluster, ready to be started."""
+    """A cluster whose settings and directories are written, ready to start."""
 
     directory: Path
     identity: Identity
@@ -118,12 +118,12 @@ class Plan:
 
     @property
     def bootstrap(self) -> str:
-        """What clients connect to."""
+        """The bootstrap server of clients."""
         return ",".join(str(broker.endpoint) for broker in self.brokers)
 
     @property
     def controllers(self) -> str:
-        """The quorum's nodes, as `--bootstrap-controller` takes them."""
+        """The quorum's nodes as a value of `--bootstrap-controller`."""
         return ",".join(str(node.endpoint) for node in self.quorum)
 
 
@@ -132,7 +132,7 @@ class Plan:
 
 @contextmanager
 def owned(directory: Path) -> Iterator[None]:
-    """Hold the directory, made if need be, against another `esker dev`. Raises DevError."""
+    """Lock the directory, created if missing, against another `esker dev`. Raises DevError."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / LOCK).open("w")
@@ -149,7 +149,7 @@ def owned(directory: Path) -> Iterator[None]:
 
 
 def wait_for_leftovers(directory: Path) -> None:
-    """Processes of an `esker dev` that was killed need a moment to notice it: let them end.
+    """Wait until the processes of a killed `esker dev` have ended.
 
     Raises:  DevError if they do not.
     """
@@ -171,7 +171,7 @@ def _locked(lock: IO[str]) -> bool:
 
 
 def identify(directory: Path, store: Store | None) -> Identity:
-    """The directory's identity; a new one if it is empty.
+    """Return the directory's identity, a new one if it is empty.
 
     Args:    store: None: the one it has, a directory store if it is new. Another is taken as
              long as nothing was formatted: what came of a first attempt binds nobody.
@@ -222,7 +222,7 @@ def _parse(text: str) -> Identity:
 
 
 def _write(path: Path, text: str) -> None:
-    """Whole or not at all."""
+    """Write the file atomically."""
     temporary = path.with_name(f"{path.name}.tmp")
     with temporary.open("w") as file:
         file.write(text)
@@ -232,7 +232,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def belongings(directory: Path) -> tuple[Path, ...]:
-    """What `esker dev` has made below a directory: what --reset removes, and nothing else."""
+    """List the files that `esker dev` created below a directory, which --reset removes."""
     found = [
         entry
         for pattern in (
@@ -244,7 +244,7 @@ def belongings(directory: Path) -> tuple[Path, ...]:
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """Delete them, the identity last: an interrupted removal can be taken up again."""
+    """Delete the paths, the identity last, so that an interrupted removal can be repeated."""
     for path in sorted(paths, key=lambda path: path.name == IDENTITY):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -258,7 +258,7 @@ def remove(paths: Iterable[Path]) -> None:
 def make_plan(
     directory: Path, identity: Identity, *, port: int, brokers: int, extra: Mapping[str, str]
 ) -> Plan:
-    """Choose ports, write the settings and format what is new.
+    """Choose ports, write the settings and format new directories.
 
     Args:    extra: settings for every process, over our own.
     Raises:  DevError for a port that is taken; ConfigError, StorageError, OSError.
@@ -335,7 +335,7 @@ def _escaped(value: str) -> str:
 
 
 def is_free(port: int) -> bool:
-    """May a listener have this port of the loopback? Raises DevError for a number that is none."""
+    """Return True if a loopback listener can bind the port. Raises DevError for no valid port."""
     if not 0 < port < 65536:
         raise DevError(f"{port} is no port")
     with socket.socket() as probe:
@@ -348,7 +348,7 @@ def is_free(port: int) -> bool:
 
 
 def _free_ports(first: int, count: int) -> list[int]:
-    """The first free ports from one on. Raises DevError."""
+    """Return the first `count` free ports from `first` on. Raises DevError."""
     found: list[int] = []
     for port in range(first, min(first + 1000, 65536)):
         if is_free(port):

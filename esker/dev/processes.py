@@ -1,4 +1,4 @@
-"""The processes of `esker dev`: started, watched, started again, stopped.
+"""Starts, watches, restarts and stops the processes of `esker dev`.
 
 A process that dies is said so and started again: that is what a supervisor does where Esker runs
 in earnest, and whoever kills one on purpose wants to see what the others make of it. One that dies
@@ -32,7 +32,7 @@ ASK_MS: Final = 1_000
 
 
 class Processes:
-    """What runs. `say` gets one line for each death."""
+    """The running processes; `say` is called with one line for each that ends."""
 
     def __init__(self, plan: Plan, say: Callable[[str], None]) -> None:
         self.plan = plan
@@ -41,12 +41,12 @@ class Processes:
         self._deaths: dict[Process, deque[float]] = {}
 
     def start(self) -> None:
-        """Start all; they find each other."""
+        """Start the quorum's nodes, then the brokers."""
         for process in (*self.plan.quorum, *self.plan.brokers):
             self._start(process)
 
     def ready(self) -> bool:
-        """Do all brokers serve clients? Asks one."""
+        """Return True if all brokers serve clients, as one of them reports."""
 
         async def asked() -> int:
             endpoints = [broker.endpoint for broker in self.plan.brokers]
@@ -59,7 +59,7 @@ class Processes:
             return False
 
     def watch(self, *, restart: bool = True) -> None:
-        """Start again what has died.
+        """Restart processes that have ended.
 
         Args:    restart: false while all is being started: what dies then would die again.
         Raises:  DevError for that, and for what dies again and again.
@@ -82,12 +82,12 @@ class Processes:
             self._start(process)
 
     def stop(self) -> None:
-        """Brokers first, then the quorum; what does not go in time is killed."""
+        """Stop the brokers, then the quorum; kill processes that do not end in time."""
         self._stop(self.plan.brokers, BROKER_STOP_S)
         self._stop(self.plan.quorum, QUORUM_STOP_S)
 
     def kill(self) -> None:
-        """At once."""
+        """Kill all processes."""
         for child in self._running.values():
             child.kill()
             child.wait()
@@ -131,7 +131,7 @@ def _close(child: subprocess.Popen[bytes]) -> None:
 
 
 def last_words(process: Process) -> str:
-    """The end of what a process wrote."""
+    """Return the last lines of a process's output."""
     try:
         lines = process.output.read_text(errors="replace").splitlines()[-LAST_WORDS:]
     except OSError:

@@ -1,4 +1,4 @@
-"""Can the bucket take what brokers will write to it? Asked before a cluster is made for it.
+"""Checks that a bucket accepts what brokers write, before a cluster is created for it.
 
 A broker does not look at its store until there is something to write, and then tries for a minute:
 a bucket that is spelt wrong would show as a cluster that is ready and a producer that hangs. So
@@ -18,7 +18,7 @@ PROBE: Final = b"esker dev looks whether it can write, read and delete here\n"
 
 
 def check_bucket(identity: Identity) -> None:
-    """Raises DevError if the bucket cannot be used; nothing is asked of a directory."""
+    """Raise DevError if the bucket cannot be used; a directory needs no check."""
     store = identity.store
     if store.bucket is None:
         return

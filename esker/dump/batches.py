@@ -1,4 +1,4 @@
-"""Segments and checkpoints as items: every batch, every record, typed where we know the type.
+"""Reads segments and checkpoints as items: every batch, every record, typed if the type is known.
 
 A record without a key whose value is a metadata frame is shown with its fields; of any other the
 bytes are shown and the reason counted. So a segment of an ordinary topic can be read as well.
@@ -36,7 +36,7 @@ MALFORMED: Final = "malformed "
 
 
 def read_batches_file(files: FileSystem, path: Path, kind: Kind) -> Iterator[Item]:
-    """The items of a segment or a checkpoint.
+    """Yield the items of a segment or a checkpoint.
 
     Raises:  DamagedFileError at the first thing that is wrong; OSError.
     """
@@ -70,7 +70,7 @@ def _checkpoint(files: FileSystem, path: Path, tally: Tally) -> Iterator[FileSta
 
 
 def origin_remark(checkpoint: Checkpoint) -> str:
-    """Who wrote the footer, and what that proves."""
+    """Return a remark on the footer's writer and on what its fields prove."""
     match checkpoint.origin:
         case Origin.ESKER:
             return "whole: count and checksum in the footer are right"
@@ -86,7 +86,7 @@ def check_segment_order(
     epoch: int = -1,
     allow_gaps: bool = False,
 ) -> Iterator[Batch]:
-    """Pass on the batches of a segment while each continues the one before it.
+    """Yield the batches of a segment while each continues the one before it.
 
     Args:    expected_offset: of the first batch; None allows any.
              epoch: of the batch before the first.
@@ -111,7 +111,7 @@ def check_segment_order(
 
 
 def decode_records(path: Path, batch: Batch, tally: Tally) -> Iterator[RecordItem]:
-    """The records of one batch, those that stay bytes counted.
+    """Yield the records of one batch, and count those shown as bytes.
 
     Raises:  DamagedFileError if the batch does not consist of records.
     """
@@ -132,7 +132,7 @@ def decode_records(path: Path, batch: Batch, tally: Tally) -> Iterator[RecordIte
 
 
 def _metadata(record: Record) -> tuple[Message | None, int, str | None]:
-    """A record's message and version, or why only its bytes can be shown."""
+    """Return a record's message and version, or the reason why only its bytes can be shown."""
     if record.key is not None or not record.value or record.value[0] != 1:
         return None, 0, NOT_METADATA
     try:
@@ -150,7 +150,7 @@ def _metadata(record: Record) -> tuple[Message | None, int, str | None]:
 
 
 def _control(record: Record) -> tuple[Message | None, int, str | None]:
-    """The same for a record of a control batch."""
+    """Return a control record's message and version, or why only its bytes can be shown."""
     if record.key is None or record.value is None:
         return None, 0, "control record without key or value"
     version = int.from_bytes(record.value[:2], "big") if len(record.value) >= 2 else 0

@@ -1,4 +1,4 @@
-"""What a log directory holds of checkpoints, and what is in one of them.
+"""Lists the checkpoints in log directories, and inspects one.
 
 A node may be at work in the directory: nothing is written, and a file that goes away between two
 looks is passed over. Listing reads the first batch of each file only, so that a gigabyte is listed
@@ -42,7 +42,7 @@ _MAX_TYPES: Final = 200  # told apart in one checkpoint; we know some fifty
 
 
 class State(Enum):
-    """What a checkpoint's name, and as much as was read of it, say."""
+    """The state of a checkpoint file by its name and the bytes that were read."""
 
     WHOLE = "whole"  # under its final name; whether all its bytes are sound is another question
     PART = "part"  # being written or fetched, or left by a process that died
@@ -66,7 +66,7 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupFiles:
-    """One group's directory, as far as its disk space goes."""
+    """The disk space of one group's directory."""
 
     path: Path
     log_start_offset: Offset | None  # None where no node of ours keeps the log
@@ -81,11 +81,11 @@ class GroupFiles:
 
 
 class NoGroupError(Exception):
-    """A directory that holds neither checkpoints nor a log. The message says what to name."""
+    """The directory holds neither checkpoints nor a log; the message says which to name."""
 
 
 def survey(directories: Iterable[Path], *, verify: bool = False) -> list[GroupFiles]:
-    """What the directories hold; each a node's log directory or one group's directory in it.
+    """List the checkpoints of directories: nodes' log directories or single groups'.
 
     Args:    verify: read every whole checkpoint to its end, decoding nothing.
     Raises:  NoGroupError; OSError.
@@ -112,7 +112,7 @@ def _is_group(directory: Path) -> bool:
 
 
 def _identify(path: Path) -> tuple[OffsetAndEpoch, State] | None:
-    """What a name says; None for a file that is no checkpoint."""
+    """Return a file's state by its name, or None if it is not a checkpoint."""
     if snapshot_id := parse_checkpoint_name(path.name):
         return snapshot_id, State.WHOLE
     if snapshot_id := parse_part_name(path.name):
@@ -155,7 +155,7 @@ def _log_start(directory: Path) -> Offset | None:
 
 
 def _look(path: Path, snapshot_id: OffsetAndEpoch, state: State, *, verify: bool) -> Found:
-    """A file as far as it is read: its first batch, or all of it if it is whole and `verify`."""
+    """Read a file's first batch, or the whole file if it is complete and `verify` is set."""
     stat = path.stat()
     preamble, checkpoint, damage = None, None, None
     file = ReadOnly().open(path, Mode.READ)
@@ -190,7 +190,7 @@ def _look(path: Path, snapshot_id: OffsetAndEpoch, state: State, *, verify: bool
 
 @dataclass(slots=True)
 class TypeTally:
-    """How much of a checkpoint one type of record is."""
+    """The number and bytes of one type of record in a checkpoint."""
 
     records: int = 0
     value_bytes: int = 0
@@ -198,7 +198,7 @@ class TypeTally:
 
 @dataclass(slots=True)
 class Inspection:
-    """A whole checkpoint, and what it is made of."""
+    """A whole checkpoint with its records counted by type."""
 
     checkpoint: Checkpoint
     snapshot_id: OffsetAndEpoch | None  # None: its name says nothing (`bootstrap.checkpoint`)
@@ -232,7 +232,7 @@ def inspect(path: Path) -> Inspection:
 
 
 def _check(path: Path, batch: Batch, item: RecordItem) -> None:
-    """Refuse a record that could not be loaded. Raises DamagedFileError."""
+    """Raise DamagedFileError for a record that a node could not load."""
     reason = strangeness(batch, item.record)
     if reason is None and item.note is not None:
         wrong = item.note.startswith(MALFORMED) or item.note == NOT_METADATA

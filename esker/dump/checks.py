@@ -1,4 +1,4 @@
-"""`--verify`: is every byte of a file what it should be, or which is the first that is not?
+"""`--verify`: checks every byte of a file and reports the first damage.
 
 Checksums vouch for the records of a batch, so checking a file costs little more than reading it.
 `deep` also takes the records apart: bytes that were written wrong have a right checksum, too.
@@ -44,7 +44,7 @@ def verify(
     allow_gaps: bool = False,
     progress: Progress | None = None,
 ) -> Tally:
-    """Check a whole file; what was in it.
+    """Check a whole file and return the counts of its content.
 
     Args:    deep: also decode every record of a segment or checkpoint.
              allow_gaps: a segment's offsets may skip some, as a compacted topic's do.
@@ -81,7 +81,7 @@ def verify(
 
 
 def _skim(file: File, base_offset: Offset, tally: Tally, progress: Progress | None) -> Tail:
-    """Pass over the batches that continue the segment, by recovery's own rule and at its speed.
+    """Check the batches that continue the segment, by the rule of recovery and at its speed.
 
     Where that stops, at a batch larger than a window or at one that is not sound, the careful
     reader goes on and says what is wrong. Batches are not counted on the way.
@@ -128,7 +128,7 @@ def _count(
 
 
 def _fault(batch: Batch, item: RecordItem) -> str | None:
-    """Why a record has no place in a checkpoint. An unknown type or version is a newer writer's."""
+    """Return why a checkpoint cannot hold a record; an unknown type may be a newer writer's."""
     if item.note is not None and item.note.startswith(MALFORMED):
         return item.note
     if not batch.header.is_control:

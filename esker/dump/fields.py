@@ -1,4 +1,4 @@
-"""A typed record's fields: as JSON values, or as text for people.
+"""Converts a typed record's fields to JSON values, or to text for people.
 
 Names are Kafka's (`topicId`), so a line can be compared with what Kafka's own tools print. UUIDs
 are Kafka's URL-safe base64, bytes are base64, and a tagged field that has its default is left out,
@@ -24,7 +24,7 @@ UNKNOWN_TAGGED = "unknownTaggedFields"
 
 
 def json_name(wire_name: str) -> str:
-    """Kafka's spelling of a field in JSON.
+    """Return Kafka's name of a field in JSON.
 
     >>> json_name("TopicId"), json_name("KRaftVersion")
     ('topicId', 'kRaftVersion')
@@ -33,7 +33,7 @@ def json_name(wire_name: str) -> str:
 
 
 def fields_of(message: Message, version: int) -> Iterator[tuple[str, Any]]:
-    """The fields that are in the message's bytes at a version: (name, value)."""
+    """Yield (name, value) of the fields that the message has at a version."""
     for name, field, tagged in _layout(type(message), version):
         value = getattr(message, field.name)
         if not tagged or value != field.default:
@@ -53,7 +53,7 @@ def _layout(cls: type[Message], version: int) -> tuple[tuple[str, Field, bool], 
 
 
 def to_json(value: Any, version: int) -> Any:
-    """A field's value as JSON has it. `version` is that of the message around it."""
+    """Return a field's value for JSON. `version` is that of the message around it."""
     match value:
         case None | bool() | int() | str():
             return value
@@ -74,7 +74,7 @@ def to_json(value: Any, version: int) -> Any:
 
 
 def to_text(value: Any, version: int) -> str:
-    """A field's value for people, on one line."""
+    """Return a field's value as one line for people."""
     match value:
         case bool():
             return "true" if value else "false"
@@ -98,12 +98,12 @@ def to_text(value: Any, version: int) -> str:
 
 
 def message_text(message: Message, version: int) -> str:
-    """All fields of a record: `name="orders" topicId=AAAA...`."""
+    """Return all fields of a record as text: `name="orders" topicId=AAAA...`."""
     return _pairs(fields_of(message, version), version)
 
 
 def quoted(text: str) -> str:
-    r"""A string in double quotes with everything that is not printable escaped.
+    r"""Return a string in double quotes with unprintable characters escaped.
 
     >>> print(quoted('a"b\x1b[31m'))
     "a\"b\x1b[31m"

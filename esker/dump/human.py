@@ -1,4 +1,4 @@
-"""The table for people.
+"""Prints items as a table for people.
 
 A file is a title, a line for each batch and below it an indented line for each record: its offset,
 its type, its fields. Long records wrap under their fields and are cut after a few lines (`--json`
@@ -32,7 +32,7 @@ _HEADINGS: Final = (
 
 
 class Paint(Protocol):
-    """Wraps text in the codes of a style; gives it back unchanged where there are no colours."""
+    """Wraps text in the codes of a style, or returns it unchanged without colours."""
 
     def __call__(self, text: str, style: str) -> str: ...
 
@@ -51,7 +51,7 @@ class HumanPrinter:
         self._headed = False
 
     def render(self, item: Item) -> str:
-        """One or more lines, without the last line's end."""
+        """Return an item's lines, without the last newline."""
         match item:
             case FileStart():
                 return self._title(item)
@@ -116,7 +116,7 @@ class HumanPrinter:
         return "    " + "\n      ".join(self._wrapped("  ".join(pairs), indent=6))
 
     def _wrapped(self, text: str, indent: int = _INDENT) -> list[str]:
-        """The text in lines that fit beside the indent; the rest of a long one is only counted."""
+        """Wrap the text beside the indent; of a very long text the rest is counted only."""
         width = self._width - indent
         lines: list[str] = []
         start = 0
@@ -134,7 +134,7 @@ class HumanPrinter:
 
 
 def tally_text(kind: Kind, tally: Tally) -> str:
-    """What a file held: `2 batches, 7 records, offsets 0..6; 1 unknown type 999`."""
+    """Return a file's counts: `2 batches, 7 records, offsets 0..6; 1 unknown type 999`."""
     if kind in (Kind.SEGMENT, Kind.CHECKPOINT):
         parts = []
         if tally.counted:
@@ -153,7 +153,7 @@ def tally_text(kind: Kind, tally: Tally) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """A time of day in UTC; the bare number where there is no such day; `-` for none.
+    """Return a UTC time; the bare number if it has no date; `-` for none.
 
     >>> time_text(0), time_text(-1)
     ('1970-01-01 00:00:00.000', '-')
@@ -168,12 +168,12 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def printable(path: Path | str) -> str:
-    """A path that a terminal can be trusted with."""
+    """Return a path without control characters, for a terminal."""
     return on_one_line(str(path))
 
 
 def on_one_line(text: str) -> str:
-    """Text that may quote anything, as one line that a terminal can be trusted with."""
+    """Return text as one line without control characters, for a terminal."""
     return text if text.isprintable() else quoted(text)
 
 
@@ -182,7 +182,7 @@ def _count(number: int, one: str, many: str | None = None) -> str:
 
 
 def _sample(data: bytes | memoryview | None) -> str:
-    """Bytes as text where they are text, else hexadecimal; the beginning where they are many."""
+    """Return bytes as text or as hexadecimal, shortened if there are many."""
     if data is None:
         return "null"
     head = bytes(data[:MAX_VALUE_BYTES])

@@ -1,4 +1,4 @@
-"""What a reader of files hands to a printer, in the order of the file.
+"""The items that a reader of files passes to a printer, in the order of the file.
 
 A file is a `FileStart`, then batches each followed by its records, or entries, then a `FileEnd`. A
 file that turns out damaged ends with an exception instead.
@@ -16,7 +16,7 @@ from records.schema import Message
 
 
 class FileStart(NamedTuple):
-    """A file or an object begins; what follows is of it."""
+    """The start of a file or an object; later items belong to it."""
 
     path: Path | str  # a text for what is no file: `s3://BUCKET/KEY`
     kind: Kind
@@ -24,7 +24,7 @@ class FileStart(NamedTuple):
 
 
 class BatchItem(NamedTuple):
-    """A batch; its records follow if they are asked for."""
+    """A batch; its records follow if they are requested."""
 
     position: int  # in the file
     header: BatchHeader
@@ -48,7 +48,7 @@ class Entry(NamedTuple):
 
 @dataclass(slots=True)
 class Tally:
-    """What was seen of a file so far. `counted` is false where only the offsets are known."""
+    """The counts of a file so far. `counted` is false if only the offsets are known."""
 
     counted: bool = True
     batches: int = 0
@@ -74,7 +74,7 @@ class Tally:
 
 
 class FileEnd(NamedTuple):
-    """A file was read to its end, or as far as it can be."""
+    """The end of a file, or of its readable part."""
 
     start: FileStart
     tally: Tally

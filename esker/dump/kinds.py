@@ -1,4 +1,4 @@
-"""Which kind of file a name means.
+"""Tells the kind of a file by its name.
 
 Kafka tells the files of a log's directory apart by name alone, and so do we: the bytes of a segment
 and of a checkpoint begin alike.
@@ -23,7 +23,7 @@ from records.types import Offset
 
 
 class Kind(Enum):
-    """A kind of file, by the words a reader sees."""
+    """A kind of file, by its printed name."""
 
     SEGMENT = "segment"
     CHECKPOINT = "checkpoint"
@@ -38,7 +38,7 @@ class Kind(Enum):
 
 
 class UnknownKindError(Exception):
-    """A file that this command cannot read. The message says what it can."""
+    """The command cannot read such a file; the message lists the kinds that it can."""
 
 
 _BY_NAME: Final = {
@@ -61,7 +61,7 @@ READABLE: Final = "segments (.log), checkpoints (.checkpoint), .index, .timeinde
 
 
 def kind_of(path: Path) -> Kind:
-    """The kind of a file.
+    """Return the kind of a file.
 
     Raises:  UnknownKindError.
 
@@ -85,7 +85,7 @@ def kind_of(path: Path) -> Kind:
 
 
 def base_offset_of(path: Path) -> Offset | None:
-    """The base offset in the name of a segment or index; None where there is none."""
+    """Return the base offset in the name of a segment or index, or None without one."""
     name = path.name.removesuffix(".deleted")
     for suffix in (LOG_SUFFIX, INDEX_SUFFIX, TIME_INDEX_SUFFIX):
         offset = segment.base_offset_of(name, suffix)

@@ -1,4 +1,4 @@
-"""JSON lines: one object a line, for programs.
+"""Prints items as JSON lines: one object a line, for programs.
 
 `type` says what the line is (`file`, `batch`, `record`, an entry's own, `end`, `verified`,
 `error`), `file` which file it belongs to. Names are Kafka's where Kafka has one; times are ms since
@@ -27,7 +27,7 @@ class LinePrinter:
         self._position = 0
 
     def render(self, item: Item) -> str:
-        """One line, without its end."""
+        """Return an item's line, without the newline."""
         match item:
             case FileStart(path, kind, size_bytes):
                 self._file = str(path)
@@ -47,13 +47,13 @@ class LinePrinter:
 
 
 def verified_line(path: Path | str, kind: Kind, size_bytes: int, tally: Tally) -> str:
-    """The line for a file that `--verify` found sound."""
+    """Return the line of a file that `--verify` found sound."""
     fields = {"kind": kind.value, "sizeBytes": size_bytes, **_tally(kind, tally)}
     return _dumps({"type": "verified", "file": str(path), **fields})
 
 
 def error_line(path: Path | str, reason: str, *, position: int | None, offset: int | None) -> str:
-    """The line for a file that cannot be read (further)."""
+    """Return the line of a file that cannot be read, or not to its end."""
     fields = {"position": position, "offset": offset, "reason": reason}
     return _dumps({"type": "error", "file": str(path), **fields})
 
@@ -87,7 +87,7 @@ def _batch(item: BatchItem) -> dict[str, Any]:
 
 
 def codec_name(attributes: int) -> str:
-    """The compression that a batch's attributes name, or the number of an unknown one."""
+    """Return the name of a batch's compression, or the number of an unknown one."""
     codec = attributes & COMPRESSION_MASK
     return Compression(codec).name.lower() if codec <= max(Compression) else f"codec {codec}"
 

@@ -1,4 +1,4 @@
-"""Index files and the small files beside a log, as items.
+"""Reads index files and the small files beside a log as items.
 
 They are read with the log's own readers where those exist. Nothing here opens a file for writing,
 also where a reader would: `ReadOnly` sees to it.
@@ -33,14 +33,14 @@ MAX_INDEX_BYTES: Final = 64 * 1024 * 1024
 
 
 class ReadOnly(RealFileSystem):
-    """The operating system's files, opened for reading whatever was asked for."""
+    """The operating system's files, opened for reading in every mode."""
 
     def open(self, path: Path, mode: Mode) -> File:  # noqa: ARG002 (that is its point)
         return super().open(path, Mode.READ)
 
 
 def read_small(files: ReadOnly, path: Path, kind: Kind) -> Iterator[Item]:
-    """The items of any file that is not made of batches.
+    """Yield the items of a file that is not made of batches.
 
     Raises:  DamagedFileError, CorruptFileError, OSError.
     """
@@ -54,7 +54,7 @@ def read_small(files: ReadOnly, path: Path, kind: Kind) -> Iterator[Item]:
 
 
 def count_entries(files: ReadOnly, path: Path, kind: Kind, tally: Tally) -> None:
-    """Read such a file to its end. Errors: `read_small`."""
+    """Read such a file to its end. Raises as `read_small`."""
     for _ in _READERS[kind](files, path, tally):
         tally.entries += 1
 
@@ -68,7 +68,7 @@ def _size(files: ReadOnly, path: Path) -> int:
 
 
 class _IndexEntry(NamedTuple):
-    """One entry of either index: where it stands in the index, and what it says."""
+    """One entry of either index: its position and its values."""
 
     at: int
     offset: int
@@ -76,7 +76,7 @@ class _IndexEntry(NamedTuple):
 
 
 def _index_entries(files: ReadOnly, path: Path, kind: Kind, tally: Tally) -> Iterator[_IndexEntry]:
-    """The entries of an index, in order; room that an open index was given ahead is skipped.
+    """Yield the entries of an index, in order; the unused space of an open index is skipped.
 
     Raises:  DamagedFileError where entries do not rise, TruncatedFileError inside the last one.
     """
@@ -115,7 +115,7 @@ def _offset_index(files: ReadOnly, path: Path, tally: Tally) -> Iterator[Entry]:
 
 
 def _checked_by_log(files: ReadOnly, path: Path, tally: Tally) -> Iterator[_IndexEntry]:
-    """The entries of an offset index, each compared with the segment beside it if there is one.
+    """Yield an offset index's entries, each compared with the segment beside it if it exists.
 
     Raises:  DamagedFileError for an entry that does not point at the start of a batch at or before
              its offset.

@@ -43,24 +43,24 @@ _KEY_END: Final = re.compile(r"[0-9a-f]{2}/([A-Za-z0-9_-]{22})/(0|[1-9][0-9]*)/(
 
 
 class ObjectBytes(Protocol):
-    """An object, wherever it is."""
+    """The bytes of an object in a file or a bucket."""
 
     @property
     def name(self) -> str:
-        """As it was asked for, or its key."""
+        """The name in the request, or the object's key."""
 
     @property
     def size_bytes(self) -> int: ...
 
     def read(self, offset: int, size: int) -> Buffer:
-        """Exactly these bytes. Raises OSError, StorageError."""
+        """Read exactly these bytes. Raises OSError, StorageError."""
 
     def close(self) -> None:
-        """No more is read."""
+        """Close the object; nothing is read afterwards."""
 
 
 class DamagedWalError(RecordError):
-    """An object that is not what its footer, its name or its coordinator says."""
+    """The object contradicts its footer, its name or its coordinator."""
 
     def __init__(self, name: str, reason: str, position: int | None = None) -> None:
         where = name if position is None else f"{name}, position {position}"
@@ -70,7 +70,7 @@ class DamagedWalError(RecordError):
 
 
 class Name(NamedTuple):
-    """What a key says of its object."""
+    """The content of an object's key."""
 
     cluster_id: str
     coordinator: int
@@ -78,7 +78,7 @@ class Name(NamedTuple):
 
 
 def parse_name(key: str) -> Name | None:
-    """The meaning of a key's end; None for a file that somebody has renamed.
+    """Parse the end of a key, or return None for a renamed file.
 
     >>> parse_name("esker/ce/xBIbbGYlSzqHPEyzl9QSWw/0/4711").object_id
     4711
@@ -88,7 +88,7 @@ def parse_name(key: str) -> Name | None:
 
 
 def footer_of(source: ObjectBytes) -> Footer:
-    """What the object says of itself, checked against its name. Raises DamagedWalError."""
+    """Read the footer and check it against the object's name. Raises DamagedWalError."""
     try:
         size = source.size_bytes
         trailer = source.read(max(0, size - TRAILER.size), min(size, TRAILER.size))
@@ -111,7 +111,7 @@ def footer_of(source: ObjectBytes) -> Footer:
 
 
 def read_object(source: ObjectBytes, *, records: bool) -> Iterator[Item]:
-    """The items of an object. Raises DamagedWalError, OSError, StorageError."""
+    """Yield the items of an object. Raises DamagedWalError, OSError, StorageError."""
     start = FileStart(source.name, Kind.WAL_OBJECT, source.size_bytes)
     tally = Tally()
     yield start
@@ -127,7 +127,7 @@ def read_object(source: ObjectBytes, *, records: bool) -> Iterator[Item]:
 
 
 def _camel(fields: dict[str, Any]) -> dict[str, Any]:
-    """Kafka's spelling of names.
+    """Return the fields with Kafka's names.
 
     >>> _camel({"object_id": 7})
     {'objectId': 7}
@@ -146,7 +146,7 @@ def verify_object(
     known: DescribeDisklessObjectResponse | None = None,
     progress: Progress | None = None,
 ) -> Tally:
-    """Check footer, name and the bytes of every partition; what was in it.
+    """Check footer, name and the bytes of every partition; return the counts.
 
     Args:    deep: also take every batch apart into its records.
              known: what the coordinator knows of this object, to be compared.
@@ -183,7 +183,7 @@ def verify_object(
 
 
 def _find_fault(data: Buffer) -> None:
-    """Raises what is wrong with the first batch that is not sound, if there is one."""
+    """Raise the error of the first damaged batch, if there is one."""
     for _ in iter_batches(data):
         pass
 
@@ -191,7 +191,7 @@ def _find_fault(data: Buffer) -> None:
 def _compare(
     source: ObjectBytes, footer: Footer, known: DescribeDisklessObjectResponse, tally: Tally
 ) -> None:
-    """Do coordinator and footer speak of the same object?"""
+    """Check that the coordinator and the footer describe the same object."""
     said = (known.object_id, known.size_bytes, known.broker_id)
     found = (footer.object_id, source.size_bytes, footer.broker_id)
     if said != found:
@@ -239,6 +239,6 @@ def _bytes_of(source: ObjectBytes, row: PartitionBytes) -> Buffer:
 
 
 def _damaged(source: ObjectBytes, error: RecordError, begin: int | None = None) -> DamagedWalError:
-    """`begin`: of the bytes in which the error has its position."""
+    """Build the error; `begin` is the position of the partition's bytes in the object."""
     position = None if begin is None else begin + (getattr(error, "position", None) or 0)
     return DamagedWalError(source.name, str(getattr(error, "reason", error)), position)

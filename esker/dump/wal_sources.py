@@ -1,4 +1,4 @@
-"""Where a WAL object is that somebody names: a file, `s3://BUCKET/KEY`, a key, or just its id.
+"""Finds a WAL object by a file name, `s3://BUCKET/KEY`, a key or an id.
 
 A key or an id needs to know the store: it is told by `--store`, or the broker at
 `--bootstrap-server` tells its own. An id alone is found by making its key, where a broker says
@@ -32,12 +32,12 @@ MAX_SEARCHED: Final = 10_000_000
 
 
 class NoSuchObjectError(Exception):
-    """It is not there, or it is not known where to look. One sentence that says what to do."""
+    """The object does not exist, or its store is unknown; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Place:
-    """A bucket, and how it is reached."""
+    """A bucket, its endpoint and region."""
 
     bucket: str
     endpoint: str | None = None
@@ -57,7 +57,7 @@ class S3Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What a broker said of its cluster."""
+    """A broker's answer on its cluster and its store."""
 
     cluster_id: str
     key_prefix: str
@@ -65,7 +65,7 @@ class Cluster:
 
 
 class FileObject:
-    """An object that is a file."""
+    """An object in a file."""
 
     def __init__(self, path: Path, name: str | None = None) -> None:
         self.name = name or str(path)
@@ -82,11 +82,11 @@ class FileObject:
         return data
 
     def close(self) -> None:
-        """It is opened for each read."""
+        """Do nothing: the file is opened for each read."""
 
 
 class S3Object:
-    """An object in a bucket, over one client until it is closed."""
+    """An object in a bucket, read by one client until it is closed."""
 
     def __init__(self, place: S3Place, key: str) -> None:
         """Raises NoSuchObjectError, StorageError."""
@@ -105,7 +105,7 @@ class S3Object:
         return self._runner.run(self._store.fetch(self._key, ByteRange(offset, size)))
 
     def close(self) -> None:
-        """Let go of threads and connections."""
+        """Close the client's threads and connections."""
         self._runner.run(self._store.close())
         self._runner.close()
 
@@ -118,7 +118,7 @@ class S3Object:
 
 
 def parse_place(store: str, endpoint: str | None, region: str | None) -> Path | S3Place:
-    """The store of `--store`: a directory, or `s3://BUCKET`. Raises NoSuchObjectError."""
+    """Parse `--store`: a directory, or `s3://BUCKET`. Raises NoSuchObjectError."""
     if not store.startswith(S3):
         return Path(store)
     bucket = store.removeprefix(S3).rstrip("/")
@@ -128,7 +128,7 @@ def parse_place(store: str, endpoint: str | None, region: str | None) -> Path | 
 
 
 def object_at_url(url: str, endpoint: str | None, region: str | None) -> S3Object:
-    """`s3://BUCKET/KEY`. Raises NoSuchObjectError, StorageError."""
+    """Open the object at `s3://BUCKET/KEY`. Raises NoSuchObjectError, StorageError."""
     bucket, _, key = url.removeprefix(S3).partition("/")
     if not bucket or not key:
         raise NoSuchObjectError(f"{url!r} is not s3://BUCKET/KEY")
@@ -138,7 +138,7 @@ def object_at_url(url: str, endpoint: str | None, region: str | None) -> S3Objec
 def find_object(
     name: str, place: Path | S3Place, *, coordinator: int, cluster: Cluster | None
 ) -> FileObject | S3Object:
-    """An object by its key or its id.
+    """Find an object by its key or its id.
 
     Args:    coordinator: which partition of `__diskless-metadata` gave the id.
     Raises:  NoSuchObjectError, StorageError, OSError.
@@ -197,7 +197,7 @@ async def _searched(place: S3Place, end: str) -> list[str]:
 
 
 async def cluster_of(client: KafkaClient) -> Cluster:
-    """A broker's cluster and store. Raises ClientError, NoSuchObjectError."""
+    """Request a broker's cluster id and store. Raises ClientError, NoSuchObjectError."""
     described = await client.ask_any(
         DescribeClusterRequest(include_cluster_authorized_operations=False),
         DescribeClusterResponse,
@@ -239,7 +239,7 @@ async def cluster_of(client: KafkaClient) -> Cluster:
 async def known_of(
     client: KafkaClient, key: str, coordinator: int
 ) -> DescribeDisklessObjectResponse:
-    """What the coordinator has of an object. Raises ClientError if it does not know it."""
+    """Request the coordinator's state of an object. Raises ClientError for an unknown one."""
     request = DescribeDisklessObjectRequest(coordinator_partition=coordinator, object_key=key)
     answer = await client.ask_any(request, DescribeDisklessObjectResponse)
     if answer.error_code:

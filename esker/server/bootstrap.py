@@ -1,4 +1,4 @@
-"""The first records of a new cluster: what `storage format` writes and the first leader appends.
+"""The first records of a new cluster, which `storage format` writes and the first leader appends.
 
 The finalised metadata.version comes first, because a reader needs it to read the rest. Then come
 the internal topics, one partition each, which start the groups beside `__cluster_metadata-0`. Every
@@ -32,14 +32,14 @@ BENCH_LOG: Final = "esker-bench-log"
 
 
 def topic_id(cluster_id: str, name: str) -> UUID:
-    """The id of an internal topic: the same on every node of a cluster, another in another."""
+    """Return an internal topic's id, which every node derives from the cluster id and the name."""
     return uuid5(decode_uuid(cluster_id), name)
 
 
 def bootstrap_records(
     cluster_id: str, voters: Iterable[NodeId], *, bench_log: bool
 ) -> tuple[MetadataRecord, ...]:
-    """The records of an empty cluster, in order; `bench_log` adds the benchmarks' group."""
+    """Return the records of an empty cluster, in order; `bench_log` adds the benchmarks' group."""
     replicas = tuple(sorted(voters))
     assert replicas, "a quorum without voters"
     records: list[MetadataRecord] = [

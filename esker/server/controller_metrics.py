@@ -1,4 +1,4 @@
-"""What Prometheus reads of the controller, by upstream's names.
+"""The controller's Prometheus metrics, by Kafka's names.
 
 ControllerRequestsRate is over the time since the last look, so it belongs to one scraper; the
 counter beside it belongs to everybody.
@@ -24,7 +24,7 @@ PREFIX = "kafka_controller_"
 
 
 class Counted(Protocol):
-    """A node's controller, as far as it is counted."""
+    """The parts of a node's controller that the metrics count."""
 
     machine: ControllerMachine
     controller: Controller | None
@@ -33,14 +33,14 @@ class Counted(Protocol):
 
 
 class ControllerCollector:
-    """Makes the metrics when asked."""
+    """Builds the controller's metrics for each scrape."""
 
     def __init__(self, counted: Counted) -> None:
         self._counted = counted
         self._seen = (0, time.monotonic())
 
     def collect(self) -> Iterator[Metric]:
-        """All of them."""
+        """Return all metrics of the controller."""
         counted = self._counted
         controller, image = counted.controller, counted.machine.image
         brokers = list(image.brokers.values())

@@ -1,4 +1,4 @@
-"""A node of the quorum tells the active controller how it is reached, once in its life.
+"""Registers a quorum node and its listener with the active controller, once per process.
 
 It asks until the answer stands in its own image: whatever was lost on the way, in the end everybody
 can read who the controllers are.
@@ -31,7 +31,7 @@ def registration(
     listener: tuple[str, str, int],
     features: Mapping[str, tuple[int, int]],
 ) -> ControllerRegistrationRequest:
-    """What a node says of itself; `listener` is name, host and port."""
+    """Build a node's registration; `listener` is name, host and port."""
     name, host, port = listener
     request = ControllerRegistrationRequest
     return request(
@@ -49,7 +49,7 @@ def registration(
 
 
 class ControllerJoining:
-    """Asks now and then, until it is so."""
+    """Sends the registration again until the cluster log shows it."""
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class ControllerJoining:
         self._task: asyncio.Task[None] | None = None
 
     def tick(self, now_ms: int) -> None:
-        """Call it often. `now_ms` is of a monotonic clock."""
+        """Send the registration if it is due. `now_ms` is of a monotonic clock."""
         image = self._image()
         if not image.record_count or (self._task is not None and not self._task.done()):
             return
@@ -93,7 +93,7 @@ class ControllerJoining:
             )
 
     async def close(self) -> None:
-        """Ask no more."""
+        """Send no further registration."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

@@ -1,7 +1,8 @@
-"""The controller on a node of the quorum: its state on the cluster log, its requests, its timers.
+"""The controller on a quorum node: its state on the cluster log, its requests, its timers.
 
     parts = ControllerParts(settings)
-    NodeConfig(room=lambda host: JoinedRooms([parts.room(host), ...]), cluster=parts.cluster)
+    NodeConfig(node_service=lambda host: JoinedServices([parts.node_service(host), ...]),
+    cluster=parts.cluster)
 
 Every node has the state: it names the groups that live here, and answers the batch coordinators'
 questions (`view`). The node that leads the cluster log is the active controller besides.
@@ -36,7 +37,7 @@ from esker.server.controller_metrics import ControllerCollector
 from esker.server.controller_registration import ControllerJoining, registration
 from raft.core.voters import Endpoint as VoterEndpoint
 from raft.driver.config import BENCH_LOG, INTERNAL_TOPICS
-from raft.driver.node_services import ClusterEvents, RoomHost
+from raft.driver.node_services import ClusterEvents, ServiceHost
 from raft.interfaces import Frozen, ReplicatedLog
 from raft.net.handlers import Served
 from raft.wire.responses import Group
@@ -50,7 +51,7 @@ CALL_TIMEOUT_MS: Final = 10_000  # of a call to a coordinator, with all its atte
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerSettings:
-    """What a node's settings say of its controller."""
+    """The settings of a node's controller."""
 
     controller: ControllerConfig
     endpoints: Mapping[int, tuple[str, int]]  # of the voters
@@ -74,17 +75,17 @@ class ClusterMachine:
 
     @property
     def applied_offset(self) -> Offset:
-        """Everything below is in the state."""
+        """The first offset that is not in the state."""
         return self._machine.applied.offset
 
     @property
     def features(self) -> Mapping[str, int]:
-        """Finalised features and their levels."""
+        """The finalised features and their levels."""
         return self._machine.image.features
 
     @property
     def controllers(self) -> Mapping[NodeId, VoterEndpoint]:
-        """Where each controller that has registered listens, by its first listener."""
+        """The first listener of each registered controller."""
         return {
             NodeId(node_id): VoterEndpoint(listeners[0].name, listeners[0].host, listeners[0].port)
             for node_id, record in self._machine.image.controllers.items()
@@ -130,7 +131,7 @@ class ClusterMachine:
         self._machine.checkpointed(snapshot_id, record_count)
 
     def _on_image(self, image: MetadataImage) -> None:
-        """Begin and end groups until those that live are those that the image names."""
+        """Begin and end groups until the running ones are those that the image names."""
         if not image.offset:
             return  # nothing is known yet, or everything is read anew
         wanted = [
@@ -149,48 +150,52 @@ class ClusterMachine:
 
 
 class ControllerParts:
-    """One node's controller, made in two steps: the room first, the state with the group."""
+    """One node's controller, built in two steps: its service first, its state with the group."""
 
     def __init__(self, settings: ControllerSettings) -> None:
         self._settings = settings
-        self._room: ControllerRoom | None = None
+        self._node_service: ControllerNodeService | None = None
         self._collector: ControllerCollector | None = None
         self.view = ImageView(self._image)
 
     def _image(self) -> MetadataImage:
-        return self._room.machine.image if self._room is not None else MetadataImage()
+        return (
+            self._node_service.machine.image if self._node_service is not None else MetadataImage()
+        )
 
     @property
     def machine(self) -> ControllerMachine:
-        """This node's replica of the cluster log; there once the room is."""
-        assert self._room is not None, "a machine before its node"
-        return self._room.machine
+        """This node's replica of the cluster log; available once the service is built."""
+        assert self._node_service is not None, "a machine before its node"
+        return self._node_service.machine
 
-    def room(self, host: RoomHost) -> ControllerRoom:
-        """For `NodeConfig.room`."""
-        self._room = ControllerRoom(host, self._settings)
-        self._collector = ControllerCollector(self._room)
-        return self._room
+    def node_service(self, host: ServiceHost) -> ControllerNodeService:
+        """Build the controller's service, for `NodeConfig.node_service`."""
+        self._node_service = ControllerNodeService(host, self._settings)
+        self._collector = ControllerCollector(self._node_service)
+        return self._node_service
 
     def listen(self, listener: Callable[[MetadataImage], None]) -> None:
-        """Hear of every image of the cluster log, at once of the present one."""
-        assert self._room is not None, "a listener before its node"
-        self._room.machine.listen(listener)
+        """Call `listener` with the present image of the cluster log and with each later one."""
+        assert self._node_service is not None, "a listener before its node"
+        self._node_service.machine.listen(listener)
 
     def metrics(self) -> Iterable[Metric]:
-        """For `NodeConfig.metrics`."""
+        """Build the controller's metrics, for `NodeConfig.metrics`."""
         return self._collector.collect() if self._collector is not None else ()
 
-    def cluster(self, host: RoomHost, log: ReplicatedLog, events: ClusterEvents) -> ClusterMachine:
+    def cluster(
+        self, host: ServiceHost, log: ReplicatedLog, events: ClusterEvents
+    ) -> ClusterMachine:
         """For `NodeConfig.cluster`: begins with the cluster log's group."""
-        assert self._room is not None, "a cluster log before its node"
-        return self._room.begin_cluster(host, log, events)
+        assert self._node_service is not None, "a cluster log before its node"
+        return self._node_service.begin_cluster(host, log, events)
 
 
-class ControllerRoom:
-    """A node's controller and its requests (`raft.driver.node_services.Room`)."""
+class ControllerNodeService:
+    """A node's controller and its requests (`raft.driver.node_services.NodeService`)."""
 
-    def __init__(self, host: RoomHost, settings: ControllerSettings) -> None:
+    def __init__(self, host: ServiceHost, settings: ControllerSettings) -> None:
         self._host = host
         self._settings = settings
         self.machine = ControllerMachine()
@@ -213,7 +218,7 @@ class ControllerRoom:
         self.handlers: Mapping[int, Served] = self._service.handlers
 
     def _make_joining(self) -> ControllerJoining | None:
-        """None for a node that is no voter: nobody connects to it."""
+        """Build the registration, or return None for a node that is not a voter."""
         node_id, settings = self._host.node_id, self._settings
         place = settings.endpoints.get(node_id)
         if place is None:
@@ -239,9 +244,9 @@ class ControllerRoom:
         return self._requests
 
     def begin_cluster(
-        self, host: RoomHost, log: ReplicatedLog, events: ClusterEvents
+        self, host: ServiceHost, log: ReplicatedLog, events: ClusterEvents
     ) -> ClusterMachine:
-        """The cluster log was opened: build on it, and have the machine driven."""
+        """Build the controller on the opened cluster log, and host its state machine."""
         machine = self.machine
         controller = self.controller = Controller(
             log,
@@ -278,10 +283,13 @@ class ControllerRoom:
         return state
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """See Room. The cluster log is begun by `begin_cluster`; other groups are others'."""
+        """See NodeService.
 
-    async def end(self, topic: str, partition: int) -> None:  # noqa: ARG002 (a Room's)
-        """See Room."""
+        The cluster log is begun by `begin_cluster`; other groups are others'.
+        """
+
+    async def end(self, topic: str, partition: int) -> None:  # noqa: ARG002 (a NodeService's)
+        """See NodeService."""
         if topic == CLUSTER_METADATA:
             if self._timer is not None:
                 self._timer.cancel()
@@ -295,14 +303,14 @@ class ControllerRoom:
         assert self._chunk_removal is not None
         self.controller.tick()
         self._chunk_removal.tick(_monotonic_ms())
-        self._tell_who_leads()
+        self._pass_leaders_to_clients()
         if self._joining is not None:
             self._joining.tick(_monotonic_ms())
         delay_s = self._settings.controller.tick_interval_ms / 1_000
         self._timer = self._host.call_later(delay_s, self._tick)
 
-    def _tell_who_leads(self) -> None:
-        """A coordinator that stands still is waited for no longer than this node follows it."""
+    def _pass_leaders_to_clients(self) -> None:
+        """Pass each coordinator's leader, as this node follows it, to its client."""
         for coordinator, client in self._coordinators.items():
             log = self._host.log(DISKLESS_METADATA, coordinator)
             if log is not None and log.leader_id is not None:
@@ -324,7 +332,7 @@ class ControllerRoom:
 
 
 def _behind(log: ReplicatedLog, on_done: Callable[[BaseException | None], None]) -> None:
-    """Ask at the log's read barrier, for who cannot await."""
+    """Wait for the log's read barrier in a task, for callers that cannot await."""
 
     def on_barrier(barrier: asyncio.Future[Offset]) -> None:
         on_done(asyncio.CancelledError() if barrier.cancelled() else barrier.exception())

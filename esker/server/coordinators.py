@@ -29,7 +29,7 @@ from records.object_keys import ObjectKeys
 
 if TYPE_CHECKING:
     from coordinator.batch.sqlite.machine import CoordinatorMachine
-    from raft.driver.node_services import RoomHost
+    from raft.driver.node_services import ServiceHost
 
 DISKLESS_METADATA: Final = "__diskless-metadata"
 
@@ -46,7 +46,7 @@ FORMER_NAMES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorOptions:
-    """What a node's settings say of its coordinators."""
+    """The settings of a node's batch coordinators."""
 
     class_name: str = QUORUM
     key_prefix: str = ""
@@ -55,7 +55,7 @@ class CoordinatorOptions:
     producer_expiration_ms: int = 24 * 3600 * 1000
 
     def settings(self, cluster_id: str, partition: int) -> CoordinatorSettings:
-        """Those of one coordinator."""
+        """Return the settings of one coordinator."""
         return CoordinatorSettings(
             keys=ObjectKeys(
                 prefix=self.key_prefix, cluster_id=cluster_id, coordinator_partition=partition
@@ -68,9 +68,9 @@ class CoordinatorOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """What an implementation is given: a replica of the log, and what belongs to it."""
+    """The arguments of an implementation: a replica of the log, its directory and settings."""
 
-    host: RoomHost
+    host: ServiceHost
     log: ReplicatedLog
     directory: Path  # the group's own; what is kept there ends with it
     settings: CoordinatorSettings
@@ -78,17 +78,17 @@ class Group:
 
 
 class Hosted(Protocol):
-    """A coordinator that a node has made, and will let go of."""
+    """A coordinator that a node has created and will end."""
 
     @property
     def coordinator(self) -> BatchCoordinator: ...
 
     async def end(self) -> None:
-        """The group has ended here."""
+        """Close the coordinator: the group has ended on this node."""
 
 
 class HostedInQuorum:
-    """Decide and apply on the group's log, the state in SQLite."""
+    """A coordinator on the group's log, with its state in SQLite."""
 
     def __init__(self, group: Group) -> None:
         # imported here: a command that only reads settings needs neither numpy nor SQLite
@@ -118,7 +118,7 @@ class HostedInQuorum:
 
 
 class HostedInMemory:
-    """Not replicated and not kept: for trying things out on one node."""
+    """A coordinator in memory, neither replicated nor durable, for trials on one node."""
 
     def __init__(self, group: Group) -> None:
         from coordinator.batch.memory import InMemoryCoordinator
@@ -138,7 +138,7 @@ _OURS: Final[Mapping[str, Callable[[Group], Hosted]]] = {
 
 
 def find_implementation(class_name: str, *, voters: int) -> Callable[[Group], Hosted]:
-    """How to make a coordinator of this class.
+    """Return the constructor of a coordinator by its class name.
 
     Raises:  ValueError saying what is wrong with it.
     """
@@ -160,11 +160,11 @@ def find_implementation(class_name: str, *, voters: int) -> Callable[[Group], Ho
     return make  # type: ignore[no-any-return]
 
 
-class CoordinatorRoom:
+class CoordinatorNodeService:
     """A node's coordinators, and their requests on its listener."""
 
     def __init__(
-        self, host: RoomHost, options: CoordinatorOptions, view: ClusterView, *, voters: int
+        self, host: ServiceHost, options: CoordinatorOptions, view: ClusterView, *, voters: int
     ) -> None:
         """Raises ValueError if there is no such implementation."""
         self._host = host
@@ -175,17 +175,17 @@ class CoordinatorRoom:
         self.handlers: Mapping[int, Served] = coordinator_handlers(self.find)
 
     def find(self, partition: int) -> BatchCoordinator | None:
-        """The coordinator of a partition of `__diskless-metadata`, if the node holds that."""
+        """Return the coordinator of a partition of `__diskless-metadata`, or None."""
         hosted = self._hosted.get(partition)
         return hosted.coordinator if hosted is not None else None
 
     def machine(self, partition: int) -> CoordinatorMachine | None:
-        """The state of a partition's replica; None without one that is replicated."""
+        """Return the state of a partition's replica, or None without a replicated one."""
         hosted = self._hosted.get(partition)
         return hosted.machine if isinstance(hosted, HostedInQuorum) else None
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """See Room. Raises OSError, sqlite3.Error."""
+        """See NodeService. Raises OSError, sqlite3.Error."""
         if topic == DISKLESS_METADATA:
             group = Group(
                 host=self._host,
@@ -197,7 +197,7 @@ class CoordinatorRoom:
             self._hosted[partition] = self._make(group)
 
     async def end(self, topic: str, partition: int) -> None:
-        """See Room."""
+        """See NodeService."""
         hosted = self._hosted.pop(partition, None) if topic == DISKLESS_METADATA else None
         if hosted is not None:
             await hosted.end()

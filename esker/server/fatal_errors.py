@@ -1,4 +1,4 @@
-"""What a node says when it cannot start, or go on: where, what, and what to do next.
+"""Explains why a node cannot start or go on: the place, the fault and the remedy.
 
 One sentence, since a supervisor shows the last line. The operating system's words are the cause and
 stay as they are; what an operator is to do about it depends on what the node keeps: a voter's
@@ -50,7 +50,7 @@ OF_DISKS: Final = frozenset(
 
 
 def last_words(error: Exception, log_dir: Path, *, votes: bool = True) -> str:
-    """What to tell an operator: where, what, and, if that is known, what to do.
+    """Return an operator's message: the place, the fault and, if it is known, the remedy.
 
     Args:    votes: is it a directory of the quorum's, or of a node that is only a broker?
 
@@ -89,7 +89,7 @@ def _of_sqlite(error: sqlite3.Error) -> str:
 
 
 def _replace(log_dir: Path, *, votes: bool) -> str:
-    """What to do about a damaged file."""
+    """Return the remedy for a damaged file."""
     if not votes:
         return (
             f"A broker's directory holds copies alone: empty {log_dir}, run "

@@ -1,6 +1,6 @@
-"""The log of groups on a node: it leads it, or has a replica to read.
+"""The log of consumer groups on a node, which leads it or reads its replica.
 
-    JoinedRooms([..., GroupRoom(host, settings, listen)])     of a voter
+    JoinedServices([..., GroupLogNodeService(host, settings, listen)])     of a voter
     OwnMachines(host)                                         of an observer: it has a GroupReplica
 
 Every voter of the quorum has the whole: a state machine of `__consumer_offsets-0`, what decides if
@@ -33,8 +33,8 @@ from coordinator.groups.service import group_log_handlers
 from coordinator.groups.settings import LogSettings
 from coordinator.groups.state import Group
 from coordinator.persistent_map import Map
-from diskless.placement import unfenced
-from raft.driver.node_services import RoomHost
+from diskless.placement import unfenced_brokers
+from raft.driver.node_services import ServiceHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
 from records.types import Offset
@@ -46,7 +46,7 @@ _NO_TOPICS: Final[Map[UUID, TopicImage]] = Map()
 
 
 class ClusterNews:
-    """What the cluster log says that matters to groups: brokers at work, topics that went."""
+    """The part of the cluster log that groups need: live brokers and deleted topics."""
 
     def __init__(self, topic_deleted: Callable[[UUID], None]) -> None:
         self.brokers: tuple[int, ...] | None = None  # unfenced; None: nothing is known yet
@@ -63,7 +63,7 @@ class ClusterNews:
         self._offset = image.offset
         if image.brokers is not self._brokers:
             self._brokers = image.brokers
-            self.brokers = tuple(broker.broker_id for broker in unfenced(image))
+            self.brokers = tuple(broker.broker_id for broker in unfenced_brokers(image))
         if image.topics is not self._topics:
             before, self._topics = self._topics, image.topics
             for topic_id in before.gone(image.topics):
@@ -71,37 +71,37 @@ class ClusterNews:
 
 
 class GroupReplica:
-    """The groups as a replica of their log has them (`raft.driver.node_services.Room`)."""
+    """The groups as a replica of their log has them (`raft.driver.node_services.NodeService`)."""
 
-    def __init__(self, host: RoomHost) -> None:
+    def __init__(self, host: ServiceHost) -> None:
         self.handlers: Mapping[int, Served] = {}
         self.machine: GroupMachine | None = None
         self._host = host
 
     def groups(self) -> Iterable[tuple[str, Group]]:
-        """All groups, in no order; none if the log has not begun here."""
+        """Return all groups, in no order; none before the log has begun on this node."""
         return self.machine.image.groups.items() if self.machine is not None else ()
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:  # noqa: ARG002
-        """See Room."""
+        """See NodeService."""
         if (topic, partition) == (CONSUMER_OFFSETS, 0):
             self.machine = GroupMachine()
             self._host.host(log, self.machine)
             self._begun(log, self.machine)
 
     def _begun(self, log: ReplicatedLog, machine: GroupMachine) -> None:
-        """The machine is hosted: what stands on it may watch the log behind it."""
+        """Follow the log behind its machine; a replica without a leader needs nothing here."""
 
     async def end(self, topic: str, partition: int) -> None:
-        """See Room."""
+        """See NodeService."""
         if (topic, partition) == (CONSUMER_OFFSETS, 0):
             self.machine = None
 
 
-class GroupRoom(GroupReplica):
-    """The same on a voter: it decides where it leads, and answers brokers."""
+class GroupLogNodeService(GroupReplica):
+    """The groups' log on a voter, which decides where it leads and answers brokers."""
 
-    def __init__(self, host: RoomHost, settings: LogSettings, listen: Listen) -> None:
+    def __init__(self, host: ServiceHost, settings: LogSettings, listen: Listen) -> None:
         """
         Args:  listen: to this node's replica of the cluster log; called when the group begins.
         """
@@ -131,7 +131,7 @@ class GroupRoom(GroupReplica):
         self._sweep_later()
 
     async def end(self, topic: str, partition: int) -> None:
-        """See Room."""
+        """See NodeService."""
         await super().end(topic, partition)
         if self.machine is None:
             self.log = None

@@ -1,4 +1,4 @@
-"""From a node's settings and its formatted directory to a running node of the quorum."""
+"""Builds a running quorum node from its settings and its formatted directory."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from coordinator.controller.decide import Limits as DecisionLimits
 from coordinator.controller.leader import ControllerConfig as Deciding
 from coordinator.groups.settings import LogSettings
 from esker.server.controllers import ClusterMachine, ControllerParts, ControllerSettings
-from esker.server.coordinators import DISKLESS_METADATA, CoordinatorRoom
-from esker.server.groups import GroupRoom
-from esker.server.node_services import BenchState, JoinedRooms
+from esker.server.coordinators import DISKLESS_METADATA, CoordinatorNodeService
+from esker.server.groups import GroupLogNodeService
+from esker.server.node_services import BenchState, JoinedServices
 from esker.server.open_files import connections_allowed
 from esker.server.replica_set import (
     Machines,
@@ -32,7 +32,7 @@ from esker.settings.config import NodeSettings
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter
 from raft.driver.config import NodeConfig
-from raft.driver.node_services import ClusterEvents, Room, RoomHost
+from raft.driver.node_services import ClusterEvents, NodeService, ServiceHost
 from raft.interfaces import ReplicatedLog
 from raft.net import Limits
 from raft.segments.log import LogConfig
@@ -48,7 +48,7 @@ one commit in some is held up by that, and not each. Who reads there, or begins 
 
 
 class NodeParts:
-    """A node, put together by its roles; `config` makes a `raft.driver.node.Node` of it.
+    """The parts of a node by its roles; `config` builds a `raft.driver.node.Node` from them.
 
     A controller has the states of all logs and decides on those that it leads. A broker has the
     same states to read: its own, or, with both roles, those of the controller.
@@ -73,12 +73,12 @@ class NodeParts:
 
     @property
     def cluster(self) -> ObservedCluster:
-        """What the broker has of its cluster, once the node is made."""
+        """The broker's view of its cluster, once the node is built."""
         assert self._observed is not None, "no broker, or a node that is not made yet"
         return self._observed
 
     def _config(self, bootstrap: tuple[MetadataRecord, ...]) -> NodeConfig:
-        """What the driver must be told.
+        """Return the driver's configuration.
 
         The directory ids of other voters stay unknown: kraft.version 0 has static voters by id.
         """
@@ -109,7 +109,7 @@ class NodeParts:
             log=LogConfig(segment_bytes=config.segment_bytes, segment_ms=config.segment_ms),
             limits=self.limits,
             bootstrap=bootstrap,
-            keeping=SnapshotKeeping(
+            snapshot_hosting=SnapshotKeeping(
                 node_id=config.node_id,
                 snapshots=config.snapshots,
                 log_starts=config.log_start,
@@ -117,7 +117,7 @@ class NodeParts:
                 if BROKER in config.roles
                 else {DISKLESS_METADATA: APPLY_DELAY_MS},
             ),
-            room=self._room,
+            node_service=self._node_service,
             cluster=self._cluster_state,
             metrics=self._metrics,
             healthy=lambda: self.is_healthy(),
@@ -130,28 +130,28 @@ class NodeParts:
     def _endpoint(self, address: Address) -> Endpoint:
         return Endpoint(self.settings.addresses.controller_name, address.host, address.port)
 
-    def _room(self, host: RoomHost) -> JoinedRooms:
+    def _node_service(self, host: ServiceHost) -> JoinedServices:
         config, controllers = self.settings, self._controllers
-        rooms: list[Room] = [BenchState(host, config.bench_log_state)]
+        services: list[NodeService] = [BenchState(host, config.bench_log_state)]
         machines: Machines
         if controllers is None:
             machines = self._own = OwnMachines(host)
         else:
-            coordinators = CoordinatorRoom(
+            coordinators = CoordinatorNodeService(
                 host, config.coordinators, controllers.view, voters=len(config.voters)
             )
-            groups = GroupRoom(host, LogSettings.of(config.values), controllers.listen)
-            rooms += [coordinators, controllers.room(host), groups]
+            groups = GroupLogNodeService(host, LogSettings.of(config.values), controllers.listen)
+            services += [coordinators, controllers.node_service(host), groups]
             machines = SharedMachines(controllers, coordinators, groups)
         if BROKER in config.roles:
             voters = [(place.host, place.port) for place in config.voters.values()]
             observing = ObserverSettings(voters=voters, coordinators=config.coordinators)
             self._observed = ObservedCluster(host, machines, observing)
-            rooms.append(self._observed)
-        return JoinedRooms(rooms)
+            services.append(self._observed)
+        return JoinedServices(services)
 
     def _cluster_state(
-        self, host: RoomHost, log: ReplicatedLog, events: ClusterEvents
+        self, host: ServiceHost, log: ReplicatedLog, events: ClusterEvents
     ) -> ClusterMachine:
         if self._controllers is not None:
             return self._controllers.cluster(host, log, events)
@@ -164,7 +164,7 @@ class NodeParts:
 
 
 def limits_of(settings: NodeSettings) -> Limits:
-    """What peers and clients may take from each listener."""
+    """Return the bounds of each listener's connections and memory."""
     places = settings.addresses
     listeners = len(places.clients) + (places.controller is not None)
     return Limits(
@@ -177,7 +177,7 @@ def limits_of(settings: NodeSettings) -> Limits:
 def controller_settings(
     config: NodeSettings, cluster_id: str, bootstrap: tuple[MetadataRecord, ...]
 ) -> ControllerSettings:
-    """What the node's controller must be told."""
+    """Return the settings of the node's controller."""
     endpoints = {int(node): (place.host, place.port) for node, place in config.voters.items()}
     return ControllerSettings(
         controller=Deciding(

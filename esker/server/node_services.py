@@ -1,6 +1,6 @@
-"""Several rooms as one: what a node runs on its groups, each part knowing nothing of the others.
+"""Runs several services on a node's groups as one; no service knows of the others.
 
-NodeConfig(..., room=lambda host: JoinedRooms([BenchState(host, "kv"), CoordinatorRoom(host)]))
+JoinedServices([BenchState(host, "kv"), CoordinatorNodeService(host, ...)])
 """
 
 from __future__ import annotations
@@ -9,30 +9,30 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from raft.driver.config import BENCH_LOG
-from raft.driver.node_services import Room, RoomHost
+from raft.driver.node_services import NodeService, ServiceHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
 from snapshot.kv import KeyValueMachine
 
 
-class JoinedRooms:
-    """Tells every room of everything, in the order given; ends them the other way round."""
+class JoinedServices:
+    """Passes each call to every service, in the order given; ends them in reverse order."""
 
-    def __init__(self, rooms: Sequence[Room]) -> None:
-        self._rooms = rooms
-        self.handlers: Mapping[int, Served] = _together(rooms)
+    def __init__(self, services: Sequence[NodeService]) -> None:
+        self._services = services
+        self.handlers: Mapping[int, Served] = _together(services)
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """A group was opened."""
-        for room in self._rooms:
-            room.begin(log, topic, partition, directory)
+        """Begin every service on an opened group."""
+        for node_service in self._services:
+            node_service.begin(log, topic, partition, directory)
 
     async def end(self, topic: str, partition: int) -> None:
-        """A group has ended; a room that fails does not keep the others from letting go."""
+        """End every service on a group, also after one that fails; then raise the first failure."""
         failures = []
-        for room in reversed(self._rooms):
+        for node_service in reversed(self._services):
             try:
-                await room.end(topic, partition)
+                await node_service.end(topic, partition)
             except Exception as error:
                 failures.append(error)
         if failures:
@@ -40,27 +40,27 @@ class JoinedRooms:
 
 
 class BenchState:
-    """The state of `esker-bench-log`, where a setting asks for one: a room with one machine."""
+    """The state machine of `esker-bench-log`, if `esker.bench.log.state` names one."""
 
-    def __init__(self, host: RoomHost, state: str) -> None:
-        """`state` is `none` or `kv`."""
+    def __init__(self, host: ServiceHost, state: str) -> None:
+        """Host no machine for `none`, the key-value machine for `kv`."""
         self.handlers: Mapping[int, Served] = {}
         self._host = host
         self._state = state
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:  # noqa: ARG002
-        """Build a state from this topic alone."""
+        """Host the machine on the benchmarks' log; other groups have none."""
         if topic == BENCH_LOG and self._state == "kv":
             self._host.host(log, KeyValueMachine())
 
     async def end(self, topic: str, partition: int) -> None:
-        """The node itself stops the machine."""
+        """Do nothing: the node stops the machine."""
 
 
-def _together(rooms: Sequence[Room]) -> Mapping[int, Served]:
+def _together(services: Sequence[NodeService]) -> Mapping[int, Served]:
     handlers: dict[int, Served] = {}
-    for room in rooms:
-        for key, served in room.handlers.items():
-            assert key not in handlers, f"two rooms serve api key {key}"
+    for node_service in services:
+        for key, served in node_service.handlers.items():
+            assert key not in handlers, f"two services serve api key {key}"
             handlers[key] = served
     return handlers

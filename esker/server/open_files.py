@@ -1,4 +1,4 @@
-"""Connections are open files, and so are logs, states and objects: clients may not have them all.
+"""Bounds the number of connections, so that logs, states and objects can open files too.
 
 A process begins with the soft limit, which is often 1024; it may raise that itself, up to the hard
 one. What is then left for connections is counted beforehand: a node that cannot open a file of its
@@ -24,7 +24,7 @@ brokers take some each, and what is refused comes again at once, for ever."""
 
 
 def connections_allowed(wanted: int, listeners: int) -> int:
-    """How many connections each of some listeners may have: at most `wanted`.
+    """Return the number of connections that each listener may have, at most `wanted`.
 
     Raises the process's soft limit of open files if that is needed and allowed.
 

@@ -1,4 +1,4 @@
-"""This process's settings as text, for whoever asks a broker for its configuration.
+"""This process's settings as text, for DescribeConfigs of a broker.
 
 Source: KIP-133 (DescribeConfigs of a broker).
 """
@@ -17,7 +17,7 @@ SECRET_WORDS: Final = ("password", "secret")
 
 
 def own_settings(given: Mapping[str, str]) -> tuple[OwnSetting, ...]:
-    """Every setting that there is, by its key.
+    """Return every setting of the process, by its key.
 
     Args:  given: what stood in the node's file.
     """

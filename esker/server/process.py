@@ -1,4 +1,4 @@
-"""A node's process: from its settings to a clean end.
+"""Runs a node's process from its settings to a clean end.
 
 The node's logs come first and go last; a broker lives on them. Whatever is fatal to either ends the
 process at once: what was promised is on a majority's disks or in the store, and a broker that comes
@@ -77,7 +77,7 @@ async def _run_broker(
         parts.is_healthy = lambda: not broker.is_fenced
         try:
             if await _until(broker.start(), node.failed, lost, stopping):
-                place = ",".join(f"{at.host}:{at.port}" for at in broker.advertised())
+                place = ",".join(f"{at.host}:{at.port}" for at in broker.advertised_listeners())
                 announce(f"Broker {settings.node_id} is ready at {place}")
                 await _until(stop.wait(), node.failed, lost)
         finally:
@@ -105,13 +105,13 @@ def announce(line: str) -> None:
 
 
 def _is_hopeless(node: Node) -> bool:
-    """A disk that failed, or an invariant that is broken (which cancels us): no farewell."""
+    """Return True after a failed disk or a broken invariant: the node ends without a hand-over."""
     task = asyncio.current_task()
     return node.failed.done() or (task is not None and task.cancelling() > 0)
 
 
 async def _until(work: Coroutine[Any, Any, Any], *ends: asyncio.Future[Any]) -> bool:
-    """Wait for `work`; False if one of `ends` came first. Raises what either raises."""
+    """Wait for `work`; return False if one of `ends` came first. Raises what either raises."""
     task = asyncio.ensure_future(work)
     await asyncio.wait((task, *ends), return_when=asyncio.FIRST_COMPLETED)
     if not task.done():
@@ -128,7 +128,7 @@ async def _until(work: Coroutine[Any, Any, Any], *ends: asyncio.Future[Any]) -> 
 def make_broker(
     settings: NodeSettings, parts: NodeParts, store: ObjectStorage, lost: asyncio.Future[None]
 ) -> Broker:
-    """The broker of a node that has started.
+    """Build the broker of a started node.
 
     Args:    store: closed by the broker. lost: gets what keeps it from being a member ever again.
     """

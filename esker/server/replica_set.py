@@ -1,6 +1,6 @@
-"""What a broker has of its cluster, on a node that observes the quorum's logs.
+"""A broker's replicas of the quorum's logs, on a node that observes them.
 
-    observed = ObservedCluster(host, machines, settings)     # a Room of the node, and a Cluster
+    observed = ObservedCluster(host, machines, settings)  # also a NodeService
 
 The node keeps the logs, and a machine on each is fed from it. Where those machines are from is the
 one thing that differs between a broker alone (`OwnMachines`) and one beside a controller, whose
@@ -35,10 +35,10 @@ from coordinator.groups.state import Group
 from coordinator.leader_client import Address
 from diskless.latest_image import LatestImage
 from esker.server.controllers import ClusterMachine, ControllerParts
-from esker.server.coordinators import CoordinatorOptions, CoordinatorRoom
-from esker.server.groups import GroupReplica, GroupRoom
+from esker.server.coordinators import CoordinatorNodeService, CoordinatorOptions
+from esker.server.groups import GroupLogNodeService, GroupReplica
 from raft.driver.config import INTERNAL_TOPICS
-from raft.driver.node_services import ClusterEvents, RoomHost
+from raft.driver.node_services import ClusterEvents, ServiceHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
 from records.rpc.base import Request, Response
@@ -55,39 +55,39 @@ ALONE_MS: Final = 1_000  # of a heartbeat where no controller runs; there will b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObserverSettings:
-    """What a node's settings say of the quorum that it observes."""
+    """The settings of the observed quorum."""
 
     voters: Sequence[Address]
     coordinators: CoordinatorOptions = field(default_factory=CoordinatorOptions)
 
 
 class Machines(Protocol):
-    """The states of the observed logs."""
+    """The state machines of the observed logs."""
 
     @property
     def controller(self) -> ControllerMachine:
-        """Of the cluster log."""
+        """The state of the cluster log."""
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """A group was opened on this node."""
+        """Build the state of a group that was opened on this node."""
 
     async def end(self, topic: str, partition: int) -> None:
-        """A group has ended here."""
+        """Close the state of a group that has ended on this node."""
 
     def coordinator(self, partition: int) -> CoordinatorMachine | None:
-        """Of a partition of `__diskless-metadata`, if that has begun."""
+        """Return the state of a partition of `__diskless-metadata`, or None before it has begun."""
 
     def groups(self) -> Iterable[tuple[str, Group]]:
-        """All consumer groups."""
+        """Return all consumer groups."""
 
     def group_machine(self) -> GroupMachine | None:
-        """Of the log of groups, if that has begun."""
+        """Return the state of the groups' log, or None before it has begun."""
 
 
 class OwnMachines:
-    """Those of a node that is a broker and nothing else."""
+    """The state machines of a node whose only role is broker."""
 
-    def __init__(self, host: RoomHost) -> None:
+    def __init__(self, host: ServiceHost) -> None:
         self.controller = ControllerMachine()
         self._host = host
         self._coordinators: dict[int, CoordinatorMachine] = {}
@@ -95,9 +95,9 @@ class OwnMachines:
         self.groups = self._groups.groups
 
     def begin_cluster(
-        self, host: RoomHost, log: ReplicatedLog, events: ClusterEvents
+        self, host: ServiceHost, log: ReplicatedLog, events: ClusterEvents
     ) -> ClusterMachine:
-        """For `NodeConfig.cluster`: the cluster log was opened."""
+        """Build the state of the opened cluster log, for `NodeConfig.cluster`."""
         state = ClusterMachine(self.controller, events, set(INTERNAL_TOPICS))
         host.host(log, state)
         return state
@@ -129,10 +129,13 @@ class OwnMachines:
 
 
 class SharedMachines:
-    """Those of the controller in the same process; it begins and ends them."""
+    """The state machines of the controller in this process, which begins and ends them."""
 
     def __init__(
-        self, controllers: ControllerParts, coordinators: CoordinatorRoom, groups: GroupRoom
+        self,
+        controllers: ControllerParts,
+        coordinators: CoordinatorNodeService,
+        groups: GroupLogNodeService,
     ) -> None:
         self._controllers = controllers
         self._groups = groups
@@ -158,7 +161,7 @@ class SharedMachines:
 class ObservedCluster(LatestImage):
     """The quorum logs that a broker observes: a node service and its `diskless.cluster.Cluster`."""
 
-    def __init__(self, host: RoomHost, machines: Machines, settings: ObserverSettings) -> None:
+    def __init__(self, host: ServiceHost, machines: Machines, settings: ObserverSettings) -> None:
         super().__init__(MetadataImage())
         self.handlers: Mapping[int, Served] = {}
         self._host = host
@@ -174,10 +177,10 @@ class ObservedCluster(LatestImage):
         self._leaders: dict[int, CoordinatorClient] = {}
         self._groups = GroupLogClient(settings.voters, client_id=client_id)
 
-    # --- a Room ---------------------------------------------------------------------------------
+    # --- a NodeService ------------------------------------------------------------------------
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """See Room. Raises OSError, sqlite3.Error."""
+        """See NodeService. Raises OSError, sqlite3.Error."""
         self._machines.begin(log, topic, partition, directory)
         if topic == CLUSTER_METADATA:
             machine = self._machines.controller
@@ -206,7 +209,7 @@ class ObservedCluster(LatestImage):
         replica.start()
 
     async def end(self, topic: str, partition: int) -> None:
-        """See Room."""
+        """See NodeService."""
         if (topic, partition) == (CONSUMER_OFFSETS, 0):
             self._groups_age = None
         replica = self._replicas.pop(partition, None) if topic == DISKLESS_METADATA else None
@@ -215,7 +218,7 @@ class ObservedCluster(LatestImage):
         await self._machines.end(topic, partition)
 
     async def close(self) -> None:
-        """Ask nobody any more; calls under way end."""
+        """Send no further requests, and end those under way."""
         for controller in self._controllers.values():
             await controller.close()
         for leader in self._leaders.values():
@@ -264,7 +267,7 @@ class ObservedCluster(LatestImage):
         return _age_ms(self._groups_age)
 
     def _take_image(self, image: MetadataImage) -> None:
-        """A newer one. A log that is read anew shows older ones on the way, which nobody sees."""
+        """Take a newer image; ignore older ones, which a log that is read again shows."""
         if image.offset <= self._image.offset:
             return
         if self._cluster_age is not None:
@@ -316,5 +319,5 @@ class ObservedCluster(LatestImage):
 
 
 def _age_ms(age: Freshness | None) -> float | None:
-    """By the loop's clock, which is that of the logs."""
+    """Return an age in ms by the loop's clock, which the logs use too."""
     return None if age is None else age.age_ms(asyncio.get_running_loop().time())

@@ -1,4 +1,4 @@
-"""The snapshot room, as a node's driver wants it: stores, the rule for log starts, hosts.
+"""Connects a node's driver to `snapshot`: stores, the rule for log starts, hosts.
 
 `raft` may not import `snapshot`, nor the other way round; here they meet.
 
@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Final
 
 from raft.driver.counters import Timings
-from raft.driver.node_services import RoomHost, StateListener
-from raft.driver.snapshot_hosting import LogStartView, Taken
+from raft.driver.node_services import ServiceHost, StateListener
+from raft.driver.snapshot_hosting import LogStartView, SnapshotOutcome
 from raft.interfaces import ReplicatedLog, StateMachine
 from raft.segments.files import FileSystem
 from records.types import Offset, OffsetAndEpoch
@@ -41,13 +41,13 @@ READERS_RETURN_MS: Final = 10_000
 
 
 def monotonic_ms() -> int:
-    """The clock of stores and hosts."""
+    """Return the time in ms of the clock that stores and hosts use."""
     return time.monotonic_ns() // 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotKeeping:
-    """Implements `raft.driver.snapshot_hosting.Keeping`."""
+    """Implements `raft.driver.snapshot_hosting.SnapshotHosting`."""
 
     node_id: int
     snapshots: SnapshotSettings = field(default_factory=SnapshotSettings)
@@ -55,11 +55,11 @@ class SnapshotKeeping:
     apply_delay_ms: Mapping[str, float] = field(default_factory=dict)  # of `Pace`, by topic
 
     def store(self, files: FileSystem, directory: Path) -> SnapshotStore:
-        """The checkpoints in a group's directory. Raises OSError."""
+        """Open the store of a group's checkpoints. Raises OSError."""
         return SnapshotStore(files, directory, now_ms=monotonic_ms)
 
     def log_start(self, view: LogStartView) -> OffsetAndEpoch | None:
-        """Where the log may start; None: where it does.
+        """Return the checkpoint that the log may start at, or None to leave its start.
 
         Source: docs/design/snapshots.md#where-the-log-starts.
         """
@@ -89,7 +89,7 @@ class SnapshotKeeping:
         )
 
     def _readers(self, view: LogStartView, since_ms: int) -> list[Holder]:
-        """Archives, and for a moment after an election one that was not heard of yet."""
+        """Return the archives, and for a while after an election an unknown one that may exist."""
         bound = self.log_starts.archive_max_lag_bytes
         if not bound:
             return []
@@ -105,10 +105,10 @@ class SnapshotKeeping:
         self,
         log: ReplicatedLog,
         machine: StateMachine,
-        node: RoomHost,
+        node: ServiceHost,
         listener: StateListener | None,
     ) -> _Hosted:
-        """Drive a state machine from now on."""
+        """Host a state machine over a log."""
         assert isinstance(log.snapshots, SnapshotStore), (
             f"{log.name} keeps no checkpoints: {log.snapshots}"
         )
@@ -130,9 +130,9 @@ class SnapshotKeeping:
 
 
 class _Loop:
-    """A node's event loop, and one thread of the group's own for its checkpoints."""
+    """A node's event loop, and one thread per group for its checkpoints."""
 
-    def __init__(self, node: RoomHost, name: str) -> None:
+    def __init__(self, node: ServiceHost, name: str) -> None:
         self._node = node
         self._threads = ThreadPoolExecutor(1, thread_name_prefix=f"checkpoint-{name}")
         self._jobs = 0  # submitted, and not over
@@ -142,11 +142,11 @@ class _Loop:
         self.fail = node.fail
 
     def now_ms(self) -> float:
-        """With its fractions: slices are shorter than a millisecond."""
+        """Return the loop's time in ms with fractions: slices are shorter than a millisecond."""
         return time.monotonic() * 1_000
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        """Run a job in the thread; what it raises is a broken invariant, and stops the node."""
+        """Run a job in the thread; an exception of it is a broken invariant and stops the node."""
 
         def over(future: asyncio.Future[None]) -> None:
             error = future.exception()
@@ -162,7 +162,7 @@ class _Loop:
         future.add_done_callback(over)
 
     def close(self) -> None:
-        """End the thread once nothing is left to do: a part that is given up is still unlinked."""
+        """End the thread after its queued jobs, which may unlink a partial file."""
         self._closing = True
         self._end_if_idle()
 
@@ -172,7 +172,7 @@ class _Loop:
 
 
 class _Hosted:
-    """Implements `raft.driver.snapshot_hosting.Hosted`."""
+    """Implements `raft.driver.snapshot_hosting.HostedMachine`."""
 
     def __init__(self, host: MachineHost, loop: _Loop) -> None:
         self.generations = Timings()
@@ -194,12 +194,12 @@ class _Hosted:
     def checkpoint_bytes(self) -> int:
         return self._host.checkpoint_bytes
 
-    def take_now(self, done: Callable[[Taken], None]) -> None:
+    def take_now(self, done: Callable[[SnapshotOutcome], None]) -> None:
         def told(answer: OffsetAndEpoch | Exception) -> None:
             if isinstance(answer, Exception):
-                done(Taken(None, str(answer), not isinstance(answer, NotHostedError)))
+                done(SnapshotOutcome(None, str(answer), not isinstance(answer, NotHostedError)))
             else:
-                done(Taken(answer))
+                done(SnapshotOutcome(answer))
 
         self._host.take_now(told)
 

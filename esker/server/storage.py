@@ -1,4 +1,4 @@
-"""Formatting a node's log directory: the only thing that makes one.
+"""Formats a node's log directory; nothing else creates one.
 
 `start` never formats: a node that found an empty directory and began afresh would forget its votes
 and what it acknowledged. A directory that was lost is formatted with `rejoin`, which leaves a
@@ -34,7 +34,7 @@ from snapshot.reader import CheckpointReader
 
 
 class StorageError(Exception):
-    """The directory cannot be formatted or used. One sentence that says what to do."""
+    """The directory cannot be formatted or used; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ def format_storage(
     rejoin: bool = False,
     files: FileSystem | None = None,
 ) -> Formatted:
-    """Make `config.log_dir` this node's. `meta.properties` is written last: it is what counts.
+    """Format `config.log_dir` for this node, writing `meta.properties` last.
 
     Args:    rejoin: this node was in the cluster before and its disk is lost.
     Raises:  StorageError if the directory is formatted or holds anything else, or the cluster id is
@@ -86,7 +86,7 @@ def format_storage(
 
 
 def _refuse_used(files: FileSystem, log_dir: Path, *, rejoin: bool) -> None:
-    """Raises StorageError unless `log_dir` holds at most what a format like this one began."""
+    """Raise StorageError if `log_dir` holds more than an interrupted format of this kind left."""
     found = files.listdir(log_dir)
     if META_PROPERTIES_FILE in found:
         raise StorageError(f"{log_dir} is formatted already; nothing was changed")
@@ -103,7 +103,7 @@ def _refuse_used(files: FileSystem, log_dir: Path, *, rejoin: bool) -> None:
 def open_storage(
     config: NodeSettings, files: FileSystem | None = None
 ) -> tuple[MetaProperties, tuple[MetadataRecord, ...]]:
-    """Whose directory this is, and the records a first leader begins the cluster's log with.
+    """Return the directory's owner, and the bootstrap records for the cluster log's first leader.
 
     Raises:  StorageError if it is not formatted, or another node's; CorruptFileError, RecordError.
     """

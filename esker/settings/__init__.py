@@ -1,4 +1,4 @@
-"""Every setting there is, by what it is of: one module a section.
+"""All settings, one module a section.
 
     Setting("broker.rack", str, "", "The rack (or availability zone) that this broker is in.")
 

@@ -1,4 +1,4 @@
-"""What a node binds and what it tells others to connect to, by its roles.
+"""The addresses that a node binds and advertises, by its roles.
 
 A listener named in `controller.listener.names` is the quorum's, every other one is for clients. A
 controller has the first kind, a broker the second, a node with both roles both. What is bound may
@@ -27,7 +27,7 @@ SECURED: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """A listener: where it binds, and where others are told that it is."""
+    """A listener: the address it binds and the address it advertises."""
 
     name: str
     bind: Endpoint
@@ -44,11 +44,11 @@ class Addresses:
 
     @property
     def warnings(self) -> list[str]:
-        """What an operator should know before others find it out."""
+        """Return the warnings on open addresses, for the operator."""
         places = (*((self.controller,) if self.controller else ()), *self.clients)
         return [
-            f"listener {place.name} at {place.bind} is open to whoever can reach it: there is no "
-            "authentication and no encryption yet; bind it to a private network"
+            f"listener {place.name} at {place.bind} is open to every host that can reach it: "
+            "there is no authentication and no encryption yet; bind it to a private network"
             for place in places
             if not is_loopback(place.bind.host)
         ]
@@ -57,7 +57,7 @@ class Addresses:
 def addresses_of(
     values: Mapping[str, Any], roles: frozenset[str], voters: Mapping[NodeId, Endpoint]
 ) -> Addresses:
-    """The listeners of a node. Raises ConfigError naming the key."""
+    """Return the listeners of a node. Raises ConfigError naming the key."""
     names: tuple[str, ...] = values["controller.listener.names"]
     if not names:
         raise ConfigError("controller.listener.names", "names no listener")

@@ -1,4 +1,4 @@
-"""Settings of how a broker writes batches and reads them.
+"""Settings of a broker's writes and reads of batches.
 
 Source: KIP-1163; docs/design/broker.md#produce.
 """

@@ -1,4 +1,4 @@
-"""What a setting is: a key, how its text becomes a value, a default, and a sentence."""
+"""Declares a setting: its key, its parser, its default, and a sentence."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One setting: how its text becomes a value, and what it is if it is not given."""
+    """One setting, with the parser of its text and its default."""
 
     key: str
     parse: Callable[[str], Any]
@@ -18,7 +18,7 @@ class Setting:
 
     @property
     def default_text(self) -> str:
-        """The default as it would stand in a file; nothing if there is none, or it is empty."""
+        """The default as text of a properties file; empty without one."""
         default = self.default
         if isinstance(default, bool):
             return str(default).lower()
@@ -32,7 +32,7 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Settings of one thing, as `docs/configuration.md` lists them."""
+    """A section of settings, as `docs/configuration.md` lists them."""
 
     title: str
     settings: tuple[Setting, ...]

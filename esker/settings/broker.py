@@ -1,4 +1,4 @@
-"""Settings of a broker, and of topics that it or a controller creates."""
+"""Settings of a broker, and of topics that it creates."""
 
 from __future__ import annotations
 

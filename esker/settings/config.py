@@ -183,7 +183,7 @@ def _roles(values: Mapping[str, Any]) -> frozenset[str]:
 
 
 def _check_broker(values: Mapping[str, Any]) -> None:
-    """Raises ConfigError for what a broker cannot be run with."""
+    """Raise ConfigError for settings that a broker cannot run with."""
     if not values["diskless.system.enable"]:
         raise ConfigError("diskless.system.enable", "a broker here has no other topics: leave true")
     if values["diskless.batch.coordinator.class.name"] != QUORUM:

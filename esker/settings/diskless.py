@@ -1,4 +1,4 @@
-"""Settings of the batches in objects: who coordinates them, and when objects may go.
+"""Settings of batches in objects: their coordinator, and the deletion of objects.
 
 Source: KIP-1163, KIP-1164.
 """

@@ -1,10 +1,10 @@
-"""What is wrong with a setting."""
+"""The error of a wrong setting."""
 
 from __future__ import annotations
 
 
 class ConfigError(Exception):
-    """A setting that is unknown, missing or impossible. The message names the key."""
+    """A setting is unknown, missing or impossible; the message names its key."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"{key}: {reason}")

@@ -1,4 +1,4 @@
-"""Settings of consumer groups: of the brokers that act for them, and of their log on the quorum.
+"""Settings of consumer groups: of their coordinators on brokers, and of their log.
 
 Source: Apache Kafka 4.x (Configuration), `group.*`, `offsets.*`; `coordinator.groups.settings`.
 """

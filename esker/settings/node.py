@@ -1,4 +1,4 @@
-"""Settings of any node: who it is, where it listens, where it keeps its logs."""
+"""Settings of every node: its identity, its listeners, its log directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Java's `.properties` files, as Kafka's own configuration is written.
+"""Reads Java's `.properties` files, the format of Kafka's configuration.
 
 One setting a line, `key=value` (`:` or white space separate too), comments after `#` or `!`, a
 backslash at the end continues the line, `\\t`, `\\n`, `\\uXXXX` and `\\:` are escapes. Unlike Java,
@@ -20,11 +20,11 @@ _NAMED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class PropertiesError(Exception):
-    """A line that is no setting, or a setting that stands twice. Names file and line."""
+    """A line is not a setting, or repeats one; the message names file and line."""
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """The settings of a file, in its order.
+    """Return the settings of a file, in its order.
 
     Raises:  PropertiesError; OSError if the file cannot be read.
     """
@@ -36,7 +36,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def parse_properties(text: str, *, source: str) -> dict[str, str]:
-    """The settings in a text; `source` names it in errors.
+    """Return the settings in a text; errors name it as `source`.
 
     >>> parse_properties("# who\\nnode.id = 1\\nlog.dirs=/a,\\\\\\n  /b", source="x")
     {'node.id': '1', 'log.dirs': '/a,/b'}
@@ -61,7 +61,7 @@ def _separator_end(line: str, start: int) -> int:
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """Non-blank lines without comments, continuations joined, each with its first line's number."""
+    """Yield non-blank lines without comments, continuations joined, with their line numbers."""
     lines: list[tuple[int, str]] = []
     pending: tuple[int, str] | None = None
     for number, physical in enumerate(text.splitlines(), start=1):

@@ -1,4 +1,4 @@
-"""How the text of a setting becomes a value: numbers, words, endpoints, voters.
+"""Parses the text of settings: numbers, words, endpoints, voters.
 
 Each raises ValueError with a sentence that names what is wrong; `esker.settings.config` adds the
 key.
@@ -18,7 +18,7 @@ MEBIBYTE: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a listener is reached: a host name or address, and a port (0 to 65535)."""
+    """The address of a listener: a host name or address, and a port (0 to 65535)."""
 
     host: str
     port: int
@@ -28,7 +28,7 @@ class Endpoint:
 
 
 def integer(least: int, most: int) -> Callable[[str], int]:
-    """A whole number between two bounds, both included."""
+    """Return a parser of whole numbers between two bounds, both inclusive."""
 
     def parse(text: str) -> int:
         try:
@@ -43,19 +43,19 @@ def integer(least: int, most: int) -> Callable[[str], int]:
 
 
 def boolean(text: str) -> bool:
-    """`true` or `false`."""
+    """Parse `true` or `false`."""
     if text.lower() not in ("true", "false"):
         raise ValueError(f"{text!r} is neither true nor false")
     return text.lower() == "true"
 
 
 def words(text: str) -> tuple[str, ...]:
-    """What stands between commas."""
+    """Split a comma separated list."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def parse_endpoint(text: str) -> Endpoint:
-    """HOST:PORT, an IPv6 address in brackets.
+    """Parse HOST:PORT, with an IPv6 address in brackets.
 
     >>> parse_endpoint("[::1]:9093")
     Endpoint(host='::1', port=9093)
@@ -73,7 +73,7 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def listeners(text: str) -> dict[str, Endpoint]:
-    """`NAME://HOST:PORT`, comma separated."""
+    """Parse `NAME://HOST:PORT`, comma separated."""
     found: dict[str, Endpoint] = {}
     for part in words(text):
         name, separator, address = part.partition("://")
@@ -89,7 +89,7 @@ node_id_of = integer(0, 2**31 - 1)
 
 
 def voters_of(text: str) -> dict[NodeId, Endpoint]:
-    """`ID@HOST:PORT`, comma separated: where others connect to."""
+    """Parse voters: `ID@HOST:PORT`, comma separated."""
     voters: dict[NodeId, Endpoint] = {}
     for part in words(text):
         node, at, address = part.partition("@")
@@ -108,7 +108,7 @@ def voters_of(text: str) -> dict[NodeId, Endpoint]:
 
 
 def protocol_map(text: str) -> dict[str, str]:
-    """`NAME:PROTOCOL`, comma separated; PLAINTEXT alone is known."""
+    """Parse `NAME:PROTOCOL`, comma separated; PLAINTEXT is the only protocol."""
     pairs: dict[str, str] = {}
     for part in words(text):
         name, _, protocol = part.partition(":")
@@ -119,7 +119,7 @@ def protocol_map(text: str) -> dict[str, str]:
 
 
 def is_wildcard(host: str) -> bool:
-    """Does it mean every address of this machine?"""
+    """Return True for a host that means every address of this machine."""
     try:
         return host == "" or ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -127,7 +127,7 @@ def is_wildcard(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Can only this machine reach it?"""
+    """Return True for a host that only this machine can reach."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -138,7 +138,7 @@ MILLISECONDS = integer(1, 2**31 - 1)
 
 
 def ratio(text: str) -> float:
-    """A number between 0 and 1."""
+    """Parse a number between 0 and 1."""
     try:
         value = float(text)
     except ValueError:
@@ -149,7 +149,7 @@ def ratio(text: str) -> float:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """One of these words."""
+    """Return a parser that accepts one of these words."""
 
     def parse(text: str) -> str:
         if text not in words:

@@ -1,35 +1,35 @@
 """The quorum's driver: real processes, sockets and disks around the sans-I/O core.
 
 The core decides; the driver keeps time, moves bytes, and tells the core what happened, by the rules
-in `raft.core.events`. One page an idea:
+in `raft.core.events`. One module an idea:
 
-    config      `NodeConfig`: all that a node must be told
-    node        `Node`, `run_node`: groups, listener, beginning and end
+    config      `NodeConfig`: all settings of a node
+    node        `Node`, `run_node`: groups, listener, start and stop
     assembly    a group's parts, put together
     group       `GroupDriver`: one group's events, effects, timers; a `ReplicatedLog`
-    telling     what watchers, proposers and readers are told
-    asked       one unanswered request, and its answer's way out
-    answering   a group's unanswered requests, and how they are answered
+    notifications  announces commits, leadership, proposals' and reads' outcomes
+    inbound_request  one unanswered request and the means to answer it
+    pending_requests  a group's unanswered requests, and how they are answered
     disk_work   its appends, flushes (group commit), election states, truncations
     storage     one group's directory: log, election state, marks
-    disk        the thread for what waits for the disk
+    disk_thread the thread for jobs that wait for the disk
     peers       connections to the other nodes, versions, failures
-    keeping     what the driver needs of checkpoints, as the front door gives it
-    serving     FetchSnapshot answered: judged by each group, read off the loop, fairly shared
+    snapshot_hosting  what the driver needs of checkpoints, as the front door gives it
+    snapshot_serving  answers FetchSnapshot: checked by each group, read off the loop, fairly shared
     fetching    a leader's checkpoint fetched: resumed, abandoned, verified
-    log_start   where a group's log may start, asked once a second
-    readers     the archives that a log start waits for
+    log_start   moves a log's start offset, checked once a second
+    log_readers the archives that a log start waits for
     high_watermarks  how much of each group is committed, written down for readers of the disk
-    describing  DescribeSnapshots and TakeSnapshot
+    snapshot_admin  DescribeSnapshots and TakeSnapshot
     applying    a state machine fed without checkpoints
-    service     the listener's requests: who answers which
-    rooms       what stands on the groups: its requests, and what it is told of their lives
-    directory   which groups there are, from the cluster log; bootstrap; NoOpRecord
+    controller_listener  the listener's requests, dispatched
+    node_services  the services on top of the groups: their requests and callbacks
+    group_directory  the groups that the cluster log names; bootstrap; NoOpRecord
     cluster_records  what is kept of the cluster log, and checkpointed
     registry    the lock, the groups this disk has, a rejoin under way
-    drafts      batches before they have a place in the log
+    batch_builder  batches before they have an offset
     bench_log   `esker-bench-log`: Produce, Fetch and ListOffsets for clients outside
-    known_forms its Produce requests, taken without decoding
+    request_templates  its Produce requests, taken without decoding
     health      a read barrier every second
     counters    what a group counts
     metrics     `/metrics` and `/health`; snapshot_metrics: KIP-630's
@@ -40,7 +40,7 @@ For a front door:
     raft.net.run(run_node(config, stop))   # `stop`: an asyncio.Event that a signal handler sets
 
 For a program that has the quorum inside: `Node(config)`, `await node.start()`,
-`node.group(topic)` is a `raft.interfaces.ReplicatedLog`, `node.health()` tells the truth.
+`node.group(topic)` is a `raft.interfaces.ReplicatedLog`, `node.health()` the last probe's result.
 """
 
 from raft.driver.config import BENCH_LOG, CLUSTER_METADATA, INTERNAL_TOPICS, NodeConfig
@@ -54,7 +54,7 @@ from raft.driver.errors import (
 from raft.driver.group import GroupDriver
 from raft.driver.health import Health
 from raft.driver.node import Node, run_node
-from raft.driver.node_services import Room, RoomHost
+from raft.driver.node_services import NodeService, ServiceHost
 from raft.driver.notifications import ReadTicket
 from raft.driver.registry import mark_rejoin
 
@@ -70,10 +70,10 @@ __all__ = [
     "Node",
     "NodeConfig",
     "NodeError",
+    "NodeService",
     "NotFormattedError",
     "ReadTicket",
-    "Room",
-    "RoomHost",
+    "ServiceHost",
     "mark_rejoin",
     "run_node",
 ]

@@ -1,7 +1,7 @@
-"""Feeding a state machine without checkpoints: what is committed, in slices, and nothing more.
+"""Applies committed batches to a state machine in slices, without taking or loading checkpoints.
 
-For a node that keeps its whole log. With `Keeping` the snapshot room does this, and loads and takes
-checkpoints besides.
+For a node that keeps its whole log. With `SnapshotHosting` the package `snapshot` does this, and
+loads and takes checkpoints besides.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Final
 
 from raft.driver.counters import Timings
 from raft.driver.node_services import StateListener
-from raft.driver.snapshot_hosting import Taken
+from raft.driver.snapshot_hosting import SnapshotOutcome
 from raft.interfaces import ReplicatedLog, StateMachine
 from records.batch import iter_batches
 from records.types import Epoch, Offset, OffsetAndEpoch
@@ -23,7 +23,7 @@ SLICE_S: Final = 0.005
 
 
 class Applier:
-    """Watches a log for one state machine. Implements `raft.driver.snapshot_hosting.Hosted`."""
+    """Feeds one state machine from a log; implements `snapshot_hosting.HostedMachine`."""
 
     generating = False
     checkpoint_bytes = 0
@@ -35,12 +35,12 @@ class Applier:
         on_fatal: Callable[[BaseException], None],
         listener: StateListener | None = None,
     ) -> None:
-        """Begin with what is committed already."""
+        """Watch the log from now on, and apply first what is already committed."""
         self.generations = Timings()  # of nothing
         self.loads = Timings()
         self._listener = listener
         self._leading: Epoch | None = None
-        self._told_lead = False
+        self._announced_lead = False
         self._log = log
         self._machine = machine
         self._on_fatal = on_fatal
@@ -51,27 +51,27 @@ class Applier:
 
     @property
     def applied_offset(self) -> Offset:
-        """Everything below is in the state."""
+        """The first offset that is not yet in the state."""
         return self._machine.applied.offset
 
-    def take_now(self, done: Callable[[Taken], None]) -> None:
-        """There is no place for one."""
-        done(Taken(None, "this node keeps no checkpoints"))
+    def take_now(self, done: Callable[[SnapshotOutcome], None]) -> None:
+        """Report that this node keeps no checkpoints."""
+        done(SnapshotOutcome(None, "this node keeps no checkpoints"))
 
     def close(self) -> None:
-        """Apply nothing more."""
+        """Stop applying."""
         self._closed = True
 
     # --- a Watcher ----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Apply what is committed now; a long log must not hold up other groups."""
+        """Apply up to the new high watermark, in slices so that other groups are not held up."""
         self._target = high_watermark
         if not self._applying:
             self._apply_slice()
 
     def _apply_slice(self) -> None:
-        """A few milliseconds' worth; the rest in the next turn of the loop."""
+        """Apply for up to `SLICE_S`, and schedule the rest for the next turn of the loop."""
         until = time.monotonic() + SLICE_S
         while self.applied_offset < self._target and not self._closed:
             data = self._log.read(self.applied_offset, READ_BYTES)
@@ -80,21 +80,21 @@ class Applier:
             self._machine.apply(iter_batches(data))
             if time.monotonic() >= until:
                 self._applying = True
-                asyncio.get_running_loop().call_soon(self._go_on)
+                asyncio.get_running_loop().call_soon(self._apply_next_slice)
                 return
         self._applying = False
-        self._tell_listener()
+        self._notify_listener()
 
-    def _tell_listener(self) -> None:
+    def _notify_listener(self) -> None:
         if self._listener is None:
             return
         self._listener.applied(self.applied_offset)
         caught_up = self.applied_offset >= self._target
-        if self._leading is not None and not self._told_lead and caught_up:
-            self._told_lead = True
+        if self._leading is not None and not self._announced_lead and caught_up:
+            self._announced_lead = True
             self._listener.lead(self._leading)
 
-    def _go_on(self) -> None:
+    def _apply_next_slice(self) -> None:
         if self._closed:
             return
         try:
@@ -103,17 +103,17 @@ class Applier:
             self._on_fatal(error)
 
     def lead(self, epoch: Epoch) -> None:
-        """Passed on once the state holds all that was committed before."""
-        self._leading, self._told_lead = epoch, False
+        """Announce the leadership to the listener once the state holds all earlier epochs."""
+        self._leading, self._announced_lead = epoch, False
         if not self._applying:
-            self._tell_listener()
+            self._notify_listener()
 
     def step_down(self, epoch: Epoch) -> None:
-        """Passed on, if the leadership was."""
-        told, self._leading, self._told_lead = self._told_lead, None, False
-        if told and self._listener is not None:
+        """Announce the end of the leadership, if its beginning was announced."""
+        announced, self._leading, self._announced_lead = self._announced_lead, None, False
+        if announced and self._listener is not None:
             self._listener.step_down(epoch)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Without a place for checkpoints none was taken in."""
+        """Fail: a node that keeps no checkpoints cannot have installed one."""
         raise AssertionError(f"{self._log.name}: snapshot {snapshot_id}")

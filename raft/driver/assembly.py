@@ -1,10 +1,10 @@
-"""The parts of one group, put together: its core, its driver, its links, its checkpoints.
+"""Builds one group: its core, its driver, its links and its checkpoints.
 
-What belongs to the node (its settings, its connections' client side) is handed to each group; what
-is the group's alone is made here. Nothing lives yet: a group lives from `GroupDriver.start` on.
+What belongs to the node (its settings, how it dials) is handed to each group; what is the group's
+alone is made here. A group does nothing until `GroupDriver.start`.
 
-The surprise: links, fetcher and log start come after the driver, for each of them posts its events
-to it. Without a place for checkpoints (`NodeConfig.keeping`) a group has neither of the last two.
+Why in this order: links, fetcher and log start post their events to the driver, so they are made
+after it. Without `NodeConfig.snapshot_hosting` a group has neither of the last two.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from raft.driver.disk_thread import DiskThread
 from raft.driver.fetching import SnapshotFetcher
 from raft.driver.group import GroupDriver
 from raft.driver.log_start import LogStart
-from raft.driver.peers import Dialling, PeerLinks
-from raft.driver.snapshot_hosting import Keeping
+from raft.driver.peers import DialSettings, PeerLinks
+from raft.driver.snapshot_hosting import SnapshotHosting
 from raft.driver.storage import Storage
 from raft.wire.responses import Group
 from records.types import NodeId
@@ -32,15 +32,15 @@ def assemble_group(
     disk: DiskThread,
     *,
     config: NodeConfig,
-    dialling: Dialling,
+    dial_settings: DialSettings,
     endpoints: Callable[[NodeId], Endpoint | None],
     on_fatal: Callable[[BaseException], None],
 ) -> GroupDriver:
-    """A group that stands still until its `start`.
+    """Build a group that does nothing until its `start`.
 
     Args:    storage: its directory, open; the driver owns it from now on, and `disk`.
              endpoints: where a voter listens.
-             on_fatal: told what ends the node.
+             on_fatal: called with an error that ends the node.
     Raises:  CorruptLogError, MissingSnapshotError: what the directory holds contradicts itself.
     """
     quorum = Quorum(
@@ -67,17 +67,17 @@ def assemble_group(
         for voter in config.voters
         if voter.key.id != config.node_id
     }
-    driver.links = links = PeerLinks(group, peers, dialling, driver.post)
-    if config.keeping is not None:
-        driver.fetcher = _fetcher(driver, config, dialling, endpoints)
-        driver.log_start = _log_start(driver, config.keeping, links)
+    driver.links = links = PeerLinks(group, peers, dial_settings, driver.post)
+    if config.snapshot_hosting is not None:
+        driver.fetcher = _fetcher(driver, config, dial_settings, endpoints)
+        driver.log_start = _log_start(driver, config.snapshot_hosting, links)
     return driver
 
 
 def _fetcher(
     driver: GroupDriver,
     config: NodeConfig,
-    dialling: Dialling,
+    dial_settings: DialSettings,
     endpoints: Callable[[NodeId], Endpoint | None],
 ) -> SnapshotFetcher:
     return SnapshotFetcher(
@@ -85,21 +85,21 @@ def _fetcher(
         cluster_id=config.cluster_id,
         replica=config.identity,
         snapshots=driver.snapshots,
-        dialling=dialling,
+        dial_settings=dial_settings,
         endpoints=endpoints,
         counters=driver.counters,
         post=driver.post,
-        on_fault=driver.telling.fault,
+        on_fault=driver.notifications.fault,
     )
 
 
-def _log_start(driver: GroupDriver, keeping: Keeping, links: PeerLinks) -> LogStart:
+def _log_start(driver: GroupDriver, hosting: SnapshotHosting, links: PeerLinks) -> LogStart:
     return LogStart(
         quorum=driver.quorum,
         storage=driver.storage,
         disk=driver.disk,
-        rule=keeping.log_start,
+        rule=hosting.log_start,
         leader_log_start=links.log_start_offset,
-        before=driver.answers.release_held,
+        before=driver.pending_requests.release_held,
         on_fatal=driver.fail,
     )

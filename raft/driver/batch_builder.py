@@ -1,9 +1,10 @@
-"""Batches on their way into a log: drafted by whoever proposes, placed once they are accepted.
+"""Writes offsets and epochs into batches: proposers draft them, the log's leader stamps them.
 
 A batch is complete but for two header fields, which no checksum covers: its base offset and its
-epoch. Whoever proposes hands over the bytes of one batch or of many (`raft.interfaces.Draft`); the
-core judges the whole draft as one unit, and the driver writes each batch's place into a copy just
-before the append. So a thousand small requests of one turn of the loop cost the core one proposal.
+epoch. A proposer hands over the bytes of one batch or of many (`raft.interfaces.Draft`); the core
+accepts or refuses the whole draft as one unit, and the driver writes each batch's offset and epoch
+into a copy just before the append. So a thousand small requests of one turn of the loop cost the
+core one proposal.
 
 Source: KIP-98, Message Format (what the CRC leaves out).
 """
@@ -23,12 +24,12 @@ _EPOCH_AT: Final = 12
 
 
 def new_batch(draft: Draft) -> NewBatch:
-    """What the core is asked to append: one unit, whatever is in it."""
+    """Return a draft as the core's unit of proposal: its record count, size and bytes."""
     return NewBatch(sum(draft.counts), sum(map(len, draft.parts)), draft)
 
 
-def place(draft: Draft, base_offset: Offset, epoch: Epoch) -> bytearray:
-    """A copy of all batches, back to back, from `base_offset` on."""
+def stamp_batches(draft: Draft, base_offset: Offset, epoch: Epoch) -> bytearray:
+    """Return a copy of all batches, back to back, numbered from `base_offset` on."""
     data = bytearray().join(draft.parts)
     position, offset = 0, int(base_offset)
     for part, count in zip(draft.parts, draft.counts, strict=True):

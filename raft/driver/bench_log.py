@@ -1,13 +1,13 @@
-"""The group that clients outside may write and read: `esker-bench-log`, off by default.
+"""Serves `esker-bench-log`, a group that ordinary clients may write and read; off by default.
 
-It has no state machine. Produce (acks=all) takes whole record batches as they are: they are
-checked, given their place in the log, replicated, and answered once committed. Nothing in them is
-decoded or encoded again. Fetch by a consumer, and ListOffsets, are linearizable: both wait behind
-the read barrier, and show nothing above the high watermark.
+It has no state machine. Produce (acks=all) appends whole record batches as they are: they are
+checked, given their offsets, replicated, and answered once committed, without being decoded or
+encoded again. Fetch by a consumer, and ListOffsets, are linearizable: both wait behind the read
+barrier, and return nothing above the high watermark.
 
-What arrives in one turn of the loop becomes one proposal. A client's requests differ from each
-other in little but their records, and their answers in two numbers: both are taken by their form
-(`raft.driver.request_templates`), at a fraction of the price of decoding and encoding.
+The requests of one turn of the loop become one proposal. A client's requests differ from each other
+in little but their records, and their answers in two numbers: both are handled by templates
+(`raft.driver.request_templates`), at a fraction of the cost of decoding and encoding.
 
 Source: the protocol guide, Produce, Fetch, ListOffsets; docs/design/quorum.md#linearizable-reads.
 """
@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 from raft.core.messages import FetchResponse
 from raft.core.voters import Endpoint
 from raft.driver.group import GroupDriver
-from raft.driver.request_templates import KnownForms, Success
+from raft.driver.request_templates import RequestTemplates, Success
 from raft.interfaces import Draft, NotLeaderError
 from raft.net import (
     Frame,
@@ -48,7 +48,7 @@ from records.rpc import produce as rpc
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 ACKS_ALL: Final = -1
-TICKET_BYTES: Final = 4 * 1024 * 1024  # a turn's batches are proposed in pieces of about this size
+TICKET_BYTES: Final = 4 * 1024 * 1024  # a turn's batches are proposed in parts of about this size
 MAX_WAIT_MS: Final = 30_000  # the longest a consumer's Fetch is held
 
 _MARK: Final = 0x0102_0304_0506_0708  # stands for the base offset in an answer's frame
@@ -58,7 +58,7 @@ FIRST_FLEXIBLE: Final[dict[int, int | None]] = {0: 9}
 
 
 class _Waiting(NamedTuple):
-    """A Produce whose batches are proposed, waiting for their commit."""
+    """A Produce request whose batches are proposed and not yet committed."""
 
     reply: Reply
     correlation_id: int
@@ -69,7 +69,7 @@ class _Waiting(NamedTuple):
 
 
 class _Ticket:
-    """Batches of one turn, proposed together."""
+    """The batches of one turn of the loop, proposed together."""
 
     __slots__ = (
         "base_offset",
@@ -113,7 +113,7 @@ def _answer(correlation_id: int, before: bytes, base_offset: int, after: bytes) 
 
 
 class BenchLog:
-    """Serves one group to clients; watches it."""
+    """Serves one group to clients, and watches it for commits."""
 
     def __init__(self, group: GroupDriver, endpoints: Callable[[NodeId], Endpoint | None]) -> None:
         self.group = group
@@ -122,8 +122,8 @@ class BenchLog:
         self._ticket: _Ticket | None = None  # of this turn
         self._full: list[_Ticket] = []  # of this turn, too
         self._successes: dict[tuple[int, str, object], Success] = {}
-        self._forms = KnownForms()
-        self._news: set[asyncio.Future[None]] = set()  # consumers that wait for a commit
+        self._templates = RequestTemplates()
+        self._commit_waiters: set[asyncio.Future[None]] = set()  # of consumers' Fetches
         group.on_turn.append(self._propose_turn)
         group.watch(self)
 
@@ -153,7 +153,7 @@ class BenchLog:
         if error is not None or records is None:
             return self._refusal(header, request, error or ErrorCode.INVALID_RECORD)
         success = self._success(header, topic)
-        self._forms.learn(header, request, body, success)
+        self._templates.learn(header, request, body, success)
         reply = Reply(connection)
         ticket = self._ticket or self._ticket_of_turn()
         ticket.waiting.append(
@@ -165,9 +165,9 @@ class BenchLog:
             self._close_ticket(ticket)
         return reply
 
-    def produce_known(self, connection: ServerConnection, frame: Frame) -> Reply | None:
-        """The same for a whole frame that looks like one before it; None: it does not."""
-        found = self._forms.match(frame)
+    def produce_from_template(self, connection: ServerConnection, frame: Frame) -> Reply | None:
+        """Propose the batch of a frame that matches a template; None if no template matches."""
+        found = self._templates.match(frame)
         if found is None or self.group.leading_epoch is None:
             return None
         correlation_id, batch, count, success = found
@@ -185,7 +185,7 @@ class BenchLog:
         return ticket
 
     def _close_ticket(self, ticket: _Ticket) -> None:
-        """It is large enough; the turn goes on with another one."""
+        """Set a full ticket aside; further batches of this turn begin another one."""
         self._full.append(ticket)
         self._ticket = None
 
@@ -203,14 +203,14 @@ class BenchLog:
             return
         tickets, self._full = self._full, []
         epoch = self.group.leading_epoch
-        for one in tickets:
+        for ticket in tickets:
             if epoch is None:
-                self.refuse(one, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                self.refuse(ticket, ErrorCode.NOT_LEADER_OR_FOLLOWER)
             else:
-                self.group.propose(one, epoch, Draft(one.parts, one.counts))
+                self.group.propose(ticket, epoch, Draft(ticket.parts, ticket.counts))
 
     def refuse(self, ticket: _Ticket, error: int) -> None:
-        """Nothing of this ticket was appended, or nobody will ever know."""
+        """Refuse all requests of a ticket that was not appended or whose outcome is unknown."""
         for waiting in ticket.waiting:
             header, body = waiting.header, waiting.body
             if header is None:
@@ -221,7 +221,7 @@ class BenchLog:
 
     @staticmethod
     def unknown(header: RequestHeader, body: Frame) -> Payload:
-        """The answer of a node where the group has not begun. Raises RecordError."""
+        """Return the answer of a node where the group has not started. Raises RecordError."""
         request = decode_message(rpc.ProduceRequest, body, header.api_version)
         return payload(
             header, _refusal(header, request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, None)
@@ -237,7 +237,7 @@ class BenchLog:
     def _success(
         self, header: RequestHeader, topic: rpc.ProduceRequest.TopicProduceData
     ) -> Success:
-        """The answer to such a request, cut where the base offset goes."""
+        """Return the encoded answer to such a request, split at its base offset."""
         key = (header.api_version, topic.name, topic.topic_id)
         success = self._successes.get(key)
         if success is None:
@@ -263,43 +263,43 @@ class BenchLog:
     # --- watching -----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Answer what is committed now, oldest first."""
+        """Answer the committed requests, oldest first."""
         uncommitted = self.uncommitted
         while uncommitted and uncommitted[0].end_offset <= high_watermark:
             ticket = uncommitted.popleft()
             base_offset = int(ticket.base_offset)
             for reply, correlation_id, (before, after), first, _, _ in ticket.waiting:
                 reply.send(_answer(correlation_id, before, base_offset + first, after))
-        if self._news:
-            for future in self._news:
+        if self._commit_waiters:
+            for future in self._commit_waiters:
                 if not future.done():
                     future.set_result(None)
-            self._news.clear()
+            self._commit_waiters.clear()
 
     def lead(self, epoch: Epoch) -> None:
-        """Requests are taken from now on."""
+        """Do nothing: `leading_epoch` says that requests are accepted."""
 
     def step_down(self, epoch: Epoch) -> None:  # noqa: ARG002 (a Watcher's)
-        """The outcome of what was not committed is unknown."""
+        """Refuse all uncommitted requests, whose outcome is unknown."""
         uncommitted, self.uncommitted = self.uncommitted, deque()
         for ticket in uncommitted:
             self.refuse(ticket, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """There is no state to load."""
+        """Do nothing: there is no state to load."""
 
     # --- a consumer's Fetch -------------------------------------------------------------------
 
     async def fetch(
         self, header: RequestHeader, request: fetch_rpc.FetchRequest, form: FetchForm
     ) -> Payload:
-        """Records below the high watermark, once it is known to be current.
+        """Return records below the high watermark, once a read barrier has confirmed it.
 
-        With nothing to give, wait for a commit, at most the request's `max_wait_ms`.
+        Without new records, wait for a commit, at most the request's `max_wait_ms`.
         """
-        asked = request.topics[0].partitions[0]
-        offset, group = asked.fetch_offset, self.group
-        max_bytes = max(0, min(request.max_bytes, asked.partition_max_bytes))
+        partition = request.topics[0].partitions[0]
+        offset, group = partition.fetch_offset, self.group
+        max_bytes = max(0, min(request.max_bytes, partition.partition_max_bytes))
         try:
             high_watermark = await group.barrier()
             if offset == high_watermark and request.max_wait_ms > 0:
@@ -315,11 +315,11 @@ class BenchLog:
 
     async def _commit_or(self, wait_ms: int) -> None:
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._news.add(future)
+        self._commit_waiters.add(future)
         try:
             await asyncio.wait((future,), timeout=wait_ms / 1_000)
         finally:
-            self._news.discard(future)
+            self._commit_waiters.discard(future)
 
     def _fetched(
         self,
@@ -354,7 +354,7 @@ def _refusal(
     leader: tuple[NodeId, Epoch] | None,
     endpoint: Endpoint | None,
 ) -> rpc.ProduceResponse:
-    """The same error for every partition of a request; from version 10 on, where the leader is."""
+    """Return one error for every partition of a request; from version 10 on with the leader."""
     topic_type = rpc.ProduceResponse.TopicProduceResponse
     partition_type = topic_type.PartitionProduceResponse
     current = partition_type.LeaderIdAndEpoch()
@@ -383,7 +383,7 @@ def _refusal(
 def _check(
     records: Buffer | None,
 ) -> tuple[int | None, list[tuple[memoryview, int]]]:
-    """Each batch and its number of offsets; or the error code why they are not taken."""
+    """Return each batch with its number of offsets, or the error code that refuses them."""
     if not records:
         return ErrorCode.INVALID_RECORD, []
     found: list[tuple[memoryview, int]] = []
@@ -400,7 +400,7 @@ def _check(
 
 
 def _acceptable(batch: BatchHeader) -> bool:
-    """Plain records, one for every offset: nobody's control or transaction."""
+    """Whether a batch is dense and plain: no control batch, not transactional."""
     return (
         batch.record_count > 0
         and batch.is_dense

@@ -1,8 +1,8 @@
-"""What a quorum without a controller keeps of the cluster log: features, topics, partitions.
+"""The records of the cluster log that a quorum without a controller keeps in memory.
 
-The newest record of each, whole, so that a checkpoint can give back what the log had. A record of
-any other kind is somebody else's state. It is not kept, and from then on no checkpoint may be
-taken: a log cut down to what is known here would have lost it.
+It keeps the newest record of each feature, topic and partition, whole, so that a checkpoint can
+give back what the log had. A record of any other kind is a controller's state. It is not kept, and
+from then on no checkpoint may be taken: a log cut at that checkpoint would have lost the record.
 
 Source: KIP-631, Record Schemas; KIP-630 (changed records).
 """
@@ -25,24 +25,24 @@ FIRST_FEATURE = "metadata.version"  # a reader has to know it before it reads an
 
 
 class ClusterRecords:
-    """The tables; replayed into, iterated in one order on every replica."""
+    """Tables of features, topics and partitions, iterated in the same order on every replica."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Start with empty tables."""
         self.features: dict[str, FeatureLevelRecord] = {}
         self.topics: dict[UUID, TopicRecord] = {}
         self.partitions: dict[UUID, dict[int, PartitionRecord]] = {}
-        self.changed = 0  # records that came, or are no longer true, since the tables were empty
-        self.complete = True  # nothing was seen that is not kept here
+        self.changed = 0  # records added or superseded since the tables were empty
+        self.complete = True  # every record seen is of a kind that is kept here
 
     @property
     def count(self) -> int:
-        """Records that say all this."""
+        """Number of records that a checkpoint of these tables holds."""
         partitions = sum(map(len, self.partitions.values()))
         return len(self.features) + len(self.topics) + partitions
 
     def replay(self, record: MetadataRecord) -> None:
-        """Take in a committed record."""
+        """Update the tables with a committed record."""
         match record:
             case FeatureLevelRecord(name=name, feature_level=level):
                 self.changed += 1
@@ -58,7 +58,7 @@ class ClusterRecords:
                 self.changed += 1
                 self.partitions[topic_id][record.partition_id] = record
             case PartitionRecord():
-                pass  # of a topic that is gone, or never was: it says nothing
+                pass  # of a topic that was removed or never existed: without meaning
             case RemoveTopicRecord(topic_id=topic_id):
                 self.changed += self.topics.pop(topic_id, None) is not None
                 self.changed += len(self.partitions.pop(topic_id, {}))
@@ -68,7 +68,7 @@ class ClusterRecords:
                 self.complete = False
 
     def records(self) -> Iterator[MetadataRecord]:
-        """What builds these tables anew, in the order in which it can be read."""
+        """Iterate over the records that rebuild these tables, in an order that can be replayed."""
         for name in sorted(self.features, key=lambda name: (name != FIRST_FEATURE, name)):
             yield self.features[name]
         for topic_id in sorted(self.topics):

@@ -1,4 +1,4 @@
-"""All that a quorum node must be told; the front door fills it from a properties file."""
+"""Settings of a quorum node; the front door fills them from a properties file."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from prometheus_client.metrics_core import Metric
 
 from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter, VoterSet
-from raft.driver.node_services import MakeClusterState, Room, RoomHost
-from raft.driver.snapshot_hosting import Keeping
+from raft.driver.node_services import MakeClusterState, NodeService, ServiceHost
+from raft.driver.snapshot_hosting import SnapshotHosting
 from raft.net import Limits
 from raft.segments.log import LogConfig
 from raft.wire.responses import Group
@@ -21,10 +21,10 @@ from records.schema import MetadataRecord
 from records.types import METADATA_TOPIC_ID, ZERO_UUID, NodeId
 
 CLUSTER_METADATA: Final = Group("__cluster_metadata", 0, METADATA_TOPIC_ID)
-"""The group that names all others; the only one a node has before it has read anything."""
+"""The group whose log names all others; the only one a node opens without being told of it."""
 
 BENCH_LOG: Final = "esker-bench-log"
-"""The topic whose records clients outside may append and read, where that is enabled."""
+"""The topic that ordinary clients may produce to and consume from, where that is enabled."""
 
 INTERNAL_TOPICS: Final = frozenset({"__diskless-metadata", "__consumer_offsets"})
 """Topics of the cluster log whose partitions are groups of this quorum."""
@@ -32,7 +32,7 @@ INTERNAL_TOPICS: Final = frozenset({"__diskless-metadata", "__consumer_offsets"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """One node of the quorum. Times in milliseconds.
+    """Settings of one node of the quorum. Times in milliseconds.
 
     Raises:  ValueError naming the field, if one is impossible.
     """
@@ -42,22 +42,22 @@ class NodeConfig:
     directory_id: UUID = ZERO_UUID  # of `log_dir`, from its meta.properties
     log_dir: Path
     voters: tuple[Voter, ...]  # ids and endpoints, the same on every node
-    bind_host: str | None  # None: it serves nobody, as an observer may
-    bind_port: int  # 0: any free one, for tests
-    advertised: Endpoint | None  # what others are told to connect to
+    bind_host: str | None  # None: it serves no requests, as an observer may
+    bind_port: int  # 0: any free port, for tests
+    advertised: Endpoint | None  # the address that other nodes connect to
     quorum: QuorumConfig = field(default_factory=QuorumConfig)
     log: LogConfig = field(default_factory=LogConfig)
     limits: Limits = field(default_factory=Limits)
     bootstrap: tuple[MetadataRecord, ...] = ()  # the first records of an empty cluster log
-    keeping: Keeping | None = None  # how checkpoints are kept; None: logs begin at 0 for ever
-    room: Callable[[RoomHost], Room] | None = None  # what stands on the groups
+    snapshot_hosting: SnapshotHosting | None = None  # None: no checkpoints, logs begin at 0
+    node_service: Callable[[ServiceHost], NodeService] | None = None  # builds what runs on groups
     cluster: MakeClusterState | None = None  # a controller's; None: the quorum's own directory
     bench_log: bool = False  # serve Produce, Fetch and ListOffsets of `esker-bench-log`
     max_idle_interval_ms: int = 500  # metadata.max.idle.interval.ms; 0: no NoOpRecord
-    metrics_host: str | None = None  # serves /metrics and /health; None: nobody does
+    metrics_host: str | None = None  # serves /metrics and /health; None: they are not served
     metrics_port: int = 0
-    metrics: Callable[[], Iterable[Metric]] | None = None  # of what stands on the groups
-    healthy: Callable[[], bool] = lambda: True  # so far as what stands on the groups can tell
+    metrics: Callable[[], Iterable[Metric]] | None = None  # of the services on top of the groups
+    healthy: Callable[[], bool] = lambda: True  # whether those services consider themselves so
     health_window_ms: int = 5_000  # healthy: a read barrier succeeded within it
     shutdown_timeout_ms: int = 5_000  # the longest that handing over leadership may take
 
@@ -74,10 +74,10 @@ class NodeConfig:
 
     @property
     def identity(self) -> ReplicaKey:
-        """This node and its disk."""
+        """The replica key of this node: its id and its disk's directory id."""
         return ReplicaKey(self.node_id, self.directory_id)
 
     @property
     def voter_set(self) -> VoterSet:
-        """The configured voters."""
+        """The configured voters as a `VoterSet`."""
         return VoterSet(self.voters)

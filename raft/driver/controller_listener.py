@@ -1,4 +1,4 @@
-"""The controller listener's requests: who answers which, and what is wrong with the others.
+"""Dispatches the controller listener's requests, and refuses the invalid ones.
 
 Requests of the quorum go to their group's core and are answered by it. Questions about the node
 itself (ApiVersions, DescribeCluster) are answered here. What cannot be decoded, or is of a version
@@ -18,9 +18,9 @@ from raft.core.messages import Request
 from raft.core.voters import Endpoint, VoterSet
 from raft.driver.bench_log import BenchLog
 from raft.driver.group import GroupDriver
-from raft.driver.inbound_request import Asked
+from raft.driver.inbound_request import InboundRequest
 from raft.driver.peers import OUR_VERSIONS
-from raft.driver.snapshot_serving import Question, Slot, SnapshotServer
+from raft.driver.snapshot_serving import PartitionSlot, SnapshotQuery, SnapshotServer
 from raft.interfaces import NotLeaderError
 from raft.net import (
     Answer,
@@ -58,8 +58,8 @@ _ReaderOf: Final[dict[int, type[wire.RpcRequest]]] = {
 }
 
 
-class Host(Protocol):
-    """What the service asks of its node."""
+class ControllerHost(Protocol):
+    """The part of a node that its controller listener uses."""
 
     cluster_id: str
     node_id: NodeId
@@ -76,10 +76,10 @@ class Host(Protocol):
     def features(self) -> tuple[Mapping[str, int], Offset]: ...
 
 
-class Service:
-    """The handler of the controller listener."""
+class ControllerService:
+    """Handles every request of the controller listener."""
 
-    def __init__(self, host: Host, *, serves_produce: bool) -> None:
+    def __init__(self, host: ControllerHost, *, serves_produce: bool) -> None:
         self._host = host
         self.snapshots = SnapshotServer()
         serve: dict[int, Serve] = {
@@ -105,23 +105,23 @@ class Service:
         )
 
     def serve_also(self, handlers: Mapping[int, Served], *, large: bool) -> None:
-        """More requests; `large` ones bound by themselves what they decode."""
+        """Add handlers by api key; `large` ones limit by themselves what they decode."""
         self._routes.add(handlers, large=handlers if large else ())
 
     def handle(self, connection: ServerConnection, frame: Frame) -> Answer:
-        """Answer one request, or promise to.
+        """Answer one request, now or by a `Reply`.
 
-        Raises:  NetError or RecordError for bytes that are no request: the connection is closed.
+        Raises:  NetError or RecordError for a malformed request: the connection is closed.
         """
         bench = self._host.bench_log()
         if bench is not None:
-            reply = bench.produce_known(connection, frame)
+            reply = bench.produce_from_template(connection, frame)
             if reply is not None:
                 return reply
         return self._routes.handle(connection, frame)
 
     def closed(self, connection: ServerConnection) -> None:
-        """Tell the groups that asked of it; for the listener's `on_close`."""
+        """Notify the groups with requests on this connection; the listener's `on_close`."""
         groups = connection.context
         if isinstance(groups, set):
             for group in groups:
@@ -133,15 +133,15 @@ class Service:
         self,
         connection: ServerConnection,
         group: GroupDriver,
-        asked: Asked,
+        inbound: InboundRequest,
         request: Request,
     ) -> Reply:
         if connection.context is None:
             connection.context = {group}
         else:
             connection.context.add(group)  # type: ignore[attr-defined]
-        group.receive(connection.id, asked, request)
-        return asked.reply
+        group.receive(connection.id, inbound, request)
+        return inbound.reply
 
     def _quorum(self, connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
         message: wire.RpcRequest = decode_message(
@@ -154,14 +154,14 @@ class Service:
         group = self._host.find(ref)
         if group is None:
             return payload(header, wire.unknown_group(message, ref))
-        return self._hand_on(connection, group, Asked(header, Reply(connection)), request)
+        return self._hand_on(connection, group, InboundRequest(header, Reply(connection)), request)
 
     def _fetch(self, connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
         version = header.api_version
         message = decode_message(fetch.FetchRequest, body, version)
         if message.session_id > 0:  # sessions are never granted, so nobody can have one
-            gone = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-            return payload(header, fetch.FetchResponse(error_code=gone, responses=()))
+            error = ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+            return payload(header, fetch.FetchResponse(error_code=error, responses=()))
         try:
             ref, form = wire_fetch.fetch_ref(message, version)
             replica = wire_fetch.replica_of(message)
@@ -177,34 +177,34 @@ class Service:
             request = wire_fetch.read_fetch(message, version)
             archived = wire_fetch.archived_offset_of(message)
             if archived is not None and request.cluster_id in (None, self._host.cluster_id):
-                group.heard_reader(request.replica, archived)
+                group.record_archive_fetch(request.replica, archived)
         except BadRequestError:
             error = ErrorCode.INVALID_REQUEST
             return payload(header, fetch.FetchResponse(error_code=error, responses=()))
         from_voter = group.quorum.voters.is_voter(request.replica)
-        asked = Asked(header, Reply(connection), form, from_voter=from_voter)
-        return self._hand_on(connection, group, asked, request)
+        inbound = InboundRequest(header, Reply(connection), form, from_voter=from_voter)
+        return self._hand_on(connection, group, inbound, request)
 
     def _fetch_snapshot(
         self, connection: ServerConnection, header: RequestHeader, body: Frame
     ) -> Answer:
-        """Each partition goes to its group; the question is answered when all have judged."""
+        """Pass each partition to its group; answer once all groups have decided."""
         message = decode_message(fetch.FetchSnapshotRequest, body, header.api_version)
         try:
-            asked = read_fetch_snapshot(message)
+            requested = read_fetch_snapshot(message)
         except BadRequestError:
             return payload(header, failed_fetch_snapshot(ErrorCode.INVALID_REQUEST))
         reply = Reply(connection)
-        question = Question(self.snapshots, header, reply, message, asked)
-        for index, one in enumerate(asked):
-            group = self._host.find(one.ref)
+        query = SnapshotQuery(self.snapshots, header, reply, message, requested)
+        for index, chunk in enumerate(requested):
+            group = self._host.find(chunk.ref)
             if group is None:
-                question.refuse(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            elif one.request is None:
-                question.refuse(index, ErrorCode.INVALID_REQUEST)
+                query.refuse(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            elif chunk.request is None:
+                query.refuse(index, ErrorCode.INVALID_REQUEST)
             else:
-                waiting = Asked(header, reply, slot=Slot(question, index))
-                self._hand_on(connection, group, waiting, one.request)
+                inbound = InboundRequest(header, reply, slot=PartitionSlot(query, index))
+                self._hand_on(connection, group, inbound, chunk.request)
         return reply
 
     # --- clients ------------------------------------------------------------------------------
@@ -221,7 +221,7 @@ class Service:
         header: RequestHeader,
         body: Frame,
     ) -> Payload:
-        """Linearizable ends (or the start) of groups, each behind its own read barrier."""
+        """Answer with linearizable end (or start) offsets, each behind its group's read barrier."""
         message = decode_message(list_offsets.ListOffsetsRequest, body, header.api_version)
         topic_type = list_offsets.ListOffsetsResponse.ListOffsetsTopicResponse
         topics = []
@@ -242,17 +242,17 @@ class Service:
     async def _list_offset(
         self,
         topic: str,
-        asked: list_offsets.ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition,
+        requested: list_offsets.ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition,
     ) -> list_offsets.ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse:
         answer = (
             list_offsets.ListOffsetsResponse.ListOffsetsTopicResponse.ListOffsetsPartitionResponse
         )
-        index, epoch = asked.partition_index, asked.current_leader_epoch
+        index, epoch = requested.partition_index, requested.current_leader_epoch
         group = self._host.find(GroupRef(topic, index))
         if group is None:
             unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             return answer(partition_index=index, error_code=unknown)
-        if asked.timestamp not in (LATEST, EARLIEST):
+        if requested.timestamp not in (LATEST, EARLIEST):
             return answer(partition_index=index, error_code=ErrorCode.INVALID_REQUEST)
         try:
             high_watermark = await group.barrier()
@@ -264,7 +264,7 @@ class Service:
                 ErrorCode.FENCED_LEADER_EPOCH if epoch < current else ErrorCode.UNKNOWN_LEADER_EPOCH
             )
             return answer(partition_index=index, error_code=error_code)
-        latest = asked.timestamp == LATEST
+        latest = requested.timestamp == LATEST
         offset = high_watermark if latest else group.storage.log.log_start_offset
         return answer(partition_index=index, error_code=0, offset=offset, leader_epoch=current)
 
@@ -279,7 +279,7 @@ class Service:
         decode_message(cluster.ApiVersionsRequest, body, header.api_version)
         response = cluster.ApiVersionsResponse
         finalized, epoch = self._host.features()
-        # Version 3 cannot say that a feature's lowest level is 0; whoever asks with it is not told.
+        # Version 3 cannot express a lowest level of 0, so such features are left out of its answer.
         zero_possible = header.api_version >= 4
         message = response(
             api_keys=self._routes.api_keys(),
@@ -304,19 +304,19 @@ class Service:
         header: RequestHeader,
         body: Frame,
     ) -> Answer:
-        """The controllers that have registered, and the other voters; nobody here knows brokers."""
-        asked = decode_message(cluster.DescribeClusterRequest, body, header.api_version)
+        """List the registered controllers and the other voters; brokers are not known here."""
+        request = decode_message(cluster.DescribeClusterRequest, body, header.api_version)
         host, response = self._host, cluster.DescribeClusterResponse
         versioned = header.api_version >= 1
-        if asked.endpoint_type != CONTROLLERS:
-            known = asked.endpoint_type == 1
+        if request.endpoint_type != CONTROLLERS:
+            known = request.endpoint_type == 1
             error = (
                 ErrorCode.MISMATCHED_ENDPOINT_TYPE if known else ErrorCode.UNSUPPORTED_ENDPOINT_TYPE
             )
             message = response(
                 error_code=error,
                 error_message="this is a controller listener; ask for endpoint type 2",
-                endpoint_type=asked.endpoint_type if versioned else 1,
+                endpoint_type=request.endpoint_type if versioned else 1,
                 cluster_id=host.cluster_id,
                 brokers=(),
             )

@@ -1,4 +1,4 @@
-"""What a group counts, for its metrics."""
+"""Counters and histograms of one group, for its metrics."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 BOUNDS_MS: Final = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000, 30_000, 100_000, 300_000)
-"""Of a histogram: at most so long (inclusive)."""
+"""Upper bounds of a histogram's buckets, inclusive."""
 
 
 @dataclass(slots=True)
 class Counters:
-    """What metrics ask for; only ever grows, except for the latencies, which are taken away."""
+    """Counters of one group; they only grow, but for the latencies, cleared at every scrape."""
 
     appended_records: int = 0
     fetched_records: int = 0
@@ -25,20 +25,20 @@ class Counters:
     busy_s: float = 0.0
     snapshots_fetched: int = 0
     snapshots_resumed: int = 0  # downloads that went on where an earlier one had ended
-    snapshots_rejected: int = 0  # what came was no checkpoint, or not the one asked for
+    snapshots_rejected: int = 0  # the bytes were no checkpoint, or not the requested one
     snapshots_installed: int = 0
     snapshot_fetched_bytes: int = 0
     log_starts_moved: int = 0
 
     def elected(self, latency_ms: float) -> None:
-        """A leader is known, so long after this node began to campaign."""
+        """Count an election and its latency, from this node's campaign to a known leader."""
         self.elections += 1
         self.election_latency_ms += latency_ms
         self.election_latency_max_ms = max(self.election_latency_max_ms, latency_ms)
 
 
 class Timings:
-    """A histogram of how long something took.
+    """A histogram of durations in milliseconds.
 
     >>> timings = Timings()
     >>> timings.add(2.0); timings.add(400_000.0)
@@ -47,19 +47,19 @@ class Timings:
     """
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Start with empty buckets."""
         self.counts = [0] * (len(BOUNDS_MS) + 1)
         self.sum_ms = 0.0
         self.last_ms = 0.0
 
     def add(self, took_ms: float) -> None:
-        """One more."""
+        """Count one duration."""
         self.counts[bisect_left(BOUNDS_MS, took_ms)] += 1
         self.sum_ms += took_ms
         self.last_ms = took_ms
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """As Prometheus wants it: bound, and how many took no longer."""
+        """Return Prometheus' buckets: (upper bound, number of durations up to it)."""
         total, found = 0.0, []
         for bound, count in zip((*BOUNDS_MS, "+Inf"), self.counts, strict=True):
             total += count

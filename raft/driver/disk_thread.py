@@ -1,4 +1,4 @@
-"""A thread that does what waits for the disk, one thing after the other, off the event loop.
+"""A thread that runs a group's disk jobs one after the other, off the event loop.
 
 Every group has its own: a slow disk is then never taken for a dead leader, and one group's flush
 never delays another's heartbeats. Work is done in the order submitted; its result comes back as a
@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class DiskThread:
-    """Runs jobs in order; `on_failure(error)` is called on the loop if one raises."""
+    """Runs jobs in order; `on_failure(error)` is called on the loop if a job raises."""
 
     def __init__(
         self,
@@ -34,8 +34,8 @@ class DiskThread:
         self._on_failure = on_failure
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None]
         self._jobs = SimpleQueue()
-        self._failed = False  # the thread's word: nothing more is run
-        self._failure: BaseException | None = None  # the loop's
+        self._failed = False  # set by the thread: no further job is run
+        self._failure: BaseException | None = None  # set by the loop
         self._awaited: set[asyncio.Future[Any]] = set()
         self._thread = threading.Thread(target=self._work, name=f"disk-{name}", daemon=True)
         self._thread.start()
@@ -45,7 +45,10 @@ class DiskThread:
         self._jobs.put((job, done))
 
     async def run(self, job: Callable[[], T]) -> T:
-        """As `submit`, for code that awaits. Raises what this job or one before it failed with."""
+        """Run `job()` in the thread and return its result.
+
+        Raises:  the error of this job, or of an earlier one that kept it from running.
+        """
         if self._failure is not None:
             raise self._failure
         future: asyncio.Future[T] = self._loop.create_future()
@@ -62,7 +65,7 @@ class DiskThread:
             self._awaited.discard(future)
 
     async def close(self) -> None:
-        """Finish what was submitted, then end the thread."""
+        """Finish the submitted jobs, then end the thread."""
         self._jobs.put(None)
         while self._thread.is_alive():
             await asyncio.sleep(0.001)

@@ -1,4 +1,4 @@
-"""What one group does to its disk, as the core asks: in order, durably, and off the event loop.
+"""Carries out the core's disk effects of one group, in order, durably and off the event loop.
 
 Appends are written by the loop, at once, and flushed by the group's disk thread: what is appended
 during one flush shares the next (group commit). Election states are written by that thread, too.
@@ -25,7 +25,7 @@ from raft.core.effects import (
     Truncate,
 )
 from raft.core.events import AppendDurable, ElectionStateDurable, Event, LogStartMoved
-from raft.driver.batch_builder import place
+from raft.driver.batch_builder import stamp_batches
 from raft.driver.counters import Counters
 from raft.driver.disk_thread import DiskThread
 from raft.driver.storage import Storage
@@ -47,7 +47,7 @@ moment. More at once is a replica that catches up, and its reads from the page c
 
 
 class DiskWork:
-    """The disk effects of one group."""
+    """Carries out the disk effects of one group."""
 
     def __init__(
         self,
@@ -61,14 +61,14 @@ class DiskWork:
         resume: Callable[[], None],
         on_appended: Callable[[], None],
     ) -> None:
-        """Nothing under way.
+        """Start idle.
 
-        Args:    generation: of the core's log, now.
+        Args:    generation: the current generation of the core's log.
                  resume: called when the group is no longer `busy`.
                  on_appended: called when the log has grown, before anything else happens.
         """
-        self.busy = False  # the log is being cut: carry nothing out
-        self.resetting = False  # and there is nothing to be read in it just now
+        self.busy = False  # the log is being cut: no effect may be carried out
+        self.resetting = False  # the log is being reset: it cannot be read either
         self.recovering_cleared: Callable[[], None] | None = None
         self._name = name
         self._storage = storage
@@ -84,23 +84,23 @@ class DiskWork:
         self._flush_due = False
         self._flush_after_step = False
         self._recording: asyncio.TimerHandle | None = None
-        self._sweeping: asyncio.Future[None] | None = None
-        self._unswept: list[Segment] = []
+        self._deleting: asyncio.Future[None] | None = None
+        self._undeleted: list[Segment] = []
         self._persisting = False
         self._persist_next: PersistElectionState | None = None
 
     async def close(self) -> None:
-        """Let the thread finish, flush, record the recovery point, close the log."""
+        """Wait for the thread, flush, record the recovery point and close the log."""
         self._closed = True
         if self._recording is not None:
             self._recording.cancel()
-        if self._sweeping is not None:
-            await asyncio.wait((self._sweeping,))
+        if self._deleting is not None:
+            await asyncio.wait((self._deleting,))
         await self._disk.run(self._storage.close)
         await self._disk.close()
 
     def persist(self, effect: PersistElectionState) -> None:
-        """Write the election state; of several that wait, only the newest."""
+        """Write the election state; if several wait, only the newest is written."""
         self._persist_next = effect
         if not self._persisting:
             self._persist_newest()
@@ -120,15 +120,15 @@ class DiskWork:
         self._disk.submit(lambda: storage.persist(state), done)
 
     def append(self, effect: Append) -> None:
-        """Write batches: drafts of ours, or what a leader sent."""
+        """Append batches: this node's own drafts, or batches fetched from the leader."""
         batches = effect.batches
-        pieces = [
-            place(batch.data, batch.base_offset, batch.epoch)
+        parts = [
+            stamp_batches(batch.data, batch.base_offset, batch.epoch)
             if type(batch.data) is Draft
             else _bytes_of(batch.data)
             for batch in batches
         ]
-        data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
         base_offset, end_offset = batches[0].base_offset, batches[-1].end_offset
         ours = type(batches[0].data) is Draft
         kept = ours or len(data) <= KEPT_BYTES
@@ -138,7 +138,7 @@ class DiskWork:
         self._appended(effect.generation, end_offset - base_offset, ours=ours)
 
     def append_leader_change(self, effect: AppendLeaderChange) -> None:
-        """Write the first record of our epoch."""
+        """Append the LeaderChange record that begins this node's epoch."""
         message = LeaderChangeMessage(
             leader_id=effect.leader_id,
             voters=tuple(Voter(voter_id=node) for node in effect.voters),
@@ -155,10 +155,10 @@ class DiskWork:
         self._appended(effect.generation, 1, ours=True)
 
     def _appended(self, generation: int, record_count: int, *, ours: bool) -> None:
-        """Flush soon: a follower now, a leader once its followers have been sent the records.
+        """Begin a flush: at once as a follower, as a leader after sending to its followers.
 
-        Waking a thread takes as long as sending to both, and their flushes are what a commit waits
-        for: so they are to begin first.
+        Waking a thread takes as long as sending to both followers, and a commit waits for their
+        flushes: so those should begin first.
         """
         self._generation = generation
         self._counters.appended_records += record_count
@@ -172,7 +172,7 @@ class DiskWork:
             self._flush()
 
     def after_step(self) -> None:
-        """The step's answers are on their way: they leave before what is called soon now."""
+        """Schedule a due flush behind the step's answers, which are scheduled already."""
         if self._flush_after_step:
             self._flush_after_step = False
             self._loop.call_soon(self._flush_if_due)
@@ -182,7 +182,7 @@ class DiskWork:
             self._flush()
 
     def _flush(self) -> None:
-        """Begin a flush; what is appended meanwhile shares the next one."""
+        """Begin a flush; batches appended meanwhile share the next one."""
         self._flushing = True
         self._flush_due = False
         generation = self._generation
@@ -200,7 +200,7 @@ class DiskWork:
         self._disk.submit(self._storage.flush, done)
 
     def _record(self) -> None:
-        """A second after a flush, what was flushed is durably known to be.
+        """Record the recovery point, about a second after a flush.
 
         Source: docs/design/quorum.md#recovery-point.
         """
@@ -209,7 +209,7 @@ class DiskWork:
             self._disk.submit(self._storage.log.record_recovery_point, lambda _: None)
 
     def truncate(self, effect: Truncate) -> None:
-        """Cut the log; the group stands still meanwhile."""
+        """Truncate the log; the group is busy meanwhile."""
         self.busy = True
         self._generation = effect.generation
         log.info(
@@ -224,7 +224,7 @@ class DiskWork:
         self._resume()
 
     def install(self, effect: InstallSnapshot, done: Callable[[], None]) -> None:
-        """Empty the log and let it begin at a checkpoint; the group stands still meanwhile.
+        """Reset the log to begin at a checkpoint's end; the group is busy meanwhile.
 
         Args:    done: called before anything else is carried out.
         """
@@ -245,10 +245,10 @@ class DiskWork:
         self._disk.submit(lambda: self._storage.reset(snapshot_id), installed)
 
     def move_start(self, start_offset: Offset) -> None:
-        """Let the log start at a checkpoint's end; then forget checkpoints that end before it.
+        """Move the log's start to a checkpoint's end, then delete older segments and checkpoints.
 
-        The group stands still until the start is durable, not while files are deleted: those jobs
-        are a thread's own, and an unlinked gigabyte holds up no flush.
+        The group is busy until the start is durable, but not while files are deleted: a thread of
+        their own does that, so that unlinking a gigabyte holds up no flush.
         """
         self.busy = True
 
@@ -257,33 +257,33 @@ class DiskWork:
             self.busy = False
             self._post(LogStartMoved(start_offset))
             self._resume()
-            self.sweep(segments)
+            self.delete_obsolete(segments)
 
         self._disk.submit(lambda: self._storage.cut_prefix(start_offset), moved)
 
-    def sweep(self, segments: list[Segment]) -> None:
-        """Delete segments, and the checkpoints that nobody needs or reads any more."""
-        if self._sweeping is not None or self._closed:
-            self._unswept += segments
+    def delete_obsolete(self, segments: list[Segment]) -> None:
+        """Delete segments, and checkpoints that are below the log's start and not being read."""
+        if self._deleting is not None or self._closed:
+            self._undeleted += segments
             return
-        segments, self._unswept = [*self._unswept, *segments], []
+        segments, self._undeleted = [*self._undeleted, *segments], []
         storage = self._storage
 
         def work() -> None:
             storage.log.delete(segments)
             storage.snapshots.drop_below(storage.log.log_start_offset)
 
-        self._sweeping = self._loop.run_in_executor(None, work)
-        self._sweeping.add_done_callback(self._swept)
+        self._deleting = self._loop.run_in_executor(None, work)
+        self._deleting.add_done_callback(self._on_deleted)
 
-    def _swept(self, done: asyncio.Future[None]) -> None:
-        self._sweeping = None
+    def _on_deleted(self, done: asyncio.Future[None]) -> None:
+        self._deleting = None
         error = done.exception()
-        if error is not None:  # they are no longer part of anything; the next start removes them
+        if error is not None:  # the files are already unused; the next start removes them
             log.error("group=%s action=sweep error=%r", self._name, str(error))
 
     def clear_recovering(self, _: ClearRecovering) -> None:
-        """Remove the mark of a lost disk."""
+        """Remove the marker of a lost disk."""
         self._disk.submit(self._storage.clear_recovering, self._on_recovered)
 
     def _on_recovered(self, _: None) -> None:

@@ -1,4 +1,4 @@
-"""Why a node does not start, or stops."""
+"""Errors that keep a node from starting, or end it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pathlib import Path
 
 
 class NodeError(Exception):
-    """This node cannot run; the message says what to do."""
+    """The node cannot run; the message names the remedy."""
 
 
 class LostDiskError(NodeError):
-    """A group that this node durably lists has no directory: its disk was lost or swapped.
+    """A group that the node durably lists has no directory: its disk was lost or swapped.
 
-    Starting it with an empty log could lose what was committed, and let it vote twice.
+    Starting it with an empty log could lose committed records, and let the node vote twice.
     """
 
     def __init__(self, directory: Path, reason: str = "is gone") -> None:
@@ -24,7 +24,7 @@ class LostDiskError(NodeError):
 
 
 class MissingSnapshotError(NodeError):
-    """A log begins past 0, and no checkpoint here holds what came before: state is missing."""
+    """A log begins past offset 0 and no local checkpoint covers its start: state is missing."""
 
     def __init__(self, directory: Path, start_offset: int, newest: tuple[int, int] | None) -> None:
         found = "there is none" if newest is None else f"the newest ends at {newest[0]}"
@@ -38,7 +38,7 @@ class MissingSnapshotError(NodeError):
 
 
 class NotFormattedError(NodeError):
-    """The log directory is not this node's."""
+    """The log directory is not formatted, or belongs to another node or cluster."""
 
 
 class DirectoryInUseError(NodeError):

@@ -1,7 +1,7 @@
-"""Fetching a checkpoint from the leader, piece by piece, over a connection of its own.
+"""Fetches a checkpoint from the leader, chunk by chunk, over a connection of its own.
 
-A piece is as large as arrives in a fraction of a second: a slow link must show signs of life, or
-the core takes its leader for dead and the download never ends. The next piece is asked for while
+A chunk is as large as arrives in a fraction of a second: a slow link must show progress, or the
+core takes its leader for dead and the download never ends. The next chunk is requested while
 one is written, so neither network nor disk waits for the other. Everything that touches the disk is
 done by one thread of the download's own: a gigabyte that is flushed must not stand before a flush
 of the log.
@@ -10,8 +10,8 @@ What is on the disk survives: a lost connection is dialled again, a new leader t
 checkpoint continues it, and after a restart it goes on. What contradicts itself is thrown away and
 begun again. Whether to try again is the core's decision (`SnapshotFailed`), which backs off.
 
-Surprise: being told to stop does not stop what is complete. A checkpoint that is being verified and
-renamed may be there the next moment, so it is finished and reported, whoever leads by then.
+The trap: an abandoned download is still finished if it is complete. A checkpoint that is being
+verified and renamed may be published the next moment, so its end is reported even in a later epoch.
 
 Source: KIP-630, Fetching Snapshots, Response Handling; `raft.core.events` (SnapshotFetched).
 """
@@ -33,11 +33,11 @@ from raft.core.messages import FetchSnapshotRequest
 from raft.core.voters import Endpoint, ReplicaKey
 from raft.driver.counters import Counters
 from raft.driver.peers import (
-    API_VERSIONS_ASKED,
     API_VERSIONS_KEY,
+    API_VERSIONS_VERSION,
     CONNECT_TIMEOUT_MS,
     VERSIONS_TIMEOUT_MS,
-    Dialling,
+    DialSettings,
     kind_of,
     read_versions,
 )
@@ -56,31 +56,34 @@ log = logging.getLogger("raft.driver")
 T = TypeVar("T")
 
 API_KEY: Final = 59
-LEAST_PIECE_BYTES: Final = 64 * 1024
-MOST_PIECE_BYTES: Final = 8 * 1024 * 1024  # upstream's MAX_FETCH_SIZE_BYTES; our leaders send less
-PIECE_S: Final = 0.1  # how long a piece should take; a leader is doubted after seconds
-PIECE_TIMEOUT_MS: Final = 10_000
+MIN_CHUNK_BYTES: Final = 64 * 1024
+MAX_CHUNK_BYTES: Final = 8 * 1024 * 1024  # upstream's MAX_FETCH_SIZE_BYTES; our leaders send less
+CHUNK_S: Final = 0.1  # how long a chunk should take; a leader is doubted after seconds
+CHUNK_TIMEOUT_MS: Final = 10_000
 OVERHEAD_BYTES: Final = 64 * 1024  # of an answer beside its bytes
 MAX_FAILURES: Final = 5  # connections in a row that brought nothing
 RECONNECT_S: Final = 0.05  # doubled with each failure
 
-_GONE: Final = (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE)
-"""Answers after which what is here already can be of no use."""
+_PART_IS_USELESS: Final = (ErrorCode.SNAPSHOT_NOT_FOUND, ErrorCode.POSITION_OUT_OF_RANGE)
+"""Error codes after which the part downloaded so far is of no use."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _Progress:
-    """One download."""
+    """The state of one download."""
 
     effect: FetchSnapshot
     download: Download | None = None
-    piece_bytes: int = LEAST_PIECE_BYTES
-    complete: bool = False  # all bytes are here: it can no longer be abandoned
+    chunk_bytes: int = MIN_CHUNK_BYTES
+    complete: bool = False  # all bytes have arrived: it can no longer be abandoned
     failures: int = 0
 
 
 class SnapshotFetcher:
-    """One group's downloads: one at a time. The loop's, except for the disk."""
+    """Downloads checkpoints for one group, one at a time.
+
+    Its methods belong to the event loop; disk access runs in a thread.
+    """
 
     def __init__(
         self,
@@ -89,21 +92,21 @@ class SnapshotFetcher:
         cluster_id: str,
         replica: ReplicaKey,
         snapshots: Snapshots,
-        dialling: Dialling,
+        dial_settings: DialSettings,
         endpoints: Callable[[NodeId], Endpoint | None],
         counters: Counters,
         post: Callable[[Event], None],
         on_fault: Callable[[NodeId, str], None],
     ) -> None:
-        """Nothing to fetch.
+        """Start idle.
 
-        Args:    on_fault: told what a leader sent that cannot be.
+        Args:    on_fault: called with a leader's id and how it broke the protocol.
         """
         self._group = group
         self._cluster_id = cluster_id
         self._replica = replica
         self._snapshots = snapshots
-        self._dialling = dialling
+        self._dial_settings = dial_settings
         self._endpoints = endpoints
         self._counters = counters
         self._post = post
@@ -116,13 +119,13 @@ class SnapshotFetcher:
 
     @property
     def receiving(self) -> OffsetAndEpoch | None:
-        """What is being fetched."""
+        """The checkpoint being fetched, or None."""
         return self._under_way.effect.snapshot_id if self._under_way is not None else None
 
     def fetch(self, effect: FetchSnapshot) -> None:
-        """Carry out the core's wish; what is still going on is finished first.
+        """Fetch a checkpoint as the core requests; a download under way is ended first.
 
-        If that is this very checkpoint, complete and being verified, its end is the answer.
+        If that is of this very checkpoint, complete and being verified, its end is the answer.
         """
         under_way = self._under_way
         if under_way is None:
@@ -132,7 +135,7 @@ class SnapshotFetcher:
             self._cancel(under_way)
 
     def abandon(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Stop; what is here stays for later. What is complete is finished all the same."""
+        """Stop a download and keep its part for later; a complete download is still finished."""
         if self._wanted is not None and self._wanted.snapshot_id == snapshot_id:
             self._wanted = None
         under_way = self._under_way
@@ -144,7 +147,7 @@ class SnapshotFetcher:
             self._task.cancel()
 
     async def close(self) -> None:
-        """Stop, whatever it is at; a checkpoint that is being renamed still gets its name."""
+        """Stop any download; a checkpoint that is being renamed still gets its name."""
         self._closed = True
         self._wanted = None
         task, under_way = self._task, self._under_way
@@ -159,7 +162,7 @@ class SnapshotFetcher:
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Event]) -> None:
-        """Report how it ended, unless it was abandoned; begin what is wanted now."""
+        """Report how a download ended, unless it was abandoned; begin the next one, if any."""
         self._task = self._under_way = None
         wanted, self._wanted = self._wanted, None
         if wanted is not None and not self._closed:
@@ -170,25 +173,25 @@ class SnapshotFetcher:
     # --- one download -------------------------------------------------------------------------
 
     async def _run(self, progress: _Progress) -> Event:
-        """Fetch it: the event that tells how that ended."""
+        """Download one checkpoint and return the event that says how it ended."""
         snapshot_id = progress.effect.snapshot_id
         try:
             if await self._fetch(progress):
                 self._snapshots.added(snapshot_id)
                 return SnapshotFetched(snapshot_id)
         except RejectedSnapshotError as error:
-            await self._leave(progress, discard=True)
+            await self._release_download(progress, discard=True)
             self._counters.snapshots_rejected += 1
             self._on_fault(progress.effect.leader_id, f"snapshot {snapshot_id}: {error}")
         except OSError as error:
-            await self._leave(progress, discard=True)  # its room may be what the log needs next
+            await self._release_download(progress, discard=True)  # the log may need the disk space
             self._log(progress, f"action=fetch_snapshot error={str(error)!r}")
         finally:
-            await self._leave(progress, discard=False)
+            await self._release_download(progress, discard=False)
         return SnapshotFailed(snapshot_id)
 
-    async def _leave(self, progress: _Progress, *, discard: bool) -> None:
-        """Let go of the part. Cancelling cannot interrupt this: the thread's jobs are in order."""
+    async def _release_download(self, progress: _Progress, *, discard: bool) -> None:
+        """Close the part, and delete it if `discard`; a cancellation does not interrupt this."""
         download, progress.download = progress.download, None
         if download is not None:
             end = download.discard if discard else download.keep
@@ -196,21 +199,24 @@ class SnapshotFetcher:
                 await asyncio.shield(self._in_thread(end))
 
     async def _fetch(self, progress: _Progress) -> bool:
-        """Is the checkpoint there under its name? Raises RejectedSnapshotError, OSError."""
+        """Download and publish; False if the leader refused or too many connections failed.
+
+        Raises:  RejectedSnapshotError, OSError.
+        """
         snapshot_id = progress.effect.snapshot_id
         began = time.monotonic()
         receive = self._in_thread(lambda: self._snapshots.receive(snapshot_id))
-        progress.download = download = await self._even_if_cancelled(receive, progress)
+        progress.download = download = await self._await_download(receive, progress)
         resumed_at = download.position
         self._counters.snapshots_resumed += resumed_at > 0
         self._log(progress, f"action=fetch_snapshot position={resumed_at}")
         while not progress.complete:
             try:
-                await self._by_one_connection(progress, download)
+                await self._fetch_over_one_connection(progress, download)
             except RefusedError as error:
                 self._log(progress, f"action=fetch_snapshot refused={error}")
-                if error.error in _GONE:
-                    await self._leave(progress, discard=True)
+                if error.error in _PART_IS_USELESS:
+                    await self._release_download(progress, discard=True)
                 return False
             except (ConnectError, ConnectionLostError, RecordError) as error:
                 progress.failures += 1
@@ -231,10 +237,10 @@ class SnapshotFetcher:
         self._log(progress, f"action=fetched_snapshot bytes={fetched_bytes} ms={elapsed_ms:.0f}")
         return True
 
-    async def _even_if_cancelled(
+    async def _await_download(
         self, receive: asyncio.Future[Download], progress: _Progress
     ) -> Download:
-        """A part that the thread has opened is to be closed again."""
+        """Return the part that `receive` opens; if cancelled, keep it to be closed."""
         try:
             return await asyncio.shield(receive)
         except asyncio.CancelledError:
@@ -242,33 +248,33 @@ class SnapshotFetcher:
                 progress.download = await receive
             raise
 
-    async def _by_one_connection(self, progress: _Progress, download: Download) -> None:
-        """Fetch pieces until the last, or until something is wrong with the connection."""
+    async def _fetch_over_one_connection(self, progress: _Progress, download: Download) -> None:
+        """Fetch chunks until the last one arrives or the connection fails."""
         connection, version = await self._connect(progress.effect.leader_id)
-        asked = self._ask(connection, version, progress, download.position)
+        sent = self._send_request(connection, version, progress, download.position)
         try:
             while True:
-                request, future, sent_at = asked
-                piece = self._read(await future, version, request)
+                request, future, sent_at = sent
+                chunk = self._read(await future, version, request)
                 elapsed_s = time.monotonic() - sent_at
-                progress.piece_bytes = next_piece_bytes(request.max_bytes, elapsed_s)
-                end = request.position + len(piece.data)
-                last = end >= piece.size_bytes or not len(piece.data)
+                progress.chunk_bytes = next_chunk_bytes(request.max_bytes, elapsed_s)
+                end = request.position + len(chunk.data)
+                last = end >= chunk.size_bytes or not len(chunk.data)
                 if not last:
-                    asked = self._ask(connection, version, progress, end)
-                whole = await self._take(download, request.position, piece)
+                    sent = self._send_request(connection, version, progress, end)
+                whole = await self._take(download, request.position, chunk)
                 progress.failures = 0
                 progress.complete = whole
                 self._post(SnapshotProgress(complete=whole))
                 if whole:
                     return
         finally:
-            asked[1].cancel()  # the piece after, which nobody waits for any more
+            sent[1].cancel()  # the request for the next chunk, whose answer is not needed any more
             connection.close()
 
-    async def _take(self, download: Download, position: int, piece: SnapshotChunk) -> bool:
-        """Write a piece. Raises RejectedSnapshotError, OSError."""
-        return await asyncio.shield(self._in_thread(lambda: download.take(position, piece)))
+    async def _take(self, download: Download, position: int, chunk: SnapshotChunk) -> bool:
+        """Write a chunk. Raises RejectedSnapshotError, OSError."""
+        return await asyncio.shield(self._in_thread(lambda: download.take(position, chunk)))
 
     # --- the connection -----------------------------------------------------------------------
 
@@ -280,17 +286,17 @@ class SnapshotFetcher:
         connection = await connect(
             endpoint.host,
             endpoint.port,
-            client_id=self._dialling.client_id,
+            client_id=self._dial_settings.client_id,
             timeout_ms=CONNECT_TIMEOUT_MS,
-            max_response_bytes=MOST_PIECE_BYTES + OVERHEAD_BYTES,
+            max_response_bytes=MAX_CHUNK_BYTES + OVERHEAD_BYTES,
         )
         try:
-            asked = cluster.ApiVersionsRequest(
+            request = cluster.ApiVersionsRequest(
                 client_software_name="esker", client_software_version="0"
             )
             answer = await connection.request(
-                kind_of(API_VERSIONS_KEY, API_VERSIONS_ASKED),
-                tuple(encode_parts(asked, API_VERSIONS_ASKED)),
+                kind_of(API_VERSIONS_KEY, API_VERSIONS_VERSION),
+                tuple(encode_parts(request, API_VERSIONS_VERSION)),
                 timeout_ms=VERSIONS_TIMEOUT_MS,
             )
             version = read_versions(answer).get(API_KEY)
@@ -301,7 +307,7 @@ class SnapshotFetcher:
             raise
         return connection, version
 
-    def _ask(
+    def _send_request(
         self, connection: ClientConnection, version: int, progress: _Progress, position: int
     ) -> tuple[FetchSnapshotRequest, asyncio.Future[memoryview | bytes], float]:
         request = FetchSnapshotRequest(
@@ -310,13 +316,13 @@ class SnapshotFetcher:
             epoch=progress.effect.epoch,
             snapshot_id=progress.effect.snapshot_id,
             position=position,
-            max_bytes=progress.piece_bytes,
+            max_bytes=progress.chunk_bytes,
         )
         message = write_fetch_snapshot(self._group, request)
         future = connection.request(
             kind_of(API_KEY, version),
             tuple(encode_parts(message, version)),
-            timeout_ms=PIECE_TIMEOUT_MS,
+            timeout_ms=CHUNK_TIMEOUT_MS,
         )
         return request, future, time.monotonic()
 
@@ -340,14 +346,14 @@ class SnapshotFetcher:
         )  # fmt: skip
 
 
-def next_piece_bytes(piece_bytes: int, elapsed_s: float) -> int:
-    """How much to ask for next, when so much took so long; doubled or halved at most.
+def next_chunk_bytes(chunk_bytes: int, elapsed_s: float) -> int:
+    """Return the size of the next chunk, at most doubled or halved, from the last one's duration.
 
-    >>> [next_piece_bytes(262_144, elapsed_s) for elapsed_s in (0.01, 0.1, 3)]
+    >>> [next_chunk_bytes(262_144, elapsed_s) for elapsed_s in (0.01, 0.1, 3)]
     [524288, 262144, 131072]
     """
-    if elapsed_s < PIECE_S / 2:
-        return min(piece_bytes * 2, MOST_PIECE_BYTES)
-    if elapsed_s > PIECE_S * 2:
-        return max(piece_bytes // 2, LEAST_PIECE_BYTES)
-    return piece_bytes
+    if elapsed_s < CHUNK_S / 2:
+        return min(chunk_bytes * 2, MAX_CHUNK_BYTES)
+    if elapsed_s > CHUNK_S * 2:
+        return max(chunk_bytes // 2, MIN_CHUNK_BYTES)
+    return chunk_bytes

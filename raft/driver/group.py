@@ -1,13 +1,13 @@
-"""One group's driver: it feeds the core events and carries out its effects, in order.
+"""Drives one group: feeds its core with events and carries out its effects, in order.
 
 `GroupDriver` is the quorum's `raft.interfaces.ReplicatedLog`.
 
 Events are stepped as they happen; only proposals are collected, until the end of the turn of the
 loop. So all proposals of a turn are one event, one write, one flush, and one answer to each waiting
-follower: group commit at every hop, without any linger.
+follower: group commit at every hop, without delaying any proposal.
 
-Two effects must be over before the next one is begun and yet must not hold up the loop: cutting the
-log, and emptying it. They run in the group's disk thread while the group stands still; events wait.
+Two effects must be over before the next one is begun and yet must not hold up the loop: truncating
+the log, and resetting it. They run in the group's disk thread while events wait.
 
 Source: `raft.core.events` (what a driver owes the core); docs/design/quorum.md#durability-barriers.
 """
@@ -70,10 +70,10 @@ from raft.driver.counters import Counters
 from raft.driver.disk_thread import DiskThread
 from raft.driver.disk_work import DiskWork
 from raft.driver.fetching import SnapshotFetcher
-from raft.driver.inbound_request import Asked
+from raft.driver.inbound_request import InboundRequest
 from raft.driver.log_start import LogStart
-from raft.driver.notifications import BarrierTicket, ReadTicket, Telling
-from raft.driver.pending_requests import Answers
+from raft.driver.notifications import BarrierTicket, Notifications, ReadTicket
+from raft.driver.pending_requests import PendingRequests
 from raft.driver.storage import Storage
 from raft.interfaces import CommittedAsOf, Draft, Snapshots, Ticket, Watcher
 from raft.wire.responses import Group
@@ -84,7 +84,7 @@ log = logging.getLogger("raft.driver")
 
 
 class Links(Protocol):
-    """The group's connections to its peers."""
+    """Connections of a group to its peers."""
 
     def send(self, peer: NodeId, request_id: int, request: Request) -> None: ...
 
@@ -94,7 +94,7 @@ class Links(Protocol):
 
 
 class GroupDriver:
-    """A running group. Everything here belongs to the event loop."""
+    """A running group; all its methods belong to the event loop."""
 
     def __init__(
         self,
@@ -107,7 +107,7 @@ class GroupDriver:
         endpoints: Callable[[NodeId], Endpoint | None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """A group that stands still until `start`.
+        """Build a group that does nothing until `start`.
 
         Args:    endpoints: where a voter listens, for answers that name the leader.
         """
@@ -117,11 +117,11 @@ class GroupDriver:
         self.storage = storage
         self.snapshots: Snapshots = storage.snapshots
         self.links: Links | None = None
-        self.fetcher: SnapshotFetcher | None = None  # None: it takes no snapshots in
-        self.log_start: LogStart | None = None  # None: its log starts where it does for ever
-        self.on_turn: list[Callable[[], None]] = []  # last chance to propose in this turn
+        self.fetcher: SnapshotFetcher | None = None  # None: it installs no snapshots
+        self.log_start: LogStart | None = None  # None: its log's start never moves
+        self.on_turn: list[Callable[[], None]] = []  # called before a turn's proposals are taken
         self.counters = Counters()
-        self.answers = Answers(
+        self.pending_requests = PendingRequests(
             node_id=node_id,
             group=group,
             quorum=quorum,
@@ -129,11 +129,11 @@ class GroupDriver:
             snapshots=self.snapshots,
             endpoints=endpoints,
         )
-        self.telling = Telling(
+        self.notifications = Notifications(
             node_id=node_id,
             name=group.name,
             quorum=quorum,
-            answers=self.answers,
+            pending_requests=self.pending_requests,
             counters=self.counters,
         )
         self.disk = DiskWork(
@@ -144,7 +144,7 @@ class GroupDriver:
             generation=quorum.log.generation,
             post=self.post,
             resume=self._resume,
-            on_appended=self.answers.release_held,
+            on_appended=self.pending_requests.release_held,
         )
         self._loop = asyncio.get_running_loop()
         self._on_fatal = on_fatal
@@ -156,33 +156,33 @@ class GroupDriver:
         self._stopped = False
         self._timer: asyncio.TimerHandle | None = None
         self._shutdown_ready = self._loop.create_future()
-        self._table = self._who_carries_out()
+        self._handlers = self._effect_handlers()
 
-    # --- asked by others ------------------------------------------------------------------------
+    # --- for other components -------------------------------------------------------------------
 
     @property
     def name(self) -> str:
-        """`topic-partition`."""
+        """The group's name, `topic-partition`."""
         return self.group.name
 
     @property
     def leader_id(self) -> NodeId | None:
-        """The leader as far as we know."""
+        """The leader of the current epoch, or None while it is unknown."""
         return self.quorum.leader_id
 
     @property
     def leading_epoch(self) -> Epoch | None:
-        """The epoch we lead and may propose in; None otherwise."""
-        return self.telling.leading_epoch
+        """The epoch in which this node leads and may propose, or None."""
+        return self.notifications.leading_epoch
 
     @property
     def high_watermark(self) -> Offset | None:
-        """Everything below it is committed; None until a leader has told."""
+        """The offset below which everything is committed; None until a leader has announced it."""
         return self.quorum.log.high_watermark
 
     @property
     def committed_as_of(self) -> CommittedAsOf | None:
-        """A leader's newest word on the high watermark; None if none was heard."""
+        """The newest high watermark from a leader, and its age; None if there was none yet."""
         watermark = self.quorum.leader_watermark()
         if watermark is None:
             return None
@@ -190,45 +190,45 @@ class GroupDriver:
 
     @property
     def start_offset(self) -> Offset:
-        """The first offset that can be read."""
+        """The log start offset: the first one that can be read."""
         return self.storage.log.log_start_offset
 
     @property
     def end_offset(self) -> Offset:
-        """The end of the log, committed or not."""
+        """The log end offset, including records not committed yet."""
         return self.quorum.log.end_offset
 
     @property
     def stopped(self) -> bool:
-        """Has it ended, or failed? Then its log is not to be read any more."""
+        """Whether the group has ended or failed; its log must not be read any more then."""
         return self._stopped
 
     def fail(self, error: BaseException) -> None:
-        """Something fatal happened to who follows this group: the node cannot go on."""
+        """Stop this group and report a fatal error, which ends the node."""
         self._stopped = True
         self._on_fatal(error)
 
     def start(self) -> None:
-        """Begin to live. `links` must be set."""
+        """Start the group; `links` must be set."""
         assert self.links is not None, f"{self.name} has no links"
         self.post(Start())
         if self.log_start is not None:
             self.log_start.start()
 
     def post(self, event: Event) -> None:
-        """Let the core know: now, or once it has carried out what it is at."""
+        """Queue an event for the core, and step it unless it is being stepped already."""
         self._events.append(event)
         self._step_all()
 
     def propose(self, ticket: Ticket, epoch: Epoch, draft: Draft, *,
                 expected_end_offset: Offset | None = None) -> None:  # fmt: skip
-        """Ask for a draft to be appended under the leadership of `epoch`."""
+        """Propose a draft to be appended under the leadership of `epoch`."""
         proposal = Proposal(ticket, epoch, expected_end_offset, (new_batch(draft),))
         self._proposals.append(proposal)
         self.wake()
 
     def snapshot_taken(self, snapshot_id: OffsetAndEpoch) -> None:
-        """A checkpoint of ours is durable under its final name."""
+        """Announce to the core that this node's checkpoint is durable under its final name."""
         self.post(SnapshotTaken(snapshot_id))
         if self.log_start is not None:
             self._loop.call_soon(self._look_at_log_start)
@@ -238,14 +238,14 @@ class GroupDriver:
             self.log_start.look()
 
     def watch(self, watcher: Watcher) -> None:
-        """Tell `watcher` from now on; first what is true already."""
-        self.telling.watch(watcher, self.quorum.log.snapshot_id)
+        """Notify `watcher` from now on, beginning with the current state."""
+        self.notifications.watch(watcher, self.quorum.log.snapshot_id)
 
     def read(self, from_offset: Offset, max_bytes: int) -> Buffer:
-        """Committed batches from the one that holds `from_offset` on; nothing at the watermark.
+        """Return committed batches from the one that holds `from_offset` on.
 
-        While the log is emptied for a snapshot there is nothing; the watchers are told when it
-        goes on, and where.
+        The result is empty at the high watermark, and while the log is being reset for a snapshot;
+        watchers are notified of the snapshot afterwards.
 
         Raises:  ValueError below the start of the log or above the high watermark.
         """
@@ -256,43 +256,43 @@ class GroupDriver:
             raise ValueError(f"{from_offset} is outside {self.start_offset}..{end_offset}")
         return self.storage.read_bytes(from_offset, end_offset, max_bytes)
 
-    def ask_read(self, ticket: ReadTicket) -> None:
-        """Ask for a linearizable read."""
-        self.answers.reads_waiting += 1
-        self.answers.release_held()
+    def request_read(self, ticket: ReadTicket) -> None:
+        """Request a linearizable read; the outcome is a call of the ticket."""
+        self.pending_requests.reads_waiting += 1
+        self.pending_requests.release_held()
         self.post(Read(ticket))
 
     def barrier(self) -> asyncio.Future[Offset]:
-        """As `ask_read`, for code that awaits: the offset below which all must be applied.
+        """Return a future of a linearizable read: the offset below which all must be applied.
 
         Raises:  NotLeaderError from the future.
         """
         ticket = BarrierTicket(self._loop.create_future())
-        self.ask_read(ticket)
+        self.request_read(ticket)
         return ticket.future
 
     def resign(self) -> None:
-        """Give up leadership, if we have it."""
+        """Give up leadership, if this node leads."""
         self.post(Resign())
 
-    def receive(self, connection: int, asked: Asked, request: Request) -> None:
-        """A request for this group came in."""
-        correlation = self.answers.take_in(connection, asked)
+    def receive(self, connection: int, inbound: InboundRequest, request: Request) -> None:
+        """Pass a request to the core and keep it until it is answered."""
+        correlation = self.pending_requests.add(connection, inbound)
         self.post(Received(connection, correlation, request))
 
-    def heard_reader(self, key: ReplicaKey, archived_offset: Offset) -> None:
-        """An archive fetches: while we lead, the log start waits for what it has not got."""
+    def record_archive_fetch(self, key: ReplicaKey, archived_offset: Offset) -> None:
+        """Note an archive's Fetch: while this node leads, the log start waits for the archive."""
         if self.log_start is not None and self.quorum.followers is not None:
             now_ms = time.monotonic_ns() // 1_000_000
-            self.log_start.readers.heard(key, archived_offset, now_ms)
+            self.log_start.readers.record_fetch(key, archived_offset, now_ms)
 
     def connection_closed(self, connection: int) -> None:
-        """Nothing need be answered on it any more."""
-        if self.answers.forget(connection):
+        """Drop the requests of a closed connection."""
+        if self.pending_requests.forget(connection):
             self.post(ConnectionClosed(connection))
 
     async def hand_over(self, timeout_ms: int) -> None:
-        """Give leadership away; afterwards the core is stepped no more."""
+        """Hand leadership over within `timeout_ms`; afterwards the core is not stepped any more."""
         self.post(Shutdown())
         done, _ = await asyncio.wait((self._shutdown_ready,), timeout=timeout_ms / 1_000)
         if not done:
@@ -306,8 +306,8 @@ class GroupDriver:
             self.links.close()
 
     async def close(self) -> None:
-        """Let the disk finish, close the log. Nobody reads it any more."""
-        self.answers.close()
+        """Wait for the disk and close the log, which must not be read any more."""
+        self.pending_requests.close()
         if self.fetcher is not None:
             await self.fetcher.close()
         await self.disk.close()
@@ -315,13 +315,13 @@ class GroupDriver:
     # --- the turn -------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Take in proposals at the end of this turn of the loop; `on_turn` is called first."""
+        """Schedule `_run` at the end of this turn of the loop."""
         if not self._run_due:
             self._run_due = True
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        """All that was proposed in this turn is one event."""
+        """Call `on_turn`, then step all proposals of this turn as one event."""
         self._run_due = False
         if self._stopped or self.disk.busy:
             return
@@ -333,10 +333,10 @@ class GroupDriver:
         self._step_all()
 
     def _step_all(self) -> None:
-        """Step what happened, carry out what the core asks for, until nothing is left.
+        """Step queued events and carry out their effects until none is left.
 
-        Called from inside an effect (or while the group stands still), it leaves that to whoever is
-        at it: the core is never stepped from within itself.
+        Called from inside an effect, or while the group is busy, it returns at once: the outer call
+        continues, and the core is never stepped from within itself.
         """
         if self._stepping or self.disk.busy or self._stopped:
             return
@@ -359,15 +359,15 @@ class GroupDriver:
         effects = self._effects
         while effects and not self.disk.busy:
             effect = effects.popleft()
-            self._table[type(effect)](effect)
+            self._handlers[type(effect)](effect)
 
     def _resume(self) -> None:
         self._step_all()
         self.wake()
 
-    def _who_carries_out(self) -> dict[type[Effect], Callable[[Any], None]]:
-        """Which method carries out which effect."""
-        disk, answers, telling = self.disk, self.answers, self.telling
+    def _effect_handlers(self) -> dict[type[Effect], Callable[[Any], None]]:
+        """Return the method that carries out each type of effect."""
+        disk, pending, notifications = self.disk, self.pending_requests, self.notifications
         table: dict[type[Effect], Callable[[Any], None]] = {
             PersistElectionState: disk.persist,
             ClearRecovering: disk.clear_recovering,
@@ -375,26 +375,26 @@ class GroupDriver:
             AppendLeaderChange: disk.append_leader_change,
             Truncate: disk.truncate,
             Send: self._send,
-            Respond: answers.respond,
-            RespondFetch: answers.respond_fetch,
-            ServeSnapshot: answers.serve_snapshot,
+            Respond: pending.respond,
+            RespondFetch: pending.respond_fetch,
+            ServeSnapshot: pending.serve_snapshot,
             Reconnect: self._reconnect,
             SetTimer: self._set_timer,
             FetchSnapshot: self._fetch_snapshot,
             AbandonSnapshot: self._abandon_snapshot,
             InstallSnapshot: self._install_snapshot,
-            Committed: telling.committed,
-            Lead: telling.lead,
-            StepDown: telling.step_down,
-            Accepted: telling.accepted,
-            Refused: telling.refused,
-            ReadReady: telling.read_ready,
-            ReadRefused: telling.read_refused,
-            Transition: telling.transition,
-            PeerFault: telling.peer_fault,
+            Committed: notifications.committed,
+            Lead: notifications.lead,
+            StepDown: notifications.step_down,
+            Accepted: notifications.accepted,
+            Refused: notifications.refused,
+            ReadReady: notifications.read_ready,
+            ReadRefused: notifications.read_refused,
+            Transition: notifications.transition,
+            PeerFault: notifications.peer_fault,
             ShutdownReady: self._on_shutdown_ready,
         }
-        assert set(table) == set(get_args(Effect)), "an effect that nobody carries out"
+        assert set(table) == set(get_args(Effect)), "an effect without a handler"
         return table
 
     # --- the network ----------------------------------------------------------------------------
@@ -420,7 +420,7 @@ class GroupDriver:
         self.post(Tick())
 
     def _fetch_snapshot(self, effect: FetchSnapshot) -> None:
-        """Without a place for checkpoints the core is told so, and tries the log again later."""
+        """Fetch a snapshot; without snapshot hosting it fails, and the core retries the log."""
         if self.fetcher is None:
             log.error(
                 "node=%d group=%s action=fetch_snapshot snapshot=%s error=unsupported",
@@ -435,10 +435,10 @@ class GroupDriver:
             self.fetcher.abandon(effect.snapshot_id)
 
     def _install_snapshot(self, effect: InstallSnapshot) -> None:
-        """The log begins anew; who follows it loads the snapshot, and reads on from its end."""
+        """Reset the log to a snapshot's end and notify the watchers, which load the snapshot."""
         snapshot_id = effect.snapshot_id
-        self.answers.release_held()
-        self.disk.install(effect, lambda: self.telling.snapshot(snapshot_id))
+        self.pending_requests.release_held()
+        self.disk.install(effect, lambda: self.notifications.snapshot(snapshot_id))
 
     def _on_shutdown_ready(self, _: ShutdownReady) -> None:
         if not self._shutdown_ready.done():

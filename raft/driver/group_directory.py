@@ -1,12 +1,12 @@
-"""Which groups there are: what a quorum without a controller reads of the cluster log.
+"""Starts and stops the groups that the cluster log names, for a quorum without a controller.
 
 A group begins with the committed PartitionRecord of an internal topic and ends with the topic's
-removal. Committed records are applied in order, and nothing inside an open transaction is shown to
-anybody, or checkpointed, before its end. The first leader of an empty log writes the bootstrap
+removal. Committed records are applied in order, and nothing inside an open transaction is visible
+or checkpointed before its end. The first leader of an empty log writes the bootstrap
 records as one atomic batch, in upstream's form; a leader of an idle log writes a NoOpRecord now and
-then, so that whoever follows it knows that it lives.
+then, so that followers know that it is alive.
 
-A controller, once there is one, reads the same log and takes this place.
+With a controller, its state machine reads the same log instead of this one.
 
 Source: KIP-631; KIP-835 (NoOpRecord); KIP-868 (transactions); upstream's activation records.
 """
@@ -53,9 +53,9 @@ class Directory:
         on_stop: Callable[[Group], None],
         on_applied: Callable[[Offset], None],
     ) -> None:
-        """An empty directory, at the start of the log.
+        """Start with an empty directory, at the start of the log.
 
-        Args:    bench_topic: the one topic that is a group only if the node was told to serve it.
+        Args:    bench_topic: a further topic whose partitions are groups; None: there is none.
         """
         self.applied = OffsetAndEpoch(Offset(0), Epoch(0))
         self.last_timestamp = 0
@@ -65,51 +65,51 @@ class Directory:
         self._on_stop = on_stop
         self._on_applied = on_applied
         self._records = ClusterRecords()
-        self._unchanged = 0  # of `_records.changed`: what the newest checkpoint has
-        self._frozen_changed = 0  # the same, when a state was frozen last
+        self._unchanged = 0  # `_records.changed` as of the newest checkpoint
+        self._frozen_changed = 0  # `_records.changed` as of the last frozen state
         self._started: list[Group] = []
         self._transaction: list[MetadataRecord] | None = None
-        self.empty = True  # no record but control records was ever committed
+        self.empty = True  # only control records were ever committed
 
     @property
     def applied_offset(self) -> Offset:
-        """Everything below is in the state."""
+        """The first offset that is not yet in the state."""
         return self.applied.offset
 
     @property
     def groups(self) -> Sequence[Group]:
-        """Those that there are to be."""
+        """Groups that the log names, which should be running."""
         return self._started
 
     @property
     def features(self) -> dict[str, int]:
-        """Finalised features and their levels."""
-        return {name: one.feature_level for name, one in self._records.features.items()}
+        """Levels of the finalised features by name."""
+        return {name: record.feature_level for name, record in self._records.features.items()}
 
     @property
     def controllers(self) -> dict[NodeId, Endpoint]:
-        """Nobody registers with a directory."""
+        """Return no endpoints: controllers do not register without a controller quorum."""
         return {}
 
     # --- a StateMachine -----------------------------------------------------------------------
 
     @property
     def changed_records(self) -> int:
-        """Since the newest checkpoint."""
+        """Number of records that changed since the newest checkpoint."""
         return self._records.changed - self._unchanged
 
     @property
     def total_records(self) -> int:
-        """Of a checkpoint taken now."""
+        """Number of records in a checkpoint taken now."""
         return self._records.count
 
     @property
     def checkpointable(self) -> bool:
-        """Not inside a transaction, and not if it would lose what only a controller keeps."""
+        """Whether no transaction is open and no record was seen that only a controller keeps."""
         return self._transaction is None and self._records.complete
 
     def apply(self, batches: Iterable[Batch]) -> None:
-        """Committed batches, in order."""
+        """Apply committed batches, in order."""
         for batch in batches:
             header = batch.header
             if not header.is_control:
@@ -121,13 +121,13 @@ class Directory:
         self._on_applied(self.applied.offset)
 
     def reset(self) -> None:
-        """Forget everything; the groups that live end if the log does not name them again."""
+        """Forget all records; running groups end unless the log names them again."""
         self._records, self._unchanged, self._transaction = ClusterRecords(), 0, None
         self.applied = OffsetAndEpoch(Offset(0), Epoch(0))
         self.last_timestamp = 0
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
-        """Replace everything; groups that are no longer there end, new ones begin."""
+        """Replace the state with a checkpoint; start the groups it adds, stop those it lacks."""
         loaded = ClusterRecords()
         for batch in batches:
             for record in self._decoded(batch):
@@ -144,18 +144,18 @@ class Directory:
         self._on_applied(self.applied.offset)
 
     def freeze(self) -> Frozen:
-        """Its records as of now, encoded: they are few."""
+        """Return the current records, encoded at once since they are few."""
         self._frozen_changed = self._records.changed
         return _FrozenRecords([encode_record(record) for record in self._records.records()])
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """Count changed records from what was frozen last."""
+        """Count changed records from the state frozen last."""
         self._unchanged = self._frozen_changed
 
     # --- applying -----------------------------------------------------------------------------
 
     def _decoded(self, batch: Batch) -> Iterator[MetadataRecord]:
-        """Its records; one that cannot be read is one that is not kept."""
+        """Iterate over a batch's records; an undecodable one makes the tables incomplete."""
         for record in iter_records(batch):
             if record.value is None:
                 continue
@@ -168,14 +168,14 @@ class Directory:
                 log.error("group=%s offset=%d record=%s", self._log.name, record.offset, error)
 
     def _apply(self, record: MetadataRecord) -> None:
-        """Hold records back while a transaction is open."""
+        """Apply one record, or hold it back while a transaction is open."""
         match record:
             case BeginTransactionRecord():
                 self._transaction = []
             case EndTransactionRecord():
                 held, self._transaction = self._transaction or [], None
-                for one in held:
-                    self._publish(one)
+                for held_record in held:
+                    self._publish(held_record)
             case AbortTransactionRecord():
                 self._transaction = None
             case _ if self._transaction is not None:
@@ -195,7 +195,7 @@ class Directory:
                     self._announce()
 
     def _announce(self) -> None:
-        """Begin and end groups until those that live are those that there are to be."""
+        """Start and stop groups until the running ones are those that the log names."""
         records = self._records
         wanted = [
             Group(topic.name, index, topic_id)
@@ -213,7 +213,7 @@ class Directory:
 
 
 class ClusterLogLeader:
-    """Who writes the cluster log while no controller does. Implements `StateListener`."""
+    """Writes bootstrap and no-op records to the cluster log; implements `StateListener`."""
 
     def __init__(
         self,
@@ -223,7 +223,7 @@ class ClusterLogLeader:
         bootstrap: tuple[MetadataRecord, ...],
         max_idle_interval_ms: int,
     ) -> None:
-        """Not leading.
+        """Start without leadership.
 
         Args:    bootstrap: the first records of an empty log.
         """
@@ -235,23 +235,23 @@ class ClusterLogLeader:
         self._idle_end_offset = Offset(-1)
 
     def applied(self, offset: Offset) -> None:
-        """The directory tells by itself."""
+        """Do nothing: the directory reports applied offsets by its own callback."""
 
     def lead(self, epoch: Epoch) -> None:
-        """Begin an empty log, and keep an idle one alive. All before this epoch is applied."""
+        """Write the bootstrap records of an empty log, and no-op records when it is idle."""
         if self._directory.empty and self._bootstrap:
             self._write_bootstrap(epoch)
         if self._max_idle_interval_ms:
             self._arm_idle(epoch)
 
     def step_down(self, epoch: Epoch) -> None:  # noqa: ARG002 (a listener's)
-        """Write nothing more."""
+        """Stop writing."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
 
     def _write_bootstrap(self, epoch: Epoch) -> None:
-        """One batch, so that it is in the log whole or not at all; the end offset is that of now.
+        """Propose the bootstrap records as one batch, only if the log still ends where it does now.
 
         A former leader's bootstrap that was not committed yet lies before our own LeaderChange: it
         is committed with it, and then the log is not empty.
@@ -263,7 +263,7 @@ class ClusterLogLeader:
         )
         draft = _draft(records)
         end_offset = self._log.end_offset
-        self._log.propose(_Quiet("bootstrap"), epoch, draft, expected_end_offset=end_offset)
+        self._log.propose(_FireAndForget("bootstrap"), epoch, draft, expected_end_offset=end_offset)
         log.info(
             "group=%s action=bootstrap epoch=%d records=%d", self._log.name, epoch, len(records)
         )
@@ -276,7 +276,7 @@ class ClusterLogLeader:
 
     def _on_idle_timer(self, epoch: Epoch) -> None:
         if self._log.end_offset == self._idle_end_offset:
-            self._log.propose(_Quiet("no_op"), epoch, _draft((NoOpRecord(),)))
+            self._log.propose(_FireAndForget("no_op"), epoch, _draft((NoOpRecord(),)))
         self._arm_idle(epoch)
 
 
@@ -286,29 +286,29 @@ def _draft(records: tuple[MetadataRecord, ...]) -> Draft:
 
 
 class _FrozenRecords:
-    """The directory as it was once."""
+    """Encoded records of a directory, frozen at one offset."""
 
     def __init__(self, encoded: list[bytes]) -> None:
         self._encoded = encoded
 
     def values(self) -> Iterator[Buffer]:
-        """In the order in which they were sorted."""
+        """Iterate over the encoded records in replay order."""
         return iter(self._encoded)
 
     def close(self) -> None:
-        """Nothing is held that others wait for."""
+        """Release the records."""
         self._encoded = []
 
 
-class _Quiet:
-    """A proposal nobody waits for."""
+class _FireAndForget:
+    """A ticket for a proposal whose outcome is only logged."""
 
     def __init__(self, what: str) -> None:
         self._what = what
 
     def accepted(self, epoch: Epoch, base_offset: Offset, end_offset: Offset) -> None:
-        """Its effect comes with its commit."""
+        """Do nothing: the record takes effect when it is committed."""
 
     def refused(self, error: int) -> None:
-        """The next leader does it again if it has to be done."""
+        """Log the refusal; the next leader proposes again if that is needed."""
         log.info("action=%s refused=%d", self._what, error)

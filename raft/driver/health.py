@@ -1,8 +1,8 @@
-"""Is this node of any use? It is, if a read barrier succeeded within the last seconds.
+"""Decides whether this node is healthy: whether a read barrier succeeded within the last seconds.
 
-An open port says nothing: a leader without a majority has one, too. So every second the node
+An open port proves nothing: a leader without a majority has one, too. So every second the node
 proves that the quorum works *as seen from here*: a leader by a read barrier of its own on the
-cluster log, anyone else by asking the leader for a linearizable end offset, which stands behind the
+cluster log, another node by requesting a linearizable end offset from the leader, which runs the
 same barrier.
 
 Source: docs/design/quorum.md#linearizable-reads, docs/design/running.md#commands.
@@ -32,10 +32,10 @@ _LIST_OFFSETS: Final = (2, 6)  # api key, and a version that every node of ours 
 
 
 class Health(NamedTuple):
-    """What `/health` answers."""
+    """The content of an answer to `/health`."""
 
     healthy: bool
-    barrier_age_ms: int | None  # since the last success; None if there was none yet
+    barrier_age_ms: int | None  # since the last successful barrier; None if there was none yet
     leader_id: NodeId | None
     epoch: int
 
@@ -49,7 +49,7 @@ class _Host(Protocol):
 
 
 class HealthMonitor:
-    """Probes once a second, from `start` to `stop`."""
+    """Probes the quorum once a second, from `start` to `stop`."""
 
     def __init__(self, host: _Host) -> None:
         self._host = host
@@ -59,18 +59,18 @@ class HealthMonitor:
         self._connected_to: NodeId | None = None
 
     def start(self) -> None:
-        """Begin to probe."""
+        """Start probing."""
         self._task = asyncio.get_running_loop().create_task(self._probe_for_ever())
 
     def stop(self) -> None:
-        """Probe no more."""
+        """Stop probing and close the connection to the leader."""
         if self._task is not None:
             self._task.cancel()
         if self._connection is not None:
             self._connection.close()
 
     def __call__(self) -> Health:
-        """The state as of the last probe."""
+        """Return the health as of the last probe."""
         group = self._host.groups.get(CLUSTER_METADATA)
         age_ms = None
         if self._succeeded_at is not None:
@@ -96,12 +96,12 @@ class HealthMonitor:
                     await group.barrier()
                     return True
                 leader_id = group.leader_id
-                return leader_id is not None and await self._ask(leader_id)
+                return leader_id is not None and await self._probe_leader(leader_id)
         except (TimeoutError, NotLeaderError, NetError, RecordError, OSError):
             return False
 
-    async def _ask(self, leader_id: NodeId) -> bool:
-        """A linearizable end offset from the leader. Raises NetError, RecordError."""
+    async def _probe_leader(self, leader_id: NodeId) -> bool:
+        """Whether the leader answers a linearizable ListOffsets. Raises NetError, RecordError."""
         connection = await self._connect(leader_id)
         if connection is None:
             return False

@@ -1,7 +1,7 @@
-"""A node's high watermarks, written down every few seconds: for readers of its directory.
+"""Writes a node's high watermarks to a file every few seconds, for readers of its directory.
 
-The quorum itself needs none of it: a restarted node learns the high watermark from its leader. What
-cannot be written now is written later, and stops nothing.
+The quorum itself does not need the file: a restarted node learns the high watermark from its
+leader. A write that fails is logged and repeated later.
 
 Source: Kafka's `replica.high.watermark.checkpoint.interval.ms` (5 s); `raft.segments`.
 """
@@ -26,34 +26,34 @@ log = logging.getLogger("raft.driver")
 EVERY_S: Final = 5.0
 
 
-class Committed(Protocol):
-    """A group, as far as this needs it."""
+class CommittedGroup(Protocol):
+    """The part of a group that is written to the file."""
 
     group: Group
 
     @property
     def high_watermark(self) -> Offset | None:
-        """Exclusive; None until a leader has told."""
+        """The high watermark, exclusive; None until a leader has announced it."""
         ...
 
 
 class HighWatermarks:
-    """Writes the file of one log directory; the loop's, but for the disk."""
+    """Writes the high watermark file of one log directory; writes run in a thread."""
 
     def __init__(self, files: FileSystem, log_dir: Path, every_s: float = EVERY_S) -> None:
-        """Standing still until `start`."""
+        """Prepare; nothing is written until `start`."""
         self._files = files
         self._log_dir = log_dir
         self._every_s = every_s
-        self._groups: Iterable[Committed] = ()
+        self._groups: Iterable[CommittedGroup] = ()
         self._written: dict[tuple[str, int], int] = {}
         self._task: asyncio.Task[None] | None = None
         self._writing = asyncio.Lock()
 
-    def start(self, groups: Iterable[Committed]) -> None:
-        """Begin. `groups` is looked through anew each time.
+    def start(self, groups: Iterable[CommittedGroup]) -> None:
+        """Start writing every `every_s` seconds; `groups` is iterated anew each time.
 
-        What an earlier life wrote still holds, also of a group whose leader has not told yet.
+        Offsets written before a restart still hold, also for a group without a known watermark.
         """
         self._groups = groups
         with contextlib.suppress(OSError, CorruptFileError):
@@ -61,7 +61,7 @@ class HighWatermarks:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Write a last time, if it was begun."""
+        """Stop, and write a last time if `start` was called."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -74,15 +74,15 @@ class HighWatermarks:
             await asyncio.shield(self.write())
 
     async def write(self) -> None:
-        """What is committed by now, if that is news."""
+        """Write the current high watermarks if they changed."""
         async with self._writing:
             await self._write()
 
     async def _write(self) -> None:
         offsets = {}
-        for one in self._groups:
-            key = (one.group.topic, one.group.partition)
-            offset = one.high_watermark
+        for group in self._groups:
+            key = (group.group.topic, group.group.partition)
+            offset = group.high_watermark
             known = self._written.get(key) if offset is None else offset
             if known is not None:
                 offsets[key] = known

@@ -1,10 +1,10 @@
-"""A request that came in and its answer's way out: header, version and place in the order."""
+"""An unanswered inbound request: its header, and the reply that keeps its answer's order."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from raft.driver.snapshot_serving import Slot
+from raft.driver.snapshot_serving import PartitionSlot
 from raft.net import Reply, RequestHeader
 from raft.net.handlers import payload
 from raft.wire.common import NAMES_NODES_FROM
@@ -12,20 +12,20 @@ from raft.wire.fetch import FetchForm
 from records.rpc.base import Response
 
 
-class Asked(NamedTuple):
-    """An unanswered request: enough to encode its answer."""
+class InboundRequest(NamedTuple):
+    """An unanswered request, with everything needed to encode and send its answer."""
 
     header: RequestHeader
     reply: Reply
     form: FetchForm | None = None  # of a Fetch: how it named its topic
-    slot: Slot | None = None  # of a FetchSnapshot: which partition of which question
-    from_voter: bool = False  # of a Fetch: nobody asks a follower's state what is committed
+    slot: PartitionSlot | None = None  # of a FetchSnapshot: its partition of the whole request
+    from_voter: bool = False  # of a Fetch: its high watermark is not urgent to a voter
 
     @property
     def names_nodes(self) -> bool:
-        """Can its answer say where nodes listen?"""
+        """Whether the answer's version can name the endpoints of nodes."""
         return self.header.api_version >= NAMES_NODES_FROM[self.header.api_key]
 
     def answer(self, message: Response) -> None:
-        """Send the answer, at the request's version."""
+        """Send the answer at the request's version."""
         self.reply.send(payload(self.header, message))

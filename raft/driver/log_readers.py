@@ -1,12 +1,12 @@
-"""Who reads a group's log to keep it: archives, each with what it has and when it last said so.
+"""Keeps track of a group's archive readers: each one's durable offset and last Fetch.
 
-An archive is no replica: what it fetches it has not got yet, and what it has got it may have read
-elsewhere. So its Fetches say, beside where to read, how far its archive is durable, and the log's
-start waits for that. Nothing of it is in any log: a reader lives while it fetches, and a new leader
-knows of none.
+An archive is no replica: it does not yet have the records it fetches, and may have read others from
+another node. So its Fetches carry, beside the fetch offset, the offset below which its archive is
+durable, and the log's start waits for that. Readers are in no log: a reader exists while it
+fetches, and a new leader knows of none.
 
-The surprise is that a leader's silence about readers means nothing at first; how long it waits for
-those that there may be is for the rule (`Keeping.log_start`) to say.
+The trap: a new leader without readers may yet get some. The rule (`SnapshotHosting.log_start`)
+decides how long it waits for them.
 
 Source: KIP-630, When to Increase the LogStartOffset; docs/design/snapshots.md#where-the-log-starts.
 """
@@ -19,32 +19,32 @@ from raft.core.voters import ReplicaKey
 from records.types import Offset
 
 MAX_READERS: Final = 32
-"""More than anybody runs; the one that is silent longest makes room."""
+"""More than any deployment runs; beyond it, the longest silent reader is forgotten."""
 
 
-class Reader(NamedTuple):
-    """An archive, as its last Fetch showed it."""
+class ArchiveReader(NamedTuple):
+    """An archive as of its last Fetch."""
 
-    key: ReplicaKey  # as whom it fetches
-    offset: Offset  # it has everything below, durably
+    key: ReplicaKey  # the replica key that it fetches with
+    offset: Offset  # its archive is durable below this
     last_fetch_ms: int
 
 
-class Readers:
-    """Of one group, while we lead it."""
+class ArchiveReaders:
+    """The archives that read one group's log while this node leads it."""
 
     def __init__(self) -> None:
-        """Nobody heard of."""
-        self._known: dict[ReplicaKey, Reader] = {}
+        """Start without readers."""
+        self._readers: dict[ReplicaKey, ArchiveReader] = {}
 
     @property
-    def known(self) -> tuple[Reader, ...]:
-        """All, the silent ones too."""
-        return tuple(self._known.values())
+    def all(self) -> tuple[ArchiveReader, ...]:
+        """All known readers, including silent ones."""
+        return tuple(self._readers.values())
 
-    def heard(self, key: ReplicaKey, offset: Offset, now_ms: int) -> None:
-        """A Fetch of a reader came in."""
-        if key not in self._known and len(self._known) >= MAX_READERS:
-            silent_longest = min(self._known.values(), key=lambda one: one.last_fetch_ms)
-            del self._known[silent_longest.key]
-        self._known[key] = Reader(key, offset, now_ms)
+    def record_fetch(self, key: ReplicaKey, offset: Offset, now_ms: int) -> None:
+        """Record a Fetch of a reader."""
+        if key not in self._readers and len(self._readers) >= MAX_READERS:
+            silent_longest = min(self._readers.values(), key=lambda reader: reader.last_fetch_ms)
+            del self._readers[silent_longest.key]
+        self._readers[key] = ArchiveReader(key, offset, now_ms)

@@ -1,11 +1,10 @@
-"""Where a group's log may start: asked about once a second, and when there is a new checkpoint.
+"""Moves a group's log start offset: checked about once a second and after each new checkpoint.
 
-The rule itself is the snapshot room's (`Keeping.log_start`); here is what it needs to know, and
-what becomes of its answer: first nobody is told any more that something older could be read, then
-the start is durable, then segments and older checkpoints go.
+The rule itself is `SnapshotHosting.log_start`; this module gathers what the rule needs and carries
+out its decision: first pending answers that name the old start are sent, then the new start is made
+durable, then segments and older checkpoints are deleted.
 
-Checkpoints that somebody reads stay for a while, so what is below the start is swept again now and
-then.
+Checkpoints that are being read stay for a while, so deletion below the start is repeated.
 
 Source: KIP-630, When to Increase the LogStartOffset, When to Delete Snapshots;
 docs/design/snapshots.md#where-the-log-starts.
@@ -22,7 +21,7 @@ from typing import Final
 from raft.core.messages import ReplicaState
 from raft.core.quorum import Quorum
 from raft.driver.disk_work import DiskWork
-from raft.driver.log_readers import Readers
+from raft.driver.log_readers import ArchiveReaders
 from raft.driver.snapshot_hosting import (
     FollowingReplica,
     KeptCheckpoint,
@@ -35,11 +34,11 @@ from records.types import NodeId, Offset, OffsetAndEpoch
 log = logging.getLogger("raft.driver")
 
 EVERY_S: Final = 1.0
-SWEEP_EVERY_S: Final = 60.0
+RETRY_EVERY_S: Final = 60.0
 
 
 class LogStart:
-    """One group's: evaluates the rule, and has the disk carry it out."""
+    """Evaluates the rule for one group, and has the disk carry it out."""
 
     def __init__(
         self,
@@ -52,11 +51,12 @@ class LogStart:
         before: Callable[[], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """Standing still until `start`.
+        """Prepare; nothing is checked until `start`.
 
-        Args:    leader_log_start: what a leader said last. before: called before the log is cut.
+        Args:    leader_log_start: the log start offset that a leader's last Fetch response had.
+                 before: called before the log is cut.
         """
-        self.readers = Readers()
+        self.readers = ArchiveReaders()
         self._quorum = quorum
         self._storage = storage
         self._disk = disk
@@ -66,17 +66,17 @@ class LogStart:
         self._on_fatal = on_fatal
         self._first_seen_ms: dict[OffsetAndEpoch, int] = {}
         self._timer: asyncio.TimerHandle | None = None
-        self._sweep_at = 0.0
-        self._complain_at = 0.0
+        self._delete_at = 0.0
+        self._log_error_at = 0.0
 
     def start(self) -> None:
-        """Look, and again every second."""
+        """Check now, and again every second."""
         self.look()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(EVERY_S, self._on_timer)
 
     def close(self) -> None:
-        """Move nothing more."""
+        """Stop checking."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -87,14 +87,14 @@ class LogStart:
             self._on_fatal(error)
 
     def look(self) -> None:
-        """Move the log's start if the rule says so and nothing else is going on."""
+        """Move the log's start if the rule says so and the disk is not busy."""
         ids = self._usable()
         if not ids or self._disk.busy:
             return
         try:
             view = self._view(ids)
-        except OSError as error:  # nothing is lost: what it is about stays
-            self._complain(error)
+        except OSError as error:  # nothing is lost: the log just keeps its start
+            self._log_error(error)
             return
         chosen = self._rule(view)
         start_offset = self._storage.log.log_start_offset
@@ -102,20 +102,20 @@ class LogStart:
             assert chosen in ids, f"a log start at {chosen}, where no checkpoint of ours ends"
             self._before()
             self._disk.move_start(chosen.offset)
-        elif ids[0].offset < start_offset and time.monotonic() >= self._sweep_at:
-            self._sweep_at = time.monotonic() + SWEEP_EVERY_S
-            self._disk.sweep([])
+        elif ids[0].offset < start_offset and time.monotonic() >= self._delete_at:
+            self._delete_at = time.monotonic() + RETRY_EVERY_S
+            self._disk.delete_obsolete([])
 
-    def _complain(self, error: OSError) -> None:
-        """Once a minute, not once a second."""
-        if time.monotonic() >= self._complain_at:
-            self._complain_at = time.monotonic() + SWEEP_EVERY_S
+    def _log_error(self, error: OSError) -> None:
+        """Log an error, at most once a minute."""
+        if time.monotonic() >= self._log_error_at:
+            self._log_error_at = time.monotonic() + RETRY_EVERY_S
             log.error("log=%s action=log_start error=%r", self._storage.directory, str(error))
 
     def _usable(self) -> list[OffsetAndEpoch]:
-        """Checkpoints that the log goes through; one just fetched is none before it is installed.
+        """List the checkpoints the log may start at; one just fetched is not until installed.
 
-        A log without one at or past its start has none to spare.
+        Without an installed checkpoint there is none.
         """
         log, newest = self._quorum.log, self._quorum.log.snapshot_id
         if newest is None:
@@ -133,7 +133,7 @@ class LogStart:
         self._first_seen_ms = {one: self._first_seen_ms.get(one, now_ms) for one in ids}
         followers, leader_id = quorum.followers, quorum.leader_id
         replicas: list[FollowingReplica] = []
-        readers = {reader.key: reader for reader in self.readers.known}
+        readers = {reader.key: reader for reader in self.readers.all}
         if followers is not None:
             replicas += (_replica(state, voter=True) for state in followers.voters)
             replicas += (  # a reader is waited for by a rule of its own

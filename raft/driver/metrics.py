@@ -1,9 +1,9 @@
-"""What Prometheus reads: the quorum's metrics by upstream's names, and the health answer.
+"""Serves Prometheus the quorum's metrics under upstream's names, and answers `/health`.
 
 Every group has its `raft-metrics` (current leader, epoch, vote, state, high watermark, log end,
 latencies, rates), spelled as the usual JMX exporter spells them. Of the cluster log there are also
 KIP-631's MetadataCommitLatencyMs and MetadataCommitRate. Rates and averages are over the time since
-the last look, so they belong to one scraper.
+the last scrape, so they are right for one scraper only.
 
 The HTTP server knows two paths and no more: `/metrics` and `/health` (200 or 503).
 
@@ -25,7 +25,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from raft.driver.config import CLUSTER_METADATA
 from raft.driver.group import GroupDriver
 from raft.driver.health import Health
-from raft.driver.snapshot_hosting import Hosted
+from raft.driver.snapshot_hosting import HostedMachine
 from raft.driver.snapshot_metrics import snapshot_families
 from raft.net import Listener
 from raft.wire.responses import Group, wire_node
@@ -40,7 +40,7 @@ REQUEST_TIMEOUT_S: Final = 5
 class _Host(Protocol):
     node_id: NodeId
     groups: dict[Group, GroupDriver]
-    hosted: dict[Group, Hosted]
+    hosted: dict[Group, HostedMachine]
     listener: Listener
 
     @property
@@ -52,7 +52,7 @@ class _Healthy(Protocol):
 
 
 class _Window(NamedTuple):
-    """A group's counters at one look."""
+    """A group's counters at one scrape."""
 
     at: float
     appended: int
@@ -72,21 +72,24 @@ class _Window(NamedTuple):
         )
 
     def committed_since(self, before: _Window) -> int:
-        """Nothing, where the watermark just became known: that was committed long before."""
+        """Count records committed since `before`; 0 if its watermark was unknown.
+
+        What was committed before a restart must not count as a burst of commits.
+        """
         if self.committed is None or before.committed is None:
             return 0
         return self.committed - before.committed
 
 
 class QuorumCollector:
-    """Makes the metrics when asked; keeps only what rates need."""
+    """Builds the metrics at each scrape; keeps only the counters that rates need."""
 
     def __init__(self, host: _Host) -> None:
         self._host = host
         self._windows: dict[str, _Window] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """All families, each with one sample a group."""
+        """Return all families, each with one sample per group."""
         values: dict[str, dict[str, float]] = {}
         states = GaugeMetricFamily(
             PREFIX + "current_state", "1 for the state this group is in", labels=("group", "state")
@@ -143,7 +146,7 @@ class QuorumCollector:
         return values
 
     def _of_controller(self, values: dict[str, dict[str, float]]) -> Iterator[Metric]:
-        """KIP-631's two, of the cluster log."""
+        """Return KIP-631's two metrics of the cluster log."""
         name = CLUSTER_METADATA.name
         for family, source, text in (
             (
@@ -154,7 +157,7 @@ class QuorumCollector:
             (
                 "kafka_controller_metadata_commit_rate",
                 "commit_rate",
-                "MetadataCommitRate: records committed a second",
+                "MetadataCommitRate: records committed per second",
             ),
         ):
             if name in values.get(source, {}):
@@ -177,43 +180,43 @@ class QuorumCollector:
 
 
 HELP: Final = {
-    "current_leader": "Id of the leader; -1 if unknown",
-    "current_epoch": "The epoch this replica is in",
-    "current_vote": "Whom it voted for in this epoch; -1 if nobody",
-    "high_watermark": "Everything below is committed; -1 if unknown",
-    "log_end_offset": "Where the next record goes",
+    "current_leader": "Node id of the leader; -1 if unknown",
+    "current_epoch": "Current epoch of this replica",
+    "current_vote": "Node id that this replica voted for in its epoch; -1 if none",
+    "high_watermark": "Offset below which all records are committed; -1 if unknown",
+    "log_end_offset": "Offset of the next record",
     "log_end_epoch": "Epoch of the last record",
-    "commit_latency_avg": "From append to commit on the leader, ms, since the last look",
-    "commit_latency_max": "The longest of these",
-    "election_latency_avg": "From campaigning to a leader being known, ms",
-    "election_latency_max": "The longest of these since the start",
-    "append_records_rate": "Records appended a second",
-    "fetch_records_rate": "Records fetched from the leader a second",
-    "commit_rate": "Records committed a second",
-    "poll_idle_ratio_avg": "Share of time in which this group had nothing to do",
+    "commit_latency_avg": "Average from append to commit on the leader since the last scrape, ms",
+    "commit_latency_max": "Maximum from append to commit on the leader since the last scrape, ms",
+    "election_latency_avg": "Average from campaigning to a known leader since the start, ms",
+    "election_latency_max": "Maximum from campaigning to a known leader since the start, ms",
+    "append_records_rate": "Records appended per second",
+    "fetch_records_rate": "Records fetched from the leader per second",
+    "commit_rate": "Records committed per second",
+    "poll_idle_ratio_avg": "Fraction of time in which this group was idle",
     "number_of_voters": "Size of the voter set in force",
-    "peer_faults": "Messages that broke the protocol, since the start",
-    "unconfirmed_epochs": "Voters said to be in an epoch that they have not confirmed themselves",
+    "peer_faults": "Messages from peers that broke the protocol, since the start",
+    "unconfirmed_epochs": "Voters whose reported epoch they have not confirmed themselves",
 }
 
 
-class _More:
-    """A function as a collector."""
+class _FunctionCollector:
+    """A Prometheus collector that calls a function."""
 
     def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
         self.collect = collect
 
 
 class MetricsServer:
-    """HTTP for a scraper: one request a connection."""
+    """Serves `/metrics` and `/health` over HTTP, one request per connection."""
 
     def __init__(self, host: _Host, more: Callable[[], Iterable[Metric]] | None = None) -> None:
-        """`more`: the metrics of what stands on the groups, made when asked."""
+        """Register the collectors; `more` returns the metrics of the services at each scrape."""
         self._host = host
         self._registry = CollectorRegistry()
         self._registry.register(QuorumCollector(host))
         if more is not None:
-            self._registry.register(_More(more))
+            self._registry.register(_FunctionCollector(more))
         self._server: asyncio.Server | None = None
         self.port = 0
 
@@ -223,7 +226,7 @@ class MetricsServer:
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._server is not None:
             self._server.close()
 

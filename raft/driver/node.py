@@ -1,13 +1,14 @@
-"""A node of the quorum: its groups, its listener, its beginning and its end.
+"""A node of the quorum: its groups, its listener, its start and its stop.
 
-Start: lock the log directory, see that it is this node's, open every group that it lists (a listed
-group without directory is a lost disk, and the node refuses to start), listen, and let the groups
-live. Groups that the cluster log names later are begun as they are committed.
+Start: lock the log directory, check that it is this node's, open every group that it lists (a
+listed group without directory is a lost disk, and the node refuses to start), listen, and start the
+groups. Groups that the cluster log names later are started when their records are committed.
 
-Stop: every group hands its leadership over, flushes and closes; then the listener and the lock go.
+Stop: every group hands its leadership over, flushes and closes; then the listener is closed and the
+lock released.
 
-Anything fatal (a failed flush, a full disk, a broken invariant) ends the node at once, without a
-farewell: what it had promised is on disk, and what was not must not be.
+A fatal error (a failed flush, a full disk, a broken invariant) ends the node at once, without
+handing over: its promises are on disk already, and nothing else may be written.
 
 Source: docs/design/quorum.md#groups-come-from-the-cluster-log, docs/design/quorum.md#lost-disks,
 docs/design/running.md#nodes-and-settings.
@@ -28,7 +29,7 @@ from raft.driver.applying import Applier
 from raft.driver.assembly import assemble_group
 from raft.driver.bench_log import BenchLog
 from raft.driver.config import BENCH_LOG, CLUSTER_METADATA, NodeConfig
-from raft.driver.controller_listener import Service
+from raft.driver.controller_listener import ControllerService
 from raft.driver.disk_thread import DiskThread
 from raft.driver.errors import NotFormattedError
 from raft.driver.group import GroupDriver
@@ -36,11 +37,11 @@ from raft.driver.group_directory import ClusterLogLeader, Directory
 from raft.driver.health import HealthMonitor
 from raft.driver.high_watermarks import HighWatermarks
 from raft.driver.metrics import MetricsServer
-from raft.driver.node_services import ClusterEvents, ClusterState, Room, StateListener
-from raft.driver.peers import Dialling
+from raft.driver.node_services import ClusterEvents, ClusterState, NodeService, StateListener
+from raft.driver.peers import DialSettings
 from raft.driver.registry import DirectoryLock, Registry
-from raft.driver.snapshot_admin import SnapshotDesk
-from raft.driver.snapshot_hosting import Hosted
+from raft.driver.snapshot_admin import SnapshotAdmin
+from raft.driver.snapshot_hosting import HostedMachine
 from raft.driver.storage import Storage
 from raft.interfaces import ReplicatedLog, StateMachine
 from raft.net import Arena, Listener
@@ -52,11 +53,11 @@ from records.types import NodeId, Offset
 log = logging.getLogger("raft.driver")
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long a disk thread that is done may wait for the interpreter (Python's default: 5 ms)."""
+"""The longest that a finished disk thread waits for the interpreter (Python's default: 5 ms)."""
 
 GC_THRESHOLDS = (5_000, 10, 400)
-"""New containers before a collection, and collections before a deeper one (700, 10, 10). What stays
-is looked at once more when 50,000 have gathered: 3 ms of the loop, where 400,000 took 35."""
+"""New containers before a collection, and collections before a deeper one (default: 700, 10, 10).
+Survivors are traversed once more at 50,000: 3 ms of the loop, where 400,000 took 35."""
 
 
 class Node:
@@ -69,7 +70,7 @@ class Node:
         self.directory_id = config.directory_id
         self.voters = config.voter_set
         self.groups: dict[Group, GroupDriver] = {}
-        self.hosted: dict[Group, Hosted] = {}  # their state machines
+        self.hosted: dict[Group, HostedMachine] = {}  # state machines, by group
         self.directory: ClusterState | None = None
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._files = files or RealFileSystem()
@@ -82,14 +83,14 @@ class Node:
         self._tasks: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._rejoin_until: Offset | None = None
-        self._service = Service(self, serves_produce=config.bench_log)
+        self._service = ControllerService(self, serves_produce=config.bench_log)
         self.listener = Listener(
             self._service.handle,
             name="controller",
             limits=config.limits,
             on_close=self._service.closed,
         )
-        self._dialling = Dialling(
+        self._dial_settings = DialSettings(
             client_id=f"raft-client-{config.node_id}",
             arena=Arena(),
             own_endpoints=(config.advertised,) if config.advertised is not None else (),
@@ -97,16 +98,18 @@ class Node:
         )
         self.health = HealthMonitor(self)
         self._high_watermarks = HighWatermarks(self._files, config.log_dir)
-        self._room: Room | None = config.room(self) if config.room is not None else None
-        self._service.serve_also(SnapshotDesk(self).handlers, large=False)
-        if self._room is not None:
-            self._service.serve_also(self._room.handlers, large=True)
+        self._node_service: NodeService | None = (
+            config.node_service(self) if config.node_service is not None else None
+        )
+        self._service.serve_also(SnapshotAdmin(self).handlers, large=False)
+        if self._node_service is not None:
+            self._service.serve_also(self._node_service.handlers, large=True)
         self._metrics: MetricsServer | None = None
 
-    # --- life ---------------------------------------------------------------------------------
+    # --- start and stop -----------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open what is there, listen, live.
+        """Open all listed groups, listen, and start the groups.
 
         Raises:  NodeError (lost disk, not formatted, directory in use); CorruptLogError and
                  CorruptFileError of `raft.segments`; OSError (the port, the disk).
@@ -147,7 +150,7 @@ class Node:
         return "no" if host is None else f"{host}:{self.listener.port}"
 
     async def stop(self) -> None:
-        """Hand over, flush, close."""
+        """Hand over leadership, flush and close."""
         if self._stopping:
             return
         self._stopping = True
@@ -160,10 +163,10 @@ class Node:
         log.info("node=%d stopped=clean", self.node_id)
 
     async def _stop_group(self, driver: GroupDriver) -> None:
-        """Hand over; let the room go; close the log, which nobody reads any more."""
+        """Hand over leadership, end the group's services, then close its log."""
         await driver.hand_over(self.config.shutdown_timeout_ms)
-        if self._room is not None:
-            await self._room.end(driver.group.topic, driver.group.partition)
+        if self._node_service is not None:
+            await self._node_service.end(driver.group.topic, driver.group.partition)
         hosted = self.hosted.pop(driver.group, None)
         if hosted is not None:
             hosted.close()
@@ -179,7 +182,7 @@ class Node:
             self._lock = None
 
     def fail(self, error: BaseException) -> None:
-        """Something fatal happened: `failed` gets it, and `run_node` ends."""
+        """Report a fatal error to `failed`, which ends `run_node`."""
         log.critical("node=%d fatal=%s error=%s", self.node_id, type(error).__name__, error)
         if not self.failed.done():
             self.failed.set_exception(error)
@@ -204,9 +207,9 @@ class Node:
         return group.topic != BENCH_LOG or self.config.bench_log
 
     async def _open(self, group: Group) -> GroupDriver:
-        """Open a group, making its directory first if the node does not list it yet.
+        """Open a group; create its directory first if the node does not list it yet.
 
-        It is among `_opening`, so that nobody begins it a second time meanwhile.
+        The group is in `_opening` meanwhile, so that it is not opened twice.
         """
         config = self.config
         disk = DiskThread(group.name, asyncio.get_running_loop(), self.fail)
@@ -220,7 +223,7 @@ class Node:
             storage,
             disk,
             config=config,
-            dialling=self._dialling,
+            dial_settings=self._dial_settings,
             endpoints=self.endpoint,
             on_fatal=self.fail,
         )
@@ -232,21 +235,21 @@ class Node:
             self._watch_cluster_log(driver)
         elif group.topic == BENCH_LOG:
             self._bench = BenchLog(driver, self.endpoint)
-        if self._room is not None:
-            self._room.begin(driver, group.topic, group.partition, storage.directory)
+        if self._node_service is not None:
+            self._node_service.begin(driver, group.topic, group.partition, storage.directory)
         return driver
 
     def _open_storage(self, group: Group, voters: tuple[NodeId, ...]) -> Storage:
-        """In a thread: recovery reads the whole tail of the log."""
+        """Open a group's storage, in a thread since recovery reads the whole tail of the log."""
         config, files, registry = self.config, self._files, self._registry
         assert registry is not None, "the node has not started"
         if group.name not in registry.groups:
-            if not Storage.lived(files, config.log_dir, group):
+            if not Storage.has_batches(files, config.log_dir, group):
                 Storage.create(
                     files, config.log_dir, group, config.log, recovering=registry.rejoining
                 )
             registry.add(group)
-        store = config.keeping.store if config.keeping is not None else None
+        store = config.snapshot_hosting.store if config.snapshot_hosting is not None else None
         return Storage.open(files, config.log_dir, group, config.log, voters, store)
 
     def _watch_cluster_log(self, driver: GroupDriver) -> None:
@@ -261,7 +264,7 @@ class Node:
                 self._rejoin_until = driver.quorum.log.end_offset
 
     def _host_cluster_log(self, driver: GroupDriver) -> ClusterState:
-        """A controller's state, or without one what the quorum itself needs."""
+        """Host the controller's state machine, or without a controller a `Directory`."""
         config = self.config
         if config.cluster is not None:
             events = ClusterEvents(
@@ -283,14 +286,14 @@ class Node:
             bootstrap=config.bootstrap,
             max_idle_interval_ms=config.max_idle_interval_ms,
         )
-        self.directory = directory  # it is asked while it is hosted
+        self.directory = directory  # before `host`: hosting reads it already
         self.host(driver, directory, leader)
         return directory
 
     def _on_group_named(self, group: Group) -> None:
         if group not in self.groups and group not in self._opening and not self._stopping:
             self._opening.add(group)
-            self._spawn(self._begin(group))
+            self._start_task(self._begin(group))
 
     async def _begin(self, group: Group) -> None:
         try:
@@ -311,29 +314,29 @@ class Node:
         self._by_ref.pop(GroupRef(group.topic_id, group.partition), None)
         if self._bench is not None and self._bench.group is driver:
             self._bench = None
-        self._spawn(self._end(driver))
+        self._start_task(self._end(driver))
 
     def _end_removed_groups(self) -> None:
-        """A checkpoint names the groups there are, not those that were removed before it.
+        """End listed groups that the cluster log no longer names.
 
-        What we list had its record in our log, so once that is applied, a group that is not named
-        is gone.
+        A checkpoint names the existing groups, not those removed before it. A listed group had its
+        record in this node's log; if it is not named once that log is applied, it was removed.
         """
         if self._opening or self.directory is None:
-            return  # asked again when all that is listed is open
+            return  # called again when all listed groups are open
         self._removed_below = None
         for group in tuple(self.groups):
             if group != CLUSTER_METADATA and group not in self.directory.groups:
                 self._on_group_removed(group)
 
     async def _end(self, driver: GroupDriver) -> None:
-        """A group was removed: stop it, list it no longer. Its directory stays for the operator."""
+        """Stop a removed group and unlist it; its directory stays for the operator."""
         await self._stop_group(driver)
         assert self._registry is not None, "the node has not started"
         self._registry.remove(driver.group)
         log.info("node=%d group=%s action=end", self.node_id, driver.name)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -341,7 +344,7 @@ class Node:
     # --- a lost disk --------------------------------------------------------------------------
 
     def _on_caught_up(self) -> None:
-        """The cluster log is whole again; the groups it names up to here are those there were."""
+        """Wait until the caught-up cluster log is applied: it names all groups of the lost disk."""
         self._rejoin_until = self.groups[CLUSTER_METADATA].quorum.log.end_offset
         if self.directory is not None:
             self._on_applied(self.directory.applied_offset)
@@ -351,10 +354,10 @@ class Node:
             self._end_removed_groups()
         if self._rejoin_until is not None and applied_offset >= self._rejoin_until:
             self._rejoin_until = None
-            self._spawn(self._end_rejoin())
+            self._start_task(self._end_rejoin())
 
     async def _end_rejoin(self) -> None:
-        """Every group named so far is begun, with a mark of its own: the disk's mark may go."""
+        """Remove the disk's rejoin marker once every group has started with a marker of its own."""
         others = [task for task in self._tasks if task is not asyncio.current_task()]
         if others:
             await asyncio.wait(others)
@@ -362,46 +365,46 @@ class Node:
             self._registry.rejoined()
             log.info("node=%d action=rejoined", self.node_id)
 
-    # --- what others ask ----------------------------------------------------------------------
+    # --- for the listener, services and metrics -----------------------------------------------
 
     def find(self, ref: GroupRef) -> GroupDriver | None:
-        """The group that a request names, if it has begun here."""
+        """Return the group that a request names, or None if it has not started here."""
         return self._by_ref.get(ref)
 
     def group(self, topic: str | UUID, partition: int = 0) -> GroupDriver | None:
-        """A group by topic name or id."""
+        """Return a group by topic name or id, or None."""
         return self._by_ref.get(GroupRef(topic, partition))
 
     def log(self, topic: str, partition: int) -> ReplicatedLog | None:
-        """A group as rooms see it."""
+        """Return a group's log by topic name, or None if the group has not started here."""
         return self._by_ref.get(GroupRef(topic, partition))
 
     def host(
         self, log: ReplicatedLog, machine: StateMachine, listener: StateListener | None = None
     ) -> None:
-        """Drive a state machine of one of our groups: load it, feed it, take its checkpoints."""
-        driver = next(one for one in self.groups.values() if one is log)
+        """Host the state machine of a group: load it, feed it, take its checkpoints."""
+        driver = next(driver for driver in self.groups.values() if driver is log)
         assert driver.group not in self.hosted, f"{driver.name} has a state machine already"
-        keeping = self.config.keeping
-        if keeping is None:
+        snapshot_hosting = self.config.snapshot_hosting
+        if snapshot_hosting is None:
             self.hosted[driver.group] = Applier(log, machine, driver.fail, listener)
         else:
-            self.hosted[driver.group] = keeping.host(log, machine, self, listener)
+            self.hosted[driver.group] = snapshot_hosting.host(log, machine, self, listener)
 
     def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
-        """In the next turn of the loop."""
+        """Call `callback` in the next turn of the loop."""
         return asyncio.get_running_loop().call_soon(callback)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Later; the handle cancels it."""
+        """Call `callback` after `delay_s` seconds; the handle cancels it."""
         return asyncio.get_running_loop().call_later(delay_s, callback)
 
     def bench_log(self) -> BenchLog | None:
-        """The group for clients outside, where it is enabled and has begun."""
+        """Return the bench log, or None if it is not enabled or has not started."""
         return self._bench
 
     def endpoint(self, node_id: NodeId) -> Endpoint | None:
-        """Where a voter listens."""
+        """Return a voter's endpoint, or None if it is unknown."""
         if node_id == self.node_id:
             return self.config.advertised
         if node_id not in self.voters:
@@ -410,18 +413,18 @@ class Node:
         return endpoints[0] if endpoints else None
 
     def controllers(self) -> Mapping[NodeId, Endpoint]:
-        """Where controllers listen: as they registered, and as configured those that have not yet.
+        """Return the controllers' endpoints: registered ones, else those configured.
 
-        Of itself a node knows best.
+        For this node itself, its own setting takes precedence.
         """
         configured = {voter: self.endpoint(voter) for voter in self.voters}
-        found = {voter: place for voter, place in configured.items() if place is not None}
+        found = {voter: endpoint for voter, endpoint in configured.items() if endpoint is not None}
         registered = {} if self.directory is None else self.directory.controllers
         own = found.get(self.node_id)
         return {**found, **registered} | ({} if own is None else {self.node_id: own})
 
     def features(self) -> tuple[Mapping[str, int], Offset]:
-        """Finalised features, and the offset they are as of (-1: nothing applied yet)."""
+        """Return levels of finalised features, and their offset (-1: nothing applied yet)."""
         if self.directory is None or not self.directory.applied_offset:
             return {}, Offset(-1)
         return self.directory.features, Offset(self.directory.applied_offset - 1)
@@ -431,10 +434,10 @@ class Node:
 
 
 def tune_interpreter() -> None:
-    """For a process that is a node and nothing else: latency before throughput of the collector.
+    """Tune interpreter and garbage collector for latency, in a process that only runs a node.
 
-    What was made at start stays for ever, so the collector need not look at it again; and requests
-    come and go by the thousand in a turn, none of them in a cycle.
+    Objects made at start are never freed, so the collector need not traverse them again; and
+    thousands of requests are made and freed in a turn, none of them in a cycle.
     """
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.collect()
@@ -445,7 +448,7 @@ def tune_interpreter() -> None:
 async def run_node(config: NodeConfig, stop: asyncio.Event) -> None:
     """Run a node until `stop` is set; then hand over and close.
 
-    Raises:  what `Node.start` raises; whatever was fatal while it ran.
+    Raises:  the errors of `Node.start`; the fatal error that ended the node.
     """
     node = Node(config)
     await node.start()

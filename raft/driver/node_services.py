@@ -1,9 +1,10 @@
-"""What stands on the groups: a room brings state machines and requests, and the node gives it life.
+"""Interfaces between a node and the services on top of its groups.
 
-The quorum knows nothing of what its groups are for. The front door gives a node one `Room`, which
-is told of every group that begins and ends here, and whose requests the listener serves beside the
-quorum's own. Rooms above import neither this page nor the driver: these are shapes, and whatever
-has them fits. A room of several is made by the front door.
+The quorum does not know the purpose of its groups. The front door gives a node one `NodeService`,
+which is
+notified of every group that starts and ends here, and whose requests the listener serves beside the
+quorum's own. Services import neither this module nor the driver: these are protocols. The front
+door combines several services into one.
 
 All calls are made on the event loop.
 
@@ -27,20 +28,20 @@ from records.types import Epoch, NodeId, Offset
 
 
 class StateListener(Protocol):
-    """Who leads with a state machine's state, or answers from it."""
+    """Leads with a state machine's state, or answers requests from it."""
 
     def applied(self, offset: Offset) -> None:
-        """Everything below is in the state, and nothing is being loaded."""
+        """The state holds everything below `offset`, and no checkpoint is being loaded."""
 
     def lead(self, epoch: Epoch) -> None:
-        """We lead, and the state holds everything before our epoch."""
+        """This node leads, and the state holds everything before its epoch."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """We no longer do. Not told of epochs that `lead` was not told of."""
+        """This node no longer leads `epoch`; called only after `lead` for the same epoch."""
 
 
-class RoomHost(Protocol):
-    """What a room may ask of its node."""
+class ServiceHost(Protocol):
+    """The part of a node that its services use."""
 
     @property
     def cluster_id(self) -> str: ...
@@ -50,83 +51,84 @@ class RoomHost(Protocol):
 
     @property
     def directory_id(self) -> UUID:
-        """Of the log directory: a state kept beside a log of another directory is not its state."""
+        """Id of the log directory: state kept beside another directory's log must not be used."""
 
     def features(self) -> tuple[Mapping[str, int], Offset]:
-        """Finalised features, and the offset they are as of (-1: nothing applied yet)."""
+        """Return levels of finalised features, and their offset (-1: nothing applied yet)."""
 
     def log(self, topic: str, partition: int) -> ReplicatedLog | None:
-        """A group's log, if the group has begun here."""
+        """Return a group's log, or None if the group has not started here."""
 
     def host(
         self, log: ReplicatedLog, machine: StateMachine, listener: StateListener | None = None
     ) -> None:
-        """Drive a state machine of this group: load it, feed it, take its checkpoints.
+        """Host a state machine of this group: load it, feed it, take its checkpoints.
 
-        From `Room.begin`, once a group. `listener` is told what may be answered from the state.
+        Called once per group, from `NodeService.begin`. `listener` is notified of applied offsets
+        and leadership.
         """
 
     def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
-        """In the next turn of the loop."""
+        """Call `callback` in the next turn of the loop."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Later; the handle cancels it."""
+        """Call `callback` after `delay_s` seconds; the handle cancels it."""
 
     def fail(self, error: BaseException) -> None:
-        """A broken invariant or a disk that cannot be trusted: the node ends at once."""
+        """End the node at once: an invariant is broken, or the disk cannot be trusted."""
 
 
-class Room(Protocol):
-    """What a node has on top of its groups."""
+class NodeService(Protocol):
+    """The services of a node on top of its groups."""
 
     @property
     def handlers(self) -> Mapping[int, Served]:
-        """Requests served on the controller listener, by api key; asked for once, at the start.
+        """Handlers for the controller listener by api key; read once, at the start.
 
-        ApiVersions announces them. A key that the quorum serves itself cannot be taken.
+        ApiVersions announces them. An api key that the quorum itself serves is not allowed.
         """
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """A group was opened and is about to live: it may be watched from now on.
+        """Prepare for a group that was opened and is about to start; it may be watched now.
 
-        `directory` is the group's own; a state kept there ends with it. Raises what ends the node.
+        `directory` is the group's own; state kept there ends with the group. Errors end the node.
         """
 
     async def end(self, topic: str, partition: int) -> None:
-        """A group has ended here, or the node is about to stop: let go of it.
+        """Release a group that has ended here, or whose node is about to stop.
 
-        Called before its log is closed. What was begun must be over when this returns.
+        Called before its log is closed. All work on the group must be over when this returns.
         """
 
 
 class ClusterState(StateMachine, Protocol):
-    """The cluster log's state machine, as far as the driver looks at it."""
+    """The part of the cluster log's state machine that the driver reads."""
 
     @property
     def applied_offset(self) -> Offset:
-        """Everything below is in the state."""
+        """The first offset that is not yet in the state."""
 
     @property
     def groups(self) -> Sequence[Group]:
-        """Those that there are to be."""
+        """Groups that the log names, which should be running."""
 
     @property
     def features(self) -> Mapping[str, int]:
-        """Finalised features and their levels."""
+        """Levels of the finalised features by name."""
 
     @property
     def controllers(self) -> Mapping[NodeId, Endpoint]:
-        """Where each controller that has registered listens."""
+        """Endpoints of the registered controllers by node id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterEvents:
-    """What the node wants to hear of a `ClusterState`."""
+    """Callbacks of a `ClusterState` to its node."""
 
     on_start: Callable[[Group], None]  # a group is named
     on_stop: Callable[[Group], None]  # it no longer is
     on_applied: Callable[[Offset], None]
 
 
-MakeClusterState = Callable[[RoomHost, ReplicatedLog, ClusterEvents], ClusterState]
-"""Makes what reads the cluster log, and has it hosted (`RoomHost.host`): a controller's."""
+MakeClusterState = Callable[[ServiceHost, ReplicatedLog, ClusterEvents], ClusterState]
+"""Makes a controller's state machine of the cluster log, and has it hosted (`ServiceHost.host`)."""

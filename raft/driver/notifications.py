@@ -1,7 +1,7 @@
-"""Whom one group tells what: watchers of its life, proposers of their fate, readers, the log.
+"""Announces a group's events: to watchers, to proposers and readers, and in the log.
 
-The core's words to this node's own people. They are told on the loop, in the order in which the
-core said it, and may propose, read or ask again from within: what they ask for waits its turn.
+Recipients are called on the loop, in the order of the core's effects, and may propose or read from
+within the call: such events wait until the current effects are carried out.
 
 Source: `raft.interfaces` (Watcher, Ticket); `raft.core.effects`.
 """
@@ -27,7 +27,7 @@ from raft.core.effects import (
 )
 from raft.core.quorum import Quorum
 from raft.driver.counters import Counters
-from raft.driver.pending_requests import Answers
+from raft.driver.pending_requests import PendingRequests
 from raft.interfaces import NotLeaderError, Ticket, Watcher
 from records.kafka_errors import ErrorCode
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
@@ -38,19 +38,19 @@ FAULT_LINES_PER_SECOND: Final = 5
 
 
 class ReadTicket(Protocol):
-    """Who asked for a linearizable read."""
+    """Receives the outcome of a linearizable read."""
 
     def __hash__(self) -> int: ...
 
     def ready(self, offset: Offset) -> None:
-        """Answer from state that holds everything below `offset`."""
+        """The read may be answered from state that holds everything below `offset`."""
 
     def refused(self, error: ErrorCode) -> None:
-        """Ask the leader."""
+        """The read cannot be confirmed here; the leader can."""
 
 
 class BarrierTicket:
-    """A read whose outcome is a future."""
+    """A read ticket whose outcome is a future."""
 
     __slots__ = ("future",)
 
@@ -58,29 +58,35 @@ class BarrierTicket:
         self.future = future
 
     def ready(self, offset: Offset) -> None:
-        """The future's result."""
+        """Set the future's result."""
         if not self.future.done():
             self.future.set_result(offset)
 
     def refused(self, error: ErrorCode) -> None:
-        """The future's exception."""
+        """Set the future's exception."""
         if not self.future.done():
             self.future.set_exception(NotLeaderError(error))
 
 
-class Telling:
-    """What was told last, and who is to be told."""
+class Notifications:
+    """Announces one group's events to its watchers and tickets."""
 
     def __init__(
-        self, *, node_id: NodeId, name: str, quorum: Quorum, answers: Answers, counters: Counters
+        self,
+        *,
+        node_id: NodeId,
+        name: str,
+        quorum: Quorum,
+        pending_requests: PendingRequests,
+        counters: Counters,
     ) -> None:
-        """Nobody watches yet."""
+        """Start without watchers."""
         self.leading_epoch: Epoch | None = None  # between `Lead` and `StepDown`
         self.watchers: list[Watcher] = []
         self._node_id = node_id
         self._name = name
         self._quorum = quorum
-        self._answers = answers
+        self._pending_requests = pending_requests
         self._counters = counters
         self._uncommitted: deque[tuple[Offset, float]] = deque()
         self._campaign_began: float | None = None
@@ -88,7 +94,7 @@ class Telling:
         self._fault_lines = 0
 
     def watch(self, watcher: Watcher, snapshot_id: OffsetAndEpoch | None) -> None:
-        """Tell `watcher` from now on; first what is true already."""
+        """Notify `watcher` from now on, beginning with the current state."""
         self.watchers.append(watcher)
         if snapshot_id is not None:
             watcher.snapshot(snapshot_id)
@@ -101,7 +107,7 @@ class Telling:
     # --- watchers -------------------------------------------------------------------------------
 
     def committed(self, effect: Committed) -> None:
-        """Everything below can be read and applied."""
+        """Announce a new high watermark."""
         high_watermark = effect.high_watermark
         latencies, now = self._counters.commit_latencies_ms, time.monotonic()
         while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
@@ -111,53 +117,54 @@ class Telling:
             watcher.committed(high_watermark)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """The log now begins where this snapshot ends."""
+        """Announce that the log now begins where this snapshot ends."""
         for watcher in self.watchers:
             watcher.snapshot(snapshot_id)
 
     def lead(self, effect: Lead) -> None:
-        """Proposals are accepted from now on."""
+        """Announce that this node leads and accepts proposals."""
         self.leading_epoch = effect.epoch
         for watcher in self.watchers:
             watcher.lead(effect.epoch)
 
     def step_down(self, effect: StepDown) -> None:
-        """No more."""
+        """Announce that this node no longer leads."""
         self.leading_epoch = None
         self._uncommitted.clear()
         for watcher in self.watchers:
             watcher.step_down(effect.epoch)
 
-    # --- who asked ------------------------------------------------------------------------------
+    # --- proposers and readers ------------------------------------------------------------------
 
     def accepted(self, effect: Accepted) -> None:
-        """A proposal is in the log."""
+        """Notify a proposer that its batches are in the log."""
         self._uncommitted.append((effect.end_offset, time.monotonic()))
         ticket: Ticket = effect.token  # type: ignore[assignment]
         ticket.accepted(effect.epoch, effect.base_offset, effect.end_offset)
 
     def refused(self, effect: Refused) -> None:
-        """It is not, and never will be."""
+        """Notify a proposer that its batches were not appended, and will not be."""
         ticket: Ticket = effect.token  # type: ignore[assignment]
         ticket.refused(effect.error)
 
     def read_ready(self, effect: ReadReady) -> None:
-        """A read is confirmed."""
-        self._answers.reads_waiting -= 1
+        """Notify a reader that its read is confirmed."""
+        self._pending_requests.reads_waiting -= 1
         ticket: ReadTicket = effect.token  # type: ignore[assignment]
         ticket.ready(effect.offset)
 
     def read_refused(self, effect: ReadRefused) -> None:
-        """A read has to go elsewhere."""
-        self._answers.reads_waiting -= 1
+        """Notify a reader that this node cannot confirm its read."""
+        self._pending_requests.reads_waiting -= 1
         ticket: ReadTicket = effect.token  # type: ignore[assignment]
         ticket.refused(effect.error)
 
-    # --- the log of state -----------------------------------------------------------------------
+    # --- state changes and faults, logged -------------------------------------------------------
 
     def transition(self, effect: Transition) -> None:
-        """One line for every change of state, and the length of elections."""
-        self._answers.release_held()  # while the log still ends in the epoch they were answered in
+        """Log a change of role, and measure elections."""
+        # Before the new epoch has records: held answers belong to the epoch the log ends in.
+        self._pending_requests.release_held()
         role = type(effect.new).__name__.lower()
         leader_id = self._quorum.leader_id
         leader = "" if leader_id is None else f" leader={leader_id}"
@@ -173,12 +180,12 @@ class Telling:
             self._campaign_began = None
 
     def peer_fault(self, effect: PeerFault) -> None:
-        """Counted always, logged a few times a second at most."""
+        """Report a peer that broke the protocol towards the core."""
         peer = "unknown" if effect.peer is None else str(effect.peer)
         self.fault(peer, effect.reason)
 
     def fault(self, peer: NodeId | str, reason: str) -> None:
-        """A peer broke the protocol."""
+        """Count a peer's fault, and log it unless too many were logged in this second."""
         self._counters.peer_faults += 1
         second = int(time.monotonic())
         if second != self._fault_second:

@@ -1,13 +1,13 @@
-"""A group's connections to its peers: who is dialled when, and what becomes of what was asked.
+"""A group's connections to its peers: dialling, versions, and the fate of requests.
 
 Every pair of group and peer has two connections: one for Fetch alone, since on it a Fetch must
 follow the answer to the one before (reads rest on that) and may wait half a second, and one for
-votes and everything else, which must not wait behind it. Each begins by asking for the peer's
-versions; what was to be sent waits that long. The address is resolved again at every dial.
+votes and everything else, which must not wait behind it. Each begins with ApiVersions; requests
+wait for its answer. The address is resolved again at every dial.
 
-Nothing here tries again by itself: when a connection ends or cannot be made, what was outstanding
-fails, and the core decides when to send anew. The one exception is the core's own `Reconnect`,
-which dials at once, since a refused connection is news of a dead leader.
+Nothing is retried here: when a connection ends or cannot be made, its unanswered requests fail, and
+the core decides when to send again. The exception is the core's own `Reconnect`, which dials at
+once, since a refused connection indicates a dead leader.
 
 Source: `raft.core.events`, rules 5 and 7; KIP-35 (versions).
 """
@@ -53,11 +53,11 @@ from records.types import NodeId, Offset
 log = logging.getLogger("raft.driver")
 
 API_VERSIONS_KEY: Final = 18
-API_VERSIONS_ASKED: Final = 3
+API_VERSIONS_VERSION: Final = 3
 CONNECT_TIMEOUT_MS: Final = 1_000
 VERSIONS_TIMEOUT_MS: Final = 1_000
-MAX_UNANSWERED: Final = 100  # of one connection; the core has long given up the first of them
-MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # a Fetch asks for 8 MiB; its first batch may be larger
+MAX_UNANSWERED: Final = 100  # per connection; the core has long given up the first of them
+MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024  # a Fetch requests 8 MiB; its first batch may be larger
 
 OUR_VERSIONS: Final = {
     0: (3, 13),
@@ -71,7 +71,7 @@ OUR_VERSIONS: Final = {
     59: (0, 1),
     60: (0, 2),
 }
-"""What this node speaks, as client and as server: api key to lowest and highest version."""
+"""Versions that this node supports as client and server: api key to (lowest, highest)."""
 
 _KEY: Final = {
     core.VoteRequest: 52,
@@ -84,13 +84,13 @@ _KEY: Final = {
 
 @cache
 def kind_of(api_key: int, version: int) -> RequestKind:
-    """An api at a version, as the client connection wants it."""
+    """Return the request kind of an api at a version."""
     return RequestKind.of(api_key, version, first_flexible(api_key))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Dialling:
-    """What all links of a node share."""
+class DialSettings:
+    """Settings that all links of a node share."""
 
     client_id: str
     arena: Arena
@@ -99,7 +99,7 @@ class Dialling:
 
 
 class PeerLink:
-    """One connection to one peer, dialled when there is something to send."""
+    """One connection to one peer, dialled at the first request."""
 
     def __init__(
         self,
@@ -107,14 +107,14 @@ class PeerLink:
         group: Group,
         peer: NodeId,
         endpoint: Endpoint,
-        dialling: Dialling,
+        dial_settings: DialSettings,
         post: Callable[[Event], None],
     ) -> None:
         self.peer = peer
-        self.log_start_offset: Offset | None = None  # as it said last, as a leader
+        self.log_start_offset: Offset | None = None  # of the peer's last Fetch response
         self._group = group
         self._endpoint = endpoint
-        self._dialling = dialling
+        self._dial_settings = dial_settings
         self._post = post
         self._connection: ClientConnection | None = None
         self._versions: dict[int, int] | None = None  # api key -> version; None: not known yet
@@ -124,7 +124,7 @@ class PeerLink:
         self._closed = False
 
     def send(self, request_id: int, request: core.Request) -> None:
-        """Send now, or once there is a connection. What ends is told by events."""
+        """Send now, or once connected; answers and failures are posted as events."""
         if self._closed:
             return
         if self._versions is not None and self._connection is not None:
@@ -137,18 +137,18 @@ class PeerLink:
             self._dial = asyncio.get_running_loop().create_task(self._open())
 
     def reconnect(self) -> None:
-        """Close for good what is open, and dial at once."""
+        """Drop the connection and dial again at once."""
         self._drop()
         if not self._closed:
             self._dial = asyncio.get_running_loop().create_task(self._open())
 
     def close(self) -> None:
-        """End for ever, silently."""
+        """Close for good, without posting events."""
         self._closed = True
         self._drop()
 
     def _drop(self) -> None:
-        """Let go of the connection or the dial; what was on it is forgotten, not failed."""
+        """Drop the connection or the dial; its requests are forgotten without `RequestFailed`."""
         if self._dial is not None:
             self._dial.cancel()
             self._dial = None
@@ -166,9 +166,9 @@ class PeerLink:
             connection = await connect(
                 self._endpoint.host,
                 self._endpoint.port,
-                client_id=self._dialling.client_id,
+                client_id=self._dial_settings.client_id,
                 timeout_ms=CONNECT_TIMEOUT_MS,
-                arena=self._dialling.arena,
+                arena=self._dial_settings.arena,
                 max_response_bytes=MAX_ANSWER_BYTES,
                 on_close=self._on_close,
             )
@@ -179,28 +179,28 @@ class PeerLink:
             self._fail_all()
             return
         self._connection = connection
-        if connection.close_reason is not None:  # it ended before we knew that it exists
+        if connection.close_reason is not None:  # closed before `connect` returned
             reason = connection.close_reason
             self._on_close(connection, ConnectionLostError(reason, f"{connection} ended early"))
         else:
-            self._ask_versions(connection)
+            self._request_versions(connection)
 
-    def _ask_versions(self, connection: ClientConnection) -> None:
+    def _request_versions(self, connection: ClientConnection) -> None:
         request = cluster.ApiVersionsRequest(
             client_software_name="esker", client_software_version="0"
         )
-        kind = kind_of(API_VERSIONS_KEY, API_VERSIONS_ASKED)
+        kind = kind_of(API_VERSIONS_KEY, API_VERSIONS_VERSION)
 
         def on_answer(answer: Frame | ConnectionLostError) -> None:
             if connection is not self._connection:
                 return
             self._dial = None
             if isinstance(answer, ConnectionLostError):
-                return  # `_on_close` has told already
+                return  # `_on_close` has failed the requests already
             try:
                 self._versions = read_versions(answer)
             except (RecordError, UnexpectedAnswerError) as error:
-                self._dialling.on_bad_answer(self.peer, f"ApiVersions: {error}")
+                self._dial_settings.on_bad_answer(self.peer, f"ApiVersions: {error}")
                 connection.close()
                 return
             waiting, self._waiting = self._waiting, {}
@@ -209,7 +209,7 @@ class PeerLink:
 
         connection.send(
             kind,
-            tuple(encode_parts(request, API_VERSIONS_ASKED)),
+            tuple(encode_parts(request, API_VERSIONS_VERSION)),
             on_answer,
             timeout_ms=VERSIONS_TIMEOUT_MS,
         )
@@ -231,7 +231,7 @@ class PeerLink:
         for request_id in failed:
             self._post(RequestFailed(request_id))
 
-    # --- asking -------------------------------------------------------------------------------
+    # --- requests -----------------------------------------------------------------------------
 
     def _transmit(self, request_id: int, request: core.Request) -> None:
         connection, versions = self._connection, self._versions
@@ -265,16 +265,16 @@ class PeerLink:
         if isinstance(request, core.FetchRequest):
             return wire_fetch.write_fetch(self._group, request, version)
         assert not isinstance(request, core.FetchSnapshotRequest), "of `raft.driver.fetching`"
-        return wire.write_request(self._group, request, self._dialling.own_endpoints)
+        return wire.write_request(self._group, request, self._dial_settings.own_endpoints)
 
     def _received(self, request_id: int, api_key: int, version: int, answer: Frame) -> None:
-        """An answer came; one that cannot be read is a fault of the peer's and a failed request."""
+        """Post a response; one that cannot be decoded is the peer's fault and fails the request."""
         try:
             message = decode_message(API[api_key].response, answer, version)
             response = _read(message)
         except (RecordError, UnexpectedAnswerError) as error:
             if not isinstance(error, UnexpectedAnswerError):
-                self._dialling.on_bad_answer(self.peer, f"api key {api_key}: {error}")
+                self._dial_settings.on_bad_answer(self.peer, f"api key {api_key}: {error}")
             self._post(RequestFailed(request_id))
         else:
             if type(response) is core.FetchResponse and response.log_start_offset is not None:
@@ -289,9 +289,12 @@ def _read(message: Response) -> core.Response:
 
 
 def read_versions(answer: Frame) -> dict[int, int]:
-    """The version to use of each api both sides know. Raises RecordError, UnexpectedAnswerError."""
+    """Return the agreed version of each api that both sides support.
+
+    Raises:  RecordError, UnexpectedAnswerError.
+    """
     error = int.from_bytes(answer[:2], "big", signed=True)
-    version = 0 if error else API_VERSIONS_ASKED  # a server that is too old answers in version 0
+    version = 0 if error else API_VERSIONS_VERSION  # a server that is too old answers in version 0
     message = decode_message(cluster.ApiVersionsResponse, answer, version)
     if error and not message.api_keys:
         raise UnexpectedAnswerError(error, "ApiVersions")
@@ -306,23 +309,25 @@ def read_versions(answer: Frame) -> dict[int, int]:
 
 
 class PeerLinks:
-    """All links of one group."""
+    """All connections of one group: two per peer, one of them for Fetch alone."""
 
     def __init__(
         self,
         group: Group,
         peers: dict[NodeId, Endpoint],
-        dialling: Dialling,
+        dial_settings: DialSettings,
         post: Callable[[Event], None],
     ) -> None:
         def link(peer: NodeId, endpoint: Endpoint) -> PeerLink:
-            return PeerLink(group=group, peer=peer, endpoint=endpoint, dialling=dialling, post=post)
+            return PeerLink(
+                group=group, peer=peer, endpoint=endpoint, dial_settings=dial_settings, post=post
+            )
 
         self._fetch = {peer: link(peer, endpoint) for peer, endpoint in peers.items()}
         self._control = {peer: link(peer, endpoint) for peer, endpoint in peers.items()}
 
     def send(self, peer: NodeId, request_id: int, request: core.Request) -> None:
-        """Send by the connection that this kind of request has."""
+        """Send by the connection for this kind of request."""
         links = self._fetch if isinstance(request, core.FetchRequest) else self._control
         links[peer].send(request_id, request)
 
@@ -331,11 +336,11 @@ class PeerLinks:
         self._fetch[peer].reconnect()
 
     def log_start_offset(self, peer: NodeId) -> Offset | None:
-        """Where a peer said that its log starts, when it last answered a Fetch of ours."""
+        """Return the log start offset in a peer's last Fetch response, or None."""
         link = self._fetch.get(peer)
         return link.log_start_offset if link is not None else None
 
     def close(self) -> None:
-        """End them all."""
+        """Close all connections."""
         for link in (*self._fetch.values(), *self._control.values()):
             link.close()

@@ -1,12 +1,12 @@
-"""What a node durably knows of its own disk: the lock, the groups it has, a rejoin under way.
+"""The files that describe a node's log directory: its lock, its groups, a rejoin under way.
 
     .lock            held by the process that uses the directory
-    esker.server.groups     the groups that have begun here; each then has a directory
-    esker.rejoin     the whole disk was lost; every group begun from now on has to catch up first
+    esker.server.groups     the groups that were created here; each has a directory
+    esker.rejoin     the whole disk was lost; every group created from now on has to catch up first
 
 A group's directory is made first and listed afterwards: so a listed group without directory is
-always a lost disk, never a crash while it was made. The rejoin mark goes once the cluster log has
-caught up and every group it names has been begun, with a mark of its own.
+always a lost disk, never a crash while it was made. The rejoin marker is removed once the cluster
+log has caught up and every group it names has been created, with a marker of its own.
 
 Source: docs/design/quorum.md#lost-disks.
 """
@@ -32,10 +32,10 @@ _LIMIT_BYTES: Final = 1024 * 1024
 
 
 class DirectoryLock:
-    """The lock of a log directory, from creation to `release`; it ends with the process."""
+    """The lock of a log directory, held until `release` or the end of the process."""
 
     def __init__(self, log_dir: Path) -> None:
-        """Raises DirectoryInUseError if another process has it; OSError."""
+        """Take the lock. Raises DirectoryInUseError if another process has it; OSError."""
         self._fd = os.open(log_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,18 +44,18 @@ class DirectoryLock:
             raise DirectoryInUseError(log_dir) from None
 
     def release(self) -> None:
-        """Let others have the directory."""
+        """Release the lock."""
         os.close(self._fd)
 
 
 class Registry:
     """The files `esker.server.groups` and `esker.rejoin` of one log directory.
 
-    Groups are begun in threads, several at a time; here they queue, for there is one file.
+    Several threads create groups at a time; a lock orders their writes, since there is one file.
     """
 
     def __init__(self, files: FileSystem, log_dir: Path) -> None:
-        """Read them. Raises CorruptFileError, OSError."""
+        """Read both files. Raises CorruptFileError, OSError."""
         self._files = files
         self._path = log_dir / GROUPS_FILE
         self._rejoin = log_dir / REJOIN_FILE
@@ -64,23 +64,23 @@ class Registry:
 
     @property
     def rejoining(self) -> bool:
-        """Was the disk lost, and not every group begun again yet?"""
+        """Whether the disk was lost and not every group has been created again."""
         return self._files.exists(self._rejoin)
 
     def rejoined(self) -> None:
-        """Every group that there was has been begun again."""
+        """Remove the rejoin marker, durably: every group has been created again."""
         self._files.unlink(self._rejoin)
         self._files.fsync_directory(self._rejoin.parent)
 
     def add(self, group: Group) -> None:
-        """List a group, durably; its directory is there."""
+        """List a group, durably, after its directory was made."""
         with self._writing:
             if self.groups.get(group.name) != group:
                 self.groups[group.name] = group
                 self._write()
 
     def remove(self, group: Group) -> None:
-        """Forget a group, durably, before its directory may be deleted."""
+        """Unlist a group, durably, before its directory may be deleted."""
         with self._writing:
             if self.groups.pop(group.name, None) is not None:
                 self._write()
@@ -91,7 +91,7 @@ class Registry:
 
 
 def mark_rejoin(files: FileSystem, log_dir: Path) -> None:
-    """Say, durably, that this disk replaces a lost one: for `storage format --rejoin`."""
+    """Mark a log directory, durably, as replacing a lost one, for `storage format --rejoin`."""
     replace_file(files, log_dir / REJOIN_FILE, b"")
 
 

@@ -1,13 +1,13 @@
-"""Produce requests that look like one before them, taken without decoding.
+"""Matches Produce requests against templates of earlier ones, to accept them without decoding.
 
 A client sends the same request again and again: the same version, client id, topic and partition;
-only the correlation id and the records change. So once a request was decoded and found good, its
-bytes around the records are remembered. A frame with the same bytes around them says the same, by
-construction, and only its one batch is left to be looked at. Whatever differs, in the least, goes
-the long way: so this page decides nothing about what is right, only what is known to be.
+only the correlation id and the records change. So once a request was decoded and found valid, its
+bytes around the records are kept as a template. A frame with the same bytes around its records
+means the same, by construction, and only its one batch is left to be checked. A frame that differs
+at all is decoded: this module never decides what is valid, only what equals something valid.
 
-What is left of the checks is what the records need: one plain batch (uncompressed, of nobody's
-transaction), whose header agrees with itself and whose checksum is right.
+The remaining checks are of the records: one plain batch (uncompressed, not transactional, no
+control batch), whose header is consistent and whose checksum is right.
 
 Source: the protocol guide, Produce; KIP-482 (varint lengths, tagged fields).
 """
@@ -35,7 +35,7 @@ from records.codegen import uvarint
 from records.compression import Buffer
 from records.rpc.produce import ProduceRequest
 
-MAX_FORMS: Final = 16
+MAX_TEMPLATES: Final = 16
 CORRELATION_END: Final = 8  # api key, version, correlation id
 
 _NOT_PLAIN: Final = COMPRESSION_MASK | CONTROL | TRANSACTIONAL
@@ -47,14 +47,14 @@ _unpack_int32: Final = struct.Struct(">i").unpack_from
 
 
 class Success(NamedTuple):
-    """An answer around its base offset, without the correlation id."""
+    """The encoded answer before and after its base offset, without the correlation id."""
 
     before: bytes
     after: bytes
 
 
-class _Form(NamedTuple):
-    """A request without correlation id and records."""
+class _Template(NamedTuple):
+    """The bytes of a request except its correlation id and records."""
 
     start: bytes  # api key and version
     middle: bytes  # from the client id to the length of the records
@@ -64,8 +64,8 @@ class _Form(NamedTuple):
     success: Success
 
 
-class Known(NamedTuple):
-    """What is new in a request of a known form."""
+class MatchedRequest(NamedTuple):
+    """The parts of a request that its template does not determine."""
 
     correlation_id: int
     batch: Buffer
@@ -73,16 +73,16 @@ class Known(NamedTuple):
     success: Success
 
 
-class KnownForms:
-    """The forms seen lately, the last one first."""
+class RequestTemplates:
+    """A cache of request templates, most recently matched first."""
 
     def __init__(self) -> None:
-        self._forms: list[_Form] = []
+        self._templates: list[_Template] = []
 
     def learn(
         self, header: RequestHeader, request: ProduceRequest, body: Frame, success: Success
     ) -> None:
-        """Remember the form of a request that was decoded and found good."""
+        """Keep the template of a request that was decoded and found valid."""
         records = request.topic_data[0].partition_data[0].records
         tail = _NO_TAGS if header.flexible else b""
         if records is None or bytes(body[len(body) - len(tail) :]) != tail:
@@ -90,7 +90,7 @@ class KnownForms:
         length = uvarint(len(records) + 1) if header.flexible else struct.pack(">i", len(records))
         before = bytes(body[: len(body) - len(tail) - len(records) - len(length)])
         middle = header_tail(header.client_id, flexible=header.flexible) + before
-        form = _Form(
+        template = _Template(
             _start(header.api_key, header.api_version),
             middle,
             CORRELATION_END + len(middle),
@@ -98,26 +98,26 @@ class KnownForms:
             header.flexible,
             success,
         )
-        if form not in self._forms:
-            self._forms.insert(0, form)
-            del self._forms[MAX_FORMS:]
+        if template not in self._templates:
+            self._templates.insert(0, template)
+            del self._templates[MAX_TEMPLATES:]
 
-    def match(self, frame: Frame) -> Known | None:
-        """What is new in a frame of a known form; None: decode it."""
-        for index, form in enumerate(self._forms):
-            at = form.records_at
-            if frame[:4] == form.start and frame[CORRELATION_END:at] == form.middle:
+    def match(self, frame: Frame) -> MatchedRequest | None:
+        """Match a frame against the templates; None means that it has to be decoded."""
+        for index, template in enumerate(self._templates):
+            at = template.records_at
+            if frame[:4] == template.start and frame[CORRELATION_END:at] == template.middle:
                 if index:
-                    self._forms.insert(0, self._forms.pop(index))
-                return _known(frame, form)
+                    self._templates.insert(0, self._templates.pop(index))
+                return _match_records(frame, template)
         return None
 
 
-def _known(frame: Frame, form: _Form) -> Known | None:
-    """Look at the records: None if they are not one plain and sound batch."""
-    size_bytes, at = _length(frame, form)
+def _match_records(frame: Frame, template: _Template) -> MatchedRequest | None:
+    """Check the records of a matching frame; None unless they are one plain, valid batch."""
+    size_bytes, at = _length(frame, template)
     end = at + size_bytes
-    if size_bytes <= HEADER_SIZE_BYTES or frame[end:] != form.tail or end > len(frame):
+    if size_bytes <= HEADER_SIZE_BYTES or frame[end:] != template.tail or end > len(frame):
         return None
     _, length, _, magic, crc, attributes, last_delta, _, _, _, _, _, count = _unpack_header(
         frame, at
@@ -133,13 +133,13 @@ def _known(frame: Frame, form: _Form) -> Known | None:
     ):
         return None
     (correlation_id,) = _unpack_int32(frame, 4)
-    return Known(correlation_id, frame[at:end], count, form.success)
+    return MatchedRequest(correlation_id, frame[at:end], count, template.success)
 
 
-def _length(frame: Frame, form: _Form) -> tuple[int, int]:
-    """The size of the records, and where they begin; -1 if there is no length."""
-    at = form.records_at
-    if not form.flexible:
+def _length(frame: Frame, template: _Template) -> tuple[int, int]:
+    """Return the size of the records and their position in the frame; size -1 if malformed."""
+    at = template.records_at
+    if not template.flexible:
         return (_unpack_int32(frame, at)[0], at + 4) if len(frame) >= at + 4 else (-1, at)
     value = shift = 0
     for byte in frame[at : at + 5]:

@@ -1,6 +1,6 @@
-"""DescribeSnapshots and TakeSnapshot: what a node has of checkpoints, and "take one now".
+"""Serves DescribeSnapshots and TakeSnapshot: list a node's checkpoints, and take one now.
 
-Each node answers for itself, leader or not: checkpoints are every replica's own affair.
+Each node answers for itself, leader or not, since every replica keeps checkpoints of its own.
 
 Source: `records.rpc.snapshots`; KIP-630.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Protocol
 
 from raft.driver.group import GroupDriver
-from raft.driver.snapshot_hosting import Hosted, Taken
+from raft.driver.snapshot_hosting import HostedMachine, SnapshotOutcome
 from raft.net import Frame, Payload, RequestHeader, ServerConnection
 from raft.net.handlers import Served, payload
 from raft.wire.responses import Group, GroupRef, wire_node
@@ -26,32 +26,32 @@ from records.rpc.snapshots import (
 )
 from records.types import NodeId, OffsetAndEpoch
 
-MAX_PARTITIONS: Final = 1_000  # asked about at once
+MAX_PARTITIONS: Final = 1_000  # in one request
 MAX_TIMEOUT_MS: Final = 3_600_000
 
 _Described = DescribeSnapshotsResponse.Group
 
 
-class Host(Protocol):
-    """What is asked of the node."""
+class SnapshotHost(Protocol):
+    """The part of a node that snapshot administration uses."""
 
     cluster_id: str
     node_id: NodeId
     groups: dict[Group, GroupDriver]
-    hosted: dict[Group, Hosted]
+    hosted: dict[Group, HostedMachine]
 
     def find(self, ref: GroupRef) -> GroupDriver | None: ...
 
 
-class SnapshotDesk:
-    """Serves both requests."""
+class SnapshotAdmin:
+    """Serves DescribeSnapshots and TakeSnapshot."""
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: SnapshotHost) -> None:
         self._host = host
 
     @property
     def handlers(self) -> Mapping[int, Served]:
-        """For the listener."""
+        """Handlers of both requests by api key."""
         return {1110: Served(0, 0, self._describe), 1111: Served(0, 0, self._take)}
 
     async def _describe(
@@ -60,7 +60,7 @@ class SnapshotDesk:
         header: RequestHeader,
         body: Frame,
     ) -> Payload:
-        """The groups asked for, or all."""
+        """Describe the requested groups, or all groups if none is named."""
         message = decode_message(DescribeSnapshotsRequest, body, header.api_version)
         asked = [
             GroupRef(topic.topic_name, index)
@@ -122,7 +122,7 @@ class SnapshotDesk:
         header: RequestHeader,
         body: Frame,
     ) -> Payload:
-        """Ask the state machine's host, and wait for what comes of it."""
+        """Let the state machine's host take a checkpoint, and answer with its outcome."""
         message = decode_message(TakeSnapshotRequest, body, header.api_version)
         return payload(header, await self._taken(message))
 
@@ -143,9 +143,9 @@ class SnapshotDesk:
                 error_code=ErrorCode.INVALID_REQUEST,
                 error_message=f"timeout_ms={message.timeout_ms}: 0 to {MAX_TIMEOUT_MS}",
             )
-        future: asyncio.Future[Taken] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[SnapshotOutcome] = asyncio.get_running_loop().create_future()
 
-        def done(taken: Taken) -> None:
+        def done(taken: SnapshotOutcome) -> None:
             if not future.done():
                 future.set_result(taken)
 
@@ -173,11 +173,11 @@ class SnapshotDesk:
 
 
 def _sizes(driver: GroupDriver, ids: Sequence[OffsetAndEpoch]) -> list[int | None]:
-    """In a thread: of the files; None for what has gone meanwhile."""
+    """Return the files' sizes in bytes, None for deleted ones; called in a thread."""
     sizes: list[int | None] = []
-    for one in ids:
+    for snapshot_id in ids:
         try:
-            sizes.append(driver.snapshots.size_bytes(one))
+            sizes.append(driver.snapshots.size_bytes(snapshot_id))
         except OSError:
             sizes.append(None)
     return sizes

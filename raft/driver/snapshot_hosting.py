@@ -1,6 +1,6 @@
-"""How checkpoints are kept: what the driver needs of the snapshot room, as the front door gives it.
+"""Interfaces by which the driver uses checkpoints; `esker.server.snapshot_hosting` implements them.
 
-Without it a group keeps everything: its log begins at 0 for ever.
+Without an implementation a group keeps its whole log: it begins at offset 0.
 
 Source: KIP-630; docs/design/snapshots.md.
 """
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from raft.driver.counters import Timings
-from raft.driver.node_services import RoomHost, StateListener
+from raft.driver.node_services import ServiceHost, StateListener
 from raft.interfaces import Download, ReplicatedLog, SnapshotChunk, Snapshots, StateMachine
 from raft.segments.files import FileSystem
 from records.types import NodeId, Offset, OffsetAndEpoch
 
 
 class KeptCheckpoint(NamedTuple):
-    """One of our checkpoints, as far as the log's start goes."""
+    """A local checkpoint, as input of the rule for the log's start."""
 
     snapshot_id: OffsetAndEpoch
     size_bytes: int
@@ -28,94 +28,94 @@ class KeptCheckpoint(NamedTuple):
 
 
 class FollowingReplica(NamedTuple):
-    """Another replica, as its leader knows it; None: it has not fetched in this epoch."""
+    """Another replica as its leader knows it; None means that it has not fetched in this epoch."""
 
     node_id: NodeId
     voter: bool
-    offset: Offset | None  # it holds everything below, on disk
+    offset: Offset | None  # its log is durable below this
     last_fetch_ms: int | None
 
 
 class ReadingArchive(NamedTuple):
-    """Somebody who keeps the log elsewhere, as its leader knows it."""
+    """An archive that reads the log, as its leader knows it."""
 
-    node_id: NodeId  # as whom it fetches
-    offset: Offset  # it has everything below, durably
+    node_id: NodeId  # the node id that it fetches with
+    offset: Offset  # its archive is durable below this
     last_fetch_ms: int
 
 
 class LogStartView(NamedTuple):
-    """What there is to know when it is to be decided where a log may start. Times on one clock."""
+    """Input of the rule that decides where a log may start. All times are of one clock."""
 
     now_ms: int
     log_start_offset: Offset
-    log_bytes: int  # from its start on; what is dead in its first segment is not counted
+    log_bytes: int  # from its start on; records below it in the first segment are not counted
     checkpoints: Sequence[KeptCheckpoint]  # oldest first
-    leading_since_ms: int | None  # None: we do not lead
-    replicas: Sequence[FollowingReplica]  # of a leader: all others
-    leader_log_start: Offset | None  # of a follower: what its leader last said
-    readers: Sequence[ReadingArchive] = ()  # of a leader
+    leading_since_ms: int | None  # None: this node does not lead
+    replicas: Sequence[FollowingReplica]  # all other replicas; empty unless this node leads
+    leader_log_start: Offset | None  # on a follower: of the leader's last Fetch response
+    readers: Sequence[ReadingArchive] = ()  # empty unless this node leads
 
 
-class Taken(NamedTuple):
-    """What came of asking for a checkpoint."""
+class SnapshotOutcome(NamedTuple):
+    """The outcome of a request to take a checkpoint."""
 
-    snapshot_id: OffsetAndEpoch | None  # the newest there is; None: there is none
+    snapshot_id: OffsetAndEpoch | None  # the newest checkpoint; None: there is none
     error: str | None = None  # why none was taken
-    broken: bool = False  # the disk's fault
+    broken: bool = False  # the disk failed
 
 
-class Hosted(Protocol):
-    """A state machine that is driven: loaded, fed with what is committed, checkpointed."""
+class HostedMachine(Protocol):
+    """A state machine with its host, which loads it, feeds it and takes its checkpoints."""
 
     @property
     def applied_offset(self) -> Offset:
-        """Everything below is in the state."""
+        """The first offset that is not yet in the state."""
 
     @property
     def generating(self) -> bool:
-        """Is a checkpoint being written?"""
+        """Whether a checkpoint is being written."""
 
     @property
     def generations(self) -> Timings:
-        """How long checkpoints took to write since the start."""
+        """Durations of writing checkpoints since the start."""
 
     @property
     def loads(self) -> Timings:
-        """How long checkpoints took to load since the start."""
+        """Durations of loading checkpoints since the start."""
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Of the newest checkpoint; 0 if there is none."""
+        """Size of the newest checkpoint in bytes; 0 if there is none."""
 
-    def take_now(self, done: Callable[[Taken], None]) -> None:
-        """Take a checkpoint whatever the policy says, and tell when it is durable."""
+    def take_now(self, done: Callable[[SnapshotOutcome], None]) -> None:
+        """Take a checkpoint whatever the policy says; call `done` once it is durable or failed."""
 
     def close(self) -> None:
-        """Apply nothing more, write nothing more."""
+        """Stop applying and writing."""
 
 
-class Keeping(Protocol):
-    """Checkpoints: where they lie, when they are taken, and how far the log is cut."""
+class SnapshotHosting(Protocol):
+    """Opens checkpoints, decides how far a log may be cut, and hosts state machines."""
 
     def store(self, files: FileSystem, directory: Path) -> Snapshots:
-        """The checkpoints in a group's directory, as found. Raises OSError."""
+        """Open the checkpoints in a group's directory. Raises OSError."""
 
     def log_start(self, view: LogStartView) -> OffsetAndEpoch | None:
-        """The checkpoint that the log should start at now; None: where it does already."""
+        """Return the checkpoint that the log should start at, or None to leave it as it is."""
 
     def host(
         self,
         log: ReplicatedLog,
         machine: StateMachine,
-        node: RoomHost,
+        node: ServiceHost,
         listener: StateListener | None,
-    ) -> Hosted:
-        """Drive a state machine from now on: watch its log, load, apply, take checkpoints."""
+    ) -> HostedMachine:
+        """Host a state machine: watch its log, load it, apply to it, take its checkpoints."""
 
 
 class NoSnapshots:
-    """The checkpoints of a group that has none, and takes none in."""
+    """A store for a group without checkpoints, which installs none either."""
 
     newest: OffsetAndEpoch | None = None
     ids: Sequence[OffsetAndEpoch] = ()
@@ -130,19 +130,19 @@ class NoSnapshots:
         position: int,  # noqa: ARG002
         max_bytes: int,  # noqa: ARG002
     ) -> SnapshotChunk | None:
-        """There is none."""
+        """Return None: there is no checkpoint."""
         return None
 
     def receive(self, snapshot_id: OffsetAndEpoch) -> Download:
-        """Nobody may be sent here for one: raises OSError."""
-        raise OSError(f"no place to keep checkpoint {snapshot_id}")
+        """Raise OSError: this node keeps no checkpoints."""
+        raise OSError(f"this node keeps no checkpoints: {snapshot_id}")
 
     def added(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Nobody can have published one here."""
-        raise AssertionError(f"no place for checkpoint {snapshot_id}")
+        """Fail: no checkpoint can have been published here."""
+        raise AssertionError(f"a checkpoint in a store without any: {snapshot_id}")
 
     def drop_below(self, log_start_offset: Offset) -> None:
-        """Nothing to drop."""
+        """Do nothing: there is no checkpoint."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: no file is open."""

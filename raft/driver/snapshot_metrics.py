@@ -1,9 +1,9 @@
-"""What a scraper is told of checkpoints: KIP-630's four, KIP-631's one, and what happened to them.
+"""Metrics of checkpoints: KIP-630's four, KIP-631's one, and counters of downloads and installs.
 
-KIP-630 names its metrics for the cluster log alone; here every group has them, by its name.
+KIP-630 names its metrics for the cluster log alone; here every group has them, labelled by name.
 
-SnapshotLag and MetadataSnapshotLag differ where there is no checkpoint: to KIP-630 everything up to
-the high watermark lags, to KIP-631 nothing does.
+SnapshotLag and MetadataSnapshotLag differ where there is no checkpoint: by KIP-630 everything up to
+the high watermark lags, by KIP-631 nothing does.
 
 Source: KIP-630, Metrics; KIP-631, Monitoring; spelled as the usual JMX exporter spells them.
 """
@@ -23,32 +23,32 @@ from prometheus_client.metrics_core import (
 from raft.driver.config import CLUSTER_METADATA
 from raft.driver.counters import Counters, Timings
 from raft.driver.group import GroupDriver
-from raft.driver.snapshot_hosting import Hosted
+from raft.driver.snapshot_hosting import HostedMachine
 from raft.wire.responses import Group
 
 PREFIX: Final = "kafka_controller_"
 
 _COUNTED: Final = {
     "snapshots_fetched": "Checkpoints fetched from a leader",
-    "snapshots_resumed": "Downloads that went on where an earlier one had ended",
-    "snapshots_rejected": "Downloads that were no checkpoint, or not the one asked for",
-    "snapshots_installed": "Times that the log was begun anew at a checkpoint",
+    "snapshots_resumed": "Checkpoint downloads that resumed an earlier one",
+    "snapshots_rejected": "Checkpoint downloads rejected as damaged or not the requested one",
+    "snapshots_installed": "Checkpoints installed, each time resetting the log",
     "snapshot_fetched_bytes": "Bytes of checkpoints fetched",
-    "log_starts_moved": "Times that the log was cut to a checkpoint",
+    "log_starts_moved": "Moves of the log start offset to a checkpoint's end",
 }
 
 
-class Host(Protocol):
-    """What is asked of the node."""
+class SnapshotHost(Protocol):
+    """The part of a node that these metrics read."""
 
     groups: dict[Group, GroupDriver]
 
     @property
-    def hosted(self) -> Mapping[Group, Hosted]: ...
+    def hosted(self) -> Mapping[Group, HostedMachine]: ...
 
 
-def snapshot_families(host: Host) -> Iterator[Metric]:
-    """All families."""
+def snapshot_families(host: SnapshotHost) -> Iterator[Metric]:
+    """Return all metric families, each with one sample per group."""
     drivers = sorted((group.name, group, driver) for group, driver in host.groups.items())
     generated = HistogramMetricFamily(
         PREFIX + "gen_snapshot_latency_ms",
@@ -65,9 +65,9 @@ def snapshot_families(host: Host) -> Iterator[Metric]:
         PREFIX + "snapshot_lag",
         "SnapshotLag: offsets between the newest checkpoint's end and the high watermark",
     )
-    starts = _gauge("esker_log_start_offset", "The first offset in the log")
-    log_bytes = _gauge("esker_log_size_bytes", "Size of the log's segments")
-    count = _gauge("esker_snapshots", "Checkpoints there are")
+    starts = _gauge("esker_log_start_offset", "First offset in the log")
+    log_bytes = _gauge("esker_log_size_bytes", "Size of the log's segments in bytes")
+    count = _gauge("esker_snapshots", "Number of checkpoints on disk")
     counters = {
         name: CounterMetricFamily(f"esker_{name}", text, labels=("group",))
         for name, text in _COUNTED.items()
@@ -94,7 +94,7 @@ def snapshot_families(host: Host) -> Iterator[Metric]:
 
 
 def snapshot_lag(driver: GroupDriver) -> int:
-    """Offsets that are committed and in no checkpoint of ours."""
+    """Return how many committed offsets the newest local checkpoint does not cover."""
     newest = driver.snapshots.newest
     covered = 0 if newest is None else newest.offset
     return max(0, (driver.high_watermark or 0) - covered)

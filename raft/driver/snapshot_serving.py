@@ -1,11 +1,11 @@
-"""Answering FetchSnapshot: each partition judged by its group, the bytes of all read off the loop.
+"""Answers FetchSnapshot: each group checks its partition, then a thread reads the bytes of all.
 
-A question is complete once every group it names has refused or granted its part. Then a thread of
-its own reads the files: one that is not in the page cache must not hold up a heartbeat.
+A request is complete once every group it names has refused or granted its part. Then a separate
+thread reads the files: one that is not in the page cache must not hold up a heartbeat.
 
-What waits to be sent is bounded. A connection gets its next piece read only when the one before has
-left for the socket and the peer keeps reading; and no answer is larger than `MAX_ANSWER_BYTES`,
-because sending a piece is one copy on the loop, of which commits feel every millisecond.
+Memory of unsent answers is bounded. The next chunk for a connection is read only when the one
+before was handed to the socket and the peer keeps reading; and no answer is larger than
+`MAX_ANSWER_BYTES`, because sending a chunk is one copy on the loop, which delays commits.
 
 Source: KIP-630, FetchSnapshot (Request Handling); docs/design/snapshots.md#fetching-a-snapshot.
 """
@@ -40,13 +40,13 @@ from records.types import Epoch, Offset, OffsetAndEpoch
 log = logging.getLogger("raft.driver")
 
 MAX_ANSWER_BYTES: Final = 1024 * 1024
-"""What KIP-630 calls the leader's replica.fetch.response.max.bytes."""
+"""The leader's replica.fetch.response.max.bytes of KIP-630."""
 
-LOOK_AGAIN_S: Final = 0.002  # at a connection whose last answer has not left
+RETRY_S: Final = 0.002  # for a connection whose last answer is not sent yet
 
 
-class _Granted(NamedTuple):
-    """A partition that its group's core has nothing against."""
+class _GrantedPartition(NamedTuple):
+    """A partition whose request the group's core has accepted."""
 
     snapshots: Snapshots
     snapshot_id: OffsetAndEpoch
@@ -54,8 +54,8 @@ class _Granted(NamedTuple):
     leader: Leader
 
 
-class Question:
-    """One FetchSnapshot request on its way to its answer."""
+class SnapshotQuery:
+    """One FetchSnapshot request with the state of its partitions."""
 
     def __init__(
         self,
@@ -63,37 +63,37 @@ class Question:
         header: RequestHeader,
         reply: Reply,
         message: rpc.FetchSnapshotRequest,
-        asked: list[RequestedChunk],
+        requested: list[RequestedChunk],
     ) -> None:
-        """Every partition of it is open."""
+        """Start with every partition undecided."""
         self.reply = reply
         self.message = message
-        self.asked = asked
-        self.answers: list[Partition | _Granted | None] = [None] * len(asked)
+        self.requested = requested
+        self.answers: list[Partition | _GrantedPartition | None] = [None] * len(requested)
         self.leaders: list[Leader] = []
         self._server = server
         self._header = header
-        self._open = len(asked)
+        self._open = len(requested)
 
     def refuse(self, index: int, error: int, leader: Leader | None = None) -> None:
-        """A partition is not served."""
+        """Refuse a partition with an error code."""
         if error == ErrorCode.INCONSISTENT_CLUSTER_ID:
             self.answer(failed_fetch_snapshot(error))
             return
         if leader is not None:
             self.leaders.append(leader)
-        self._settle(index, refused_partition(self.asked[index], error, leader))
+        self._settle(index, refused_partition(self.requested[index], error, leader))
 
     def grant(self, index: int, snapshots: Snapshots, leader: Leader) -> None:
-        """A partition may be served from these checkpoints, if they have what it asks for."""
+        """Let a partition be served from these checkpoints, if they have the requested one."""
         self.leaders.append(leader)
-        asked = self.asked[index].partition
+        partition = self.requested[index].partition
         snapshot_id = OffsetAndEpoch(
-            Offset(asked.snapshot_id.end_offset), Epoch(asked.snapshot_id.epoch)
+            Offset(partition.snapshot_id.end_offset), Epoch(partition.snapshot_id.epoch)
         )
-        self._settle(index, _Granted(snapshots, snapshot_id, asked.position, leader))
+        self._settle(index, _GrantedPartition(snapshots, snapshot_id, partition.position, leader))
 
-    def _settle(self, index: int, answer: Partition | _Granted) -> None:
+    def _settle(self, index: int, answer: Partition | _GrantedPartition) -> None:
         if self.answers[index] is not None:
             return
         self.answers[index] = answer
@@ -103,129 +103,136 @@ class Question:
 
     @property
     def closed(self) -> bool:
-        """Is it answered, or nobody there to be answered any more?"""
+        """Whether the request is answered or its connection closed."""
         return self._open < 0 or self.reply.connection.closed
 
     def answer(self, message: Response) -> None:
-        """Send the answer; once."""
+        """Send the answer, unless one was sent already."""
         if self._open >= 0:
             self._open = -1
             self.reply.send(payload(self._header, message))
 
     def read(self) -> Response:
-        """In a thread: read what was granted, fairly shared out."""
-        bytes_left = [self._left_bytes(index) for index in range(len(self.asked))]
-        shares = share_fairly(bytes_left, min(self.message.max_bytes, MAX_ANSWER_BYTES))
+        """Read the granted partitions and build the answer; called in a thread.
+
+        The bytes of one answer are shared fairly between its partitions.
+        """
+        available_bytes = [self._available_bytes(index) for index in range(len(self.requested))]
+        shares = share_fairly(available_bytes, min(self.message.max_bytes, MAX_ANSWER_BYTES))
         partitions = [self._read_one(index, share) for index, share in enumerate(shares)]
         named = self._header.api_version >= NAMES_NODES_FROM[self._header.api_key]
         leaders = self.leaders if named else ()
         return write_fetch_snapshot_response(self.message, partitions, leaders)
 
-    def _left_bytes(self, index: int) -> int:
-        """What a granted file has past the position asked for; refusals are found here."""
+    def _available_bytes(self, index: int) -> int:
+        """Return a granted file's bytes past the requested position; 0 if it is refused."""
         granted = self.answers[index]
-        if not isinstance(granted, _Granted):
+        if not isinstance(granted, _GrantedPartition):
             return 0
-        piece = self._piece(index, granted, 0)
-        return piece.size_bytes - granted.position if piece is not None else 0
+        chunk = self._read_chunk(index, granted, 0)
+        return chunk.size_bytes - granted.position if chunk is not None else 0
 
     def _read_one(self, index: int, share: int) -> Partition:
         granted = self.answers[index]
-        if isinstance(granted, _Granted):
-            piece = self._piece(index, granted, share)
-            if piece is not None:
-                return served_partition(self.asked[index], piece, granted.leader)
+        if isinstance(granted, _GrantedPartition):
+            chunk = self._read_chunk(index, granted, share)
+            if chunk is not None:
+                return served_partition(self.requested[index], chunk, granted.leader)
         refused = self.answers[index]
-        assert isinstance(refused, Partition), f"neither served nor refused: {self.asked[index]}"
+        assert isinstance(refused, Partition), (
+            f"neither served nor refused: {self.requested[index]}"
+        )
         return refused
 
-    def _piece(self, index: int, granted: _Granted, max_bytes: int) -> SnapshotChunk | None:
-        """Bytes of a file; None, and the partition is refused, if there are none to be had."""
+    def _read_chunk(
+        self, index: int, granted: _GrantedPartition, max_bytes: int
+    ) -> SnapshotChunk | None:
+        """Read a chunk of a file; None, with the partition refused, if it cannot be read."""
         try:
-            piece = granted.snapshots.read(granted.snapshot_id, granted.position, max_bytes)
-            if piece is not None:
-                return piece
+            chunk = granted.snapshots.read(granted.snapshot_id, granted.position, max_bytes)
+            if chunk is not None:
+                return chunk
             error: int = ErrorCode.SNAPSHOT_NOT_FOUND
         except ValueError:
             error = ErrorCode.POSITION_OUT_OF_RANGE
         except OSError as failure:
             log.error("snapshot=%s action=serve error=%r", granted.snapshot_id, str(failure))
             error = ErrorCode.KAFKA_STORAGE_ERROR
-        self.answers[index] = refused_partition(self.asked[index], error, granted.leader)
+        self.answers[index] = refused_partition(self.requested[index], error, granted.leader)
         return None
 
 
 class SnapshotServer:
-    """The questions of all connections of one node; the loop's, except for the reading."""
+    """Answers the queries of all connections of one node; files are read in a thread."""
 
     def __init__(self) -> None:
-        """Nothing asked yet."""
-        self._waiting: dict[ServerConnection, deque[Question]] = {}
+        """Start without queries."""
+        self._waiting: dict[ServerConnection, deque[SnapshotQuery]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
         self._reading: set[ServerConnection] = set()
 
     def close(self) -> None:
-        """Answer nothing more."""
+        """Stop answering and end the thread."""
         for timer in self._timers:
             timer.cancel()
         self._waiting.clear()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
-    def complete(self, question: Question) -> None:
-        """All its groups have judged: its turn comes when the answers before it have left."""
-        connection = question.reply.connection
-        self._waiting.setdefault(connection, deque()).append(question)
-        # Not at once: a reply has its place in the order only when the handler has returned it.
+    def complete(self, query: SnapshotQuery) -> None:
+        """Queue a query whose groups have all decided, behind earlier ones of its connection."""
+        connection = query.reply.connection
+        self._waiting.setdefault(connection, deque()).append(query)
+        # Not at once: the connection orders a reply only when the handler has returned it.
         asyncio.get_running_loop().call_soon(self._next, connection)
 
     def _next(self, connection: ServerConnection) -> None:
-        """Begin to read for this connection, if it may be sent more now."""
-        questions = self._waiting.get(connection)
-        while questions and questions[0].closed:
-            questions.popleft()
-        if not questions:
+        """Begin to read for this connection's next query, if its peer keeps up."""
+        queries = self._waiting.get(connection)
+        while queries and queries[0].closed:
+            queries.popleft()
+        if not queries:
             self._waiting.pop(connection, None)
             return
         if connection in self._reading:
             return
-        if not (connection.writable and questions[0].reply.is_next):
-            self._look_again(connection)
+        if not (connection.writable and queries[0].reply.is_next):
+            self._retry_later(connection)
             return
-        question = questions.popleft()
+        query = queries.popleft()
         self._reading.add(connection)
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._threads, question.read)
-        future.add_done_callback(lambda done: self._read(connection, question, done))
+        future = loop.run_in_executor(self._threads, query.read)
+        future.add_done_callback(lambda done: self._read(connection, query, done))
 
     def _read(
-        self, connection: ServerConnection, question: Question, done: asyncio.Future[Response]
+        self, connection: ServerConnection, query: SnapshotQuery, done: asyncio.Future[Response]
     ) -> None:
         self._reading.discard(connection)
         if done.cancelled():
             return
         error = done.exception()
         if error is not None:
-            question.reply.fail(error)
+            query.reply.fail(error)
         else:
-            question.answer(done.result())
+            query.answer(done.result())
         self._next(connection)
 
-    def _look_again(self, connection: ServerConnection) -> None:
-        """Later; questions of one connection share one look."""
+    def _retry_later(self, connection: ServerConnection) -> None:
+        """Check a connection again after `RETRY_S`; its queries share one timer."""
         self._reading.add(connection)
 
-        def look() -> None:
+        def retry() -> None:
             self._timers.discard(timer)
             self._reading.discard(connection)
             self._next(connection)
 
-        timer = asyncio.get_running_loop().call_later(LOOK_AGAIN_S, look)
+        timer = asyncio.get_running_loop().call_later(RETRY_S, retry)
         self._timers.add(timer)
 
 
-class Slot(NamedTuple):
-    """One partition of a question, as its group keeps it."""
+class PartitionSlot(NamedTuple):
+    """The position of one partition in a FetchSnapshot query."""
 
-    question: Question
-    at: int
+    query: SnapshotQuery
+    position: int

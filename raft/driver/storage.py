@@ -1,15 +1,15 @@
-"""One group's directory: its log, its election state, its marks.
+"""One group's directory: its log, its election state, its markers.
 
     <log dir>/<topic>-<partition>/
         *.log, *.index, ...    the log (`raft.segments`)
         *.checkpoint           its checkpoints (`raft.interfaces.Snapshots`)
         partition.metadata     the topic's id
         quorum-state           the election state
-        recovering             the mark of a lost disk, until the replica has caught up
+        recovering             marks a lost disk, until the replica has caught up
 
 The event loop appends and reads; flushing, election states and truncations are jobs of the group's
-`DiskThread`. What was appended lately is also kept in memory: a leader answers nearly every Fetch
-from there, without asking the page cache and parsing the log again.
+`DiskThread`. Recent appends are also kept in memory: a leader answers nearly every Fetch from
+there, without reading the page cache and parsing the log again.
 
 Source: KIP-595, Quorum State; docs/design/quorum.md#lost-disks,
 docs/design/quorum.md#recovery-point.
@@ -49,14 +49,14 @@ RECOVERING_FILE: Final = "recovering"
 TAIL_BYTES: Final = 4 * 1024 * 1024  # of the log's end kept in memory, per group
 
 
-class _Piece(NamedTuple):
+class _TailChunk(NamedTuple):
     base_offset: Offset
     end_offset: Offset  # exclusive
     data: bytes | bytearray | memoryview
 
 
 class Storage:
-    """An open group directory; see the module for who may call what from where."""
+    """An open group directory; the module's docstring says which thread calls which method."""
 
     def __init__(
         self,
@@ -71,15 +71,15 @@ class Storage:
         self.snapshots = snapshots
         self._files = files
         self._voters = voters
-        self._tail: deque[_Piece] = deque()
+        self._tail: deque[_TailChunk] = deque()
         self._tail_bytes = 0
 
     @classmethod
-    def lived(cls, files: FileSystem, log_dir: Path, group: Group) -> bool:
-        """Was this group ever begun here? Then its log holds something.
+    def has_batches(cls, files: FileSystem, log_dir: Path, group: Group) -> bool:
+        """Whether this group was started here before: then its log holds batches.
 
-        A directory without a batch, of a group that is not listed, is what a crash left of its
-        making: the list is written before anything is voted or appended.
+        A directory without batches of a group that is not listed is left from a crash during its
+        creation: the group is listed before it votes or appends.
         """
         directory = log_dir / group.name
         return files.exists(directory) and bool(holding_batches(files, directory))
@@ -88,10 +88,10 @@ class Storage:
     def create(
         cls, files: FileSystem, log_dir: Path, group: Group, config: LogConfig, *, recovering: bool
     ) -> None:
-        """Make an empty group, durably; a half-made one is begun again.
+        """Create an empty group, durably; a partly created one is created again.
 
         Args:    recovering: the disk of this replica was lost; it must not vote before it has
-                 caught up. The mark is there before the log is.
+                 caught up. The marker is written before the log.
         """
         directory = log_dir / group.name
         files.make_directory(directory)
@@ -111,9 +111,9 @@ class Storage:
         voters: tuple[NodeId, ...],
         store: Callable[[FileSystem, Path], Snapshots] | None = None,
     ) -> Storage:
-        """Open a group; its log is recovered, and durable to its end.
+        """Open a group, recover its log and make it durable to its end.
 
-        Args:    store: opens its checkpoints; None: it keeps none.
+        Args:    store: opens its checkpoints; None: it keeps no checkpoints.
         Raises:  LostDiskError if its directory is gone or another topic's; CorruptLogError,
                  CorruptFileError, MissingLogError, OSError.
         """
@@ -129,12 +129,12 @@ class Storage:
         snapshots = store(files, directory) if store is not None else NoSnapshots()
         return cls(files, directory, Log.open(files, directory, config), voters, snapshots)
 
-    # --- what the core must know --------------------------------------------------------------
+    # --- initial state of the core ------------------------------------------------------------
 
     def log_state(self) -> LogState:
-        """The geometry of the log as found, and the newest checkpoint, whichever is newer.
+        """Return start, end and epochs of the log as found, and the newest checkpoint's id.
 
-        Raises:  MissingSnapshotError if nothing stands for what is before the log's start;
+        Raises:  MissingSnapshotError if no checkpoint covers the records before the log's start;
                  CorruptLogError if the log contradicts itself.
         """
         log, newest = self.log, self.snapshots.newest
@@ -159,11 +159,11 @@ class Storage:
             ) from error
 
     def _epoch_before(self, start_offset: Offset) -> Epoch:
-        """Of the record before the log's start: of the checkpoint that ends there.
+        """Return the epoch of the record before the log's start: of the checkpoint that ends there.
 
-        If that one was taken away and a newer one was left, the epoch at the start has to do. It is
-        the same unless an epoch began right there; then a replica that stands just there is sent to
-        the snapshot, which is never wrong.
+        If that checkpoint was removed and a newer one left, the epoch at the start is used. It is
+        the same unless an epoch began right there; then a replica whose log ends there is directed
+        to the snapshot, which is always safe.
         """
         if start_offset == 0:
             return Epoch(0)
@@ -173,11 +173,11 @@ class Storage:
         return self.log.epoch_at(start_offset) or Epoch(0)
 
     def election_state(self) -> ElectionState:
-        """What was promised before.
+        """Read the election state as last persisted.
 
-        Raises:  CorruptFileError, also if log or checkpoints are further ahead of it than the
-                 epochs that are taken on trust; LostDiskError if the file is gone (it is there from
-                 the first day on): a node that forgot its vote would vote again.
+        Raises:  CorruptFileError, also if log or checkpoints are more than `BUDGET` epochs ahead of
+                 it; LostDiskError if the file is missing (it is written at creation): a node that
+                 forgot its vote would vote again.
         """
         stored = read_quorum_state(self._files, self.directory)
         if stored is None:
@@ -202,7 +202,7 @@ class Storage:
 
     @property
     def recovering(self) -> bool:
-        """Is the mark of a lost disk there?"""
+        """Whether the marker of a lost disk exists."""
         return self._files.exists(self.directory / RECOVERING_FILE)
 
     # --- jobs of the disk thread --------------------------------------------------------------
@@ -223,34 +223,37 @@ class Storage:
         )
 
     def clear_recovering(self) -> None:
-        """Remove the mark of a lost disk, durably."""
+        """Remove the marker of a lost disk, durably."""
         self._files.unlink(self.directory / RECOVERING_FILE)
         self._files.fsync_directory(self.directory)
 
     def flush(self) -> Offset:
-        """Make durable what was appended before this began; its end."""
+        """Make all earlier appends durable; return the end offset of what is durable."""
         return self.log.flush()
 
     def truncate(self, end_offset: Offset) -> None:
-        """Cut the log, durably. The loop must not append meanwhile, nor read past `end_offset`."""
-        self._tail = deque()  # not cleared: the loop may be reading what is committed in it
+        """Truncate the log, durably.
+
+        The loop must not append meanwhile, nor read past `end_offset`.
+        """
+        self._tail = deque()  # a new one: the loop may be reading committed batches of the old
         self._tail_bytes = 0
         end = self.log.truncate_to(end_offset)
         assert end == end_offset, f"cut at {end}, asked for {end_offset}: inside a batch"
 
     def reset(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Empty the log; it starts where this checkpoint ends. The group stands still meanwhile."""
+        """Reset the log to start where this checkpoint ends; the group is busy meanwhile."""
         self._tail = deque()
         self._tail_bytes = 0
         self.log.reset_to(snapshot_id.offset)
 
     def cut_prefix(self, start_offset: Offset) -> list[Segment]:
-        """Let the log start there, durably; what is to be deleted. The loop must not append."""
-        if self.log.flushed_end_offset < start_offset:  # a majority had it before our own disk
+        """Move the log's start, durably; return segments to delete. The loop must not append."""
+        if self.log.flushed_end_offset < start_offset:  # a majority flushed before this disk did
             self.log.flush()
         return self.log.cut_prefix(start_offset)
 
-    # --- the loop's ---------------------------------------------------------------------------
+    # --- called on the event loop -------------------------------------------------------------
 
     def append(
         self,
@@ -260,9 +263,9 @@ class Storage:
         *,
         keep: bool = True,
     ) -> None:
-        """Write whole batches at the end of the log. Nothing may change `data` afterwards.
+        """Append whole batches to the log. `data` must not change afterwards.
 
-        Args:    keep: in memory as well, for replicas that will ask, or to be applied in a moment.
+        Args:    keep: also keep `data` in memory, for Fetches of replicas or to be applied soon.
         Raises:  StorageError: the node cannot go on.
         """
         appended = self.log.append(data)
@@ -271,20 +274,20 @@ class Storage:
         if not keep:
             self.forget_tail()
             return
-        self._tail.append(_Piece(base_offset, end_offset, data))
+        self._tail.append(_TailChunk(base_offset, end_offset, data))
         self._tail_bytes += len(data)
         while self._tail_bytes > TAIL_BYTES and len(self._tail) > 1:
             self._tail_bytes -= len(self._tail.popleft().data)
 
     def forget_tail(self) -> None:
-        """Keep nothing in memory: nobody fetches from us, or what is kept would have a gap."""
+        """Drop the batches kept in memory, which would otherwise have a gap."""
         self._tail.clear()
         self._tail_bytes = 0
 
     def read_bytes(
         self, from_offset: Offset, end_offset: Offset, max_bytes: int
     ) -> bytes | bytearray | memoryview:
-        """Whole batches of [from_offset, end_offset); the first even if it exceeds `max_bytes`."""
+        """Return whole batches of [from_offset, end_offset), the first even above `max_bytes`."""
         if from_offset >= end_offset:
             return b""
         if self._tail and self._tail[0].base_offset <= from_offset:
@@ -297,21 +300,21 @@ class Storage:
     def _from_tail(
         self, from_offset: Offset, end_offset: Offset, max_bytes: int
     ) -> bytes | bytearray | memoryview | None:
-        """The same from memory; None if `from_offset` is inside a piece."""
+        """Read from memory as `read_bytes` does; None if `from_offset` is inside a chunk."""
         found: list[bytes | bytearray | memoryview] = []
         size = 0
-        for piece in reversed(self._tail):
-            if piece.base_offset < from_offset:
-                return None if piece.end_offset > from_offset else _joined(found, max_bytes)
-            if piece.end_offset <= end_offset:
-                found.append(piece.data)
-                size += len(piece.data)
-            if piece.base_offset == from_offset:
+        for chunk in reversed(self._tail):
+            if chunk.base_offset < from_offset:
+                return None if chunk.end_offset > from_offset else _joined(found, max_bytes)
+            if chunk.end_offset <= end_offset:
+                found.append(chunk.data)
+                size += len(chunk.data)
+            if chunk.base_offset == from_offset:
                 break
         return _joined(found, max_bytes)
 
     def read(self, from_offset: Offset, end_offset: Offset, max_bytes: int) -> Records | None:
-        """Whole batches from the one that holds `from_offset`; None if there is none below the end.
+        """Return whole batches from the one that holds `from_offset`; None at `end_offset`.
 
         Raises:  OffsetOutOfRangeError; CorruptLogError where the disk lost what it held.
         """
@@ -330,7 +333,7 @@ class Storage:
 def _joined(
     newest_first: list[bytes | bytearray | memoryview], max_bytes: int
 ) -> bytes | bytearray | memoryview | None:
-    """The oldest pieces that fit, at least one; None if that one alone is too large to be cut."""
+    """Join the oldest chunks that fit; None if already the first one is too large."""
     if not newest_first:
         return None
     newest_first.reverse()

@@ -72,7 +72,7 @@ class Reply:
         waiting = self.connection._waiting
         return bool(waiting) and waiting[0] is self
 
-    async def left(self) -> None:
+    async def wait_until_sent(self) -> None:
         """Wait until the peer has read this answer but for what buffers hold, or is gone.
 
         For handlers whose answers are large: what is not made yet takes no memory.
@@ -243,7 +243,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._transport is not None:
             self._transport.abort()
 
-    def hold(self) -> None:
+    def pause_reading(self) -> None:
         """Read no more until `go_on`: what came last waits for memory. Answers still leave.
 
         For a handler that returns a Reply; the socket is left alone from then on. Who holds twice
@@ -251,7 +251,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         """
         self._held += 1
 
-    def go_on(self) -> None:
+    def resume_reading(self) -> None:
         """Read again, after `hold`."""
         assert self._held, f"{self} is not held"
         self._held -= 1

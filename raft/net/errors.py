@@ -24,7 +24,9 @@ class Reason(StrEnum):
     HTTP = "http_on_kafka_port"
     MALFORMED = "malformed_request"
     FAILED = "handler_failed"  # ours: an exception that says nothing about the request's bytes
-    UNTOLD = "error_at_acks_0"  # a request that wants no answer failed: nothing else could tell
+    ACKS_0_FAILED = (
+        "error_at_acks_0"  # a request that wants no answer failed: nothing else could tell
+    )
     FRAME_STALLED = "frame_stalled"  # half a frame, then too little
     WRITE_STALLED = "write_stalled"  # the peer does not read its answers
     TOO_MANY_CONNECTIONS = "too_many_connections"

@@ -130,7 +130,7 @@ def merge_rows(parts: Iterable[pa.Table]) -> pa.Table:
 def band_starts(values: Numbers) -> Numbers:
     """Return the lower end of each value's band; exact below 64, and -1 for negative values.
 
-    >>> banded(np.array([-7, 0, 63, 64, 67, 1000])).tolist()
+    >>> band_starts(np.array([-7, 0, 63, 64, 67, 1000])).tolist()
     [-1, 0, 63, 64, 66, 992]
     """
     whole = np.maximum(values, 0)

@@ -40,7 +40,7 @@ TURNS = 10  # of the loop: more than a decision and its proposal take
 
 
 async def decided(call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-    """The call, decided and proposed; its answer may have to wait."""
+    """Start a call and let it be decided and proposed; its answer may have to wait."""
     task = asyncio.ensure_future(call)
     for _ in range(TURNS):
         await asyncio.sleep(0)
@@ -48,14 +48,14 @@ async def decided(call: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
 
 
 async def agreed(world: QuorumWorld, call: Coroutine[Any, Any, T]) -> T:
-    """The answer to a call, everything in the log being committed."""
+    """The answer to a call, after everything in the log is committed."""
     task = await decided(call)
     world.log.commit()
     return await asyncio.wait_for(task, timeout=DEADLINE_S)
 
 
 async def begin(world: QuorumWorld, lease_ids: int = 100) -> Broker:
-    """A topic, and a broker with a lease."""
+    """Create a topic, and a broker with a lease."""
     await agreed(world, create(world))
     broker = Broker(world)
     await agreed(world, broker.acquire(lease_ids))
@@ -80,8 +80,8 @@ async def a_duplicate_is_not_answered_before_its_original_is_committed(path: Pat
     await world.close()
 
 
-async def an_answered_duplicate_is_there_after_the_leader_is_gone(path: Path) -> None:
-    """The same, and the log's end is committed instead: both hear the first answer."""
+async def an_answered_duplicate_survives_its_leader(path: Path) -> None:
+    """The log's end is committed instead: both commits get the first answer."""
     world = QuorumWorld(path, auto_commit=False)
     broker = await begin(world)
     original = await decided(broker.commit(batch(0, 5)))
@@ -95,8 +95,8 @@ async def an_answered_duplicate_is_there_after_the_leader_is_gone(path: Path) ->
     await world.close()
 
 
-async def a_refusal_waits_like_everything_else(path: Path) -> None:
-    """An error can rest on what is lost: here the lease is closed, and then it never was."""
+async def a_refusal_waits_for_the_high_watermark(path: Path) -> None:
+    """An error can rest on a lost record: here on the close of a lease."""
     world = QuorumWorld(path, auto_commit=False)
     broker = await begin(world)
     released = await decided(broker.release())
@@ -111,8 +111,8 @@ async def a_refusal_waits_like_everything_else(path: Path) -> None:
     await world.close()
 
 
-async def what_wrote_nothing_is_said_by_a_leader_only(path: Path) -> None:
-    """Level with its own log is not level with everybody's: another may lead by now, and know more.
+async def an_answer_without_a_record_needs_a_confirmed_leader(path: Path) -> None:
+    """A node that has applied its own log may lag behind another leader's.
 
     A lease that the next leader granted, records that it took, a topic that it made: an answer
     that writes no record has nobody's agreement to wait for, and asks at the read barrier instead.
@@ -152,8 +152,8 @@ async def what_wrote_nothing_is_said_by_a_leader_only(path: Path) -> None:
     await world.close()
 
 
-async def a_close_ends_what_waits_for_its_commit(path: Path) -> None:
-    """Nobody will hear of it any more; it may be committed all the same."""
+async def a_close_ends_calls_that_wait_for_their_commit(path: Path) -> None:
+    """The waiting call ends with an unknown outcome: its record may be committed all the same."""
     world = QuorumWorld(path, auto_commit=False)
     broker = await begin(world)
     asked = await decided(broker.commit(batch(0, 5)))
@@ -170,8 +170,8 @@ async def a_close_ends_what_waits_for_its_commit(path: Path) -> None:
     world.machine.close()
 
 
-async def what_is_in_flight_counts_until_it_is_applied(path: Path) -> None:
-    """Six proposals; what is committed is applied piece by piece, and the last one is not yet."""
+async def proposed_records_count_until_they_are_applied(path: Path) -> None:
+    """Of six proposals, committed ones are applied one by one, and the last one not yet."""
     world = QuorumWorld(path, auto_commit=False)
     broker = await begin(world)
     ends, waiting = [], []
@@ -192,7 +192,7 @@ async def what_is_in_flight_counts_until_it_is_applied(path: Path) -> None:
 
 
 async def a_new_leader_decides_only_on_all_that_it_inherited(path: Path) -> None:
-    """Five records are committed and not yet applied when the next leader is asked for more."""
+    """Five records are committed and not yet applied when the next leader gets a request."""
     world = QuorumWorld(path, auto_commit=False)
     broker = await begin(world)
     world.hosting.holds_back = True
@@ -211,7 +211,7 @@ async def a_new_leader_decides_only_on_all_that_it_inherited(path: Path) -> None
 
 
 async def orphans_are_listed_from_applied_state(path: Path) -> None:
-    """A lease's end that is lost must have deleted nothing: its broker commits after all."""
+    """A lost close of a lease must have deleted nothing: its broker commits after all."""
     settings = replace(SETTINGS, file_delete_delay_ms=0)
     world = QuorumWorld(path, settings, auto_commit=False)
     broker = await begin(world, lease_ids=3)
@@ -227,8 +227,8 @@ async def orphans_are_listed_from_applied_state(path: Path) -> None:
     await world.close()
 
 
-async def what_was_lost_is_counted_no_more(path: Path) -> None:
-    """Ids, log ids and leases are counted on with what is proposed, and back with what is lost.
+async def lost_records_leave_the_counters(path: Path) -> None:
+    """Proposed records raise the counters of ids, log ids and leases; lost ones do not count.
 
     The next ids are those that the log would give: a replica that never led counts no other way.
     """
@@ -256,12 +256,12 @@ async def what_was_lost_is_counted_no_more(path: Path) -> None:
 
 STORIES = (
     a_duplicate_is_not_answered_before_its_original_is_committed,
-    an_answered_duplicate_is_there_after_the_leader_is_gone,
-    a_refusal_waits_like_everything_else,
-    what_wrote_nothing_is_said_by_a_leader_only,
-    a_close_ends_what_waits_for_its_commit,
-    what_is_in_flight_counts_until_it_is_applied,
+    an_answered_duplicate_survives_its_leader,
+    a_refusal_waits_for_the_high_watermark,
+    an_answer_without_a_record_needs_a_confirmed_leader,
+    a_close_ends_calls_that_wait_for_their_commit,
+    proposed_records_count_until_they_are_applied,
     a_new_leader_decides_only_on_all_that_it_inherited,
     orphans_are_listed_from_applied_state,
-    what_was_lost_is_counted_no_more,
+    lost_records_leave_the_counters,
 )

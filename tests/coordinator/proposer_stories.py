@@ -26,7 +26,7 @@ INVALID_REQUEST: Final = 42
 
 
 class Asked(NamedTuple):
-    """A proposal that the log has heard of."""
+    """A proposal that the log has received."""
 
     ticket: Ticket
     epoch: Epoch
@@ -35,7 +35,7 @@ class Asked(NamedTuple):
 
 
 class SlowLog(MemoryLog):
-    """Neither accepts nor refuses until it is told to."""
+    """A log that accepts and refuses only when the test says so."""
 
     def __init__(self) -> None:
         super().__init__(auto_commit=False)
@@ -52,12 +52,12 @@ class SlowLog(MemoryLog):
         self.asked.append(Asked(ticket, epoch, draft, expected_end_offset))
 
     def accept(self) -> None:
-        """What was asked first, if it still stands where it expects to."""
+        """Accept the first proposal, if it still has its expected offset."""
         ticket, epoch, draft, expected = self.asked.popleft()
         super().propose(ticket, epoch, draft, expected_end_offset=expected)
 
     def add_by_another(self) -> None:
-        """A record that is none of the proposer's, as a change of voters is."""
+        """Append a record that is not the proposer's, such as a change of voters."""
         assert self.leading_epoch is not None
         super().propose(SilentTicket(), self.leading_epoch, self._one())
 
@@ -66,7 +66,7 @@ class SlowLog(MemoryLog):
 
 
 class Numbers:
-    """Applied and pending state in one: what is proposed lies on top of what is applied."""
+    """Applied and pending state in one: proposed numbers lie on top of applied ones."""
 
     def __init__(self) -> None:
         self.applied: list[int] = []
@@ -90,7 +90,7 @@ class Decided(NamedTuple):
 
 
 class Desk:
-    """A proposer at work. Turns run when they are told to."""
+    """A proposer whose turns run when the test says so."""
 
     def __init__(self) -> None:
         self.log = SlowLog()
@@ -141,7 +141,7 @@ class Desk:
             self.proposer.submit(decide, done)
 
     def turn(self) -> None:
-        """Run what is due, and what becomes due by that."""
+        """Run the turns that are due, and those that become due by them."""
         while self.turns:
             self.turns.popleft()()
 
@@ -150,13 +150,13 @@ class Desk:
         self.apply()
 
     def apply(self) -> None:
-        """All that is committed; the numbers rise with it, and nobody looks at the log for them."""
+        """Apply all that is committed, without reading the log."""
         self.numbers.end_offset = self.log.high_watermark or Offset(0)
         self.proposer.applied()
 
 
-def what_is_refused_is_decided_again_in_its_order_and_first(_: Path | None = None) -> None:
-    """Three are refused; meanwhile two more have come."""
+def refused_requests_are_decided_again_first_and_in_order(_: Path | None = None) -> None:
+    """Three requests are refused; meanwhile two more have arrived."""
     desk = Desk()
     desk.ask("a", "b", "c")
     desk.turn()
@@ -172,7 +172,7 @@ def what_is_refused_is_decided_again_in_its_order_and_first(_: Path | None = Non
 
 
 def nothing_is_answered_that_the_log_has_not_accepted(_: Path | None = None) -> None:
-    """Another's record stands where ours expected to, and is committed before we hear that."""
+    """Another record stands at our offset, and is committed before our refusal arrives."""
     desk = Desk()
     desk.ask("a")
     desk.turn()
@@ -188,7 +188,7 @@ def nothing_is_answered_that_the_log_has_not_accepted(_: Path | None = None) -> 
 
 
 def one_proposal_at_most_is_undetermined(_: Path | None = None) -> None:
-    """A second one rests on the first; the first one refused, it would find the end it expects."""
+    """A second proposal rests on the first; if that is refused, the second might still fit."""
     desk = Desk()
     desk.ask("a")
     desk.turn()
@@ -206,10 +206,10 @@ def one_proposal_at_most_is_undetermined(_: Path | None = None) -> None:
     assert desk.heard == [("a", 0), ("b", 1), ("c", 2)]
 
 
-def who_was_refused_and_never_decided_again_hears_that_nothing_happened(
+def refused_requests_get_not_available_when_leadership_is_lost(
     _: Path | None = None,
 ) -> None:
-    """Leadership goes between the refusal and the second decision; nobody is left without a word.
+    """Leadership ends between the refusal and the second decision; every request gets an error.
 
     What was accepted before may yet be committed: that is another answer.
     """
@@ -235,8 +235,8 @@ def who_was_refused_and_never_decided_again_hears_that_nothing_happened(
     assert not desk.log.asked, "whoever heard an answer is not decided again"
 
 
-def what_a_log_says_late_is_no_news_of_the_next_epoch(_: Path | None = None) -> None:
-    """The first epoch's ticket is told its fate when the second has one of its own."""
+def a_late_answer_of_the_log_does_not_concern_the_next_epoch(_: Path | None = None) -> None:
+    """The first epoch's ticket is accepted or refused while the second has a ticket of its own."""
     for fate in ("accepted", "refused"):
         desk = Desk()
         desk.ask("first")
@@ -267,8 +267,8 @@ def what_a_log_says_late_is_no_news_of_the_next_epoch(_: Path | None = None) -> 
         ]
 
 
-def a_read_waits_for_what_it_was_decided_on(_: Path | None = None) -> None:
-    """It wrote nothing, and its answer rests on two proposals, one of which is committed."""
+def a_read_waits_for_the_proposals_it_rests_on(_: Path | None = None) -> None:
+    """A read's answer rests on two proposals, one of which is committed."""
     desk = Desk()
     for name in ("a", "b"):
         desk.ask(name)
@@ -284,10 +284,10 @@ def a_read_waits_for_what_it_was_decided_on(_: Path | None = None) -> None:
 
 
 STORIES: Final = (
-    what_is_refused_is_decided_again_in_its_order_and_first,
+    refused_requests_are_decided_again_first_and_in_order,
     nothing_is_answered_that_the_log_has_not_accepted,
     one_proposal_at_most_is_undetermined,
-    who_was_refused_and_never_decided_again_hears_that_nothing_happened,
-    what_a_log_says_late_is_no_news_of_the_next_epoch,
-    a_read_waits_for_what_it_was_decided_on,
+    refused_requests_get_not_available_when_leadership_is_lost,
+    a_late_answer_of_the_log_does_not_concern_the_next_epoch,
+    a_read_waits_for_the_proposals_it_rests_on,
 )

@@ -40,11 +40,11 @@ class Caller:
         """Record that a handler closed the connection."""
         self.closed, self.close_reason = True, (reason, detail)
 
-    def hold(self) -> None:
+    def pause_reading(self) -> None:
         """Record that a handler paused reading."""
         self.held = True
 
-    def go_on(self) -> None:
+    def resume_reading(self) -> None:
         """Record that a handler resumed reading."""
         self.held = False
 

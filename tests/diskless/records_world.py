@@ -122,7 +122,7 @@ class RecordsBroker:
             self.cluster, cache=self.cache, news=self.news, staleness=self.staleness
         )
         self.apis = RecordApis(self.produce_service, self.fetch_service)
-        self.handlers = self.apis.served()
+        self.handlers = self.apis.handlers()
         self.cleaner = Cleaner(
             self.cluster, self.store, key_prefix="", random=random, interval_s=10.0
         )

@@ -20,7 +20,7 @@ from diskless.apis import auto_creation
 from diskless.apis.auto_creation import MAX_UNDER_WAY
 from diskless.apis.cluster import MAX_UNKNOWN_RACKS, ClusterApis
 from diskless.apis.topics import Topics
-from diskless.placement import unfenced
+from diskless.placement import unfenced_brokers
 from raft.net.handlers import Served
 from records.rpc import cluster as rpc
 from records.rpc import topics
@@ -551,7 +551,7 @@ def test_all_brokers_give_the_same_metadata_after_random_changes(seed: int) -> N
                 told = await answers(fronts, rack)
                 first = told[1]
                 members = world.image.brokers.keys()
-                alive = {broker.broker_id for broker in unfenced(world.image)}
+                alive = {broker.broker_id for broker in unfenced_brokers(world.image)}
                 for asked, answer in told.items():
                     named = {broker.node_id for broker in answer.brokers}
                     assert named == ((alive | {asked}) & members if alive else set(members))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from coordinator.controller.image import MetadataImage
 from diskless.apis.metadata import ClientView, PlacementScope, describe, place, reachable
-from diskless.placement import PlacedBroker, leader, leaders, unfenced
+from diskless.placement import PlacedBroker, leader, leaders, unfenced_brokers
 from records.codec import decode_message, encode_message
 from records.rpc.brokers import BrokerHeartbeatRequest
 from records.rpc.cluster import MetadataRequest, MetadataResponse
@@ -66,7 +66,7 @@ def test_a_topic_is_described_at_every_version() -> None:
                 image.topic("t").topic_id,  # type: ignore[union-attr]
                 partition.partition_index,
                 None,
-                unfenced(image),
+                unfenced_brokers(image),
             )
             assert partition.leader_id == expected
             assert partition.leader_id in partition.isr_nodes == partition.replica_nodes
@@ -226,7 +226,7 @@ def test_chunks_travel_in_tagged_fields() -> None:
     assert cut.start_offset == 10
     assert [(c.start_offset, c.end_offset, c.replica_nodes) for c in cut.chunks] == [(0, 9, (1, 2))]
     assert (whole.start_offset, whole.chunks) == (-1, ())
-    assert reachable(world.image, "PLAIN") == unfenced(world.image)
+    assert reachable(world.image, "PLAIN") == unfenced_brokers(world.image)
 
 
 # --- any broker leads (docs/design/broker.md#any-broker-leads) ------------------------------------

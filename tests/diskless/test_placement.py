@@ -109,7 +109,7 @@ def test_a_consumer_is_redirected_into_its_own_rack_once_a_minute() -> None:
     redirects = Redirects()
 
     def ask(rack: str | None, here: PlacedBroker, now_s: float) -> int | None:
-        return redirects.preferred("c", TOPIC, 0, rack, here, [HERE, THERE, LONELY], now_s)
+        return redirects.preferred_broker("c", TOPIC, 0, rack, here, [HERE, THERE, LONELY], now_s)
 
     assert ask("a", HERE, 0) is None  # never from inside
     assert ask(None, HERE, 0) is None
@@ -123,7 +123,7 @@ def test_a_consumer_is_redirected_into_its_own_rack_once_a_minute() -> None:
 def test_remembered_redirects_are_bounded() -> None:
     redirects = Redirects()
     for partition in range(MAX_REMEMBERED + 10):
-        redirects.preferred("c", TOPIC, partition, "b", HERE, [HERE, THERE], 0)
+        redirects.preferred_broker("c", TOPIC, partition, "b", HERE, [HERE, THERE], 0)
     assert len(redirects._sent) == MAX_REMEMBERED
 
 

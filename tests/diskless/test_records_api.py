@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 from diskless.apis.records import MAX_IN_LINE, RecordApis
-from diskless.placement import REDIRECT_PAUSE_S, leader, unfenced
+from diskless.placement import REDIRECT_PAUSE_S, leader, unfenced_brokers
 from raft.net import Limits, Listener, connect
 from raft.net.connection import Answer, ServerConnection
 from raft.net.frames import Frame
@@ -132,7 +132,7 @@ def test_a_redirect_agrees_with_metadata() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         topic = world.image.topic("t")
         assert topic is not None
-        there = leader(topic.topic_id, 0, "b", unfenced(world.image))
+        there = leader(topic.topic_id, 0, "b", unfenced_brokers(world.image))
         assert (await broker.fetch("t", 0, 0, rack="b")).preferred_read_replica == there
 
     claim(work, racks=RACKS)
@@ -168,7 +168,7 @@ def on_socket(
                 broker.apis = RecordApis(
                     broker.produce_service, broker.fetch_service, max_answer_bytes=max_answer_bytes
                 )
-                broker.handlers = broker.apis.served()
+                broker.handlers = broker.apis.handlers()
             socket = Socket(broker)
             await socket.listener.start("127.0.0.1", 0)
             try:

@@ -23,8 +23,8 @@ from esker.server.coordinators import (
     EMBEDDED,
     FORMER_NAMES,
     IN_MEMORY,
+    CoordinatorNodeService,
     CoordinatorOptions,
-    CoordinatorRoom,
 )
 from esker.settings.config import ConfigError, parse_config
 from esker.settings.values import Endpoint
@@ -419,7 +419,7 @@ def test_a_prefix_that_makes_no_key_is_refused_by_its_own_name() -> None:
 
 
 class Host:
-    """As much of a node as a room without a log needs."""
+    """As much of a node as a node_service without a log needs."""
 
     cluster_id = "abc"
 
@@ -430,14 +430,14 @@ def test_one_node_alone_may_keep_it_in_memory(tmp_path: Path) -> None:
 
     async def story() -> None:
         options = CoordinatorOptions(class_name=IN_MEMORY, key_prefix="p")
-        room = CoordinatorRoom(host, options, StaticView(), voters=1)
-        room.begin(log, "esker-bench-log", 0, tmp_path)
-        assert room.find(0) is None
-        room.begin(log, "__diskless-metadata", 3, tmp_path)
-        found: Any = room.find(3)
+        node_service = CoordinatorNodeService(host, options, StaticView(), voters=1)
+        node_service.begin(log, "esker-bench-log", 0, tmp_path)
+        assert node_service.find(0) is None
+        node_service.begin(log, "__diskless-metadata", 3, tmp_path)
+        found: Any = node_service.find(3)
         keys = ObjectKeys(prefix="p", cluster_id="abc", coordinator_partition=3)
         assert found.settings == CoordinatorSettings(keys=keys)
-        await room.end("__diskless-metadata", 3)
-        assert room.find(3) is None
+        await node_service.end("__diskless-metadata", 3)
+        assert node_service.find(3) is None
 
     run(story())

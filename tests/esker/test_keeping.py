@@ -14,11 +14,11 @@ import pytest
 
 from esker.server.snapshot_hosting import READERS_RETURN_MS, SnapshotKeeping
 from raft.driver.snapshot_hosting import (
-    Hosted,
+    HostedMachine,
     KeptCheckpoint,
     LogStartView,
     ReadingArchive,
-    Taken,
+    SnapshotOutcome,
 )
 from raft.segments.files import RealFileSystem
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
@@ -31,7 +31,7 @@ from tests.waiting import DEADLINE_S, wait_until_async
 NAME = "closing-0"
 
 
-def hosted(directory: Path) -> Hosted:
+def hosted(directory: Path) -> HostedMachine:
     """A host of a log with some keys."""
     keeping = SnapshotKeeping(node_id=1)
     log = MemoryLog(NAME, snapshots=keeping.store(RealFileSystem(), directory))
@@ -57,7 +57,7 @@ def test_a_group_that_ends_leaves_no_thread_and_no_part(tmp_path: Path, *, finis
 
     async def live_and_end() -> None:
         host = hosted(tmp_path)
-        taken: asyncio.Future[Taken] = asyncio.get_running_loop().create_future()
+        taken: asyncio.Future[SnapshotOutcome] = asyncio.get_running_loop().create_future()
         host.take_now(taken.set_result)
         await wait_until_async(lambda: host.generating or taken.done(), longest_pause_s=0)
         await wait_until_async(threads, "a thread writes", longest_pause_s=0)

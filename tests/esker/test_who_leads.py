@@ -10,7 +10,7 @@ import pytest
 
 from coordinator.controller.leader import ControllerConfig
 from esker.server import controllers
-from esker.server.controllers import ControllerRoom, ControllerSettings
+from esker.server.controllers import ControllerNodeService, ControllerSettings
 from tests.doubles.memory_log import MemoryLog
 from tests.waiting import wait_until_async
 
@@ -64,11 +64,11 @@ def test_who_waits_for_a_coordinator_hears_that_another_leads(
             controller=ControllerConfig(cluster_id="cluster", tick_interval_ms=1),
             endpoints={9: ("127.0.0.1", 9)},
         )
-        room = ControllerRoom(host, settings)
+        node_service = ControllerNodeService(host, settings)
         events: Any = SimpleNamespace(on_applied=print, on_start=print, on_stop=print)
-        room.begin_cluster(host, MemoryLog("__cluster_metadata-0"), events)
+        node_service.begin_cluster(host, MemoryLog("__cluster_metadata-0"), events)
         for coordinator in (0, 1, 2):  # the last one's log has not begun here
-            room._calls.log_starts(coordinator, [], print)
+            node_service._calls.log_starts(coordinator, [], print)
         await asyncio.sleep(0)
         first, second, third = Standing.made
         await wait_until_async(lambda: second.led_by, "the second is told of its leader")
@@ -76,7 +76,7 @@ def test_who_waits_for_a_coordinator_hears_that_another_leads(
         host.leaders[0] = 3
         await wait_until_async(lambda: first.led_by, "the first is told of its leader")
         assert (set(first.led_by), set(second.led_by), third.led_by) == ({3}, {2}, [])
-        await room.end("__cluster_metadata", 0)
+        await node_service.end("__cluster_metadata", 0)
 
     Standing.made = []
     monkeypatch.setattr(controllers, "CoordinatorClient", Standing)

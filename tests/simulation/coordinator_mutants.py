@@ -37,7 +37,7 @@ Suited = Callable[[CoordinatorPlan], CoordinatorPlan]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """A bug, the weather that suits it, and a schedule that kills it."""
+    """A bug, faults that bring it out, and a schedule that kills it."""
 
     name: str
     patched: Callable[[], AbstractContextManager[Any]] = nullcontext
@@ -46,12 +46,12 @@ class Mutant:
     suited: Suited = lambda plan: plan
 
     def survive(self, seed: int, quorum: type[Quorum] = Quorum) -> None:
-        """The production code in the same schedule."""
+        """Run the production code in the same schedule."""
         production = Production(quorum=quorum, host=SeveralBatches)
         run_plan(self.suited(draw_coordinators(seed, sqlite=False)), production)
 
     def kill(self, seed: int) -> str | None:
-        """How it was found, if it was."""
+        """Run the mutant; returns the failure that found it, or None."""
         try:
             with self.patched():
                 self.survive(seed, self.quorum)
@@ -86,7 +86,7 @@ def answers_when_accepted() -> Iterator[None]:
 
 
 def _leaders_die(plan: CoordinatorPlan) -> CoordinatorPlan:
-    """Cut off, killed, paused: one after the other."""
+    """Isolate, kill and pause leaders, one after the other."""
     kinds = ("isolate", "kill", "pause", "isolate", "power")
     faults = tuple(
         Fault(at, kinds[i % len(kinds)], LEADER, i, 1500 * MS, i)
@@ -106,7 +106,7 @@ def _leaders_die(plan: CoordinatorPlan) -> CoordinatorPlan:
 
 
 def _cut_off(plan: CoordinatorPlan) -> CoordinatorPlan:
-    """Leaders that have been replaced, do not know it, and are still asked."""
+    """Cut leaders off, which go on getting requests after they were replaced."""
     faults = tuple(
         Fault(at, "isolate", LEADER, 0, 2500 * MS, 0)
         for at in range(2 * SECOND, 9 * SECOND, 1500 * MS)
@@ -115,7 +115,7 @@ def _cut_off(plan: CoordinatorPlan) -> CoordinatorPlan:
 
 
 def _often_loaded(plan: CoordinatorPlan) -> CoordinatorPlan:
-    """Leaders die, and who comes back loads a checkpoint."""
+    """Kill leaders often; restarted ones load a checkpoint."""
     snapshots = Snapshots(
         policy=SnapshotSettings(min_changed_ratio=0.0, max_bytes_between=4000, max_interval_ms=500),
         log_start=LogStartSettings(live_ms=300, max_lag_ms=500, max_retention_bytes=10_000),
@@ -124,7 +124,7 @@ def _often_loaded(plan: CoordinatorPlan) -> CoordinatorPlan:
 
 
 def _late(plan: CoordinatorPlan, kind: str) -> CoordinatorPlan:
-    """What brokers had sent and given up arrives late, over and over."""
+    """Deliver requests late that brokers had given up, over and over."""
     faults = tuple(
         Fault(at, kind, LEADER, 0, 1500 * MS, number)
         for number, at in enumerate(range(2 * SECOND, 7 * SECOND, 400 * MS))
@@ -135,17 +135,17 @@ def _late(plan: CoordinatorPlan, kind: str) -> CoordinatorPlan:
 
 
 def _impatient(plan: CoordinatorPlan) -> CoordinatorPlan:
-    """Commits that were given up."""
+    """Deliver commits late that were given up."""
     return _late(plan, "stall broker")
 
 
 def _restarted(plan: CoordinatorPlan) -> CoordinatorPlan:
-    """Commits of a life before."""
+    """Deliver commits late of a broker's former process."""
     return _late(plan, "restart stalled broker")
 
 
 def _wrong_clocks(plan: CoordinatorPlan) -> CoordinatorPlan:
-    """Leaders change quickly, and their wall clocks are minutes apart."""
+    """Change leaders quickly, with wall clocks minutes apart."""
     faults = tuple(
         Fault(at, "resign", LEADER, 0, 0, 0) for at in range(3 * SECOND, 7 * SECOND, 500 * MS)
     )

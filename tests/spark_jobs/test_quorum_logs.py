@@ -145,7 +145,7 @@ def test_a_quorum_is_read_while_leaders_die_and_heads_are_cut(
             log.spans(end, start_offset=5)
         with pytest.raises(LostRangeError, match="offsets from 0 on are gone"):
             values(spans)  # planned before
-        with pytest.raises(LostRangeError, match=f"only what is before {end} is committed"):
+        with pytest.raises(LostRangeError, match=f"only offsets below {end} are committed"):
             log.spans(end + 100)
 
         # A download that stopped goes on; one of a checkpoint that is gone says so.

@@ -46,7 +46,7 @@ def batch(
     epoch: int = 0,
     first: int = 0,
 ) -> CommitBatch:
-    """A batch as a broker tells of it."""
+    """A batch as a broker describes it."""
     idempotent = producer >= 0
     return CommitBatch(
         byte_offset=at,
@@ -71,7 +71,7 @@ def groups(
 
 
 def results(response: CommitBatchesResponse) -> list[CommitBatchResult]:
-    """All batches' results; the object itself was committed."""
+    """The results of all batches of a committed object."""
     assert response.error_code == 0, response
     return [r for topic in response.topics for p in topic.partitions for r in p.results]
 
@@ -145,7 +145,7 @@ class Broker:
         return [KEYS.object_id(file.object_key) for file in response.files]
 
     async def deleted(self, *object_ids: int) -> list[int]:
-        """Say that they are gone from the store; the error code of each."""
+        """Report objects as deleted from the store; returns the error code of each."""
         keys = tuple(KEYS.key(object_id) for object_id in object_ids)
         return await self.deleted_keys(*keys)
 
@@ -172,7 +172,7 @@ async def mark_orphans(
     cluster_id: str = KEYS.cluster_id,
     expires_in_ms: int = 1_000,
 ) -> list[int] | int:
-    """A sweep's call: the error code of each object, or of all."""
+    """MarkOrphans: the error code of each object, or of the whole request."""
     request = MarkOrphansRequest(
         coordinator_partition=0,
         cluster_id=cluster_id,
@@ -192,7 +192,7 @@ async def create(
     name: str = "orders",
     restored: Sequence[int] = (),
 ) -> int:
-    """The controller's call; its error code."""
+    """Send the controller's call; returns its error code."""
     asked = InitDisklessTopicsRequest.Topic(
         topic_id=topic, topic_name=name, num_partitions=partitions, restored=tuple(restored)
     )
@@ -202,7 +202,7 @@ async def create(
 
 
 async def release(world: World, *partitions: int, topic: UUID = TOPIC, epoch: int = 1) -> list[int]:
-    """The controller's call; the error code of each partition."""
+    """Send the controller's call; returns the error code of each partition."""
     named = ReleaseDisklessPartitionsRequest.Topic
     indexes = tuple(named.Partition(partition_index=index) for index in partitions)
     request = ReleaseDisklessPartitionsRequest(
@@ -213,7 +213,7 @@ async def release(world: World, *partitions: int, topic: UUID = TOPIC, epoch: in
 
 
 async def delete(world: World, topic: UUID = TOPIC, *, epoch: int = 1) -> int:
-    """The controller's call; its error code."""
+    """Send the controller's call; returns its error code."""
     request = DeleteDisklessTopicsRequest(controller_epoch=epoch, topic_ids=(topic,))
     return (await world.coordinator.call(request)).responses[0].error_code
 

@@ -19,7 +19,7 @@ DAY_MS = 24 * HOUR_MS
 
 
 class Told:
-    """Subclass it, and say how a world is opened."""
+    """The base of the stories; a subclass opens a world."""
 
     async def open(self, settings: CoordinatorSettings) -> World:
         """A fresh coordinator and its world, on the running loop."""

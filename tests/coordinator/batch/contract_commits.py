@@ -85,7 +85,7 @@ class CommitStories(Told):
         self.tell(story)
 
     @pytest.mark.parametrize("count", [0, -1, 10_001, 2**31 - 1])
-    def test_a_lease_of_a_silly_size_is_refused(self, count: int) -> None:
+    def test_a_lease_of_an_impossible_size_is_refused(self, count: int) -> None:
         async def story(world: World) -> None:
             before = await world.checkpoint()
             assert (await Broker(world).acquire(count)).error_code == 42
@@ -93,7 +93,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_commit_needs_a_lease_that_is_its_own(self) -> None:
+    def test_a_commit_needs_a_lease_of_its_own_broker(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             mine, other = Broker(world, 1), Broker(world, 2)
@@ -113,7 +113,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_lower_id_after_a_higher_is_dead(self) -> None:
+    def test_a_lower_object_id_after_a_higher_one_is_refused(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -128,7 +128,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_nothing_is_committed_under_a_lease_that_was_given_back(self) -> None:
+    def test_nothing_is_committed_under_a_released_lease(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -147,7 +147,7 @@ class CommitStories(Told):
         self.tell(story)
 
     def test_leases_of_a_broker_are_bounded_and_a_newer_epoch_begins_anew(self) -> None:
-        """However many its former life left open: else it could not serve until they are old."""
+        """However many the former process left open: else it could not serve until they expire."""
 
         async def story(world: World) -> None:
             old, new, other = Broker(world), Broker(world, epoch=2), Broker(world, 2)
@@ -181,7 +181,7 @@ class CommitStories(Told):
         self.tell(story)
 
     def test_a_newer_epoch_fences_what_was_open_before_a_restart(self) -> None:
-        """However it comes back: which leases are open is known then, too."""
+        """Whichever way the coordinator restarts: open leases are part of its state."""
 
         async def story(world: World) -> None:
             await create(world)
@@ -197,7 +197,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_the_controllers_word_fences_too(self) -> None:
+    def test_a_broker_epoch_known_to_the_controller_fences_too(self) -> None:
         async def story(world: World) -> None:
             world.view.epochs[1] = 9
             assert (await Broker(world, epoch=8).acquire()).error_code == 77
@@ -273,7 +273,7 @@ class CommitStories(Told):
         self.tell(story)
 
     def test_a_newer_epochs_answers_do_not_push_out_the_older_ones(self) -> None:
-        """Of each epoch 64 are kept: a broker that comes back still asks for its former life's."""
+        """64 are kept of each epoch: a restarted broker still retries its former commits."""
 
         async def story(world: World) -> None:
             await create(world)
@@ -360,7 +360,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_batches_may_stand_in_any_order_and_leave_gaps(self) -> None:
+    def test_batches_may_be_in_any_order_in_the_object_and_leave_gaps(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -373,7 +373,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_too_many_batches_are_refused_and_the_most_are_not(self) -> None:
+    def test_ten_thousand_batches_are_accepted_and_one_more_is_refused(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -402,7 +402,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_what_the_old_epoch_sent_is_no_duplicate_of_the_new_one_s(self) -> None:
+    def test_a_batch_of_the_old_epoch_is_no_duplicate_of_the_new_ones(self) -> None:
         """Also where the new epoch begins in the very same object."""
 
         async def story(world: World) -> None:

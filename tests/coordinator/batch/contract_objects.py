@@ -37,7 +37,7 @@ class ObjectStories(Told):
 
     # --- objects
 
-    def test_an_object_goes_when_nothing_refers_to_it_and_not_before(self) -> None:
+    def test_an_object_is_deleted_when_nothing_refers_to_it_and_not_before(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -71,7 +71,7 @@ class ObjectStories(Told):
         self.tell(story)
 
     def test_a_search_by_time_can_go_on_behind_a_run(self) -> None:
-        """Who has read a run knows that what its time promises lies before the log start."""
+        """A reader of the run knows that its newest record lies before the log start."""
 
         async def story(world: World) -> None:
             await create(world)
@@ -90,7 +90,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_an_object_of_which_nothing_was_accepted_goes(self) -> None:
+    def test_an_object_without_an_accepted_batch_is_deleted(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -182,7 +182,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_what_was_skipped_is_known_after_a_restart(self) -> None:
+    def test_gaps_in_a_lease_are_known_after_a_restart(self) -> None:
         """It was never committed, never will be, and is an orphan once its lease is over."""
 
         async def story(world: World) -> None:
@@ -247,7 +247,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_questions_about_files_are_bounded(self) -> None:
+    def test_requests_about_files_are_bounded(self) -> None:
         async def story(world: World) -> None:
             for limit in (0, -1, 10_001):
                 asked = GetFilesToDeleteRequest(coordinator_partition=0, max_files=limit)
@@ -299,7 +299,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_a_deleted_topic_is_found_by_nobody_and_frees_its_objects(self) -> None:
+    def test_a_deleted_topic_is_not_found_and_frees_its_objects(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             await create(world, OTHER_TOPIC, name="others")
@@ -352,7 +352,7 @@ class ObjectStories(Told):
 
     # --- deleting records, retention, finding
 
-    def test_deleting_records_of_what_is_not_there_changes_nothing(self) -> None:
+    def test_deleting_records_of_an_unknown_partition_changes_nothing(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             before = await world.checkpoint()
@@ -394,7 +394,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_retention_is_left_to_whom_the_topic_says(self) -> None:
+    def test_the_coordinator_leaves_retention_to_the_topics_enforcer(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -410,7 +410,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_an_answer_holds_what_was_asked_for_and_no_more(self) -> None:
+    def test_an_answer_stops_at_the_requested_bytes(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -430,7 +430,7 @@ class ObjectStories(Told):
 
     # --- the end
 
-    def test_a_closed_coordinator_says_so(self) -> None:
+    def test_a_closed_coordinator_raises_not_available(self) -> None:
         async def story(world: World) -> None:
             await world.coordinator.close()
             with pytest.raises(CoordinatorError):

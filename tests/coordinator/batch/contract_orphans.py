@@ -29,9 +29,11 @@ async def cleaned(world: World, *, forgotten: bool) -> Broker:
 
 
 class OrphanStories(Told):
-    """What is taken over, and what is not."""
+    """Objects that are marked as orphans, and those that are not."""
 
-    def test_an_upload_that_ended_after_its_key_was_cleaned_goes_after_the_delay(self) -> None:
+    def test_an_upload_that_ended_after_its_key_was_cleaned_is_deleted_after_the_delay(
+        self,
+    ) -> None:
         for forgotten in (False, True):
 
             async def story(world: World, forgotten: bool = forgotten) -> None:
@@ -53,7 +55,7 @@ class OrphanStories(Told):
 
             self.tell(story)
 
-    def test_an_upload_behind_the_end_that_its_broker_told_goes_too(self) -> None:
+    def test_an_upload_past_the_released_end_is_deleted_too(self) -> None:
         async def story(world: World) -> None:
             broker = await cleaned(world, forgotten=False)
             assert await mark_orphans(world, broker.first + 9) == [0]
@@ -62,7 +64,7 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_what_runs_refer_to_is_refused_whoever_says_otherwise(self) -> None:
+    def test_an_object_with_live_runs_is_never_marked_as_an_orphan(self) -> None:
         for forgotten in (False, True):
 
             async def story(world: World, forgotten: bool = forgotten) -> None:
@@ -75,7 +77,7 @@ class OrphanStories(Told):
 
             self.tell(story)
 
-    def test_what_can_still_be_committed_is_refused_and_can_still_be_committed(self) -> None:
+    def test_an_object_that_can_still_be_committed_is_refused_as_an_orphan(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -88,7 +90,7 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_what_is_to_go_already_is_not_marked_again(self) -> None:
+    def test_an_object_marked_already_is_not_marked_again(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -110,8 +112,8 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_an_object_that_was_removed_and_is_back_goes_again(self) -> None:
-        """A second attempt of an upload that ended after everything about it was over."""
+    def test_an_object_that_reappears_after_its_removal_is_deleted_again(self) -> None:
+        """A second attempt of an upload that ended after the object was removed."""
 
         async def story(world: World) -> None:
             broker = await cleaned(world, forgotten=False)
@@ -140,7 +142,7 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_a_key_that_is_not_ours_or_was_never_given_is_refused(self) -> None:
+    def test_a_foreign_key_and_an_id_never_leased_are_refused(self) -> None:
         async def story(world: World) -> None:
             broker = await cleaned(world, forgotten=True)
             before = await world.checkpoint()
@@ -151,7 +153,7 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_a_sweep_of_another_cluster_or_of_yesterday_or_without_end_is_refused(self) -> None:
+    def test_orphans_of_another_cluster_an_expired_plan_or_too_many_are_refused(self) -> None:
         async def story(world: World) -> None:
             broker = await cleaned(world, forgotten=True)
             late = broker.first + 3

@@ -46,9 +46,9 @@ async def stored(world: World, *ages_ms: int | None, sizes: tuple[int, ...] = ()
 
 
 class PlanStories(Told):
-    """What becomes of rows, and how far each may go."""
+    """The results of a plan's rows, and how far each may go."""
 
-    def test_a_plan_made_elsewhere_is_judged_row_by_row(self) -> None:
+    def test_an_external_plan_is_judged_row_by_row(self) -> None:
         async def story(world: World) -> None:
             await stored(world, *(9 * HOUR_MS,) * 3)
             world.view.configs[TOPIC] = replace(EXTERNAL, retention_ms=5)
@@ -112,7 +112,7 @@ class PlanStories(Told):
 
         self.tell(story)
 
-    def test_a_run_goes_whole_or_not_at_all(self) -> None:
+    def test_a_run_is_deleted_whole_or_not_at_all(self) -> None:
         async def story(world: World) -> None:
             await stored(world, *(2 * HOUR_MS,) * 3)
             world.view.configs[TOPIC] = EXTERNAL
@@ -124,7 +124,7 @@ class PlanStories(Told):
 
         self.tell(story)
 
-    def test_rows_for_size_are_asked_again_for_what_is_left(self) -> None:
+    def test_rows_by_size_are_repeated_for_the_rest(self) -> None:
         """Runs are added up one by one, so a request looks at a bounded number of them."""
 
         async def story(world: World) -> None:
@@ -183,7 +183,7 @@ class PlanStories(Told):
 
 
 def _goes(runs: list[tuple[int, int]], asked: int, reason: int) -> int:
-    """How many of these, by age and size, a row may remove that asks for so many."""
+    """Count the runs, by age and size, that a row may remove of those that it requests."""
     if reason == 2:
         return asked if sum(size for _, size in runs[asked:]) >= 150 else 0
     old = 0

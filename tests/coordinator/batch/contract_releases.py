@@ -37,9 +37,9 @@ async def committed(broker: Broker, partition: int) -> tuple[int, int]:
 
 
 class ReleaseStories(Told):
-    """Letting go, and having again."""
+    """Releasing partitions, and restoring them."""
 
-    def test_what_never_had_data_is_let_go_and_takes_no_commit(self) -> None:
+    def test_a_partition_without_data_is_released_and_takes_no_commit(self) -> None:
         async def story(world: World) -> None:
             await create(world, partitions=3)
             broker = Broker(world)
@@ -55,7 +55,7 @@ class ReleaseStories(Told):
 
         self.tell(story)
 
-    def test_what_had_data_stays_also_when_all_of_it_is_deleted(self) -> None:
+    def test_a_partition_that_had_data_cannot_be_released(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -67,7 +67,7 @@ class ReleaseStories(Told):
 
         self.tell(story)
 
-    def test_a_commit_and_a_release_at_once_are_one_after_the_other(self) -> None:
+    def test_a_concurrent_commit_and_release_are_decided_one_after_the_other(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -103,7 +103,7 @@ class ReleaseStories(Told):
 
         self.tell(story)
 
-    def test_an_old_controller_lets_go_of_nothing(self) -> None:
+    def test_an_old_controller_releases_nothing(self) -> None:
         async def story(world: World) -> None:
             await create(world, epoch=4)
             assert await release(world, 0, 1, epoch=3) == [ErrorCode.STALE_CONTROLLER_EPOCH] * 2
@@ -116,7 +116,7 @@ class ReleaseStories(Told):
 
         self.tell(story)
 
-    def test_what_is_let_go_stays_so_over_a_restart_and_its_topic_can_be_deleted(self) -> None:
+    def test_a_release_survives_a_restart_and_its_topic_can_be_deleted(self) -> None:
         async def story(world: World) -> None:
             await create(world, epoch=5)
             assert await release(world, 1, epoch=5) == [0]

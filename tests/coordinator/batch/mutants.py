@@ -29,7 +29,7 @@ MUTANTS: Final[dict[str, Callable[[], Any]]] = {}
 
 
 def mutant(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
-    """Register one under its name."""
+    """Register a mutant under its name."""
     MUTANTS[make.__name__] = contextmanager(make)
     return make
 
@@ -39,7 +39,7 @@ def mutant(make: Callable[[], Iterator[None]]) -> Callable[[], Iterator[None]]:
 
 @mutant
 def a_duplicate_is_answered_at_once() -> Iterator[None]:
-    """What needs no record is answered from pending state."""
+    """An answer without a record is sent from pending state."""
     turn = Proposer._turn
 
     def hasty(self: Proposer) -> None:
@@ -67,8 +67,8 @@ def inherited_state_is_used_too_early() -> Iterator[None]:
 
 
 @mutant
-def what_the_log_has_not_accepted_is_answered() -> Iterator[None]:
-    """The high watermark is taken for proof, whoever's record it has reached."""
+def unaccepted_proposals_are_answered() -> Iterator[None]:
+    """The high watermark is taken for proof, even where another leader's record is there."""
     settle = Proposer._settle
 
     def hasty(self: Proposer) -> None:
@@ -81,8 +81,8 @@ def what_the_log_has_not_accepted_is_answered() -> Iterator[None]:
 
 
 @mutant
-def what_was_refused_is_decided_again_last() -> Iterator[None]:
-    """Behind whoever came meanwhile: a broker's second object overtakes its first."""
+def refused_requests_are_decided_again_last() -> Iterator[None]:
+    """It queues behind later requests: a broker's second object overtakes its first."""
     refused = Proposer._refused
 
     def late(self: Proposer, *arguments: Any) -> None:
@@ -95,8 +95,8 @@ def what_was_refused_is_decided_again_last() -> Iterator[None]:
 
 
 @mutant
-def what_was_refused_is_decided_again_in_reverse() -> Iterator[None]:
-    """First, and in the wrong order."""
+def refused_requests_are_decided_again_in_reverse() -> Iterator[None]:
+    """Refused requests are decided again in the wrong order."""
     refused = Proposer._refused
 
     def reversed_(self: Proposer, *arguments: Any) -> None:
@@ -108,8 +108,8 @@ def what_was_refused_is_decided_again_in_reverse() -> Iterator[None]:
 
 
 @mutant
-def who_was_refused_is_forgotten_with_the_leadership() -> Iterator[None]:
-    """Only those who were never decided are told."""
+def refused_requests_are_forgotten_with_the_leadership() -> Iterator[None]:
+    """Only requests that were never decided get an error."""
     step_down = Proposer.step_down
 
     def forgetful(self: Proposer, epoch: Any) -> None:
@@ -122,7 +122,7 @@ def who_was_refused_is_forgotten_with_the_leadership() -> Iterator[None]:
 
 @mutant
 def two_proposals_are_undetermined() -> Iterator[None]:
-    """The next turn does not wait for the log's word on the last."""
+    """The next turn does not wait until the log accepts or refuses the last proposal."""
     turn = Proposer._turn
 
     def eager(self: Proposer) -> None:
@@ -134,8 +134,8 @@ def two_proposals_are_undetermined() -> Iterator[None]:
 
 
 @mutant
-def a_late_word_of_another_epoch_is_believed() -> Iterator[None]:
-    """A refusal of what was proposed in an epoch that is over."""
+def a_late_answer_of_another_epoch_is_believed() -> Iterator[None]:
+    """A late refusal from an earlier epoch is taken for the present proposal's."""
     refused = Proposer._refused
 
     def gullible(self: Proposer, _proposal: Any, error: int) -> None:
@@ -163,7 +163,7 @@ def an_overlay_keeps_its_counters() -> Iterator[None]:
 
 @mutant
 def orphans_are_listed_from_pending_state() -> Iterator[None]:
-    """So the end of a lease counts before it is committed."""
+    """The end of a lease counts before it is committed."""
 
     def look_up(self: Leader, lookup: Any, request: Any) -> Any:
         context = self._context(self._clocks.now_ms())
@@ -175,7 +175,7 @@ def orphans_are_listed_from_pending_state() -> Iterator[None]:
 
 @mutant
 def delays_run_on_the_wall_clock() -> Iterator[None]:
-    """So a leader whose clock is ahead deletes at once."""
+    """A leader whose clock is ahead deletes at once."""
 
     def context(self: InMemoryCoordinator) -> Context:
         now_ms = self._now_ms()
@@ -238,7 +238,7 @@ def only_the_last_batch_is_kept() -> Iterator[None]:
 
 @mutant
 def a_lower_object_id_is_accepted_after_a_higher() -> Iterator[None]:
-    """A commit that was overtaken is let in."""
+    """A commit that was overtaken is accepted."""
     judge = commit._judge_object
 
     def lenient(request: Any, tables: Any, candidates: Any) -> Any:
@@ -292,7 +292,7 @@ def a_bumped_epoch_is_compared_with_the_old_one() -> Iterator[None]:
 
 @mutant
 def an_old_producer_epoch_is_let_in() -> Iterator[None]:
-    """Nobody fences it."""
+    """A batch of an old producer epoch is accepted."""
     judge = _Commit._judge_batch
 
     def lenient(self: _Commit, known: Any, producer_id: int, epoch: int, *numbers: int) -> Any:
@@ -318,7 +318,7 @@ def a_stale_broker_epoch_commits() -> Iterator[None]:
 
 @mutant
 def safe_to_delete_is_no_fence() -> Iterator[None]:
-    """The answer is right, until the late commit arrives."""
+    """The answer is right until the late commit arrives."""
     judge = decide.decide_safe_to_delete
 
     def unfenced(*arguments: Any) -> Any:
@@ -332,8 +332,8 @@ def safe_to_delete_is_no_fence() -> Iterator[None]:
 
 
 @mutant
-def what_has_data_is_let_go() -> Iterator[None]:
-    """Nobody looks at the high watermark."""
+def a_partition_with_data_is_released() -> Iterator[None]:
+    """The high watermark is ignored."""
     decided = decide.decide_release_partitions
 
     def blind(request: Any, tables: Any, _: Any, context: Context) -> Any:
@@ -345,15 +345,15 @@ def what_has_data_is_let_go() -> Iterator[None]:
 
 
 @mutant
-def a_late_init_brings_back_what_was_let_go() -> Iterator[None]:
-    """It is let in under the epoch that let go."""
+def a_late_init_restores_a_released_partition() -> Iterator[None]:
+    """A call under the epoch that released the partition restores it."""
     with patch.object(topics, "may_return", lambda log_id, _: log_id < NO_LOG):
         yield
 
 
 @mutant
-def an_init_brings_back_what_it_does_not_name() -> Iterator[None]:
-    """A higher epoch is enough: so the next growth of a topic has it at two coordinators."""
+def an_init_restores_partitions_it_does_not_name() -> Iterator[None]:
+    """A higher epoch alone restores it: the next growth of a topic puts it at two coordinators."""
     wanted = topics._wanted
 
     def eager(asked: Any, *arguments: Any) -> Any:

@@ -24,7 +24,7 @@ SLICE_BYTES: Final = 4096
 
 
 class ManualClocks:
-    """Time that a test moves; turns are the asyncio loop's; timers never fire: tests sweep."""
+    """Time that a test moves; turns are the asyncio loop's; timers never fire."""
 
     def __init__(self) -> None:
         self.elapsed_ms = 0
@@ -44,7 +44,7 @@ class ManualClocks:
 
 
 class Hosting:
-    """A host in the simplest words, and the one watcher of a log that outlives coordinators."""
+    """The simplest host, and the one watcher of a log that outlives coordinators."""
 
     def __init__(self, log: MemoryLog) -> None:
         self.log = log
@@ -76,7 +76,7 @@ class Hosting:
 
 
 class Restart(Enum):
-    """What a replica finds when it comes back."""
+    """The state that a restarting replica finds."""
 
     SAME_FILE = "its database"
     NO_FILE = "nothing: the log from its beginning"
@@ -135,7 +135,7 @@ class QuorumWorld:
             await self.coordinator.run_maintenance()
 
     async def restart(self) -> None:
-        """In each of the ways in turn: what one of them forgets, no story can depend on."""
+        """Restart in each way in turn, so that no story depends on what one of them forgets."""
         before = self.values()
         self.log.depose()
         for how in self._restarts:
@@ -144,7 +144,7 @@ class QuorumWorld:
         self.elect()
 
     async def come_back(self, how: Restart) -> None:
-        """Another process on the same disk; nobody leads."""
+        """Restart as another process on the same disk; nothing leads."""
         values, applied = self.values(), self.machine.applied
         last_timestamp = self.machine.last_timestamp
         await self.coordinator.close()

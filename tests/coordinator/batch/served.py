@@ -28,7 +28,7 @@ Before = Callable[["Node", ServerConnection, int, Frame], Answer | None]
 
 
 class Node:
-    """A node on loopback. `leads` says whether it says that it leads."""
+    """A node on loopback that answers that it leads, if `leads`."""
 
     def __init__(
         self, coordinator: BatchCoordinator | None, *, leads: bool = True, partition: int = 0
@@ -124,5 +124,5 @@ async def nodes(*coordinators: BatchCoordinator | None) -> list[Node]:
 
 
 async def never() -> Any:
-    """An answer that does not come."""
+    """Wait for ever, in place of an answer."""
     await asyncio.get_running_loop().create_future()

@@ -35,7 +35,7 @@ class MutableView:
 
 
 class World(Subject, Protocol):
-    """What the contract asks of a subject besides; `settings` are SETTINGS or stricter."""
+    """A subject with what the contract needs besides; `settings` are SETTINGS or stricter."""
 
     @property
     def settings(self) -> CoordinatorSettings: ...
@@ -56,7 +56,7 @@ class World(Subject, Protocol):
 
 
 class MemoryWorld:
-    """The in-memory coordinator; beginning again is a checkpoint loaded."""
+    """The in-memory coordinator; a restart loads its checkpoint."""
 
     def __init__(self, settings: CoordinatorSettings = SETTINGS) -> None:
         self.settings = settings

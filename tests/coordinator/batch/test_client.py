@@ -69,7 +69,7 @@ def delete_records(offset: int) -> DeleteDisklessRecordsRequest:
 
 
 class Recorder:
-    """A coordinator that remembers every call and answers as `then` says, else with nothing."""
+    """A coordinator that records every call and answers by `then`, or with an empty response."""
 
     def __init__(self) -> None:
         self.calls: list[Any] = []
@@ -173,8 +173,8 @@ def test_after_one_refusal_everything_unanswered_is_sent_again_oldest_first(
     served(story)
 
 
-def test_a_leader_that_decides_nothing_yet_sees_one_commit_at_a_time() -> None:
-    """It begins to decide in the midst of what is sent: then 1 would be refused, and 2 accepted."""
+def test_a_new_connection_has_one_commit_in_flight_until_it_is_answered() -> None:
+    """The leader begins to decide between two commits: else 1 would be refused, and 2 accepted."""
 
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
         def then(_: object) -> Awaitable[Response] | None:
@@ -243,7 +243,7 @@ def test_a_lost_connection_sends_the_same_commits_to_the_next_leader() -> None:
 PATIENT = ClientSettings(timeout_ms=60_000, attempt_timeout_ms=60_000, retry_ms=1)
 
 
-def test_a_client_that_hears_of_another_leader_waits_for_the_old_one_no_longer() -> None:
+def test_a_client_that_learns_of_another_leader_stops_waiting_for_the_old_one() -> None:
     """A process that stands still closes no connection."""
 
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
@@ -289,7 +289,7 @@ PAUSING = ClientSettings(
 )
 
 
-def test_what_was_never_decided_and_what_may_have_been_are_told_apart() -> None:
+def test_errors_tell_undecided_requests_from_doubtful_ones() -> None:
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
         safe = IsSafeToDeleteFileRequest(coordinator_partition=0, object_key="key")
         recorder.then = lambda _: fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -334,8 +334,8 @@ def test_deleting_up_to_the_high_watermark_is_not_repeated_when_in_doubt(
     served(story)
 
 
-def test_who_closes_with_commits_in_flight_that_nobody_waits_for_makes_no_noise() -> None:
-    """Whoever does wait hears the same as ever."""
+def test_closing_with_abandoned_commits_in_flight_logs_nothing() -> None:
+    """A caller that still waits gets its error all the same."""
     noise: list[dict[str, Any]] = []
 
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
@@ -358,8 +358,8 @@ def test_who_closes_with_commits_in_flight_that_nobody_waits_for_makes_no_noise(
     assert noise == []
 
 
-def test_a_close_while_the_leader_is_looked_for_is_told_as_an_error() -> None:
-    """Not as a cancellation, which whoever called would take for its own."""
+def test_a_close_during_the_search_for_a_leader_raises_an_error() -> None:
+    """Not a cancellation, which the caller would take for its own."""
 
     async def story() -> None:
         asked = asyncio.Event()
@@ -382,7 +382,7 @@ def test_a_close_while_the_leader_is_looked_for_is_told_as_an_error() -> None:
     asyncio.run(story())
 
 
-def test_a_close_ends_every_call_and_says_what_is_known() -> None:
+def test_a_close_ends_every_call_with_an_error_that_tells_its_outcome() -> None:
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
         recorder.then = lambda _: never()
         answer = client.submit(commit(1))
@@ -434,7 +434,7 @@ def test_a_refusal_survives_the_wire_in_every_response(call: Call[Any]) -> None:
     assert read_refusal(refuse(request, 0, "")) is None
 
 
-def test_a_coordinator_that_is_not_here_is_not_available() -> None:
+def test_a_node_without_the_coordinator_answers_not_available() -> None:
     async def main() -> None:
         (node,) = await nodes(Recorder())
         async with await open_rpc(*node.address) as rpc:

@@ -19,7 +19,7 @@ END = "<!-- until here -->\n"
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.claim.replace(" ", "-"))
-def test_a_row_holds(row: Row) -> None:
+def test_a_row_of_the_conformance_table_holds(row: Row) -> None:
     asyncio.run(run_row(row, 0, MemoryWorld()))
 
 

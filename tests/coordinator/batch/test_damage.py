@@ -55,7 +55,7 @@ async def end(world: QuorumWorld) -> None:
 
 
 async def lives(world: QuorumWorld, broker: Broker) -> bool:
-    """Are retries, searches and sweeps well? False: no, this life is over and its file gone."""
+    """Whether retries, searches and maintenance work; if not, the file must be gone."""
     told: list[BaseException] = []
     try:
         world._open()
@@ -78,7 +78,7 @@ async def lives(world: QuorumWorld, broker: Broker) -> bool:
     return not told
 
 
-def test_whichever_page_is_damaged_the_next_life_is_well(tmp_path: Path) -> None:
+def test_the_next_start_recovers_from_any_damaged_page(tmp_path: Path) -> None:
     async def story() -> None:
         world, broker = await filled(tmp_path)
         sound = world.machine.path.read_bytes()
@@ -93,7 +93,7 @@ def test_whichever_page_is_damaged_the_next_life_is_well(tmp_path: Path) -> None
     asyncio.run(story())
 
 
-def test_a_row_that_makes_no_sense_is_damage(tmp_path: Path) -> None:
+def test_an_undecodable_row_is_damage(tmp_path: Path) -> None:
     async def story() -> None:
         world, broker = await filled(tmp_path)
         connection = sqlite3.connect(world.machine.path, isolation_level=None)
@@ -106,7 +106,7 @@ def test_a_row_that_makes_no_sense_is_damage(tmp_path: Path) -> None:
 
 
 def checkpointed(world: QuorumWorld) -> bool:
-    """By a child process. False: it was not, this life is over, and its file gone."""
+    """Write a checkpoint by a child process; if that fails, the file must be gone."""
     told: list[BaseException] = []
     world._open()
     world.machine.on_damage = told.append
@@ -137,10 +137,8 @@ def checkpointed(world: QuorumWorld) -> bool:
         "a page",
     ],
 )
-def test_damage_that_only_a_checkpoint_meets_is_not_met_for_ever(
-    tmp_path: Path, damage: str
-) -> None:
-    """Nobody reads that row before; then this life ends, and the next one is well."""
+def test_damage_found_by_a_checkpoint_makes_the_node_rebuild(tmp_path: Path, damage: str) -> None:
+    """No earlier read meets that row; the node stops, and its next start recovers."""
 
     async def story() -> None:
         world, broker = await filled(tmp_path)
@@ -167,7 +165,7 @@ def test_damage_that_only_a_checkpoint_meets_is_not_met_for_ever(
 
 
 def test_a_full_disk_is_not_damage(tmp_path: Path) -> None:
-    """What is in the file is right: it is kept, and nothing is rebuilt."""
+    """The file's content is right: it is kept, and nothing is rebuilt."""
 
     async def story() -> None:
         world, broker = await filled(tmp_path)
@@ -186,7 +184,7 @@ def test_a_full_disk_is_not_damage(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_full_disk_that_a_read_meets_ends_this_life_and_is_named(tmp_path: Path) -> None:
+def test_a_full_disk_met_by_a_read_stops_the_node_with_the_reason(tmp_path: Path) -> None:
     """A sweep writes what it is about to read. The state is then torn: who would go on with it?
 
     What is applied next has to say why it cannot be, too: those are a node's last words.

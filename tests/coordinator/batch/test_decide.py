@@ -41,7 +41,7 @@ HOUR_MS = 3_600_000
 
 
 class Unsorted(UUID):
-    """A topic id that nobody should compare: of ten thousand it takes tens of milliseconds."""
+    """A topic id that fails when compared: comparing ten thousand takes tens of ms."""
 
     def __lt__(self, other: object) -> bool:
         raise AssertionError(f"{self} is compared with {other}")
@@ -51,8 +51,8 @@ def _topics_of(decision: Decision[None]) -> list[object]:
     return [getattr(record, "topic_id", None) for record in decision.records]
 
 
-def test_sweeps_do_not_sort_topics_by_their_ids() -> None:
-    """Each second they look for deleted ones; hardly any is."""
+def test_maintenance_does_not_sort_topics_by_their_ids() -> None:
+    """Maintenance looks for deleted topics each second; hardly any is deleted."""
 
     async def story() -> None:
         world = MemoryWorld()
@@ -73,8 +73,8 @@ def test_sweeps_do_not_sort_topics_by_their_ids() -> None:
     asyncio.run(story())
 
 
-def test_a_tombstone_outlives_what_it_stands_for() -> None:
-    """However old it is: what is left of its partitions could be found by nobody after it."""
+def test_a_tombstone_outlives_every_late_call_for_its_topic() -> None:
+    """However old it is: without it, the rest of its partitions could not be found."""
 
     async def story() -> None:
         world = MemoryWorld(replace(SETTINGS, maintenance_limit=1))
@@ -204,10 +204,10 @@ def test_a_row_of_a_plan_is_judged_by_todays_settings(
 
 @pytest.mark.parametrize("hand", [Enforcer.COORDINATOR, Enforcer.EXTERNAL])
 @pytest.mark.parametrize("enforcer", list(Enforcer))
-def test_only_the_hand_that_a_topic_names_enforces_its_retention(
+def test_only_the_enforcer_that_a_topic_names_enforces_its_retention(
     hand: Enforcer, enforcer: Enforcer
 ) -> None:
-    """Judged when it is decided: a pass may have read the settings as they were before."""
+    """The row is judged when it is decided: the pass may have read older settings."""
 
     async def story() -> None:
         world = MemoryWorld()
@@ -227,7 +227,7 @@ def test_only_the_hand_that_a_topic_names_enforces_its_retention(
     asyncio.run(story())
 
 
-def test_of_two_rows_for_a_partition_the_further_counts() -> None:
+def test_the_further_of_two_rows_for_a_partition_counts() -> None:
     async def story() -> None:
         world = MemoryWorld()
         await create(world)
@@ -270,7 +270,7 @@ def test_a_foreign_record_is_never_applied() -> None:
 
 
 def test_a_step_of_dismantling_waits_until_the_one_before_is_applied() -> None:
-    """A partition whose runs are still there is not bare, whatever was proposed meanwhile."""
+    """A partition whose runs are still there is not empty, whatever was proposed meanwhile."""
 
     async def story() -> None:
         world = MemoryWorld(replace(SETTINGS, maintenance_limit=3))
@@ -296,7 +296,7 @@ def test_a_step_of_dismantling_waits_until_the_one_before_is_applied() -> None:
 
 
 def test_a_producer_that_appends_meanwhile_does_not_expire() -> None:
-    """Its commit is proposed and not applied yet: the record that forgets it would come after."""
+    """Its commit is proposed and not applied yet: a record that forgets it would come after."""
 
     async def story() -> None:
         world = MemoryWorld()

@@ -53,7 +53,7 @@ RUNS = 40
 
 @contextmanager
 def slowly(at_once: int = 3, a_slice: int = 1) -> Iterator[None]:
-    """Few runs go with each record."""
+    """Have few runs deleted with each record."""
     with (
         patch.object(deferred_deletes, "RUNS_WITH_RECORD", at_once),
         patch.object(machine, "RUNS_WITH_SLICE", a_slice),
@@ -74,7 +74,7 @@ async def filled(directory: Path, runs: int = RUNS, **world: Any) -> tuple[Quoru
 
 
 def oracle(world: QuorumWorld) -> InMemoryState:
-    """The state that the log's committed records say, in memory."""
+    """The in-memory state of the log's committed records."""
     state = InMemoryState()
     for one in iter_batches(world.log.read(Offset(0), 1 << 26)):
         if not one.header.is_control:
@@ -91,7 +91,7 @@ def rows(store: Store) -> int:
 
 
 def check_tallies(store: Store) -> None:
-    """What is counted of a partition is what it has, or is said not to be known."""
+    """Check that a partition's counts equal its rows, or are reported as unknown."""
     for log_id, (log_start_offset, _) in store.logs.items():
         live = list(store.runs_from(log_id, log_start_offset))
         counted = store.run_totals(log_id)
@@ -142,7 +142,7 @@ def test_every_run_may_be_deleted(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", list(Restart))
-def test_whoever_starts_again_goes_on(tmp_path: Path, how: Restart) -> None:
+def test_a_restart_continues_pending_deletes(tmp_path: Path, how: Restart) -> None:
     async def story() -> None:
         world, broker = await filled(tmp_path, restarts=(how,))
         with slowly():
@@ -161,8 +161,8 @@ def test_whoever_starts_again_goes_on(tmp_path: Path, how: Restart) -> None:
 
 
 @pytest.mark.slow  # a child process writes the checkpoint
-def test_a_checkpoint_in_between_shows_nothing_of_it(tmp_path: Path) -> None:
-    """In a child, from a copy, while the rows go."""
+def test_a_checkpoint_taken_between_two_steps_holds_no_dead_runs(tmp_path: Path) -> None:
+    """A child scans a copy while the rows are deleted."""
 
     async def story() -> None:
         world, broker = await filled(tmp_path)
@@ -180,7 +180,7 @@ def test_a_checkpoint_in_between_shows_nothing_of_it(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_what_people_are_told_has_no_dead_runs_in_it(tmp_path: Path) -> None:
+def test_overviews_leave_dead_runs_out(tmp_path: Path) -> None:
     async def story() -> None:
         world, _ = await filled(tmp_path)
         with slowly():
@@ -212,8 +212,8 @@ def test_objects_are_marked_when_their_rows_are_gone_and_not_before(tmp_path: Pa
     asyncio.run(story())
 
 
-def test_a_topic_may_be_deleted_on_top_of_it(tmp_path: Path) -> None:
-    """Its partitions go from the tables while rows of theirs are left."""
+def test_a_topic_with_pending_deletes_may_be_deleted(tmp_path: Path) -> None:
+    """Its partitions leave the tables while some of their rows remain."""
 
     async def story() -> None:
         world, _ = await filled(tmp_path)
@@ -236,8 +236,8 @@ def test_a_topic_may_be_deleted_on_top_of_it(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_retention_by_size_waits_until_it_is_known_how_much_there_is(tmp_path: Path) -> None:
-    """Dead rows counted as kept bytes would let it delete what is to stay."""
+def test_retention_by_size_waits_until_the_sizes_are_known(tmp_path: Path) -> None:
+    """If dead rows counted as kept bytes, retention would delete too much."""
 
     async def story() -> None:
         world, _ = await filled(tmp_path)
@@ -258,7 +258,7 @@ def test_retention_by_size_waits_until_it_is_known_how_much_there_is(tmp_path: P
 
 
 async def whatever_happens(directory: Path, seed: int) -> None:
-    """Commits, deletions, sweeps and restarts; after each the checkpoint is the one in memory."""
+    """Commit, delete, maintain and restart; after each the checkpoint equals the oracle's."""
     rng = random.Random(seed)
     world, broker = await filled(directory, runs=10)
     with slowly(rng.randrange(4), rng.randrange(3)):
@@ -282,8 +282,8 @@ async def whatever_happens(directory: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(6))
-def test_whatever_happens_nothing_of_it_shows(tmp_path: Path, seed: int) -> None:
-    """Reproduce: pytest -k of_it_shows on this file; the id is the seed."""
+def test_deferred_deletes_are_invisible_under_a_random_workload(tmp_path: Path, seed: int) -> None:
+    """Reproduce: pytest -k invisible_under on this file; the id is the seed."""
     asyncio.run(whatever_happens(tmp_path, seed))
 
 
@@ -311,14 +311,14 @@ PINNED_SEED = 2  # finds each of them
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_state_that_is_wrong_in_one_way_is_found_out(tmp_path: Path, name: str) -> None:
+def test_a_mutant_of_the_state_is_found(tmp_path: Path, name: str) -> None:
     where, attribute, wrong = MUTANTS[name]
     with patch.object(where, attribute, wrong), pytest.raises((AssertionError, sqlite3.Error)):
         asyncio.run(whatever_happens(tmp_path, PINNED_SEED))
 
 
 async def what_went_is_gone_after_a_restart_too(directory: Path) -> None:
-    """A sweep takes rows away with no record and no new log start: that is written as well."""
+    """Maintenance deletes rows with no record and no new log start: that is written as well."""
     world, _ = await filled(directory, restarts=(Restart.SAME_FILE,))
     with slowly(at_once=0, a_slice=0):
         await delete_records(world, 10 * RUNS - 15)
@@ -334,12 +334,12 @@ async def what_went_is_gone_after_a_restart_too(directory: Path) -> None:
     await world.close()
 
 
-def test_what_went_is_gone_after_a_restart_too(tmp_path: Path) -> None:
+def test_deleted_rows_stay_deleted_after_a_restart(tmp_path: Path) -> None:
     asyncio.run(what_went_is_gone_after_a_restart_too(tmp_path))
 
 
 class _Unmarked(WholeTable[Any, Any]):
-    """A row that is set as it was is not written: what has changed is behind it, in its tally."""
+    """A row that is set to an equal value is not written, although its tally has changed."""
 
     def __setitem__(self, key: Any, value: Any) -> None:
         if self.get(key) != value:
@@ -347,8 +347,8 @@ class _Unmarked(WholeTable[Any, Any]):
 
 
 @pytest.mark.parametrize("name", ["tallies", "graves"])
-def test_what_is_not_marked_to_be_written_is_missed(tmp_path: Path, name: str) -> None:
-    """A change of which the cache does not know that SQLite has not got it."""
+def test_a_change_that_is_not_marked_dirty_is_missed(tmp_path: Path, name: str) -> None:
+    """The cache does not know that SQLite lacks the change."""
     wrong: Any
     if name == "tallies":
         wrong = patch.object(store_module, "WholeTable", _Unmarked)
@@ -359,8 +359,8 @@ def test_what_is_not_marked_to_be_written_is_missed(tmp_path: Path, name: str) -
         asyncio.run(what_went_is_gone_after_a_restart_too(tmp_path))
 
 
-def test_one_step_does_not_grow_with_what_is_left(tmp_path: Path) -> None:
-    """Rows written by one bounded step, of 400 dead runs and of 4,000."""
+def test_a_step_of_deferred_deletes_is_bounded(tmp_path: Path) -> None:
+    """One step writes as many rows with 400 dead runs as with 4,000."""
 
     async def cost(directory: Path, runs: int) -> int:
         directory.mkdir()

@@ -113,8 +113,8 @@ def test_a_shared_object_counts_whole_for_each_of_its_topics(store: Store) -> No
     assert (second.high_watermark, second.run_count, second.stored_bytes) == (10, 1, 100)
 
 
-def test_without_objects_nobody_looks_at_any(store: Store) -> None:
-    """Who only asks which partitions there are pays for those, and not for a million objects."""
+def test_a_description_without_objects_reads_none(store: Store) -> None:
+    """A request for the partitions alone does not pay for a million objects."""
 
     class Blind:
         applied_offset = 7
@@ -129,7 +129,7 @@ def test_without_objects_nobody_looks_at_any(store: Store) -> None:
     ] == [("bar", [(0, 10)]), ("foo", [(0, 20), (1, 10)])]
 
 
-def test_what_a_topic_had_and_has_no_more_is_past_until_the_object_is_deleted(
+def test_past_objects_of_a_topic_count_until_they_are_deleted(
     store: Store,
 ) -> None:
     store.apply(log_start(0, 10))
@@ -167,7 +167,9 @@ def test_topics_come_in_the_order_asked_and_unknown_ones_are_named(store: Store)
         (KEYS.key(5), "object 5 is not committed, or is removed already"),
     ],
 )
-def test_a_key_that_names_nothing_says_why(store: Store, key: str, why: str) -> None:
+def test_describing_an_unknown_key_says_why_there_is_nothing(
+    store: Store, key: str, why: str
+) -> None:
     found = object_0(store, key)
     assert found.error_code == 42
     assert why in (found.error_message or "")

@@ -20,7 +20,7 @@ from tests.coordinator.batch.subjects import MemoryWorld
 
 
 @pytest.mark.parametrize("kind", ["memory", "database"])
-def test_a_finding_changes_no_object_that_is_committed(kind: str, tmp_path: Path) -> None:
+def test_marking_orphans_changes_no_committed_object(kind: str, tmp_path: Path) -> None:
     async def story() -> None:
         world = MemoryWorld() if kind == "memory" else QuorumWorld(tmp_path)
         await create(world)

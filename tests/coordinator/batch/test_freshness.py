@@ -15,7 +15,7 @@ from tests.doubles.memory_log import MemoryLog
 
 
 class Replica:
-    """A log whose leader speaks when told to, and a state that applies when told to."""
+    """A log whose leader's statements, and a state whose progress, the test controls."""
 
     def __init__(self) -> None:
         self.log = MemoryLog()
@@ -31,14 +31,14 @@ class Replica:
         self.freshness.note()
 
 
-def test_a_replica_that_was_never_level_has_no_age() -> None:
+def test_a_replica_that_was_never_up_to_date_has_no_age() -> None:
     replica = Replica()
     assert replica.freshness.age_ms(9.0) is None
     replica.hear(5, 1.0)
     assert replica.freshness.age_ms(9.0) is None
 
 
-def test_it_is_as_old_as_the_newest_word_that_it_has_applied() -> None:
+def test_a_replica_is_as_old_as_the_newest_statement_it_has_applied() -> None:
     replica = Replica()
     for high_watermark, at_s in ((10, 1.0), (20, 2.0), (30, 3.0)):
         replica.hear(high_watermark, at_s)
@@ -57,8 +57,8 @@ def test_an_idle_log_does_not_age_and_one_that_is_cut_off_does() -> None:
     assert replica.freshness.age_ms(60.0) == 57_000
 
 
-def test_who_lags_far_behind_keeps_the_oldest_words() -> None:
-    """They are the ones that it will have applied first: else it would not be level for ever."""
+def test_a_replica_far_behind_keeps_the_oldest_statements() -> None:
+    """Those are applied first: without them the replica would never count as up to date."""
     replica = Replica()
     for number in range(1, 3 * WORDS_KEPT):
         replica.hear(10 * number, float(number))
@@ -72,8 +72,8 @@ def test_who_lags_far_behind_keeps_the_oldest_words() -> None:
     words=st.lists(st.tuples(st.integers(0, 5), st.integers(0, 3)), max_size=3 * WORDS_KEPT),
     lag=st.integers(0, 200),
 )
-def test_it_is_never_taken_for_younger_than_it_is(words: list[tuple[int, int]], lag: int) -> None:
-    """Words that are forgotten for want of room make it older, never younger."""
+def test_a_replicas_age_is_never_understated(words: list[tuple[int, int]], lag: int) -> None:
+    """Statements dropped for want of room make it older, never younger."""
     replica, high_watermark, said = Replica(), 0, []
     for now, (grown, applied) in enumerate(words, start=1):
         high_watermark += grown

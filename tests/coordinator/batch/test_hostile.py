@@ -38,7 +38,7 @@ INT32, INT64 = st.integers(-(2**31), 2**31 - 1), st.integers(-(2**63), 2**63 - 1
 
 @st.composite
 def batches(draw: st.DrawFn) -> tuple[CommitBatch, ...]:
-    """Mostly such as can be: one behind the other, a producer's in sequence or not."""
+    """Mostly plausible batches: one behind the other, a producer's in sequence or not."""
     made, place = [], 0
     for _ in range(draw(st.integers(0, 4))):
         one = batch(
@@ -101,7 +101,7 @@ REQUEST: Final = st.sampled_from(DECIDED).flatmap(lambda one: messages(one, 0, s
 
 
 async def answer(world: Any, request: Any) -> Any:
-    """What it says, or why it says nothing. Offsets of the log are each coordinator's own."""
+    """The response or the error code, without log offsets, which differ between coordinators."""
     try:
         said = await world.coordinator.call(request)
         return structs.replace(said, applied_offset=0) if hasattr(said, "applied_offset") else said
@@ -111,7 +111,7 @@ async def answer(world: Any, request: Any) -> Any:
 
 @settings(max_examples=25, deadline=None, database=None)
 @given(st.lists(REQUEST, min_size=4, max_size=25))
-def test_nothing_that_is_asked_breaks_a_coordinator(asked: list[Any]) -> None:
+def test_no_request_breaks_a_coordinator(asked: list[Any]) -> None:
     async def story(path: Path) -> None:
         worlds = (QuorumWorld(path, restarts=(Restart.CHECKPOINT,)), MemoryWorld())
         for world in worlds:

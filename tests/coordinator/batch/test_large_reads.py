@@ -40,7 +40,7 @@ Story = Callable[[QuorumWorld], Coroutine[Any, Any, None]]
 def find(
     count: int = PARTITIONS, *, offset: int = 0, max_bytes: int = 2**31 - 1
 ) -> FindBatchesRequest:
-    """One partition, so many times; half of them under each of two topics' ids."""
+    """FindBatches of one partition so many times, half under each of two topics' ids."""
     topic = FindBatchesRequest.Topic
     one = topic.Partition(partition_index=0, offset=offset, max_bytes=max_bytes)
     return FindBatchesRequest(
@@ -52,7 +52,7 @@ def find(
 
 
 def listed(count: int = PARTITIONS) -> ListDisklessOffsetsRequest:
-    """The same of ListOffsets, for the dearest timestamp."""
+    """ListOffsets of one partition so many times, for the costliest timestamp."""
     topic = ListDisklessOffsetsRequest.Topic
     one = topic.Partition(partition_index=0, timestamp=MAX_TIMESTAMP)
     return ListDisklessOffsetsRequest(
@@ -76,8 +76,10 @@ class CountedRuns:
 
 
 @pytest.mark.parametrize(("max_bytes", "told"), [(1, 1), (100, 1), (101, 2), (1_000, 10)])
-def test_no_run_is_read_that_is_not_told(tmp_path: Path, max_bytes: int, told: int) -> None:
-    """Each costs as much as half a look-up, and may lie on a page that is not in memory."""
+def test_no_run_is_read_that_is_not_in_the_answer(
+    tmp_path: Path, max_bytes: int, told: int
+) -> None:
+    """Each run costs as much as half a look-up, and may lie on a page that is not in memory."""
 
     async def look() -> None:
         world, runs = QuorumWorld(tmp_path), CountedRuns()
@@ -97,7 +99,7 @@ def test_no_run_is_read_that_is_not_told(tmp_path: Path, max_bytes: int, told: i
 
 
 def told(path: Path, story: Story) -> None:
-    """In a world with two topics; each has some runs."""
+    """Run a story in a world with two topics that have some runs each."""
 
     async def begin() -> None:
         world = QuorumWorld(path)
@@ -114,7 +116,7 @@ def told(path: Path, story: Story) -> None:
 
 
 async def others(call: Awaitable[T]) -> tuple[T, int]:
-    """The answer, and how many turns others had meanwhile."""
+    """The answer, and how many turns other tasks had meanwhile."""
     task = asyncio.ensure_future(call)
     turns = 0
     while not task.done():
@@ -123,7 +125,7 @@ async def others(call: Awaitable[T]) -> tuple[T, int]:
     return await task, turns
 
 
-def test_others_have_their_turns_while_many_partitions_are_looked_up(tmp_path: Path) -> None:
+def test_the_loop_turns_while_many_partitions_are_looked_up(tmp_path: Path) -> None:
     async def story(world: QuorumWorld) -> None:
         store, coordinator = world.machine.store, world.coordinator
         found, turns = await others(coordinator.call(find()))
@@ -138,8 +140,8 @@ def test_others_have_their_turns_while_many_partitions_are_looked_up(tmp_path: P
     told(tmp_path, story)
 
 
-def test_of_several_large_questions_one_has_its_turn(tmp_path: Path) -> None:
-    """Else ten of them would take ten times as long a turn."""
+def test_large_reads_take_turns_one_at_a_time(tmp_path: Path) -> None:
+    """Otherwise ten of them would take ten times as long a turn."""
 
     async def story(world: QuorumWorld) -> None:
         three = (world.coordinator.call(listed()) for _ in range(3))
@@ -150,8 +152,8 @@ def test_of_several_large_questions_one_has_its_turn(tmp_path: Path) -> None:
     told(tmp_path, story)
 
 
-def test_a_state_that_is_replaced_meanwhile_is_waited_for(tmp_path: Path) -> None:
-    """Thrown away, and loaded again from a checkpoint: nothing is denied in between."""
+def test_a_read_waits_for_a_state_that_is_replaced_meanwhile(tmp_path: Path) -> None:
+    """The state is dropped and loaded again from a checkpoint: nothing is denied in between."""
 
     async def story(world: QuorumWorld) -> None:
         values, applied = world.values(), world.machine.applied
@@ -171,7 +173,7 @@ def test_a_state_that_is_replaced_meanwhile_is_waited_for(tmp_path: Path) -> Non
     told(tmp_path, story)
 
 
-def test_one_that_is_closed_meanwhile_says_so(tmp_path: Path) -> None:
+def test_a_call_that_waits_at_a_close_raises_not_available(tmp_path: Path) -> None:
     async def story(world: QuorumWorld) -> None:
         task = asyncio.ensure_future(world.coordinator.call(find()))
         for _ in range(3):
@@ -183,8 +185,8 @@ def test_one_that_is_closed_meanwhile_says_so(tmp_path: Path) -> None:
     told(tmp_path, story)
 
 
-def test_what_is_used_up_is_looked_up_no_more(tmp_path: Path) -> None:
-    """Of the partitions behind the last byte only the ends are told."""
+def test_a_spent_budget_ends_the_look_ups(tmp_path: Path) -> None:
+    """For partitions behind the last byte the answer has offsets only."""
 
     async def story(world: QuorumWorld) -> None:
         statements: list[str] = []

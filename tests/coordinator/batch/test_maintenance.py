@@ -65,7 +65,7 @@ async def retained(path: Path, timers: Timers, objects: int) -> tuple[QuorumWorl
     return world, broker
 
 
-def test_a_leader_trims_marks_and_forgets_without_being_told(tmp_path: Path) -> None:
+def test_a_leader_runs_its_maintenance_on_its_own_timer(tmp_path: Path) -> None:
     async def story() -> None:
         timers = Timers()
         world, _ = await retained(tmp_path, timers, 7)
@@ -81,7 +81,7 @@ def test_a_leader_trims_marks_and_forgets_without_being_told(tmp_path: Path) -> 
     asyncio.run(story())
 
 
-def test_a_step_that_finds_work_looks_for_more_soon_but_not_for_ever(tmp_path: Path) -> None:
+def test_a_maintenance_step_that_finds_work_is_repeated_soon_up_to_a_limit(tmp_path: Path) -> None:
     async def story() -> None:
         timers = Timers()
         world, _ = await retained(tmp_path, timers, 90)
@@ -98,7 +98,7 @@ def test_a_step_that_finds_work_looks_for_more_soon_but_not_for_ever(tmp_path: P
     asyncio.run(story())
 
 
-def test_who_leads_no_more_sweeps_no_more(tmp_path: Path) -> None:
+def test_a_deposed_leader_stops_its_maintenance(tmp_path: Path) -> None:
     async def story() -> None:
         timers = Timers()
         world, _ = await retained(tmp_path, timers, 3)
@@ -115,7 +115,7 @@ def test_who_leads_no_more_sweeps_no_more(tmp_path: Path) -> None:
 
 
 def test_a_look_for_idle_producers_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
-    """However many that are not idle stand before them."""
+    """However many busy producers stand before them."""
 
     async def story() -> None:
         world = QuorumWorld(tmp_path)
@@ -141,7 +141,7 @@ def test_a_look_for_idle_producers_goes_on_where_the_last_one_stopped(tmp_path: 
 def test_commits_that_wait_are_bounded_by_their_batches(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing was decided of one that is sent away: it may be sent again."""
+    """A refused commit was not decided: it may be sent again."""
     monkeypatch.setattr(leader, "MAX_WAITING_BATCHES", 5)
 
     async def story() -> None:
@@ -163,8 +163,8 @@ def test_commits_that_wait_are_bounded_by_their_batches(
     asyncio.run(story())
 
 
-def test_a_decision_that_raises_costs_its_asker_an_answer_and_nobody_else(tmp_path: Path) -> None:
-    """A page of the database that cannot be read, say: nothing was decided, and others go on."""
+def test_a_decision_that_raises_fails_its_own_request_only(tmp_path: Path) -> None:
+    """For example an unreadable page: nothing was decided, and other requests are answered."""
 
     async def story() -> None:
         world = QuorumWorld(tmp_path)

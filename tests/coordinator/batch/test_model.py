@@ -42,7 +42,7 @@ Log = list[tuple[int, int, int]]
 
 
 class Life:
-    """One random run."""
+    """One random workload."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
@@ -255,12 +255,12 @@ class Life:
         self.store -= object_ids
 
     async def upload_again(self) -> None:
-        """A request that a broker gave up long ago reaches the store at last."""
+        """An upload that a broker gave up long ago reaches the store."""
         if self.gone:
             self.store.add(self.random.choice(sorted(self.gone)))
 
     async def sweep(self) -> None:
-        """Whatever somebody believes to be an orphan: live data must survive it."""
+        """Mark any object as an orphan: live data must survive it."""
         believed = self.random.sample(sorted(self.store | self.gone), k=min(3, len(self.store)))
         codes = await mark_orphans(self.world, *believed)
         assert isinstance(codes, list)
@@ -294,7 +294,7 @@ class Life:
         assert sorted(set(told)) == told  # every offset once, rising
 
     async def end(self) -> None:
-        """Everything is deleted, everybody goes: then the store is empty (invariant 7)."""
+        """Delete everything and close all brokers: then the store is empty (invariant 7)."""
         self.late.clear()
         for topic in self.topics:
             await delete(self.world, topic)
@@ -315,18 +315,18 @@ class Life:
 
 
 def lived(seed: int) -> Counter[str]:
-    """What a life met."""
+    """The events that a workload covered."""
     life = Life(seed)
     asyncio.run(life.run())
     return life.seen
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_random_life_keeps_the_invariants(seed: int) -> None:
+def test_a_random_workload_keeps_the_invariants(seed: int) -> None:
     lived(seed)
 
 
-def test_a_life_meets_what_matters() -> None:
+def test_the_random_workload_covers_the_interesting_events() -> None:
     seen = lived(0)
     wanted = ("duplicates", "in sequence", "refused 55", "refused 77", "batch refused 45", "burnt")
     missing = [

@@ -27,17 +27,17 @@ ROWS: Final = {row.claim: row for row in TABLE}
 
 
 def row(claim: str) -> Killer:
-    """A row of the conformance table."""
+    """Run a row of the conformance table."""
     return lambda _: asyncio.run(run_row(ROWS[claim], 0, MemoryWorld()))
 
 
 def contract(name: str, *arguments: object) -> Killer:
-    """A story of the contract, on the in-memory coordinator."""
+    """Run a story of the contract on the in-memory coordinator."""
     return lambda _: getattr(Memory(), f"test_{name}")(*arguments)
 
 
 def led(story: Callable[[Path], object]) -> Killer:
-    """A story of leaders, on the quorum's coordinator."""
+    """Run a story of leaders on the quorum's coordinator."""
     return lambda path: asyncio.run(story(path))  # type: ignore[arg-type]
 
 
@@ -68,23 +68,23 @@ KILLERS: Final[dict[str, Killer]] = {
     "inherited_state_is_used_too_early": led(
         leadership.a_new_leader_decides_only_on_all_that_it_inherited
     ),
-    "what_the_log_has_not_accepted_is_answered": (
+    "unaccepted_proposals_are_answered": (
         proposer_stories.nothing_is_answered_that_the_log_has_not_accepted
     ),
-    "what_was_refused_is_decided_again_last": (
-        proposer_stories.what_is_refused_is_decided_again_in_its_order_and_first
+    "refused_requests_are_decided_again_last": (
+        proposer_stories.refused_requests_are_decided_again_first_and_in_order
     ),
-    "what_was_refused_is_decided_again_in_reverse": (
-        proposer_stories.what_is_refused_is_decided_again_in_its_order_and_first
+    "refused_requests_are_decided_again_in_reverse": (
+        proposer_stories.refused_requests_are_decided_again_first_and_in_order
     ),
-    "who_was_refused_is_forgotten_with_the_leadership": (
-        proposer_stories.who_was_refused_and_never_decided_again_hears_that_nothing_happened
+    "refused_requests_are_forgotten_with_the_leadership": (
+        proposer_stories.refused_requests_get_not_available_when_leadership_is_lost
     ),
     "two_proposals_are_undetermined": proposer_stories.one_proposal_at_most_is_undetermined,
-    "a_late_word_of_another_epoch_is_believed": (
-        proposer_stories.what_a_log_says_late_is_no_news_of_the_next_epoch
+    "a_late_answer_of_another_epoch_is_believed": (
+        proposer_stories.a_late_answer_of_the_log_does_not_concern_the_next_epoch
     ),
-    "an_overlay_keeps_its_counters": led(leadership.what_was_lost_is_counted_no_more),
+    "an_overlay_keeps_its_counters": led(leadership.lost_records_leave_the_counters),
     "orphans_are_listed_from_pending_state": led(leadership.orphans_are_listed_from_applied_state),
     "delays_run_on_the_wall_clock": contract(
         "a_clock_that_jumps_with_the_leader_shortens_no_delay", 10**12
@@ -95,7 +95,9 @@ KILLERS: Final[dict[str, Killer]] = {
     ),
     "six_batches_are_kept": row("the sixth last is forgotten"),
     "only_the_last_batch_is_kept": row("the fifth last is a duplicate"),
-    "a_lower_object_id_is_accepted_after_a_higher": contract("a_lower_id_after_a_higher_is_dead"),
+    "a_lower_object_id_is_accepted_after_a_higher": contract(
+        "a_lower_object_id_after_a_higher_one_is_refused"
+    ),
     "an_unknown_producer_is_accepted_at_7": row("an unknown new producer may not begin at 7"),
     "an_old_producer_must_begin_at_0": row(
         "an unknown producer whose state can have expired begins anywhere"
@@ -105,11 +107,13 @@ KILLERS: Final[dict[str, Killer]] = {
     "an_old_producer_epoch_is_let_in": row("an old epoch is fenced"),
     "a_stale_broker_epoch_commits": contract("a_newer_epoch_fences_the_older"),
     "safe_to_delete_is_no_fence": contract("safe_to_delete_means_fenced"),
-    "what_has_data_is_let_go": contract("what_never_had_data_is_let_go_and_takes_no_commit"),
-    "a_late_init_brings_back_what_was_let_go": contract(
+    "a_partition_with_data_is_released": contract(
+        "a_partition_without_data_is_released_and_takes_no_commit"
+    ),
+    "a_late_init_restores_a_released_partition": contract(
         "only_a_higher_controller_epoch_that_names_it_brings_it_back"
     ),
-    "an_init_brings_back_what_it_does_not_name": contract(
+    "an_init_restores_partitions_it_does_not_name": contract(
         "only_a_higher_controller_epoch_that_names_it_brings_it_back"
     ),
 }
@@ -129,10 +133,10 @@ def test_a_mutant_dies(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("story", proposer_stories.STORIES, ids=lambda story: story.__name__)
-def test_a_proposer_and_a_slow_log(story: Callable[[], None]) -> None:
+def test_a_proposer_over_a_slow_log(story: Callable[[], None]) -> None:
     story()
 
 
 @pytest.mark.parametrize("story", leadership.STORIES, ids=lambda story: story.__name__)
-def test_what_a_leader_decided_can_be_lost(story: Callable[[Path], object], tmp_path: Path) -> None:
+def test_a_leaders_decisions_can_be_lost(story: Callable[[Path], object], tmp_path: Path) -> None:
     led(story)(tmp_path)

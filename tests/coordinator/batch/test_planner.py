@@ -26,7 +26,7 @@ NOW = 1_000_000
 
 
 class Run(NamedTuple):
-    """A run and how many offsets it has."""
+    """A run and its count of offsets."""
 
     records: int
     timestamp: int
@@ -34,7 +34,7 @@ class Run(NamedTuple):
 
 
 class Partition(NamedTuple):
-    """What is known of a partition, the runs not given in `unseen_bytes`."""
+    """A partition's known runs, and the bytes of the others in `unseen_bytes`."""
 
     runs: list[Run]
     unseen_bytes: int
@@ -124,7 +124,7 @@ def test_the_planner_agrees_with_every_prefix_tried_in_turn(partitions: list[Par
         assert bool(exhausted) == bool(partition.runs and naive(partition)[2] == everything)
 
 
-def test_one_young_run_protects_what_is_behind_it() -> None:
+def test_a_young_run_protects_the_runs_behind_it() -> None:
     old = Run(10, 0, 100)
     plan = planned([Partition([old, Run(10, NOW, 100), old], 0, 1000, -1, 0)])
     assert plan.log_start_offsets.tolist() == [10]
@@ -135,7 +135,7 @@ def test_a_run_exactly_retention_ms_old_is_kept() -> None:
     assert planned([Partition(runs, 0, 100, -1, 0)]).log_start_offsets.tolist() == [1]
 
 
-def test_size_never_goes_below_what_is_to_be_kept() -> None:
+def test_retention_by_size_never_keeps_less_than_its_limit() -> None:
     runs = [Run(1, NOW, 60), Run(1, NOW, 60), Run(1, NOW, 60)]
     assert planned([Partition(runs, 0, -1, 100, 0)]).log_start_offsets.tolist() == [1]
     assert planned([Partition(runs, 0, -1, 120, 0)]).log_start_offsets.tolist() == [1]

@@ -16,7 +16,7 @@ from tests.coordinator.batch.quorum_world import QuorumWorld
 pytestmark = pytest.mark.slow
 
 
-def test_every_row_holds(tmp_path: Path) -> None:
+def test_every_row_of_the_table_holds(tmp_path: Path) -> None:
     async def run() -> list[str]:
         world = QuorumWorld(tmp_path)
         failures = [str(failure) for failure in await run_table(TABLE, world)]

@@ -127,14 +127,14 @@ class QuorumVersusMemory(RuleBasedStateMachine):
 
     @initialize(at_once=st.sampled_from([0, 0, 0, 1]), a_slice=st.sampled_from([0, 0, 1]))
     def some_runs_go_later(self, at_once: int, a_slice: int) -> None:
-        """As if there were millions of them: `coordinator.batch.sqlite.deferred_deletes`."""
+        """Have few runs deleted at once, as if there were millions."""
         self.patches.enter_context(patch.object(deferred_deletes, "RUNS_WITH_RECORD", at_once))
         self.patches.enter_context(patch.object(machine, "RUNS_WITH_SLICE", a_slice))
 
     # -- the two of them -----------------------------------------------------------------------
 
     def begin_model(self) -> None:
-        """A coordinator in memory that begins to lead now, with what was committed."""
+        """Start a coordinator in memory that leads from now on, with what was committed."""
         self.catch_up()
         clocks, since_ms = self.world.clocks, self.world.now_ms()
         elapsed_ms = clocks.elapsed_ms
@@ -167,7 +167,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
             return error
 
     def both(self, request: Any) -> Any:
-        """Ask both, demand the same answer, and give it."""
+        """Call both, require the same answer, and return it."""
         ours = self.loop.run_until_complete(self.ask(self.world.coordinator, request))
         theirs = self.loop.run_until_complete(self.ask(self.model, request))
         assert ours == theirs, f"{request}: {ours}, in memory {theirs}"
@@ -305,7 +305,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
     @rule(which=st.integers(0, 2), ago=st.integers(0, 3))
     @precondition(lambda self: self.leases and self.sent)
     def clients_retry(self, which: int, ago: int) -> None:
-        """The same batches in another object, perhaps another broker's."""
+        """Commit the same batches in another object, perhaps another broker's."""
         batches = self.sent[max(0, len(self.sent) - 1 - ago)]
         fresh = self.next_request(which, 0, [(0, 0, -1, 0, 0, 1, 0, False)])
         self.sent[-1] = replace(fresh, topics=batches.topics, object_size=batches.object_size)
@@ -314,7 +314,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
     @rule(ago=st.integers(0, 12))
     @precondition(lambda self: self.sent)
     def commit_again(self, ago: int) -> None:
-        """A duplicated or late commit: the same answer, or that it cannot be."""
+        """Repeat a commit: it gets the same answer, or a final refusal."""
         request = self.sent[max(0, len(self.sent) - 1 - ago)]
         before = self.world.log.end_offset
         answer = self.both(request)
@@ -323,7 +323,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
         self.acknowledge(request, answer)
 
     def acknowledge(self, request: CommitBatchesRequest, answer: CommitBatchesResponse) -> None:
-        """Remember what a broker may now tell its clients."""
+        """Record what a broker may now acknowledge to its clients."""
         if answer.error_code:
             seen["commits refused"] += 1
             return
@@ -371,7 +371,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
 
     @rule(topic=st.integers(0, 2), partition=st.integers(0, 3), later=st.booleans())
     def let_go(self, topic: int, partition: int, later: bool) -> None:
-        """And, under a later controller, have it again."""
+        """Release a partition, and restore it under a later controller."""
         index = ReleaseDisklessPartitionsRequest.Topic.Partition(partition_index=partition)
         asked = ReleaseDisklessPartitionsRequest.Topic(topic_id=TOPICS[topic], partitions=(index,))
         request = ReleaseDisklessPartitionsRequest(
@@ -405,7 +405,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
 
     @rule(count=st.integers(1, 5))
     def delete_files(self, count: int) -> None:
-        """As a broker does: delete from the store what it is told, then say so."""
+        """Delete listed objects from the store, then report them, as a broker does."""
         files = self.both(GetFilesToDeleteRequest(coordinator_partition=0, max_files=count)).files
         keys = tuple(file.object_key for file in files)
         self.deleted_objects.update(KEYS.object_id(key) for key in keys)
@@ -430,7 +430,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
 
     @rule(how=st.sampled_from(Restart))
     def restart(self, how: Restart) -> None:
-        """Another process, on its database, on none, or from a checkpoint; then it leads."""
+        """Restart as another process, on its database, on none, or from a checkpoint; then lead."""
         self.world.log.depose()
         self.loop.run_until_complete(self.world.come_back(how))
         seen[f"restarts on {how.value}"] += 1
@@ -518,7 +518,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
         self.begin_model()
 
     def check_overlay(self) -> None:
-        """What is decided against is what will be applied."""
+        """Check that the pending state equals the state after all is applied."""
         pending, model = self.world.coordinator.leader.pending, self.model.state
         assert dict(pending.topics.items()) == model.topics
         assert dict(pending.leases.items()) == model.leases
@@ -533,7 +533,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
 
     @rule(sometimes=st.integers(0, 3))
     def a_stranger_appends(self, sometimes: int) -> None:
-        """What is decided next expects another end: it is refused, and decided again."""
+        """Append a record of another owner: the next proposal is refused, and decided again."""
         if sometimes:
             return
         log = self.world.log
@@ -572,7 +572,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
 
     @invariant()
     def what_was_acknowledged_is_there(self) -> None:
-        """At its offset, in its object, which is still in the store (invariants 5 and 7)."""
+        """Check that acknowledged batches are at their offset and stored (invariants 5, 7)."""
         for (topic_id, partition, offset), (object_id, count) in self.acknowledged.items():
             topic = self.oracle.topics.get(topic_id)
             if topic is None or topic.deleted_at_ms >= 0:
@@ -587,7 +587,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
             assert object_id not in self.deleted_objects, f"object {object_id} is deleted"
 
 
-def test_the_quorum_decides_as_the_one_in_memory() -> None:
+def test_the_quorum_decides_like_the_coordinator_in_memory() -> None:
     wanted = (
         "answers held",
         "answers kept",

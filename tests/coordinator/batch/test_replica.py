@@ -28,7 +28,7 @@ from tests.waiting import DEADLINE_S
 
 
 def find(world: QuorumWorld) -> FindBatchesRequest:
-    """Everything of the first partition of the one topic."""
+    """FindBatches of everything in the first partition of the only topic."""
     (topic_id,) = world.machine.store.topics
     group = FindBatchesRequest.Topic.Partition(partition_index=0, offset=0, max_bytes=1 << 20)
     return FindBatchesRequest(
@@ -38,13 +38,13 @@ def find(world: QuorumWorld) -> FindBatchesRequest:
 
 
 def speak(world: QuorumWorld) -> None:
-    """The leader's word on what is committed, heard by all."""
+    """Make the leader's statement of what is committed reach all replicas."""
     end_offset = world.log.high_watermark or Offset(0)
     world.log.committed_as_of = CommittedAsOf(end_offset, world.clocks.monotonic())
 
 
 class BehindLog(MemoryLog):
-    """A follower's: nothing has come yet, and a leader can be asked how far the log goes."""
+    """A follower's log: nothing has arrived yet, but the read barrier answers."""
 
     def __init__(self, leaders: MemoryLog) -> None:
         super().__init__()
@@ -73,7 +73,7 @@ def follow(path: Path) -> CoordinatorMachine:
 
 
 def apply_to(machine: CoordinatorMachine, world: QuorumWorld, end: int) -> None:
-    """What the log has up to `end`, a batch at a time."""
+    """Apply what the log has up to `end`, a batch at a time."""
     while machine.applied.offset < end:
         data = world.log.read(Offset(machine.applied.offset), 1)
         machine.apply(iter_batches(data))
@@ -111,8 +111,8 @@ def test_a_replica_finds_what_it_has_applied_and_says_how_old_that_is(tmp_path: 
     asyncio.run(story())
 
 
-def test_who_waits_for_what_is_committed_asks_for_it_to_be_applied_soon(tmp_path: Path) -> None:
-    """A host may linger as long as nobody reads."""
+def test_a_waiting_read_requests_that_committed_records_be_applied(tmp_path: Path) -> None:
+    """A host may delay applying as long as no read waits."""
 
     async def story() -> None:
         world, broker = await begin(tmp_path)
@@ -137,8 +137,8 @@ def test_who_waits_for_what_is_committed_asks_for_it_to_be_applied_soon(tmp_path
     asyncio.run(story())
 
 
-def test_who_gives_up_waiting_is_not_remembered(tmp_path: Path) -> None:
-    """By a replica that applies nothing, while people ask again and again."""
+def test_a_cancelled_wait_is_forgotten(tmp_path: Path) -> None:
+    """Otherwise a replica that applies nothing would collect cancelled waits without bound."""
 
     async def story() -> None:
         world, _ = await begin(tmp_path)
@@ -186,8 +186,8 @@ def test_a_replica_without_a_leader_finds_batches_and_lists_no_offsets(tmp_path:
     asyncio.run(story())
 
 
-def test_a_node_that_does_not_know_what_is_committed_denies_nothing(tmp_path: Path) -> None:
-    """Back from a crash without its database: nothing is applied, and no leader has spoken."""
+def test_a_node_without_a_high_watermark_denies_nothing(tmp_path: Path) -> None:
+    """After a crash without its database: nothing is applied, and no leader has been heard."""
 
     async def story() -> None:
         world, broker = await begin(tmp_path)
@@ -215,8 +215,8 @@ def test_a_node_that_does_not_know_what_is_committed_denies_nothing(tmp_path: Pa
     asyncio.run(story())
 
 
-def test_a_node_that_is_behind_says_no_only_behind_the_barrier(tmp_path: Path) -> None:
-    """A topic and an offset that it has not heard of: it asks before it denies them."""
+def test_a_lagging_node_denies_only_behind_the_read_barrier(tmp_path: Path) -> None:
+    """It lacks a topic and an offset, and waits at the read barrier before it denies them."""
 
     async def story() -> None:
         world, broker = await begin(tmp_path)
@@ -242,8 +242,8 @@ def test_a_node_that_is_behind_says_no_only_behind_the_barrier(tmp_path: Path) -
     asyncio.run(story())
 
 
-def test_topics_are_described_behind_the_barrier_for_whom_it_matters(tmp_path: Path) -> None:
-    """A person reads what a replica has; a controller must not compare with what is old."""
+def test_topics_are_described_behind_the_barrier_on_request(tmp_path: Path) -> None:
+    """An operator may read an old state; a controller must not compare with one."""
 
     async def story() -> None:
         world, _ = await begin(tmp_path)
@@ -288,7 +288,7 @@ def test_a_follower_that_installs_a_checkpoint_over_older_state_ends_the_same(
 def test_the_wal_stays_short_under_commits_without_a_pause(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At a thousandth of the real sizes: the thread copies, and commits wait for its last part."""
+    """At a thousandth of the real sizes the thread copies, and commits wait for its last part."""
     monkeypatch.setattr(database, "COPY_AT_BYTES", 64 * 1024)
     monkeypatch.setattr(database, "STOP_AT_BYTES", 256 * 1024)
 

@@ -50,7 +50,7 @@ class Kept:
 
 
 def enforce(kept: Kept, view: StaticView, *, max_partitions: int, max_runs: int) -> int:
-    """Passes until two rounds in a row find nothing; how many there were."""
+    """Run passes until two rounds in a row find nothing; returns their count."""
     place: TopicPartition | None = None
     passes, quiet = 0, 0
     while quiet < 2:
@@ -85,7 +85,7 @@ def test_small_passes_end_where_one_large_one_does(max_partitions: int, max_runs
     }
 
 
-def test_a_reason_and_the_limit_that_was_assumed_stand_in_each_row() -> None:
+def test_each_row_has_its_reason_and_the_limit_it_assumed() -> None:
     rows = retention_pass(Kept({A: [9], B: [9]}), StaticView(configs=CONFIGS), NOW).rows
     assert rows == (NewLogStart(A, 0, 40, BY_TIME, 50), NewLogStart(B, 0, 60, BY_SIZE, 250))
 
@@ -97,7 +97,7 @@ def test_a_partition_with_nothing_to_remove_costs_one_run() -> None:
 
 
 @pytest.mark.parametrize(("keep", "start"), [(399, 10), (400, 10), (401, 0), (500, 0), (300, 20)])
-def test_what_is_left_has_at_least_the_size_and_no_run_more(keep: int, start: int) -> None:
+def test_retention_by_size_keeps_no_run_more_than_needed(keep: int, start: int) -> None:
     """Five runs of 100 bytes; the oldest goes if the others are enough, also just enough."""
     view = StaticView(configs={A: TopicConfig(retention_ms=None, retention_bytes=keep)})
     rows = retention_pass(Kept({A: [5]}), view, NOW).rows
@@ -114,7 +114,7 @@ def test_a_pass_reads_no_more_than_it_may() -> None:
 @pytest.mark.parametrize(
     "config", [None, TopicConfig(retention_ms=0, enforcer=Enforcer.EXTERNAL)], ids=["none", "else"]
 )
-def test_what_is_not_known_or_is_another_s_to_enforce_is_left_alone(
+def test_topics_unknown_or_enforced_elsewhere_are_left_alone(
     config: TopicConfig | None,
 ) -> None:
     view = StaticView(default_config=config)
@@ -128,7 +128,7 @@ def test_deleted_topics_are_not_visited() -> None:
 
 
 class Untimed(Kept):
-    """The same runs, of records without a timestamp."""
+    """The runs of records without a timestamp."""
 
     def runs_from(self, log_id: int, offset: int) -> Iterator[Run]:
         for run in super().runs_from(log_id, offset):
@@ -136,7 +136,7 @@ class Untimed(Kept):
 
 
 def test_runs_without_a_timestamp_are_as_old_as_their_commit() -> None:
-    """Kafka goes by the segment's modification time then; -1 is not the year 1969."""
+    """Kafka uses the segment's modification time; -1 is not the year 1969."""
     (row,) = retention_pass(Untimed({A: [9]}), StaticView(configs=CONFIGS), NOW).rows
     assert row == NewLogStart(A, 0, 40, BY_TIME, 50)
 

@@ -94,7 +94,7 @@ def state_of(tables: World) -> Sequence[object]:
 
 
 @pytest.mark.parametrize("seed", seeds(WORLDS))
-def test_the_short_way_leads_where_the_long_one_does(seed: int) -> None:
+def test_the_fast_path_of_single_batches_equals_the_general_one(seed: int) -> None:
     print(f"seed {seed}")
     short, long, behind = World(), World(), World()
     pending = PendingState(lambda: behind)  # type: ignore[arg-type]

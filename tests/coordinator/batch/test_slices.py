@@ -72,7 +72,7 @@ MANY = deletions(
 )
 
 
-def test_slices_answer_as_the_whole_does(tmp_path: Path) -> None:
+def test_a_request_in_slices_is_answered_like_the_whole(tmp_path: Path) -> None:
     async def story() -> None:
         whole, cut = MemoryWorld(), QuorumWorld(tmp_path)
         sizes: list[int] = []
@@ -98,8 +98,8 @@ def test_slices_answer_as_the_whole_does(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_one_object_named_twice_in_a_request_is_two_rows(tmp_path: Path) -> None:
-    """The very same row, not one like it."""
+def test_a_partition_named_twice_in_a_request_is_two_rows(tmp_path: Path) -> None:
+    """The same row object, not an equal one."""
 
     async def story() -> None:
         world = QuorumWorld(tmp_path)
@@ -137,7 +137,7 @@ def test_keys_in_slices_are_answered_in_their_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost_at", [0, 1, 5])
-def test_a_slice_that_surely_did_not_happen_says_so_of_the_whole_only_if_it_was_the_first(
+def test_only_a_first_slice_without_effect_proves_that_the_whole_had_none(
     lost_at: int,
 ) -> None:
     asked = 0
@@ -161,7 +161,7 @@ def test_a_slice_that_surely_did_not_happen_says_so_of_the_whole_only_if_it_was_
 
 
 def test_a_record_of_many_partitions_is_applied_in_a_bounded_step(tmp_path: Path) -> None:
-    """Rows of a few partitions go with it, and the others later: nobody sees which."""
+    """The rows of a few partitions are deleted with it, the others later, invisibly."""
 
     async def story() -> None:
         world = QuorumWorld(tmp_path)

@@ -16,14 +16,14 @@ pytestmark = pytest.mark.slow
 
 
 class SocketWorld(MemoryWorld):
-    """What the stories ask goes through a client; time and checkpoints stay with the server."""
+    """A world whose calls go through a client; time and checkpoints stay with the server."""
 
     def __init__(self, settings: CoordinatorSettings) -> None:
         super().__init__(settings)
         self.behind: Any = self.coordinator
 
     async def open(self) -> SocketWorld:
-        """Serve, and put a client in the coordinator's place."""
+        """Serve the coordinator, and put a client in its place."""
         self.node = await Node(self.behind).start()
         self.client = CoordinatorClient(
             [self.node.address],

@@ -65,7 +65,7 @@ def read_all(values: Iterator[bytes]) -> list[bytes]:
 def test_a_checkpoint_by_a_child_from_a_copy_is_the_live_state_at_that_offset(
     tmp_path: Path,
 ) -> None:
-    """However it is made: in a child process while commits go on, or from the live tables."""
+    """A child process scans a copy while commits go on; the live tables give the same."""
     world = filled(tmp_path)
     live = world.values()
     applied = world.machine.applied
@@ -93,7 +93,7 @@ def test_a_copy_that_is_lost_is_an_error_and_not_half_a_checkpoint(tmp_path: Pat
 
 
 def test_a_state_is_not_frozen_under_another_offset(tmp_path: Path) -> None:
-    """Whatever became of the file behind its writer's back: a checkpoint is what its name says."""
+    """Whatever happened to the file: a checkpoint holds the state that its name says."""
     world = filled(tmp_path)
     world.machine.flush()
     offset, epoch = world.machine.applied
@@ -106,7 +106,7 @@ def test_a_state_is_not_frozen_under_another_offset(tmp_path: Path) -> None:
 
 
 def test_a_reader_makes_no_file(tmp_path: Path) -> None:
-    """One that asks while the file is being replaced."""
+    """A reader that comes while the file is being replaced creates none."""
     with pytest.raises(sqlite3.OperationalError):
         database.connect(tmp_path / "coordinator.db")
     assert list(tmp_path.iterdir()) == []
@@ -145,7 +145,7 @@ def test_more_rows_than_a_record_holds_are_loaded_as_they_were(tmp_path: Path) -
     machine.close()
 
 
-def test_a_checkpoint_that_is_no_coordinators_leaves_the_state_as_it_was(tmp_path: Path) -> None:
+def test_a_foreign_checkpoint_leaves_the_state_as_it_was(tmp_path: Path) -> None:
     world = filled(tmp_path)
     before, applied = world.values(), world.machine.applied
     value = encode_record(
@@ -177,7 +177,7 @@ def test_a_checkpoint_that_is_no_coordinators_leaves_the_state_as_it_was(tmp_pat
         Identity(IDENTITY.cluster_id, IDENTITY.directory_id, "__diskless-metadata-1"),
     ],
 )
-def test_the_database_of_somebody_else_is_replaced(tmp_path: Path, identity: Identity) -> None:
+def test_the_database_of_another_node_is_replaced(tmp_path: Path, identity: Identity) -> None:
     world = filled(tmp_path)
     world.machine.close()
     machine = CoordinatorMachine(tmp_path, identity, in_process=True)
@@ -206,7 +206,7 @@ def test_a_database_that_cannot_be_read_is_replaced(tmp_path: Path, damage: str)
     assert (machine.rebuilds, machine.applied) == (1, (0, 0))
 
 
-def test_what_was_not_committed_to_the_file_is_applied_again(tmp_path: Path) -> None:
+def test_records_not_yet_in_the_file_are_applied_again(tmp_path: Path) -> None:
     """A transaction spans commits; a crash loses the open one, and the log brings it back."""
     world = filled(tmp_path)
     world.machine.flush()
@@ -223,7 +223,7 @@ def test_what_was_not_committed_to_the_file_is_applied_again(tmp_path: Path) -> 
 
 
 def test_topics_created_by_the_thousand_are_not_written_all_at_once(tmp_path: Path) -> None:
-    """Ten thousand rows would be a stall of a quarter of a second, by whoever flushes next."""
+    """Ten thousand rows would stall the next flush for a quarter of a second."""
     machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
     made = [
         encode_record(
@@ -283,7 +283,7 @@ def test_all_caches_of_a_process_share_one_bound(tmp_path: Path) -> None:
 
 
 def test_a_flush_that_failed_is_not_tried_again(tmp_path: Path) -> None:
-    """SQLite may have rolled back the transaction: what follows would be committed without it."""
+    """SQLite may have rolled back the transaction: later records would be committed without it."""
     machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
     first, second = (
         read_batch(build_value_batch([value], base_offset=offset, leader_epoch=1, timestamp=0))

@@ -83,7 +83,7 @@ def given(**changed: Any) -> dict[str, Any]:
         ({"library": {"password": None}}, "password has a setting of its own"),
     ],
 )
-def test_it_refuses_to_start_without_what_makes_it_safe(changed: dict[str, Any], says: str) -> None:
+def test_settings_without_safety_are_refused(changed: dict[str, Any], says: str) -> None:
     EmbeddedSettings(**given())
     with pytest.raises(ValueError, match=says):
         EmbeddedSettings(**given(**changed))
@@ -108,8 +108,8 @@ def test_the_example_runs_and_says_what_it_claims() -> None:
     ]
 
 
-def test_what_the_example_commits_is_not_retentions_at_once() -> None:
-    """A sweep may come before the reader: a batch from 1970 would be gone by then."""
+def test_the_examples_commits_are_younger_than_retention() -> None:
+    """Maintenance may come before the reader: a batch from 1970 would be deleted by then."""
     coordinator = InMemoryCoordinator(
         SETTINGS, StaticView(), now_ms=lambda: time.time_ns() // 1_000_000
     )
@@ -145,7 +145,7 @@ def test_a_closed_node_holds_no_descriptor() -> None:
 
 
 def open_descriptors() -> set[str]:
-    """Number and file of each."""
+    """Number and file of each open descriptor."""
     found = set()
     for descriptor in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # the listing's own
@@ -191,7 +191,7 @@ def any_commit(random: Random) -> CommitBatchesRequest:
 
 
 def any_request(random: Random) -> Request | None:
-    """Something to do, most of it possible; None: a sweep."""
+    """A request, most often a possible one; None: maintenance."""
     topic_id, key = random.choice(TOPICS), KEYS.key(random.randrange(40))
     match random.choices(range(10), weights=(6, 8, 2, 60, 6, 1, 6, 6, 4, 20))[0]:
         case 0:
@@ -278,7 +278,7 @@ INIT_KEY = InitDisklessTopicsRequest.schema().key
         msgpack.packb((MAINTENANCE, msgpack.packb((7, 1)), 1)),
     ],
 )
-def test_a_command_that_is_none_changes_nothing(nonsense: bytes) -> None:
+def test_an_invalid_command_changes_nothing(nonsense: bytes) -> None:
     replica = Replica(SETTINGS, VIEW)
     before = replica.snapshot()
     answer = replica.execute(nonsense)

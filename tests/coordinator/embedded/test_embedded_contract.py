@@ -71,7 +71,7 @@ class EmbeddedWorld:
         return self
 
     def _bear_silence(self, silence_s: float) -> None:
-        """Of a leader, for so long from its next heartbeat on."""
+        """Have followers tolerate a leader's silence for so long."""
         for node in self.nodes:
             library = node._node._SyncObj__conf
             library.raftMinTimeout, library.raftMaxTimeout = silence_s, 2 * silence_s
@@ -106,7 +106,7 @@ class EmbeddedWorld:
         self.view.handed_out[producer_id] = None if ago_ms is None else self.now_ms() - ago_ms
 
     async def advance(self, ms: int) -> None:
-        """Maintenance until they change nothing more, as the leader's would."""
+        """Run maintenance until it changes nothing more, as the leader does."""
         self.elapsed_ms += ms
         before: list[bytes] = []
         while before != (before := self.coordinator.checkpoint()):
@@ -120,7 +120,7 @@ class EmbeddedWorld:
         await wait_until_async(swept, "a leader carries out a sweep", retry_on=(CoordinatorError,))
 
     async def restart(self) -> None:
-        """The leader goes; another one leads; who went comes back empty, and is asked from now."""
+        """Stop the leader, wait for another one, restart the first empty, and call that."""
         whole = self.coordinator.checkpoint()
         old = await self._leader()
         self._bear_silence(ELECT_S)

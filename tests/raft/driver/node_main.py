@@ -78,8 +78,8 @@ def config_of(settings: dict) -> NodeConfig:
         quorum=QuorumConfig(**settings.get("quorum", {})),
         log=LogConfig(**settings.get("log", {})),
         bootstrap=bootstrap(settings["topics"], [int(voter) for voter in settings["voters"]]),
-        keeping=keeping_of(settings),
-        room=lambda host: BenchState(host, settings.get("state", "none")),
+        snapshot_hosting=snapshot_hosting_of(settings),
+        node_service=lambda host: BenchState(host, settings.get("state", "none")),
         bench_log="esker-bench-log" in settings["topics"],
         metrics_host="127.0.0.1" if "metrics_port" in settings else None,
         metrics_port=settings.get("metrics_port", 0),
@@ -87,7 +87,7 @@ def config_of(settings: dict) -> NodeConfig:
     )
 
 
-def keeping_of(settings: dict) -> SnapshotKeeping:
+def snapshot_hosting_of(settings: dict) -> SnapshotKeeping:
     """How checkpoints are kept: the settings of `snapshot`, by their fields' names."""
     return SnapshotKeeping(
         node_id=settings["node_id"],

@@ -18,8 +18,8 @@ from raft.core.events import SnapshotFailed, SnapshotFetched, SnapshotProgress
 from raft.core.voters import Endpoint, ReplicaKey
 from raft.driver import fetching
 from raft.driver.counters import Counters
-from raft.driver.fetching import LEAST_PIECE_BYTES, SnapshotFetcher
-from raft.driver.peers import OUR_VERSIONS, Dialling
+from raft.driver.fetching import MIN_CHUNK_BYTES, SnapshotFetcher
+from raft.driver.peers import OUR_VERSIONS, DialSettings
 from raft.net import (
     Answer,
     Arena,
@@ -49,7 +49,7 @@ Told = Callable[[int, int], Partition | None]
 
 
 def checkpoint(directory: Path, count: int = 20_000, snapshot_id: OffsetAndEpoch = ID) -> bytes:
-    """The bytes of a checkpoint of several pieces."""
+    """The bytes of a checkpoint of several chunks."""
     files = RealFileSystem()
     directory.mkdir(parents=True)
     with CheckpointWriter.create(files, directory, snapshot_id, last_timestamp=0) as writer:
@@ -64,7 +64,7 @@ class Leader:
 
     def __init__(self, data: bytes) -> None:
         self.data = data
-        self.tell: Told = self.piece
+        self.tell: Told = self.chunk
         self.asked: list[int] = []  # positions
         self.requests: list[fetch.FetchSnapshotRequest] = []
         self.connections: set[int] = set()
@@ -74,7 +74,7 @@ class Leader:
         await self.listener.start("127.0.0.1", 0)
         return self.listener.port
 
-    def piece(self, at: int, max_bytes: int, **fields: object) -> Partition:
+    def chunk(self, at: int, max_bytes: int, **fields: object) -> Partition:
         values: dict = {
             "index": 0,
             "snapshot_id": Partition.SnapshotId(end_offset=ID.offset, epoch=ID.epoch),
@@ -86,7 +86,7 @@ class Leader:
         return Partition(**values)
 
     def error(self, code: int) -> Told:
-        return lambda position, _: self.piece(position, 0, error_code=code, size=0)
+        return lambda position, _: self.chunk(position, 0, error_code=code, size=0)
 
     def handle(self, connection: ServerConnection, frame: Frame) -> Answer:
         header = parse_request_header(frame, {key: first_flexible(key) for key in OUR_VERSIONS})
@@ -127,7 +127,7 @@ class Follower:
             cluster_id="c",
             replica=ReplicaKey(NodeId(9), UUID(int=9)),
             snapshots=self.store,
-            dialling=Dialling(
+            dial_settings=DialSettings(
                 client_id="f", arena=Arena(), own_endpoints=(), on_bad_answer=lambda *_: None
             ),
             endpoints=lambda node: Endpoint("C", "127.0.0.1", self.ports[node]),
@@ -147,7 +147,7 @@ class Follower:
         return self.events[-1]
 
     async def progress(self) -> None:
-        """Until a piece was written."""
+        """Until a chunk was written."""
         await wait_until_async(lambda: any(isinstance(e, SnapshotProgress) for e in self.events))
 
     @property
@@ -210,7 +210,7 @@ def test_a_lost_connection_costs_only_what_was_on_it(tmp_path: Path) -> None:
             if position and not lost:
                 lost.append(position)
                 return None
-            return leader.piece(position, max_bytes)
+            return leader.chunk(position, max_bytes)
 
         leader.tell = tell
         follower.fetch()
@@ -223,12 +223,12 @@ def test_a_lost_connection_costs_only_what_was_on_it(tmp_path: Path) -> None:
 
 def test_a_leader_that_is_gone_is_given_up_and_the_part_is_kept(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
-        leader.tell = lambda position, size: None if position else leader.piece(position, size)
+        leader.tell = lambda position, size: None if position else leader.chunk(position, size)
         follower.fetch()
         assert await follower.end() == SnapshotFailed(ID)
         assert len(follower.parts) == 1
         assert follower.whole == []
-        leader.tell = leader.piece
+        leader.tell = leader.chunk
         follower.events.clear()
         leader.asked.clear()
         follower.fetch()
@@ -243,7 +243,7 @@ def test_a_new_leader_goes_on_where_the_old_one_ended(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         successor = Leader(leader.data)
         follower.ports[2] = await successor.start()
-        leader.tell = lambda position, size: None if position else leader.piece(position, size)
+        leader.tell = lambda position, size: None if position else leader.chunk(position, size)
         follower.fetch()
         await follower.progress()
         follower.fetcher.abandon(ID)
@@ -258,11 +258,11 @@ def test_a_new_leader_goes_on_where_the_old_one_ended(tmp_path: Path) -> None:
 
 def test_a_restarted_follower_goes_on_with_its_part(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
-        leader.tell = lambda position, size: None if position else leader.piece(position, size)
+        leader.tell = lambda position, size: None if position else leader.chunk(position, size)
         follower.fetch()
         await follower.progress()
         await follower.fetcher.close()
-        leader.tell = leader.piece
+        leader.tell = leader.chunk
         leader.asked.clear()
         again = Follower(follower.directory, follower.ports)
         again.fetch()
@@ -285,7 +285,7 @@ def test_a_file_spliced_from_two_leaders_is_found_and_fetched_anew(tmp_path: Pat
         successor = Leader(reversed_features(tmp_path / "reversed"))
         assert len(successor.data) == len(leader.data)
         follower.ports[2] = await successor.start()
-        leader.tell = lambda position, size: None if position else leader.piece(position, size)
+        leader.tell = lambda position, size: None if position else leader.chunk(position, size)
         follower.fetch()
         await follower.progress()
         follower.fetcher.abandon(ID)
@@ -320,7 +320,7 @@ def reversed_features(directory: Path) -> bytes:
         pytest.param({"size": 10}, id="a smaller file than its bytes"),
         pytest.param({"size": -1}, id="a negative size"),
         pytest.param({"unaligned_records": b""}, id="nothing before the end"),
-        pytest.param({"unaligned_records": bytes(LEAST_PIECE_BYTES + 1)}, id="more than asked for"),
+        pytest.param({"unaligned_records": bytes(MIN_CHUNK_BYTES + 1)}, id="more than asked for"),
         pytest.param({"index": 3}, id="another partition"),
         pytest.param(
             {"snapshot_id": Partition.SnapshotId(end_offset=1, epoch=1)}, id="another snapshot"
@@ -329,7 +329,7 @@ def reversed_features(directory: Path) -> bytes:
 )
 def test_a_piece_that_cannot_be_is_a_fault_and_leaves_nothing(tmp_path: Path, lie: dict) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
-        leader.tell = lambda position, size: leader.piece(position, size, **lie)
+        leader.tell = lambda position, size: leader.chunk(position, size, **lie)
         follower.fetch()
         assert await follower.end() == SnapshotFailed(ID)
         assert len(follower.faults) == 1
@@ -361,7 +361,7 @@ def test_without_verification_that_garbage_would_be_installed(
 
 
 def from_store(tmp_path: Path, pin_ms: int) -> object:
-    """Fetch from a leader that drops the checkpoint after the first piece: how it ended."""
+    """Fetch from a leader that drops the checkpoint after the first chunk: how it ended."""
     ended: list[object] = []
 
     async def story(leader: Leader, follower: Follower) -> None:
@@ -376,9 +376,9 @@ def from_store(tmp_path: Path, pin_ms: int) -> object:
         store.added(newer)
 
         def tell(at: int, max_bytes: int) -> Partition:
-            piece = store.read(ID, at, max_bytes)
+            chunk = store.read(ID, at, max_bytes)
             store.drop_below(newer.offset)
-            return leader.error(98)(at, 0) if piece is None else leader.piece(at, max_bytes)
+            return leader.error(98)(at, 0) if chunk is None else leader.chunk(at, max_bytes)
 
         leader.tell = tell
         follower.fetch()
@@ -418,7 +418,7 @@ def test_a_refusal_fails_the_download_and_says_if_the_part_is_of_use(
 
     async def story(leader: Leader, follower: Follower) -> None:
         refuse = leader.error(code)
-        leader.tell = lambda at, size: refuse(at, size) if at else leader.piece(at, size)
+        leader.tell = lambda at, size: refuse(at, size) if at else leader.chunk(at, size)
         follower.fetch()
         assert await follower.end() == SnapshotFailed(ID)
         assert len(follower.parts) == kept

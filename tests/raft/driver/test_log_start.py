@@ -12,7 +12,7 @@ import pytest
 
 from raft.core.messages import ReplicaState
 from raft.core.voters import ReplicaKey
-from raft.driver.log_readers import MAX_READERS, Reader, Readers
+from raft.driver.log_readers import MAX_READERS, ArchiveReader, ArchiveReaders
 from raft.driver.log_start import LogStart
 from raft.driver.snapshot_hosting import LogStartView, NoSnapshots, ReadingArchive
 from raft.driver.storage import Storage
@@ -50,7 +50,10 @@ def filled(tmp_path: Path) -> tuple[Storage, int]:
 
 
 def views(
-    storage: Storage, *, observers: tuple[ReplicaState, ...] = (), readers: tuple[Reader, ...] = ()
+    storage: Storage,
+    *,
+    observers: tuple[ReplicaState, ...] = (),
+    readers: tuple[ArchiveReader, ...] = (),
 ) -> list[LogStartView]:
     """What the rule is told of this log by its leader; it never wants it cut."""
     told: list[LogStartView] = []
@@ -63,14 +66,14 @@ def views(
     log_start = LogStart(
         quorum=quorum,  # type: ignore[arg-type]
         storage=storage,
-        disk=SimpleNamespace(busy=False, sweep=lambda _: None),  # type: ignore[arg-type]
+        disk=SimpleNamespace(busy=False, delete_obsolete=lambda _: None),  # type: ignore[arg-type]
         rule=lambda view: told.append(view),
         leader_log_start=lambda _: None,
         before=lambda: None,
         on_fatal=lambda _: None,
     )
     for reader in readers:
-        log_start.readers.heard(*reader)
+        log_start.readers.record_fetch(*reader)
     log_start.look()
     return told
 
@@ -98,20 +101,22 @@ def test_an_archive_is_known_by_what_it_has_and_not_by_what_it_fetches(tmp_path:
     storage.snapshots = SnapshotStore(5, 15)
     archive, broker = (ReplicaKey(NodeId(node), ZERO_UUID) for node in (2_000_000_007, 9))
     observers = tuple(ReplicaState(key, Offset(20), 1_000, 1_000) for key in (archive, broker))
-    (view,) = views(storage, observers=observers, readers=(Reader(archive, Offset(4), 1_000),))
+    (view,) = views(
+        storage, observers=observers, readers=(ArchiveReader(archive, Offset(4), 1_000),)
+    )
     assert view.readers == [ReadingArchive(archive.id, Offset(4), 1_000)]
     assert [replica.node_id for replica in view.replicas] == [broker.id]
     storage.close()
 
 
 def test_of_too_many_readers_the_one_that_is_silent_longest_is_forgotten() -> None:
-    readers = Readers()
+    readers = ArchiveReaders()
     keys = [ReplicaKey(NodeId(node), ZERO_UUID) for node in range(MAX_READERS + 1)]
     for at_ms, key in enumerate(keys):
-        readers.heard(key, Offset(0), at_ms)
-        readers.heard(keys[0], Offset(at_ms), at_ms)  # which goes on fetching
-    assert {reader.key for reader in readers.known} == {keys[0], *keys[2:]}
-    assert readers.known[0] == Reader(keys[0], Offset(MAX_READERS), MAX_READERS)
+        readers.record_fetch(key, Offset(0), at_ms)
+        readers.record_fetch(keys[0], Offset(at_ms), at_ms)  # which goes on fetching
+    assert {reader.key for reader in readers.all} == {keys[0], *keys[2:]}
+    assert readers.all[0] == ArchiveReader(keys[0], Offset(MAX_READERS), MAX_READERS)
 
 
 def test_a_checkpoint_that_cannot_be_looked_at_cuts_nothing_and_stops_nobody(

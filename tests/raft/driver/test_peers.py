@@ -12,7 +12,7 @@ from raft.core.messages import VoteRequest
 from raft.core.voters import Endpoint, ReplicaKey
 from raft.driver import peers
 from raft.driver.config import CLUSTER_METADATA
-from raft.driver.peers import MAX_UNANSWERED, Dialling, PeerLink
+from raft.driver.peers import MAX_UNANSWERED, DialSettings, PeerLink
 from raft.net import Arena, ClientConnection, Listener, connect
 from records.types import Epoch, NodeId, Offset
 from tests.waiting import wait_until_async
@@ -30,7 +30,7 @@ QUESTION = VoteRequest(
 
 
 def link_to(port: int, events: list[Event]) -> PeerLink:
-    dialling = Dialling(
+    dialling = DialSettings(
         client_id="test",
         arena=Arena(),
         own_endpoints=(),
@@ -38,7 +38,11 @@ def link_to(port: int, events: list[Event]) -> PeerLink:
     )
     endpoint = Endpoint("CONTROLLER", "127.0.0.1", port)
     return PeerLink(
-        group=CLUSTER_METADATA, peer=PEER, endpoint=endpoint, dialling=dialling, post=events.append
+        group=CLUSTER_METADATA,
+        peer=PEER,
+        endpoint=endpoint,
+        dial_settings=dialling,
+        post=events.append,
     )
 
 
@@ -94,7 +98,7 @@ def test_a_peer_that_never_answers_is_not_asked_without_end(
             return dials[-1]
 
         monkeypatch.setattr(peers, "connect", connect_and_note)
-        monkeypatch.setattr(PeerLink, "_ask_versions", lambda *_: None)
+        monkeypatch.setattr(PeerLink, "_request_versions", lambda *_: None)
         link = link_to(listener.port, events)
         link.send(0, QUESTION)
         await wait_until_async(lambda: dials)

@@ -195,10 +195,10 @@ def whole(client: Client, topic: str = BENCH) -> bytes:
     found, size = b"", 1
     while len(found) < size:
         asked = (topic, {**known(client, topic), "position": len(found)})
-        (piece,) = client.fetch_snapshot(asked, max_bytes=10_000)
-        assert piece.error_code == 0
-        size = piece.size
-        found += bytes(piece.unaligned_records)
+        (chunk,) = client.fetch_snapshot(asked, max_bytes=10_000)
+        assert chunk.error_code == 0
+        size = chunk.size
+        found += bytes(chunk.unaligned_records)
     return found
 
 
@@ -225,12 +225,12 @@ def test_two_groups_in_one_request_share_the_bytes_fairly(client: Client) -> Non
 def test_a_checkpoint_is_not_dropped_under_its_reader(client: Client) -> None:
     """A newer one is taken and the log cut to it; who has begun to fetch the old one, ends."""
     old = known(client)
-    (piece,) = client.fetch_snapshot((BENCH, old), max_bytes=100)
+    (chunk,) = client.fetch_snapshot((BENCH, old), max_bytes=100)
     client.produce([b"something new"])
     snapshot_id = taken(client)
     wait_until(lambda: client.snapshots().log_start_offset == snapshot_id.offset, "the log is cut")
     (rest,) = client.fetch_snapshot((BENCH, {**old, "position": 100}))
-    assert (rest.error_code, rest.size) == (0, piece.size)
+    assert (rest.error_code, rest.size) == (0, chunk.size)
     assert OffsetAndEpoch(*old["id"]) < snapshot_id
 
 
@@ -255,8 +255,8 @@ def test_a_checkpoint_is_not_dropped_under_its_reader(client: Client) -> None:
 def test_what_cannot_be_served_is_refused_by_its_code(
     client: Client, change: dict, error: int
 ) -> None:
-    (piece,) = client.fetch_snapshot((BENCH, {**known(client), **change}))
-    assert (piece.error_code, bytes(piece.unaligned_records)) == (error, b"")
+    (chunk,) = client.fetch_snapshot((BENCH, {**known(client), **change}))
+    assert (chunk.error_code, bytes(chunk.unaligned_records)) == (error, b"")
 
 
 @pytest.mark.parametrize(
@@ -272,8 +272,8 @@ def test_what_is_wrong_with_the_whole_request_is_said_once(
 
 
 def test_a_replica_that_is_nobody_is_refused(client: Client) -> None:
-    (piece,) = client.fetch_snapshot((BENCH, known(client)), replica_id=-1)
-    assert piece.error_code == 42
+    (chunk,) = client.fetch_snapshot((BENCH, known(client)), replica_id=-1)
+    assert chunk.error_code == 42
 
 
 def test_a_request_about_nothing_or_too_much_is_refused(client: Client) -> None:
@@ -285,8 +285,8 @@ def test_a_request_about_nothing_or_too_much_is_refused(client: Client) -> None:
 
 def test_the_end_of_the_file_is_a_position(client: Client) -> None:
     size = len(whole(client))
-    (piece,) = client.fetch_snapshot((BENCH, {**known(client), "position": size}))
-    assert (piece.error_code, piece.size, len(piece.unaligned_records)) == (0, size, 0)
+    (chunk,) = client.fetch_snapshot((BENCH, {**known(client), "position": size}))
+    assert (chunk.error_code, chunk.size, len(chunk.unaligned_records)) == (0, size, 0)
 
 
 def test_a_checkpoint_is_taken_once_of_a_state_and_refused_where_there_is_none(

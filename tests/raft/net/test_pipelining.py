@@ -163,7 +163,7 @@ def test_a_connection_that_is_held_is_not_read_and_others_are(on_loop):
         def park(connection: ServerConnection, frame: Frame) -> Answer:
             if len(frame) < 100:
                 return answer_to(frame)
-            connection.hold()
+            connection.pause_reading()
             parked.append((Reply(connection), answer_to(frame)))
             return parked[-1][0]
 
@@ -181,7 +181,7 @@ def test_a_connection_that_is_held_is_not_read_and_others_are(on_loop):
         for answered in range(500):
             await wait_until_async(lambda answered=answered: len(parked) == answered + 1)
             parked[-1][0].send(parked[-1][1])
-            held.go_on()
+            held.resume_reading()
             (size,) = LENGTH.unpack(await reader.readexactly(4))
             answer = await reader.readexactly(size)
             assert int.from_bytes(answer[:4], "big") == answered

@@ -9,7 +9,7 @@ from tests.coordinator.batch.conformance.steps import Row, describe
 
 
 def printed() -> str:
-    """Both tables."""
+    """Print both tables."""
     return "\n".join(
         [
             "### Idempotence",

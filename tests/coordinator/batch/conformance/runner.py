@@ -60,13 +60,13 @@ class Subject(Protocol):
 
     @property
     def coordinator(self) -> BatchCoordinator:
-        """To be asked anew after `restart`."""
+        """The coordinator under test; another one after `restart`."""
 
     def handed_out_ms(self, producer_id: int, ago_ms: int | None) -> None:
-        """Let its cluster view say that this id was handed out so long ago; None: for ever ago."""
+        """Set how long ago the cluster view has a producer id handed out; None: unknown."""
 
     async def advance(self, ms: int) -> None:
-        """Let time pass, and the leader's sweeps do what is due."""
+        """Let time pass, and the leader's maintenance do what is due."""
 
     async def restart(self) -> None:
         """Begin again from what is durable, under a new leader."""
@@ -98,7 +98,7 @@ async def run_row(row: Row, number: int, subject: Subject, *, restarts: bool = F
 async def run_table(
     rows: Sequence[Row], subject: Subject, *, restarts: bool = False
 ) -> list[Nonconformity]:
-    """Run all rows against one coordinator; what was wrong."""
+    """Run all rows against one coordinator; returns what was wrong."""
     wrong = []
     for number, row in enumerate(rows):
         try:
@@ -109,7 +109,7 @@ async def run_table(
 
 
 class _Run:
-    """One row on its way."""
+    """One row in progress."""
 
     def __init__(self, row: Row, number: int, subject: Subject) -> None:
         self.row = row

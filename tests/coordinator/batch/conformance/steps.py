@@ -36,7 +36,7 @@ class At(NamedTuple):
 
 
 class Duplicate(NamedTuple):
-    """Written before: answers the offset it had then."""
+    """Written before: the answer has the offset it had then."""
 
     offset: int
 
@@ -55,7 +55,7 @@ Outcome = At | Duplicate | Refused
 
 
 class Batch(NamedTuple):
-    """A batch of that many records from sequence `first` on, and what becomes of it."""
+    """A batch of so many records from sequence `first` on, and its expected result."""
 
     first: int
     records: int
@@ -68,13 +68,13 @@ class Batch(NamedTuple):
 
 
 class Put(NamedTuple):
-    """One object with these batches, back to back. Those of a partition stand together."""
+    """One object with these batches, back to back, grouped by partition."""
 
     batches: tuple[Batch, ...]
 
 
 class Wait(NamedTuple):
-    """Time passes, and the leader's sweeps run."""
+    """Time passes, and the leader's maintenance runs."""
 
     ms: int
 
@@ -110,7 +110,7 @@ Step = Put | Wait | Delete | Lookup | Find
 
 
 class Row(NamedTuple):
-    """A line of the table: what it claims, where that comes from, and how it shows."""
+    """A line of the table: its claim, the claim's source, and the steps that show it."""
 
     claim: str
     source: str
@@ -118,7 +118,7 @@ class Row(NamedTuple):
 
 
 def put(*batches: Batch) -> Put:
-    """An object."""
+    """Make a step that commits an object."""
     return Put(batches)
 
 

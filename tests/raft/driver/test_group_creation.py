@@ -38,7 +38,7 @@ def make(log_dir: Path, last_step: str) -> None:
 @pytest.mark.parametrize("last_step", STEPS)
 def test_what_a_crash_left_is_begun_again(tmp_path: Path, last_step: str) -> None:
     make(tmp_path, last_step)
-    assert not Storage.lived(FILES, tmp_path, GROUP)
+    assert not Storage.has_batches(FILES, tmp_path, GROUP)
     Storage.create(FILES, tmp_path, GROUP, CONFIG, recovering=True)
     storage = Storage.open(FILES, tmp_path, GROUP, CONFIG, ())
     assert storage.recovering
@@ -47,9 +47,9 @@ def test_what_a_crash_left_is_begun_again(tmp_path: Path, last_step: str) -> Non
 
 
 def test_a_log_with_batches_is_kept(tmp_path: Path) -> None:
-    assert not Storage.lived(FILES, tmp_path, GROUP)
+    assert not Storage.has_batches(FILES, tmp_path, GROUP)
     Storage.create(FILES, tmp_path, GROUP, CONFIG, recovering=False)
     log = Log.open(FILES, tmp_path / GROUP.name, CONFIG)
     log.append(build_value_batch([b"x"], base_offset=0, leader_epoch=1, timestamp=0))
     log.close()
-    assert Storage.lived(FILES, tmp_path, GROUP)
+    assert Storage.has_batches(FILES, tmp_path, GROUP)

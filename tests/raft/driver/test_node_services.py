@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from esker.server.node_services import JoinedRooms
+from esker.server.node_services import JoinedServices
 from raft.driver import Node
 from raft.net.handlers import Served, payload
 from raft.net.rpc import open_rpc
@@ -20,7 +20,7 @@ KEY = 1095
 
 
 class Recorder:
-    """A room that notes what it is told."""
+    """A node_service that notes what it is told."""
 
     def __init__(self, host, story: list[tuple], *, serves: bool) -> None:
         self.host = host
@@ -47,10 +47,12 @@ def test_rooms_are_told_of_every_groups_beginning_and_end(log_dir: Path) -> None
     async def told() -> None:
         (port,) = free_ports(1)
 
-        def room(host: object) -> JoinedRooms:
-            return JoinedRooms([Recorder(host, story, serves=serves) for serves in (True, False)])
+        def node_service(host: object) -> JoinedServices:
+            return JoinedServices(
+                [Recorder(host, story, serves=serves) for serves in (True, False)]
+            )
 
-        node = Node(replace(config_of(log_dir, port), room=room))
+        node = Node(replace(config_of(log_dir, port), node_service=node_service))
         await node.start()
         await leading_log(node)
         async with await open_rpc("127.0.0.1", port) as rpc:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raft.driver.batch_builder import new_batch, place
+from raft.driver.batch_builder import new_batch, stamp_batches
 from raft.interfaces import Draft
 from records.batch import iter_batches
 from records.batch_writer import build_value_batch
@@ -17,7 +17,7 @@ def test_a_draft_of_many_batches_is_placed_in_order() -> None:
     ]
     draft = Draft(batches, (1, 3, 2))
     assert new_batch(draft).record_count == 6
-    data = place(draft, Offset(40), Epoch(7))
+    data = stamp_batches(draft, Offset(40), Epoch(7))
     headers = [batch.header for batch in iter_batches(data)]
     assert [(h.base_offset, h.end_offset, h.leader_epoch) for h in headers] == [
         (40, 41, 7),

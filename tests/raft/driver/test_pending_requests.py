@@ -1,4 +1,4 @@
-"""News of the high watermark waits for records to go with it, but never for long, nor for reads."""
+"""An answer with only a new high watermark is held briefly for records, unless a read waits."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 
 from raft.core.effects import RespondFetch
 from raft.core.messages import FetchResponse
-from raft.driver.inbound_request import Asked
-from raft.driver.pending_requests import HOLD_S, VOTER_HOLD_S, Answers
+from raft.driver.inbound_request import InboundRequest
+from raft.driver.pending_requests import HOLD_S, VOTER_HOLD_S, PendingRequests
 from raft.driver.snapshot_hosting import NoSnapshots
 from raft.net import RequestHeader
 from raft.wire.fetch import FetchForm, read_fetch_response
@@ -34,7 +34,7 @@ class Story:
         self.end_offset = 5
         self.sent: list[FetchResponse] = []
         storage = SimpleNamespace(log=self, read_bytes=self.read_bytes)
-        self.answers = Answers(
+        self.pending = PendingRequests(
             node_id=NodeId(1), group=GROUP, quorum=SimpleNamespace(),  # type: ignore[arg-type]
             storage=storage, snapshots=NoSnapshots(),  # type: ignore[arg-type]
             endpoints=lambda _: None,
@@ -55,24 +55,24 @@ class Story:
         body = b"".join(payload)[5:]
         self.sent.append(read_fetch_response(decode_message(fetch.FetchResponse, body, VERSION)))
 
-    def ask_and_answer(self, *, from_voter: bool = False) -> None:
+    def fetch_and_respond(self, *, from_voter: bool = False) -> None:
         header = RequestHeader(1, VERSION, 7, "c", True, 0)
         form = FetchForm("", GROUP.topic_id)
-        asked = Asked(header, self, form, from_voter=from_voter)  # type: ignore[arg-type]
-        correlation = self.answers.take_in(1, asked)
+        inbound = InboundRequest(header, self, form, from_voter=from_voter)  # type: ignore[arg-type]
+        correlation = self.pending.add(1, inbound)
         response = FetchResponse(leader_id=NodeId(1), epoch=Epoch(2), high_watermark=Offset(5))
         end = Offset(self.end_offset)
-        self.answers.respond_fetch(RespondFetch(1, correlation, response, Offset(5), end, 10_000))
+        self.pending.respond_fetch(RespondFetch(1, correlation, response, Offset(5), end, 10_000))
 
     def append(self) -> None:
         self.end_offset += 1
-        self.answers.release_held()  # what `DiskWork` does after every append
+        self.pending.release_held()  # what `DiskWork` does after every append
 
 
 def test_news_alone_is_held_and_leaves_with_the_next_append() -> None:
     async def story() -> None:
         one = Story()
-        one.ask_and_answer()
+        one.fetch_and_respond()
         assert one.sent == []
         one.append()
         (answer,) = one.sent
@@ -85,7 +85,7 @@ def test_news_alone_is_held_and_leaves_with_the_next_append() -> None:
 def test_news_alone_leaves_by_itself_soon() -> None:
     async def story() -> None:
         one = Story()
-        one.ask_and_answer()
+        one.fetch_and_respond()
         await wait_until_async(lambda: one.sent)
         (answer,) = one.sent
         assert (answer.high_watermark, answer.batches) == (5, ())
@@ -119,19 +119,19 @@ class HandLoop:
         return self.now - 10.0
 
 
-def test_an_observer_s_news_does_not_wait_as_long_as_a_voter_s() -> None:
-    """Its clients wait for it; a voter's state is asked by nobody. Each leaves in its own time."""
+def test_an_answer_to_an_observer_is_held_for_less_time_than_one_to_a_voter() -> None:
+    """Clients of an observer wait for its high watermark; a voter serves none."""
 
     async def story() -> None:
         one, loop = Story(), HandLoop()
-        one.answers._loop = loop  # type: ignore[assignment]
-        one.ask_and_answer(from_voter=True)
-        one.ask_and_answer()
+        one.pending._loop = loop  # type: ignore[assignment]
+        one.fetch_and_respond(from_voter=True)
+        one.fetch_and_respond()
         assert loop.ring() == pytest.approx(HOLD_S)
-        assert (len(one.sent), len(one.answers.held)) == (1, 1)
+        assert (len(one.sent), len(one.pending.held)) == (1, 1)
         assert loop.ring() == pytest.approx(VOTER_HOLD_S)
-        assert (len(one.sent), one.answers.held, loop.due) == (2, [], None)
-        one.ask_and_answer(from_voter=True)
+        assert (len(one.sent), one.pending.held, loop.due) == (2, [], None)
+        one.fetch_and_respond(from_voter=True)
         one.append()
         assert len(one.sent) == 3, "with records it leaves at once, whoever it is for"
         assert one.sent[2].batches[-1].end_offset == 6
@@ -143,8 +143,8 @@ def test_an_observer_s_news_does_not_wait_as_long_as_a_voter_s() -> None:
 def test_nothing_is_held_while_a_read_waits_for_its_round() -> None:
     async def story() -> None:
         one = Story()
-        one.answers.reads_waiting = 1
-        one.ask_and_answer()
+        one.pending.reads_waiting = 1
+        one.fetch_and_respond()
         assert len(one.sent) == 1
 
     asyncio.run(story())
@@ -154,7 +154,7 @@ def test_records_are_never_held() -> None:
     async def story() -> None:
         one = Story()
         one.end_offset = 8
-        one.ask_and_answer()
+        one.fetch_and_respond()
         assert one.sent[0].batches[-1].end_offset == 8
 
     asyncio.run(story())
@@ -164,13 +164,13 @@ def test_a_connection_that_is_gone_is_not_answered() -> None:
     async def story() -> None:
         one = Story()
         one.end_offset = 8
-        assert not one.answers.forget(1)
-        asked = Asked(RequestHeader(1, VERSION, 7, "c", True, 0), one)  # type: ignore[arg-type]
-        correlation = one.answers.take_in(1, asked)
-        assert one.answers.forget(1)
+        assert not one.pending.forget(1)
+        inbound = InboundRequest(RequestHeader(1, VERSION, 7, "c", True, 0), one)  # type: ignore[arg-type]
+        correlation = one.pending.add(1, inbound)
+        assert one.pending.forget(1)
         response = FetchResponse(leader_id=NodeId(1), epoch=Epoch(2))
         effect = RespondFetch(1, correlation, response, Offset(5), Offset(8), 10_000)
-        one.answers.respond_fetch(effect)
+        one.pending.respond_fetch(effect)
         assert one.sent == []
 
     asyncio.run(story())

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from raft.driver.request_templates import KnownForms, Success
+from raft.driver.request_templates import RequestTemplates, Success
 from raft.net import RequestHeader, parse_request_header, request_header
 from raft.net.header import RequestKind
 from records.batch_writer import build_value_batch
@@ -45,19 +45,19 @@ def parsed(frame: bytes) -> tuple[RequestHeader, ProduceRequest, bytes]:
     return header, decode_message(ProduceRequest, body, header.api_version), body
 
 
-def learnt(frame: bytes) -> KnownForms:
-    forms = KnownForms()
-    forms.learn(*parsed(frame), SUCCESS)
-    return forms
+def learnt(frame: bytes) -> RequestTemplates:
+    templates = RequestTemplates()
+    templates.learn(*parsed(frame), SUCCESS)
+    return templates
 
 
 @pytest.mark.parametrize("version", [3, 8, 9, 12])
 @pytest.mark.parametrize("size", [1, 40, 90, 20_000])
 def test_a_known_form_is_taken_with_what_is_new_in_it(version: int, size: int) -> None:
-    forms = learnt(frame_of([b"first"], version=version, correlation_id=1))
+    templates = learnt(frame_of([b"first"], version=version, correlation_id=1))
     frame = frame_of([b"x" * size, b"y"], version=version, correlation_id=77)
     for one in (frame, memoryview(frame)):
-        known = forms.match(one)
+        known = templates.match(one)
         assert known is not None
         records = parsed(frame)[1].topic_data[0].partition_data[0].records
         assert (known.correlation_id, bytes(known.batch)) == (77, bytes(records or b""))
@@ -65,17 +65,17 @@ def test_a_known_form_is_taken_with_what_is_new_in_it(version: int, size: int) -
 
 
 def test_another_client_topic_or_version_is_not_known() -> None:
-    forms = learnt(frame_of([b"v"], version=9, correlation_id=1))
-    assert forms.match(frame_of([b"v"], version=9, correlation_id=1, client_id="d")) is None
-    assert forms.match(frame_of([b"v"], version=9, correlation_id=1, topic="u")) is None
-    assert forms.match(frame_of([b"v"], version=10, correlation_id=1)) is None
+    templates = learnt(frame_of([b"v"], version=9, correlation_id=1))
+    assert templates.match(frame_of([b"v"], version=9, correlation_id=1, client_id="d")) is None
+    assert templates.match(frame_of([b"v"], version=9, correlation_id=1, topic="u")) is None
+    assert templates.match(frame_of([b"v"], version=10, correlation_id=1)) is None
 
 
 def test_whatever_byte_changes_it_is_unknown_or_means_the_same() -> None:
     """A damaged frame never gets through; only the correlation id, and what no checksum covers of
     the batch (its base offset and epoch), may differ."""
     frame = frame_of([b"some value"], version=9, correlation_id=5)
-    forms = learnt(frame)
+    templates = learnt(frame)
     records = bytes(parsed(frame)[1].topic_data[0].partition_data[0].records or b"")
     batch_at = frame.index(records)
     free = {*range(4, 8), *range(batch_at, batch_at + 8), *range(batch_at + 12, batch_at + 16)}
@@ -83,7 +83,7 @@ def test_whatever_byte_changes_it_is_unknown_or_means_the_same() -> None:
     for at in range(len(frame)):
         damaged = bytearray(frame)
         damaged[at] ^= 1 << chance.randrange(8)
-        assert (forms.match(bytes(damaged)) is not None) == (at in free), f"byte {at}"
+        assert (templates.match(bytes(damaged)) is not None) == (at in free), f"byte {at}"
     for end in range(len(frame)):
-        assert forms.match(frame[:end]) is None, f"cut at {end}"
-    assert forms.match(frame + b"\x00") is None
+        assert templates.match(frame[:end]) is None, f"cut at {end}"
+    assert templates.match(frame + b"\x00") is None

@@ -37,12 +37,12 @@ from records.types import Epoch, Offset
 log: Final = logging.getLogger("esker.coordinator")
 
 TURN_BYTES: Final = 128 * 1024
-"""Of records decided in one turn of the loop: about a thousand batches, 2-3 ms."""
+"""Bytes of records decided in one turn of the loop: about a thousand batches, 2-3 ms."""
 
 TURN_REQUESTS: Final = 64
 
 MAX_WAITING: Final = 10_000
-"""Requests that have no answer yet; whoever comes after them is told to ask again."""
+"""Requests without an answer; later ones are refused with COORDINATOR_NOT_AVAILABLE."""
 
 
 class Decision(Protocol):
@@ -66,7 +66,7 @@ class Pending(Protocol):
 
 
 Done = Callable[[Any], None]
-"""Told the answer, or a CoordinatorError."""
+"""Called with the answer, or a CoordinatorError."""
 
 Decide = Callable[[Any, int], Decision]
 """(pending state, now in ms since 1970) -> decision."""
@@ -105,7 +105,7 @@ class _Proposal:
 
 
 class Proposer:
-    """See the module. `submit` from anywhere on the loop; the rest is told by log and machine."""
+    """See the module. Call `submit` from anywhere on the loop; log and machine call the rest."""
 
     def __init__(
         self,
@@ -125,7 +125,8 @@ class Proposer:
                draft: makes a turn's values, decision by decision, and the time into what is
                appended; one batch of all of them if not given.
                turn_bytes: of records decided in one turn; the decision that reaches it is the last.
-               failed: told what a decision raised. Only its asker is lost, unless this says more.
+               failed: called with what a decision raised; its own request gets an error in any
+               case.
         """
         self._log = log
         self._pending = pending
@@ -157,7 +158,7 @@ class Proposer:
     def submit(self, decide: Decide, done: Done, *, urgent: bool = False) -> None:
         """Queue a request; `done` is called with the answer once it cannot be lost.
 
-        An urgent one, which costs little and depends on nothing that waits, goes to the front.
+        An urgent request, which costs little and depends on no other, is queued at the front.
         """
         if self._epoch is None:
             done(CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "this node does not lead"))
@@ -242,7 +243,7 @@ class Proposer:
                 decided = [encode_record(record) for record in decision.records]
             except AssertionError:
                 raise  # ours: the process stops
-            except Exception as error:  # a decision changes nothing, so only its asker is lost
+            except Exception as error:  # a decision changes nothing, so only its own request fails
                 log.exception("a decision failed")
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE
                 self._answer([(done, None)], CoordinatorError(code, f"it failed: {error}"))
@@ -272,7 +273,7 @@ class Proposer:
 
     def _accepted(self, proposal: _Proposal) -> None:
         if proposal is not self._undetermined:
-            return  # leadership was lost, and its askers know
+            return  # leadership was lost, and its requests were answered
         self._undetermined = None
         self._settle()
         self._schedule()
@@ -289,9 +290,9 @@ class Proposer:
 
     def _refused(self, proposal: _Proposal, error: int) -> None:
         """Decide a refused proposal's requests again: nothing of it was written, nor will be."""
-        del error  # whichever: not the leader (we shall hear), the wrong end, too much
+        del error  # whichever: not the leader (`step_down` will follow), the wrong end, too much
         if proposal is not self._undetermined:
-            return  # leadership was lost, and its askers know
+            return  # leadership was lost, and its requests were answered
         assert self._in_flight[-1] is proposal, f"{proposal} is not the last: {self._in_flight[-1]}"
         self._undetermined = None
         self._may_decide = False

@@ -349,7 +349,7 @@ def _close(tables: Tables, lease_id: int, closed_at_ms: int, end_object_id: int 
     orphans = appended(lease.skipped, lease.last_committed_id + 1, end)
     tables.leases[lease_id] = lease._replace(closed_at_ms=closed_at_ms, orphans=orphans)
     broker = tables.brokers.get(lease.broker_id)
-    assert broker is not None, f"a lease of nobody: {lease}"
+    assert broker is not None, f"a lease of an unknown broker: {lease}"
     tables.brokers[lease.broker_id] = broker._replace(
         open_leases=tuple(other for other in broker.open_leases if other != lease_id)
     )
@@ -360,7 +360,7 @@ def _forgotten(tables: Tables, record: LeasesForgottenRecord) -> None:
         lease = tables.leases.pop(lease_id, None)
         assert lease is not None, f"no lease {lease_id} to forget"
         broker = tables.brokers.get(lease.broker_id)
-        assert broker is not None, f"a lease of nobody: {lease}"
+        assert broker is not None, f"a lease of an unknown broker: {lease}"
         for object_id in lease_answers(tables, lease):
             tables.answers.pop(object_id, None)
         first, end = lease.first_object_id, lease.end_object_id

@@ -61,7 +61,7 @@ class _Commit:
         if self.in_doubt or self.in_flight:
             error = OutcomeUnknownError(ErrorCode.REQUEST_TIMED_OUT, message)
         self.answer.set_exception(error)
-        self.answer.exception()  # seen: perhaps nobody waits, and that is no noise of asyncio's
+        self.answer.exception()  # retrieved: asyncio would log it if no caller waits
 
 
 class OrderedCommits:
@@ -186,7 +186,7 @@ class OrderedCommits:
             self._sent -= 1
         return None
 
-    # --- when there is nobody to send to
+    # --- without a connection
 
     def _recover(self, *, pause: bool = False) -> None:
         if self._recovering is None and not self._closed:

@@ -186,7 +186,7 @@ class QuorumCoordinator(ReadOnlyCoordinator):
         maintenance_interval_s: float = MAINTENANCE_INTERVAL_S,
     ) -> None:
         """
-        Args:  machine: hosted by somebody else, who applies to it what the log commits.
+        Args:  machine: its host applies to it what the log commits.
         """
         super().__init__(log, machine, settings, monotonic=clocks.monotonic)
         self.leader = Leader(

@@ -105,7 +105,7 @@ class PendingState:
 
     def __init__(self, applied: Callable[[], Tables]) -> None:
         """
-        Args:  applied: the applied tables; asked again whenever the overlay is dropped.
+        Args:  applied: gives the applied tables; called again whenever the overlay is dropped.
         """
         self._applied = applied
         self.topics: Overlay[UUID, Topic] = Overlay(lambda: applied().topics)

@@ -197,7 +197,7 @@ def _find(
             budget.bytes_left -= run.byte_size
             budget.runs_left -= 1
             budget.told_any = True
-            if budget.is_used_up(left):  # before the next is read, which nobody would see
+            if budget.is_used_up(left):  # before the next run is read in vain
                 break
     return _Found(
         partition_index=index,
@@ -227,7 +227,7 @@ def list_offsets(
 ) -> ListDisklessOffsetsResponse:
     """List offsets by timestamp.
 
-    The surprise: a coordinator knows runs, not records. For a timestamp, and for the greatest one,
+    The trap: a coordinator knows runs, not records. For a timestamp, and for the greatest one,
     it answers the first offset of the run in question that is left, or that the search began at;
     who wants the record reads on from there. The timestamp beside it is the run's greatest.
     """

@@ -45,7 +45,7 @@ class ReadOnlyCoordinator:
         monotonic: Callable[[], float],
     ) -> None:
         """
-        Args:  machine: hosted by somebody else, who applies to it what the log commits.
+        Args:  machine: its host applies to it what the log commits.
                monotonic: the clock of the log's `committed_as_of`: the event loop's.
         """
         self._log = log
@@ -104,7 +104,7 @@ class ReadOnlyCoordinator:
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
         """A partition's log start and high watermark as applied; None if it is not known.
 
-        Costs next to nothing: for who wants to know whether anything has changed.
+        Costs next to nothing: tells a caller whether anything has changed.
         """
         return log_ends(self._machine.store, topic_id, partition)
 
@@ -199,7 +199,7 @@ class ReadOnlyCoordinator:
     async def _until_known(self) -> None:
         """Wait for all that is committed, unless this replica is known to have had that once.
 
-        The surprise: a node that comes back knows less than it told before it went, down to
+        The trap: a node that restarts knows less than it answered before, down to
         nothing at all, until a leader has said what is committed.
         """
         if self.age_ms is None:
@@ -215,7 +215,7 @@ class ReadOnlyCoordinator:
         self._machine.request_apply()
         try:
             await future
-        finally:  # who gave up is not remembered by a replica that stands
+        finally:  # a cancelled wait is forgotten, also by a replica that applies nothing
             self._waiters.pop(future, None)
 
 

@@ -18,10 +18,10 @@ Source: docs/design/state-machines.md#bounded-work.
 """
 
 MAX_RECORD_BYTES: Final = 1024 * 1024
-"""Of one object's commit record (docs/design/state-machines.md#bounded-work)."""
+"""Size of one object's commit record (docs/design/state-machines.md#bounded-work)."""
 
 MAX_OBJECT_BYTES: Final = 5 * 1024**4
-"""Of one object; S3's own limit. A million of them still add up to less than 2^63."""
+"""Size of one object; S3's own limit. A million of them still add up to less than 2^63."""
 
 KEPT_BATCHES: Final = 5
 """Batches remembered of each producer and partition. Kafka's ProducerStateEntry has the same."""

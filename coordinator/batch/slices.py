@@ -43,7 +43,7 @@ async def delete_records(
     request: DeleteDisklessRecordsRequest,
     ask: Callable[[DeleteDisklessRecordsRequest], Awaitable[DeleteDisklessRecordsResponse]],
 ) -> DeleteDisklessRecordsResponse:
-    """Ask in slices. Only the first of several rows for one partition is asked at all."""
+    """Send the request in slices; of several rows for one partition only the first is sent."""
     if sum(len(topic.partitions) for topic in request.topics) <= SLICE:
         return await ask(request)
     seen: set[tuple[UUID, int]] = set()
@@ -94,7 +94,7 @@ async def delete_files(
     request: DeleteFilesRequest,
     ask: Callable[[DeleteFilesRequest], Awaitable[DeleteFilesResponse]],
 ) -> DeleteFilesResponse:
-    """Ask in slices. What is refused as a whole is refused by whoever is asked."""
+    """Send the request in slices; one that is refused as a whole is sent uncut."""
     keys = request.object_keys
     if not SLICE < len(keys) <= MAX_FILES:
         return await ask(request)

@@ -76,7 +76,7 @@ class Topic(NamedTuple):
 
     name: str
     log_ids: tuple[LogId, ...]  # by partition; below 0: it is not here
-    deleted_at_ms: int = -1  # -1 while it lives
+    deleted_at_ms: int = -1  # -1 while it is not deleted
 
 
 class Lease(NamedTuple):
@@ -195,7 +195,7 @@ class Tables(Protocol):
 def log_ids_of(tables: Tables, record: ObjectCommitRecord) -> list[LogId]:
     """The log id of each group of a commit; below 0 where all of it was refused for having none.
 
-    To be asked in the state right before the record.
+    Call it on the state right before the record.
     """
     known = []
     for topic_id in record.topic_ids:

@@ -36,7 +36,7 @@ MAINTENANCE: Final = -1
 """In place of an api key: end, trim, mark and forget what is due."""
 
 LATEST_MS: Final = 2**62
-"""Of any clock: in ms, and far from the end of a 64-bit number."""
+"""The greatest time of any clock, in ms: far from the end of a 64-bit number."""
 
 _REQUESTS: Final = {call.api_key: call.request for call in CALLS}
 

@@ -15,7 +15,7 @@ What it does not promise, because the library under it does not (measured with 0
 
 - *It does not survive power loss.* PySyncObj never flushes: with a journal it outlives kill -9 of
   all processes, and no more. Without one, it outlives no majority.
-- Whoever knows the password runs code in this process: the library unpickles what it receives. It
+- A peer with the password can run code in this process: the library unpickles what it receives. It
   is encrypted with a key made of the password, so without a password anybody could; and it listens
   everywhere unless told where. Hence both must be given. A journal without a dump file loses
   everything at a full restart after some thousand commands: both or neither.
@@ -87,7 +87,9 @@ class EmbeddedSettings:
 
     def __post_init__(self) -> None:
         if not self.password:
-            raise ValueError("password: without one, whoever connects runs code in this process")
+            raise ValueError(
+                "password: without one, any peer that connects runs code in this process"
+            )
         if not self.bind_address.rpartition(":")[0]:
             raise ValueError("bind_address: name one, or the library listens on every interface")
         if (self.journal_file is None) != (self.dump_file is None):

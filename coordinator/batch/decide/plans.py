@@ -39,7 +39,7 @@ PLAN_LASTS_MS: Final = 3_600_000
 that is ahead of ours: it would refuse to expire."""
 
 CLOCKS_DIFFER_MS: Final = 300_000
-"""By so much at most may that clock be ahead."""
+"""How far at most that clock may be ahead."""
 
 
 def decide_apply_retention(

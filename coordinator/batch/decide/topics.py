@@ -50,7 +50,7 @@ from records.schema import MetadataRecord
 from records.types import ZERO_UUID
 
 MAX_NAME_LENGTH: Final = 249
-"""Of a topic; Kafka's own limit."""
+"""Length of a topic's name; Kafka's own limit."""
 
 MAX_TOPICS: Final = 10_000
 """In one call."""
@@ -129,7 +129,7 @@ def _wanted(
 ) -> Iterator[tuple[int, int]]:
     """Partitions to create: released ones that the request names, and new ones.
 
-    What was let go under this very epoch stays so, whoever names it: that call is late.
+    A partition released under this very epoch stays so: the call that names it is late.
     """
     log_ids = () if topic is None else topic.log_ids
     for partition in sorted(set(requested.restored)):
@@ -254,7 +254,7 @@ def _deleted_topics(tables: Tables) -> list[tuple[UUID, Topic]]:
     """Deleted topics, by topic id.
 
     To sort ten thousand topics takes 20 ms: a UUID is compared in Python. Its number is not, and
-    those that live, nearly all, are left out before.
+    the undeleted topics, nearly all, are left out before.
     """
     deleted = [item for item in tables.topics.items() if item[1].deleted_at_ms >= 0]
     return sorted(deleted, key=lambda item: item[0].int)

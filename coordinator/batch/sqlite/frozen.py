@@ -42,7 +42,7 @@ _PIPE_BYTES: Final = 1024 * 1024
 
 
 DAMAGED_STATUS: Final = 3
-"""Of the child: what it read is not what was written, and will not be the next time."""
+"""The child's exit status for damage: a retry would meet it again."""
 
 
 class ScanFailedError(OSError):
@@ -63,9 +63,10 @@ class FrozenState:
         """Pin what is committed in the database `live`, and start to copy it.
 
         Args:  copy: where to; replaced. as_of: what is applied there: another reader of the file
-               may not see what its writer does, if somebody took the WAL away.
+               may not see what its writer does, if the WAL was removed.
                scan: reads the copy here and now instead of in a thread and a child, for tests.
-               met: told, by `values`, of whatever SQLite says, and of damage that it does not see.
+               met: called by `values` with SQLite's errors, and with damage that SQLite does not
+               see.
         """
         self._copy_path = copy
         self._met = met
@@ -77,7 +78,7 @@ class FrozenState:
             database.remove(copy)
             reader = _pinned(live, as_of, flushes=scan is None)
         except (OSError, sqlite3.Error) as error:
-            self._error = error  # told by `values`
+            self._error = error  # raised by `values`
             return
         if scan is not None:
             self._make_copy(reader)

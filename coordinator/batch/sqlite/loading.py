@@ -34,7 +34,7 @@ from records.frame import decode_record
 from records.schema import MetadataRecord
 
 SLICE_BYTES: Final = 16 * 1024
-"""Of records loaded in one slice: some hundred runs, 2-4 ms."""
+"""Bytes of records loaded in one slice: some hundred runs, 2-4 ms."""
 
 
 class StoreSink:

@@ -70,7 +70,7 @@ class CoordinatorMachine:
         self._listeners: list[Callable[[], None]] = []
         self._changed_when_frozen = 0
         self.on_damage: Callable[[BaseException], None] | None = None  # a read was the end of it
-        self.on_wanted: Callable[[], None] | None = None  # somebody waits for more to be applied
+        self.on_wanted: Callable[[], None] | None = None  # a read waits for more to be applied
         self.rebuilds = 0  # how often a state was thrown away
         self.loads = 0
         for suffix in (COPY_SUFFIX, LOADING_SUFFIX):

@@ -298,7 +298,7 @@ class Store:
             self.write_state()
             self.connection.execute("COMMIT")
         except sqlite3.Error as error:
-            self._torn_by = error  # who comes later hears why
+            self._torn_by = error  # later calls raise it
             raise
         self._is_open = self.is_torn = False
         self._gathered = 0
@@ -464,7 +464,10 @@ class Store:
         ).fetchall()
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
-        """See `reads.Candidates`. Each call looks at some, and the next one goes on from there."""
+        """See `reads.Candidates`.
+
+        Each call looks at some producers, and the next one continues from there.
+        """
         self.flush()
         window = limit * _IDLE_WINDOW
         seen = self.connection.execute(

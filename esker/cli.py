@@ -1,8 +1,8 @@
-"""The front door: `esker COMMAND`.
+"""The command line: `esker COMMAND`.
 
-Each command lives in a module of its own under `esker.commands`, imported only when it is asked
-for, so that `esker dump-log` does not wait for what a broker needs. A module offers `app`, a Typer
-with one command or a group of them.
+Each command has its own module under `esker.commands`, which is imported only when the command
+runs, so that `esker dump-log` does not load the broker's libraries. A module defines `app`, a Typer
+application with one command or a group of commands.
 
 Python without assertions is refused: they are part of the design, since stopping beats spreading a
 wrong log.
@@ -41,36 +41,34 @@ COMMANDS: Final = {
     "storage": "esker.commands.storage",
     "topics": "esker.commands.topics",
 }
-"""Name on the command line, and the module with its `app`."""
+"""Module with the `app` of each command, by the command's name."""
 
 SUMMARIES: Final = {
-    "brokers": "Brokers of a running cluster.",
-    "chunks": "Chunks of partitions (KIP-1114).",
-    "configs": "Settings of topics and brokers.",
-    "consume": "Print each record's value as a line. Ends by Ctrl-C, which commits what was "
-    "printed.",
-    "dev": "Run three quorum nodes and brokers on this machine, until Ctrl-C.",
-    "diskless": "Diskless topics and the objects they lie in.",
-    "doctor": "Say what this machine has for jobs of `esker spark`, and what it lacks.",
-    "dump-log": "Show what the files of a log hold: batches, typed records, index entries, "
-    "election state.",
-    "groups": "Consumer groups: who reads what, and how far.",
-    "produce": "Write each line of standard input as a record; a line's end is not part of it.",
-    "quorum": "The metadata quorum: its leader and replicas.",
-    "snapshot": "The checkpoints of the quorum's logs (KIP-630).",
+    "brokers": "List and unregister the brokers of a running cluster.",
+    "chunks": "Create and reassign the chunks of partitions (KIP-1114).",
+    "configs": "Print and change the settings of topics and brokers.",
+    "consume": "Print the value of each record of a topic as a line, until Ctrl-C.",
+    "dev": "Run three quorum nodes and one or more brokers on this machine, until Ctrl-C.",
+    "diskless": "Describe diskless topics and the objects that store them.",
+    "doctor": "Check that this machine can run the jobs of `esker spark`.",
+    "dump-log": "Print the contents of log files: batches, records, index entries, election state.",
+    "groups": "List, describe and delete consumer groups.",
+    "produce": "Write each line of standard input to a topic as a record.",
+    "quorum": "Describe the metadata quorum: its leader and replicas.",
+    "snapshot": "List, inspect and take the checkpoints of the quorum's logs (KIP-630).",
     "spark": "Analysis of the log, and retention sweeps.",
-    "start": "Run one node, with the roles its file says. SIGTERM or Ctrl-C stops it cleanly.",
-    "storage": "A node's log directory: format it, look at it.",
-    "topics": "Topics of a running cluster.",
+    "start": "Run one node in the foreground until SIGTERM or Ctrl-C.",
+    "storage": "Format and inspect a node's log directory.",
+    "topics": "Create, list, describe, alter and delete the topics of a running cluster.",
 }
-"""The same, and how each begins its help: so `esker --help` imports none of them."""
+"""First line of each command's help, so that `esker --help` imports no command."""
 
 EXAMPLE = "Example: esker dev"
 
 USAGE: Final = 2
 INTERRUPTED: Final = 130
 FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-"""How writing to a file may fail, and reading cannot."""
+"""Errors of writing to a file that reading cannot raise."""
 
 
 class LazyCommands(TyperGroup):
@@ -78,7 +76,7 @@ class LazyCommands(TyperGroup):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
-        self.commands.update(dict.fromkeys(COMMANDS))  # type: ignore[arg-type]  # names to list
+        self.commands.update(dict.fromkeys(COMMANDS))  # type: ignore[arg-type]  # names only
         self._listing = False
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -99,7 +97,7 @@ class LazyCommands(TyperGroup):
 
 
 def _load(command: str) -> ModuleType:
-    """A command's module. What loading makes stays: looking for garbage takes a sixth of it."""
+    """Import a command's module, without garbage collection, which takes a sixth of the time."""
     gc.disable()
     try:
         return importlib.import_module(COMMANDS[command])
@@ -118,7 +116,7 @@ app = typer.Typer(
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import version  # not by the way: it takes longer than Typer
+        from importlib.metadata import version  # imported here: it takes longer than Typer
 
         typer.echo(f"esker {version('esker')}")
         raise typer.Exit
@@ -128,36 +126,41 @@ def _print_version(wanted: bool) -> None:
 def esker(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_print_version, is_eager=True, help="Print and exit."),
+        typer.Option(
+            "--version",
+            callback=_print_version,
+            is_eager=True,
+            help="Print Esker's version and exit.",
+        ),
     ] = False,
 ) -> None:
     """Esker: a Kafka-compatible diskless streaming store with a KRaft quorum, in Python."""
 
 
 def main() -> None:
-    """The entry point of the `esker` command."""
+    """Run the `esker` command line: the entry point of the console script."""
     if not __debug__:
         print(
             "esker: refuses to run with assertions off; start it without -O and PYTHONOPTIMIZE",
             file=sys.stderr,
         )
         raise SystemExit(USAGE)
-    _open_what_is_closed()
+    _reopen_standard_files()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a poor locale is no reason to stop
+            stream.reconfigure(errors="backslashreplace")  # print escapes in an ASCII locale
     match sys.argv[1:]:
         case ["start", file] if not file.startswith("-"):
             _start(file)
         case _:
-            _ask()
+            _run_any()
 
 
-def _open_what_is_closed() -> None:
-    """Standard files that whoever started us has closed lead nowhere.
+def _reopen_standard_files() -> None:
+    """Open /dev/null in place of each standard file that the parent process has closed.
 
-    Else a socket would get the number of one: uvloop aborts when it is to close that, and what was
-    meant for a terminal would go to a broker.
+    Otherwise a socket would get a standard file's descriptor: uvloop aborts when it closes that
+    one, and output for the terminal would be sent to a broker.
     """
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
@@ -167,8 +170,8 @@ def _open_what_is_closed() -> None:
             setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115
 
 
-def _ask() -> None:
-    """Any command. What is nobody's fault here ends it with a line, not a traceback."""
+def _run_any() -> None:
+    """Run any command; a full disk or a word that is not UTF-8 ends it with one line."""
     try:
         app()
     except OSError as error:
@@ -185,12 +188,12 @@ def _ask() -> None:
 
 
 def _start(file: str) -> None:
-    """`esker start FILE`, without what Typer parses it with: a quarter of the time to a node."""
+    """Run `esker start FILE` without Typer's parser, which takes a quarter of the start time."""
     try:
         _load("start").start(Path(file))
     except typer.Exit as end:
         sys.exit(end.exit_code)
-    except KeyboardInterrupt:  # while modules are loaded; a node has its own way to end
+    except KeyboardInterrupt:  # while modules are loaded; a running node handles signals itself
         sys.exit(INTERRUPTED)
 
 

@@ -1,12 +1,12 @@
-"""What this machine has of what Esker needs, and what it lacks.
+"""Checks this machine for everything that Esker's Spark jobs need.
 
-Each check looks at one thing and says what it found. Three answers: it is there; something is worth
-knowing, but nothing stops; it is missing, and then what would help.
+Each check examines one requirement. Its state is OK, NOTE (worth knowing, jobs still run) or
+MISSING (jobs fail); its hint says what would help.
 
-The surprise: an import proves little. PySpark imports without Java, an old Java starts and then
-dies of PySpark's class files, and a `SPARK_HOME` of another release has other jars. So versions are
-compared with the ranges that our own package declares, and the rest is looked at where it would
-fail.
+The trap: a successful import proves little. PySpark imports without Java, an old Java starts and
+then fails on PySpark's class files, and a `SPARK_HOME` of another release has other jars. So the
+checks compare versions with the ranges that our own package declares, and try everything else in
+the way that a job uses it.
 
 Source: docs/design/pipeline.md#exit-codes; pyproject.toml (the ranges).
 """
@@ -47,7 +47,7 @@ AVRO_CLASS: Final = "org/apache/spark/sql/avro/AvroFileFormat.class"
 
 
 class State(Enum):
-    """Of one check."""
+    """The state of one requirement: met, worth a note, or missing."""
 
     OK = "ok"
     NOTE = "note"
@@ -56,7 +56,7 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """What was looked for, what was found, and what helps where that is too little."""
+    """The result of checking one requirement, with a remedy (`hint`) where it is not met."""
 
     name: str
     state: State
@@ -65,7 +65,7 @@ class Check:
 
 
 def examine(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
-    """Every check that needs nobody else: no JVM, no network."""
+    """Run every check that starts no JVM and uses no network."""
     yield _python()
     yield _java(environment)
     for name in SPARK_PACKAGES:
@@ -81,15 +81,15 @@ def examine(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
 
 
 def passed(checks: list[Check]) -> bool:
-    """Is everything there?"""
+    """Return whether no requirement is missing."""
     return all(check.state is not State.MISSING for check in checks)
 
 
-# --- one thing each -----------------------------------------------------------------------------
+# --- the checks ---------------------------------------------------------------------------------
 
 
 def _python() -> Check:
-    """Where it is matters: workers on this machine run the same."""
+    """Report the Python version and path, which Spark's workers on this machine use too."""
     return Check("Python", State.OK, f"{sys.version.split()[0]} ({sys.executable})")
 
 
@@ -98,7 +98,7 @@ def _java(environment: Mapping[str, str]) -> Check:
         java = find_java(environment)
     except JavaError as error:
         return Check("Java", State.MISSING, str(error).rpartition("; ")[2], HINT)
-    passed_over = [str(one) for one in find_javas(environment) if not one.suffices]
+    passed_over = [str(found) for found in find_javas(environment) if not found.suffices]
     if passed_over:
         return Check("Java", State.NOTE, str(java), f"too old, not used: {', '.join(passed_over)}")
     wrapped = _wrapped(home_for_spark, java)
@@ -106,7 +106,7 @@ def _java(environment: Mapping[str, str]) -> Check:
 
 
 def _wrapped(home: Callable[..., Path], java: object) -> str:
-    """What Spark's own programs (a master, a worker) would have to be given."""
+    """Describe the JAVA_HOME that Spark's own programs (a master, a worker) need, if it differs."""
     try:
         given = home(java)
     except OSError:
@@ -126,7 +126,7 @@ def _package(name: str) -> Check:
 
 
 def _wanted() -> dict[str, str]:
-    """The range of each package that ours asks for, extras included."""
+    """Return the version range that our package declares for each package, extras included."""
     ranges: dict[str, str] = {}
     for line in metadata.requires("esker") or ():
         named = re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*([^;]*)", line)
@@ -136,7 +136,7 @@ def _wanted() -> dict[str, str]:
 
 
 def within(version: str, wanted: str) -> bool:
-    """Does a version lie in a range, as far as numbers say?
+    """Return whether a version lies in a range, by its first three numbers only.
 
     >>> within("4.3.0", "<5,>=4.2"), within("5.0.dev1", "<5,>=4.2"), within("4.1.9", "<5,>=4.2")
     (True, False, False)
@@ -164,7 +164,7 @@ def _spark_home(environment: Mapping[str, str]) -> Iterator[Check]:
 
 
 def _avro() -> Check:
-    """Spark's reader of Avro: undocumented, but it needs no jar that pip does not bring."""
+    """Look for Spark's Avro reader: undocumented, but included in the jars that pip installs."""
     try:
         jars = metadata.distribution("pyspark").locate_file("pyspark/jars")
         found = [
@@ -180,21 +180,21 @@ def _avro() -> Check:
         "Avro in Spark",
         State.NOTE,
         "no native reader",
-        "archives are read by fastavro, which is some ten times slower",
+        "archives are read by fastavro, which is about ten times slower",
     )
 
 
 def _temporary() -> Check:
-    """Jobs spill there; without it there is no session."""
+    """Check the directory of temporary files: jobs spill there, and no session starts without."""
     try:
         return _writable("temporary files", Path(tempfile.gettempdir()))
-    except OSError as error:  # no directory will do, or this one will not
+    except OSError as error:  # no usable temporary directory, or this one is not writable
         hint = "set TMPDIR to a directory that can be written"
         return Check("temporary files", State.MISSING, str(error), hint)
 
 
 def _cache(directory: Path) -> Check:
-    """Logs, and the class archive: jobs run without."""
+    """Check the cache directory of logs and the class archive; jobs also run without it."""
     try:
         if make_private(directory):
             return _writable("cache", directory)
@@ -247,12 +247,12 @@ def _memory() -> Check:
 def available_memory(
     meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Bytes that may still be had: of the machine, or of the container if that has less."""
+    """Return the free memory in bytes, the machine's or the container's, whichever is smaller."""
     found = []
     try:
-        told = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
-        if told:
-            found.append(int(told[1]) << 10)
+        available = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
+        if available:
+            found.append(int(available[1]) << 10)
         limit = (cgroup / "memory.max").read_text().strip()
         if limit != "max":
             found.append(int(limit) - int((cgroup / "memory.current").read_text()))
@@ -270,7 +270,7 @@ def _open_files() -> Check:
 
 
 def _credentials(environment: Mapping[str, str]) -> Check:
-    """Whether something names credentials; nobody is asked whether they hold."""
+    """Check that the environment or a file names credentials, without trying them on S3."""
     shared = Path(
         environment.get("AWS_SHARED_CREDENTIALS_FILE") or _home(environment, "credentials")
     )

@@ -1,4 +1,4 @@
-"""`esker brokers`: who is registered, who is fenced, and forgetting one that will not come back."""
+"""`esker brokers`: list registered brokers with their state, and unregister removed ones."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from esker.commands.text_tables import table
 from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from records.rpc.descriptions import DescribeBrokersRequest, DescribeBrokersResponse
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Brokers of a running cluster.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="List and unregister the brokers of a running cluster.",
+)
 
 _AT: Final = "--bootstrap-server 127.0.0.1:9092"
 LIST_EXAMPLE = f"Example: esker brokers list {_AT} --json"
@@ -30,7 +34,7 @@ TIMEOUT_MS: Final = 30_000
 
 @app.callback()
 def brokers() -> None:
-    """Brokers of a running cluster."""
+    """List and unregister the brokers of a running cluster."""
 
 
 @app.command(name="list", epilog=LIST_EXAMPLE)
@@ -40,12 +44,12 @@ def list_(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Print registered brokers, fenced ones included."""
-    at = target(bootstrap_controller, bootstrap_server)
-    found = ask(at, DescribeBrokersRequest(), DescribeBrokersResponse, timeout_ms)
-    stop_on("brokers", found.error_code, found.error_message)
+    """Print all registered brokers, fenced ones included."""
+    cluster = target(bootstrap_controller, bootstrap_server)
+    response = ask(cluster, DescribeBrokersRequest(), DescribeBrokersResponse, timeout_ms)
+    stop_on("brokers", response.error_code, response.error_message)
     if as_json:
-        typer.echo(json.dumps({"brokers": [_as_json(broker) for broker in found.brokers]}))
+        typer.echo(json.dumps({"brokers": [_as_json(broker) for broker in response.brokers]}))
         return
     rows = [
         (
@@ -53,31 +57,36 @@ def list_(
             str(broker.broker_epoch),
             state_of(broker),
             broker.rack or "-",
-            ",".join(f"{one.name}://{one.host}:{one.port}" for one in broker.listeners),
+            ",".join(
+                f"{listener.name}://{listener.host}:{listener.port}"
+                for listener in broker.listeners
+            ),
         )
-        for broker in found.brokers
+        for broker in response.brokers
     ]
     typer.echo(table(("Id", "Epoch", "State", "Rack", "Listeners"), rows))
 
 
 @app.command(epilog=UNREGISTER_EXAMPLE)
 def unregister(
-    broker_id: Annotated[int, typer.Option("--id", min=0, help="The broker's id.")],
+    broker_id: Annotated[
+        int, typer.Option("--id", min=0, help="Id (node.id) of the broker to unregister.")
+    ],
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Forget a broker that is gone for good."""
-    at = target(bootstrap_controller, bootstrap_server)
+    """Unregister a broker that was removed permanently."""
+    cluster = target(bootstrap_controller, bootstrap_server)
     request = UnregisterBrokerRequest(broker_id=broker_id)
-    answer = ask(at, request, UnregisterBrokerResponse, timeout_ms)
-    stop_on(f"broker {broker_id}", answer.error_code, answer.error_message)
+    response = ask(cluster, request, UnregisterBrokerResponse, timeout_ms)
+    stop_on(f"broker {broker_id}", response.error_code, response.error_message)
     typer.echo(f"Broker {broker_id} is no longer registered.")
 
 
 def state_of(broker: DescribeBrokersResponse.Broker) -> str:
-    """In a word."""
-    if broker.is_fenced:  # also one that has shut down, until it comes again
+    """Return the broker's state: fenced, shutting down or active."""
+    if broker.is_fenced:  # also a broker that has shut down, until it registers again
         return "fenced"
     return "shutting down" if broker.in_controlled_shutdown else "active"
 
@@ -89,6 +98,7 @@ def _as_json(broker: DescribeBrokersResponse.Broker) -> dict[str, Any]:
         "state": state_of(broker),
         "rack": broker.rack,
         "listeners": [
-            {"name": one.name, "host": one.host, "port": one.port} for one in broker.listeners
+            {"name": listener.name, "host": listener.host, "port": listener.port}
+            for listener in broker.listeners
         ],
     }

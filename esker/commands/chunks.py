@@ -1,4 +1,4 @@
-"""`esker chunks`: cut a partition's offsets into chunks, and move those that are cut off.
+"""`esker chunks`: create chunks of partitions, and reassign closed chunks to other replicas.
 
 The files are those of KIP-1114's `kafka-chunks.sh`:
 
@@ -42,7 +42,9 @@ from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsRespon
 from records.types import Offset
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Chunks of partitions (KIP-1114)."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Create and reassign the chunks of partitions (KIP-1114).",
 )
 
 _AT: Final = "--bootstrap-server 127.0.0.1:9092"
@@ -53,32 +55,39 @@ TIMEOUT_MS: Final = 30_000
 
 @app.callback()
 def chunks() -> None:
-    """Chunks of partitions (KIP-1114)."""
+    """Create and reassign the chunks of partitions (KIP-1114)."""
 
 
 @app.command(epilog=CREATE_EXAMPLE)
 def create(
     create_chunk_json_file: Annotated[
-        Path, typer.Option(metavar="FILE", help="The partitions to cut, and the new replicas.")
+        Path,
+        typer.Option(
+            metavar="FILE", help="JSON file of the partitions, each with its new chunk's replicas."
+        ),
     ],
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """End the active chunk of each partition at its high watermark, and begin another.
+    """Close the active chunk of each partition at its high watermark and start a new one.
 
-    The file: {"partitions": [{"topic": "t", "partition": 0, "replicas": [101, 102]}]}
+    Format of FILE: {"partitions": [{"topic": "t", "partition": 0, "replicas": [101, 102]}]}
     """
-    at = target(bootstrap_controller, bootstrap_server)
+    cluster = target(bootstrap_controller, bootstrap_server)
     try:
         wanted = read_create_file(_read(create_chunk_json_file))
     except ChunkFileError as error:
         fail(f"{create_chunk_json_file}: {error}")
-    request = _at_brokers(wanted) if at.brokers else _at_the_end(wanted, at, timeout_ms)
-    answer = ask(at, request, CreateChunksResponse, timeout_ms)
+    request = (
+        _request_without_ends(wanted)
+        if cluster.brokers
+        else _request_with_ends(wanted, cluster, timeout_ms)
+    )
+    response = ask(cluster, request, CreateChunksResponse, timeout_ms)
     starts = {(a.topic_name, a.partition_id): a.start_offset for a in request.topic_partitions}
     refused = 0
-    for result in answer.results:
+    for result in response.results:
         name = f"{result.topic_name}-{result.partition_id}"
         if result.error_code:
             refused += 1
@@ -94,24 +103,28 @@ def create(
 @app.command(epilog=ALTER_EXAMPLE)
 def alter(
     alter_chunk_json_file: Annotated[
-        Path, typer.Option(metavar="FILE", help="The chunks to move, and their new replicas.")
+        Path,
+        typer.Option(
+            metavar="FILE", help="JSON file of the chunks to move, each with its new replicas."
+        ),
     ],
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Give chunks that are cut off other replicas.
+    """Assign closed chunks to other replicas.
 
-    The file: {"chunks": [{"topic": "t", "partition": 0, "startOffset": 0, "replicas": [103]}]}
+    Format of FILE:
+    {"chunks": [{"topic": "t", "partition": 0, "startOffset": 0, "replicas": [103]}]}
     """
-    at = target(bootstrap_controller, bootstrap_server)
+    cluster = target(bootstrap_controller, bootstrap_server)
     try:
         request = read_alter_file(_read(alter_chunk_json_file))
     except ChunkFileError as error:
         fail(f"{alter_chunk_json_file}: {error}")
-    answer = ask(at, request, AlterChunkAssignmentsResponse, timeout_ms)
+    response = ask(cluster, request, AlterChunkAssignmentsResponse, timeout_ms)
     refused = 0
-    for result in answer.results:
+    for result in response.results:
         name = f"{result.topic_name}-{result.partition_id} chunk {result.start_offset}"
         if result.error_code:
             refused += 1
@@ -129,39 +142,44 @@ def _read(path: Path) -> str:
     except OSError as error:
         fail(f"{path}: {error.strerror}")
     if len(data) > MAX_FILE_BYTES:
-        fail(f"{path}: more than {MAX_FILE_BYTES} bytes")
+        fail(f"{path}: larger than {MAX_FILE_BYTES} bytes: split it into several files")
     return data.decode("utf-8", "replace")
 
 
-def _at_brokers(wanted: tuple[NewChunk, ...]) -> CreateChunksRequest:
-    """The request without offsets: a broker reads the high watermarks by itself."""
+def _request_without_ends(wanted: tuple[NewChunk, ...]) -> CreateChunksRequest:
+    """Build the request without start offsets; the broker fills in the high watermarks."""
     unread = dict.fromkeys(((chunk.topic, chunk.partition) for chunk in wanted), Offset(-1))
     return create_request(wanted, unread, now_ms=_now_ms())
 
 
-def _at_the_end(wanted: tuple[NewChunk, ...], at: Target, timeout_ms: int) -> CreateChunksRequest:
-    """The request, with each start read from the coordinator that has the partition."""
+def _request_with_ends(
+    wanted: tuple[NewChunk, ...], cluster: Target, timeout_ms: int
+) -> CreateChunksRequest:
+    """Build the request with each start offset read from the partition's batch coordinator."""
     names = tuple(sorted({chunk.topic for chunk in wanted}))
-    found = ask(at, DescribeTopicsRequest(topic_names=names), DescribeTopicsResponse, timeout_ms)
+    response = ask(
+        cluster, DescribeTopicsRequest(topic_names=names), DescribeTopicsResponse, timeout_ms
+    )
     coordinators: dict[tuple[str, int], TopicCoordinator] = {}
-    for topic in found.topics:
+    for topic in response.topics:
         if topic.error_code:
             fail(f"no such topic: {topic.topic_name}")
         for partition in topic.partitions:
-            target = TopicCoordinator(topic.topic_id, partition.coordinator)
-            coordinators[topic.topic_name, partition.partition_index] = target
+            coordinators[topic.topic_name, partition.partition_index] = TopicCoordinator(
+                topic.topic_id, partition.coordinator
+            )
     for chunk in wanted:
         if (chunk.topic, chunk.partition) not in coordinators:
             fail(f"no such partition: {chunk.topic}-{chunk.partition}")
-    addresses = [(one.host, one.port) for one in at.addresses]
+    addresses = [(endpoint.host, endpoint.port) for endpoint in cluster.addresses]
     settings = ClientSettings(timeout_ms=timeout_ms, attempt_timeout_ms=timeout_ms)
 
-    async def asked() -> CreateChunksRequest:
+    async def exchange() -> CreateChunksRequest:
         clients = {
-            target.coordinator: CoordinatorClient(
-                addresses, partition=target.coordinator, settings=settings
+            topic.coordinator: CoordinatorClient(
+                addresses, partition=topic.coordinator, settings=settings
             )
-            for target in coordinators.values()
+            for topic in coordinators.values()
         }
         try:
             return await create_request_at_end(wanted, coordinators, clients.__getitem__, _now_ms)
@@ -170,7 +188,7 @@ def _at_the_end(wanted: tuple[NewChunk, ...], at: Target, timeout_ms: int) -> Cr
                 await client.close()
 
     try:
-        return run(asked())
+        return run(exchange())
     except (CoordinatorError, UnknownEndError) as error:
         fail(str(error))
 

@@ -1,10 +1,10 @@
-"""What the commands that ask a running cluster share: options, the question, failures.
+"""Options, requests and error exits shared by the commands that talk to a running cluster.
 
-A cluster is asked at its controllers or at its brokers, whichever the machine can reach, and the
-command line says which: `--bootstrap-controller` or `--bootstrap-server`; neither means the broker
-that `esker dev` starts. A controller leads us to the one that decides; a broker asks it for us and
-hands back what it said. Where nobody listens at any address that was typed, the command ends at
-once: patience is for a cluster that is known to be there.
+A command sends its request to controllers (`--bootstrap-controller`) or to brokers
+(`--bootstrap-server`), whichever the machine can reach; the default is the broker that `esker dev`
+starts. A controller redirects the client to the active controller; a broker forwards the request
+to it and returns its response. If every given address refuses the connection, the command fails at
+once: it retries only against a cluster that is known to run.
 
 Source: KIP-919 (controllers as bootstrap servers), KIP-590 (brokers that forward).
 """
@@ -36,7 +36,7 @@ Controller = Annotated[
     typer.Option(
         "--bootstrap-controller",
         metavar="HOST:PORT[,...]",
-        help="Controllers to ask instead of brokers; any of them will do.",
+        help="Addresses of one or more controllers, to be used instead of brokers.",
     ),
 ]
 Server = Annotated[
@@ -44,14 +44,18 @@ Server = Annotated[
     typer.Option(
         "--bootstrap-server",
         metavar="HOST:PORT[,...]",
-        help="Brokers to ask, which ask the controller; default: 127.0.0.1:9092.",
+        help="Addresses of one or more brokers, which forward to the controller; "
+        "default: 127.0.0.1:9092.",
     ),
 ]
 BrokerBootstrap = Annotated[
-    str, typer.Option(metavar="HOST:PORT[,...]", help="Brokers to begin with; any will do.")
+    str,
+    typer.Option(metavar="HOST:PORT[,...]", help="Addresses of one or more brokers."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")]
-TimeoutMs = Annotated[int, typer.Option(min=1, help="Milliseconds to wait for an answer.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+TimeoutMs = Annotated[
+    int, typer.Option(min=1, help="Maximum time to wait for a response, in milliseconds.")
+]
 
 DEFAULT_SERVER: Final = "127.0.0.1:9092"
 CONNECT_MS: Final = 5_000
@@ -59,107 +63,113 @@ CONNECT_MS: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Whom to ask."""
+    """The nodes that a command sends its requests to: brokers or controllers."""
 
     addresses: tuple[Endpoint, ...]
     brokers: bool
 
 
 def target(bootstrap_controller: str | None, bootstrap_server: str | None) -> Target:
-    """Whom these two options name. Raises typer.BadParameter if both are given."""
+    """Return the nodes that the two options name; raises typer.BadParameter if both are given."""
     if bootstrap_controller is None:
         server = DEFAULT_SERVER if bootstrap_server is None else bootstrap_server
-        return Target(brokers_at(server), brokers=True)
+        return Target(broker_addresses(server), brokers=True)
     if bootstrap_server is not None:
-        raise typer.BadParameter("give one of --bootstrap-controller and --bootstrap-server")
+        raise typer.BadParameter(
+            "--bootstrap-controller and --bootstrap-server exclude each other: give one of them"
+        )
     return Target(endpoints(bootstrap_controller, "--bootstrap-controller"), brokers=False)
 
 
 def endpoints(text: str, option: str) -> tuple[Endpoint, ...]:
-    """HOST:PORT, comma separated. Raises typer.BadParameter, which names the option."""
+    """Parse comma-separated HOST:PORT addresses; raises typer.BadParameter naming the option."""
     try:
         return tuple(parse_endpoint(part.strip()) for part in text.split(","))
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint=option) from None
 
 
-def brokers_at(bootstrap_server: str) -> tuple[Endpoint, ...]:
-    """The addresses of --bootstrap-server. Raises typer.BadParameter."""
+def broker_addresses(bootstrap_server: str) -> tuple[Endpoint, ...]:
+    """Parse the addresses of --bootstrap-server; raises typer.BadParameter."""
     return endpoints(bootstrap_server, "--bootstrap-server")
 
 
-def ask(at: Target, request: Request, response: type[R], timeout_ms: int) -> R:
-    """The active controller's answer; ends the command if there is none."""
-    if at.brokers:
-        return _ask_brokers(at, request, response, timeout_ms)
+def ask(cluster: Target, request: Request, response: type[R], timeout_ms: int) -> R:
+    """Return the active controller's response; ends the command if it does not respond."""
+    if cluster.brokers:
+        return _ask_brokers(cluster, request, response, timeout_ms)
 
-    async def asked() -> R:
-        await _find_somebody(at.addresses)
-        client = ControllerClient(_addresses(at), timeout_ms=timeout_ms)
+    async def exchange() -> R:
+        await _require_listener(cluster.addresses)
+        client = ControllerClient(_addresses(cluster), timeout_ms=timeout_ms)
         try:
             return await client.call(request, response)
         finally:
             await client.close()
 
-    return _answer(asked())
+    return _run_or_fail(exchange())
 
 
 def ask_coordinator(
-    at: Target,
+    cluster: Target,
     coordinator: int,
     request: CoordinatorRequest[R],
     timeout_ms: int,
 ) -> R:
-    """Ask the leader of a partition of `__diskless-metadata`, directly or by way of a broker.
+    """Return the response of the leader of a `__diskless-metadata` partition.
 
-    Ends the command if nobody answers.
+    The request goes to the leader directly, or through a broker. Ends the command if neither
+    responds.
     """
-    if at.brokers:
-        return _ask_brokers(at, request, call_of(request).response, timeout_ms)
+    if cluster.brokers:
+        return _ask_brokers(cluster, request, call_of(request).response, timeout_ms)
     settings = ClientSettings(timeout_ms=timeout_ms, attempt_timeout_ms=timeout_ms)
 
-    async def asked() -> R:
-        await _find_somebody(at.addresses)
-        client = CoordinatorClient(_addresses(at), partition=coordinator, settings=settings)
+    async def exchange() -> R:
+        await _require_listener(cluster.addresses)
+        client = CoordinatorClient(_addresses(cluster), partition=coordinator, settings=settings)
         try:
             return await client.call(request)
         finally:
             await client.close()
 
-    return _answer(asked())
+    return _run_or_fail(exchange())
 
 
-def _ask_brokers(at: Target, request: Request, response: type[R], timeout_ms: int) -> R:
-    async def asked() -> R:
-        async with KafkaClient(at.addresses, timeout_ms=timeout_ms) as client:
+def _ask_brokers(cluster: Target, request: Request, response: type[R], timeout_ms: int) -> R:
+    async def exchange() -> R:
+        async with KafkaClient(cluster.addresses, timeout_ms=timeout_ms) as client:
 
             async def attempt() -> R:
-                answer = await client.ask_any(request, response)
-                if ErrorCode.NOT_CONTROLLER in error_codes(answer):
+                received = await client.ask_any(request, response)
+                if ErrorCode.NOT_CONTROLLER in error_codes(received):
                     raise ClientError("the broker found no active controller", passing=True)
-                return answer
+                return received
 
             return await client.patiently(attempt)
 
-    return _answer(asked())
+    return _run_or_fail(exchange())
 
 
-def _answer(asked: Coroutine[Any, Any, R]) -> R:
-    """What it comes to; or one line and exit code 1, where nobody could be asked."""
+def _run_or_fail(exchange: Coroutine[Any, Any, R]) -> R:
+    """Run a request and return its response; prints one line and exits with 1 if it fails."""
     try:
-        return run(asked)
+        return run(exchange)
     except ClientError as error:
         fail(str(error))
     except CoordinatorError as error:
         fail(f"{error.message}: are a majority of the voters running?")
 
 
-async def _find_somebody(controllers: Sequence[Endpoint]) -> None:
-    """Raises ClientError if nobody listens at any of these; who is silent may yet answer."""
+async def _require_listener(controllers: Sequence[Endpoint]) -> None:
+    """Raise ClientError if every address refuses connections or does not resolve.
+
+    An address that times out counts as a listener, because it may still respond later.
+    """
     failures = []
-    for at in controllers:
+    for endpoint in controllers:
         try:
-            connection = await connect(at.host, at.port, timeout_ms=CONNECT_MS)
+            connection = await connect(endpoint.host, endpoint.port, timeout_ms=CONNECT_MS)
         except NetError as error:
             if error.reason not in (Reason.REFUSED, Reason.UNRESOLVED):
                 return
@@ -170,24 +180,24 @@ async def _find_somebody(controllers: Sequence[Endpoint]) -> None:
     raise ClientError(f"no controller answers ({'; '.join(failures)}): is a node running there?")
 
 
-def _addresses(at: Target) -> list[tuple[str, int]]:
-    return [(endpoint.host, endpoint.port) for endpoint in at.addresses]
+def _addresses(cluster: Target) -> list[tuple[str, int]]:
+    return [(endpoint.host, endpoint.port) for endpoint in cluster.addresses]
 
 
 def fail(message: str) -> NoReturn:
-    """One line, and exit code 1."""
+    """Print one line on standard error and end the command with exit code 1."""
     typer.echo(f"esker: {message}", err=True)
     raise typer.Exit(1)
 
 
 def stop_on(name: str, error_code: int, message: str | None) -> None:
-    """Ends the command if `name` was refused; messages of ours name it themselves."""
+    """End the command if the response carries an error; `name` is printed if it has no message."""
     if error_code:
         fail(message or f"{name}: {error_name(error_code)}")
 
 
 def pairs(text: list[str], option: str) -> dict[str, str]:
-    """`key=value` options as a dictionary.
+    """Parse `key=value` options into a dictionary; raises typer.BadParameter naming the option.
 
     >>> pairs(["retention.ms=1000", "a=b=c"], "--config")
     {'retention.ms': '1000', 'a': 'b=c'}

@@ -29,7 +29,9 @@ from records.rpc.configs import (
 )
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Settings of topics and brokers."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Print and change the settings of topics and brokers.",
 )
 
 _AT: Final = "--bootstrap-server 127.0.0.1:9092"
@@ -56,18 +58,23 @@ SOURCES: Final = {
 OVERRIDES: Final = frozenset({1, 2, 3})
 TIMEOUT_MS: Final = 30_000
 _COMMA: Final = re.compile(r",(?=[^\]]*(?:\[|$))")  # outside brackets, as kafka-configs finds it
-DESCRIBED_AT_ONCE: Final = 500  # topics or brokers: the controller answers in one piece
+DESCRIBED_AT_ONCE: Final = 500  # topics or brokers; bounds the size of one response
 
-EntityType = Annotated[str, typer.Option(metavar="topics|brokers", help="What has the settings.")]
-EntityName = Annotated[
-    str, typer.Option(metavar="NAME", help='A topic, a broker\'s id; "" is all brokers.')
+EntityType = Annotated[
+    str, typer.Option(metavar="topics|brokers", help="Kind of entity that has the settings.")
 ]
-_Found = DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult
+EntityName = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME", help='Name of the topic or id of the broker; "" means all brokers.'
+    ),
+]
+_Setting = DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult
 
 
 @app.callback()
 def configs() -> None:
-    """Settings of topics and brokers."""
+    """Print and change the settings of topics and brokers."""
 
 
 @app.command(epilog=DESCRIBE_EXAMPLE)
@@ -77,30 +84,28 @@ def describe(
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     everything: Annotated[
-        bool, typer.Option("--all", help="Defaults, too; without it only what was set.")
+        bool,
+        typer.Option("--all", help="Include defaults; without it only changed settings appear."),
     ] = False,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Print the settings of a topic or a broker, and where each comes from."""
-    at = target(bootstrap_controller, bootstrap_server)
-    found = [
-        one
-        for one in _described(at, _type(entity_type), [entity_name], timeout_ms)[entity_name]
-        if everything or one.config_source in OVERRIDES
-    ]
+    """Print the settings of a topic or a broker, each with its source."""
+    cluster = target(bootstrap_controller, bootstrap_server)
+    settings = _describe(cluster, _type(entity_type), [entity_name], timeout_ms)[entity_name]
+    shown = [setting for setting in settings if everything or setting.config_source in OVERRIDES]
     if as_json:
-        typer.echo(json.dumps({"configs": [_as_json(one) for one in found]}))
+        typer.echo(json.dumps({"configs": [_as_json(setting) for setting in shown]}))
         return
     rows = [
-        (one.name, one.value or "", SOURCES.get(one.config_source, str(one.config_source)),
-         "read-only" if one.read_only else "")
-        for one in found
+        (setting.name, setting.value or "", _source(setting),
+         "read-only" if setting.read_only else "")
+        for setting in shown
     ]  # fmt: skip
     typer.echo(table(("Name", "Value", "Source", ""), rows))
     if not rows:
         hint = "" if everything or not entity_name else "; --all prints the defaults"
-        typer.echo(f"esker: nothing was set{hint}", err=True)
+        typer.echo(f"esker: no setting was changed from its default{hint}", err=True)
 
 
 @app.command(epilog=ALTER_EXAMPLE)
@@ -112,21 +117,24 @@ def alter(
     add_config: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=VALUE,...", help="Set; may be repeated. A value with commas: KEY=[A,B]."
+            metavar="KEY=VALUE,...",
+            help="Settings to change; may be repeated. Write a value with commas as KEY=[A,B].",
         ),
     ] = None,
     delete_config: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY,...", help="Back to the default; may be repeated."),
+        typer.Option(
+            metavar="KEY,...", help="Settings to reset to their defaults; may be repeated."
+        ),
     ] = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Change settings; those not named stay as they are."""
-    at = target(bootstrap_controller, bootstrap_server)
+    """Change settings of a topic or a broker; all other settings keep their values."""
+    cluster = target(bootstrap_controller, bootstrap_server)
     if not add_config and not delete_config:
-        raise typer.BadParameter("give --add-config or --delete-config")
+        raise typer.BadParameter("nothing to change: give --add-config or --delete-config")
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource
-    added = to_add(add_config or [])
+    added = parse_added(add_config or [])
     deleted = [key.strip() for part in delete_config or [] for key in part.split(",")]
     changes = [
         *(resource.AlterableConfig(name=k, config_operation=SET, value=v)
@@ -144,17 +152,17 @@ def alter(
         ),
         validate_only=False,
     )
-    answer = ask(at, request, IncrementalAlterConfigsResponse, timeout_ms)
-    (result,) = answer.responses
+    response = ask(cluster, request, IncrementalAlterConfigsResponse, timeout_ms)
+    (result,) = response.responses
     stop_on(entity_name or "all brokers", result.error_code, result.error_message)
     word = "setting" if len(changes) == 1 else "settings"
     typer.echo(f"Changed {len(changes)} {word} of {entity_type} {entity_name!r}.")
 
 
-def to_add(options: Sequence[str]) -> dict[str, str]:
-    """What `--add-config` says: settings divided by commas, of which brackets protect a value's.
+def parse_added(options: Sequence[str]) -> dict[str, str]:
+    """Parse `--add-config`: settings separated by commas; brackets protect commas in a value.
 
-    >>> to_add(["retention.ms=1000,a=[x,y]", "b=2"])
+    >>> parse_added(["retention.ms=1000,a=[x,y]", "b=2"])
     {'retention.ms': '1000', 'a': 'x,y', 'b': '2'}
     """
     found = pairs([part for option in options for part in _COMMA.split(option)], "--add-config")
@@ -165,21 +173,25 @@ def to_add(options: Sequence[str]) -> dict[str, str]:
 
 
 def settings_of(
-    at: Target, resource_type: int, names: Sequence[str], timeout_ms: int
+    cluster: Target, resource_type: int, names: Sequence[str], timeout_ms: int
 ) -> dict[str, dict[str, str | None]]:
-    """What was set, default values left out, of each of these topics or brokers."""
+    """Return the non-default settings of each named topic or broker."""
     return {
-        name: {one.name: one.value for one in settings if one.config_source in OVERRIDES}
+        name: {
+            setting.name: setting.value
+            for setting in settings
+            if setting.config_source in OVERRIDES
+        }
         for first in range(0, len(names), DESCRIBED_AT_ONCE)
-        for name, settings in _described(
-            at, resource_type, names[first : first + DESCRIBED_AT_ONCE], timeout_ms
+        for name, settings in _describe(
+            cluster, resource_type, names[first : first + DESCRIBED_AT_ONCE], timeout_ms
         ).items()
     }
 
 
-def _described(
-    at: Target, resource_type: int, names: Sequence[str], timeout_ms: int
-) -> dict[str, tuple[_Found, ...]]:
+def _describe(
+    cluster: Target, resource_type: int, names: Sequence[str], timeout_ms: int
+) -> dict[str, tuple[_Setting, ...]]:
     request = DescribeConfigsRequest(
         resources=tuple(
             DescribeConfigsRequest.DescribeConfigsResource(
@@ -188,10 +200,10 @@ def _described(
             for name in names
         )
     )
-    answer = ask(at, request, DescribeConfigsResponse, timeout_ms)
-    for result in answer.results:
+    response = ask(cluster, request, DescribeConfigsResponse, timeout_ms)
+    for result in response.results:
         stop_on(result.resource_name, result.error_code, result.error_message)
-    return {result.resource_name: result.configs for result in answer.results}
+    return {result.resource_name: result.configs for result in response.results}
 
 
 def _type(entity_type: str) -> int:
@@ -202,10 +214,14 @@ def _type(entity_type: str) -> int:
     return TYPES[entity_type]
 
 
-def _as_json(one: _Found) -> dict[str, Any]:
+def _source(setting: _Setting) -> str:
+    return SOURCES.get(setting.config_source, str(setting.config_source))
+
+
+def _as_json(setting: _Setting) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "value": one.value,
-        "source": SOURCES.get(one.config_source, str(one.config_source)),
-        "readOnly": one.read_only,
+        "name": setting.name,
+        "value": setting.value,
+        "source": _source(setting),
+        "readOnly": setting.read_only,
     }

@@ -20,7 +20,7 @@ from esker.commands.cluster_access import (
     DEFAULT_SERVER,
     BrokerBootstrap,
     TimeoutMs,
-    brokers_at,
+    broker_addresses,
     fail,
 )
 from esker.commands.progress import counting, interruptible, still_trying, stop_if_unread
@@ -38,55 +38,82 @@ LEAVING_S: Final = 5.0
 TIMEOUT_MS: Final = 60_000
 
 Take = Callable[[list[Found]], bool]
-"""Prints records; true once enough were."""
+"""Prints records, and returns true once --max-messages of them are printed."""
 
 
 @app.command(name="consume", epilog=EXAMPLE)
 def consume(
-    topic: Annotated[str, typer.Option(metavar="TOPIC", help="What to read.")],
+    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Name of the topic to read.")],
     bootstrap_server: BrokerBootstrap = DEFAULT_SERVER,
     from_beginning: Annotated[
-        bool, typer.Option("--from-beginning", help="Where nothing else says; default: from now.")
+        bool,
+        typer.Option(
+            "--from-beginning",
+            help="Start at the earliest offset; with --group, only where no offset is committed; "
+            "default: at the end.",
+        ),
     ] = False,
     group: Annotated[
         str | None,
-        typer.Option(metavar="GROUP", help="Share the topic with this group; commits offsets."),
+        typer.Option(
+            metavar="GROUP",
+            help="Consumer group to join; commits offsets; default: read without a group.",
+        ),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option(min=0, help="One partition; default: all.")
+        int | None, typer.Option(min=0, help="Partition to read; default: all partitions.")
     ] = None,
     offset: Annotated[
-        int | None, typer.Option(help="Begin here, in every partition; -N: N before the end.")
+        int | None,
+        typer.Option(
+            help="Offset to start at in every partition; -N means N records before the end."
+        ),
     ] = None,
     timestamp: Annotated[
-        int | None, typer.Option(min=0, help="Begin with records of this time, ms since 1970.")
+        int | None,
+        typer.Option(min=0, help="Start at the first record of this time, in ms since 1970 UTC."),
     ] = None,
     max_messages: Annotated[
-        int | None, typer.Option(min=1, help="Stop after so many records.")
+        int | None,
+        typer.Option(min=1, help="Number of records after which to stop; default: no limit."),
     ] = None,
     until_end: Annotated[
-        bool, typer.Option("--until-end", help="Stop at the end, instead of waiting for more.")
+        bool,
+        typer.Option(
+            "--until-end", help="Stop at the end offsets instead of waiting for new records."
+        ),
     ] = False,
     key_separator: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Print the key, this, and the value.")
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Print each key and TEXT before the value; default: the value only.",
+        ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a record, for programs.")
+        bool, typer.Option("--json", help="Print one JSON object per record.")
     ] = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Print each record's value as a line. Ends by Ctrl-C, which commits what was printed."""
+    """Print the value of each record of a topic as a line, until Ctrl-C.
+
+    With --group, ending the command commits the offsets of the printed records.
+    """
     chosen = [offset is not None, timestamp is not None, from_beginning]
     if sum(chosen) > 1:
-        raise typer.BadParameter("give one of --from-beginning, --offset, --timestamp")
+        raise typer.BadParameter(
+            "--from-beginning, --offset and --timestamp exclude each other: give one of them"
+        )
     if group is not None and (partition is not None or offset is not None or timestamp is not None):
         raise typer.BadParameter(
-            "a group deals out partitions and keeps offsets by itself", param_hint="--group"
+            "excludes --partition, --offset and --timestamp: "
+            "the group assigns partitions and stores offsets",
+            param_hint="--group",
         )
     printer = _Printer(topic, max_messages, key_separator, as_json=as_json)
 
     async def main() -> None:
-        async with KafkaClient(brokers_at(bootstrap_server), timeout_ms=timeout_ms) as client:
+        async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
             client.on_wait = still_trying
             with counting("read", lambda: (printer.records, printer.bytes)):
                 if group is not None:
@@ -95,11 +122,15 @@ def consume(
                         client, member, topic, printer.take, first=from_beginning, stop=until_end
                     )
                     return
-                begin = await _begin(client, topic, partition, offset, timestamp, from_beginning)
+                begin = await _start_offsets(
+                    client, topic, partition, offset, timestamp, from_beginning
+                )
                 reader = Reader(client, topic, begin)
                 ends = await _ends(client, topic, begin) if until_end else None
                 async for found in reader.poll():
-                    if printer.take(found) or (ends is not None and _past(reader, found, ends)):
+                    if printer.take(found) or (
+                        ends is not None and _reached_ends(reader, found, ends)
+                    ):
                         return
 
     try:
@@ -109,10 +140,10 @@ def consume(
         fail(str(error))
 
 
-# --- alone --------------------------------------------------------------------------------------
+# --- without a group ----------------------------------------------------------------------------
 
 
-async def _begin(
+async def _start_offsets(
     client: KafkaClient,
     topic: str,
     partition: int | None,
@@ -120,17 +151,17 @@ async def _begin(
     timestamp: int | None,
     from_beginning: bool,
 ) -> dict[int, int]:
-    """The offset to begin with, by partition. Raises ClientError."""
+    """Return the start offset of each partition to read; raises ClientError."""
     partitions = [partition] if partition is not None else list(await client.leaders(topic))
     if offset is not None and offset >= 0:
         return dict.fromkeys(partitions, offset)
     ends = await _ends(client, topic, partitions)
     first = await client.offsets(topic, dict.fromkeys(partitions, EARLIEST))
     if offset is not None:
-        return {one: max(first[one], ends[one] + offset) for one in partitions}
+        return {index: max(first[index], ends[index] + offset) for index in partitions}
     if timestamp is not None:
         found = await client.offsets(topic, dict.fromkeys(partitions, timestamp))
-        return {one: found[one] if found[one] >= 0 else ends[one] for one in partitions}
+        return {index: found[index] if found[index] >= 0 else ends[index] for index in partitions}
     return first if from_beginning else ends
 
 
@@ -138,11 +169,11 @@ async def _ends(client: KafkaClient, topic: str, partitions: Any) -> dict[int, i
     return await client.offsets(topic, dict.fromkeys(partitions, LATEST))
 
 
-def _past(reader: Reader, found: list[Found], ends: dict[int, int]) -> bool:
-    """With these records, is every partition read up to where it ended when we began?"""
+def _reached_ends(reader: Reader, found: list[Found], ends: dict[int, int]) -> bool:
+    """Return whether the reader, with `found`, has reached every partition's end offset."""
     reached = dict(reader.positions)
-    for one in found:
-        reached[one.partition] = one.record.offset + 1
+    for item in found:
+        reached[item.partition] = item.record.offset + 1
     return all(reached[partition] >= ends[partition] for partition in reached)
 
 
@@ -152,16 +183,16 @@ def _past(reader: Reader, found: list[Found], ends: dict[int, int]) -> bool:
 async def _in_group(
     client: KafkaClient, member: Member, topic: str, take: Take, *, first: bool, stop: bool
 ) -> None:
-    """Generations, one after the other, until enough was read; then leave."""
+    """Read the group's generations one after the other until done, then leave the group."""
     try:
         while True:
             partitions = await member.join()
             committed = await member.committed(partitions)
             unset = [partition for partition in partitions if partition not in committed]
-            at = EARLIEST if first else LATEST
-            begun = await client.offsets(topic, dict.fromkeys(unset, at)) if unset else {}
+            timestamp = EARLIEST if first else LATEST
+            starts = await client.offsets(topic, dict.fromkeys(unset, timestamp)) if unset else {}
             ends = await _ends(client, topic, partitions) if stop else None
-            reader = Reader(client, topic, committed | begun)
+            reader = Reader(client, topic, committed | starts)
             if await _generation(member, reader, take, ends):
                 return
     finally:
@@ -173,20 +204,20 @@ async def _in_group(
 async def _generation(
     member: Member, reader: Reader, take: Take, ends: dict[int, int] | None
 ) -> bool:
-    """Read until enough was (true), or the group wants another generation (false)."""
+    """Read one generation; returns true when done and false when the group rebalances."""
     printed: dict[int, int] = {}
-    beating = asyncio.get_running_loop().create_task(_beat(member))
+    heartbeats = asyncio.get_running_loop().create_task(_send_heartbeats(member))
     committed_at = time.monotonic()
     try:
-        if ends is not None and _past(reader, [], ends):
+        if ends is not None and _reached_ends(reader, [], ends):
             return True
         async for found in reader.poll():
-            if beating.done():
-                beating.result()
+            if heartbeats.done():
+                heartbeats.result()
             enough = take(found)
-            for one in found:
-                printed[one.partition] = one.record.offset + 1
-            if enough or (ends is not None and _past(reader, found, ends)):
+            for item in found:
+                printed[item.partition] = item.record.offset + 1
+            if enough or (ends is not None and _reached_ends(reader, found, ends)):
                 return True
             if printed and time.monotonic() - committed_at > COMMIT_S:
                 await member.commit(printed)
@@ -195,14 +226,14 @@ async def _generation(
     except RebalanceNeededError:
         return False
     finally:
-        beating.cancel()
-        # What is not committed, somebody reads again; and nobody who leaves wants to wait for it.
+        heartbeats.cancel()
+        # Another member rereads records without a commit, so leaving waits a bounded time for it.
         with contextlib.suppress(RebalanceNeededError, TimeoutError):
             async with asyncio.timeout(LEAVING_S):
                 await member.commit(printed)
 
 
-async def _beat(member: Member) -> None:
+async def _send_heartbeats(member: Member) -> None:
     while True:
         await asyncio.sleep(HEARTBEAT_S)
         await member.heartbeat()
@@ -223,12 +254,12 @@ class _Printer:
         self._as_json = as_json
 
     def take(self, found: list[Found]) -> bool:
-        """Print these, or as many as are wanted still, which then is what `found` holds."""
+        """Print `found`, cut in place to the records left of --max-messages; true when all are."""
         if self._most is not None:
             del found[self._most - self.records :]
         out = sys.stdout.buffer
-        for one in found:
-            line = self._json(one) if self._as_json else self._plain(one)
+        for item in found:
+            line = self._json(item) if self._as_json else self._plain(item)
             out.write(line)
             out.write(b"\n")
             self.bytes += len(line)
@@ -239,17 +270,17 @@ class _Printer:
             stop_if_unread()
         return self._most is not None and self.records >= self._most
 
-    def _plain(self, one: Found) -> bytes:
-        value = bytes(one.record.value or b"")
+    def _plain(self, item: Found) -> bytes:
+        value = bytes(item.record.value or b"")
         if self._separator is None:
             return value
-        return bytes(one.record.key or b"") + self._separator + value
+        return bytes(item.record.key or b"") + self._separator + value
 
-    def _json(self, one: Found) -> bytes:
-        record = one.record
+    def _json(self, item: Found) -> bytes:
+        record = item.record
         line = {
             "topic": self._topic,
-            "partition": one.partition,
+            "partition": item.partition,
             "offset": record.offset,
             "timestamp": record.timestamp,
             **_text("key", record.key),
@@ -260,7 +291,7 @@ class _Printer:
 
 
 def _text(name: str, data: Buffer | None) -> dict[str, str | None]:
-    """Bytes as text; as base64, under a name that says so, where they are none."""
+    """Return bytes as a UTF-8 JSON field `name`, or else as a base64 field `nameBase64`."""
     if data is None:
         return {name: None}
     try:

@@ -1,4 +1,4 @@
-"""`esker dev`: a whole cluster on this machine, for a newcomer and for tests."""
+"""`esker dev`: run a complete cluster on this machine, for first steps and for tests."""
 
 from __future__ import annotations
 
@@ -44,41 +44,62 @@ INTERVAL: Final = "diskless.append.commit.interval.ms"
 @app.command(name="dev", epilog=EXAMPLE)
 def dev(
     directory: Annotated[
-        Path, typer.Option("--dir", metavar="DIR", help="Where everything of the cluster is kept.")
+        Path,
+        typer.Option(
+            "--dir", metavar="DIR", help="Directory of all the cluster's files; created if missing."
+        ),
     ] = Path("esker-data"),
     port: Annotated[
-        int, typer.Option(min=1, max=65535, help="The first broker's; others have those above.")
+        int,
+        typer.Option(
+            min=1, max=65535, help="Port of the first broker; further brokers use the ports above."
+        ),
     ] = 9092,
-    brokers: Annotated[int, typer.Option(min=1, max=MAX_BROKERS, help="How many brokers.")] = 1,
+    brokers: Annotated[int, typer.Option(min=1, max=MAX_BROKERS, help="Number of brokers.")] = 1,
     store: Annotated[
         str | None,
-        typer.Option(metavar="s3://BUCKET", help="Where records go; default: DIR/objects."),
+        typer.Option(
+            metavar="s3://BUCKET",
+            help="Bucket to store records in; default: the directory DIR/objects.",
+        ),
     ] = None,
     endpoint: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="An S3 that is not Amazon's; goes with --store."),
+        typer.Option(
+            metavar="URL", help="URL of an S3 service other than Amazon's; requires --store."
+        ),
     ] = None,
     region: Annotated[
-        str | None, typer.Option(metavar="NAME", help="The bucket's region; goes with --store.")
+        str | None,
+        typer.Option(metavar="NAME", help="AWS region of the bucket; requires --store."),
     ] = None,
     settings: Annotated[
         list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="A setting for all; may be repeated."),
+        typer.Option(
+            "--set", metavar="KEY=VALUE", help="Setting of all the nodes; may be repeated."
+        ),
     ] = None,
     reset: Annotated[
-        bool, typer.Option("--reset", help="First remove what DIR holds, after asking.")
+        bool,
+        typer.Option(
+            "--reset", help="First remove the cluster's files from DIR, after a confirmation."
+        ),
     ] = False,
-    yes: Annotated[bool, typer.Option("--yes", help="With --reset: do not ask.")] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --reset: do not ask for a confirmation.")
+    ] = False,
 ) -> None:
-    """Run three quorum nodes and brokers on this machine, until Ctrl-C.
+    """Run three quorum nodes and one or more brokers on this machine, until Ctrl-C.
 
-    The first start makes the cluster, later ones go on with it. Nothing but this machine can
-    reach it. Credentials for S3 come the AWS way (environment, ~/.aws).
+    The first start creates the cluster; later starts continue it. All nodes listen on loopback
+    only. S3 credentials come from the AWS environment variables or ~/.aws.
     """
     extra = pairs(settings or [], "--set")
     for key in extra:
         if key not in SETTINGS:
-            raise typer.BadParameter(f"{key} is no setting", param_hint="--set")
+            raise typer.BadParameter(
+                f"unknown setting {key}: see docs/configuration.md", param_hint="--set"
+            )
     wanted = _store(store, endpoint, region)
     directory = directory.resolve()
     try:
@@ -87,13 +108,13 @@ def dev(
                 _reset(directory, sure=yes)
             identity = identify(directory, wanted)
             if identity.store.bucket is not None:
-                from esker.dev.store_probe import check_bucket  # not needed without S3
+                from esker.dev.store_probe import check_bucket  # needed with S3 only
 
                 check_bucket(identity)
             plan = make_plan(directory, identity, port=port, brokers=brokers, extra=extra)
             _run(plan, interval_ms=extra.get(INTERVAL, str(SETTINGS[INTERVAL].default)))
     except OSError as error:
-        from esker.server.fatal_errors import last_words  # not needed where all is well
+        from esker.server.fatal_errors import last_words  # needed after a failure only
 
         fail(last_words(error, directory))
     except (DevError, ConfigError, StorageError, RecordError) as error:
@@ -103,7 +124,9 @@ def dev(
 def _store(store: str | None, endpoint: str | None, region: str | None) -> Store | None:
     if store is None:
         if endpoint is not None or region is not None:
-            raise typer.BadParameter("goes with --store", param_hint="--endpoint, --region")
+            raise typer.BadParameter(
+                "requires --store s3://BUCKET", param_hint="--endpoint, --region"
+            )
         return None
     scheme, separator, bucket = store.partition("://")
     if scheme != "s3" or not separator or not bucket or "/" in bucket:
@@ -127,44 +150,45 @@ def _reset(directory: Path, *, sure: bool) -> None:
         )
     if not sure:
         if not sys.stdin.isatty():
-            fail("nothing was removed: say --yes where nobody can be asked")
+            fail("nothing was removed: give --yes, as standard input is not a terminal")
         if not typer.confirm("Remove it?", err=True):
             fail("nothing was removed")
     remove(paths)
 
 
-class _Hurry(Exception):
+class _SecondSignal(Exception):
     """A second SIGINT or SIGTERM."""
 
 
 class _Signals:
-    """Ctrl-C and SIGTERM as something to look at; the second one is raised.
+    """Records the first Ctrl-C or SIGTERM as a flag; a second signal raises _SecondSignal.
 
-    An exception out of a signal handler gets lost inside an event loop, so the first is none. One
-    that follows at once is the first again: what tells a process group tells its head twice.
+    The first raises nothing, because an event loop can swallow an exception from a signal handler.
+    A signal within ECHO_S of the first is the same one: a signal to the process group and to this
+    process arrives twice.
     """
 
     def __init__(self) -> None:
-        self.asked = False
+        self.stop_requested = False
         self._since = 0.0
 
     def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
         now = time.monotonic()
-        if self.asked and now - self._since > ECHO_S:
-            raise _Hurry
-        if not self.asked:
-            self.asked, self._since = True, now
+        if self.stop_requested and now - self._since > ECHO_S:
+            raise _SecondSignal
+        if not self.stop_requested:
+            self.stop_requested, self._since = True, now
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """While in this block."""
+        """Install the signal handlers within this context, and restore the previous ones after."""
         kinds = (signal.SIGINT, signal.SIGTERM)
-        before = {one: signal.signal(one, self._on_signal) for one in kinds}
+        before = {kind: signal.signal(kind, self._on_signal) for kind in kinds}
         try:
             yield
         finally:
-            for one, handler in before.items():
-                signal.signal(one, handler)
+            for kind, handler in before.items():
+                signal.signal(kind, handler)
 
 
 def _run(plan: Plan, *, interval_ms: str) -> None:
@@ -176,24 +200,27 @@ def _run(plan: Plan, *, interval_ms: str) -> None:
             typer.echo(f"Starting {_count(plan)} in {plan.directory} ...")
             sys.stdout.flush()
             processes.start()
-            if _until_ready(processes, signals):
+            if _wait_until_ready(processes, signals):
                 typer.echo(_greeting(plan, time.monotonic() - started, interval_ms))
                 sys.stdout.flush()
-            while not signals.asked:
+            while not signals.stop_requested:
                 processes.watch()
                 time.sleep(POLL_S)
-            typer.echo("\nStopping; the same command goes on with what is there.", err=True)
+            typer.echo("\nStopping; the same command continues this cluster.", err=True)
             processes.stop()
-        except _Hurry:
-            typer.echo("Killed instead; nothing that was acknowledged is lost.", err=True)
+        except _SecondSignal:
+            typer.echo("Killed the processes; no acknowledged record is lost.", err=True)
         finally:
-            processes.kill()  # what is left, whatever happened
+            processes.kill()  # any process that still runs, also after an exception
 
 
-def _until_ready(processes: Processes, signals: _Signals) -> bool:
-    """False if we are to stop. Raises DevError if it takes too long, or what is started dies."""
+def _wait_until_ready(processes: Processes, signals: _Signals) -> bool:
+    """Wait for all processes; false after a signal.
+
+    Raises:  DevError if they are not ready within READY_WITHIN_S, or if a process exits.
+    """
     deadline = time.monotonic() + READY_WITHIN_S
-    while not signals.asked:
+    while not signals.stop_requested:
         processes.watch(restart=False)
         if processes.ready():
             return True
@@ -224,6 +251,6 @@ def _greeting(plan: Plan, seconds: float, interval_ms: str) -> str:
             *(f"  {name + ':':<22}{value}" for name, value in rows.items()),
             f"Commit interval {interval_ms} ms: a producer that waits for each record gets about "
             f"{a_second:.0f} a second; see docs/tuning.md.",
-            "Ctrl-C stops it; the same command goes on with what is there.",
+            "Ctrl-C stops it; the same command continues this cluster.",
         ]
     )

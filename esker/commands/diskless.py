@@ -1,7 +1,7 @@
-"""`esker diskless`: what a batch coordinator knows of topics and objects.
+"""`esker diskless`: describe topics and objects from the batch coordinators' metadata.
 
-The figures are those of KIP-1163's `kafka-diskless-metadata.sh`. Whichever node is named, it is the
-coordinator's leader that answers; a cluster with several of them is asked at each.
+The figures are those of KIP-1163's `kafka-diskless-metadata.sh`. Any node may be named: the request
+reaches the coordinator's leader. With several coordinators, the command sends a request to each.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from esker.commands.cluster_access import (
     target,
 )
 from esker.server.bootstrap import DISKLESS_METADATA
+from records.kafka_errors import error_name
 from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,
@@ -37,7 +38,9 @@ from records.rpc.objects import (
 from records.uuids import encode_uuid
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Diskless topics and the objects they lie in."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Describe diskless topics and the objects that store them.",
 )
 
 DESCRIBE_EXAMPLE = (
@@ -54,36 +57,38 @@ COORDINATOR_IN_KEY: Final = re.compile(r"/(0|[1-9][0-9]{0,8})/[0-9]+$")
 
 @app.callback()
 def diskless() -> None:
-    """Diskless topics and the objects they lie in."""
+    """Describe diskless topics and the objects that store them."""
 
 
 @app.command(epilog=DESCRIBE_EXAMPLE)
 def describe(
     topics: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC]...", help="Default: all of them.")
+        list[str] | None,
+        typer.Argument(metavar="[TOPIC]...", help="Topics to describe; default: all."),
     ] = None,
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     coordinator: Annotated[
         int | None,
-        typer.Option(min=0, help="One partition of __diskless-metadata; default: all of them."),
+        typer.Option(min=0, help="Partition of __diskless-metadata to read; default: all."),
     ] = None,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 5000,
 ) -> None:
     """Print offsets and bytes of diskless topics.
 
-    StoredBytes are of the topic's own live batches. ObjectBytes are the whole sizes of the objects
-    they lie in, PastObjectBytes of objects that have none of it left and are not deleted yet.
-    DeadBytes are those of ObjectBytes that no topic uses. An object counts for each of its topics.
+    StoredBytes is the size of the topic's live batches. ObjectBytes is the total size of the
+    objects that hold them; PastObjectBytes, that of objects which hold none of them any more and
+    are not deleted yet. DeadBytes is the part of ObjectBytes that no topic uses. An object counts
+    for each of its topics.
     """
-    at = target(bootstrap_controller, bootstrap_server)
+    cluster = target(bootstrap_controller, bootstrap_server)
     names = tuple(dict.fromkeys(topics or ()))
-    asked = _coordinators(at, timeout_ms) if coordinator is None else [coordinator]
-    answers = {one: _described(at, one, names, timeout_ms) for one in asked}
-    known = together(topic for one in answers.values() for topic in one.topics)
+    numbers = _coordinators(cluster, timeout_ms) if coordinator is None else [coordinator]
+    responses = {number: _describe(cluster, number, names, timeout_ms) for number in numbers}
+    known = merge_topics(topic for response in responses.values() for topic in response.topics)
     if as_json:
-        typer.echo(json.dumps(_topics_json(answers, known)))
+        typer.echo(json.dumps(_topics_json(responses, known)))
     else:
         for topic in known:
             typer.echo(_topic_text(topic))
@@ -92,30 +97,30 @@ def describe(
         fail(f"no such diskless topic: {', '.join(unknown)}")
 
 
-def _coordinators(at: Target, timeout_ms: int) -> range:
-    """The partitions of `__diskless-metadata`."""
+def _coordinators(cluster: Target, timeout_ms: int) -> range:
+    """Return the partition numbers of `__diskless-metadata`, one per coordinator."""
     request = DescribeTopicsRequest(topic_names=(DISKLESS_METADATA,))
-    (found,) = ask(at, request, DescribeTopicsResponse, timeout_ms).topics
+    (found,) = ask(cluster, request, DescribeTopicsResponse, timeout_ms).topics
     _stop_on(found.error_code, f"the cluster has no {DISKLESS_METADATA}")
     return range(len(found.partitions))
 
 
-def _described(
-    at: Target, coordinator: int, names: tuple[str, ...], timeout_ms: int
+def _describe(
+    cluster: Target, coordinator: int, names: tuple[str, ...], timeout_ms: int
 ) -> DescribeDisklessTopicsResponse:
-    """What one coordinator knows."""
+    """Return one coordinator's description of the named topics; ends the command on an error."""
     request = DescribeDisklessTopicsRequest(
         coordinator_partition=coordinator, topic_names=names or None
     )
-    found = ask_coordinator(at, coordinator, request, timeout_ms)
-    _stop_on(found.error_code, found.error_message)
-    return found
+    response = ask_coordinator(cluster, coordinator, request, timeout_ms)
+    _stop_on(response.error_code, response.error_message)
+    return response
 
 
-def together(topics: Iterable[_Topic]) -> list[_Topic]:
-    """What several coordinators say of topics: a topic's partitions may lie with more than one.
+def merge_topics(topics: Iterable[_Topic]) -> list[_Topic]:
+    """Merge the topics of several coordinators, which may each hold some of a topic's partitions.
 
-    No object belongs to two coordinators, so its bytes may be added up.
+    No object belongs to two coordinators, so the sizes are added.
     """
     found: dict[UUID, _Topic] = {}
     for topic in topics:
@@ -139,14 +144,14 @@ def together(topics: Iterable[_Topic]) -> list[_Topic]:
 
 @app.command(name="object", epilog=OBJECT_EXAMPLE)
 def object_(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="The object's key in its bucket.")],
+    key: Annotated[str, typer.Argument(metavar="KEY", help="Key of the object in its bucket.")],
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 5000,
 ) -> None:
-    """Print an object's size, how much of it is used, and by whose batches."""
-    at = target(bootstrap_controller, bootstrap_server)
+    """Print an object's size, its used bytes, and the partitions that use them."""
+    cluster = target(bootstrap_controller, bootstrap_server)
     named = COORDINATOR_IN_KEY.search(key)
     if named is None:
         raise typer.BadParameter(
@@ -154,14 +159,14 @@ def object_(
         )
     coordinator = int(named[1])
     request = DescribeDisklessObjectRequest(coordinator_partition=coordinator, object_key=key)
-    found = ask_coordinator(at, coordinator, request, timeout_ms)
+    found = ask_coordinator(cluster, coordinator, request, timeout_ms)
     _stop_on(found.error_code, found.error_message)
     typer.echo(json.dumps(_object_json(key, found)) if as_json else _object_text(key, found))
 
 
 def _stop_on(error_code: int, message: str | None) -> None:
     if error_code:
-        fail(message or f"the coordinator answers error {error_code}")
+        fail(message or f"the coordinator returned error {error_name(error_code)}")
 
 
 # --- what is printed ----------------------------------------------------------------------------
@@ -206,12 +211,12 @@ def _topic_text(topic: DescribeDisklessTopicsResponse.Topic) -> str:
 
 
 def _topics_json(
-    answers: Mapping[int, DescribeDisklessTopicsResponse], topics: Iterable[_Topic]
+    responses: Mapping[int, DescribeDisklessTopicsResponse], topics: Iterable[_Topic]
 ) -> dict[str, Any]:
     return {
         "coordinators": [
-            {"coordinator": number, "appliedOffset": one.applied_offset}
-            for number, one in answers.items()
+            {"coordinator": number, "appliedOffset": response.applied_offset}
+            for number, response in responses.items()
         ],
         "topics": [
             _camel(_topic(topic))

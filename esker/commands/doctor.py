@@ -1,4 +1,4 @@
-"""`esker doctor`: what is there of what Esker needs, and what is missing.
+"""`esker doctor`: check this machine for everything that the Spark jobs need.
 
 Source: docs/design/pipeline.md#exit-codes.
 """
@@ -28,20 +28,23 @@ NAMES: Final = {State.OK: "ok", State.NOTE: "note", State.MISSING: "MISSING"}
 @app.command(epilog=EXAMPLE)
 def doctor(
     start: Annotated[
-        bool, typer.Option("--start", help="Also start Spark and run a job, as jobs will be run.")
+        bool, typer.Option("--start", help="Also start Spark and run a small job.")
     ] = False,
     master: Master = None,
     store: Annotated[
         str | None,
-        typer.Option(metavar="DIR|s3://BUCKET", help="Also look into this object store."),
+        typer.Option(
+            metavar="DIR|s3://BUCKET",
+            help="Object store to list as a further check; default: no such check.",
+        ),
     ] = None,
     endpoint: Endpoint = None,
     region: Region = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Say what this machine has for jobs of `esker spark`, and what it lacks.
+    """Check that this machine can run the jobs of `esker spark`.
 
-    Exit code 3 if something is missing.
+    Exit code 3 if a requirement is missing.
     """
     checks = list(examine())
     try:
@@ -52,8 +55,8 @@ def doctor(
     except KeyboardInterrupt:
         stop("interrupted", INTERRUPTED)
     if as_json:
-        told = [_as_json(check) for check in checks]
-        typer.echo(json.dumps({"ok": passed(checks), "checks": told}))
+        results = [_as_json(check) for check in checks]
+        typer.echo(json.dumps({"ok": passed(checks), "checks": results}))
     else:
         cells = [(check.name, NAMES[check.state], check.found) for check in checks]
         typer.echo(table(("Check", "State", "Found"), cells))
@@ -65,12 +68,12 @@ def doctor(
 
 
 def _as_json(check: Check) -> dict[str, Any]:
-    told = {"name": check.name, "state": check.state.value, "found": check.found}
-    return told | ({"hint": check.hint} if check.hint else {})
+    fields = {"name": check.name, "state": check.state.value, "found": check.found}
+    return fields | ({"hint": check.hint} if check.hint else {})
 
 
 def _store(uri: str, endpoint: str | None, region: str | None) -> Iterator[Check]:
-    """The first key of a listing is all that is asked for."""
+    """Check that the object store can be listed; reads the first key only."""
     from diskless.stores.interface import StorageError
     from spark_jobs.readers.object_store import StoreOptions, describe_failure, open_store
 
@@ -90,7 +93,7 @@ def _store(uri: str, endpoint: str | None, region: str | None) -> Iterator[Check
 
 
 def _start(master: str | None) -> Iterator[Check]:
-    """A session, and one job whose task runs Python."""
+    """Check that a Spark session starts and runs a job with a Python task."""
     from esker.doctor import INSTALL
 
     try:
@@ -112,5 +115,5 @@ def _start(master: str | None) -> Iterator[Check]:
             "a job",
             State.OK,
             f"on {found.master} in {took:.1f} s: Spark {found.spark}, Python {found.python}"
-            + ("" if same else ", which is not the one here"),
+            + ("" if same else f", while this machine runs {sys.version.split()[0]}"),
         )

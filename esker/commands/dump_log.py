@@ -1,7 +1,7 @@
-"""`esker dump-log`: what is in a log's files, as a table, as JSON lines, or whether it is sound.
+"""`esker dump-log`: print or verify the contents of log files, as a table or as JSON lines.
 
-Nothing is changed, whatever the files hold. One file's damage does not keep the next from being
-shown: all are read, and the exit code is that of the worst.
+The command never changes a file. A damaged file does not stop it: it reads all the files, and its
+exit code is that of the worst.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import typer
 
 from diskless.stores.interface import StorageError
 from esker.client.client import ClientError
-from esker.commands.cluster_access import brokers_at
+from esker.commands.cluster_access import broker_addresses
 from esker.commands.dump_objects import Objects
 from esker.dump.batches import read_batches_file
 from esker.dump.checkpoints import DAMAGED_CHECKPOINT
@@ -47,7 +47,7 @@ EXAMPLE = "Example: esker dump-log --verify data/__cluster_metadata-0/*.log"
 
 PIPED_WIDTH: Final = 100
 PROGRESS_FROM_BYTES: Final = 32 * 1024 * 1024
-"""Smaller files are done before a bar could be read."""
+"""Size from which a file gets a progress bar: smaller files are read within a moment."""
 PROGRESS_STEP_BYTES: Final = 1024 * 1024
 
 OK: Final = 0
@@ -60,10 +60,10 @@ UNREADABLE_ERRORS: Final = (
 
 
 class Printer(Protocol):
-    """How items are shown: for people, or as JSON."""
+    """Formats items as text or as JSON."""
 
     def render(self, item: Item) -> str:
-        """One or more lines, without the end of the last."""
+        """Format an item as one or more lines, without a final line feed."""
 
 
 @app.command(name="dump-log", epilog=EXAMPLE, no_args_is_help=True)
@@ -72,57 +72,67 @@ def dump_log(
         list[str],
         typer.Argument(
             metavar="FILE",
-            help="Segments, checkpoints, indexes, small files; WAL objects: a file, "
+            help="Segment, checkpoint, index or other file of a log; or a WAL object, as a file, "
             "s3://BUCKET/KEY, a key or an id.",
         ),
     ],
     check: Annotated[
-        bool, typer.Option("--verify", help="Print no contents, only whether each file is sound.")
+        bool,
+        typer.Option("--verify", help="Check each file and print the result, not the contents."),
     ] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="With --verify: decode every record, too. Slower.")
+        bool, typer.Option("--deep", help="With --verify: also decode every record; slower.")
     ] = False,
     allow_gaps: Annotated[
         bool,
-        typer.Option("--allow-gaps", help="With --verify: offsets may skip (compacted topics)."),
+        typer.Option(
+            "--allow-gaps", help="With --verify: accept gaps in offsets, as in compacted topics."
+        ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, for programs.")
+        bool, typer.Option("--json", help="Print one JSON object per line.")
     ] = False,
     print_data_log: Annotated[
         bool,
-        typer.Option("--print-data-log", help="WAL objects: their records, too, not only sizes."),
+        typer.Option("--print-data-log", help="Also print the records of WAL objects."),
     ] = False,
     store: Annotated[
         str | None,
-        typer.Option(metavar="DIR|s3://BUCKET", help="Where a key or an id is looked for."),
+        typer.Option(
+            metavar="DIR|s3://BUCKET",
+            help="Object store to search for a key or an id; default: the brokers' store.",
+        ),
     ] = None,
     endpoint: Annotated[
-        str | None, typer.Option(metavar="URL", help="An S3 that is not Amazon's.")
+        str | None,
+        typer.Option(metavar="URL", help="URL of an S3 service; default: Amazon's."),
     ] = None,
-    region: Annotated[str | None, typer.Option(metavar="NAME", help="The bucket's region.")] = None,
+    region: Annotated[
+        str | None, typer.Option(metavar="NAME", help="AWS region of the bucket.")
+    ] = None,
     bootstrap_server: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT[,...]",
-            help="Brokers that say where objects are, and, with --verify, what the coordinator "
-            "has of them.",
+            help="Addresses of one or more brokers, which name the object store and, with "
+            "--verify, the coordinator's metadata of each object.",
         ),
     ] = None,
     coordinator: Annotated[
-        int, typer.Option(min=0, help="Which partition of __diskless-metadata gave an id.")
+        int,
+        typer.Option(min=0, help="Partition of __diskless-metadata that assigned the object id."),
     ] = 0,
 ) -> None:
-    """Show what the files of a log hold: batches, typed records, index entries, election state.
+    """Print the contents of log files: batches, records, index entries, election state.
 
-    A WAL object shows what its footer says of each partition in it.
+    For a WAL object, prints its footer's entry of each partition.
 
-    Exit code 0: every file is sound. 1: one is damaged; its position is printed.
-    2: one could not be read at all.
+    Exit code 0: every file is sound. 1: a file is damaged; its position is printed.
+    2: a file could not be read.
     """
     if (deep or allow_gaps) and not check:
-        raise typer.BadParameter("goes with --verify", param_hint="--deep, --allow-gaps")
-    brokers = None if bootstrap_server is None else brokers_at(bootstrap_server)
+        raise typer.BadParameter("requires --verify", param_hint="--deep, --allow-gaps")
+    brokers = None if bootstrap_server is None else broker_addresses(bootstrap_server)
     objects = Objects(store, endpoint, region, brokers, coordinator)
     try:
         code = _run(
@@ -131,7 +141,7 @@ def dump_log(
         )  # fmt: skip
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes once more at exit; there must be something to flush into.
+        # Python flushes standard output again at exit, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = BROKEN_PIPE
     raise typer.Exit(code)
@@ -162,7 +172,7 @@ def _run(
                         for item in read_object(found, records=records):
                             _print(printer.render(item))
                 continue
-            _refuse_special(path)
+            _require_regular_file(path)
             kind = kind_of(path)
             if check:
                 _print(_verified(path, kind, deep=deep, allow_gaps=allow_gaps, as_json=as_json))
@@ -175,14 +185,17 @@ def _run(
             raise
         except UNREADABLE_ERRORS as error:
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
-                raise  # it is our output that cannot be written
+                raise  # standard output is full, not the file that is read
             _report_unreadable(name, error, as_json=as_json)
             code = UNREADABLE
     return code
 
 
-def _refuse_special(path: Path) -> None:
-    """Raises UnknownKindError: a pipe or device would be waited for, perhaps for ever; OSError."""
+def _require_regular_file(path: Path) -> None:
+    """Raise UnknownKindError for a directory, or a pipe or device, which could block forever.
+
+    Raises:  OSError if the file cannot be found.
+    """
     mode = path.stat().st_mode
     if stat.S_ISDIR(mode):
         advice = f"name the files in it, for example {path}/*.log"
@@ -192,7 +205,7 @@ def _refuse_special(path: Path) -> None:
 
 
 def _verified(path: Path, kind: Kind, *, deep: bool, allow_gaps: bool, as_json: bool) -> str:
-    """Check a file and return the line that says it is sound. Errors: `verify`."""
+    """Check a file and return the line that reports it as sound; raises as `verify` does."""
     with _progress(path, beside_output=True) as progress:
         tally = verify(ReadOnly(), path, kind, deep=deep, allow_gaps=allow_gaps, progress=progress)
     if as_json:
@@ -201,7 +214,7 @@ def _verified(path: Path, kind: Kind, *, deep: bool, allow_gaps: bool, as_json: 
 
 
 def _verified_object(objects: Objects, found: ObjectBytes, *, deep: bool, as_json: bool) -> str:
-    """The same for a WAL object, beside what its coordinator knows of it. Errors: `Objects`."""
+    """Check a WAL object, also against its coordinator's metadata; raises as `Objects` does."""
     tally = verify_object(found, deep=deep, known=objects.known(found))
     if as_json:
         return verified_line(found.name, Kind.WAL_OBJECT, found.size_bytes, tally)
@@ -210,7 +223,7 @@ def _verified_object(objects: Objects, found: ObjectBytes, *, deep: bool, as_jso
 
 
 def _show(path: Path, kind: Kind, printer: Printer) -> None:
-    """Print a file's contents. Errors: `read_batches_file`, `read_small`."""
+    """Print a file's contents; raises as `read_batches_file` and `read_small` do."""
     files = ReadOnly()
     is_batches = kind in (Kind.SEGMENT, Kind.CHECKPOINT)
     items = read_batches_file(files, path, kind) if is_batches else read_small(files, path, kind)
@@ -228,7 +241,7 @@ def _print(text: str) -> None:
 def _report_damage(
     name: str, kind: Kind | None, error: RecordError, *, as_json: bool, check: bool
 ) -> None:
-    """What is wrong, where the contents would be (for `--verify` and JSON), else on stderr."""
+    """Report a damaged file on standard output with `--verify` or JSON, else on standard error."""
     if as_json:
         position, offset = getattr(error, "position", None), getattr(error, "offset", None)
         reason = str(getattr(error, "reason", error))
@@ -238,23 +251,23 @@ def _report_damage(
     if check:
         _print(f"DAMAGED  {text}")
     else:
-        _complain(text)
+        _print_error(text)
 
 
 def _advice(kind: Kind | None, error: RecordError) -> str:
     match kind:
         case Kind.SEGMENT if isinstance(error, TruncatedFileError):
-            return "all before it is sound, and a node cuts off a torn end when it starts"
+            return "all before it is sound, and a node truncates an incomplete end when it starts"
         case Kind.SEGMENT:
-            return "all before it is sound; what follows is safe on the other replicas only"
+            return "all before it is sound; records after it are safe on the other replicas only"
         case Kind.CHECKPOINT:
             return DAMAGED_CHECKPOINT
         case Kind.OFFSET_INDEX | Kind.TIME_INDEX:
-            return "delete it: a node makes it anew when it starts"
+            return "delete it: a node rebuilds it when it starts"
         case Kind.WAL_OBJECT:
-            return "records in it are lost unless the store has an older version of it"
+            return "its records are lost unless the store has an older version of it"
         case _:
-            return "its node must not start with it"
+            return "do not start its node with this file"
 
 
 def _report_unreadable(name: str, error: Exception, *, as_json: bool) -> None:
@@ -262,16 +275,16 @@ def _report_unreadable(name: str, error: Exception, *, as_json: bool) -> None:
     if as_json:
         _print(error_line(name, reason, position=None, offset=None))
     else:
-        _complain(on_one_line(reason))
+        _print_error(on_one_line(reason))
 
 
-def _complain(text: str) -> None:
-    sys.stdout.flush()  # so that it stands after what it is about
+def _print_error(text: str) -> None:
+    sys.stdout.flush()  # so that the error follows the output that it concerns
     print(f"esker: {text}", file=sys.stderr)
 
 
 def _human_printer() -> HumanPrinter:
-    """Colours and the terminal's width where there is a terminal; plain 100 columns elsewhere."""
+    """Return a printer with the terminal's colours and width, or plain with 100 columns."""
     if not sys.stdout.isatty():
         return HumanPrinter(width=PIPED_WIDTH)
     from rich.console import Console
@@ -292,9 +305,9 @@ def _paint() -> Paint:
 
 @contextmanager
 def _progress(path: Path, *, beside_output: bool) -> Iterator[Progress | None]:
-    """A bar on stderr while a long file is read.
+    """Show a progress bar on standard error while a long file is read.
 
-    Args:    beside_output: nothing else is printed meanwhile, so the bar may share a screen.
+    Args:    beside_output: show it although standard output is a terminal, too.
     """
     visible = sys.stderr.isatty() and (beside_output or not sys.stdout.isatty())
     if not visible or path.stat().st_size < PROGRESS_FROM_BYTES:

@@ -1,4 +1,4 @@
-"""The part of `esker dump-log` that is of WAL objects: find them, show them, verify them."""
+"""Finds WAL objects for `esker dump-log`, and their coordinator's metadata."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ TIMEOUT_MS: Final = 10_000
 
 @dataclass(slots=True)
 class Objects:
-    """Where to look for what is no file here."""
+    """Finds WAL objects as local files, in an object store, or through a cluster's brokers."""
 
     store: str | None
     endpoint: str | None
@@ -43,7 +43,7 @@ class Objects:
     _cluster: Cluster | None = field(default=None, init=False)
 
     def find(self, name: str) -> ObjectBytes | None:
-        """The object that a word of the command line names; None: an ordinary file.
+        """Return the WAL object that an argument names, or None for an ordinary file.
 
         Raises:  NoSuchObjectError, StorageError, OSError, ClientError.
         """
@@ -54,52 +54,52 @@ class Objects:
             return FileObject(path) if _is_object(path) else None
         if path.exists() or (self.store is None and self.bootstrap is None):
             return None
-        cluster = self._ask_cluster()
+        cluster = self._load_cluster()
         if self.store is not None:
             place = parse_place(self.store, self.endpoint, self.region)
         else:
-            assert cluster is not None, "one of the two was given"
+            assert cluster is not None, "neither --store nor --bootstrap-server was given"
             place = cluster.place
             if isinstance(place, S3Place) and self.endpoint is not None:
                 place = parse_place(f"{S3}{place.bucket}", self.endpoint, self.region)
         return find_object(name, place, coordinator=self.coordinator, cluster=cluster)
 
     def known(self, source: ObjectBytes) -> DescribeDisklessObjectResponse | None:
-        """What the object's coordinator knows of it; None where nobody can be asked.
+        """Return the coordinator's metadata of an object, or None without a bootstrap server.
 
         Raises:  ClientError, NoSuchObjectError.
         """
         named = parse_name(source.name)
         if self.bootstrap is None or named is None:
             return None
-        cluster = self._ask_cluster()
+        cluster = self._load_cluster()
         assert cluster is not None, "a bootstrap server was given"
         if named.cluster_id != cluster.cluster_id:
             reason = f"is of cluster {named.cluster_id}, the broker is of {cluster.cluster_id}"
             raise NoSuchObjectError(f"{source.name}: {reason}")
         prefix = f"{cluster.key_prefix}/" if cluster.key_prefix else ""
         end = "/".join(source.name.split("/")[-4:])
-        return self._asked(lambda client: known_of(client, prefix + end, named.coordinator))
+        return self._call(lambda client: known_of(client, prefix + end, named.coordinator))
 
-    def _ask_cluster(self) -> Cluster | None:
+    def _load_cluster(self) -> Cluster | None:
         if self._cluster is None and self.bootstrap is not None:
-            self._cluster = self._asked(cluster_of)
+            self._cluster = self._call(cluster_of)
         return self._cluster
 
-    def _asked(self, question: Callable[[KafkaClient], Awaitable[T]]) -> T:
-        assert self.bootstrap is not None, "nobody to ask"
+    def _call(self, request: Callable[[KafkaClient], Awaitable[T]]) -> T:
+        assert self.bootstrap is not None, "no bootstrap server"
         bootstrap = self.bootstrap
 
-        async def asked() -> T:
+        async def exchange() -> T:
             async with KafkaClient(bootstrap, timeout_ms=TIMEOUT_MS) as client:
-                return await question(client)
+                return await request(client)
 
         try:
-            return run(asked())
+            return run(exchange())
         except NetError as error:
             raise ClientError(str(error)) from error
 
 
 def _is_object(path: Path) -> bool:
-    """By its name, as all kinds are: an object's is its number."""
+    """Return whether the file's name is a decimal number, as the names of WAL objects are."""
     return path.name.isascii() and path.name.isdecimal()

@@ -1,4 +1,4 @@
-"""`esker groups`: consumer groups, their members, how far behind they are, and their end.
+"""`esker groups`: list, describe and delete consumer groups; print their members and lag.
 
 The columns of `describe` are those of Kafka's own `kafka-consumer-groups`.
 """
@@ -18,7 +18,7 @@ from esker.commands.cluster_access import (
     AsJson,
     BrokerBootstrap,
     TimeoutMs,
-    brokers_at,
+    broker_addresses,
     fail,
 )
 from esker.commands.text_tables import table
@@ -37,17 +37,20 @@ from records.rpc.groups import (
 T = TypeVar("T")
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Consumer groups: who reads what, and how far."
+    add_completion=False,
+    no_args_is_help=True,
+    help="List, describe and delete consumer groups.",
 )
 
 _AT: Final = "--bootstrap-server 127.0.0.1:9092"
 LIST_EXAMPLE = f"Example: esker groups list {_AT}"
 DESCRIBE_EXAMPLE = f"Example: esker groups describe --group readers {_AT} --json"
 DELETE_EXAMPLE = f"Example: esker groups delete --group readers {_AT}"
+GroupId = Annotated[str, typer.Option(metavar="GROUP", help="Id (group.id) of the group.")]
 TIMEOUT_MS: Final = 30_000
 DEAD: Final = "Dead"
 REFUSALS: Final = {
-    68: "group {} has members: end them first",
+    68: "group {} has members: stop them first",
     69: "no such group: {}",
 }
 """Kafka's NON_EMPTY_GROUP and GROUP_ID_NOT_FOUND."""
@@ -57,7 +60,7 @@ _Member = _Group.DescribedGroupMember
 
 
 class Progress(NamedTuple):
-    """One partition of a group: what is committed, what there is, and whose it is."""
+    """One partition of a group: its committed offset, its end offset and its assigned member."""
 
     topic: str
     partition: int
@@ -67,13 +70,13 @@ class Progress(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """Records that are there and not committed; None if nothing was ever committed."""
+        """The number of records after the committed offset, or None without a committed offset."""
         return None if self.committed is None else self.end_offset - self.committed
 
 
 @app.callback()
 def groups() -> None:
-    """Consumer groups: who reads what, and how far."""
+    """List, describe and delete consumer groups."""
 
 
 @app.command(name="list", epilog=LIST_EXAMPLE)
@@ -82,52 +85,52 @@ def list_(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Print all groups, each as the broker that acts for it has it."""
+    """Print all groups with their protocol and state."""
 
-    async def asked() -> dict[str, ListGroupsResponse.ListedGroup]:
-        async with KafkaClient(brokers_at(bootstrap_server), timeout_ms=timeout_ms) as client:
+    async def exchange() -> dict[str, ListGroupsResponse.ListedGroup]:
+        async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
 
             async def attempt() -> dict[str, ListGroupsResponse.ListedGroup]:
                 found = {}
                 for node in await client.brokers():
-                    answer = await client.ask(node, ListGroupsRequest(), ListGroupsResponse)
-                    if answer.error_code:
-                        name = error_name(answer.error_code)
-                        raise ClientError(f"broker {node}: {name}", answer.error_code)
-                    found.update({one.group_id: one for one in answer.groups})
+                    response = await client.ask(node, ListGroupsRequest(), ListGroupsResponse)
+                    if response.error_code:
+                        name = error_name(response.error_code)
+                        raise ClientError(f"broker {node}: {name}", response.error_code)
+                    found.update({group.group_id: group for group in response.groups})
                 return dict(sorted(found.items()))
 
-            return await client.patiently(attempt)  # one that died is missed until it is fenced
+            return await client.patiently(attempt)  # a dead broker is listed until it is fenced
 
-    found = _ended_by(asked())
+    groups = _run_or_fail(exchange()).values()
     if as_json:
         listed = [
-            {"group": one.group_id, "protocol": one.protocol_type, "state": one.group_state}
-            for one in found.values()
+            {"group": group.group_id, "protocol": group.protocol_type, "state": group.group_state}
+            for group in groups
         ]
         typer.echo(json.dumps({"groups": listed}))
         return
-    rows = [(one.group_id, one.protocol_type or "-", one.group_state) for one in found.values()]
+    rows = [(group.group_id, group.protocol_type or "-", group.group_state) for group in groups]
     typer.echo(table(("Group", "Protocol", "State"), rows))
 
 
 @app.command(epilog=DESCRIBE_EXAMPLE)
 def describe(
-    group: Annotated[str, typer.Option(metavar="GROUP", help="The group's id.")],
+    group: GroupId,
     bootstrap_server: BrokerBootstrap = DEFAULT_SERVER,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Print a group's members, and what it has committed of each partition.
+    """Print a group's state and, for each partition, its committed offset, lag and member.
 
-    Lag is how many records lie between the committed offset and the partition's end.
+    Lag is the number of records between the committed offset and the partition's end offset.
     """
 
-    async def asked() -> tuple[_Group, list[Progress]]:
-        async with KafkaClient(brokers_at(bootstrap_server), timeout_ms=timeout_ms) as client:
-            return await _described(client, group)
+    async def exchange() -> tuple[_Group, list[Progress]]:
+        async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
+            return await _describe(client, group)
 
-    found, progress = _ended_by(asked())
+    found, progress = _run_or_fail(exchange())
     if found.group_state == DEAD and not progress:
         fail(f"no such group: {group}")
     typer.echo(json.dumps(_as_json(found, progress)) if as_json else _as_text(found, progress))
@@ -135,66 +138,66 @@ def describe(
 
 @app.command(epilog=DELETE_EXAMPLE)
 def delete(
-    group: Annotated[str, typer.Option(metavar="GROUP", help="The group's id.")],
+    group: GroupId,
     bootstrap_server: BrokerBootstrap = DEFAULT_SERVER,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Forget a group that has no members, and all that it has committed."""
+    """Delete a group without members, and its committed offsets."""
 
-    async def asked() -> None:
-        async with KafkaClient(brokers_at(bootstrap_server), timeout_ms=timeout_ms) as client:
+    async def exchange() -> None:
+        async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
 
             async def attempt() -> None:
                 coordinator = await client.group_coordinator(group)
                 request = DeleteGroupsRequest(groups_names=(group,))
-                (one,) = (await client.ask(coordinator, request, DeleteGroupsResponse)).results
-                if one.error_code in REFUSALS:
-                    raise ClientError(REFUSALS[one.error_code].format(group))
-                if one.error_code:
-                    raise ClientError(
-                        f"group {group}: {error_name(one.error_code)}", one.error_code
-                    )
+                (result,) = (await client.ask(coordinator, request, DeleteGroupsResponse)).results
+                code = result.error_code
+                if code in REFUSALS:
+                    raise ClientError(REFUSALS[code].format(group))
+                if code:
+                    raise ClientError(f"group {group}: {error_name(code)}", code)
 
             await client.patiently(attempt)
 
-    _ended_by(asked())
+    _run_or_fail(exchange())
     typer.echo(f"Deleted group {group}.")
 
 
-async def _described(client: KafkaClient, group: str) -> tuple[_Group, list[Progress]]:
+async def _describe(client: KafkaClient, group: str) -> tuple[_Group, list[Progress]]:
     async def attempt() -> _Group:
         coordinator = await client.group_coordinator(group)
         request = DescribeGroupsRequest(groups=(group,))
-        (one,) = (await client.ask(coordinator, request, DescribeGroupsResponse)).groups
-        if one.error_code and one.group_state != DEAD:
-            raise ClientError(f"group {group}: {error_name(one.error_code)}", one.error_code)
-        return one
+        (found,) = (await client.ask(coordinator, request, DescribeGroupsResponse)).groups
+        if found.error_code and found.group_state != DEAD:
+            raise ClientError(f"group {group}: {error_name(found.error_code)}", found.error_code)
+        return found
 
     found = await client.patiently(attempt)
     owners = {
-        place: member
+        topic_partition: member
         for member in found.members
-        for place in decode_assignment(member.member_assignment)
+        for topic_partition in decode_assignment(member.member_assignment)
     }
-    if found.group_state == DEAD:  # for Kafka a group that never was is dead
+    if found.group_state == DEAD:  # Kafka's state of a group that never existed, too
         return found, []
     committed = await all_committed_offsets(client, group, None)
     progress = []
-    places = sorted({*committed, *owners})
-    for topic in dict.fromkeys(topic for topic, _ in places):
-        partitions = [partition for name, partition in places if name == topic]
+    topic_partitions = sorted({*committed, *owners})
+    for topic in dict.fromkeys(topic for topic, _ in topic_partitions):
+        partitions = [partition for name, partition in topic_partitions if name == topic]
         ends = await client.offsets(topic, dict.fromkeys(partitions, LATEST))
         progress += [
-            Progress(topic, one, committed.get((topic, one)), ends[one], owners.get((topic, one)))
-            for one in partitions
+            Progress(*key, committed.get(key), ends[key[1]], owners.get(key))
+            for key in topic_partitions
+            if key[0] == topic
         ]
     return found, progress
 
 
-def _ended_by(question: Coroutine[Any, Any, T]) -> T:
-    """The answer; ends the command if there is none."""
+def _run_or_fail(exchange: Coroutine[Any, Any, T]) -> T:
+    """Run a request and return its response; prints one line and exits with 1 if it fails."""
     try:
-        return run(question)
+        return run(exchange)
     except (ClientError, NetError) as error:
         fail(str(error))
 
@@ -209,14 +212,14 @@ def _as_text(group: _Group, progress: list[Progress]) -> str:
     )
     rows = [
         (
-            one.topic,
-            str(one.partition),
-            "-" if one.committed is None else str(one.committed),
-            str(one.end_offset),
-            "-" if one.lag is None else str(one.lag),
-            *((one.member.member_id, one.member.client_host) if one.member else ("-", "-")),
+            row.topic,
+            str(row.partition),
+            "-" if row.committed is None else str(row.committed),
+            str(row.end_offset),
+            "-" if row.lag is None else str(row.lag),
+            *((row.member.member_id, row.member.client_host) if row.member else ("-", "-")),
         )
-        for one in progress
+        for row in progress
     ]
     if not rows:
         return head
@@ -231,26 +234,26 @@ def _as_json(group: _Group, progress: list[Progress]) -> dict[str, Any]:
         "assignor": group.protocol_data or None,
         "members": [
             {
-                "memberId": one.member_id,
-                "instanceId": one.group_instance_id,
-                "clientId": one.client_id,
-                "host": one.client_host,
+                "memberId": member.member_id,
+                "instanceId": member.group_instance_id,
+                "clientId": member.client_id,
+                "host": member.client_host,
                 "partitions": [
                     {"topic": topic, "partition": partition}
-                    for topic, partition in decode_assignment(one.member_assignment)
+                    for topic, partition in decode_assignment(member.member_assignment)
                 ],
             }
-            for one in group.members
+            for member in group.members
         ],
         "partitions": [
             {
-                "topic": one.topic,
-                "partition": one.partition,
-                "committed": one.committed,
-                "endOffset": one.end_offset,
-                "lag": one.lag,
-                "memberId": one.member.member_id if one.member else None,
+                "topic": row.topic,
+                "partition": row.partition,
+                "committed": row.committed,
+                "endOffset": row.end_offset,
+                "lag": row.lag,
+                "memberId": row.member.member_id if row.member else None,
             }
-            for one in progress
+            for row in progress
         ],
     }

@@ -19,7 +19,7 @@ from esker.commands.cluster_access import (
     DEFAULT_SERVER,
     BrokerBootstrap,
     TimeoutMs,
-    brokers_at,
+    broker_addresses,
     fail,
 )
 from esker.commands.progress import counting, interruptible, still_trying
@@ -33,7 +33,7 @@ EXAMPLE = "Example: seq 1000 | esker produce --topic numbers --bootstrap-server 
 READ_BYTES: Final = 256 * 1024
 CHUNKS_WAITING: Final = 8
 MAX_LINE_BYTES: Final = 64 * 1024 * 1024
-"""A line is held whole; brokers take a mebibyte by default, and refuse more by name."""
+"""Bound of memory per line; by default, brokers refuse records over one mebibyte."""
 LINGER_S: Final = 0.02  # how long a line waits for others when input comes slowly
 ROUND_BYTES: Final = 4 * 1024 * 1024
 TIMEOUT_MS: Final = 60_000
@@ -41,35 +41,53 @@ TIMEOUT_MS: Final = 60_000
 
 @app.command(name="produce", epilog=EXAMPLE)
 def produce(
-    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Created if the cluster allows it.")],
+    topic: Annotated[
+        str,
+        typer.Option(
+            metavar="TOPIC",
+            help="Name of the topic; created if missing, where the cluster allows it.",
+        ),
+    ],
     bootstrap_server: BrokerBootstrap = DEFAULT_SERVER,
     key_separator: Annotated[
         str | None,
-        typer.Option(metavar="TEXT", help="What stands between key and value; default: no keys."),
+        typer.Option(
+            metavar="TEXT", help="Text between the key and the value of a line; default: no keys."
+        ),
     ] = None,
     acks: Annotated[
-        str, typer.Option(metavar="0|1|all", help="What to wait for; all is idempotent as well.")
+        str,
+        typer.Option(
+            metavar="0|1|all",
+            help="Acknowledgement to wait for; all also makes the producer idempotent.",
+        ),
     ] = "all",
     compression: Annotated[
-        str, typer.Option(metavar="none|gzip|snappy|lz4|zstd", help="Of each batch.")
+        str,
+        typer.Option(metavar="none|gzip|snappy|lz4|zstd", help="Compression of each batch."),
     ] = "none",
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Write each line of standard input as a record; a line's end is not part of it.
+    """Write each line of standard input to a topic as a record.
 
-    Ends at the end of the input, or by Ctrl-C. Then all that was counted is acknowledged.
+    The line feed is not part of the record. Ends at the end of the input or by Ctrl-C; every
+    record that was counted is acknowledged by then.
     """
     if acks not in ACKS:
-        raise typer.BadParameter(f"{acks!r} is none of 0, 1, all", param_hint="--acks")
+        raise typer.BadParameter(f"{acks!r} is not one of 0, 1, all", param_hint="--acks")
     if compression.upper() not in Compression.__members__:
         known = ", ".join(codec.name.lower() for codec in Compression)
-        raise typer.BadParameter(f"{compression!r} is none of {known}", param_hint="--compression")
+        raise typer.BadParameter(
+            f"{compression!r} is not one of {known}", param_hint="--compression"
+        )
     if key_separator == "":
-        raise typer.BadParameter("is empty", param_hint="--key-separator")
+        raise typer.BadParameter(
+            "is empty: give at least one character", param_hint="--key-separator"
+        )
     separator = None if key_separator is None else key_separator.encode()
 
     async def main() -> None:
-        async with KafkaClient(brokers_at(bootstrap_server), timeout_ms=timeout_ms) as client:
+        async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
             client.on_wait = still_trying
             producer = Producer(
                 client, topic, acks=ACKS[acks], compression=Compression[compression.upper()]
@@ -86,7 +104,7 @@ def produce(
 
 
 async def _lines(separator: bytes | None) -> AsyncIterator[list[Line]]:
-    """What standard input has, a few megabytes or what came within a moment at a time."""
+    """Yield the lines of standard input, gathered for up to LINGER_S or ROUND_BYTES."""
     chunks = _chunks()
     rest = b""
     while True:
@@ -114,7 +132,7 @@ async def _lines(separator: bytes | None) -> AsyncIterator[list[Line]]:
                 break
         if taken:
             yield taken
-        if wrong is not None:  # all before it is written
+        if wrong is not None:  # only after the lines before it are yielded
             raise wrong
         if len(rest) > MAX_LINE_BYTES:
             raise ClientError(f"a line has more than {MAX_LINE_BYTES} bytes; it is not written")
@@ -135,10 +153,10 @@ def _line(line: bytes, separator: bytes | None, now_ms: int) -> Line:
 
 
 def _chunks() -> asyncio.Queue[bytes]:
-    """Standard input, read by a thread that nobody waits for: a terminal may never end.
+    """Start a daemon thread that reads standard input; returns its queue of chunks, b"" last.
 
-    The file descriptor is read as it is; a buffered reader would hold a lock that the interpreter
-    wants at its end.
+    A daemon, because a terminal may never reach its end. The thread reads the file descriptor
+    directly: a buffered reader would hold a lock that the interpreter needs at exit.
     """
     loop = asyncio.get_running_loop()
     chunks: asyncio.Queue[bytes] = asyncio.Queue(CHUNKS_WAITING)

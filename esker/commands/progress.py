@@ -1,8 +1,8 @@
-"""What long-running commands share: a counter for who watches, and clean ends.
+"""Counters and clean exits, shared by the long-running commands.
 
-A counter goes to standard error, only if that is a terminal and standard output is not one (it
-would be torn apart by the records). Ctrl-C ends a command as it does `cat`: quietly, with 130. A
-reader that goes away (`| head`) ends it with 141, and neither is a traceback.
+The counter is printed to standard error, only if that is a terminal and standard output is not
+(records would break up the counter). Ctrl-C ends a command quietly with exit code 130, as it ends
+`cat`; a closed pipe (`| head`) ends it with 141. Neither prints a traceback.
 """
 
 from __future__ import annotations
@@ -26,43 +26,43 @@ _TICK_S: Final = 0.2
 
 
 def interruptible(main: Coroutine[Any, Any, None]) -> None:
-    """Run to the end, to Ctrl-C, or until standard output's reader has gone."""
+    """Run a coroutine; Ctrl-C exits with 130, and a closed pipe on standard output with 141."""
     try:
         run(main)
         sys.stdout.flush()
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     except BrokenPipeError:
-        # Python flushes once more at exit; there must be something to flush into.
+        # Python flushes standard output again at exit, which would fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(BROKEN_PIPE) from None
 
 
 def still_trying(why: str) -> None:
-    """Say on standard error what a command waits for: it would else just stand there."""
+    """Print on standard error why a command retries, so that it does not seem to hang."""
     typer.echo(f"esker: still trying: {why}", err=True)
 
 
 def stop_if_unread() -> None:
-    """Raise BrokenPipeError if standard output's reader has gone: nothing may be written for long.
+    """Raise BrokenPipeError if standard output is a pipe whose reader has closed it.
 
-    `esker consume | head -n 1` would else wait for a record that nobody reads.
+    Otherwise `esker consume | head -n 1` would wait for a next record before it noticed.
     """
     try:
         output = sys.stdout.fileno()
-    except (OSError, ValueError):  # it is no file
+    except (OSError, ValueError):  # not a file
         return
-    gone = select.poll()
-    gone.register(output, 0)
-    if any(event & select.POLLERR for _, event in gone.poll(0)):
+    poll = select.poll()
+    poll.register(output, 0)
+    if any(event & select.POLLERR for _, event in poll.poll(0)):
         raise BrokenPipeError
 
 
 @contextmanager
 def counting(word: str, counts: Callable[[], tuple[int, int]]) -> Iterator[None]:
-    """Show records and bytes so far, while on a terminal. Inside a running loop.
+    """Show a counter of records and bytes on a terminal; needs a running event loop.
 
-    Args:    word: what happened to them; counts: records and bytes.
+    Args:    word: "read" or "written"; counts: returns the records and bytes so far.
     """
     if not sys.stderr.isatty() or (word == "read" and sys.stdout.isatty()):
         yield

@@ -1,7 +1,7 @@
-"""`esker quorum`: what the metadata quorum says of itself.
+"""`esker quorum`: describe the metadata quorum.
 
-The columns and words of `describe` are those of Kafka's own `kafka-metadata-quorum`; after them, of
-each replica that says so, where its log begins and its newest snapshot.
+`describe` prints the columns of Kafka's own `kafka-metadata-quorum`, followed by the log start
+offset and the newest snapshot of each replica that reports them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from esker.client.quorum_admin import (
     describe_quorum_by_broker,
 )
 from esker.client.snapshot_admin import NodeSnapshots, describe_snapshots
-from esker.commands.cluster_access import Controller, Server, target
+from esker.commands.cluster_access import AsJson, Controller, Server, target
 from esker.commands.snapshot_nodes import parse_group
 from esker.commands.text_tables import table
 from raft.net.runner import run
@@ -29,7 +29,9 @@ from records.rpc.snapshots import DescribeSnapshotsResponse
 from records.uuids import encode_uuid
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="The metadata quorum: its leader and replicas."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Describe the metadata quorum: its leader and replicas.",
 )
 
 EXAMPLE = "Example: esker quorum describe --bootstrap-server 127.0.0.1:9092 --replication"
@@ -37,7 +39,7 @@ EXAMPLE = "Example: esker quorum describe --bootstrap-server 127.0.0.1:9092 --re
 
 @app.callback()
 def quorum() -> None:
-    """The metadata quorum: its leader and replicas."""
+    """Describe the metadata quorum: its leader and replicas."""
 
 
 @app.command(epilog=EXAMPLE)
@@ -47,29 +49,34 @@ def describe(
     replication: Annotated[
         bool,
         typer.Option(
-            "--replication", help="A line for each replica: offsets, lag, times, snapshot."
+            "--replication",
+            help="Print one line per replica: offsets, lag, timestamps, newest snapshot.",
         ),
     ] = False,
     group: Annotated[
-        str, typer.Option(metavar="TOPIC-N", help="Which replicated partition.")
+        str, typer.Option(metavar="TOPIC-N", help="Replicated partition to describe.")
     ] = "__cluster_metadata-0",
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object, for programs.")] = False,
-    timeout_ms: Annotated[int, typer.Option(help="Milliseconds to wait for each answer.")] = 5000,
+    as_json: AsJson = False,
+    timeout_ms: Annotated[
+        int, typer.Option(help="Maximum time to wait for each response, in milliseconds.")
+    ] = 5000,
 ) -> None:
     """Print leader, epoch and high watermark, or with --replication every replica's progress.
 
-    A broker knows what the leader says, not what each replica says of its own log's start and
-    snapshots: ask a controller for those.
+    The log start offset and the newest snapshot of each replica are printed with
+    --bootstrap-controller only: a broker reports the leader's state alone.
     """
     topic, partition = parse_group(group)
-    at = target(bootstrap_controller, bootstrap_server)
-    own: OwnWords = {}
+    cluster = target(bootstrap_controller, bootstrap_server)
+    own: GroupsByNode = {}
     try:
-        ask = describe_quorum_by_broker if at.brokers else describe_quorum
-        found = run(ask(at.addresses, topic, partition, timeout_ms=timeout_ms))
-        if replication and not at.brokers:
-            own = _own_words(
-                run(describe_snapshots(at.addresses, (topic, partition), timeout_ms=timeout_ms))
+        ask = describe_quorum_by_broker if cluster.brokers else describe_quorum
+        found = run(ask(cluster.addresses, topic, partition, timeout_ms=timeout_ms))
+        if replication and not cluster.brokers:
+            own = _groups_by_node(
+                run(
+                    describe_snapshots(cluster.addresses, (topic, partition), timeout_ms=timeout_ms)
+                )
             )
     except AdminError as error:
         typer.echo(f"esker: {error}", err=True)
@@ -82,12 +89,12 @@ def describe(
         typer.echo(_status(found))
 
 
-OwnWords = Mapping[int, DescribeSnapshotsResponse.Group]
-"""By node id: what a replica says of its own log and checkpoints."""
+GroupsByNode = Mapping[int, DescribeSnapshotsResponse.Group]
+"""Each replica's description of its own log and checkpoints, by node id."""
 
 
-def _own_words(nodes: Iterable[NodeSnapshots]) -> OwnWords:
-    return {said.node_id: group for said in nodes for group in said.groups if group.error_code == 0}
+def _groups_by_node(nodes: Iterable[NodeSnapshots]) -> GroupsByNode:
+    return {node.node_id: group for node in nodes for group in node.groups if group.error_code == 0}
 
 
 def _lag(found: QuorumDescription, replica: ReplicaState) -> int:
@@ -121,14 +128,14 @@ def _status(found: QuorumDescription) -> str:
 
 
 def _names(found: QuorumDescription, replicas: tuple[ReplicaState, ...]) -> str:
-    def one(replica: ReplicaState) -> str:
-        at = ",".join(str(endpoint) for endpoint in found.nodes.get(replica.replica_id, ()))
-        return f"{replica.replica_id}" + (f"@{at}" if at else "")
+    def name(replica: ReplicaState) -> str:
+        addresses = ",".join(map(str, found.nodes.get(replica.replica_id, ())))
+        return f"{replica.replica_id}" + (f"@{addresses}" if addresses else "")
 
-    return "[" + ", ".join(one(replica) for replica in replicas) + "]"
+    return "[" + ", ".join(map(name, replicas)) + "]"
 
 
-def _rows(found: QuorumDescription, own: OwnWords) -> list[dict[str, Any]]:
+def _rows(found: QuorumDescription, own: GroupsByNode) -> list[dict[str, Any]]:
     partition = found.partition
     rows = []
     for status, replicas in (
@@ -152,16 +159,16 @@ def _rows(found: QuorumDescription, own: OwnWords) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: row["Status"] != "Leader")
 
 
-def _snapshot_columns(said: DescribeSnapshotsResponse.Group | None) -> dict[str, Any]:
-    """Of a replica that was asked and answered; None otherwise, and where there is no snapshot."""
-    newest = said.snapshots[-1] if said is not None and said.snapshots else None
+def _snapshot_columns(group: DescribeSnapshotsResponse.Group | None) -> dict[str, Any]:
+    """Return a replica's log start and newest snapshot; None where it did not report one."""
+    newest = group.snapshots[-1] if group is not None and group.snapshots else None
     return {
-        "LogStartOffset": None if said is None else said.log_start_offset,
+        "LogStartOffset": None if group is None else group.log_start_offset,
         "NewestSnapshot": None if newest is None else f"{newest.end_offset}-{newest.epoch}",
     }
 
 
-def _replication_table(found: QuorumDescription, own: OwnWords) -> str:
+def _replication_table(found: QuorumDescription, own: GroupsByNode) -> str:
     now_ms = int(time.time() * 1000)
     rows = _rows(found, own)
     cells = [[_cell(name, value, now_ms) for name, value in row.items()] for row in rows]
@@ -178,7 +185,7 @@ def _ago(timestamp_ms: int, now_ms: int) -> str:
     return "never" if timestamp_ms < 0 else f"{max(0, now_ms - timestamp_ms)} ms ago"
 
 
-def _as_json(found: QuorumDescription, own: OwnWords) -> dict[str, Any]:
+def _as_json(found: QuorumDescription, own: GroupsByNode) -> dict[str, Any]:
     partition = found.partition
     return {
         "clusterId": found.cluster_id,

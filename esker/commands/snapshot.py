@@ -1,8 +1,8 @@
-"""`esker snapshot`: the checkpoints of a quorum's logs, in a node's directory or on running nodes.
+"""`esker snapshot`: list, inspect and take checkpoints, in a node's directory or on running nodes.
 
-In a directory nothing is changed. What is damaged is named with the byte where it begins, and makes
-the exit code 1; one damaged file does not keep the others from being listed. Neither does a node
-that does not answer.
+The command never changes a directory. Damage is reported with the byte where it begins and exit
+code 1; the other files are still listed. A node that does not respond does not stop the listing of
+the others either.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from snapshot.errors import DamagedFileError
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="The checkpoints of the quorum's logs (KIP-630).",
+    help="List, inspect and take the checkpoints of the quorum's logs (KIP-630).",
 )
 
 LIST_EXAMPLE = "Example: esker snapshot list --bootstrap-controller 127.0.0.1:9102"
@@ -44,6 +44,8 @@ INSPECT_EXAMPLE = (
     "/var/lib/esker/__cluster_metadata-0/00000000000000001280-0000000002.checkpoint"
 )
 
+JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+
 OK = 0
 DAMAGED = 1
 UNREADABLE = 2  # also what a wrong command line gives
@@ -51,7 +53,7 @@ UNREADABLE = 2  # also what a wrong command line gives
 
 @app.callback()
 def snapshot() -> None:
-    """The checkpoints of the quorum's logs (KIP-630)."""
+    """List, inspect and take the checkpoints of the quorum's logs (KIP-630)."""
 
 
 # --- list ----------------------------------------------------------------------------------------
@@ -61,36 +63,48 @@ def snapshot() -> None:
 def list_command(
     directories: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="DIRECTORY", help="A node's log directory, or a group's in it."),
+        typer.Argument(
+            metavar="DIRECTORY",
+            help="Log directory of a node (log.dirs), or of one partition in it.",
+        ),
     ] = None,
     bootstrap_controller: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT[,...]", help="Ask running nodes instead of reading files."),
+        typer.Option(
+            metavar="HOST:PORT[,...]",
+            help="Addresses of one or more controllers: list running nodes, not directories.",
+        ),
     ] = None,
     group: Annotated[
-        str | None, typer.Option(metavar="TOPIC-N", help="Of running nodes: only this group.")
+        str | None,
+        typer.Option(
+            metavar="TOPIC-N",
+            help="With --bootstrap-controller: replicated partition to list; default: all.",
+        ),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read each file's checkpoint to its end. Slower.")
+        bool, typer.Option("--verify", help="Read each checkpoint to its end; slower.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, for programs.")
-    ] = False,
-    timeout_ms: Annotated[int, typer.Option(help="Milliseconds to wait for each answer.")] = 5000,
+    as_json: JsonLines = False,
+    timeout_ms: Annotated[
+        int, typer.Option(help="Maximum time to wait for each response, in milliseconds.")
+    ] = 5000,
 ) -> None:
-    """Print every checkpoint, where the log begins, and what both take of the disk in bytes.
+    """Print every checkpoint, the log start offset, and the sizes of both in bytes.
 
-    Of directories (a node may be running there) or, with --bootstrap-controller, of every node of a
-    quorum. Exit code 0: all was read and nothing is damaged, as far as it was read. 1: something
-    is, or a node does not answer. 2: a directory could not be read.
+    Lists directories (a node may be running there) or, with --bootstrap-controller, every node of
+    a quorum. Exit code 0: no damage was found. 1: a checkpoint is damaged, or a node does not
+    respond. 2: a directory could not be read.
     """
     if bootstrap_controller is not None:
         if directories or verify:
-            raise typer.BadParameter("goes with directories only", param_hint="--verify, DIRECTORY")
+            raise typer.BadParameter(
+                "not allowed with --bootstrap-controller", param_hint="--verify, DIRECTORY"
+            )
         code = list_nodes(bootstrap_controller, group, as_json=as_json, timeout_ms=timeout_ms)
         raise typer.Exit(code)
     if not directories:
-        raise typer.BadParameter("name a DIRECTORY, or --bootstrap-controller")
+        raise typer.BadParameter("nothing to list: give a DIRECTORY or --bootstrap-controller")
     try:
         groups = survey(directories, verify=verify)
     except NoGroupError as error:
@@ -102,12 +116,12 @@ def list_command(
             typer.echo(json.dumps(line, separators=(",", ":")))
     else:
         typer.echo(_group_table(groups))
-    damaged = any(one.state is State.DAMAGED for found in groups for one in found.checkpoints)
+    damaged = any(file.state is State.DAMAGED for found in groups for file in found.checkpoints)
     raise typer.Exit(DAMAGED if damaged else OK)
 
 
 def _group_lines(groups: Sequence[GroupFiles]) -> list[dict[str, Any]]:
-    """For programs: a line for each group, and after it one for each of its checkpoints."""
+    """Return the JSON lines: one per group, each followed by one per checkpoint of the group."""
     lines: list[dict[str, Any]] = []
     for group in groups:
         lines.append(
@@ -118,23 +132,23 @@ def _group_lines(groups: Sequence[GroupFiles]) -> list[dict[str, Any]]:
                 "logStartOffset": group.log_start_offset,
                 "segments": group.segment_count,
                 "segmentBytes": group.segment_bytes,
-                "checkpointBytes": sum(one.size_bytes for one in group.checkpoints),
+                "checkpointBytes": sum(file.size_bytes for file in group.checkpoints),
             }
         )
-        for one in group.checkpoints:
+        for file in group.checkpoints:
             lines.append(
                 {
                     "type": "checkpoint",
                     "group": group.name,
-                    "file": str(one.path),
-                    "endOffset": one.snapshot_id.offset,
-                    "epoch": one.snapshot_id.epoch,
-                    "state": one.state.value,
-                    "sizeBytes": one.size_bytes,
-                    "lastContainedLogTimestamp": one.last_timestamp,
-                    "writtenTimestamp": one.written_ms,
-                    "records": one.record_count,
-                    "damage": one.damage,
+                    "file": str(file.path),
+                    "endOffset": file.snapshot_id.offset,
+                    "epoch": file.snapshot_id.epoch,
+                    "state": file.state.value,
+                    "sizeBytes": file.size_bytes,
+                    "lastContainedLogTimestamp": file.last_timestamp,
+                    "writtenTimestamp": file.written_ms,
+                    "records": file.record_count,
+                    "damage": file.damage,
                 }
             )
     return lines
@@ -145,31 +159,31 @@ def _group_table(groups: Sequence[GroupFiles]) -> str:
     rows = [
         (
             on_one_line(group.name),
-            str(one.snapshot_id.offset),
-            str(one.snapshot_id.epoch),
-            str(one.size_bytes),
-            "-" if one.last_timestamp is None else time_text(one.last_timestamp),
-            time_text(one.written_ms),
-            _state(one),
+            str(file.snapshot_id.offset),
+            str(file.snapshot_id.epoch),
+            str(file.size_bytes),
+            "-" if file.last_timestamp is None else time_text(file.last_timestamp),
+            time_text(file.written_ms),
+            _state(file),
         )
         for group in groups
-        for one in group.checkpoints
+        for file in group.checkpoints
     ]
     text = [table(headings, rows), ""] if rows else []
     return "\n".join([*text, *(_summary(group) for group in groups)])
 
 
-def _state(one: Found) -> str:
-    if one.damage is not None:
-        return f"DAMAGED, {on_one_line(one.damage)}"
-    if one.record_count is not None:
-        return f"sound, {one.record_count} records"
-    return one.state.value
+def _state(file: Found) -> str:
+    if file.damage is not None:
+        return f"DAMAGED, {on_one_line(file.damage)}"
+    if file.record_count is not None:
+        return f"sound, {file.record_count} records"
+    return file.state.value
 
 
 def _summary(group: GroupFiles) -> str:
     start = "" if group.log_start_offset is None else f" from offset {group.log_start_offset}"
-    size = sum(one.size_bytes for one in group.checkpoints)
+    size = sum(file.size_bytes for file in group.checkpoints)
     return (
         f"{printable(group.path)}: log{start}, {group.segment_bytes} bytes in "
         f"{group.segment_count} segment{'s' * (group.segment_count != 1)}; "
@@ -182,15 +196,13 @@ def _summary(group: GroupFiles) -> str:
 
 @app.command("inspect", epilog=INSPECT_EXAMPLE)
 def inspect_command(
-    paths: Annotated[list[Path], typer.Argument(metavar="FILE", help="Checkpoints.")],
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, for programs.")
-    ] = False,
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE", help="Checkpoint file to read.")],
+    as_json: JsonLines = False,
 ) -> None:
-    """Read checkpoints to their ends; print what they cover and how much of each record type.
+    """Read whole checkpoints; print their end offset, epoch and records by type.
 
-    (`esker dump-log` prints the records.) Exit code 0: all are sound. 1: one is damaged.
-    2: one could not be read at all.
+    `esker dump-log` prints the records. Exit code 0: all are sound. 1: a file is damaged.
+    2: a file could not be read.
     """
     code = OK
     for path in paths:
@@ -251,7 +263,7 @@ def _as_json(found: Inspection) -> dict[str, Any]:
 def _text(found: Inspection) -> str:
     checkpoint, preamble = found.checkpoint, found.checkpoint.preamble
     end = "not in its name" if found.snapshot_id is None else str(found.snapshot_id.offset)
-    voters = "none in it: they are in the nodes' settings"
+    voters = "none recorded: they are in the nodes' settings"
     if preamble.voters is not None:
         voters = ", ".join(str(voter.voter_id) for voter in preamble.voters.voters)
     rows = {
@@ -287,26 +299,28 @@ def _fail(reason: str) -> NoReturn:
 def take_command(
     bootstrap_controller: Annotated[
         str,
-        typer.Option(metavar="HOST:PORT[,...]", help="Controllers to ask; any of them will do."),
+        typer.Option(metavar="HOST:PORT[,...]", help="Addresses of one or more controllers."),
     ],
     group: Annotated[
-        str, typer.Option(metavar="TOPIC-N", help="Of which replicated partition.")
+        str, typer.Option(metavar="TOPIC-N", help="Replicated partition to take a checkpoint of.")
     ] = "__cluster_metadata-0",
     node: Annotated[
         list[int] | None,
-        typer.Option(metavar="ID", help="Which node; may be given again. Default: every one."),
+        typer.Option(
+            metavar="ID",
+            help="Id of a node that takes a checkpoint; may be repeated; default: all nodes.",
+        ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, for programs.")
-    ] = False,
+    as_json: JsonLines = False,
     timeout_ms: Annotated[
-        int, typer.Option(help="Milliseconds to wait for each node's checkpoint.")
+        int,
+        typer.Option(help="Maximum time to wait for each node's checkpoint, in milliseconds."),
     ] = 60_000,
 ) -> None:
-    """Have nodes write a checkpoint now, one after the other, and wait until it is durable.
+    """Take a checkpoint on each node, one node after the other, and wait until it is durable.
 
-    A log is cut only once every live replica has a checkpoint, so the default is to ask them all.
-    Exit code 0: each has one. 1: a node has not, or does not answer.
+    A log is truncated only once every live replica has a checkpoint, so the default is all nodes.
+    Exit code 0: each node took one. 1: a node failed or does not respond.
     """
     raise typer.Exit(
         take_on_nodes(bootstrap_controller, group, node, as_json=as_json, timeout_ms=timeout_ms)

@@ -1,4 +1,4 @@
-"""`esker snapshot list|take --bootstrap-controller`: what running nodes have, and take one now."""
+"""`esker snapshot list|take --bootstrap-controller`: list and take checkpoints on running nodes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,11 @@ from esker.commands.text_tables import table
 from esker.dump.human import on_one_line
 from esker.settings.values import Endpoint, parse_endpoint
 from raft.net.runner import run
+from records.kafka_errors import error_name
 
 DONE = 0
 NOT_ALL = 1
-FINDING_OUT_MS = 5_000  # to learn which nodes there are, before they are asked to work
+DISCOVERY_MS = 5_000  # to find the nodes, before they are asked for checkpoints
 
 _HEADINGS = (
     "Group", "Node", "EndOffset", "Epoch", "Bytes", "LogStart", "LogEnd", "LogBytes", "State",
@@ -31,7 +32,7 @@ _HEADINGS = (
 
 
 def parse_bootstrap(text: str) -> tuple[Endpoint, ...]:
-    """HOST:PORT, comma separated. Raises typer.BadParameter."""
+    """Parse comma-separated HOST:PORT addresses; raises typer.BadParameter."""
     try:
         return tuple(parse_endpoint(part.strip()) for part in text.split(","))
     except ValueError as error:
@@ -39,7 +40,7 @@ def parse_bootstrap(text: str) -> tuple[Endpoint, ...]:
 
 
 def parse_group(text: str) -> tuple[str, int]:
-    """TOPIC-N. Raises typer.BadParameter.
+    """Parse TOPIC-N into topic and partition; raises typer.BadParameter.
 
     >>> parse_group("__cluster_metadata-0")
     ('__cluster_metadata', 0)
@@ -51,31 +52,32 @@ def parse_group(text: str) -> tuple[str, int]:
 
 
 def list_nodes(bootstrap: str, group: str | None, *, as_json: bool, timeout_ms: int) -> int:
-    """Print what every node has. Returns the exit code."""
+    """Print the checkpoints and log offsets of every node; returns the exit code."""
     chosen = None if group is None else parse_group(group)
     try:
         nodes = run(describe_snapshots(parse_bootstrap(bootstrap), chosen, timeout_ms=timeout_ms))
     except AdminError as error:
-        return _complain(str(error))
+        return _print_error(str(error))
     if as_json:
         for line in _lines(nodes):
             typer.echo(json.dumps(line, separators=(",", ":")))
     else:
         typer.echo(_table(nodes))
     code = DONE
-    for said in nodes:
-        if said.failure is not None:
-            code = _complain(f"{said.endpoint}: {said.failure}")
-    for name, node, number in _refusals(nodes):
-        code = _complain(f"{name}: node {node} answers error {number}: is it a group there?")
+    for node in nodes:
+        if node.failure is not None:
+            code = _print_error(f"{node.endpoint}: {node.failure}")
+    for name, node_id, error_code in _refusals(nodes):
+        reason = f"node {node_id} returned {error_name(error_code)}"
+        code = _print_error(f"{name}: {reason}: check the partition's name")
     return code
 
 
 def _refusals(nodes: Sequence[NodeSnapshots]) -> list[tuple[str, int, int]]:
     return [
-        (_name(group), said.node_id, group.error_code)
-        for said in nodes
-        for group in said.groups
+        (_name(group), node.node_id, group.error_code)
+        for node in nodes
+        for group in node.groups
         if group.error_code
     ]
 
@@ -85,17 +87,17 @@ def _name(group: Group) -> str:
 
 
 def _by_group(nodes: Sequence[NodeSnapshots]) -> list[tuple[Group, int]]:
-    """The groups that answered without an error, each node's after the other."""
-    found = [(group, said.node_id) for said in nodes for group in said.groups]
-    sound = [one for one in found if not one[0].error_code]
-    return sorted(sound, key=lambda one: (_name(one[0]), one[1]))
+    """Return the groups described without an error, sorted by name and node id."""
+    found = [(group, node.node_id) for node in nodes for group in node.groups]
+    sound = [(group, node_id) for group, node_id in found if not group.error_code]
+    return sorted(sound, key=lambda pair: (_name(pair[0]), pair[1]))
 
 
 def _lines(nodes: Sequence[NodeSnapshots]) -> list[dict[str, Any]]:
     return [
         {
             "group": _name(group),
-            "nodeId": node,
+            "nodeId": node_id,
             "leaderId": group.leader_id,
             "leaderEpoch": group.leader_epoch,
             "logStartOffset": group.log_start_offset,
@@ -106,32 +108,43 @@ def _lines(nodes: Sequence[NodeSnapshots]) -> list[dict[str, Any]]:
             "generating": group.generating,
             "receiving": group.receiving,
             "snapshots": [
-                {"endOffset": one.end_offset, "epoch": one.epoch, "sizeBytes": one.size}
-                for one in group.snapshots
+                {
+                    "endOffset": snapshot.end_offset,
+                    "epoch": snapshot.epoch,
+                    "sizeBytes": snapshot.size,
+                }
+                for snapshot in group.snapshots
             ],
         }
-        for group, node in _by_group(nodes)
+        for group, node_id in _by_group(nodes)
     ]
 
 
 def _table(nodes: Sequence[NodeSnapshots]) -> str:
-    """A line for each checkpoint; one with dashes for a log that has none."""
+    """Format one line per checkpoint, or one line of dashes for a log without checkpoints."""
     rows = []
-    for group, node in _by_group(nodes):
+    for group, node_id in _by_group(nodes):
         log = [str(group.log_start_offset), str(group.log_end_offset), str(group.log_size)]
         files = [
-            [str(one.end_offset), str(one.epoch), str(one.size)] for one in group.snapshots
+            [str(snapshot.end_offset), str(snapshot.epoch), str(snapshot.size)]
+            for snapshot in group.snapshots
         ] or [["-", "-", "-"]]
         for number, file in enumerate(files):
             newest = number == len(files) - 1
             rows.append(
-                [on_one_line(_name(group)), str(node), *file, *log, _state(group) if newest else ""]
+                [
+                    on_one_line(_name(group)),
+                    str(node_id),
+                    *file,
+                    *log,
+                    _state(group) if newest else "",
+                ]
             )
     return table(_HEADINGS, rows)
 
 
 def _state(group: Group) -> str:
-    """What goes on there now."""
+    """Describe the replica's current snapshot work: writing, fetching or idle."""
     words = ["writing one"] * group.generating + ["fetching one"] * group.receiving
     return ", ".join(words) or "idle"
 
@@ -142,7 +155,7 @@ def _state(group: Group) -> str:
 def take_on_nodes(
     bootstrap: str, group: str, nodes: Sequence[int] | None, *, as_json: bool, timeout_ms: int
 ) -> int:
-    """Have nodes take a checkpoint, and print what came of it. Returns the exit code."""
+    """Take a checkpoint on each node and print the results; returns the exit code."""
     chosen = frozenset(nodes) if nodes else None
     try:
         taken = run(
@@ -150,34 +163,34 @@ def take_on_nodes(
                 parse_bootstrap(bootstrap),
                 parse_group(group),
                 chosen,
-                timeout_ms=FINDING_OUT_MS,
+                timeout_ms=DISCOVERY_MS,
                 take_timeout_ms=timeout_ms,
             )
         )
     except AdminError as error:
-        return _complain(str(error))
+        return _print_error(str(error))
     code = DONE
-    for one in taken:
-        if one.failure is not None:
-            who = f"node {one.node_id}" if one.node_id >= 0 else str(one.endpoint)
-            code = _complain(f"{group}: {who}: {one.failure}")
+    for result in taken:
+        if result.failure is not None:
+            node = f"node {result.node_id}" if result.node_id >= 0 else str(result.endpoint)
+            code = _print_error(f"{group}: {node}: {result.failure}")
         else:
-            typer.echo(_taken(group, one, as_json=as_json))
+            typer.echo(_taken_text(group, result, as_json=as_json))
     return code
 
 
-def _taken(group: str, one: Taken, *, as_json: bool) -> str:
-    answer = one.answer
-    assert answer is not None, f"neither an answer nor a failure: {one}"
+def _taken_text(group: str, result: Taken, *, as_json: bool) -> str:
+    answer = result.answer
+    assert answer is not None, f"neither an answer nor a failure: {result}"
     if as_json:
-        line = {"group": group, "nodeId": one.node_id, "endOffset": answer.end_offset}
+        line = {"group": group, "nodeId": result.node_id, "endOffset": answer.end_offset}
         return json.dumps({**line, "epoch": answer.epoch, "sizeBytes": answer.size})
     return (
-        f"{group}: node {one.node_id} has a checkpoint up to offset {answer.end_offset}, "
+        f"{group}: node {result.node_id} has a checkpoint up to offset {answer.end_offset}, "
         f"epoch {answer.epoch}, {answer.size} bytes"
     )
 
 
-def _complain(reason: str) -> int:
+def _print_error(reason: str) -> int:
     typer.echo(f"esker: {on_one_line(reason)}", err=True)
     return NOT_ALL

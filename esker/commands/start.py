@@ -1,4 +1,4 @@
-"""`esker start`: run one node in the foreground until it is told to stop."""
+"""`esker start`: run one node in the foreground until SIGTERM or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -40,20 +40,20 @@ ENDS: Final = (
     sqlite3.Error,
     OSError,
 )
-"""What ends a node with one line rather than a traceback."""
+"""Errors that end a node with one line instead of a traceback."""
 
 EXAMPLE = "Example: esker start node1.properties"
 
 
 @app.command(name="start", epilog=EXAMPLE, no_args_is_help=True)
 def start(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The node's properties file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Properties file of the node.")],
 ) -> None:
-    """Run one node, with the roles its file says. SIGTERM or Ctrl-C stops it cleanly.
+    """Run one node in the foreground until SIGTERM or Ctrl-C.
 
-    A broker prints one line when clients are sent to it, with its address.
-
-    The log, one `key=value` line for each change of state, goes to standard error.
+    The file's process.roles are the node's roles. A broker prints one line with its address as soon
+    as the cluster sends clients to it. The log, one `key=value` line for each change of state, is
+    written to standard error.
     """
     config = load_or_exit(file)
     logging.basicConfig(

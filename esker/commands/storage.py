@@ -1,4 +1,4 @@
-"""`esker storage`: format a node's log directory, once, before its first start."""
+"""`esker storage`: format a node's log directory before its first start, and inspect it."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from records.uuids import encode_uuid, random_uuid
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="A node's log directory: format it, look at it.",
+    help="Format and inspect a node's log directory.",
 )
 
 ConfigFile = Annotated[
     Path,
-    typer.Option("--config", "-c", metavar="FILE", help="The node's properties file."),
+    typer.Option("--config", "-c", metavar="FILE", help="Properties file of the node."),
 ]
 
 
 @app.callback()
 def storage() -> None:
-    """A node's log directory: format it, look at it."""
+    """Format and inspect a node's log directory."""
 
 
 @app.command(
@@ -44,17 +44,19 @@ def format_command(
             "--cluster-id",
             "-t",
             metavar="ID",
-            help="The same for every node: `esker storage random-uuid` makes one.",
+            help="Id of the cluster, the same for every node; `esker storage random-uuid` makes "
+            "one.",
         ),
     ],
     rejoin: Annotated[
         bool,
         typer.Option(
-            "--rejoin", help="This node's disk was lost: it may not vote before it has caught up."
+            "--rejoin",
+            help="Replace a lost disk: the node does not vote until it has caught up.",
         ),
     ] = False,
 ) -> None:
-    """Make the log directory this node's: meta.properties and bootstrap.checkpoint."""
+    """Format the node's log directory: write meta.properties and bootstrap.checkpoint."""
     loaded = load_or_exit(config)
     try:
         made = format_storage(loaded, cluster_id, rejoin=rejoin)
@@ -70,7 +72,7 @@ def format_command(
 
 @app.command(epilog="Example: esker storage info --config node1.properties")
 def info(config: ConfigFile) -> None:
-    """Say whose log directory this is. Exit code 1 if it is not formatted."""
+    """Print the node and cluster of a log directory; exit code 1 if it is not formatted."""
     loaded = load_or_exit(config)
     try:
         meta, records = open_storage(loaded)
@@ -96,7 +98,7 @@ def _words(error: Exception, settings: NodeSettings) -> str:
 
 
 def load_or_exit(path: Path) -> NodeSettings:
-    """The checked settings of a file, or one line on what is wrong with it and exit code 2."""
+    """Load a node's settings; prints one line and exits with 2 if the file is invalid."""
     try:
         return load_config(path)
     except (ConfigError, PropertiesError) as error:

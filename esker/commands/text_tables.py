@@ -1,4 +1,4 @@
-"""Columns of text."""
+"""Formats rows as a text table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell.
+    """Format rows as left-aligned columns, each as wide as its widest cell.
 
     >>> table(("A", "B"), [("1", "2"), ("333", "4")])
     'A    B\\n1    2\\n333  4'

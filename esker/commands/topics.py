@@ -1,7 +1,7 @@
 """`esker topics`: create, list, describe, grow and delete topics, as Kafka's `kafka-topics` does.
 
-A description also shows KIP-1114's chunks: the offsets of a partition in pieces, each with replicas
-of its own.
+A description also shows KIP-1114's chunks: ranges of a partition's offsets, each with its own
+replicas.
 """
 
 from __future__ import annotations
@@ -36,7 +36,11 @@ from records.rpc.topics import (
 )
 from records.uuids import encode_uuid
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, help="Topics of a running cluster.")
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Create, list, describe, alter and delete the topics of a running cluster.",
+)
 
 _AT: Final = "--bootstrap-server 127.0.0.1:9092"
 CREATE_EXAMPLE = (
@@ -47,14 +51,14 @@ DESCRIBE_EXAMPLE = f"Example: esker topics describe --topic orders {_AT} --json"
 ALTER_EXAMPLE = f"Example: esker topics alter --topic orders --partitions 6 {_AT}"
 DELETE_EXAMPLE = f"Example: esker topics delete --topic orders {_AT}"
 
-Name = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="The topic's name.")]
+Name = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.")]
 TIMEOUT_MS: Final = 30_000
 _Partition = DescribeTopicsResponse.Topic.Partition
 
 
 @app.callback()
 def topics() -> None:
-    """Topics of a running cluster."""
+    """Create, list, describe, alter and delete the topics of a running cluster."""
 
 
 @app.command(epilog=CREATE_EXAMPLE)
@@ -63,35 +67,42 @@ def create(
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     partitions: Annotated[
-        int | None, typer.Option(min=1, help="Default: the cluster's num.partitions.")
+        int | None,
+        typer.Option(
+            min=1, help="Number of partitions; default: the cluster's setting num.partitions."
+        ),
     ] = None,
     replication_factor: Annotated[
-        int | None, typer.Option(min=1, help="Brokers that Metadata names; any number will do.")
+        int | None,
+        typer.Option(
+            min=1, help="Number of brokers listed as replicas; it does not affect durability."
+        ),
     ] = None,
     config: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting; may be repeated.")
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Topic setting to apply; may be repeated."),
     ] = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Create a topic; returns once its batch coordinators know it."""
-    at = target(bootstrap_controller, bootstrap_server)
-    asked = CreateTopicsRequest.CreatableTopic
+    """Create a topic and wait until its batch coordinators know it."""
+    cluster = target(bootstrap_controller, bootstrap_server)
+    creatable = CreateTopicsRequest.CreatableTopic
     request = CreateTopicsRequest(
         topics=(
-            asked(
+            creatable(
                 name=topic,
                 num_partitions=partitions or -1,  # the cluster's default
                 replication_factor=replication_factor or -1,
                 assignments=(),
                 configs=tuple(
-                    asked.CreatableTopicConfig(name=key, value=value)
+                    creatable.CreatableTopicConfig(name=key, value=value)
                     for key, value in pairs(config or [], "--config").items()
                 ),
             ),
         ),
         timeout_ms=timeout_ms,
     )
-    (result,) = ask(at, request, CreateTopicsResponse, timeout_ms).topics
+    (result,) = ask(cluster, request, CreateTopicsResponse, timeout_ms).topics
     stop_on(topic, result.error_code, result.error_message)
     typer.echo(f"Created topic {topic} with id {encode_uuid(result.topic_id)}.")
 
@@ -101,15 +112,16 @@ def list_(
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     diskless: Annotated[
-        bool, typer.Option("--diskless", help="Only topics whose bytes are in object storage.")
+        bool,
+        typer.Option("--diskless", help="List only topics with their data in object storage."),
     ] = False,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Print the names of all topics; those of the quorum itself are not diskless."""
-    at = target(bootstrap_controller, bootstrap_server)
-    found = _describe(at, None, timeout_ms)
-    names = [topic.topic_name for topic in found.topics if not (diskless and topic.is_internal)]
+    """Print the names of all topics, the quorum's internal topics included."""
+    cluster = target(bootstrap_controller, bootstrap_server)
+    response = _describe(cluster, None, timeout_ms)
+    names = [topic.topic_name for topic in response.topics if not (diskless and topic.is_internal)]
     if as_json:
         typer.echo(json.dumps({"topics": names}))
     elif names:
@@ -122,7 +134,7 @@ def describe(
     bootstrap_server: Server = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOPIC", help="May be repeated. Default: all topics."),
+        typer.Option(metavar="TOPIC", help="Topic to describe; may be repeated; default: all."),
     ] = None,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
@@ -130,20 +142,19 @@ def describe(
     """Print partitions, replicas and chunks of topics.
 
     Offsets of chunks are inclusive. Readers stop at Stop and replicas at End; the active chunk has
-    neither. Coordinator is the partition of __diskless-metadata that keeps the batches.
+    neither. Coordinator is the partition of __diskless-metadata that holds the topic's batches.
     """
-    at = target(bootstrap_controller, bootstrap_server)
-    found = _describe(at, tuple(topic) if topic else None, timeout_ms)
-    known = [one for one in found.topics if not one.error_code]
-    settings = settings_of(at, TOPIC, [one.topic_name for one in known], timeout_ms)
+    cluster = target(bootstrap_controller, bootstrap_server)
+    response = _describe(cluster, tuple(topic) if topic else None, timeout_ms)
+    known = [found for found in response.topics if not found.error_code]
+    settings = settings_of(cluster, TOPIC, [found.topic_name for found in known], timeout_ms)
     if as_json:
-        typer.echo(
-            json.dumps({"topics": [_as_json(one, settings[one.topic_name]) for one in known]})
-        )
+        described = [_as_json(found, settings[found.topic_name]) for found in known]
+        typer.echo(json.dumps({"topics": described}))
     else:
-        for one in known:
-            typer.echo(_as_text(one, settings[one.topic_name]))
-    unknown = [one.topic_name for one in found.topics if one.error_code]
+        for found in known:
+            typer.echo(_as_text(found, settings[found.topic_name]))
+    unknown = [found.topic_name for found in response.topics if found.error_code]
     if unknown:
         fail(f"no such topic: {', '.join(unknown)}")
 
@@ -152,14 +163,14 @@ def describe(
 def alter(
     topic: Name,
     partitions: Annotated[
-        int, typer.Option(min=1, help="How many there are to be, those there are included.")
+        int, typer.Option(min=1, help="Total number of partitions after the change.")
     ],
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Give a topic more partitions. With __diskless-metadata: more batch coordinators."""
-    at = target(bootstrap_controller, bootstrap_server)
+    """Add partitions to a topic; to __diskless-metadata, this adds batch coordinators."""
+    cluster = target(bootstrap_controller, bootstrap_server)
     request = CreatePartitionsRequest(
         topics=(
             CreatePartitionsRequest.CreatePartitionsTopic(
@@ -169,7 +180,7 @@ def alter(
         timeout_ms=timeout_ms,
         validate_only=False,
     )
-    (result,) = ask(at, request, CreatePartitionsResponse, timeout_ms).results
+    (result,) = ask(cluster, request, CreatePartitionsResponse, timeout_ms).results
     stop_on(topic, result.error_code, result.error_message)
     typer.echo(f"Topic {topic} has {partitions} partitions now.")
 
@@ -181,20 +192,23 @@ def delete(
     bootstrap_server: Server = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Delete a topic and, after a while, its objects."""
-    at = target(bootstrap_controller, bootstrap_server)
+    """Delete a topic; its objects are deleted from the store later."""
+    cluster = target(bootstrap_controller, bootstrap_server)
     request = DeleteTopicsRequest(
         topics=(DeleteTopicsRequest.DeleteTopicState(name=topic),), timeout_ms=timeout_ms
     )
-    (result,) = ask(at, request, DeleteTopicsResponse, timeout_ms).responses
+    (result,) = ask(cluster, request, DeleteTopicsResponse, timeout_ms).responses
     stop_on(topic, result.error_code, result.error_message)
     typer.echo(f"Deleted topic {topic}.")
 
 
-def _describe(at: Target, names: tuple[str, ...] | None, timeout_ms: int) -> DescribeTopicsResponse:
-    found = ask(at, DescribeTopicsRequest(topic_names=names), DescribeTopicsResponse, timeout_ms)
-    stop_on("topics", found.error_code, found.error_message)
-    return found
+def _describe(
+    cluster: Target, names: tuple[str, ...] | None, timeout_ms: int
+) -> DescribeTopicsResponse:
+    request = DescribeTopicsRequest(topic_names=names)
+    response = ask(cluster, request, DescribeTopicsResponse, timeout_ms)
+    stop_on("topics", response.error_code, response.error_message)
+    return response
 
 
 # --- what is printed ----------------------------------------------------------------------------

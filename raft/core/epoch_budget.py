@@ -56,7 +56,7 @@ class EpochBudget:
         self._claims: dict[NodeId, Claim] = {}
 
     def spend(self, distance: int, now_ms: int) -> bool:
-        """May a request move us by so many epochs?
+        """Spend `distance` epochs for a request; return False if the budget does not suffice.
 
         Args:    now_ms: any clock that does not go backwards.
         """
@@ -69,7 +69,7 @@ class EpochBudget:
         return True
 
     def claim(self, node: NodeId, epoch: Epoch, now_ms: int) -> bool:
-        """A request says that `node` is in `epoch`: not believed. Is a claim of `node` new?"""
+        """Note an unconfirmed claim that `node` is in `epoch`; return True if it is a new claim."""
         before = self._claims.get(node)
         is_new = before is None or before.expires_ms <= now_ms
         highest = epoch if before is None or is_new else max(epoch, before.epoch)
@@ -77,11 +77,11 @@ class EpochBudget:
         return is_new
 
     def settle(self, node: NodeId) -> None:
-        """`node` has told its epoch itself: whatever was claimed of it counts no more."""
+        """Drop the claims about `node`, which has answered with its own epoch."""
         self._claims.pop(node, None)
 
     def unconfirmed(self, ours: Epoch, now_ms: int) -> tuple[NodeId, ...]:
-        """The nodes to be asked: they are said to be in a newer epoch than `ours`."""
+        """Return the nodes with unexpired claims above the epoch `ours`, which must be asked."""
         if not self._claims:
             return ()
         self._claims = {

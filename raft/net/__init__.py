@@ -1,10 +1,10 @@
 """The one transport: Kafka frames over asyncio protocols, server and client side.
 
-It knows frames, headers, order, bounds and time-outs, and nothing of elections, records or codecs:
-bodies are bytes. Everything runs on one event loop; no method is thread-safe.
+It handles frames, headers, order, bounds and time-outs, not elections, records or codecs: bodies
+are bytes. Everything runs on one event loop; no method is thread-safe.
 
 **Serving.** A handler gets a connection and a frame (one request, without its length) and returns
-the answer, or promises one:
+the answer, or a `Reply` for a later one:
 
     apis = {18: 3, 52: 0}  # api key -> first flexible version, of what is served here
 
@@ -24,10 +24,10 @@ the answer, or promises one:
 
 It may also return None (no answer, as Produce with acks=0) or an awaitable. Any exception of the
 handler closes that connection, with one log line and a count in `listener.ended`: as malformed if
-it is a BadHeaderError or a RecordError, else as a failure of ours. An AssertionError goes to the
-loop's exception handler, so that `run` stops the process.
+it is a BadHeaderError or a RecordError, else as a failure of this server. An AssertionError is
+passed to the loop's exception handler, so that `run` stops the process.
 
-**Asking.** Callbacks are cheap, futures comfortable:
+**Requests.** Callbacks are cheap, futures convenient:
 
     connection = await connect(host, port, client_id="node-1", on_close=lost)  # or ConnectError
     fetch = RequestKind.of(1, 17, first_flexible=12)
@@ -35,8 +35,8 @@ loop's exception handler, so that `run` stops the process.
     answer = await connection.request(fetch, body, timeout_ms=2_000)
 
 `on_answer` is called exactly once, with the body after the response header or with a
-`ConnectionLostError`. `on_close(connection, error)` comes first and at once; `error.reason` (a
-`Reason`) tells a dead peer (REFUSED, RESET, PEER_CLOSED) from a silent one (TIMEOUT).
+`ConnectionLostError`. `on_close(connection, error)` is called first and at once; `error.reason` (a
+`Reason`) distinguishes a dead peer (REFUSED, RESET, PEER_CLOSED) from a silent one (TIMEOUT).
 
 **Frames** are bytes up to 4 KiB and memoryviews above (of memory that is never written again): the
 same code reads both, `bytes(frame)` copies either. Nothing needs to be given back.
@@ -44,12 +44,13 @@ same code reads both, `bytes(frame)` copies either. Nothing needs to be given ba
 **Identity.** `connection.id`, on both sides, grows with every connection of this process and is
 never used again: "on the same connection" is an equality of ids, "later" a comparison.
 
-**Order.** Requests of one connection are handled in the order sent, its answers leave in that
-order; across connections there is none.
+**Order.** Requests of one connection are handled in the order sent and answered in that order;
+across connections there is no order.
 
-Pages: `frames` and `header` know the bytes; `listener` and `connection` serve, `client` asks, both
-within `limits`; `identity` numbers connections. Above them, for whoever speaks in messages:
-`handlers` and `routes` (api key, version: who answers), `rpc` (a typed call). `runner` is the loop.
+Modules: `frames` and `header` parse bytes; `listener`, `connection` and `connection_set` serve,
+`client` sends requests, both within `limits`; `identity` numbers connections. Above them, for code
+that uses messages: `handlers` and `routes` (handlers by api key and version), `rpc` (a typed call).
+`runner` runs the loop.
 """
 
 from raft.net.client import ClientConnection, OnAnswer, connect

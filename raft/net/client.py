@@ -4,9 +4,9 @@ Every request gets exactly one call of its `on_answer`: with the bytes after the
 with a `ConnectionLostError`. Correlation ids only check the order: Kafka answers in order, so an
 unexpected id means that the two sides disagree about the stream, and the connection is closed.
 
-A loss is told at once: first to the owner (`on_close`), then to everyone waiting, in the same call.
-That is the difference between a dead process (REFUSED, RESET, PEER_CLOSED) and a silent one
-(TIMEOUT), on which fast failover builds.
+A lost connection is reported at once: first to the owner (`on_close`), then to every unanswered
+request, in the same call. It distinguishes a dead process (REFUSED, RESET, PEER_CLOSED) from a
+silent one (TIMEOUT), which fast failover relies on.
 
 Source: Kafka protocol guide, "Network"; upstream's NetworkClient.
 """
@@ -33,7 +33,7 @@ from raft.net.header import RequestKind, header_tail, skip_tagged_fields
 from raft.net.identity import next_connection_id, peer_name
 
 OnAnswer: TypeAlias = Callable[[Frame | ConnectionLostError], None]
-"""Gets the response's body (see `raft.net.Frame`), or why there is none."""
+"""Receives the response's body (see `raft.net.Frame`), or the error that prevented it."""
 
 MAX_CORRELATION_ID: Final = 0x7FFF_FFFF
 MAX_RESPONSE_BYTES: Final = 0x1000_0000  # a broker may send more than the 100 MiB it accepts
@@ -49,7 +49,7 @@ _NEVER: Final = float("inf")
 
 
 class ClientConnection(asyncio.BufferedProtocol):
-    """An open connection to one server; made by `connect`. `id` says which is older."""
+    """An open connection to one server, made by `connect`. A later connection has a larger `id`."""
 
     __slots__ = (
         "_calls",
@@ -111,7 +111,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return f"<connection {self.id} to {self.peer}>"
 
     def __str__(self) -> str:
-        return self.peer  # in errors that people read
+        return self.peer  # for error messages
 
     @property
     def closed(self) -> bool:
@@ -120,12 +120,12 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def in_flight(self) -> int:
-        """Requests sent and not answered."""
+        """Number of requests sent and not answered."""
         return len(self._calls)
 
     @property
     def writable(self) -> bool:
-        """False while the server reads more slowly than we send: hold large requests back."""
+        """Whether the server reads fast enough; while False, hold large requests back."""
         return not self._write_paused
 
     # --- requests
@@ -138,9 +138,11 @@ class ClientConnection(asyncio.BufferedProtocol):
         *,
         timeout_ms: float | None = None,
     ) -> int:
-        """Send one request; its correlation id. Requests of one loop tick leave in one write.
+        """Send one request and return its correlation id.
 
-        Args:    on_answer: called once, never from inside this call. None: no answer will come.
+        Requests of one loop tick are sent in one write.
+
+        Args:    on_answer: called once, never from inside this call. None: no answer is expected.
         Raises:  ConnectionLostError if the connection is closed already.
         """
         if self.close_reason is not None:
@@ -174,11 +176,11 @@ class ClientConnection(asyncio.BufferedProtocol):
     def request(
         self, kind: RequestKind, body: Payload, *, timeout_ms: float | None = None
     ) -> asyncio.Future[Frame]:
-        """As `send`, for code that awaits: the future gets the body or the error."""
+        """Send one request and return a future of the response's body."""
         future: asyncio.Future[Frame] = self._loop.create_future()
 
         def on_answer(answer: Frame | ConnectionLostError) -> None:
-            if future.done():  # whoever awaited it was cancelled
+            if future.done():  # the awaiting task was cancelled
                 return
             if isinstance(answer, ConnectionLostError):
                 future.set_exception(answer)
@@ -189,7 +191,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return future
 
     def close(self) -> None:
-        """Close once what was sent has left; requests in flight get a `ConnectionLostError` now."""
+        """Close after sending what is buffered; fail requests in flight now."""
         self._flush()
         if self._transport is not None and self.close_reason is None:
             self._transport.close()
@@ -237,7 +239,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # --- inside
 
     def _hand_out(self, frames: list[Frame]) -> None:
-        """Give answers to those who wait for them, in order; what does not fit ends it all."""
+        """Dispatch answers to their requests; one out of order ends the connection."""
         calls = self._calls
         for frame in frames:
             if not calls or len(frame) < 4:
@@ -283,7 +285,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._timer_at = deadline  # uvloop's timer does not say, if it is due at once
 
     def _on_timer(self) -> None:
-        """The earliest deadline seen has passed; its request may have been answered long ago."""
+        """End the connection if a request is overdue, else watch the next deadline."""
         self._timer = None
         if self.close_reason is not None or not self._calls:
             return
@@ -322,9 +324,9 @@ async def connect(
     max_response_bytes: int = MAX_RESPONSE_BYTES,
     on_close: Callable[[ClientConnection, ConnectionLostError], None] | None = None,
 ) -> ClientConnection:
-    """Open a connection. The name is resolved now, off the loop, and all its addresses are tried.
+    """Open a connection: resolve the name off the loop and try all its addresses in turn.
 
-    Args:    timeout_ms: for all of it; each address gets an equal share of what is left.
+    Args:    timeout_ms: in total; each address gets an equal share of the remaining time.
              arena: share one between connections of one loop; None: a new one (64 KiB).
              on_close: called once when the connection ends, before its requests are failed.
     Raises:  ConnectError; its `reason` is REFUSED only if every address refused.
@@ -367,7 +369,7 @@ async def connect(
 
 
 def reason_of(error: OSError) -> Reason:
-    """What a failed connect says about the other side."""
+    """Return the reason that a failed connect indicates."""
     if isinstance(error, ConnectionRefusedError):
         return Reason.REFUSED
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:

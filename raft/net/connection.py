@@ -1,17 +1,17 @@
-"""The server side of a connection: requests as they come, answers in the order of requests.
+"""The server side of a connection: handles requests as they arrive, answers in their order.
 
-A handler gets `(connection, frame)` and returns the answer (without length prefix: the header and
+A handler takes `(connection, frame)` and returns the answer (without length prefix: the header and
 body of a response), None if the request has no answer (Produce with acks=0), a `Reply` to be sent
 later, or an awaitable of bytes or None. Requests of one connection are handled as they arrive, also
-while earlier ones wait; their answers leave in request order, whatever order they become ready in.
+while earlier ones wait; their answers are sent in request order, whenever they become ready.
 
 Back-pressure is one rule: a connection is not read while it has too many or too large requests
 without an answer, while its peer does not read, or while all connections together hold too much.
 Bytes that were already received then wait in place.
 
-Bad bytes never reach further than their connection: a bad length, a bad header, a RecordError of
-the handler, and also a bug in it, closes it with one log line. An AssertionError is different: it
-goes to the loop's exception handler, and `raft.net.run` stops the process.
+Malformed bytes affect their own connection only: a bad length, a bad header, a RecordError of the
+handler, and also a bug in it, closes it with one log line. An AssertionError is different: it is
+passed to the loop's exception handler, and `raft.net.run` stops the process.
 
 Source: Kafka protocol guide, "Network" (ordering, pipelining); KIP-72 (memory bound).
 """
@@ -22,8 +22,9 @@ import asyncio
 import traceback
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import TypeAlias, cast
 
+from raft.net.connection_set import ConnectionSet
 from raft.net.errors import BadHeaderError, Reason
 from raft.net.frames import (
     ARENA_BYTES,
@@ -40,27 +41,24 @@ from raft.net.frames import (
 from raft.net.identity import next_connection_id, peer_name
 from records.errors import RecordError
 
-if TYPE_CHECKING:
-    from raft.net.listener import Listener
-
 
 class Reply:
-    """A place in the order of answers. The handler returns it; `send` may come before or after.
+    """A deferred answer. The handler returns it; `send` may be called before or after that.
 
-    Sending to a connection that has ended does nothing: whoever waits need not know.
+    Sending to a connection that has ended does nothing.
     """
 
-    __slots__ = ("_left", "_payload", "_ready", "_request_bytes", "connection")
+    __slots__ = ("_payload", "_ready", "_request_bytes", "_sent", "connection")
 
     def __init__(self, connection: ServerConnection) -> None:
         self.connection = connection
         self._payload: Payload | None = None
         self._ready = False
-        self._left = False  # it was handed to the transport's buffer
+        self._sent = False  # it was handed to the transport's buffer
         self._request_bytes = 0
 
     def send(self, payload: Payload | None) -> None:
-        """Answer with these bytes (None: no answer after all). Once only."""
+        """Answer with these bytes (None: no answer after all); may be called only once."""
         assert not self._ready, f"second answer to one request: {self.connection}"
         self._payload = payload
         self._ready = True
@@ -68,25 +66,25 @@ class Reply:
 
     @property
     def is_next(self) -> bool:
-        """Would an answer leave at once? No other is due before it on its connection."""
+        """Whether an answer would be sent at once: no earlier answer of its connection is due."""
         waiting = self.connection._waiting
         return bool(waiting) and waiting[0] is self
 
     async def wait_until_sent(self) -> None:
-        """Wait until the peer has read this answer but for what buffers hold, or is gone.
+        """Wait until this answer is sent, but for socket buffers, or the connection has ended.
 
-        For handlers whose answers are large: what is not made yet takes no memory.
+        For handlers with large answers: one that is not built yet takes no memory.
         """
         connection = self.connection
         while connection.close_reason is None and (
-            not self._left or connection._out or connection._write_paused
+            not self._sent or connection._out or connection._write_paused
         ):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             connection._drained.append(future)
             await future
 
     def fail(self, error: BaseException) -> None:
-        """There will be no answer: close the connection, as if the handler had raised `error`."""
+        """Close the connection without an answer, as if the handler had raised `error`."""
         self.connection._on_handler_error(error)
 
 
@@ -94,13 +92,13 @@ Answer: TypeAlias = Payload | Reply | Awaitable[Payload | None] | None
 Handler: TypeAlias = Callable[["ServerConnection", Frame], Answer]
 
 
-class Watch:
-    """What a connection was doing when the sweep last saw it make progress."""
+class Progress:
+    """A connection's activity when `check_progress` last saw it make progress."""
 
-    __slots__ = ("at", "doing", "moved")
+    __slots__ = ("doing", "moved", "seen_at")
 
     def __init__(self) -> None:
-        self.at = 0.0  # loop time
+        self.seen_at = 0.0  # loop time
         self.doing: tuple[str, int] = ("new", 0)
         self.moved = 0  # bytes in the direction that matters for `doing`
 
@@ -117,33 +115,33 @@ class ServerConnection(asyncio.BufferedProtocol):
         "_in_flight_bytes",
         "_out",
         "_out_bytes",
+        "_progress",
         "_reader",
         "_reading",
         "_reserved",
         "_serving",
+        "_shared",
         "_transport",
         "_waiting",
-        "_watch",
         "_write_paused",
         "bytes_received",
         "bytes_sent",
         "close_reason",
         "context",
         "id",
-        "listener",
         "peer",
     )
 
-    def __init__(self, listener: Listener) -> None:
-        self.listener = listener
+    def __init__(self, shared: ConnectionSet[ServerConnection], handle: Handler) -> None:
+        self._shared = shared
         self.id = next_connection_id()
         self.peer = "?"
         self.context: object = None
         self.close_reason: Reason | None = None  # None while open
         self.bytes_received = 0
         self.bytes_sent = 0  # handed to the transport
-        self._handle = listener.handle
-        self._reader = FrameReader(listener.arena, max_frame_bytes=listener.limits.max_frame_bytes)
+        self._handle = handle
+        self._reader = FrameReader(shared.arena, max_frame_bytes=shared.limits.max_frame_bytes)
         self._transport: asyncio.Transport | None = None
         self._waiting: deque[Reply] = deque()  # requests without an answer, in order
         self._in_flight_bytes = 0
@@ -155,12 +153,12 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._write_paused = False
         self._serving: list[Frame] | None = None
         self._flush_due = False
-        self._held = 0  # how often, and not let go
-        self._drained: list[asyncio.Future[None]] = []  # who waits for the peer to read
-        self._watch = Watch()
+        self._held = 0  # calls of `pause_reading` not yet resumed
+        self._drained: list[asyncio.Future[None]] = []  # of `Reply.wait_until_sent`
+        self._progress = Progress()
 
     def __repr__(self) -> str:
-        return f"<connection {self.id} from {self.peer} at {self.listener.name}>"
+        return f"<connection {self.id} from {self.peer} at {self._shared.name}>"
 
     @property
     def closed(self) -> bool:
@@ -169,12 +167,12 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def writable(self) -> bool:
-        """False while the peer reads more slowly than we answer: hold large answers back."""
+        """Whether the peer reads fast enough; while False, handlers hold large answers back."""
         return not self._write_paused
 
     @property
     def in_flight(self) -> int:
-        """Requests handled whose answers have not been handed to the transport."""
+        """Number of handled requests whose answers have not been handed to the transport."""
         return len(self._waiting)
 
     # --- called by the loop
@@ -182,8 +180,8 @@ class ServerConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is none by inheritance
         self.peer = peer_name(transport)
-        self._transport.set_write_buffer_limits(high=self.listener.limits.write_high_water_bytes)
-        self.listener._opened(self)
+        self._transport.set_write_buffer_limits(high=self._shared.limits.write_high_water_bytes)
+        self._shared.add(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002
         return self._reader.lend()
@@ -215,7 +213,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.close_reason is None:
             self._ended(Reason.PEER_CLOSED if exc is None else Reason.RESET)
         self._transport = None
-        self.listener._closed(self)
+        self._shared.remove(self)
 
     def pause_writing(self) -> None:
         self._write_paused = True
@@ -223,13 +221,13 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     def resume_writing(self) -> None:
         self._write_paused = False
-        self._tell_drained()
-        self._resume()
+        self._notify_drained()
+        self.resume()
 
     # --- for handlers
 
     def close(self, reason: Reason = Reason.LOCAL, detail: str = "") -> None:
-        """Close after what has been answered is sent. Requests without an answer get none."""
+        """Close after sending the ready answers. Requests without an answer get none."""
         if self.close_reason is None:
             self._flush()
             self._ended(reason, detail)
@@ -237,29 +235,29 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._transport.close()
 
     def abort(self, reason: Reason, detail: str = "") -> None:
-        """Close at once; what the peer has not read is dropped."""
+        """Close at once and drop answers that the peer has not read."""
         if self.close_reason is None:
             self._ended(reason, detail)
         if self._transport is not None:
             self._transport.abort()
 
     def pause_reading(self) -> None:
-        """Read no more until `go_on`: what came last waits for memory. Answers still leave.
+        """Stop reading requests until `resume_reading`; answers are still sent.
 
-        For a handler that returns a Reply; the socket is left alone from then on. Who holds twice
-        lets go twice.
+        For a handler that returns a Reply and whose request waits for memory. Calls are counted:
+        two pauses need two resumes.
         """
         self._held += 1
 
     def resume_reading(self) -> None:
-        """Read again, after `hold`."""
+        """Undo one `pause_reading`."""
         assert self._held, f"{self} is not held"
         self._held -= 1
         if not self._held:
-            self._resume()
+            self.resume()
 
-    def _tell_drained(self) -> None:
-        """Who waits for an answer to leave looks again."""
+    def _notify_drained(self) -> None:
+        """Wake the tasks in `Reply.wait_until_sent`."""
         waiting, self._drained = self._drained, []
         for future in waiting:
             if not future.done():
@@ -270,19 +268,19 @@ class ServerConnection(asyncio.BufferedProtocol):
     def _may_serve(self) -> bool:
         """Whether one more request may be handled now.
 
-        A connection without a request in flight always gets one: others' large requests may fill
-        the shared memory, and heartbeats and votes must still pass.
+        A connection without a request in flight may always have one handled: others' large
+        requests may fill the shared memory, and heartbeats and votes must still pass.
         """
-        listener = self.listener
-        if self._write_paused or self._held or listener.draining or self.close_reason is not None:
+        shared = self._shared
+        if self._write_paused or self._held or shared.draining or self.close_reason is not None:
             return False
         if not self._waiting:
             return True
-        limits = listener.limits
+        limits = shared.limits
         return (
             len(self._waiting) < limits.max_in_flight_requests
             and self._in_flight_bytes < limits.max_in_flight_bytes
-            and listener.memory_used < limits.memory_bytes
+            and shared.memory_used < limits.memory_bytes
         )
 
     def _serve(self, frames: list[Frame]) -> None:
@@ -290,8 +288,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         handle, waiting, append = self._handle, self._waiting, self._out.append
         out_bytes = 0
         self._serving = frames  # emptied, which ends the loop, when the connection ends
-        left = iter(frames)
-        for frame in left:
+        remaining = iter(frames)
+        for frame in remaining:
             try:
                 answer = handle(self, frame)
             except Exception as error:
@@ -305,26 +303,26 @@ class ServerConnection(asyncio.BufferedProtocol):
                 if out_bytes < FLUSH_BYTES:
                     continue
             elif type(answer) is tuple and not waiting:
-                out_bytes += self._put(answer)
+                out_bytes += self._append(answer)
                 if out_bytes < FLUSH_BYTES:
                     continue
             elif answer is not None:
-                self._take_in(answer, len(frame))
+                self._enqueue(answer, len(frame))
             if out_bytes:
                 self._out_bytes += out_bytes
                 out_bytes = 0
                 if self._out_bytes >= FLUSH_BYTES:
                     self._flush()
             if not self._may_serve():
-                self._backlog.extend(left)
+                self._backlog.extend(remaining)
                 break
         self._serving = None
         if self._out:
             self._out_bytes += out_bytes
             self._flush()
 
-    def _take_in(self, answer: Answer, request_bytes: int) -> None:
-        """Put an answer that is not plain bytes, or not the next to leave, into the order."""
+    def _enqueue(self, answer: Answer, request_bytes: int) -> None:
+        """Queue an answer that is not plain bytes, or not the next to be sent."""
         if self.close_reason is not None:  # by the handler itself
             return
         if isinstance(answer, Reply):
@@ -337,31 +335,38 @@ class ServerConnection(asyncio.BufferedProtocol):
                 reply._payload, reply._ready = answer, True
             else:
                 assert isinstance(answer, Awaitable), f"handler returned {type(answer)}"
-                self.listener._await(answer, reply)
+                self._send_when_done(answer, reply)
         reply._request_bytes = max(request_bytes, 1)
         self._waiting.append(reply)
         self._in_flight_bytes += reply._request_bytes
-        self.listener.memory_used += reply._request_bytes
+        self._shared.reserve(reply._request_bytes)
         if reply._ready:
             self._on_ready(reply)
 
     def _on_ready(self, reply: Reply) -> None:
-        """An answer became ready: if it is next, it and those ready behind it leave."""
+        """Send a ready answer and the ready ones behind it, if it is the next in order."""
         waiting = self._waiting
         if not waiting or waiting[0] is not reply:
             return
         while waiting and waiting[0]._ready:
             reply = waiting.popleft()
-            reply._left = True
+            reply._sent = True
             self._in_flight_bytes -= reply._request_bytes
-            self.listener._release(reply._request_bytes)
+            self._shared.release(reply._request_bytes)
             if reply._payload is not None:
-                self._out_bytes += self._put(reply._payload)
-        if self._serving is None:
-            self.listener._flush_soon(self)
+                self._out_bytes += self._append(reply._payload)
+        if self._serving is None and not self._flush_due:
+            self._flush_due = True
+            self._shared.flush_soon(self)
 
-    def _put(self, payload: Payload) -> int:
-        """Append an answer to what leaves next; its size."""
+    def _send_when_done(self, answer: Awaitable[Payload | None], reply: Reply) -> None:
+        """Send the result of `answer` when it is done."""
+        future = asyncio.ensure_future(answer)
+        self._shared.keep_until_done(future)
+        future.add_done_callback(lambda done: _send_result(reply, done))
+
+    def _append(self, payload: Payload) -> int:
+        """Append an answer to the output buffers; return its size."""
         parts = payload if isinstance(payload, tuple | list) else (payload,)
         size = sum(map(len, parts))
         self._out.append(length_prefix(size))
@@ -385,11 +390,11 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.bytes_sent += sum(map(len, parts))
             self._transport.writelines(parts)
         if self._drained and not self._write_paused:
-            self._tell_drained()
+            self._notify_drained()
 
     def _on_handler_error(self, error: BaseException) -> None:
         if isinstance(error, AssertionError):
-            self.listener._broken(error)
+            self._shared.report_broken_invariant(error)
             self.abort(Reason.INVARIANT, repr(error))
         elif isinstance(error, BadHeaderError):
             self.close(Reason.MALFORMED, error.message)
@@ -401,44 +406,42 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- reading and pausing
 
     def _settle(self) -> None:
-        """Look at what came after the last complete frame, once that is handled; read on or not."""
+        """Receive or refuse the frame after the last complete one, once no frame is waiting."""
         if self.close_reason is not None:
             return
-        reader, listener = self._reader, self.listener
+        reader, shared = self._reader, self._shared
         if not self._backlog:
             if self._reserved and not reader.receiving:  # the frame it was for is handled
                 reserved, self._reserved = self._reserved, 0
-                listener._release(reserved)
+                shared.release(reserved)
             if reader.error is not None:
                 self.close(reader.error.reason, reader.error.message)
-            elif reader.wanted and (
-                reader.wanted <= ARENA_BYTES or listener.memory_used < listener.limits.memory_bytes
-            ):
+            elif reader.wanted and (reader.wanted <= ARENA_BYTES or shared.has_memory):
                 self._reserved = reader.wanted
-                listener.memory_used += reader.wanted
+                shared.reserve(reader.wanted)
                 reader.grant()
         self._update_reading()
 
     def _update_reading(self) -> None:
-        """Read the socket if and only if what it brings can be handled."""
+        """Read the socket if and only if another request can be handled."""
         if self._transport is None or self.close_reason is not None:
             return
-        # A frame begun is always received to its end: else its memory would never be free again.
-        wish = self._reader.receiving or (
+        # A frame begun is always received to its end: else its memory would never be released.
+        can_handle = self._reader.receiving or (
             not self._reader.wanted and not self._backlog and self._may_serve()
         )
-        if wish and not self._reading:
+        if can_handle and not self._reading:
             self._reading = True
             self._transport.resume_reading()
-        elif not wish:
+        elif not can_handle:
             if self._reading:
                 self._reading = False
                 self._transport.pause_reading()
-            if self.listener.memory_used >= self.listener.limits.memory_bytes:
-                self.listener._memory_waiters[self] = None
+            if not self._shared.has_memory:
+                self._shared.wait_for_memory(self)
 
-    def _resume(self) -> None:
-        """A bound may no longer be reached: handle what waits, then read on."""
+    def resume(self) -> None:
+        """Handle waiting frames and read on, as far as all bounds allow."""
         if self.close_reason is not None or self._serving is not None:
             return
         if self._backlog and self._may_serve():
@@ -447,12 +450,52 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._serve(frames)
         self._settle()
 
+    # --- called by the listener and its connection set
+
+    def flush_turn(self) -> None:
+        """Send the ready answers at the end of a loop tick, then close if draining, or read on."""
+        self._flush_due = False
+        self._flush()
+        if self._shared.draining:
+            self.close_if_drained()
+        elif not self._reading:
+            self.resume()
+
+    def close_if_drained(self) -> None:
+        """Close unless requests in flight still wait for their answers."""
+        if not self._waiting:
+            self.close(Reason.SHUTDOWN)
+
+    def check_progress(self, now: float) -> None:
+        """Abort if the connection is idle or stalled at loop time `now` (seconds)."""
+        limits, progress = self._shared.limits, self._progress
+        stalled: Reason | None
+        if self._write_paused or self.closed:
+            transport = self._transport
+            unsent = transport.get_write_buffer_size() if transport is not None else 0
+            doing, moved = ("writing", 0), self.bytes_sent - unsent
+            least, patience_ms, stalled = limits.stall_bytes, limits.stall_ms, Reason.WRITE_STALLED
+        elif self._reader.partial and self._reading:
+            doing, moved = ("frame", self._reader.frames_read), self.bytes_received
+            least, patience_ms, stalled = limits.stall_bytes, limits.stall_ms, Reason.FRAME_STALLED
+        elif self._waiting or not self._reading:
+            doing, moved = ("waiting", 0), 0  # for this server: not the peer's fault
+            least, patience_ms, stalled = 0, 0, None
+        else:
+            doing, moved = ("idle", 0), self.bytes_received
+            least, patience_ms, stalled = 1, limits.idle_ms, Reason.IDLE
+        if doing != progress.doing or moved - progress.moved >= least:
+            progress.doing, progress.moved, progress.seen_at = doing, moved, now
+        elif stalled is not None and (now - progress.seen_at) * 1_000 >= patience_ms:
+            detail = f"{moved - progress.moved} bytes in {now - progress.seen_at:.1f} s"
+            self.abort(stalled, detail)
+
     # --- ending
 
     def _ended(self, reason: Reason, detail: str = "") -> None:
         self.close_reason = reason
-        self._tell_drained()
-        self.listener._release(self._in_flight_bytes + self._reserved)
+        self._notify_drained()
+        self._shared.release(self._in_flight_bytes + self._reserved)
         self._in_flight_bytes = self._reserved = 0
         self._waiting.clear()
         self._backlog.clear()
@@ -460,10 +503,19 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self._serving is not None:
             self._serving.clear()
         self._reader.discard()
-        self.listener._ended(self, reason, detail)
+        self._shared.report_end(self, reason, detail)
+
+
+def _send_result(reply: Reply, future: asyncio.Future[Payload | None]) -> None:
+    if future.cancelled():
+        reply.connection.close(Reason.LOCAL, "the request was cancelled")
+    elif (error := future.exception()) is not None:
+        reply.fail(error)
+    else:
+        reply.send(future.result())
 
 
 def origin(error: BaseException) -> str:
-    """The line that raised, as `file:line`: enough to find a bug behind a malformed request."""
+    """Return the line that raised as `file:line`, to find a bug behind a malformed request."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     return f"{last[0].filename.rsplit('/', 1)[-1]}:{last[0].lineno}" if last else "?"

@@ -1,7 +1,7 @@
-"""Why connections end: the reasons, and the errors that carry them.
+"""Reasons for the end of connections, and the errors that carry them.
 
-Everything here is the bytes' or the network's fault, so it is typed and caught; a broken invariant
-of our own is an `AssertionError` and is not (`raft.net.run` stops the process on one).
+All of them are faults of a peer or the network, so they are typed and caught; a broken invariant of
+this program is an `AssertionError`, on which `raft.net.run` stops the process.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from enum import StrEnum
 
 
 class Reason(StrEnum):
-    """Why a connection ended, was refused or never came to be. A label of metrics and log lines."""
+    """Why a connection ended or could not be opened; a label of metrics and log lines."""
 
     PEER_CLOSED = "peer_closed"
     RESET = "reset"
-    LOCAL = "local"  # closed by us, nothing wrong
+    LOCAL = "local"  # closed by this side, without a fault
     SHUTDOWN = "shutdown"
     IDLE = "idle"
     TRUNCATED = "truncated_frame"  # the peer closed in the middle of a frame
@@ -23,16 +23,14 @@ class Reason(StrEnum):
     TLS = "tls_on_plaintext_port"
     HTTP = "http_on_kafka_port"
     MALFORMED = "malformed_request"
-    FAILED = "handler_failed"  # ours: an exception that says nothing about the request's bytes
-    ACKS_0_FAILED = (
-        "error_at_acks_0"  # a request that wants no answer failed: nothing else could tell
-    )
+    FAILED = "handler_failed"  # an exception of the handler that no malformed request explains
+    ACKS_0_FAILED = "error_at_acks_0"  # a failed request without an answer to carry the error
     FRAME_STALLED = "frame_stalled"  # half a frame, then too little
     WRITE_STALLED = "write_stalled"  # the peer does not read its answers
     TOO_MANY_CONNECTIONS = "too_many_connections"
-    INVARIANT = "invariant"  # ours: an assertion failed while handling a request
+    INVARIANT = "invariant"  # an assertion of this program failed while handling a request
     UNRESOLVED = "unresolved"  # the name has no address
-    REFUSED = "refused"  # somebody answered that nobody listens there
+    REFUSED = "refused"  # the host refused: no process listens on the port
     UNREACHABLE = "unreachable"
     TIMEOUT = "timeout"
     MISMATCH = "correlation_mismatch"
@@ -43,11 +41,11 @@ class Reason(StrEnum):
 QUIET: frozenset[Reason] = frozenset(
     {Reason.PEER_CLOSED, Reason.RESET, Reason.LOCAL, Reason.SHUTDOWN, Reason.IDLE}
 )
-"""Reasons that happen every day: counted, not logged."""
+"""Ordinary reasons: counted, not logged."""
 
 
 class NetError(Exception):
-    """Something a peer or the network did. `reason` says what, for counters and decisions."""
+    """A fault of a peer or the network, with its reason for counters and decisions."""
 
     def __init__(self, reason: Reason, message: str) -> None:
         super().__init__(f"{reason}: {message}")
@@ -56,18 +54,18 @@ class NetError(Exception):
 
 
 class BadFrameError(NetError):
-    """A length prefix that cannot begin a frame. Where the next frame starts is now unknown."""
+    """A length prefix out of bounds, after which the start of the next frame is unknown."""
 
 
 class BadHeaderError(NetError):
-    """A request or response header whose bytes contradict themselves, or an unknown api key."""
+    """A malformed request or response header, or an unknown api key."""
 
     def __init__(self, message: str) -> None:
         super().__init__(Reason.MALFORMED, message)
 
 
 class ConnectError(NetError):
-    """No connection came to be; `reason` tells REFUSED, TIMEOUT, UNRESOLVED, UNREACHABLE apart."""
+    """A connection could not be opened: REFUSED, TIMEOUT, UNRESOLVED or UNREACHABLE."""
 
     def __init__(self, reason: Reason, *, host: str, port: int, message: str) -> None:
         super().__init__(reason, f"{host}:{port}: {message}")
@@ -76,9 +74,12 @@ class ConnectError(NetError):
 
 
 class ConnectionLostError(NetError):
-    """The connection ended before the answer came: whether the request was executed is unknown."""
+    """The connection ended before the answer arrived; the request may have been executed."""
 
 
 class RequestTimeoutError(ConnectionLostError):
-    """No answer in time. The connection is closed too: answers come in order, so those behind a
-    late one are late as well. Source: upstream's NetworkClient, handleTimedOutRequests."""
+    """A request was not answered in time.
+
+    The connection is closed too: answers arrive in order, so those behind a late one are late as
+    well. Source: upstream's NetworkClient, handleTimedOutRequests.
+    """

@@ -1,19 +1,19 @@
-"""From bytes to frames: who owns the memory that frames live in.
+"""Cuts received bytes into frames, and defines who owns their memory.
 
-A frame is an int32 length, big-endian, and so many bytes. What the reader hands out is never
-written again and belongs to whoever holds it:
+A frame is an int32 length, big-endian, and that many bytes. Frames are never written after the
+reader returns them, and belong to the caller:
 
 * A loop reads one socket at a time, so all connections of a listener receive into one `Arena`,
-  which is free again before the next read: what came is copied out of it in one go, and frames are
-  cut from that copy. An idle connection owns no buffer at all.
+  which is free again before the next read: its bytes are copied at once, and frames are cut from
+  that copy. An idle connection owns no buffer at all.
 * A frame that a read cuts in two continues in a buffer of its own, of just its size, and the read
-  stops where the frame does: large frames are received straight into their place. Above
-  `FIRST_BYTES` the buffer starts smaller and doubles, so that a length alone, which costs its
-  sender nothing, does not make us take memory.
+  ends with the frame: large frames are received without another copy. Above `FIRST_BYTES` the
+  buffer starts smaller and doubles, so that a length alone, which costs its sender nothing, does
+  not allocate memory.
 
-The surprise: small frames are *copied*, to `bytes`. Slicing a memoryview takes longer than slicing
+The trap: small frames are *copied*, to `bytes`. Slicing a memoryview takes longer than slicing
 bytes and copying 100 of them (71 ns against 33), and so does every read from it afterwards; a view
-would also keep all it was received with alive. Frames above `COPY_BYTES` are memoryviews.
+would also keep its whole receive buffer alive. Frames above `COPY_BYTES` are memoryviews.
 
 This needs a loop that reads only when the socket has data (asyncio's selector loop, uvloop), not
 one that lends the buffer to the kernel for later (Windows' proactor).
@@ -35,19 +35,19 @@ Frame: TypeAlias = bytes | memoryview
 alike; `bytes(frame)` makes either independent."""
 
 Payload: TypeAlias = bytes | bytearray | memoryview | tuple[Buffer, ...] | list[Buffer]
-"""What can be sent: one buffer, or several to be sent one after the other. Views are of bytes
-(format "B"), and nobody changes what is in them until it has been sent."""
+"""Bytes to send: one buffer, or several to be sent one after the other. Views are of bytes (format
+"B"), and must not change until they have been sent."""
 
 ARENA_BYTES: Final = 65_536  # stays in the L2 cache
 COPY_BYTES: Final = 4_096  # a copy of this much takes about as long as making a view
 FIRST_BYTES: Final = 4_194_304  # right-sized at once up to here
-FLUSH_BYTES: Final = 65_536  # up to here what leaves together is joined: one write, one memcpy
+FLUSH_BYTES: Final = 65_536  # up to here answers sent together are joined: one write, one memcpy
 JOIN_BYTES: Final = 16_384  # a memcpy of this much is cheaper than another iovec
 
 LENGTH: Final = Struct(">i")
 _UNSIGNED: Final = Struct(">I")  # reads a negative length as one above every bound
 SHORT_LENGTHS: Final = tuple(LENGTH.pack(size) for size in range(COPY_BYTES + 1))
-"""The length prefixes that are looked up instead of made: 15 ns each instead of 50."""
+"""Length prefixes that are looked up instead of packed: 15 ns each instead of 50."""
 
 _NOTHING: Final = memoryview(b"")
 
@@ -64,12 +64,12 @@ class Arena:
 class FrameReader:
     """Cuts what one connection receives into frames.
 
-    `lend()` is where to put the next bytes, `received(n)` says how many came and returns the
-    frames that are now complete. After `received`:
+    `lend()` returns the buffer for the next bytes, `received(n)` takes the number of bytes received
+    and returns the frames that are now complete. After `received`:
 
     * `error` is set if the bytes after those frames cannot be a frame; nothing more can be read;
     * `wanted` is not 0 if a frame of that size is waiting for `grant()`. Until then nothing may be
-      received: so whoever drives the reader decides whether there is memory for it.
+      received: so the caller decides whether there is memory for it.
     """
 
     __slots__ = (
@@ -110,11 +110,11 @@ class FrameReader:
         return self._own is not None
 
     def discard(self) -> None:
-        """Nothing more will be read: drop the frame that is being received."""
+        """Drop the frame that is being received; nothing more will be read."""
         self._own, self._own_view, self._head, self.wanted = None, _NOTHING, b"", 0
 
     def lend(self) -> memoryview:
-        """Where the next bytes of this connection go; good until `received`."""
+        """Return the buffer for this connection's next bytes, valid until `received`."""
         if self._own is None:
             return self._arena
         if self._have == len(self._own):
@@ -125,7 +125,7 @@ class FrameReader:
         """Take note of `count` bytes in the memory last lent; return the completed frames."""
         if self._own is not None:
             return self._continue(count)
-        assert not self.wanted, f"{count} bytes came while {self.wanted} wait for a grant"
+        assert not self.wanted, f"{count} bytes received while {self.wanted} wait for a grant"
         data = self._arena[:count].tobytes()
         if self._head:
             data = self._head + data
@@ -133,7 +133,7 @@ class FrameReader:
         return self._split(data)
 
     def grant(self) -> None:
-        """There is memory for the frame that is `wanted`: receive it."""
+        """Allocate a buffer for the frame that is `wanted`, so that it can be received."""
         assert self.wanted, "no frame is waiting"
         self._size, self.wanted = self.wanted, 0
         self._have = len(self._head) - 4
@@ -184,7 +184,7 @@ class FrameReader:
 
 
 def explain_length(prefix: bytes, max_frame_bytes: int) -> BadFrameError:
-    """Name what these bytes, which are not a length within bounds, look like instead.
+    """Return the error for a length out of bounds, naming the protocol that the bytes look like.
 
     >>> explain_length(b"GET / HT", 1000).reason
     <Reason.HTTP: 'http_on_kafka_port'>
@@ -200,12 +200,12 @@ def explain_length(prefix: bytes, max_frame_bytes: int) -> BadFrameError:
 
 
 def length_prefix(size: int) -> bytes:
-    """The four bytes in front of a frame of `size` bytes."""
+    """Return the four-byte length prefix of a frame of `size` bytes."""
     return SHORT_LENGTHS[size] if size <= COPY_BYTES else LENGTH.pack(size)
 
 
 def gather(parts: list[Buffer]) -> Sequence[Buffer]:
-    """Join neighbours that are small, keep large buffers as they are: few iovecs, few copies."""
+    """Join small neighbouring buffers and keep large ones: few iovecs, few copies."""
     result: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:

@@ -1,6 +1,6 @@
-"""A served api as a value: its versions, and who answers. So rooms above bring their own requests.
+"""A served api as a value: its versions and its handler, so that services can add requests.
 
-Source: KIP-35 (what is served is announced, version by version).
+Source: KIP-35 (servers announce the versions of each api).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from records.codec import encode_parts
 from records.rpc.base import Response
 
 Serve: TypeAlias = Callable[[ServerConnection, RequestHeader, Frame], Answer]
-"""(connection, header, body) -> an answer, or the promise of one.
+"""(connection, header, body) -> an answer, or a deferred one.
 
-What it raises closes the connection: a RecordError is the peer's fault, anything else ours.
+An exception closes the connection: a RecordError as the peer's fault, any other as the server's.
 """
 
 
 class Served(NamedTuple):
-    """One api as a node serves it; both versions inclusive."""
+    """Versions and handler of one api; both versions inclusive."""
 
     lowest: int
     highest: int
@@ -30,7 +30,7 @@ class Served(NamedTuple):
 
 
 def payload(header: RequestHeader, message: Response) -> tuple[Buffer, ...]:
-    """A response, header and body, as buffers; record bytes in it are not copied."""
+    """Encode a response, header and body, as buffers; its record bytes are not copied."""
     flexible = header.flexible and header.api_key != API_VERSIONS_KEY
     head = response_header(header.correlation_id, flexible=flexible)
     return (head, *encode_parts(message, header.api_version))

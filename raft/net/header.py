@@ -33,7 +33,7 @@ _new_header: Final = tuple.__new__  # a NamedTuple's own constructor takes twice
 
 
 class RequestHeader(NamedTuple):
-    """What a request says about itself. `body_at` is where its body begins in the frame."""
+    """The header of a request. `body_at` is the position of the body in the frame."""
 
     api_key: int
     api_version: int
@@ -53,7 +53,7 @@ class RequestKind(NamedTuple):
 
     @classmethod
     def of(cls, api_key: int, api_version: int, first_flexible: int | None) -> RequestKind:
-        """The kind whose api is flexible from version `first_flexible` on (None: never)."""
+        """Return the kind of an api that is flexible from `first_flexible` on (None: never)."""
         flexible = first_flexible is not None and api_version >= first_flexible
         return cls(api_key, api_version, flexible, flexible and api_key != API_VERSIONS_KEY)
 
@@ -104,7 +104,7 @@ def parse_request_header(frame: Frame, first_flexible: Mapping[int, int | None])
 
 
 def skip_tagged_fields(frame: Frame, at: int) -> int:
-    """Where the bytes after the tagged fields that begin `at` are. Source: KIP-482.
+    """Return the position after the tagged fields that begin at `at`. Source: KIP-482.
 
     Raises:  BadHeaderError if they do not end within the frame.
     """
@@ -124,20 +124,20 @@ def skip_tagged_fields(frame: Frame, at: int) -> int:
 
 
 def request_header(kind: RequestKind, correlation_id: int, client_id: str | None) -> bytes:
-    """The bytes of a request header: v2 if `kind.flexible`, else v1."""
+    """Encode a request header: v2 if `kind.flexible`, else v1."""
     return _SHORTEST.pack(kind.api_key, kind.api_version, correlation_id) + header_tail(
         client_id, flexible=kind.flexible
     )
 
 
 def header_tail(client_id: str | None, *, flexible: bool) -> bytes:
-    """What follows the correlation id in a request header; the same for all of a connection."""
+    """Encode a request header's part after the correlation id, constant per connection."""
     name = b"\xff\xff" if client_id is None else _string(client_id)
     return name + b"\x00" if flexible else name
 
 
 def response_header(correlation_id: int, *, flexible: bool) -> bytes:
-    """The bytes of a response header: v1 if `flexible`, else v0 (ApiVersions: always v0)."""
+    """Encode a response header: v1 if `flexible`, else v0 (ApiVersions: always v0)."""
     return _CORRELATION.pack(correlation_id) + (b"\x00" if flexible else b"")
 
 
@@ -149,7 +149,7 @@ def _string(text: str) -> bytes:
 
 
 def _read_uvarint(frame: Frame, at: int) -> tuple[int, int]:
-    """An unsigned varint of at most five bytes, and where it ends."""
+    """Read an unsigned varint of at most five bytes; return it and the position after it."""
     value = 0
     for shift in (0, 7, 14, 21, 28):
         if at >= len(frame):

@@ -1,4 +1,4 @@
-"""Which connection is this? Ids that grow, and names for log lines."""
+"""Ids of connections, growing with time, and names of peers for log lines."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from collections.abc import Callable
 from itertools import count
 
 next_connection_id: Callable[[], int] = count(1).__next__
-"""Ids of connections, server's and clients' alike: never reused, later is larger."""
+"""Returns the next connection id, for servers and clients alike: never reused, always larger."""
 
 
 def peer_name(transport: asyncio.BaseTransport) -> str:
-    """The other end as `host:port`, for log lines."""
+    """Return the peer's address as `host:port`, for log lines."""
     address = transport.get_extra_info("peername")
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "?"

@@ -1,4 +1,4 @@
-"""What a peer may take from us: every bound of the server side in one place."""
+"""Bounds of the resources that peers may use, all of the server side in one place."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of one listener. All are inclusive and positive; Kafka's name where there is one.
+    """Bounds of one listener, all inclusive and positive, with Kafka's setting where it has one.
 
     A frame begun is always finished if its peer keeps sending, and a connection with nothing in
     flight always gets one request of up to 64 KiB, however full the shared memory is. So received
@@ -31,17 +31,17 @@ class Limits:
     """queued.max.request.bytes: unanswered requests and frames being received, all connections."""
 
     write_high_water_bytes: int = 1_048_576
-    """Answers that wait for a peer to read them; past that, its requests are not read either."""
+    """Answers that a peer has not read; past that, its requests are not read either."""
 
     idle_ms: int = 600_000
-    """connections.max.idle.ms: nothing received, nothing to answer, for so long."""
+    """connections.max.idle.ms: the longest without a byte received or an answer due."""
 
     stall_ms: int = 10_000
-    """A peer in the middle of a frame, or that has answers to read, must move `stall_bytes` in this
-    time, or finish."""
+    """The time in which a peer must move `stall_bytes`, or finish, while in the middle of a frame
+    or with answers to read."""
 
     stall_bytes: int = 10_240
-    """See `stall_ms`: together, the slowest peer that is put up with (1 KiB/s)."""
+    """See `stall_ms`: together they define the slowest tolerated peer (1 KiB/s)."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

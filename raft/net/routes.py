@@ -1,15 +1,15 @@
-"""From a frame to whoever answers it: what is served, and what is refused before it is decoded.
+"""Routes each frame to its handler, and refuses unsupported requests before decoding them.
 
     routes = Routes()
     routes.add(handlers)
     Listener(routes.handle)
 
-Kafka closes the connection of a client that asks for a key or a version that was not announced, and
-so do we, with one line that names the client and the key. The exception is ApiVersions itself: who
-asks in a version of the future is told, in the oldest form, which there are.
+Kafka closes the connection of a client that sends a key or a version that was not announced, and so
+does this server, with one line that names the client and the key. The exception is ApiVersions
+itself: a request of an unknown version is answered with the supported ones, in version 0.
 
-How much a request may cost is decided by its length, before anything is decoded: an array of
-structures takes thirty times its bytes in memory and holds the loop. So a request that carries no
+A request's cost is bounded by its length, before anything is decoded: an array of structures takes
+thirty times its bytes in memory and holds up the loop. So a request that carries no
 records is refused above `MAX_QUESTION_BYTES`.
 
 Source: KIP-35, KIP-511 (ApiVersions).
@@ -31,28 +31,28 @@ from records.rpc import API
 from records.rpc.cluster import ApiVersionsResponse
 
 MAX_QUESTION_BYTES: Final = 1024 * 1024
-"""Of a request that carries no records."""
+"""The largest request that carries no records."""
 
-MAX_NAMED: Final = 100  # characters of a client's own words in a line of ours
+MAX_CLIENT_ID: Final = 100  # characters of a client id in a log line
 
 
 def first_flexible(api_key: int) -> int | None:
-    """The first version of an api with tagged fields; None if it has none."""
+    """Return the first version of an api with tagged fields, or None if it has none."""
     flexible = API[api_key].request.schema().flexible
     return flexible.first if flexible.first <= flexible.last else None
 
 
 class Routes:
-    """See the module. Not changed any more once a listener uses it."""
+    """Handlers by api key; must not change once a listener uses them."""
 
     def __init__(self) -> None:
         self._served: dict[int, Served] = {}
         self._first_flexible: dict[int, int | None] = {}
         self._large: set[int] = set()
-        self.requests: Counter[int] = Counter()  # that came, by api key
+        self.requests: Counter[int] = Counter()  # received, by api key
 
     def add(self, handlers: Mapping[int, Served], *, large: Container[int] = ()) -> None:
-        """More requests; `large` ones bound by themselves what they decode."""
+        """Add handlers by api key; `large` ones limit by themselves what they decode."""
         for key, served in handlers.items():
             assert key not in self._served, f"api key {key} is served already"
             self._served[key] = served
@@ -62,13 +62,13 @@ class Routes:
 
     @property
     def served(self) -> Mapping[int, Served]:
-        """By api key."""
+        """The handlers by api key."""
         return self._served
 
     def handle(self, connection: ServerConnection, frame: Frame) -> Answer:
-        """Answer one request, or promise to: a listener's handler.
+        """Answer one request, now or by a `Reply`; this is a listener's handler.
 
-        Raises:  NetError or RecordError for bytes that are no request: the connection is closed.
+        Raises:  NetError or RecordError for a malformed request: the connection is closed.
         """
         header = parse_request_header(frame, self._first_flexible)
         served = self._served[header.api_key]
@@ -88,7 +88,7 @@ class Routes:
         return served.serve(connection, header, frame[header.body_at :])
 
     def api_keys(self) -> tuple[ApiVersionsResponse.ApiVersion, ...]:
-        """What ApiVersions announces, by rising key."""
+        """Return the entries of an ApiVersions response, ordered by api key."""
         return tuple(
             ApiVersionsResponse.ApiVersion(
                 api_key=key, min_version=served.lowest, max_version=served.highest
@@ -97,7 +97,7 @@ class Routes:
         )
 
     def _versions_unsupported(self, header: RequestHeader) -> Answer:
-        """Too new for us: say what we know, in the form that everybody reads. Source: KIP-511."""
+        """Answer ApiVersions of an unknown version in version 0. Source: KIP-511."""
         message = ApiVersionsResponse(
             error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self.api_keys()
         )
@@ -105,4 +105,4 @@ class Routes:
 
 
 def _named(header: RequestHeader) -> str:
-    return repr(header.client_id)[:MAX_NAMED]
+    return repr(header.client_id)[:MAX_CLIENT_ID]

@@ -1,12 +1,13 @@
-"""Typed calls: a request message in, its response message out, at a version both sides know.
+"""Typed calls: send a request message, return its response, at a version both sides support.
 
     async with await open_rpc("127.0.0.1", 9093) as rpc:
         answer = await rpc.call(DescribeQuorumRequest(topics=(...)), DescribeQuorumResponse)
 
-The first exchange of a connection is ApiVersions, asked at our newest version; a server that does
-not know that one says so in version 0, with its ranges (error 35), and is asked again. Every later
-call uses the highest version that both sides have. Error codes inside answers are the caller's to
-read; what is raised here means that there is no answer.
+The first exchange of a connection is ApiVersions at this client's newest version; a server without
+that version answers in version 0 with its ranges (UNSUPPORTED_VERSION), and the request is
+repeated.
+Later calls use the highest version that both sides have. Callers check the error codes inside
+answers; an exception means that there is no answer.
 
 For command lines and occasional calls. Hot paths (the quorum's own Fetch) encode by themselves.
 
@@ -35,7 +36,7 @@ SOFTWARE_NAME: Final = "esker"
 
 
 def request_kind(request: type[Message], version: int) -> RequestKind:
-    """How a request class travels at a version: its key, and whether its headers are flexible."""
+    """Return the request kind of a request class at a version."""
     schema = request.schema()
     assert schema.key is not None, f"{schema.name} is no request"
     flexible = schema.flexible
@@ -45,7 +46,7 @@ def request_kind(request: type[Message], version: int) -> RequestKind:
 
 
 class Rpc:
-    """One connection that knows which versions its server has. Made by `open_rpc`."""
+    """One connection with its server's supported versions, made by `open_rpc`."""
 
     def __init__(self, connection: ClientConnection, timeout_ms: int) -> None:
         self.connection = connection
@@ -60,7 +61,7 @@ class Rpc:
         self.connection.close()
 
     def version_for(self, request: type[Request]) -> int:
-        """The highest version of a request that both sides have.
+        """Return the highest version of a request that both sides support.
 
         Raises:  NetError if there is none: the server does not serve it, or is too old or new.
         """
@@ -80,7 +81,7 @@ class Rpc:
         return version
 
     async def call(self, request: Request, response: type[R], version: int | None = None) -> R:
-        """Send a request and wait for its answer.
+        """Send a request and return its response.
 
         Raises:  ConnectionLostError (RequestTimeoutError if it took longer than `timeout_ms`);
                  NetError if the server does not serve this request, or its answer is malformed.
@@ -97,7 +98,7 @@ class Rpc:
             raise NetError(Reason.BAD_ANSWER, f"{self.connection.peer}: {error}") from error
 
     async def learn_versions(self) -> None:
-        """Ask which versions the server has; at version 0 if it does not know ours."""
+        """Request the server's versions, again at its own version if it does not support ours."""
         newest = ApiVersionsRequest.schema().versions.last
         request = ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version=installed_version("esker")
@@ -126,9 +127,9 @@ class Rpc:
 async def open_rpc(
     host: str, port: int, *, client_id: str = SOFTWARE_NAME, timeout_ms: int = 5_000
 ) -> Rpc:
-    """Connect and learn the server's versions.
+    """Connect and request the server's versions.
 
-    Raises:  ConnectError; ConnectionLostError; NetError if what listens there is no Kafka server.
+    Raises:  ConnectError; ConnectionLostError; NetError if the listener is no Kafka server.
     """
     connection = await connect(host, port, client_id=client_id, timeout_ms=timeout_ms)
     rpc = Rpc(connection, timeout_ms)

@@ -1,4 +1,4 @@
-"""Running a program on the best loop there is, and stopping it when an invariant is broken."""
+"""Runs a program on uvloop if installed, and stops it when an invariant is broken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 def loop_factory() -> LoopFactory | None:
-    """uvloop's if it is installed, else None: asyncio's own."""
+    """Return uvloop's loop factory if it is installed, else None for asyncio's own."""
     try:
         import uvloop
     except ImportError:
@@ -21,10 +21,10 @@ def loop_factory() -> LoopFactory | None:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` to its end, as `asyncio.run`, on uvloop where it is installed.
+    """Run `main` to its end as `asyncio.run` does, on uvloop where it is installed.
 
     A failed assertion in any callback or handler ends `main` (by cancellation) and is raised here:
-    stopping beats going on with a broken invariant. A loop by itself would only log it.
+    a process must not continue with a broken invariant. A loop by itself would only log it.
     """
     with asyncio.Runner(loop_factory=loop_factory()) as runner:
         return runner.run(_stop_on_broken_invariant(main))

@@ -94,14 +94,14 @@ def checked_node(node_id: int) -> NodeId:
 
 
 def checked_epoch(epoch: int) -> Epoch:
-    """Raises BadRequestError."""
+    """Return the epoch if it is not negative. Raises BadRequestError."""
     if epoch < 0:
         raise BadRequestError(f"epoch {epoch}")
     return Epoch(epoch)
 
 
 def checked_offset(offset: int) -> Offset:
-    """Raises BadRequestError."""
+    """Return the offset if it is not negative. Raises BadRequestError."""
     if offset < 0:
         raise BadRequestError(f"offset {offset}")
     return Offset(offset)

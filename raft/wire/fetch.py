@@ -270,7 +270,7 @@ def write_fetch_response(
 
 
 def refuse_fetch(ref: GroupRef, form: FetchForm, error: int | None = None) -> rpc.FetchResponse:
-    """A partition error and nothing else; None: the error for a group this node does not have."""
+    """Return an answer with only a partition error; None means a group that is not on this node."""
     if error is None:
         by_id = isinstance(ref.topic, UUID)
         error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

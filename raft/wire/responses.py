@@ -105,7 +105,7 @@ def _write_answer(
     to: Answering,
     **granted: Any,
 ) -> Answer:
-    """What these three have in common; a vote has `vote_granted` besides."""
+    """Build the fields that the three answers share; a vote also has `vote_granted`."""
     topic = kind.TopicData
     partition = topic.PartitionData(
         partition_index=to.group.partition,
@@ -173,7 +173,7 @@ def _replica(state: core.ReplicaState, to: Answering) -> rpc.ReplicaState:
 
 
 def top_level_error(to: CoreResponse | RpcRequest, error: int) -> RpcResponse:
-    """An answer that is all error, to such a request or instead of such an answer."""
+    """Return an answer that has only a top-level error, for a request or instead of an answer."""
     match to:
         case core.VoteResponse() | rpc.VoteRequest():
             return rpc.VoteResponse(error_code=error, topics=())

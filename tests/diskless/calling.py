@@ -49,7 +49,7 @@ class Caller:
         self.held = False
 
     def _on_ready(self, reply: Reply) -> None:
-        reply._left = True
+        reply._sent = True
         if id(reply) in self._ready:
             self._ready.pop(id(reply)).set_result(None)
 

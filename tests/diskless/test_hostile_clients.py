@@ -65,14 +65,14 @@ class Scene:
         self._note_faults()
 
     def _note_faults(self) -> None:
-        ended = self.listener._ended
+        ended = self.listener._shared.report_end
 
         def noted(connection: Any, reason: Reason, detail: str) -> None:
             if reason in (Reason.INVARIANT, Reason.FAILED):
                 self.ours.append(detail)
             ended(connection, reason, detail)
 
-        self.listener._ended = noted  # type: ignore[method-assign]
+        self.listener._shared.report_end = noted  # type: ignore[method-assign]
 
     async def stranger(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         return await asyncio.open_connection("127.0.0.1", self.port)

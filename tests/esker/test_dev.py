@@ -176,11 +176,11 @@ def test_an_interrupted_removal_can_be_taken_up_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["--set", "no.such.key=1"], "no.such.key is no setting"),
+        (["--set", "no.such.key=1"], "unknown setting no.such.key"),
         (["--set", "nothing"], "is not KEY=VALUE"),
         (["--store", "/directory"], "is not s3://BUCKET"),
         (["--store", "s3://bucket/prefix"], "is not s3://BUCKET"),
-        (["--endpoint", "http://localhost:9000"], "goes with --store"),
+        (["--endpoint", "http://localhost:9000"], "requires --store"),
         (["--brokers", "10"], "--brokers"),
         (["--port", "0"], "--port"),
     ],

@@ -1,4 +1,4 @@
-"""`esker diskless`: what is printed, and what is said when nothing can be."""
+"""`esker diskless`: output for people and programs, and error lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from coordinator.batch.interface import BatchCoordinator
 from coordinator.errors import CoordinatorError
 from esker.cli import app
-from esker.commands.diskless import together
+from esker.commands.diskless import merge_topics
 from records.kafka_errors import ErrorCode
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,
@@ -44,7 +44,7 @@ ORDERS = DescribeDisklessTopicsResponse.Topic(
 
 
 class Canned:
-    """A coordinator with one topic and one object."""
+    """A coordinator that serves one topic and one object."""
 
     async def call(self, request: Any) -> Any:
         if isinstance(request, DescribeDisklessObjectRequest):
@@ -81,7 +81,7 @@ class Canned:
 
 @pytest.fixture(scope="module")
 def bootstrap() -> Iterator[str]:
-    """A node in a thread; the command has an event loop of its own."""
+    """Run a node in a thread, since the command runs its own event loop."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -109,7 +109,7 @@ def test_topics_are_printed_with_kip_1163s_figures(bootstrap: str) -> None:
     ]
 
 
-def test_programs_get_one_json_object(bootstrap: str) -> None:
+def test_json_output_is_one_object(bootstrap: str) -> None:
     found = json.loads(invoke(bootstrap, "describe", "orders", "--json", *ONE).stdout)
     assert found["coordinators"] == [{"coordinator": 0, "appliedOffset": 57}]
     (topic,) = found["topics"]
@@ -124,7 +124,7 @@ def test_programs_get_one_json_object(bootstrap: str) -> None:
     assert found["owners"][0]["topicId"] == "AAAAAAAAAAAAAAAAAAAABw"
 
 
-def test_an_object_is_printed_with_its_owners(bootstrap: str) -> None:
+def test_an_object_is_printed_with_the_partitions_that_use_it(bootstrap: str) -> None:
     shown = invoke(bootstrap, "object", KEY)
     assert shown.exit_code == 0, shown.stderr
     rows = dict(line.split(": ", 1) for line in shown.stdout.splitlines()[:-1])
@@ -151,7 +151,7 @@ def test_an_object_is_printed_with_its_owners(bootstrap: str) -> None:
         (["describe", "--coordinator", "-1"], 2, "coordinator"),
     ],
 )
-def test_what_cannot_be_answered_is_one_line_and_a_code(
+def test_a_failed_request_prints_one_line_and_sets_the_exit_code(
     bootstrap: str, words: list[str], code: int, says: str
 ) -> None:
     shown = invoke(bootstrap, *words)
@@ -159,7 +159,7 @@ def test_what_cannot_be_answered_is_one_line_and_a_code(
     assert says in " ".join(shown.stderr.split())
 
 
-def test_a_bootstrap_that_is_none_is_refused(bootstrap: str) -> None:
+def test_an_invalid_or_unreachable_bootstrap_address_is_an_error(bootstrap: str) -> None:
     shown = invoke("nonsense", "describe")
     assert shown.exit_code == 2
     host, _, _ = bootstrap.partition(":")
@@ -168,13 +168,13 @@ def test_a_bootstrap_that_is_none_is_refused(bootstrap: str) -> None:
     assert "no controller answers" in shown.stderr
 
 
-def test_a_topic_that_lies_with_two_coordinators_is_shown_once() -> None:
+def test_a_topic_with_two_coordinators_is_printed_once() -> None:
     first, second = (
         structs.replace(ORDERS, partitions=(partition,)) for partition in ORDERS.partitions
     )
     other = structs.replace(ORDERS, topic_id=UUID(int=8), topic_name="more")
-    nobody = structs.replace(ORDERS, error_code=3)
-    whole, *rest = reversed(together([second, nobody, other, first]))
+    unknown = structs.replace(ORDERS, error_code=3)
+    whole, *rest = reversed(merge_topics([second, unknown, other, first]))
     assert whole.partitions == ORDERS.partitions
     assert (whole.object_bytes, whole.past_object_bytes, whole.dead_bytes) == (1800, 400, 200)
     assert rest == [other]

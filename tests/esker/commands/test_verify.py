@@ -94,7 +94,7 @@ def test_without_verify_all_before_the_damage_is_shown(esker, tmp_path):
     assert ran.code == 1
     assert "PartitionRecord" in ran.out
     assert ran.err.startswith(f"esker: {SEGMENT}, position 313, offset 103: ends inside")
-    assert "a node cuts off a torn end" in ran.err
+    assert "a node truncates an incomplete end" in ran.err
     as_json = esker("dump-log", "--json", SEGMENT)
     assert (as_json.code, as_json.lines[-1]["position"]) == (1, 313)
 
@@ -160,7 +160,7 @@ def test_an_index_that_contradicts_itself_or_its_log(esker, tmp_path, name, data
     line = damaged(esker("dump-log", "--verify", "--json", name))
     assert line["position"] == position
     assert reason in line["reason"]
-    assert "a node makes it anew" in esker("dump-log", "--verify", name).out
+    assert "a node rebuilds it" in esker("dump-log", "--verify", name).out
 
 
 def test_room_that_an_open_index_was_given_ahead_is_no_damage(esker, tmp_path):

@@ -27,7 +27,7 @@ from raft.net import (
     parse_request_header,
     response_header,
 )
-from raft.net.listener import LOG_LINES_PER_SWEEP
+from raft.net.connection_set import LOG_LINES_PER_SWEEP
 from records.errors import RecordError
 from tests.waiting import wait_until_async
 

@@ -220,7 +220,7 @@ class AnswerTracker:
     def advance_to(
         self, offset: int, places: Mapping[int, Sequence[TopicPartition]]
     ) -> KeptAnswers:
-        """Return the answers kept by everything below an offset; offsets must rise from call to
+        """Return the answers kept after all records below an offset; offsets must rise from call to
         call.
 
         Args:    places: the partitions that an object's answer tells of.
@@ -283,7 +283,7 @@ class AnswerTracker:
 
 
 def counters_at(ledger: Ledger, offset: int) -> Counters:
-    """Return the counters after everything below a log offset."""
+    """Return the counters after all records below a log offset."""
     leases = [(i, one.end) for i, one in ledger.leases.items() if one.granted < offset]
     logs = [
         incarnation.log_id

@@ -292,7 +292,7 @@ def replay_facts(
     kept: KeptAnswers,
     named: NamedIds,
 ) -> CoordinatorFacts:
-    """Work out a coordinator's facts from everything below a log offset (exclusive).
+    """Compute a coordinator's facts from all records below a log offset (exclusive).
 
     Args:    ends: where the spans below it left off. live: of all of them, as of it.
              committed: every object below it, those of the first checkpoint too.

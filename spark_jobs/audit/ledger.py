@@ -61,7 +61,7 @@ class Incarnation:
     released: bool = False
 
     def start_before(self, offset: int) -> int:
-        """Return the log start after everything below a log offset (exclusive)."""
+        """Return the log start after all records below a log offset (exclusive)."""
         index = bisect_right(self.starts, offset - 1, key=lambda entry: entry[0]) - 1
         return self.starts[index][1] if index >= 0 else 0
 

@@ -175,7 +175,7 @@ class LiveState:
 
 
 def live_at(runs: Rows, deaths: Numbers, offset: int) -> LiveState:
-    """Return the live state of these runs after everything below a log offset (exclusive)."""
+    """Return the live state of these runs after all records below a log offset (exclusive)."""
     return live_state_of(runs.where(deaths >= offset))
 
 

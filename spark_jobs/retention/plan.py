@@ -308,7 +308,7 @@ def _live_entries(
 
 
 def _partition_numbers(places: Sequence[tuple[str, int]]) -> Starts:
-    """Return each partition's number, in the form of log starts."""
+    """Number the partitions, for lookup by topic and index like log starts."""
     by_topic: dict[str, tuple[list[int], list[int]]] = {}
     for number, (topic_id, index) in enumerate(places):
         indexes, numbers = by_topic.setdefault(topic_id, ([], []))

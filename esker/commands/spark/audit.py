@@ -99,9 +99,7 @@ Depth = Annotated[
 ]
 Chosen = Annotated[
     EngineOrAuto,
-    typer.Option(
-        "--engine", help="Where to run; auto: this process up to 200000 offsets, else Spark."
-    ),
+    typer.Option("--engine", help="Engine; auto: this process up to 200000 offsets, then Spark."),
 ]
 Out = Annotated[
     Path | None,

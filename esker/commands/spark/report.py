@@ -70,13 +70,13 @@ def report(
     commit_interval_ms: Annotated[
         int,
         typer.Option(
-            metavar="MS", min=1, help="diskless.append.commit.interval.ms of the brokers."
+            metavar="MS", min=1, help="Brokers' diskless.append.commit.interval.ms, in ms."
         ),
     ] = 250,
     buffer_bytes: Annotated[
         int,
         typer.Option(
-            metavar="BYTES", min=1, help="diskless.append.buffer.max.bytes of the brokers."
+            metavar="BYTES", min=1, help="Brokers' diskless.append.buffer.max.bytes, in bytes."
         ),
     ] = 8 * MIB,
     now: Annotated[

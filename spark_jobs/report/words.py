@@ -18,7 +18,7 @@ _TIMES: Final = (
 
 
 def plain(text: str) -> str:
-    """Make a name from a log printable and short. It is not yet escaped for HTML.
+    r"""Make a name from a log printable and short. It is not yet escaped for HTML.
 
     >>> plain("a\x00b" + "x" * 50)
     'a·bxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…'
@@ -93,7 +93,7 @@ def instant(time_ms: int) -> str:
 def list_names(names: list[str], limit: int = 3) -> str:
     """List names in a sentence.
 
-    >>> several(["a"]), several(["a", "b"]), several(["a", "b", "c", "d"])
+    >>> list_names(["a"]), list_names(["a", "b"]), list_names(["a", "b", "c", "d"])
     ('a', 'a and b', 'a, b, c and 1 more')
     """
     shown = names[:limit]

@@ -38,7 +38,7 @@ class ClientError(Exception):
 
 
 class Client:
-    """Speaks to one node. Raises OSError if the connection ends."""
+    """A connection to one node. Its methods raise OSError if the connection ends."""
 
     def __init__(self, host: str, port: int, *, timeout_s: float = 20) -> None:
         self.socket = socket.create_connection((host, port), timeout_s)

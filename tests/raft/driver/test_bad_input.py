@@ -1,4 +1,5 @@
-"""Garbage on the controller listener: an error or a closed connection, and the node goes on.
+"""Malformed requests to the controller listener get an error or a closed connection; the node runs
+on.
 
 Each case is sent to a living node; afterwards it still commits.
 
@@ -73,12 +74,14 @@ def closes(one: socket.socket) -> bool:
         bytes.fromhex("0000000e 0034 0002 00000001 ffff 00 ff ff ff"),  # Vote, cut short
     ],
 )
-def test_bytes_that_are_no_request_close_the_connection(client: Client, data: bytes) -> None:
+def test_malformed_requests_close_the_connection(client: Client, data: bytes) -> None:
     client.socket.sendall(data)
     assert closes(client.socket)
 
 
-def test_a_well_formed_question_of_megabytes_is_not_decoded(client: Client) -> None:
+def test_a_request_without_records_of_several_megabytes_is_refused_undecoded(
+    client: Client,
+) -> None:
     data = quorum.DescribeQuorumRequest.TopicData
     question = quorum.DescribeQuorumRequest(
         topics=(data(topic_name="x", partitions=(data.PartitionData(partition_index=0),)),)
@@ -88,7 +91,9 @@ def test_a_well_formed_question_of_megabytes_is_not_decoded(client: Client) -> N
         client.ask(question, quorum.DescribeQuorumResponse, 2)
 
 
-def test_random_bodies_of_every_api_harm_nobody(cluster: Cluster, client: Client) -> None:
+def test_random_bodies_of_every_api_leave_the_node_serving(
+    cluster: Cluster, client: Client
+) -> None:
     chance = random.Random(0x2F1C)
     for key, (low, high) in OUR_VERSIONS.items():
         for version in range(low, high + 1):
@@ -117,16 +122,16 @@ def vote(cluster_id: str | None = CLUSTER_ID, **fields: object) -> quorum.VoteRe
     )
 
 
-def test_another_cluster_is_told_so(client: Client) -> None:
+def test_a_vote_of_another_cluster_is_refused_with_inconsistent_cluster_id(client: Client) -> None:
     assert client.ask(vote("another"), quorum.VoteResponse, 2).error_code == 104
 
 
-def test_a_vote_for_somebody_else_is_refused_by_voter_key(client: Client) -> None:
+def test_a_vote_for_another_voter_key_is_refused(client: Client) -> None:
     answer = client.ask(vote(voter_id=99), quorum.VoteResponse, 2)
     assert answer.topics[0].partitions[0].error_code == 125  # INVALID_VOTER_KEY
 
 
-def test_a_vote_about_no_group_is_invalid(client: Client) -> None:
+def test_a_vote_without_a_group_is_an_invalid_request(client: Client) -> None:
     request = quorum.VoteRequest(cluster_id=CLUSTER_ID, topics=())
     assert client.ask(request, quorum.VoteResponse, 2).error_code == 42
 
@@ -164,7 +169,7 @@ def test_negative_numbers_are_an_invalid_request(client: Client, field: str) -> 
     assert answer.error_code == 42
 
 
-def test_a_fetch_from_beyond_the_end_is_told_where_logs_part(client: Client) -> None:
+def test_a_fetch_beyond_the_log_end_is_answered_with_the_diverging_epoch(client: Client) -> None:
     epoch = client.describe("esker-bench-log").leader_epoch
     request = fetch_request(
         77, current_leader_epoch=epoch, fetch_offset=10**12, last_fetched_epoch=epoch
@@ -175,7 +180,7 @@ def test_a_fetch_from_beyond_the_end_is_told_where_logs_part(client: Client) -> 
     assert answer.diverging_epoch.end_offset < 10**12
 
 
-def test_snapshots_are_not_found(client: Client) -> None:
+def test_fetching_an_unknown_snapshot_is_refused_with_snapshot_not_found(client: Client) -> None:
     epoch = client.describe("esker-bench-log").leader_epoch
     topic = fetch.FetchSnapshotRequest.TopicSnapshot
     partition = topic.PartitionSnapshot(
@@ -225,7 +230,7 @@ def flipped() -> bytes:
         (bytes(plain_batch()), 1, 21),  # INVALID_REQUIRED_ACKS
     ],
 )
-def test_batches_that_may_not_be_in_a_log_are_refused(
+def test_invalid_produce_requests_are_refused_and_append_nothing(
     client: Client, records: bytes | None, acks: int, error: int
 ) -> None:
     before = client.end_offset()

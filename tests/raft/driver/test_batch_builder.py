@@ -9,8 +9,8 @@ from records.batch_writer import build_value_batch
 from records.types import Epoch, Offset
 
 
-def test_a_draft_of_many_batches_is_placed_in_order() -> None:
-    """Offsets and epoch are outside the checksum: the batches stay sound."""
+def test_the_batches_of_a_draft_are_stamped_with_consecutive_offsets() -> None:
+    """Offsets and epoch are outside the checksum, so the batches stay valid."""
     batches = [
         build_value_batch([b"v"] * count, base_offset=0, leader_epoch=-1, timestamp=0)
         for count in (1, 3, 2)

@@ -72,7 +72,7 @@ def test_three_processes_elect_a_leader_and_commit(tmp_path: Path) -> None:
         assert set(cluster.stop().values()) == {0}
 
 
-def test_what_was_acknowledged_survives_the_leaders_kill(tmp_path: Path) -> None:
+def test_acknowledged_records_survive_the_kill_of_the_leader(tmp_path: Path) -> None:
     with Cluster(tmp_path, quorum=NEVER_LATE) as cluster:
         cluster.start()
         leader = cluster.wait_for_leader()
@@ -91,7 +91,7 @@ def test_what_was_acknowledged_survives_the_leaders_kill(tmp_path: Path) -> None
         )
 
 
-def test_everybody_killed_and_restarted_has_everything(tmp_path: Path) -> None:
+def test_committed_records_survive_the_kill_of_all_nodes(tmp_path: Path) -> None:
     with Cluster(tmp_path, quorum=QUICK) as cluster:
         cluster.start()
         with cluster.client(cluster.wait_for_leader()) as client:
@@ -210,7 +210,7 @@ def test_a_second_process_on_the_directory_is_refused(tmp_path: Path) -> None:
             first.wait()
 
 
-def test_health_and_metrics_tell_the_truth(tmp_path: Path) -> None:
+def test_health_and_metrics_reflect_whether_a_majority_is_reachable(tmp_path: Path) -> None:
     with Cluster(tmp_path, quorum=QUICK, metrics=True) as cluster:
         cluster.start()
         leader = cluster.wait_for_leader()
@@ -259,7 +259,9 @@ def test_an_idle_cluster_log_gets_no_op_records(tmp_path: Path) -> None:
             assert client.end_offset() == quiet  # and only there
 
 
-def test_api_versions_name_features_and_refuse_what_is_too_new(tmp_path: Path) -> None:
+def test_api_versions_names_features_and_answers_unknown_versions_in_version_0(
+    tmp_path: Path,
+) -> None:
     with Cluster(tmp_path, size=1, quorum=QUICK) as cluster:
         cluster.start()
         cluster.wait_for_leader()

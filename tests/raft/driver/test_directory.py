@@ -82,7 +82,7 @@ class Watched:
         raise error
 
 
-def test_nothing_inside_an_open_transaction_is_published() -> None:
+def test_records_of_an_open_transaction_are_not_applied() -> None:
     watched = Watched()
     watched.lead()
     watched.append(BeginTransactionRecord(name="t"), TOPIC, PARTITION)
@@ -108,7 +108,7 @@ def test_a_removed_topic_ends_its_groups() -> None:
     assert (watched.started, watched.stopped) == ([GROUP], [GROUP])
 
 
-def test_topics_of_users_are_no_groups_of_the_quorum() -> None:
+def test_user_topics_do_not_start_groups() -> None:
     watched = Watched()
     watched.lead()
     watched.append(TopicRecord(name="orders", topic_id=TOPIC_ID), PARTITION)
@@ -158,7 +158,7 @@ def checkpoint_of(watched: Watched) -> list[Batch]:
     return list(iter_batches(bytes(data)))
 
 
-def test_a_checkpoint_holds_what_the_log_said() -> None:
+def test_a_checkpoint_restores_the_records_of_the_log() -> None:
     """Loaded and frozen again it is the same bytes.
 
     Source: invariant 4 (docs/design/invariants.md).
@@ -180,7 +180,7 @@ def test_a_checkpoint_holds_what_the_log_said() -> None:
     assert [bytes(b.view) for b in checkpoint_of(loaded)] == [bytes(b.view) for b in batches]
 
 
-def test_a_checkpoint_ends_the_groups_that_it_no_longer_names() -> None:
+def test_loading_a_checkpoint_stops_groups_that_it_does_not_name() -> None:
     watched, empty = Watched(), Watched()
     watched.lead()
     watched.append(TOPIC, PARTITION)
@@ -200,7 +200,7 @@ def test_nothing_is_checkpointed_inside_an_open_transaction() -> None:
     assert watched.directory.checkpointable
 
 
-def test_what_only_a_controller_keeps_is_not_lost_to_a_checkpoint() -> None:
+def test_no_checkpoint_is_taken_once_a_record_of_a_controller_was_seen() -> None:
     watched = Watched()
     watched.lead()
     watched.append(BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=1))
@@ -218,7 +218,7 @@ def test_changed_records_are_counted_from_the_frozen_state_on() -> None:
     assert watched.directory.changed_records == 2
 
 
-def test_a_leader_writes_only_once_what_came_before_its_epoch_is_applied(monkeypatch) -> None:
+def test_a_leader_writes_only_after_applying_all_earlier_epochs(monkeypatch) -> None:
     monkeypatch.setattr(applying, "READ_BYTES", 100)
     level = FeatureLevelRecord(name="metadata.version", feature_level=27)
 

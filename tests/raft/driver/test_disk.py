@@ -32,7 +32,7 @@ def test_jobs_run_in_order_and_their_results_come_back() -> None:
     asyncio.run(story())
 
 
-def test_who_awaits_a_job_hears_of_the_failure_that_kept_it_from_running() -> None:
+def test_awaiting_a_job_after_a_failed_one_raises_that_failure() -> None:
     """Or a node whose disk fails while it stops would wait for ever."""
 
     async def story() -> None:

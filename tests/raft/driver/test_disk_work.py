@@ -45,7 +45,7 @@ class World:
         return data
 
 
-def test_a_small_answer_is_kept_in_memory_and_a_large_one_is_not(tmp_path: Path) -> None:
+def test_small_fetched_batches_are_kept_in_memory_and_large_ones_are_not(tmp_path: Path) -> None:
     async def story() -> None:
         world, written = World(tmp_path), b""
         storage, most = world.storage, 1 << 20
@@ -63,7 +63,7 @@ def test_a_small_answer_is_kept_in_memory_and_a_large_one_is_not(tmp_path: Path)
     asyncio.run(story())
 
 
-def test_a_group_that_ends_while_appends_wait_for_a_flush_ends_well(tmp_path: Path) -> None:
+def test_closing_a_group_flushes_appends_that_wait_for_a_flush(tmp_path: Path) -> None:
     """They are flushed as the log is closed; a flush of its own would come after that, and fail."""
 
     async def story() -> None:

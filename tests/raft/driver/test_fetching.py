@@ -140,14 +140,14 @@ class Follower:
         self.fetcher.fetch(FetchSnapshot(NodeId(leader), epoch, snapshot_id))
 
     async def end(self) -> object:
-        """The event that tells how it ended."""
+        """Wait for the event that ends the download."""
         await wait_until_async(
             lambda: any(isinstance(e, SnapshotFetched | SnapshotFailed) for e in self.events)
         )
         return self.events[-1]
 
     async def progress(self) -> None:
-        """Until a chunk was written."""
+        """Wait until a chunk was written."""
         await wait_until_async(lambda: any(isinstance(e, SnapshotProgress) for e in self.events))
 
     @property
@@ -183,7 +183,7 @@ def run(tmp_path: Path, story: Story) -> None:
     asyncio.run(told())
 
 
-def test_a_checkpoint_comes_piece_by_piece_and_is_there_whole(tmp_path: Path) -> None:
+def test_a_checkpoint_fetched_in_chunks_is_published_whole(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         follower.fetch()
         assert await follower.end() == SnapshotFetched(ID)
@@ -202,7 +202,7 @@ def test_a_checkpoint_comes_piece_by_piece_and_is_there_whole(tmp_path: Path) ->
     run(tmp_path, story)
 
 
-def test_a_lost_connection_costs_only_what_was_on_it(tmp_path: Path) -> None:
+def test_a_lost_connection_loses_only_the_chunk_in_flight(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         lost = []
 
@@ -221,7 +221,7 @@ def test_a_lost_connection_costs_only_what_was_on_it(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_a_leader_that_is_gone_is_given_up_and_the_part_is_kept(tmp_path: Path) -> None:
+def test_a_download_from_a_dead_leader_fails_and_keeps_its_part(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         leader.tell = lambda position, size: None if position else leader.chunk(position, size)
         follower.fetch()
@@ -239,7 +239,7 @@ def test_a_leader_that_is_gone_is_given_up_and_the_part_is_kept(tmp_path: Path) 
     run(tmp_path, story)
 
 
-def test_a_new_leader_goes_on_where_the_old_one_ended(tmp_path: Path) -> None:
+def test_a_download_resumes_at_a_new_leader(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         successor = Leader(leader.data)
         follower.ports[2] = await successor.start()
@@ -256,7 +256,7 @@ def test_a_new_leader_goes_on_where_the_old_one_ended(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_a_restarted_follower_goes_on_with_its_part(tmp_path: Path) -> None:
+def test_a_restarted_follower_resumes_its_download(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         leader.tell = lambda position, size: None if position else leader.chunk(position, size)
         follower.fetch()
@@ -273,7 +273,7 @@ def test_a_restarted_follower_goes_on_with_its_part(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_a_file_spliced_from_two_leaders_is_found_and_fetched_anew(tmp_path: Path) -> None:
+def test_a_file_spliced_from_two_leaders_is_rejected_and_fetched_again(tmp_path: Path) -> None:
     """Same id, same size, other bytes: only the footer's checksum can tell.
 
     Mutant "resume a download from another leader's file": here it would be installed.
@@ -327,7 +327,9 @@ def reversed_features(directory: Path) -> bytes:
         ),
     ],
 )
-def test_a_piece_that_cannot_be_is_a_fault_and_leaves_nothing(tmp_path: Path, lie: dict) -> None:
+def test_an_impossible_chunk_is_a_peer_fault_and_deletes_the_part(
+    tmp_path: Path, lie: dict
+) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         leader.tell = lambda position, size: leader.chunk(position, size, **lie)
         follower.fetch()
@@ -338,7 +340,7 @@ def test_a_piece_that_cannot_be_is_a_fault_and_leaves_nothing(tmp_path: Path, li
     run(tmp_path, story)
 
 
-def test_garbage_of_the_right_size_is_verified_before_it_has_the_name(tmp_path: Path) -> None:
+def test_a_damaged_file_of_the_right_size_is_rejected_before_publication(tmp_path: Path) -> None:
     """Mutant "install before verifying": the name would be there, and `SnapshotFetched` told."""
 
     async def story(leader: Leader, follower: Follower) -> None:
@@ -351,13 +353,13 @@ def test_garbage_of_the_right_size_is_verified_before_it_has_the_name(tmp_path: 
     run(tmp_path, story)
 
 
-def test_without_verification_that_garbage_would_be_installed(
+def test_the_damaged_file_test_fails_without_verification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant itself, so that the story above is known to find it."""
     monkeypatch.setattr(PartDownload, "verify", lambda _: None)
     with pytest.raises(AssertionError, match="SnapshotFetched"):
-        test_garbage_of_the_right_size_is_verified_before_it_has_the_name(tmp_path)
+        test_a_damaged_file_of_the_right_size_is_rejected_before_publication(tmp_path)
 
 
 def from_store(tmp_path: Path, pin_ms: int) -> object:
@@ -389,16 +391,16 @@ def from_store(tmp_path: Path, pin_ms: int) -> object:
     return ended[0]
 
 
-def test_a_snapshot_is_not_dropped_under_who_fetches_it(tmp_path: Path) -> None:
+def test_a_snapshot_is_kept_while_a_follower_fetches_it(tmp_path: Path) -> None:
     assert from_store(tmp_path, pin_ms=1_000) == SnapshotFetched(ID)
 
 
-def test_a_snapshot_dropped_under_its_reader_would_be_found(tmp_path: Path) -> None:
+def test_the_kept_snapshot_test_fails_without_the_pin(tmp_path: Path) -> None:
     """The mutant: nobody's reading keeps it."""
     assert from_store(tmp_path, pin_ms=0) == SnapshotFailed(ID)
 
 
-def test_another_clusters_snapshot_of_this_id_is_one_more_file_that_does_not_fit(
+def test_a_checkpoint_of_another_cluster_is_rejected(
     tmp_path: Path,
 ) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
@@ -411,7 +413,7 @@ def test_another_clusters_snapshot_of_this_id_is_one_more_file_that_does_not_fit
 
 
 @pytest.mark.parametrize(("code", "kept"), [(98, 0), (99, 0), (6, 1), (74, 1), (56, 1), (-1, 1)])
-def test_a_refusal_fails_the_download_and_says_if_the_part_is_of_use(
+def test_a_refusal_fails_the_download_and_its_code_decides_whether_the_part_is_kept(
     tmp_path: Path, code: int, kept: int
 ) -> None:
     """SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE: rediscover by Fetch. KIP-630, Errors."""
@@ -427,7 +429,7 @@ def test_a_refusal_fails_the_download_and_says_if_the_part_is_of_use(
     run(tmp_path, story)
 
 
-def test_an_answer_that_is_no_message_is_a_fault_and_the_connection_is_made_anew(
+def test_an_undecodable_answer_is_a_peer_fault_and_leads_to_a_new_connection(
     tmp_path: Path,
 ) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
@@ -447,7 +449,7 @@ def test_an_answer_that_is_no_message_is_a_fault_and_the_connection_is_made_anew
     run(tmp_path, story)
 
 
-def test_a_leader_that_nobody_reaches_is_reported_soon(tmp_path: Path) -> None:
+def test_an_unreachable_leader_fails_the_download_soon(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         await leader.listener.close()
         follower.fetch()
@@ -456,7 +458,7 @@ def test_a_leader_that_nobody_reaches_is_reported_soon(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_what_is_complete_is_finished_though_another_epoch_began(tmp_path: Path) -> None:
+def test_a_complete_download_is_published_although_it_is_abandoned(tmp_path: Path) -> None:
     async def story(_: Leader, follower: Follower) -> None:
         def stop_at_the_end(event: object) -> None:
             follower.events.append(event)
@@ -495,7 +497,7 @@ def test_an_abandoned_download_reports_nothing_and_keeps_its_part(tmp_path: Path
     run(tmp_path, story)
 
 
-def test_a_disk_without_room_fails_the_download_and_gives_the_room_back(
+def test_a_full_disk_fails_the_download_and_deletes_the_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(_: Leader, follower: Follower) -> None:

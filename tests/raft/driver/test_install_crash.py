@@ -165,7 +165,7 @@ def test_power_loss_before_any_step_of_an_install(seed: int) -> None:
     assert found[-1][:3] == (True, ID.offset, ID.offset + 3)
 
 
-def test_truncating_before_the_rename_is_durable_would_be_found() -> None:
+def test_the_install_crash_test_fails_if_the_log_is_reset_before_the_rename() -> None:
     """A mutant: the log is emptied first, then the checkpoint gets its name."""
 
     def the_other_way_round(storage: Storage) -> None:
@@ -176,7 +176,9 @@ def test_truncating_before_the_rename_is_durable_would_be_found() -> None:
         power_losses(the_other_way_round, 0)
 
 
-def test_a_name_that_is_not_durable_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_install_crash_test_fails_if_the_rename_is_not_synced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A mutant: the checkpoint is renamed, and its directory not synced."""
 
     def install_unsynced(storage: Storage) -> None:

@@ -1,4 +1,7 @@
-"""What the rule for log starts is told. KIP-630, When to Increase the LogStartOffset; KIP-876."""
+"""The view that the rule for log starts gets.
+
+KIP-630, When to Increase the LogStartOffset; KIP-876.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ def views(
     return told
 
 
-def test_what_lies_before_the_start_of_a_log_is_no_part_of_its_size(tmp_path: Path) -> None:
+def test_bytes_below_the_log_start_do_not_count_as_log_size(tmp_path: Path) -> None:
     """A segment goes whole. What is dead in it takes room, but no cut would give that back; were it
     counted, a segment larger than the bound would end the wait for live replicas until it is full.
     """
@@ -95,8 +98,10 @@ def test_what_lies_before_the_start_of_a_log_is_no_part_of_its_size(tmp_path: Pa
     storage.close()
 
 
-def test_an_archive_is_known_by_what_it_has_and_not_by_what_it_fetches(tmp_path: Path) -> None:
-    """It fetches ahead of what is durable there; as an observer it would hold the wrong thing."""
+def test_the_log_start_waits_for_an_archives_durable_offset_not_its_fetch_offset(
+    tmp_path: Path,
+) -> None:
+    """An archive fetches ahead of its durable offset, so it must not count as an observer."""
     storage, _ = filled(tmp_path)
     storage.snapshots = SnapshotStore(5, 15)
     archive, broker = (ReplicaKey(NodeId(node), ZERO_UUID) for node in (2_000_000_007, 9))
@@ -109,7 +114,7 @@ def test_an_archive_is_known_by_what_it_has_and_not_by_what_it_fetches(tmp_path:
     storage.close()
 
 
-def test_of_too_many_readers_the_one_that_is_silent_longest_is_forgotten() -> None:
+def test_beyond_the_limit_the_longest_silent_reader_is_forgotten() -> None:
     readers = ArchiveReaders()
     keys = [ReplicaKey(NodeId(node), ZERO_UUID) for node in range(MAX_READERS + 1)]
     for at_ms, key in enumerate(keys):
@@ -119,7 +124,7 @@ def test_of_too_many_readers_the_one_that_is_silent_longest_is_forgotten() -> No
     assert readers.all[0] == ArchiveReader(keys[0], Offset(MAX_READERS), MAX_READERS)
 
 
-def test_a_checkpoint_that_cannot_be_looked_at_cuts_nothing_and_stops_nobody(
+def test_an_unreadable_checkpoint_leaves_the_log_start_and_the_node_running(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Too many connections use up the descriptors, say; the next second is another chance."""

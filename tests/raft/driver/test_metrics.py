@@ -1,4 +1,4 @@
-"""Rates say what happened since the last look, and nothing about the time before the first."""
+"""Rates cover the time since the last scrape; the first scrape has none."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from raft.driver.counters import Counters
 
 
 class FakeGroup:
-    """A group that restarted with a long log, as far as metrics look."""
+    """The part of a group that metrics read, restarted with a long log."""
 
     name = CLUSTER_METADATA.name
 
@@ -26,7 +26,7 @@ class FakeGroup:
         self.counters = Counters(appended_records=10, busy_s=3.0)
 
 
-def test_the_longest_election_is_kept_beside_their_mean() -> None:
+def test_metrics_report_mean_and_maximum_election_latency() -> None:
     group = FakeGroup()
     for latency_ms in (30.0, 90.0, 60.0):
         group.counters.elected(latency_ms)
@@ -34,7 +34,7 @@ def test_the_longest_election_is_kept_beside_their_mean() -> None:
     assert (values["election_latency_avg"], values["election_latency_max"]) == (60.0, 90.0)
 
 
-def test_a_restart_is_no_burst_of_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_rate_does_not_jump_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     group = FakeGroup()

@@ -60,7 +60,7 @@ async def leading_log(node: Node):
     return await wait_until_async(leading, "the node leads its group")
 
 
-def test_a_quorum_of_one_takes_records_and_has_them_after_a_restart(log_dir: Path) -> None:
+def test_a_quorum_of_one_keeps_its_records_across_a_restart(log_dir: Path) -> None:
     async def story() -> None:
         (port,) = free_ports(1)
         node = Node(config_of(log_dir, port))
@@ -109,7 +109,7 @@ def test_a_port_in_use_fails_the_start_and_frees_the_directory(log_dir: Path) ->
     asyncio.run(asyncio.wait_for(story(), DEADLINE_S))
 
 
-def test_an_unformatted_directory_or_anothers_is_refused(tmp_path: Path, log_dir: Path) -> None:
+def test_an_unformatted_or_foreign_directory_is_refused(tmp_path: Path, log_dir: Path) -> None:
     async def story() -> None:
         empty = tmp_path / "empty"
         empty.mkdir()
@@ -138,7 +138,7 @@ def test_impossible_settings_are_refused_by_name(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
-def test_an_observer_serves_nobody_and_knows_how_far_the_log_is_committed(tmp_path: Path) -> None:
+def test_an_observer_without_listener_follows_the_high_watermark(tmp_path: Path) -> None:
     """An idle log does not age; one whose leader is gone does.
 
     Source: docs/design/broker.md#staleness-is-bounded.

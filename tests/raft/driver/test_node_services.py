@@ -20,7 +20,7 @@ KEY = 1095
 
 
 class Recorder:
-    """A node_service that notes what it is told."""
+    """Services that record the calls of their node."""
 
     def __init__(self, host, story: list[tuple], *, serves: bool) -> None:
         self.host = host
@@ -41,7 +41,7 @@ class Recorder:
         self.story.append(("end", topic, log.leading_epoch))
 
 
-def test_rooms_are_told_of_every_groups_beginning_and_end(log_dir: Path) -> None:
+def test_services_are_notified_of_the_start_and_end_of_every_group(log_dir: Path) -> None:
     story: list[tuple] = []
 
     async def told() -> None:

@@ -47,17 +47,17 @@ def link_to(port: int, events: list[Event]) -> PeerLink:
 
 
 async def silent_listener() -> Listener:
-    """It accepts, reads, and never answers."""
+    """A listener that accepts connections, reads, and never answers."""
     forever = asyncio.get_running_loop().create_future()
     listener = Listener(lambda *_: asyncio.shield(forever))
     await listener.start("127.0.0.1", 0)
     return listener
 
 
-def test_a_connection_lost_before_its_first_use_is_a_failure_like_any_other(
+def test_a_connection_lost_before_its_first_use_fails_its_requests(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """It ended after it was made and before whoever dialled went on: the link may dial again."""
+    """The connection ends after it was made, before `_open` continues: the link may redial."""
 
     async def story() -> None:
         listener, events = await silent_listener(), list[Event]()
@@ -84,10 +84,10 @@ def test_a_connection_lost_before_its_first_use_is_a_failure_like_any_other(
     asyncio.run(story())
 
 
-def test_a_peer_that_never_answers_is_not_asked_without_end(
+def test_unanswered_requests_to_a_silent_peer_are_bounded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Pre-votes go out twenty times a second: behind a peer that stands still nothing piles up."""
+    """Pre-votes are sent twenty times a second; they must not pile up behind a stalled peer."""
 
     async def story() -> None:
         listener, events = await silent_listener(), list[Event]()

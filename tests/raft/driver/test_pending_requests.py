@@ -51,7 +51,7 @@ class Story:
         )
 
     def send(self, payload: tuple[bytes, ...]) -> None:
-        """As a reply: what a replica would read."""
+        """Stand in for `Reply.send`: decode the answer as a replica would."""
         body = b"".join(payload)[5:]
         self.sent.append(read_fetch_response(decode_message(fetch.FetchResponse, body, VERSION)))
 
@@ -69,7 +69,7 @@ class Story:
         self.pending.release_held()  # what `DiskWork` does after every append
 
 
-def test_news_alone_is_held_and_leaves_with_the_next_append() -> None:
+def test_an_answer_without_records_is_held_until_the_next_append() -> None:
     async def story() -> None:
         one = Story()
         one.fetch_and_respond()
@@ -82,7 +82,7 @@ def test_news_alone_is_held_and_leaves_with_the_next_append() -> None:
     asyncio.run(story())
 
 
-def test_news_alone_leaves_by_itself_soon() -> None:
+def test_a_held_answer_is_sent_after_a_short_time() -> None:
     async def story() -> None:
         one = Story()
         one.fetch_and_respond()
@@ -94,7 +94,7 @@ def test_news_alone_leaves_by_itself_soon() -> None:
 
 
 class HandLoop:
-    """A loop whose clock stands; it remembers the one timer there is."""
+    """A loop with a fixed clock, which keeps its only timer."""
 
     def __init__(self) -> None:
         self.now = 10.0
@@ -112,7 +112,7 @@ class HandLoop:
         self.due = None
 
     def ring(self) -> float:
-        """Go to where the timer is due; how late it is then, since the beginning."""
+        """Advance the clock to the timer and fire it; return the time since the beginning."""
         assert self.due is not None, "nothing waits"
         (self.now, callback), self.due = self.due, None
         callback()
@@ -140,7 +140,7 @@ def test_an_answer_to_an_observer_is_held_for_less_time_than_one_to_a_voter() ->
     asyncio.run(story())
 
 
-def test_nothing_is_held_while_a_read_waits_for_its_round() -> None:
+def test_no_answer_is_held_while_a_linearizable_read_waits() -> None:
     async def story() -> None:
         one = Story()
         one.pending.reads_waiting = 1
@@ -150,7 +150,7 @@ def test_nothing_is_held_while_a_read_waits_for_its_round() -> None:
     asyncio.run(story())
 
 
-def test_records_are_never_held() -> None:
+def test_an_answer_with_records_is_sent_at_once() -> None:
     async def story() -> None:
         one = Story()
         one.end_offset = 8
@@ -160,7 +160,7 @@ def test_records_are_never_held() -> None:
     asyncio.run(story())
 
 
-def test_a_connection_that_is_gone_is_not_answered() -> None:
+def test_requests_of_a_closed_connection_are_dropped() -> None:
     async def story() -> None:
         one = Story()
         one.end_offset = 8

@@ -1,4 +1,4 @@
-"""The list of groups that a node durably has."""
+"""The durable list of a node's groups."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GROUPS = [Group(topic="t", partition=number, topic_id=UUID(int=1)) for number in
 
 
 def test_groups_added_by_several_threads_are_all_listed(tmp_path: Path) -> None:
-    """A cluster's first groups are begun together, each in a thread of its own."""
+    """A cluster's first groups are created together, each in a thread of its own."""
     registry = Registry(RealFileSystem(), tmp_path)
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(registry.add, GROUPS))

@@ -1,4 +1,4 @@
-"""The quick way through Produce says exactly what the long way says, or nothing."""
+"""A template match of a Produce request yields exactly what decoding it yields, or None."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def learnt(frame: bytes) -> RequestTemplates:
 
 @pytest.mark.parametrize("version", [3, 8, 9, 12])
 @pytest.mark.parametrize("size", [1, 40, 90, 20_000])
-def test_a_known_form_is_taken_with_what_is_new_in_it(version: int, size: int) -> None:
+def test_a_frame_that_matches_a_template_yields_its_correlation_id_and_batch(
+    version: int, size: int
+) -> None:
     templates = learnt(frame_of([b"first"], version=version, correlation_id=1))
     frame = frame_of([b"x" * size, b"y"], version=version, correlation_id=77)
     for one in (frame, memoryview(frame)):
@@ -64,14 +66,14 @@ def test_a_known_form_is_taken_with_what_is_new_in_it(version: int, size: int) -
         assert (known.record_count, known.success) == (2, SUCCESS)
 
 
-def test_another_client_topic_or_version_is_not_known() -> None:
+def test_another_client_topic_or_version_does_not_match() -> None:
     templates = learnt(frame_of([b"v"], version=9, correlation_id=1))
     assert templates.match(frame_of([b"v"], version=9, correlation_id=1, client_id="d")) is None
     assert templates.match(frame_of([b"v"], version=9, correlation_id=1, topic="u")) is None
     assert templates.match(frame_of([b"v"], version=10, correlation_id=1)) is None
 
 
-def test_whatever_byte_changes_it_is_unknown_or_means_the_same() -> None:
+def test_a_frame_with_any_byte_changed_does_not_match_or_means_the_same() -> None:
     """A damaged frame never gets through; only the correlation id, and what no checksum covers of
     the batch (its base offset and epoch), may differ."""
     frame = frame_of([b"some value"], version=9, correlation_id=5)

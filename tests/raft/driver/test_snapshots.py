@@ -51,7 +51,7 @@ def fill(client: Client, batches: int, *, first: int = 0) -> None:
         client.produce_keyed([(key, b"%d" % batch * 50) for key in keys])
 
 
-def test_an_empty_follower_comes_up_by_snapshot_while_appends_go_on(tmp_path: Path) -> None:
+def test_an_empty_follower_catches_up_by_snapshot_during_appends(tmp_path: Path) -> None:
     with Cluster(tmp_path, quorum=QUICK, state="kv", log_starts=AT_ONCE) as cluster:
         cluster.start()
         leader = cluster.wait_for_leader()
@@ -114,7 +114,7 @@ def test_an_empty_follower_comes_up_by_snapshot_while_appends_go_on(tmp_path: Pa
         assert "Traceback" not in "".join(cluster.output(node) for node in cluster.ids)
 
 
-def test_an_observer_goes_on_with_its_download_from_the_next_leader(tmp_path: Path) -> None:
+def test_an_observer_resumes_its_download_from_the_next_leader(tmp_path: Path) -> None:
     """The leader dies in mid-download; its successor has the same checkpoint, byte for byte."""
     with Cluster(
         tmp_path, size=4, voters=3, quorum=QUICK, state="kv", log_starts=AT_ONCE, answer_bytes=300
@@ -202,7 +202,7 @@ def whole(client: Client, topic: str = BENCH) -> bytes:
     return found
 
 
-def test_pieces_make_the_file(alone: Cluster, client: Client) -> None:
+def test_fetched_chunks_joined_are_the_file(alone: Cluster, client: Client) -> None:
     snapshot_id = OffsetAndEpoch(*known(client)["id"])
     assert whole(client) == checkpoint_path(alone, 1, BENCH, snapshot_id).read_bytes()
 
@@ -222,7 +222,7 @@ def test_two_groups_in_one_request_share_the_bytes_fairly(client: Client) -> Non
     assert (refused.error_code, long.error_code) == (75, 0)  # each partition for itself
 
 
-def test_a_checkpoint_is_not_dropped_under_its_reader(client: Client) -> None:
+def test_a_checkpoint_is_kept_while_it_is_being_fetched(client: Client) -> None:
     """A newer one is taken and the log cut to it; who has begun to fetch the old one, ends."""
     old = known(client)
     (chunk,) = client.fetch_snapshot((BENCH, old), max_bytes=100)
@@ -252,7 +252,7 @@ def test_a_checkpoint_is_not_dropped_under_its_reader(client: Client) -> None:
         ({"partition": 7}, 3),  # UNKNOWN_TOPIC_OR_PARTITION
     ],
 )
-def test_what_cannot_be_served_is_refused_by_its_code(
+def test_unservable_snapshot_requests_are_refused_with_their_error_code(
     client: Client, change: dict, error: int
 ) -> None:
     (chunk,) = client.fetch_snapshot((BENCH, {**known(client), **change}))
@@ -263,7 +263,7 @@ def test_what_cannot_be_served_is_refused_by_its_code(
     ("fields", "error"),
     [({"max_bytes": -1}, 42), ({"cluster_id": "another"}, 104)],  # INCONSISTENT_CLUSTER_ID
 )
-def test_what_is_wrong_with_the_whole_request_is_said_once(
+def test_an_error_of_the_whole_request_is_answered_at_top_level(
     client: Client, fields: dict, error: int
 ) -> None:
     with pytest.raises(ClientError) as refused:
@@ -271,25 +271,25 @@ def test_what_is_wrong_with_the_whole_request_is_said_once(
     assert refused.value.error == error
 
 
-def test_a_replica_that_is_nobody_is_refused(client: Client) -> None:
+def test_a_fetch_snapshot_with_a_negative_replica_id_is_refused(client: Client) -> None:
     (chunk,) = client.fetch_snapshot((BENCH, known(client)), replica_id=-1)
     assert chunk.error_code == 42
 
 
-def test_a_request_about_nothing_or_too_much_is_refused(client: Client) -> None:
+def test_snapshot_requests_without_or_with_too_many_partitions_are_refused(client: Client) -> None:
     for asked in ([], [(BENCH, known(client))] * 65):
         with pytest.raises(ClientError) as refused:
             client.fetch_snapshot(*asked, cluster_id=CLUSTER_ID)
         assert refused.value.error == 42
 
 
-def test_the_end_of_the_file_is_a_position(client: Client) -> None:
+def test_a_fetch_at_the_end_of_the_file_returns_no_bytes(client: Client) -> None:
     size = len(whole(client))
     (chunk,) = client.fetch_snapshot((BENCH, {**known(client), "position": size}))
     assert (chunk.error_code, chunk.size, len(chunk.unaligned_records)) == (0, size, 0)
 
 
-def test_a_checkpoint_is_taken_once_of_a_state_and_refused_where_there_is_none(
+def test_take_snapshot_takes_a_checkpoint_and_refuses_invalid_requests(
     client: Client,
 ) -> None:
     first = taken(client, METADATA)
@@ -307,7 +307,7 @@ def metrics(alone: Cluster) -> list[str]:
     return text.splitlines()
 
 
-def test_metrics_have_the_kips_names(alone: Cluster, client: Client) -> None:
+def test_snapshot_metrics_have_the_names_of_the_kips(alone: Cluster, client: Client) -> None:
     """KIP-630, Metrics; KIP-631, Monitoring."""
     snapshot_id = taken(client)
     client.produce([b"one more"])
@@ -323,7 +323,7 @@ def test_metrics_have_the_kips_names(alone: Cluster, client: Client) -> None:
     assert any(line.startswith(LOADED) for line in lines)
 
 
-def test_a_node_begins_with_its_checkpoints_alone(alone: Cluster, client: Client) -> None:
+def test_a_node_restarts_from_its_checkpoints(alone: Cluster, client: Client) -> None:
     """Features, groups and state are there although both logs begin past them."""
     taken(client, METADATA)
     snapshot_id = taken(client)
@@ -350,7 +350,7 @@ def test_a_node_begins_with_its_checkpoints_alone(alone: Cluster, client: Client
     assert "Traceback" not in alone.output(1).removeprefix(before)
 
 
-def test_a_group_that_a_checkpoint_no_longer_names_has_ended(alone: Cluster) -> None:
+def test_a_group_missing_from_a_checkpoint_is_stopped(alone: Cluster) -> None:
     """Its removal is not in the log any more: who was down then learns it from what is missing."""
     with alone.client(1) as client:
         taken(client, METADATA)

@@ -81,7 +81,7 @@ def test_every_read_is_whole_batches_from_its_offset_on(storage: Storage, max_by
         assert storage.read_bytes(end_offset, end_offset, max_bytes) == b""
 
 
-def test_no_read_reaches_past_its_end(storage: Storage) -> None:
+def test_no_read_returns_batches_past_its_end(storage: Storage) -> None:
     begins = fill(storage, 30)
     for from_memory in (True, False):
         if not from_memory:
@@ -91,7 +91,7 @@ def test_no_read_reaches_past_its_end(storage: Storage) -> None:
             assert list(iter_batches(data))[-1].header.end_offset <= end
 
 
-def test_a_truncated_log_is_not_remembered(storage: Storage) -> None:
+def test_truncated_batches_are_not_read_from_memory(storage: Storage) -> None:
     begins = fill(storage, 10)
     cut = Offset(begins[5])
     storage.truncate(cut)
@@ -100,7 +100,7 @@ def test_a_truncated_log_is_not_remembered(storage: Storage) -> None:
     assert storage.read_bytes(cut, Offset(cut + 1), 10**6) == batch
 
 
-def test_the_election_state_survives(
+def test_the_election_state_survives_a_restart(
     storage: Storage, tmp_path: Path, opened: Callable[[Path], Storage]
 ) -> None:
     voted = ReplicaKey(NodeId(2), UUID(int=22))
@@ -121,7 +121,7 @@ def test_a_rejoined_disk_is_marked_until_it_has_caught_up(
     assert not opened(tmp_path).recovering
 
 
-def test_a_directory_that_is_gone_or_anothers_is_a_lost_disk(
+def test_a_missing_or_foreign_group_directory_is_a_lost_disk(
     tmp_path: Path, opened: Callable[[Path], Storage]
 ) -> None:
     with pytest.raises(LostDiskError):
@@ -132,8 +132,8 @@ def test_a_directory_that_is_gone_or_anothers_is_a_lost_disk(
         opened(tmp_path)
 
 
-def test_who_closes_a_group_closes_its_checkpoints(storage: Storage) -> None:
-    """They are open for as long as somebody may ask for them, and no longer."""
+def test_closing_a_group_closes_its_checkpoints(storage: Storage) -> None:
+    """Checkpoint files stay open while the group may serve them, and no longer."""
     closed = []
     storage.snapshots = NoSnapshots()
     storage.snapshots.close = lambda: closed.append(storage)  # type: ignore[method-assign]

@@ -65,7 +65,7 @@ responses = st.one_of(
 
 
 def over_the_wire(message, version: int):
-    """Encoded and decoded again."""
+    """Encode a message and decode it again."""
     return decode_message(type(message), encode_message(message, version), version)
 
 
@@ -74,13 +74,13 @@ def latest(message) -> int:
 
 
 @given(requests)
-def test_a_request_arrives_as_it_was_sent(request: core.Request) -> None:
+def test_a_request_survives_encoding_and_decoding(request: core.Request) -> None:
     message = wire.write_request(GROUP, request, (LEADER,))
     assert wire.read_request(over_the_wire(message, latest(message))) == (REF, request)
 
 
 @given(responses)
-def test_an_answer_arrives_as_it_was_given(response: core.Response) -> None:
+def test_a_response_survives_encoding_and_decoding(response: core.Response) -> None:
     message = wire.write_response(response, Answering(GROUP, LEADER))
     arrived = wire.read_response(over_the_wire(message, latest(message)))
     if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:  # of the whole answer: no more is said
@@ -90,7 +90,7 @@ def test_an_answer_arrives_as_it_was_given(response: core.Response) -> None:
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_old_versions_carry_what_they_can(version: int) -> None:
+def test_old_versions_drop_only_the_fields_they_lack(version: int) -> None:
     """Before version 1 nobody has a directory; before version 2 there is no pre-vote."""
     request = core.VoteRequest(
         cluster_id="c", voter=ReplicaKey(NodeId(2), UUID(int=2)),
@@ -128,7 +128,7 @@ def test_a_replicas_fetch_arrives_at_every_version(
         assert arrived.high_watermark == core.MAX_OFFSET  # KIP-1166: never taken to be behind
 
 
-def test_fetched_neighbours_of_one_epoch_are_one_batch_for_the_core() -> None:
+def test_adjacent_fetched_batches_of_one_epoch_are_one_batch_for_the_core() -> None:
     records = b"".join(
         build_value_batch([b"x"], base_offset=offset, leader_epoch=epoch, timestamp=0)
         for offset, epoch in ((5, 1), (6, 1), (7, 2), (8, 2))
@@ -165,9 +165,7 @@ def test_a_bad_batch_and_all_after_it_are_dropped(damage: str) -> None:
         (16, b"\x01"),  # magic
     ],
 )
-def test_impossible_places_are_dropped_although_no_checksum_covers_them(
-    at: int, field: bytes
-) -> None:
+def test_batches_with_impossible_offsets_or_epochs_are_dropped(at: int, field: bytes) -> None:
     batch = build_value_batch([b"x"], base_offset=0, leader_epoch=1, timestamp=0)
     batch[at : at + len(field)] = field
     assert wire_fetch.read_batches(batch) == ()
@@ -183,7 +181,7 @@ def test_a_batch_that_ends_before_it_begins_is_dropped(delta: int) -> None:
     assert len(wire_fetch.read_batches(batch)) == (0 if delta < 0 else 1)
 
 
-def test_a_fetch_answer_says_at_most_one_thing() -> None:
+def test_a_fetch_response_carries_a_diverging_epoch_or_a_snapshot_id() -> None:
     to = Answering(GROUP, LEADER)
     form = FetchForm("", GROUP.topic_id)
     diverging = core.FetchResponse(
@@ -221,8 +219,8 @@ def test_negative_numbers_are_refused(field: str) -> None:
 
 
 @pytest.mark.parametrize("key", [52, 53, 54, 55])
-def test_a_group_that_is_not_there_is_an_unknown_partition(key: int) -> None:
-    """And for whoever asked, a failed request: it will ask again."""
+def test_an_unknown_group_is_answered_unknown_topic_or_partition(key: int) -> None:
+    """The requester sees a failed request, which it will repeat."""
     request = {
         52: core.VoteRequest(
             cluster_id=None, voter=None, candidate=ReplicaKey(NodeId(1)), epoch=Epoch(1),
@@ -243,7 +241,7 @@ def test_a_group_that_is_not_there_is_an_unknown_partition(key: int) -> None:
         wire.read_response(over_the_wire(answer, latest(answer)))
 
 
-def test_fetch_by_an_unknown_id_says_so() -> None:
+def test_fetch_by_an_unknown_topic_id_is_answered_unknown_topic_id() -> None:
     ref = GroupRef(UUID(int=9), 0)
     answer = wire_fetch.refuse_fetch(ref, FetchForm("", UUID(int=9)))
     assert answer.responses[0].partitions[0].error_code == 100  # UNKNOWN_TOPIC_ID
@@ -252,7 +250,7 @@ def test_fetch_by_an_unknown_id_says_so() -> None:
     assert isinstance(answer, fetch.FetchResponse)
 
 
-def test_what_an_archive_has_travels_in_a_tag_that_others_skip() -> None:
+def test_an_archives_durable_offset_is_a_tagged_field_that_others_skip() -> None:
     request = core.FetchRequest(
         cluster_id=None, replica=ReplicaKey(NodeId(2_000_000_001), UUID(int=0)),
         epoch=Epoch(3), fetch_offset=Offset(500), last_fetched_epoch=Epoch(3), max_bytes=1,

@@ -40,10 +40,10 @@ def on_loop(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, Any
 
 @pytest.fixture
 def unused_port() -> int:
-    """A loopback port on which nobody listens."""
+    """A loopback port without a listener."""
     return free_port()
 
 
 def sweep_by_hand(listener: Listener) -> None:
-    """From now on only the test decides what time it is."""
+    """Stop the listener's own sweeps, so that the test decides their times."""
     listener._sweep_timer.cancel()

@@ -50,7 +50,7 @@ def test_a_request_gets_its_answer(on_loop):
     on_loop(main())
 
 
-def test_answers_leave_in_request_order_whatever_order_they_become_ready_in(on_loop):
+def test_answers_are_sent_in_request_order_whenever_they_become_ready(on_loop):
     async def main():
         parked: list[tuple[int, Reply]] = []
 
@@ -77,7 +77,7 @@ def test_answers_leave_in_request_order_whatever_order_they_become_ready_in(on_l
     on_loop(main())
 
 
-def test_a_lost_connection_fails_everything_in_flight_and_tells_its_owner_first(on_loop):
+def test_a_lost_connection_notifies_its_owner_then_fails_requests_in_flight(on_loop):
     async def main():
         told: list[object] = []
         server_side: list[ServerConnection] = []
@@ -123,7 +123,7 @@ def test_a_late_answer_closes_the_connection(on_loop):
     on_loop(main())
 
 
-def test_deadlines_that_are_over_at_once_end_requests_like_others(on_loop):
+def test_a_deadline_that_is_already_over_ends_its_request(on_loop):
     """A timer of uvloop's that is due at once is a plain handle: it cannot say when it is due."""
 
     async def main():
@@ -139,7 +139,7 @@ def test_deadlines_that_are_over_at_once_end_requests_like_others(on_loop):
     on_loop(main())
 
 
-def test_refused_and_unresolved_are_told_apart(on_loop, unused_port):
+def test_refused_and_unresolved_connects_have_different_reasons(on_loop, unused_port):
     async def main():
         with pytest.raises(ConnectError) as refused:
             await connect("127.0.0.1", unused_port)

@@ -81,7 +81,7 @@ def test_a_length_may_come_byte_by_byte(cuts):
     ],
 )
 @pytest.mark.parametrize("cut", [1, 3, 100])
-def test_what_cannot_be_a_length_is_named_after_the_frames_before_it(stream, reason, cut):
+def test_an_invalid_length_is_reported_after_the_frames_before_it(stream, reason, cut):
     reader = FrameReader(Arena(), max_frame_bytes=65_536)
     assert feed(reader, length_prefix(2) + b"ok" + stream, [cut]) == [b"ok"]
     assert reader.error is not None
@@ -89,7 +89,7 @@ def test_what_cannot_be_a_length_is_named_after_the_frames_before_it(stream, rea
         assert reader.error.reason is reason
 
 
-def test_a_length_alone_takes_no_memory_to_speak_of():
+def test_a_length_alone_allocates_little_memory():
     reader = FrameReader(Arena(), max_frame_bytes=100_000_000)
     tracemalloc.start()
     try:
@@ -113,7 +113,7 @@ def test_a_frame_larger_than_the_first_buffer_is_whole():
 
 
 @given(st.lists(st.integers(0, 2 * JOIN_BYTES), max_size=20))
-def test_gathering_changes_the_cuts_and_never_the_bytes(sizes):
+def test_gathering_buffers_preserves_their_bytes(sizes):
     parts = [bytes([n % 256]) * size for n, size in enumerate(sizes)]
     gathered = gather(list(parts))
     assert b"".join(gathered) == b"".join(parts)

@@ -59,7 +59,7 @@ def test_an_answer_to_api_versions_is_never_flexible():
 
 
 @given(st.booleans(), st.integers(0, 99), INT32, CLIENT_IDS)
-def test_kio_reads_what_we_write_and_we_what_kio_writes(flexible, version, correlation_id, name):
+def test_request_headers_agree_with_kio_in_both_directions(flexible, version, correlation_id, name):
     kind = RequestKind(1, version, flexible, flexible)
     ours = request_header(kind, correlation_id, name)
     kio_type = KioV2 if flexible else KioV1
@@ -133,7 +133,7 @@ def test_unknown_tagged_fields_are_skipped():
     assert frame[skip_tagged_fields(frame, 0) :] == b"body"
 
 
-def test_a_client_id_that_does_not_fit_is_ours_to_refuse():
+def test_a_client_id_that_is_too_long_is_refused_when_encoding():
     with pytest.raises(ValueError, match="32767"):
         request_header(RequestKind.of(1, 0, None), 0, "x" * 40_000)
 

@@ -1,4 +1,4 @@
-"""What strangers send: a closed connection, one log line, a count, and a listener that goes on."""
+"""Hostile input closes its connection with one log line and a count; the listener runs on."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_garbage_closes_its_connection_with_one_line(on_loop, caplog, garbage, r
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_no_bytes_stop_a_listener(on_loop, pieces, good, half_close):
+def test_no_sequence_of_bytes_stops_a_listener(on_loop, pieces, good, half_close):
     """Good requests, then anything at all; what was good is answered, and the next client too."""
     request = bytes.fromhex("00000010 044c 0000 00000000 ffff 00 6162636465")
 
@@ -140,7 +140,7 @@ def test_a_flood_of_garbage_does_not_flood_the_log(on_loop, caplog):
 
 
 @pytest.mark.parametrize("sent", [b"\x00", b"\x00\x00\x10\x00", b"\x00\x00\x10\x00half"])
-def test_half_a_frame_that_does_not_move_on_is_closed(on_loop, sent):
+def test_a_connection_stalled_in_the_middle_of_a_frame_is_closed(on_loop, sent):
     async def main():
         listener = Listener(echo, limits=Limits(stall_ms=60_000))
         await listener.start("127.0.0.1", 0)
@@ -234,7 +234,7 @@ def test_a_listener_sweeps_by_itself(on_loop):
     on_loop(main())
 
 
-def test_one_connection_too_many_is_closed_and_the_others_live(on_loop):
+def test_a_connection_beyond_the_limit_is_closed_and_the_others_stay_open(on_loop):
     async def main():
         listener = Listener(echo, limits=Limits(max_connections=2))
         await listener.start("127.0.0.1", 0)
@@ -294,7 +294,7 @@ def free_descriptors() -> int:
     return soft - len(list(Path("/proc/self/fd").iterdir())) - 100
 
 
-def test_ten_thousand_idle_connections_cost_little_and_hold_nobody_up(on_loop):
+def test_ten_thousand_idle_connections_cost_little_and_delay_no_request(on_loop):
     """Both ends live in this process, so half the descriptors it may yet open, at most 10,000."""
 
     async def main():
@@ -353,7 +353,7 @@ def test_a_broken_invariant_in_a_handler_reaches_the_loop():
     assert [str(error) for error in reached] == ["epoch went backwards"]
 
 
-def test_bytes_that_the_codec_refuses_are_malformed(on_loop):
+def test_a_record_error_closes_the_connection_as_malformed(on_loop):
     async def main():
         def refuse(*_: object) -> Answer:
             raise RecordError("an array of -7 elements")

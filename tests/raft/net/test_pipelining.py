@@ -156,7 +156,7 @@ def test_a_connection_with_too_many_requests_in_flight_is_not_read(on_loop):
     on_loop(main())
 
 
-def test_a_connection_that_is_held_is_not_read_and_others_are(on_loop):
+def test_a_paused_connection_is_not_read_and_others_are(on_loop):
     async def main():
         parked: list[tuple[Reply, Frame]] = []
 
@@ -201,7 +201,7 @@ def test_a_connection_that_is_held_is_not_read_and_others_are(on_loop):
         Limits(memory_bytes=4_000),
     ],
 )
-def test_each_bound_holds_requests_back_until_answers_leave(on_loop, limits):
+def test_each_bound_holds_requests_back_until_answers_are_sent(on_loop, limits):
     async def main():
         parked: list[tuple[Reply, bytes]] = []
 
@@ -342,7 +342,7 @@ def test_a_small_request_passes_while_large_ones_fill_the_memory(on_loop):
     on_loop(main())
 
 
-def test_what_was_sent_before_close_arrives(on_loop):
+def test_requests_sent_before_close_arrive(on_loop):
     async def main():
         arrived: list[bytes] = []
         listener = Listener(lambda _, frame: arrived.append(bytes(frame[11:])))
@@ -411,7 +411,7 @@ def test_ids_grow_with_every_connection_of_both_sides(on_loop):
     on_loop(main())
 
 
-def test_a_closing_listener_answers_what_it_has_begun(on_loop):
+def test_a_closing_listener_answers_requests_in_flight(on_loop):
     async def main():
         parked: list[tuple[Reply, bytes]] = []
 

@@ -1,4 +1,4 @@
-"""Typed calls: versions are agreed once; an answer that is none is an error, not a crash."""
+"""Typed calls: versions are agreed once; a malformed answer is an error, not a crash."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ranges(**last_versions: int) -> tuple[ApiVersionsResponse.ApiVersion, ...]:
 
 
 class Server:
-    """Speaks ApiVersions up to a version of its own, and DescribeQuorum as told."""
+    """Serves ApiVersions up to a given version, and DescribeQuorum with a given answer."""
 
     def __init__(
         self,
@@ -71,19 +71,19 @@ def ask(server: Server) -> DescribeQuorumResponse:
     return run(main())
 
 
-def test_the_highest_version_both_have_is_used():
+def test_calls_use_the_highest_common_version():
     server = Server(describe=1)
     assert ask(server) == ANSWER
     assert server.seen == [(API_VERSIONS, 4), (DESCRIBE_QUORUM, 1)]
 
 
-def test_a_server_that_is_older_than_our_api_versions_is_asked_again():
+def test_api_versions_is_repeated_at_an_older_servers_version():
     server = Server(api_versions=2)
     assert ask(server) == ANSWER
     assert [version for key, version in server.seen if key == API_VERSIONS] == [4, 2]
 
 
-def test_what_a_server_does_not_serve_is_named():
+def test_calling_an_api_that_the_server_lacks_raises_an_error_naming_it():
     server = Server()
     server.ranges = ranges(api_versions=4)
     with pytest.raises(NetError, match="does not serve DescribeQuorumRequest") as caught:
@@ -91,7 +91,7 @@ def test_what_a_server_does_not_serve_is_named():
     assert caught.value.reason is Reason.UNSUPPORTED
 
 
-def test_an_answer_that_is_none_names_what_is_wrong_with_it():
+def test_a_malformed_answer_raises_an_error_naming_its_defect():
     server = Server(answer=lambda _: b"\x00")
     with pytest.raises(NetError, match="error_code at byte 0") as caught:
         ask(server)

@@ -1,4 +1,4 @@
-"""The loop that everything runs on: what it is, and that a broken invariant ends it."""
+"""`run` uses uvloop if installed, and a broken invariant ends it."""
 
 from __future__ import annotations
 

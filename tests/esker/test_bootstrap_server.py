@@ -105,7 +105,7 @@ def test_chunks_are_cut_where_the_broker_sees_the_end(dev: Dev, tmp_path: Path) 
     assert [one["startOffset"] for one in topic["partitions"][0]["chunks"]] == [0, 10]
 
 
-def test_there_are_not_two_ways_of_asking_at_once() -> None:
+def test_naming_a_broker_and_a_controller_at_once_is_a_usage_error() -> None:
     for words in (["topics", "list"], ["quorum", "describe"], ["diskless", "describe"]):
         both = ["--bootstrap-controller", "h:1", "--bootstrap-server", "h:2"]
         ran = runner.invoke(app, [*words, *both], env={"COLUMNS": "200"})
@@ -113,14 +113,14 @@ def test_there_are_not_two_ways_of_asking_at_once() -> None:
         assert "one of --bootstrap" in ran.stderr
 
 
-def test_who_names_nobody_means_the_broker_of_esker_dev() -> None:
+def test_the_default_bootstrap_server_is_the_broker_of_esker_dev() -> None:
     assert target(None, None) == target(None, "127.0.0.1:9092")
     for wrong in ("", "PLAINTEXT://127.0.0.1:9092"):  # an empty variable is not nobody
         with pytest.raises(BadParameter, match="is not HOST:PORT"):
             target(None, wrong)
 
 
-def test_a_name_that_is_no_text_is_refused_in_one_line(dev: Dev) -> None:
+def test_a_topic_name_that_is_not_text_is_refused_in_one_line(dev: Dev) -> None:
     words = [b"topics", b"create", b"--topic", b"caf\xe9", b"--bootstrap-server"]
     at = f"{HOST}:{dev.port}".encode()
     ran = subprocess.run(
@@ -157,7 +157,7 @@ def test_keys_choose_partitions_and_come_back(dev: Dev) -> None:
     )
 
 
-def test_where_to_begin_can_be_said(dev: Dev) -> None:
+def test_consume_starts_at_the_given_offset_or_time(dev: Dev) -> None:
     dev.esker("produce", "--topic", "begin", text=numbers(10))
     time.sleep(0.01)  # of the wall clock: what follows is later by some milliseconds
     now_ms = int(time.time() * 1000)
@@ -175,7 +175,7 @@ def test_where_to_begin_can_be_said(dev: Dev) -> None:
     )
 
 
-def test_a_group_goes_on_where_it_was_and_is_described(dev: Dev) -> None:
+def test_a_group_resumes_at_its_committed_offsets_and_is_described(dev: Dev) -> None:
     dev.esker("produce", "--topic", "shared", text=numbers(20))
     words = ("consume", "--topic", "shared", "--group", "g", "--from-beginning")
     assert dev.esker(*words, "--max-messages", "5") == numbers(5)
@@ -190,7 +190,7 @@ def test_a_group_goes_on_where_it_was_and_is_described(dev: Dev) -> None:
     assert dev.esker(*words, "--until-end").splitlines()[-1] == "19"
 
 
-def test_ctrl_c_ends_a_member_that_then_has_left_and_committed(dev: Dev) -> None:
+def test_ctrl_c_makes_a_member_commit_and_leave(dev: Dev) -> None:
     dev.esker("produce", "--topic", "endless", text=numbers(20))
     words = ("consume", "--topic", "endless", "--group", "leaver", "--from-beginning")
     with subprocess.Popen(
@@ -277,7 +277,7 @@ def test_a_group_without_members_can_be_deleted(dev: Dev) -> None:
     assert "no such group: leavers" in dev.esker(*delete, code=1)
 
 
-def test_a_reader_that_goes_away_is_no_error(dev: Dev) -> None:
+def test_a_closed_output_pipe_is_no_error(dev: Dev) -> None:
     dev.esker("produce", "--topic", "piped", text=numbers(5_000))
     ran = subprocess.run(
         f"{sys.executable} -m esker consume --topic piped --from-beginning "
@@ -313,7 +313,7 @@ def test_a_long_read_counts_on_a_terminal_and_only_there(dev: Dev, tmp_path: Pat
     assert on_a_terminal(*read, cwd=tmp_path) == numbers(500), "records alone, where they are seen"
 
 
-def test_a_controller_address_where_nobody_listens_ends_at_once() -> None:
+def test_an_unreachable_controller_address_fails_at_once() -> None:
     at = ["--bootstrap-controller", f"{HOST}:1"]
     for words in (["topics", "list"], ["diskless", "describe"], ["quorum", "describe"]):
         started = time.monotonic()

@@ -93,7 +93,7 @@ def test_a_broker_says_when_it_is_ready_and_where(cluster: EskerCluster) -> None
     round_trip(cluster, "first")
 
 
-def test_a_broker_tells_of_itself_and_each_metric_once(cluster: EskerCluster) -> None:
+def test_a_broker_exports_each_metric_once(cluster: EskerCluster) -> None:
     round_trip(cluster, "measured")
     (place,) = re.findall(rf"{METRICS}=(.*)", cluster.properties(SECOND).read_text())
 
@@ -126,7 +126,7 @@ def test_a_broker_tells_of_itself_and_each_metric_once(cluster: EskerCluster) ->
     )
 
 
-def test_a_broker_that_is_stopped_is_no_longer_told_of(cluster: EskerCluster) -> None:
+def test_a_stopped_broker_is_not_named_in_metadata(cluster: EskerCluster) -> None:
     before = len(lives(cluster, FIRST))
     began = time.monotonic()
     cluster.stop(FIRST)  # in time, exit code 0
@@ -139,7 +139,7 @@ def test_a_broker_that_is_stopped_is_no_longer_told_of(cluster: EskerCluster) ->
     cluster.wait_until_ready()
 
 
-def test_a_broker_that_was_killed_comes_back_though_its_session_still_runs(
+def test_a_killed_broker_restarts_before_its_session_expires(
     cluster: EskerCluster,
 ) -> None:
     before = len(lives(cluster, FIRST))
@@ -165,7 +165,7 @@ def test_a_broker_whose_disk_was_lost_is_formatted_again_and_serves(cluster: Esk
     round_trip(cluster, "after-a-loss")
 
 
-def test_the_leader_of_the_quorum_dies_and_brokers_go_on(cluster: EskerCluster) -> None:
+def test_brokers_survive_the_death_of_the_quorums_leader(cluster: EskerCluster) -> None:
     round_trip(cluster, "before-the-leader-died")
     for node in cluster.quorum_ids:  # each in turn: one of them led each log
         cluster.kill(node)
@@ -187,7 +187,7 @@ def leader_of(cluster: EskerCluster, group: str) -> int:
 
 
 @pytest.mark.parametrize("group", ["__cluster_metadata-0", "__diskless-metadata-0"])
-def test_a_leader_that_stands_still_holds_up_nobody_for_longer_than_an_election(
+def test_a_paused_leader_delays_clients_no_longer_than_an_election(
     cluster: EskerCluster, group: str
 ) -> None:
     """Its connections stay open, and what brokers asked it is never answered.
@@ -216,7 +216,7 @@ def test_a_leader_that_stands_still_holds_up_nobody_for_longer_than_an_election(
         assert created - sent < 7 + 8 * usual, f"without {node}: {took}"
 
 
-def test_a_second_broker_with_the_same_id_is_refused_and_harms_nobody(
+def test_a_second_broker_with_the_same_id_is_refused_without_harm_to_the_first(
     cluster: EskerCluster, tmp_path: Path
 ) -> None:
     before = len(lives(cluster, FIRST))
@@ -236,7 +236,7 @@ def test_a_second_broker_with_the_same_id_is_refused_and_harms_nobody(
     assert len(lives(cluster, FIRST)) == before
 
 
-def test_without_a_quorum_a_broker_waits_says_so_and_gives_up(tmp_path: Path) -> None:
+def test_a_broker_without_a_quorum_waits_logs_it_and_exits(tmp_path: Path) -> None:
     """And one that loses its quorum serves what it knows, for a time.
 
     Source: docs/design/broker.md#staleness-is-bounded.

@@ -134,7 +134,7 @@ def written(log: Log, *rounds: list[Line], acks: int = -1) -> Producer:
     return run(main())
 
 
-def test_what_fails_for_a_while_is_written_once_and_in_order() -> None:
+def test_batches_retried_after_failures_are_written_once_and_in_order() -> None:
     log = Log("lost before", 6, "lost after", 19, 7, "lost after")
     producer = written(log, lines(1, 2), lines(3), lines(4, 5, 6))
     assert log.values == [b"1", b"2", b"3", b"4", b"5", b"6"]
@@ -142,21 +142,21 @@ def test_what_fails_for_a_while_is_written_once_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("failure", ["lost after", "timed out after"])
-def test_without_all_acknowledged_a_lost_answer_is_said_and_nothing_repeated(failure: str) -> None:
+def test_with_acks_below_all_a_lost_answer_is_reported_and_not_retried(failure: str) -> None:
     log = Log(failure)
     with pytest.raises(ClientError, match="may be written or not"):
         written(log, lines(1), acks=1)
     assert log.values == [b"1"]
 
 
-def test_what_will_never_pass_is_not_tried_twice() -> None:
+def test_a_permanent_error_is_not_retried() -> None:
     log = Log(10)
     with pytest.raises(ClientError, match="MESSAGE_TOO_LARGE"):
         written(log, lines(1))
     assert log.values == []
 
 
-def test_batches_are_bounded_and_lines_without_keys_go_round(
+def test_batches_are_bounded_and_keyless_lines_rotate_partitions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(producing, "BATCH_BYTES", 100)
@@ -238,7 +238,7 @@ def test_a_batch_that_begins_earlier_or_is_cut_off_gives_each_record_once() -> N
     assert asked_offsets(client) == [3, 5, 10]
 
 
-def test_what_was_deleted_meanwhile_is_passed_over_and_what_never_was_is_refused() -> None:
+def test_deleted_offsets_are_skipped_and_offsets_past_the_end_refused() -> None:
     answers = iter([fetched(code=1), fetched(batch(7, 1)), fetched()])
     client = Scripted(lambda _: next(answers))
     client.first = 7
@@ -249,7 +249,7 @@ def test_what_was_deleted_meanwhile_is_passed_over_and_what_never_was_is_refused
         read(gone, 99, 1)
 
 
-def test_a_broker_that_fails_is_asked_again_and_one_that_refuses_is_not() -> None:
+def test_a_failed_request_is_retried_and_a_refused_one_is_not() -> None:
     answers = iter([LOST, fetched(code=6), fetched(code=56), fetched(batch(0, 1))])
 
     def answer(_: Any) -> FetchResponse:
@@ -264,7 +264,7 @@ def test_a_broker_that_fails_is_asked_again_and_one_that_refuses_is_not() -> Non
         read(Scripted(lambda _: fetched(code=29)), 0, 1)
 
 
-def test_damaged_records_are_a_sentence() -> None:
+def test_damaged_records_are_reported_in_a_sentence() -> None:
     data = bytearray(batch(0, 3))
     data[-1] ^= 1
     with pytest.raises(ClientError, match=r"t-0: batch at position 0"):
@@ -326,7 +326,7 @@ def test_a_member_that_joins_through_failures_gets_its_partitions() -> None:
     assert coordinator.members[-1] != coordinator.members[0], "an unknown member comes as another"
 
 
-def test_a_heartbeat_outlives_its_coordinator_and_hears_of_rebalances() -> None:
+def test_a_heartbeat_survives_its_coordinator_and_reports_rebalances() -> None:
     coordinator = Coordinator(HeartbeatRequest=[LOST, 16, None, None, 27])
 
     async def main() -> None:
@@ -344,7 +344,7 @@ def test_a_heartbeat_outlives_its_coordinator_and_hears_of_rebalances() -> None:
     run(main())
 
 
-def test_a_group_that_may_not_be_is_a_sentence() -> None:
+def test_an_invalid_group_is_reported_in_a_sentence() -> None:
     with pytest.raises(ClientError, match="group g: INVALID_GROUP_ID"):
         joined(Coordinator(JoinGroupRequest=[24]))
 
@@ -370,7 +370,7 @@ def test_assignments_are_those_of_another_client(places: dict[str, list[int]]) -
 
 
 @given(st.binary(max_size=60))
-def test_bytes_that_are_no_assignment_are_none(data: bytes) -> None:
+def test_bytes_that_are_not_an_assignment_decode_to_no_partitions(data: bytes) -> None:
     assert isinstance(decode_assignment(data), tuple)
     assert isinstance(decode_subscription(data), tuple)
 
@@ -379,7 +379,7 @@ def test_bytes_that_are_no_assignment_are_none(data: bytes) -> None:
     st.dictionaries(names, st.sets(st.sampled_from("xyz")), min_size=1, max_size=5),
     st.dictionaries(st.sampled_from("xyz"), st.integers(0, 9)),
 )
-def test_every_partition_is_dealt_to_one_member_that_wants_it(
+def test_every_partition_is_assigned_to_one_subscribed_member(
     wants: dict[str, set[str]], counts: dict[str, int]
 ) -> None:
     wanted = {topic for topics in wants.values() for topic in topics}
@@ -396,7 +396,7 @@ def test_every_partition_is_dealt_to_one_member_that_wants_it(
 # --- the client itself --------------------------------------------------------------------------
 
 
-def test_an_address_where_nobody_is_ends_at_once() -> None:
+def test_an_unreachable_bootstrap_server_fails_at_once() -> None:
     async def main() -> float:
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -426,7 +426,7 @@ def test_a_topic_without_leaders_is_waited_for_and_then_given_up() -> None:
     assert run(main()) == {0: 1}
 
 
-def test_what_takes_long_is_told_once_for_each_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_reason_for_a_long_wait_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("esker.client.client.SAY_AFTER_S", 0.0)
     codes = iter([5, 5, 6, 0])
 
@@ -444,7 +444,7 @@ def test_what_takes_long_is_told_once_for_each_reason(monkeypatch: pytest.Monkey
     assert run(main()) == (7, ["code 5", "code 6"])
 
 
-def test_a_misspelt_topic_is_told_with_the_one_that_was_meant() -> None:
+def test_a_misspelt_topic_is_refused_with_the_likely_name() -> None:
     topic = MetadataResponse.MetadataResponseTopic
 
     def answer(asked: Any) -> MetadataResponse:

@@ -32,7 +32,7 @@ def test_a_minimal_file_is_enough_and_the_rest_has_kafkas_defaults():
 
 
 @pytest.mark.parametrize("key", [key for key in GOOD if key != "log.dirs"])
-def test_what_must_be_set_is_named_if_it_is_not(key):
+def test_a_missing_required_setting_is_named(key):
     settings = {k: v for k, v in GOOD.items() if k != key}
     with pytest.raises(ConfigError, match="must be set") as caught:
         parse_config(settings)
@@ -102,7 +102,7 @@ def test_a_broker_binds_its_clients_listeners_and_none_of_the_quorum():
 
 
 @pytest.mark.parametrize("name", ["SSL", "SASL_SSL", "SASL_PLAINTEXT"])
-def test_a_listener_that_is_secured_by_its_name_is_not_served_in_the_clear(name):
+def test_a_listener_with_a_secure_protocol_is_not_served_in_plain_text(name):
     with pytest.raises(ConfigError, match=f"listeners: {name}: only PLAINTEXT"):
         parse_config({**BROKER, "listeners": f"{name}://127.0.0.1:9093"})
     said = {"listener.security.protocol.map": f"{name}:PLAINTEXT"}
@@ -141,7 +141,7 @@ def test_both_roles_have_both_kinds_of_listeners():
         ("diskless.file.delete.delay.ms", "1999", "hears of an idle log every 500 ms"),
     ],
 )
-def test_what_a_broker_cannot_be_run_with_is_refused_by_name(key, value, reason):
+def test_settings_that_a_broker_cannot_run_with_are_refused_by_name(key, value, reason):
     with pytest.raises(ConfigError, match=reason) as caught:
         parse_config({**BROKER, key: value})
     assert caught.value.key == key
@@ -158,7 +158,7 @@ def test_an_unknown_key_is_refused_and_the_likely_one_is_named():
         parse_config({**GOOD, "controller.quorum.voter": "1@h:1"})
 
 
-def test_no_log_directory_is_refused():
+def test_a_missing_log_directory_is_refused():
     settings = {k: v for k, v in GOOD.items() if k != "log.dirs"}
     with pytest.raises(ConfigError) as caught:
         parse_config(settings)
@@ -183,7 +183,7 @@ def test_an_open_address_brings_a_warning():
     assert "no authentication" in config.warnings[0]
 
 
-def test_every_setting_says_what_it_is_in_one_sentence():
+def test_every_setting_has_a_description_of_one_sentence():
     for setting in SETTINGS.values():
         assert setting.help.endswith("."), setting.key
 
@@ -206,12 +206,12 @@ def test_properties_are_read_as_java_reads_them(text, expected):
 
 
 @pytest.mark.parametrize("text", ["a=1\na=2", "=1"])
-def test_a_line_that_would_be_lost_is_refused_with_its_number(text):
+def test_a_line_that_is_not_a_setting_is_refused_with_its_number(text):
     with pytest.raises(PropertiesError, match="line"):
         parse_properties(text, source="test")
 
 
-def test_a_file_that_is_no_text_is_refused(tmp_path):
+def test_a_properties_file_that_is_not_text_is_refused(tmp_path):
     path = tmp_path / "server.properties"
     path.write_bytes(b"a=\xff\xfe")
     with pytest.raises(PropertiesError, match="not UTF-8 at byte 2"):

@@ -83,7 +83,7 @@ def test_the_examples_are_accepted_as_they_stand():
     assert roles == [{"controller"}, {"broker"}, {"broker", "controller"}]
 
 
-def test_the_page_shows_every_setting_as_it_is(request):
+def test_the_page_lists_every_setting(request):
     if request.config.getoption("--rewrite"):
         PAGE.write_text(page())
     assert PAGE.read_text() == page(), "docs/configuration.md is stale: pytest --rewrite"

@@ -240,11 +240,11 @@ def kill_leader(quorum: Quorum) -> None:
     quorum.start(leader)
 
 
-def test_commits_are_ordered_once_whoever_leads(runs: list[tuple[int, int, str]]) -> None:
+def test_commits_are_ordered_once_across_leader_changes(runs: list[tuple[int, int, str]]) -> None:
     assert len({key for _, _, key in runs}) == len(runs)
 
 
-def test_every_node_s_state_says_the_same_after_a_restart_of_all(
+def test_all_nodes_have_the_same_state_after_a_restart_of_all(
     quorum: Quorum, runs: list[tuple[int, int, str]]
 ) -> None:
     for node in NODES:
@@ -262,7 +262,7 @@ def test_every_node_s_state_says_the_same_after_a_restart_of_all(
     assert run(again()) == runs
 
 
-def test_nodes_that_come_back_tell_the_whole_or_nothing_from_their_first_answer_on(
+def test_restarted_nodes_answer_completely_or_not_at_all(
     quorum: Quorum, runs: list[tuple[int, int, str]]
 ) -> None:
     """Each asked for itself, whoever leads; without their databases nothing is applied at first."""
@@ -324,7 +324,7 @@ def test_topics_and_objects_can_be_described(
     assert [(owner["topic"], owner["usedBytes"]) for owner in found["owners"]] == [("orders", 100)]
 
 
-def test_replicas_have_the_same_checkpoint_one_that_lost_its_disk_too(
+def test_replicas_have_the_same_checkpoint_even_after_a_lost_disk(
     quorum: Quorum, runs: list[tuple[int, int, str]]
 ) -> None:
     leader = leader_of(quorum)
@@ -412,7 +412,7 @@ def test_the_implementation_is_chosen_by_name_and_checked_at_start(
     assert caught.value.key == "diskless.batch.coordinator.class.name"
 
 
-def test_a_prefix_that_makes_no_key_is_refused_by_its_own_name() -> None:
+def test_an_invalid_key_prefix_is_refused_by_its_setting() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(properties(IN_MEMORY, voters=1) | {"esker.object.key.prefix": "/a"})
     assert caught.value.key == "esker.object.key.prefix"

@@ -66,20 +66,20 @@ def test_a_directory_keeps_its_cluster_and_its_store(tmp_path: Path) -> None:
         identify(tmp_path, Store(bucket="other"))
 
 
-def test_a_first_attempt_that_began_nothing_does_not_choose_the_store(tmp_path: Path) -> None:
+def test_a_failed_first_start_does_not_fix_the_store(tmp_path: Path) -> None:
     first = identify(tmp_path, None)
     bucket = Store(bucket="other")
     assert identify(tmp_path, bucket) == replace(first, store=bucket) == identify(tmp_path, None)
 
 
-def test_a_directory_of_something_else_is_left_alone(tmp_path: Path) -> None:
+def test_a_directory_of_another_program_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(DevError, match=r"holds something else \(thesis\.tex\)"):
         identify(tmp_path, None)
     assert belongings(tmp_path) == ()
 
 
-def test_a_damaged_identity_is_no_reason_to_begin_anew(tmp_path: Path) -> None:
+def test_a_damaged_identity_does_not_start_a_new_cluster(tmp_path: Path) -> None:
     identify(tmp_path, None)
     for text in ("", "{}", "[]", '{"clusterId": 1'):
         (tmp_path / IDENTITY).write_text(text)
@@ -103,7 +103,7 @@ def test_a_plan_formats_once_and_writes_settings_anew(tmp_path: Path) -> None:
     assert min(ports[2:]) >= ports[0] + QUORUM_PORTS_FROM
 
 
-def test_records_go_to_s3_where_that_is_asked_for(tmp_path: Path) -> None:
+def test_records_go_to_s3_if_a_bucket_is_given(tmp_path: Path) -> None:
     store = Store(bucket="b", endpoint="http://127.0.0.1:1", region="r")
     plan = make_plan(tmp_path, identify(tmp_path, store), port=free_port(), brokers=1, extra={})
     settings = read_properties(plan.brokers[0].properties)
@@ -114,7 +114,7 @@ def test_records_go_to_s3_where_that_is_asked_for(tmp_path: Path) -> None:
     assert identify(tmp_path, None).store == store
 
 
-def test_a_port_that_is_taken_is_named_and_nothing_is_made(tmp_path: Path) -> None:
+def test_a_taken_port_is_named_and_no_file_is_created(tmp_path: Path) -> None:
     identity = identify(tmp_path, None)
     port = free_port()
     with socket.socket() as other:
@@ -125,7 +125,7 @@ def test_a_port_that_is_taken_is_named_and_nothing_is_made(tmp_path: Path) -> No
     assert not (tmp_path / "quorum-1").exists()
 
 
-def test_a_full_disk_is_told_with_its_place(
+def test_a_full_disk_is_reported_with_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writing to a file that is open fails without naming it."""
@@ -149,7 +149,7 @@ def test_one_directory_has_one_esker_dev(tmp_path: Path) -> None:
         pass
 
 
-def test_reset_removes_what_is_its_own_and_only_if_it_may(tmp_path: Path) -> None:
+def test_reset_removes_only_its_own_files_after_confirmation(tmp_path: Path) -> None:
     plan_of(tmp_path)
     (tmp_path / "objects" / "ab").mkdir(parents=True)
     (tmp_path / "objects" / "ab" / "0").write_bytes(bytes(2_000_000))
@@ -166,7 +166,7 @@ def test_reset_removes_what_is_its_own_and_only_if_it_may(tmp_path: Path) -> Non
     assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", ".esker-dev.lock"}
 
 
-def test_an_interrupted_removal_can_be_taken_up_again(tmp_path: Path) -> None:
+def test_an_interrupted_reset_can_be_repeated(tmp_path: Path) -> None:
     plan_of(tmp_path)
     paths = belongings(tmp_path)
     remove(path for path in paths if path.name == "quorum-1")
@@ -185,7 +185,7 @@ def test_an_interrupted_removal_can_be_taken_up_again(tmp_path: Path) -> None:
         (["--port", "0"], "--port"),
     ],
 )
-def test_what_cannot_be_is_refused_before_anything_is_made(
+def test_impossible_options_are_refused_before_any_file_is_created(
     tmp_path: Path, words: list[str], says: str
 ) -> None:
     directory = tmp_path / "data"
@@ -274,7 +274,7 @@ def running(directory: Path, port: int, *words: str) -> Iterator[Dev]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc for processes that have ended")
-def test_a_cluster_outlives_its_processes_and_its_own_end(tmp_path: Path) -> None:
+def test_a_cluster_restarts_killed_processes_and_resumes_after_a_stop(tmp_path: Path) -> None:
     directory, port = tmp_path / "data", free_port()
     lines = "".join(f"{number}\n" for number in range(2_000))
     with running(directory, port, "--set", "diskless.append.commit.interval.ms=20") as dev:
@@ -311,7 +311,7 @@ def test_a_cluster_outlives_its_processes_and_its_own_end(tmp_path: Path) -> Non
         wait_until(lambda: not any(map(alive, pids)), f"{pids} go when their parent has gone")
 
 
-def test_what_cannot_end_in_good_order_ends_all_the_same() -> None:
+def test_processes_that_ignore_a_stop_are_killed() -> None:
     """Its parent has died, and so has the quorum that it would take its leave of."""
     busy = (
         "import signal, threading, time; from esker.dev.child import watch_parent; "
@@ -330,7 +330,7 @@ def test_what_cannot_end_in_good_order_ends_all_the_same() -> None:
     assert ALONE_S < LEFTOVERS_S, "whoever comes next waits for it"
 
 
-def test_what_dies_at_its_start_stops_everything(tmp_path: Path) -> None:
+def test_a_process_that_fails_at_its_start_stops_the_cluster(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     directory.mkdir()
     plan_of(directory)

@@ -57,7 +57,7 @@ def test_an_object_in_a_bucket_is_found_by_url_key_and_id(s3_config: S3Config) -
         assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1), ran.output
 
 
-def test_a_cluster_whose_records_are_in_s3_goes_on_with_them(
+def test_a_cluster_with_records_in_s3_resumes_after_a_restart(
     tmp_path: Path, s3_config: S3Config
 ) -> None:
     store = f"s3://{s3_config.bucket}"
@@ -78,7 +78,7 @@ def test_a_cluster_whose_records_are_in_s3_goes_on_with_them(
         assert read == lines
 
 
-def test_a_bucket_that_cannot_be_written_is_named_before_anything_is_made(
+def test_an_unwritable_bucket_is_named_before_any_file_is_created(
     tmp_path: Path, s3_config: S3Config
 ) -> None:
     """Else a cluster is ready, and whoever writes to it hangs for a minute."""
@@ -96,7 +96,7 @@ def test_a_bucket_that_cannot_be_written_is_named_before_anything_is_made(
     assert not list(tmp_path.glob("quorum-*"))
 
 
-def test_the_object_that_was_tried_is_gone_again(s3_config: S3Config) -> None:
+def test_the_probe_object_is_deleted(s3_config: S3Config) -> None:
     store = Store(bucket=s3_config.bucket, endpoint=s3_config.endpoint_url, region=s3_config.region)
     check_bucket(Identity(cluster_id="c", store=store))
 

@@ -42,7 +42,7 @@ class Heard:
         self.news = ClusterNews(lambda topic_id: self.gone.append(topic_id.int))
 
 
-def test_a_group_is_given_to_brokers_that_clients_are_sent_to() -> None:
+def test_groups_are_assigned_to_brokers_that_clients_can_reach() -> None:
     heard = Heard()
     assert heard.news.brokers is None, "nothing is known: nobody is refused"
     at_work, fenced = broker(1, fenced=False), broker(2, fenced=True)
@@ -53,7 +53,7 @@ def test_a_group_is_given_to_brokers_that_clients_are_sent_to() -> None:
     assert heard.news.brokers == (1, 2)
 
 
-def test_a_topic_that_is_gone_is_told_of_once() -> None:
+def test_a_deleted_topic_is_notified_once() -> None:
     heard = Heard()
     heard.news.on_image(image(5, (), 1, 2, 3))
     heard.news.on_image(image(6, (), 1, 3, 4))
@@ -61,7 +61,7 @@ def test_a_topic_that_is_gone_is_told_of_once() -> None:
     assert heard.gone == [2]
 
 
-def test_a_log_that_is_read_anew_deletes_nothing_but_what_is_gone_in_the_end() -> None:
+def test_reading_the_log_again_deletes_only_topics_that_are_gone_at_its_end() -> None:
     """A replica that fell behind the log's start begins with an empty state, then a checkpoint."""
     heard = Heard()
     heard.news.on_image(image(5, (broker(1, fenced=False),), 1, 2))

@@ -32,7 +32,7 @@ def test_every_setting_of_groups_arrives_where_it_is_used() -> None:
     )
 
 
-def test_what_is_not_given_is_as_in_kafka_but_for_the_size_of_a_group() -> None:
+def test_group_settings_default_to_kafkas_except_the_group_size() -> None:
     values = parse_config(NODE).values
     assert (GroupSettings.of(values), LogSettings.of(values)) == (GroupSettings(), LogSettings())
     assert values["offsets.retention.minutes"] == 7 * 24 * 60
@@ -40,7 +40,7 @@ def test_what_is_not_given_is_as_in_kafka_but_for_the_size_of_a_group() -> None:
     assert values["group.max.size"] == 1_000
 
 
-def test_sessions_that_cannot_be_are_refused_by_name() -> None:
+def test_impossible_session_timeouts_are_refused_by_name() -> None:
     with pytest.raises(ConfigError, match=r"below group\.min\.session\.timeout\.ms") as caught:
         parse_config(NODE | {"group.max.session.timeout.ms": "5999"})
     assert caught.value.key == "group.max.session.timeout.ms"

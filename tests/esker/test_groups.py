@@ -254,7 +254,7 @@ async def stored(broker: Broker) -> FetchGroupStateResponse:
         await asyncio.sleep(deadline.pause_s(answer))
 
 
-def test_members_work_on_while_the_logs_leader_dies_and_then_their_own_broker(
+def test_members_survive_the_logs_leader_and_then_their_own_broker(
     quorum: Quorum,
 ) -> None:
     async def story() -> None:
@@ -353,7 +353,7 @@ async def one_member_commits(quorum: Quorum) -> None:
     await broker.close()
 
 
-def test_replicas_have_the_same_checkpoint_one_that_lost_its_disk_too(quorum: Quorum) -> None:
+def test_replicas_have_the_same_checkpoint_even_after_a_lost_disk(quorum: Quorum) -> None:
     """Invariant 4, on what a member of a group has left."""
 
     async def story() -> None:

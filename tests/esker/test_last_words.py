@@ -64,7 +64,7 @@ READ_ONLY = of_sqlite(sqlite3.SQLITE_READONLY, "attempt to write a readonly data
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_it_says_what_to_do_next(error: Exception, says: str) -> None:
+def test_a_fatal_error_names_the_remedy(error: Exception, says: str) -> None:
     assert re.search(says, last_words(error, HOME))
 
 
@@ -78,12 +78,12 @@ def test_it_says_what_to_do_next(error: Exception, says: str) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_damage_is_replaced_as_the_node_s_role_allows(error: Exception) -> None:
+def test_the_remedy_for_damage_depends_on_the_nodes_role(error: Exception) -> None:
     assert re.search("0.log.*if the other voters .* format --rejoin`$", last_words(error, HOME))
     assert "copies alone: empty /data, run" in last_words(error, HOME, votes=False)
 
 
-def test_a_node_that_meets_damage_ends_with_that_sentence(tmp_path: Path) -> None:
+def test_a_node_that_finds_damage_exits_with_the_remedy(tmp_path: Path) -> None:
     home = tmp_path / "node"
     settings = {
         "process.roles": "broker",

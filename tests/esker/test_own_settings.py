@@ -7,7 +7,7 @@ from esker.server.own_settings import own_settings
 from esker.settings import SETTINGS
 
 
-def test_every_setting_is_told_once_with_its_default() -> None:
+def test_every_setting_is_described_once_with_its_default() -> None:
     own = {setting.name: setting for setting in own_settings({"node.id": "7"})}
     assert set(own) == set(SETTINGS)
     assert (own["node.id"].value, own["node.id"].is_default) == ("7", False)

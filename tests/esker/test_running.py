@@ -10,7 +10,7 @@ import pytest
 from esker.server.process import announce
 
 
-def test_nobody_reads_standard_output_any_more(
+def test_a_closed_standard_output_does_not_end_a_node(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As with `esker start FILE | true`: the broker serves on."""
@@ -22,7 +22,7 @@ def test_nobody_reads_standard_output_any_more(
     assert "stdout=lost reason='Broken pipe' said='Broker 101 is ready" in caplog.text
 
 
-def test_standard_output_is_on_a_full_disk(
+def test_a_full_disk_below_standard_output_does_not_end_a_node(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123

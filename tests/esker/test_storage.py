@@ -32,7 +32,7 @@ def properties(directory: Path, node_id: int = 1) -> dict[str, str]:
     }
 
 
-def test_a_formatted_directory_says_whose_it_is(tmp_path):
+def test_a_formatted_directory_names_its_node(tmp_path):
     config = config_in(tmp_path / "a")
     made = format_storage(config, CLUSTER_ID)
     meta, records = open_storage(config)
@@ -109,7 +109,7 @@ def test_a_rejoin_that_lost_power_is_not_followed_by_a_plain_format(tmp_path):
         format_storage(config_in(tmp_path), CLUSTER_ID)
 
 
-def test_a_disk_that_is_not_mounted_is_asked_about_before_anything_is_formatted(tmp_path):
+def test_an_unmounted_disk_is_reported_before_anything_is_formatted(tmp_path):
     """Formatting its mount point would begin a voter that has forgotten everything."""
     with pytest.raises(StorageError, match=r"disk mounted.*lost, .*--rejoin"):
         open_storage(config_in(tmp_path / "a"))
@@ -131,7 +131,7 @@ def test_start_never_formats_and_another_nodes_directory_is_refused(tmp_path):
         open_storage(config_in(tmp_path / "a", node_id=2))
 
 
-def test_the_commands_say_in_one_line_what_is_wrong(tmp_path):
+def test_commands_report_errors_in_one_line(tmp_path):
     runner = CliRunner()
     file = tmp_path / "node.properties"
     text = "".join(f"{k}={v}\n" for k, v in properties(tmp_path / "a").items())

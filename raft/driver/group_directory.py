@@ -16,11 +16,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from raft.core.voters import Endpoint
 from raft.driver.cluster_records import ClusterRecords
 from raft.driver.config import INTERNAL_TOPICS
+from raft.driver.node_services import ClusterEvents
 from raft.interfaces import Draft, Frozen, ReplicatedLog, draft_values
 from raft.wire.responses import Group
 from records.batch import Batch, iter_records
@@ -49,9 +50,7 @@ class Directory:
         log: ReplicatedLog,
         *,
         bench_topic: str | None,
-        on_start: Callable[[Group], None],
-        on_stop: Callable[[Group], None],
-        on_applied: Callable[[Offset], None],
+        events: ClusterEvents,
     ) -> None:
         """Start with an empty directory, at the start of the log.
 
@@ -61,9 +60,7 @@ class Directory:
         self.last_timestamp = 0
         self._log = log
         self._served = INTERNAL_TOPICS if bench_topic is None else INTERNAL_TOPICS | {bench_topic}
-        self._on_start = on_start
-        self._on_stop = on_stop
-        self._on_applied = on_applied
+        self._events = events
         self._records = ClusterRecords()
         self._unchanged = 0  # `_records.changed` as of the newest checkpoint
         self._frozen_changed = 0  # `_records.changed` as of the last frozen state
@@ -118,7 +115,7 @@ class Directory:
                     self._apply(record)
             self.last_timestamp = max(self.last_timestamp, header.max_timestamp)
             self.applied = OffsetAndEpoch(header.end_offset, header.leader_epoch)
-        self._on_applied(self.applied.offset)
+        self._events.on_applied(self.applied.offset)
 
     def reset(self) -> None:
         """Forget all records; running groups end unless the log names them again."""
@@ -141,7 +138,7 @@ class Directory:
         self.empty = self.empty and not loaded.count
         self.applied = snapshot_id
         self._announce()
-        self._on_applied(self.applied.offset)
+        self._events.on_applied(self.applied.offset)
 
     def freeze(self) -> Frozen:
         """Return the current records, encoded at once since they are few."""
@@ -206,10 +203,10 @@ class Directory:
         before, self._started = self._started, wanted
         for group in before:
             if group not in wanted:
-                self._on_stop(group)
+                self._events.on_stop(group)
         for group in wanted:
             if group not in before:
-                self._on_start(group)
+                self._events.on_start(group)
 
 
 class ClusterLogLeader:

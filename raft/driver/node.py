@@ -266,20 +266,15 @@ class Node:
     def _host_cluster_log(self, driver: GroupDriver) -> ClusterState:
         """Host the controller's state machine, or without a controller a `Directory`."""
         config = self.config
-        if config.cluster is not None:
-            events = ClusterEvents(
-                on_start=self._on_group_named,
-                on_stop=self._on_group_removed,
-                on_applied=self._on_applied,
-            )
-            return config.cluster(self, driver, events)
-        directory = Directory(
-            driver,
-            bench_topic=BENCH_LOG if config.bench_log else None,
+        events = ClusterEvents(
             on_start=self._on_group_named,
             on_stop=self._on_group_removed,
             on_applied=self._on_applied,
         )
+        if config.cluster is not None:
+            return config.cluster(self, driver, events)
+        bench_topic = BENCH_LOG if config.bench_log else None
+        directory = Directory(driver, bench_topic=bench_topic, events=events)
         leader = ClusterLogLeader(
             driver,
             directory,

@@ -13,6 +13,7 @@ import pytest
 from raft.driver import applying
 from raft.driver.applying import Applier
 from raft.driver.group_directory import ClusterLogLeader, Directory
+from raft.driver.node_services import ClusterEvents
 from raft.interfaces import draft_values
 from raft.wire.responses import Group
 from records.batch import Batch, iter_batches
@@ -59,9 +60,11 @@ class Watched:
         self.directory = Directory(
             self.log,
             bench_topic=None,
-            on_start=self.started.append,
-            on_stop=self.stopped.append,
-            on_applied=lambda _: None,
+            events=ClusterEvents(
+                on_start=self.started.append,
+                on_stop=self.stopped.append,
+                on_applied=lambda _: None,
+            ),
         )
         self.leader = ClusterLogLeader(
             self.log, self.directory, bootstrap=bootstrap, max_idle_interval_ms=0

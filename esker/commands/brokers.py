@@ -32,7 +32,7 @@ UNREGISTER_EXAMPLE = f"Example: esker brokers unregister --id 4 {_AT}"
 TIMEOUT_MS: Final = 30_000
 
 
-@app.callback()
+@app.callback(epilog=LIST_EXAMPLE)
 def brokers() -> None:
     """List and unregister the brokers of a running cluster."""
 

@@ -53,7 +53,7 @@ ALTER_EXAMPLE = f"Example: esker chunks alter --alter-chunk-json-file moves.json
 TIMEOUT_MS: Final = 30_000
 
 
-@app.callback()
+@app.callback(epilog=CREATE_EXAMPLE)
 def chunks() -> None:
     """Create and reassign the chunks of partitions (KIP-1114)."""
 

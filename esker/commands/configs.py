@@ -72,7 +72,7 @@ EntityName = Annotated[
 _Setting = DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult
 
 
-@app.callback()
+@app.callback(epilog=DESCRIBE_EXAMPLE)
 def configs() -> None:
     """Print and change the settings of topics and brokers."""
 

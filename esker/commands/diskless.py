@@ -55,7 +55,7 @@ _Topic = DescribeDisklessTopicsResponse.Topic
 COORDINATOR_IN_KEY: Final = re.compile(r"/(0|[1-9][0-9]{0,8})/[0-9]+$")
 
 
-@app.callback()
+@app.callback(epilog=DESCRIBE_EXAMPLE)
 def diskless() -> None:
     """Describe diskless topics and the objects that store them."""
 

@@ -74,7 +74,7 @@ class Progress(NamedTuple):
         return None if self.committed is None else self.end_offset - self.committed
 
 
-@app.callback()
+@app.callback(epilog=LIST_EXAMPLE)
 def groups() -> None:
     """List, describe and delete consumer groups."""
 

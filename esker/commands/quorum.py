@@ -37,7 +37,7 @@ app = typer.Typer(
 EXAMPLE = "Example: esker quorum describe --bootstrap-server 127.0.0.1:9092 --replication"
 
 
-@app.callback()
+@app.callback(epilog=EXAMPLE)
 def quorum() -> None:
     """Describe the metadata quorum: its leader and replicas."""
 

@@ -51,7 +51,7 @@ DAMAGED = 1
 UNREADABLE = 2  # also what a wrong command line gives
 
 
-@app.callback()
+@app.callback(epilog=LIST_EXAMPLE)
 def snapshot() -> None:
     """List, inspect and take the checkpoints of the quorum's logs (KIP-630)."""
 

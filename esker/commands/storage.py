@@ -20,21 +20,24 @@ app = typer.Typer(
     help="Format and inspect a node's log directory.",
 )
 
+FORMAT_EXAMPLE = (
+    "Example: esker storage format --config node1.properties --cluster-id xBIbbGYlSzqHPEyzl9QSWw"
+)
+
 ConfigFile = Annotated[
     Path,
     typer.Option("--config", "-c", metavar="FILE", help="Properties file of the node."),
 ]
 
 
-@app.callback()
+@app.callback(epilog=FORMAT_EXAMPLE)
 def storage() -> None:
     """Format and inspect a node's log directory."""
 
 
 @app.command(
     "format",
-    epilog="Example: esker storage format --config node1.properties "
-    "--cluster-id xBIbbGYlSzqHPEyzl9QSWw",
+    epilog=FORMAT_EXAMPLE,
 )
 def format_command(
     config: ConfigFile,

@@ -56,7 +56,7 @@ TIMEOUT_MS: Final = 30_000
 _Partition = DescribeTopicsResponse.Topic.Partition
 
 
-@app.callback()
+@app.callback(epilog=LIST_EXAMPLE)
 def topics() -> None:
     """Create, list, describe, alter and delete the topics of a running cluster."""
 

@@ -1,4 +1,4 @@
-"""`esker topics`, `configs`, `brokers` and `chunks`, as a person types them at a running quorum."""
+"""`esker topics`, `configs`, `brokers` and `chunks` against a running quorum."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SESSION_MS: Final = 600_000  # brokers send no heartbeats by themselves
 
 @pytest.fixture(scope="module")
 def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
-    """Three nodes, and three brokers that a script has registered and unfenced."""
+    """Start three nodes, and register and unfence three brokers by script."""
     with Quorum(tmp_path_factory.mktemp("quorum")) as quorum:
         for node in NODES:
             with quorum.properties(node).open("a") as file:
@@ -35,13 +35,13 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
 
 
 class Esker:
-    """The command, asking one node that need not lead."""
+    """Runs `esker` against one node, which need not be the leader."""
 
     def __init__(self, story: Story) -> None:
-        self.at = ("--bootstrap-controller", f"127.0.0.1:{story.quorum.ports[NODES[-1]]}")
+        self.bootstrap = ("--bootstrap-controller", f"127.0.0.1:{story.quorum.ports[NODES[-1]]}")
 
     def __call__(self, *words: str, code: int = 0) -> str:
-        ran = RUNNER.invoke(app, [*words, *self.at])
+        ran = RUNNER.invoke(app, [*words, *self.bootstrap])
         assert ran.exit_code == code, f"{words}: {ran.exit_code}\n{ran.output}\n{ran.exception!r}"
         return ran.stdout if code == 0 else ran.stderr
 
@@ -54,7 +54,7 @@ def esker(story: Story) -> Esker:
     return Esker(story)
 
 
-def test_a_topic_from_its_creation_to_its_end(esker: Esker) -> None:
+def test_a_topic_is_created_altered_and_deleted(esker: Esker) -> None:
     created = esker("topics", "create", "--topic", "orders", "--partitions", "2",
                     "--replication-factor", "2", "--config", "retention.ms=60000")  # fmt: skip
     assert created.startswith("Created topic orders with id ")
@@ -93,7 +93,7 @@ def test_a_topic_from_its_creation_to_its_end(esker: Esker) -> None:
     assert "orders" in esker("topics", "describe", "--topic", "orders", code=1)
 
 
-def test_impossible_settings_are_refused_by_name(esker: Esker) -> None:
+def test_an_invalid_setting_is_rejected_with_its_name(esker: Esker) -> None:
     for setting in ("cleanup.policy=compact", "diskless.enable=false", "no.such.key=1"):
         refused = esker("topics", "create", "--topic", "bad", "--config", setting, code=1)
         assert setting.partition("=")[0] in refused
@@ -108,7 +108,7 @@ def test_impossible_settings_are_refused_by_name(esker: Esker) -> None:
     esker("topics", "create", "--topic", "no/such/name", code=1)
 
 
-def test_brokers_are_shown_with_their_state(story: Story, esker: Esker) -> None:
+def test_brokers_are_listed_with_their_state(story: Story, esker: Esker) -> None:
     story.beat()
     shown = esker.json("brokers", "list")["brokers"]
     assert [broker["id"] for broker in shown] == list(BROKERS)
@@ -117,8 +117,8 @@ def test_brokers_are_shown_with_their_state(story: Story, esker: Esker) -> None:
     assert "2000" in esker("brokers", "unregister", "--id", "2000", code=1)
 
 
-def test_a_broker_that_has_shut_down_is_fenced_and_no_longer_about_it() -> None:
-    told = DescribeBrokersResponse.Broker
+def test_a_broker_after_its_shutdown_is_fenced_and_not_shutting_down() -> None:
+    make_broker = DescribeBrokersResponse.Broker
     cases = (
         (False, False, "active"),
         (False, True, "shutting down"),
@@ -126,14 +126,14 @@ def test_a_broker_that_has_shut_down_is_fenced_and_no_longer_about_it() -> None:
         (True, False, "fenced"),
     )
     for fenced, leaving, state in cases:
-        broker = told(
+        broker = make_broker(
             broker_id=1, broker_epoch=1, rack=None, is_fenced=fenced,
             in_controlled_shutdown=leaving, listeners=(),
         )  # fmt: skip
         assert state_of(broker) == state
 
 
-def test_chunks_are_cut_and_moved_by_the_files_of_the_kip(esker: Esker, tmp_path: Path) -> None:
+def test_chunks_are_created_and_moved_with_files_of_kip_1114(esker: Esker, tmp_path: Path) -> None:
     esker("topics", "create", "--topic", "cut", "--partitions", "1", "--replication-factor", "2")
     (cut,) = esker.json("topics", "describe", "--topic", "cut")["topics"]
     assert cut["partitions"][0]["chunks"] == []
@@ -154,7 +154,7 @@ def test_chunks_are_cut_and_moved_by_the_files_of_the_kip(esker: Esker, tmp_path
     assert "No such file" in esker("chunks", "alter", "--alter-chunk-json-file", "none", code=1)
 
 
-def test_topics_are_described_wherever_their_coordinator_is(esker: Esker) -> None:
+def test_topics_of_different_coordinators_are_described(esker: Esker) -> None:
     wanted = [f"spread-{number}" for number in range(5)]
     esker("topics", "create", "--topic", wanted[0])  # where all is
     esker("topics", "alter", "--topic", "__diskless-metadata", "--partitions", "2")

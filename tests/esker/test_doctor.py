@@ -1,4 +1,4 @@
-"""`esker doctor` says what is there, what is missing, and what would help."""
+"""`esker doctor` reports each requirement as met or missing, with a remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.spark_jobs.fake_java import fake_java
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """A machine with nothing but this Python."""
+    """Return the environment of a machine with this Python and no other requirement."""
     return {"PATH": "", "HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path / "cache")}
 
 
@@ -28,7 +28,7 @@ def checks(environment: dict[str, str]) -> dict[str, Check]:
     return {check.name: check for check in examine(environment)}
 
 
-def test_without_java_it_says_what_to_install(
+def test_missing_java_is_reported_with_what_to_install(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java, "bundled_runtime", lambda: None)
@@ -38,7 +38,7 @@ def test_without_java_it_says_what_to_install(
     assert "esker[spark,java]" in found.hint
 
 
-def test_an_old_java_is_named_as_what_was_found(
+def test_an_old_java_is_missing_and_reported_with_its_version(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java, "bundled_runtime", lambda: None)
@@ -48,7 +48,7 @@ def test_an_old_java_is_named_as_what_was_found(
     assert found.found == f"found only Java 11.0.2 (JAVA_HOME: {tmp_path}/old)"
 
 
-def test_an_old_java_beside_a_new_one_is_only_mentioned(
+def test_an_old_java_beside_a_new_one_is_a_note(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     environment["JAVA_HOME"] = str(fake_java(tmp_path / "old", "11.0.2"))
@@ -61,19 +61,19 @@ def test_an_old_java_beside_a_new_one_is_only_mentioned(
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "5.0.0.dev1", None])
-def test_pyspark_must_be_there_and_in_the_range_that_our_package_declares(
+def test_pyspark_must_have_a_version_in_our_packages_range(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, version: str | None
 ) -> None:
     real = metadata.version
 
-    def told(name: str) -> str:
+    def fake_version(name: str) -> str:
         if name != "pyspark":
             return real(name)
         if version is None:
             raise metadata.PackageNotFoundError(name)
         return version
 
-    monkeypatch.setattr(metadata, "version", told)
+    monkeypatch.setattr(metadata, "version", fake_version)
     found = checks(environment)["pyspark"]
     assert found.state is State.MISSING
     assert found.found.startswith(version or "not installed")
@@ -81,7 +81,7 @@ def test_pyspark_must_be_there_and_in_the_range_that_our_package_declares(
     assert found.hint == "pip install 'esker[spark]'"
 
 
-def test_what_make_installs_is_all_there() -> None:
+def test_every_package_that_make_installs_is_found() -> None:
     found = checks(dict(os.environ))
     packages = {name: found[name].state for name in doctor.SPARK_PACKAGES}
     assert packages == dict.fromkeys(doctor.SPARK_PACKAGES, State.OK)
@@ -89,7 +89,7 @@ def test_what_make_installs_is_all_there() -> None:
     assert found["Java"].state is not State.MISSING
 
 
-def test_a_spark_of_another_release_is_not_used_and_that_is_said(
+def test_an_ignored_spark_home_is_a_note(
     environment: dict[str, str],
 ) -> None:
     assert "SPARK_HOME" not in checks(environment)
@@ -97,7 +97,7 @@ def test_a_spark_of_another_release_is_not_used_and_that_is_said(
     assert (found.state, found.found) == (State.NOTE, "/opt/spark-3, ignored")
 
 
-def test_no_room_for_temporary_files_stops_jobs_and_no_cache_does_not(
+def test_an_unusable_temporary_directory_is_missing_and_an_unusable_cache_is_a_note(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -108,7 +108,7 @@ def test_no_room_for_temporary_files_stops_jobs_and_no_cache_does_not(
     assert "XDG_CACHE_HOME" in found["cache"].hint
 
 
-def test_a_cache_that_others_can_write_to_is_told(environment: dict[str, str]) -> None:
+def test_a_cache_that_other_users_can_write_to_is_a_note(environment: dict[str, str]) -> None:
     cache = java.cache_directory(environment)
     cache.mkdir(parents=True)
     cache.chmod(0o770)
@@ -116,7 +116,7 @@ def test_a_cache_that_others_can_write_to_is_told(environment: dict[str, str]) -
     assert (found.state, f"chmod go-w {cache}" in found.hint) == (State.NOTE, True)
 
 
-def test_of_machine_and_container_the_smaller_memory_counts(tmp_path: Path) -> None:
+def test_available_memory_is_the_smaller_of_machine_and_container(tmp_path: Path) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    8388608 kB\n")
     assert available_memory(tmp_path / "meminfo", tmp_path) == 8 << 30, "no container"
     (tmp_path / "memory.max").write_text("max\n")
@@ -141,7 +141,7 @@ def test_versions_are_compared_as_numbers(version: str, wanted: str, is_within: 
     assert within(version, wanted) is is_within
 
 
-def test_the_command_ends_with_3_if_something_is_missing(
+def test_the_command_exits_with_3_if_a_requirement_is_missing(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java, "bundled_runtime", lambda: None)
@@ -151,20 +151,20 @@ def test_the_command_ends_with_3_if_something_is_missing(
     assert "\nJava: install Java 17 or newer" in shown.output
 
 
-def test_as_json_the_same(environment: dict[str, str], tmp_path: Path) -> None:
+def test_json_output_has_the_same_checks(environment: dict[str, str], tmp_path: Path) -> None:
     home = fake_java(tmp_path / "java", "17.0.9")
     shown = CliRunner().invoke(
         app, ["doctor", "--json"], env={**environment, "JAVA_HOME": str(home)}
     )
     assert shown.exit_code == 0, shown.output
-    told: dict[str, Any] = json.loads(shown.stdout)
-    assert told["ok"] is True
-    found = {check["name"]: check for check in told["checks"]}
+    report: dict[str, Any] = json.loads(shown.stdout)
+    assert report["ok"] is True
+    found = {check["name"]: check for check in report["checks"]}
     assert found["Java"]["found"] == f"Java 17.0.9 (JAVA_HOME: {home})"
     assert found["class archive"]["state"] == "note"
 
 
-def test_a_store_is_looked_into_where_one_is_named(tmp_path: Path) -> None:
+def test_store_option_lists_the_object_store(tmp_path: Path) -> None:
     (tmp_path / "objects").mkdir()
     shown = CliRunner().invoke(app, ["doctor", "--store", str(tmp_path / "objects")])
     assert "object store" in shown.output

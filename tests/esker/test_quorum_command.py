@@ -29,7 +29,7 @@ def describe(quorum: Quorum, *words: str):
     return runner.invoke(app, ["quorum", "describe", "--bootstrap-controller", addresses, *words])
 
 
-def test_status_has_the_words_of_kafkas_own_tool(quorum):
+def test_status_has_the_field_names_of_kafkas_own_tool(quorum):
     shown = describe(quorum)
     assert shown.exit_code == 0, shown.stderr
     words = [line.split(":")[0] for line in shown.stdout.splitlines()]
@@ -45,7 +45,7 @@ def test_status_has_the_words_of_kafkas_own_tool(quorum):
     ]
 
 
-def test_any_controller_leads_to_the_leader(quorum):
+def test_the_status_is_the_same_from_any_controller(quorum):
     answers = []
     for port in quorum.ports.values():
         shown = runner.invoke(
@@ -57,7 +57,7 @@ def test_any_controller_leads_to_the_leader(quorum):
     assert sorted(replica["nodeId"] for replica in answers[0]["replicas"]) == list(NODES)
 
 
-def test_replication_has_a_line_for_each_replica_and_the_leader_first(quorum):
+def test_replication_prints_one_line_per_replica_with_the_leader_first(quorum):
     shown = describe(quorum, "--replication", "--group", "esker-bench-log-0")
     head, leader, *followers = shown.stdout.splitlines()
     assert head.split()[:4] == ["NodeId", "DirectoryId", "LogEndOffset", "Lag"]
@@ -66,7 +66,7 @@ def test_replication_has_a_line_for_each_replica_and_the_leader_first(quorum):
     assert [line.split()[-3] for line in followers] == ["Follower", "Follower"]
 
 
-def test_a_group_that_is_not_there_is_refused_by_name(quorum):
+def test_an_unknown_group_is_an_error_that_names_it(quorum):
     shown = describe(quorum, "--group", "nothing-0")
     assert (shown.exit_code, shown.stderr.count("\n")) == (1, 1)
     assert "nothing-0" in shown.stderr
@@ -74,13 +74,13 @@ def test_a_group_that_is_not_there_is_refused_by_name(quorum):
         assert describe(quorum, "--group", group).exit_code == 2
 
 
-def test_an_address_where_nobody_listens_is_one_line():
+def test_an_unreachable_address_is_a_one_line_error():
     shown = runner.invoke(app, ["quorum", "describe", "--bootstrap-controller", "127.0.0.1:1"])
     assert (shown.exit_code, shown.stderr.count("\n")) == (1, 1)
     assert "127.0.0.1:1" in shown.stderr
 
 
-def test_a_node_that_cannot_start_says_why_in_one_line(quorum, tmp_path: Path):
+def test_a_node_that_cannot_start_prints_a_one_line_error(quorum, tmp_path: Path):
     file = tmp_path / "node.properties"
     text = quorum.properties(1).read_text()
     file.write_text(text.replace(str(quorum.home / "1"), str(tmp_path / "empty")))

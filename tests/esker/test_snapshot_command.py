@@ -1,4 +1,4 @@
-"""`esker snapshot list|take` on running nodes, and what `quorum describe` says of snapshots."""
+"""`esker snapshot list|take` on running nodes, and the snapshots in `quorum describe`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CLUSTER, BENCH = "__cluster_metadata-0", "esker-bench-log-0"
 
 @pytest.fixture(scope="module")
 def quorum(tmp_path_factory: pytest.TempPathFactory):
-    """Three nodes whose bench log has a state."""
+    """Start three nodes whose bench log has a state machine."""
     with Quorum(tmp_path_factory.mktemp("quorum")) as three:
         for node in NODES:
             with three.properties(node).open("a") as file:
@@ -41,23 +41,26 @@ def lines(shown) -> list[dict]:
     return [json.loads(line) for line in shown.stdout.splitlines()]
 
 
-def test_every_node_takes_one_and_any_node_leads_to_all_of_them(quorum):
+def test_take_on_every_node_needs_the_address_of_one_node_only(quorum):
     taken = lines(esker(quorum, "snapshot", "take", "--group", BENCH, "--json", nodes=[2]))
-    assert [one["nodeId"] for one in taken] == list(NODES)
+    assert [checkpoint["nodeId"] for checkpoint in taken] == list(NODES)
     listed = lines(esker(quorum, "snapshot", "list", "--group", BENCH, "--json", nodes=[3]))
-    for one, said in zip(taken, listed, strict=True):
-        newest = said["snapshots"][-1]
-        assert (said["nodeId"], said["group"]) == (one["nodeId"], BENCH)
-        assert (newest["endOffset"], newest["epoch"]) == (one["endOffset"], one["epoch"])
-        assert newest["sizeBytes"] == one["sizeBytes"] > 0
-        assert said["appliedOffset"] >= newest["endOffset"] > 50
+    for checkpoint, node in zip(taken, listed, strict=True):
+        newest = node["snapshots"][-1]
+        assert (node["nodeId"], node["group"]) == (checkpoint["nodeId"], BENCH)
+        assert (newest["endOffset"], newest["epoch"]) == (
+            checkpoint["endOffset"],
+            checkpoint["epoch"],
+        )
+        assert newest["sizeBytes"] == checkpoint["sizeBytes"] > 0
+        assert node["appliedOffset"] >= newest["endOffset"] > 50
     table = esker(quorum, "snapshot", "list").stdout.splitlines()
     assert table[0].split()[:4] == ["Group", "Node", "EndOffset", "Epoch"]
     assert sum(line.startswith(BENCH) for line in table) >= 3
     assert sum(line.startswith(CLUSTER) for line in table) == 3
 
 
-def test_one_node_alone_is_asked_if_it_is_named(quorum):
+def test_only_the_named_node_takes_a_checkpoint(quorum):
     shown = esker(quorum, "snapshot", "take", "--node", "2")
     assert shown.exit_code == 0, shown.stderr
     (line,) = shown.stdout.splitlines()
@@ -67,7 +70,7 @@ def test_one_node_alone_is_asked_if_it_is_named(quorum):
     assert "no node 7 answers" in missing.stderr
 
 
-def test_the_newest_snapshot_and_the_log_start_stand_beside_each_replica(quorum):
+def test_replication_shows_each_replicas_newest_snapshot_and_log_start(quorum):
     (taken,) = lines(esker(quorum, "snapshot", "take", "--group", BENCH, "--node", "1", "--json"))
     words = ("quorum", "describe", "--replication", "--group", BENCH)
     head = esker(quorum, *words).stdout.splitlines()[0]
@@ -81,14 +84,14 @@ def test_the_newest_snapshot_and_the_log_start_stand_beside_each_replica(quorum)
 
     def starts() -> list[int | None]:
         (described,) = lines(esker(quorum, *words, "--json"))
-        return [one["logStartOffset"] for one in described["replicas"]]
+        return [replica["logStartOffset"] for replica in described["replicas"]]
 
     # A node that is too busy to answer in time is shown without.
     wait_until(lambda: None not in starts(), "every node tells its log start")
     assert all(start is None or start >= 0 for start in starts())
 
 
-def test_a_group_that_is_not_there_is_refused_by_name(quorum):
+def test_an_unknown_group_is_an_error_that_names_it(quorum):
     for command in ("list", "take"):
         shown = esker(quorum, "snapshot", command, "--group", "nothing-0")
         assert shown.exit_code == 1
@@ -96,7 +99,7 @@ def test_a_group_that_is_not_there_is_refused_by_name(quorum):
         assert esker(quorum, "snapshot", command, "--group", "nothing").exit_code == 2
 
 
-def test_directories_and_nodes_are_not_asked_for_at_once(quorum):
+def test_directories_and_running_nodes_cannot_be_listed_together(quorum):
     home = str(quorum.home / "1")
     assert esker(quorum, "snapshot", "list", home).exit_code == 2
     assert runner.invoke(app, ["snapshot", "list"]).exit_code == 2
@@ -104,7 +107,7 @@ def test_directories_and_nodes_are_not_asked_for_at_once(quorum):
     assert shown.exit_code == 0, shown.stderr
 
 
-def test_nobody_there_is_one_line():
+def test_an_unreachable_quorum_is_a_one_line_error():
     for command in ("list", "take"):
         words = ["snapshot", command, "--bootstrap-controller", "127.0.0.1:1"]
         shown = runner.invoke(app, words)
@@ -112,7 +115,7 @@ def test_nobody_there_is_one_line():
         assert "127.0.0.1:1" in shown.stderr
 
 
-def test_a_silent_node_is_named_and_the_others_are_shown(quorum):
+def test_a_stopped_node_is_reported_and_the_others_are_listed(quorum):
     quorum.kill(3)
     try:
         shown = esker(quorum, "snapshot", "list", "--json", "--group", CLUSTER)
@@ -126,7 +129,7 @@ def test_a_silent_node_is_named_and_the_others_are_shown(quorum):
         quorum.ready()
 
 
-def test_the_commands_words_are_there_in_a_process_of_its_own():
+def test_the_subcommands_are_listed_by_a_process_of_their_own():
     ran = subprocess.run(
         [sys.executable, "-m", "esker", "snapshot", "take", "--help"],
         capture_output=True, text=True, timeout=280, check=False,

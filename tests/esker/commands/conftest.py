@@ -1,4 +1,4 @@
-"""Runs `esker` in this process and gives what it printed."""
+"""Fixture that runs `esker` in this process and returns its exit code and output."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Ran(NamedTuple):
 
     @property
     def lines(self) -> list[dict[str, Any]]:
-        """Standard output as JSON lines."""
+        """Parse standard output as JSON lines."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
 @pytest.fixture
 def esker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ran]:
-    """Call it with the words of a command line; files are named relative to an empty directory."""
+    """Return a function that runs a command line in an empty directory."""
     monkeypatch.chdir(tmp_path)
 
     def run(*words: str) -> Ran:

@@ -1,4 +1,4 @@
-"""The files that the tests of `dump-log` read: small, fixed, and with something of everything."""
+"""Small fixed log files for the tests of `dump-log`, with every kind of batch and record."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def metadata_batch(base_offset: int, epoch: int) -> bytes:
 
 
 def strange_batch(base_offset: int, epoch: int) -> bytes:
-    """An unknown type, an unknown version, a client's record, and a name that hurts terminals."""
+    """Build a batch of unknown types and versions, client records and terminal escape codes."""
     hurts = FeatureLevelRecord(name="\x1b[31mred\u202e", feature_level=1)
     records = [
         (None, b"\x01\x8f\x4e\x00abc", TIME + 2, ()),
@@ -85,7 +85,7 @@ def write_segment(directory: Path, data: bytes | None = None) -> Path:
 
 
 def write_indexes(directory: Path) -> None:
-    """The indexes that belong to `write_segment`."""
+    """Write the offset and time indexes of the segment that `write_segment` writes."""
     position = len(control_batch(100, 4))
     entries = struct.pack(">ii", 2, position)
     (directory / SEGMENT.replace(".log", ".index")).write_bytes(entries)

@@ -1,4 +1,4 @@
-"""`make demo` claims only what it checked, and README shows what it and the commands really say."""
+"""`make demo` reports only what it verified; README shows the true output of it and of commands."""
 
 from __future__ import annotations
 
@@ -27,9 +27,8 @@ PAGES = ("README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").g
 
 
 @pytest.mark.spark
-def test_the_demo_ends_well_and_readme_shows_what_it_prints() -> None:
-    """With fewer lines. README is shortened, so a line may be left out of it; numbers and ids are
-    those of another run."""
+def test_the_demo_succeeds_and_readme_shows_its_output() -> None:
+    """README may omit lines of the output, and its numbers and ids are those of another run."""
     with subprocess.Popen(
         [sys.executable, "-m", "examples.demo", "--lines", "4000"],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, process_group=0,
@@ -59,7 +58,7 @@ def shape(line: str) -> str:
 
 
 @pytest.mark.parametrize("position", [200, -40])
-def test_the_demo_fails_on_a_log_that_is_not_what_it_claims(
+def test_the_demo_fails_on_a_log_that_contradicts_its_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, position: int
 ) -> None:
     target = tmp_path / recording.DYNAMIC / recording.METADATA
@@ -75,9 +74,9 @@ def test_the_demo_fails_on_a_log_that_is_not_what_it_claims(
         demo.kafka_log()
 
 
-def test_a_line_that_is_missing_twice_or_elsewhere_is_no_success() -> None:
+def test_the_demo_fails_on_a_missing_repeated_or_misplaced_line() -> None:
     lines = real_lines(500)
-    found = [(name, line) for name, some in lines.items() for line in some]
+    found = [(name, line) for name, file_lines in lines.items() for line in file_lines]
     assert same_lines(lines, found)
     assert not same_lines(lines, found[:-1])
     assert not same_lines(lines, [*found, found[-1]])
@@ -88,19 +87,19 @@ def test_a_line_that_is_missing_twice_or_elsewhere_is_no_success() -> None:
 
 
 class FakeGroup:
-    """Gives its first member every partition, and a second its half after a while.
+    """Assigns every partition to its first member, and half of them to a second one later.
 
-    As a broker may: the second is let in with the first one's heartbeat, and until then the first
-    could have read all there is.
+    A broker may do so: it admits the second member with the first one's next heartbeat, and the
+    first could have read every record by then.
     """
 
-    ROUNDS = 5  # of the first member's polls, before the second is let in
+    ROUNDS = 5  # polls of the first member before the second one is admitted
 
     def __init__(self, topic: str, lines: Lines, partitions: int) -> None:
-        self.left: dict[int, list[FakeMessage]] = {at: [] for at in range(partitions)}
-        for number, (name, some) in enumerate(lines.items()):
-            at = number % partitions
-            self.left[at] += [FakeMessage(name.encode(), line) for line in some]
+        self.left: dict[int, list[FakeMessage]] = {index: [] for index in range(partitions)}
+        for number, (name, file_lines) in enumerate(lines.items()):
+            partition = number % partitions
+            self.left[partition] += [FakeMessage(name.encode(), line) for line in file_lines]
         self.topic = topic
         self.members: list[FakeConsumer] = []
         self.committed: list[TopicPartition] = []
@@ -108,13 +107,13 @@ class FakeGroup:
 
 
 class FakeMessage(NamedTuple):
-    """One of librdkafka's, as far as the demo looks at it."""
+    """A message with the methods of librdkafka's that the demo calls."""
 
     file: bytes
     line: bytes
 
     def error(self) -> None:
-        """None: it is a line."""
+        """Return None: every message is a line."""
 
     def key(self) -> bytes:
         return self.file
@@ -124,7 +123,7 @@ class FakeMessage(NamedTuple):
 
 
 class FakeConsumer:
-    """A member of it."""
+    """A consumer in a FakeGroup."""
 
     def __init__(self, group: FakeGroup) -> None:
         self.group = group
@@ -165,27 +164,27 @@ class FakeConsumer:
         return got
 
     def _assign(self, partitions: set[int]) -> None:
-        places = [TopicPartition(self.group.topic, at) for at in sorted(partitions)]
-        self.on_assign(self, places)
+        assigned = [TopicPartition(self.group.topic, index) for index in sorted(partitions)]
+        self.on_assign(self, assigned)
 
-    def incremental_assign(self, places: list[TopicPartition]) -> None:
-        self.has |= {place.partition for place in places}
+    def incremental_assign(self, partitions: list[TopicPartition]) -> None:
+        self.has |= {assigned.partition for assigned in partitions}
 
     def assignment(self) -> list[TopicPartition]:
-        return [TopicPartition(self.group.topic, at) for at in self.has]
+        return [TopicPartition(self.group.topic, index) for index in self.has]
 
-    def pause(self, places: list[TopicPartition]) -> None:
-        self.paused |= {place.partition for place in places}
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        self.paused |= {paused.partition for paused in partitions}
 
-    def resume(self, places: list[TopicPartition]) -> None:
-        self.paused -= {place.partition for place in places}
+    def resume(self, partitions: list[TopicPartition]) -> None:
+        self.paused -= {resumed.partition for resumed in partitions}
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: a fake consumer holds no resources."""
 
 
-def test_no_member_reads_before_each_has_a_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else the first might have read all, and the demo's claim of two readers would not hold."""
+def test_members_read_only_once_each_has_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the first member could read every record, and the demo would have one reader."""
     lines = {f"{number}.py": [b"one", b"two"] for number in range(8)}
     group = FakeGroup("python", lines, 4)
     monkeypatch.setattr(demo_clients, "Consumer", lambda _settings: FakeConsumer(group))
@@ -208,7 +207,7 @@ def console_blocks(page: str) -> list[list[str]]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """Every `esker` command of a page, as typed after a prompt or within backquotes."""
+    """Find every `esker` command of the pages, after a prompt or within backquotes."""
     found = []
     for page in PAGES:
         text = re.sub(r"\\\n>?", " ", (ROOT / page).read_text())  # a command on several lines
@@ -222,8 +221,8 @@ def commands() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "line"), commands())
-def test_every_command_of_the_documentation_is_one(page: str, line: str) -> None:
-    """It parses: the command is there, and so is each of its options."""
+def test_every_command_in_the_documentation_parses(page: str, line: str) -> None:
+    """The command and each of its options exist."""
     words = [word for word in shlex.split(line)[1:] if not re.match(r"[0-9]?[<>]", word)]
     command: Any = typer.main.get_command(app)
     while hasattr(command, "get_command") and words and not words[0].startswith("-"):
@@ -238,11 +237,11 @@ def test_every_command_of_the_documentation_is_one(page: str, line: str) -> None
             assert word.partition("=")[0] in known, f"{page}: {line}: no option {word}"
 
 
-def test_the_documentation_names_commands() -> None:
+def test_the_documentation_contains_commands() -> None:
     assert len(commands()) > 80
 
 
-def test_every_page_that_readme_links_is_there() -> None:
+def test_every_page_that_readme_links_to_exists() -> None:
     links = re.findall(r"\]\(([^)#]+)", (ROOT / "README.md").read_text())
     missing = [link for link in links if not link.startswith("http") and not (ROOT / link).exists()]
     assert missing == []

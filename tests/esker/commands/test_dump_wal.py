@@ -39,7 +39,7 @@ def batch(*values: bytes, codec: Compression = Compression.NONE) -> bytes:
 
 
 def whole_object(object_id: int = 4711, cluster: str = CLUSTER) -> bytes:
-    """Two batches of one partition, one of another's."""
+    """Build an object with two batches of one partition and one batch of another."""
     parts, size_bytes = build_object(
         [
             PartitionBatches(TOPIC, 0, [batch(b"a", b"b"), batch(b"c", codec=Compression.ZSTD)], 3),
@@ -62,7 +62,7 @@ def put(directory: Path, data: bytes, key: str = KEY) -> Path:
     return path
 
 
-def test_the_footer_is_shown_and_with_print_data_log_the_records(esker, tmp_path):
+def test_the_footer_is_printed_and_with_print_data_log_also_the_records(esker, tmp_path):
     path = put(tmp_path, whole_object())
     shown = esker("dump-log", str(path))
     assert shown.code == 0, shown.err
@@ -97,7 +97,7 @@ def test_an_object_is_found_by_its_id_or_key_below_a_store(esker, tmp_path, name
     assert found.out.startswith("sound")
 
 
-def test_an_id_that_is_nowhere_or_twice_is_refused_in_one_line(esker, tmp_path):
+def test_an_unknown_or_ambiguous_id_is_a_one_line_error(esker, tmp_path):
     put(tmp_path, whole_object())
     store = str(tmp_path / "objects")
     put(tmp_path, whole_object(), key=f"other/{KEY}")
@@ -112,18 +112,18 @@ def test_an_id_that_is_nowhere_or_twice_is_refused_in_one_line(esker, tmp_path):
     assert esker("dump-log", "s3://bucket-without-key").code == 2
 
 
-def test_every_flipped_bit_is_found_and_said_where(tmp_path):
+def test_every_flipped_bit_is_reported_with_its_position(tmp_path):
     data = whole_object()
-    for at in range(0, len(data), 7):
+    for position in range(0, len(data), 7):
         damaged = bytearray(data)
-        damaged[at] ^= 1 << at % 8
+        damaged[position] ^= 1 << position % 8
         path = put(tmp_path, bytes(damaged))
         with pytest.raises(DamagedWalError) as caught:
             verify_object(FileObject(path), deep=True)
-        assert str(path) in str(caught.value), f"flipped at {at}"
+        assert str(path) in str(caught.value), f"flipped at {position}"
 
 
-def test_damage_is_one_line_that_names_the_batch(esker, tmp_path):
+def test_damage_is_reported_in_one_line_that_names_the_batch(esker, tmp_path):
     data = bytearray(whole_object())
     second = len(batch(b"a", b"b"))
     data[second + 70] ^= 4
@@ -146,7 +146,7 @@ def test_damage_is_one_line_that_names_the_batch(esker, tmp_path):
         (whole_object(cluster="b" * 22), "stands under another one's name"),
     ],
 )
-def test_what_is_no_whole_object_of_this_name_is_refused(esker, tmp_path, data, says):
+def test_an_incomplete_or_misnamed_object_is_damaged(esker, tmp_path, data, says):
     path = put(tmp_path, data)
     for options in ([], ["--verify"], ["--json"]):
         ran = esker("dump-log", *options, str(path))
@@ -168,7 +168,7 @@ def known(**changed) -> DescribeDisklessObjectResponse:
     return DescribeDisklessObjectResponse(**(values | changed))
 
 
-def test_what_the_coordinator_has_of_it_is_compared(tmp_path):
+def test_an_object_is_compared_with_its_coordinators_metadata(tmp_path):
     source = FileObject(put(tmp_path, whole_object()))
     (remark,) = verify_object(source, known=known()).remarks
     assert remark.startswith("as its coordinator has it: 100 of ")

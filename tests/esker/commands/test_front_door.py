@@ -1,4 +1,4 @@
-"""The command line itself: help, refusals, pipes and terminals."""
+"""The command line: help, errors, pipes and terminals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,21 @@ def run(*words: str, **settings) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*ESKER, *words], capture_output=True, text=True, timeout=280, **settings)
 
 
-def test_help_ends_with_an_example(esker):
+def has_example(command, name: str) -> bool:
+    """Check that the help of a command, and of each of its subcommands, ends with an example."""
+    epilog = command.epilog or ""
+    subcommands = getattr(command, "commands", {}).values()
+    own = epilog.startswith("Example: ") and f"esker {name}" in epilog
+    return own and all(has_example(sub, f"{name} {sub.name}") for sub in subcommands)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"spark"}))
+def test_the_help_of_every_command_ends_with_an_example(name):
+    command = typer.main.get_command(importlib.import_module(COMMANDS[name]).app)
+    assert has_example(command, name)
+
+
+def test_the_example_is_the_last_line_of_the_help(esker):
     for words, example in ((["--help"], "dev"), (["dump-log", "--help"], "dump-log")):
         ran = esker(*words)
         assert ran.code == 0
@@ -33,8 +47,8 @@ def test_help_ends_with_an_example(esker):
         assert last.startswith(f"Example: esker {example}")
 
 
-def test_the_list_of_commands_says_what_each_says_of_itself() -> None:
-    """It is told without importing them, which takes a second."""
+def test_the_list_of_commands_repeats_the_first_line_of_each_commands_help() -> None:
+    """The list is printed without importing the commands, which takes a second."""
     for name, module in COMMANDS.items():
         command = typer.main.get_command(importlib.import_module(module).app)
         first = (command.help or "").split("\n\n")[0].replace("\n", " ")
@@ -51,7 +65,7 @@ def test_python_without_assertions_is_refused(tmp_path, optimize):
     assert ran.stderr.count("\n") == 1
 
 
-def test_a_full_disk_under_standard_output_is_one_line(tmp_path) -> None:
+def test_a_full_disk_under_standard_output_is_a_one_line_error(tmp_path) -> None:
     log = shlex.quote(str(write_segment(tmp_path)))
     for words in ("storage random-uuid", "--help", f"dump-log {log}"):
         shell = f"{sys.executable} -m esker {words} > /dev/full"
@@ -60,16 +74,16 @@ def test_a_full_disk_under_standard_output_is_one_line(tmp_path) -> None:
         assert ran.stderr == "esker: standard output: No space left on device\n"
 
 
-def test_standard_files_that_are_closed_get_no_socket_s_number() -> None:
-    """uvloop aborts where a socket's is one of theirs."""
-    asked = f"{sys.executable} -m esker topics list --bootstrap-server 127.0.0.1:1"
+def test_no_socket_gets_the_descriptor_of_a_closed_standard_file() -> None:
+    """uvloop aborts if a socket has the descriptor of a standard file."""
+    command = f"{sys.executable} -m esker topics list --bootstrap-server 127.0.0.1:1"
     for closed in ("<&-", ">&-", "<&- >&-"):
         ran = subprocess.run(
-            f"{asked} {closed}", shell=True, capture_output=True, text=True, check=False
+            f"{command} {closed}", shell=True, capture_output=True, text=True, check=False
         )
         assert ran.returncode == 1, ran.stderr
         assert ran.stderr.startswith("esker: no broker answers")
-    ran = subprocess.run(f"{asked} <&- >&- 2>&-", shell=True, check=False)
+    ran = subprocess.run(f"{command} <&- >&- 2>&-", shell=True, check=False)
     assert ran.returncode == 1
 
 
@@ -90,7 +104,7 @@ def test_a_mistyped_command_gets_a_suggestion(esker):
     ],
 )
 @pytest.mark.parametrize("options", [[], ["--verify"], ["--json"]])
-def test_what_cannot_be_read_is_refused_in_one_line(esker, tmp_path, name, says, options):
+def test_an_unreadable_file_is_a_one_line_error(esker, tmp_path, name, says, options):
     for present in ("0000.snapshot", "17.txt"):
         (tmp_path / present).touch()
     ran = esker("dump-log", *options, name)
@@ -100,17 +114,17 @@ def test_what_cannot_be_read_is_refused_in_one_line(esker, tmp_path, name, says,
     assert (ran.out + ran.err).count("\n") == 1
 
 
-def test_a_pipe_is_refused_instead_of_waited_for(esker, tmp_path):
+def test_a_named_pipe_is_an_error_instead_of_a_hang(esker, tmp_path):
     os.mkfifo(tmp_path / SEGMENT)
     ran = esker("dump-log", SEGMENT)
     assert (ran.code, ran.err) == (2, f"esker: {SEGMENT}: not a regular file\n")
 
 
-def test_options_of_verify_need_verify(esker):
+def test_deep_and_allow_gaps_require_verify(esker):
     assert esker("dump-log", "--deep", SEGMENT).code == 2
 
 
-def test_a_reader_that_goes_away_is_no_error(tmp_path):
+def test_a_closed_pipe_on_standard_output_is_not_reported(tmp_path):
     values = [b"\x01\x14\x00\x00"] * 50_000
     data = build_value_batch(values, base_offset=100, leader_epoch=1, timestamp=TIME)
     write_segment(tmp_path, bytes(data))
@@ -126,7 +140,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path):
     assert (ran.stdout, ran.stderr) == (f"{SEGMENT}\n", "")
 
 
-def test_piped_output_holds_no_escape_codes(tmp_path):
+def test_piped_output_contains_no_escape_codes(tmp_path):
     write_segment(tmp_path)
     ran = run("dump-log", SEGMENT, cwd=tmp_path, env=os.environ | {"FORCE_COLOR": "1"})
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -134,7 +148,7 @@ def test_piped_output_holds_no_escape_codes(tmp_path):
 
 
 def on_a_terminal(*words: str, cwd, stream: str = "stdout", **environment: str) -> str:
-    """What a command prints to standard output or error when that is a terminal."""
+    """Run a command with standard output or error on a terminal, and return its output there."""
     leader, follower = pty.openpty()
     settings = {"TERM": "xterm-256color", "COLUMNS": "70"} | environment
     inherited = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR")}
@@ -154,7 +168,7 @@ def on_a_terminal(*words: str, cwd, stream: str = "stdout", **environment: str) 
     return shown.decode().replace("\r\n", "\n")
 
 
-def test_a_long_file_shows_progress_on_a_terminal_and_only_there(tmp_path):
+def test_progress_of_a_long_file_is_shown_on_a_terminal_only(tmp_path):
     batch = build_value_batch(
         [bytes(8_000_000)] * 5, base_offset=100, leader_epoch=1, timestamp=TIME
     )
@@ -166,7 +180,7 @@ def test_a_long_file_shows_progress_on_a_terminal_and_only_there(tmp_path):
     assert on_a_terminal(*words, cwd=tmp_path, stream="stderr") == ""
 
 
-def test_a_terminal_gets_colours_and_its_own_width(tmp_path):
+def test_output_on_a_terminal_has_colours_and_the_terminals_width(tmp_path):
     write_segment(tmp_path)
     shown = on_a_terminal("dump-log", SEGMENT, cwd=tmp_path)
     assert "\x1b[36mTopicRecord\x1b[0m" in shown
@@ -175,12 +189,12 @@ def test_a_terminal_gets_colours_and_its_own_width(tmp_path):
     assert all(len(line) <= 70 for line in fields)
 
 
-def test_no_color_is_respected(tmp_path):
+def test_no_color_turns_colours_off(tmp_path):
     write_segment(tmp_path)
     assert "\x1b" not in on_a_terminal("dump-log", SEGMENT, cwd=tmp_path, NO_COLOR="1")
 
 
-def test_a_locale_without_the_letters_gets_escapes(tmp_path):
+def test_an_ascii_locale_prints_escapes_for_other_letters(tmp_path):
     value = encode_record(FeatureLevelRecord(name="bøb", feature_level=1))
     data = build_value_batch([value], base_offset=100, leader_epoch=1, timestamp=TIME)
     write_segment(tmp_path, bytes(data))
@@ -201,8 +215,8 @@ except SystemExit as end:
 """
 
 
-def test_a_node_starts_without_what_it_may_never_need(tmp_path):
-    """numpy is for retention, pydantic for Typer's options: a third of the time to a node."""
+def test_a_node_starts_without_importing_optional_libraries(tmp_path):
+    """numpy (retention) and pydantic (Typer's options) would take a third of the start time."""
     ran = subprocess.run(
         [sys.executable, "-c", LOADED], cwd=tmp_path, capture_output=True, text=True, timeout=280
     )
@@ -211,7 +225,7 @@ def test_a_node_starts_without_what_it_may_never_need(tmp_path):
 
 
 @pytest.mark.parametrize("words", [["start"], ["start", "--help"], ["start", "a", "b"]])
-def test_any_other_start_is_read_as_every_command_is(tmp_path, words):
+def test_start_with_options_is_parsed_by_typer(tmp_path, words):
     ran = run(*words, cwd=tmp_path)
     assert ran.returncode == (0 if "--help" in words else 2)
     assert "Usage:" in ran.stdout + ran.stderr

@@ -1,4 +1,4 @@
-"""Whatever a file holds, `dump-log` ends, says something printable, and does not crash."""
+"""`dump-log` ends without a crash and prints only printable text, whatever bytes a file holds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ OPTIONS = ([], ["--json"], ["--verify"], ["--verify", "--deep", "--json"])
 
 
 def dump(name: str, data: bytes) -> None:
-    """Every way of looking at a file of these bytes ends with an exit code that means something."""
+    """Run `dump-log` with each of its options on a file; every exit code is a documented one."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / name
         path.write_bytes(data)
@@ -50,39 +50,39 @@ def dump(name: str, data: bytes) -> None:
 @pytest.mark.parametrize("name", SOUND)
 @settings(max_examples=12, deadline=None)
 @given(data=st.binary(max_size=300))
-def test_any_bytes_are_dumped(name, data):
+def test_dumping_arbitrary_bytes_does_not_crash(name, data):
     dump(name, data)
 
 
 @pytest.mark.parametrize("name", SOUND)
 @settings(max_examples=20, deadline=None)
 @given(
-    at=st.floats(0, 1),
+    position=st.floats(0, 1),
     replacement=st.binary(min_size=1, max_size=9),
     cut=st.floats(0, 1) | st.none(),
 )
-def test_a_spoiled_file_is_dumped(name, at, replacement, cut):
+def test_dumping_a_mutated_file_does_not_crash(name, position, replacement, cut):
     data = bytearray(SOUND[name])
-    start = int(at * (len(data) - 1))
+    start = int(position * (len(data) - 1))
     data[start : start + len(replacement)] = replacement
     dump(name, bytes(data if cut is None else data[: int(cut * len(data))]))
 
 
 @settings(max_examples=40, deadline=None)
 @given(values=st.lists(st.binary(max_size=40), min_size=1, max_size=5))
-def test_any_values_under_a_right_checksum_are_dumped(values):
+def test_dumping_arbitrary_values_with_a_valid_checksum_does_not_crash(values):
     framed = [b"\x01" + value for value in values] + values
     batch = build_value_batch(framed, base_offset=100, leader_epoch=0, timestamp=TIME)
     dump(SEGMENT, bytes(batch))
 
 
 @pytest.mark.parametrize("timestamp", [-(1 << 63) + 1, -2, (1 << 63) - 1])
-def test_times_that_no_calendar_has_are_shown_as_numbers(timestamp):
+def test_a_timestamp_outside_the_calendar_is_printed_as_a_number(timestamp):
     batch = build_value_batch([b"x"], base_offset=100, leader_epoch=0, timestamp=timestamp)
     dump(SEGMENT, bytes(batch))
 
 
-def test_a_compressed_bomb_is_an_error_not_an_explosion(tmp_path):
+def test_a_decompression_bomb_is_an_error(tmp_path):
     values = [bytes(1024 * 1024)] * (MAX_DECOMPRESSED_BYTES // (1024 * 1024) + 1)
     batch = build_value_batch(
         values, base_offset=100, leader_epoch=0, timestamp=TIME, compression=Compression.ZSTD
@@ -93,7 +93,7 @@ def test_a_compressed_bomb_is_an_error_not_an_explosion(tmp_path):
     assert CliRunner().invoke(app, ["dump-log", str(path)]).exit_code == 1
 
 
-def test_a_file_of_zeros_larger_than_any_disk_is_refused_at_once(tmp_path):
+def test_a_sparse_file_larger_than_any_disk_is_rejected_at_once(tmp_path):
     path = tmp_path / SEGMENT
     with path.open("wb") as file:
         file.truncate(1 << 42)

@@ -1,4 +1,4 @@
-"""`esker snapshot list|inspect` on a directory: what is there, what it holds, what is damaged."""
+"""`esker snapshot list|inspect` on a directory: listing, contents and damage of checkpoints."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ OLDER = ID._replace(offset=40)
 
 @pytest.fixture
 def node(tmp_path: Path) -> Path:
-    """A node's directory: one group with a log, an older and a newer checkpoint and leftovers."""
+    """Make a node's directory: one group with a log, two checkpoints and temporary files."""
     group = tmp_path / "node1" / GROUP
     group.parent.mkdir()
     Log.create(RealFileSystem(), group).close()
@@ -48,7 +48,7 @@ def node(tmp_path: Path) -> Path:
     return tmp_path / "node1"
 
 
-def test_all_checkpoints_are_listed_by_their_ends_with_what_they_are(esker, node):
+def test_checkpoints_are_listed_by_end_offset_with_their_state(esker, node):
     ran = esker("snapshot", "list", "--json", str(node))
     assert ran.code == 0
     group, *files = ran.lines
@@ -60,7 +60,7 @@ def test_all_checkpoints_are_listed_by_their_ends_with_what_they_are(esker, node
     assert files[2]["lastContainedLogTimestamp"] == TIME
 
 
-def test_the_table_says_where_the_log_begins_and_what_it_takes(esker, node):
+def test_the_table_shows_the_log_start_offset_and_sizes(esker, node):
     out = esker("snapshot", "list", str(node)).out
     head, *rows, gap, summary = out.splitlines()
     assert head.split()[:4] == ["Group", "EndOffset", "Epoch", "Bytes"]
@@ -69,13 +69,13 @@ def test_the_table_says_where_the_log_begins_and_what_it_takes(esker, node):
     assert f"{node / GROUP}: log from offset 0, 0 bytes in 1 segment; checkpoints, " in summary
 
 
-def test_a_groups_own_directory_is_listed_too(esker, node):
+def test_the_directory_of_one_group_can_be_listed(esker, node):
     assert (
         esker("snapshot", "list", str(node / GROUP)).out == esker("snapshot", "list", str(node)).out
     )
 
 
-def test_listing_reads_the_beginning_and_verify_the_whole(esker, node):
+def test_list_reads_the_header_and_verify_the_whole_checkpoint(esker, node):
     data = bytearray(written(5))
     data[-80] ^= 1
     (node / GROUP / NAME).write_bytes(data)
@@ -92,7 +92,7 @@ def test_listing_reads_the_beginning_and_verify_the_whole(esker, node):
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 61, written(5)[:50]])
-def test_a_file_without_a_beginning_is_damaged_under_its_final_name_only(esker, node, data):
+def test_a_checkpoint_without_a_header_is_damaged_but_a_temporary_file_is_not(esker, node, data):
     for name in (NAME, part_name(ID, 9)):
         (node / GROUP / name).write_bytes(data)
     ran = esker("snapshot", "list", "--json", str(node))
@@ -100,7 +100,7 @@ def test_a_file_without_a_beginning_is_damaged_under_its_final_name_only(esker, 
     assert (ran.code, found[NAME], found[part_name(ID, 9)]) == (1, "damaged", "part")
 
 
-def test_what_is_no_log_directory_is_refused_in_one_line(esker, tmp_path):
+def test_a_path_that_is_not_a_log_directory_is_a_one_line_error(esker, tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     for name, says in (("nix", "No such file"), ("file", "Not a directory"), ("empty", "no log")):
@@ -110,7 +110,7 @@ def test_what_is_no_log_directory_is_refused_in_one_line(esker, tmp_path):
         assert "name a node's log directory" in ran.err
 
 
-def test_a_kafka_nodes_directory_is_listed_too(esker):
+def test_the_directory_of_a_kafka_node_can_be_listed(esker):
     ran = esker("snapshot", "list", "--verify", "--json", str(DIRECTORY / DYNAMIC))
     group, *files = ran.lines
     assert (ran.code, group["logStartOffset"]) == (0, None)
@@ -120,7 +120,7 @@ def test_a_kafka_nodes_directory_is_listed_too(esker):
 # --- inspect -------------------------------------------------------------------------------------
 
 
-def test_inspect_counts_records_by_type_and_says_what_is_proved(esker, node):
+def test_inspect_counts_records_by_type_and_reports_the_proof_of_completeness(esker, node):
     (ran,) = esker("snapshot", "inspect", "--json", str(node / GROUP / NAME)).lines
     assert ran["endOffset"] == 57
     assert (ran["epoch"], ran["records"], ran["origin"], ran["voters"]) == (3, 5, "esker", None)
@@ -131,7 +131,7 @@ def test_inspect_counts_records_by_type_and_says_what_is_proved(esker, node):
     assert "count and checksum in the footer are right" in out
 
 
-def test_inspect_names_the_voters_of_a_checkpoint_that_has_them(esker, tmp_path):
+def test_inspect_prints_the_voters_that_a_checkpoint_records(esker, tmp_path):
     (tmp_path / NAME).write_bytes(written(1, kraft_version=1, voters=VOTERS))
     (ran,) = esker("snapshot", "inspect", "--json", NAME).lines
     assert (ran["kraftVersion"], ran["voters"]) == (1, [1])
@@ -148,7 +148,7 @@ def test_compressed_checkpoints_are_read(esker, tmp_path, codec):
     assert ran["types"] == {"NoOpRecord": {"records": 9, "value_bytes": 36}}
 
 
-def test_a_newer_writers_record_is_counted_and_no_damage(esker, tmp_path):
+def test_a_record_type_of_a_newer_version_is_counted_and_not_damage(esker, tmp_path):
     batch = build_value_batch(
         [b"\x01\x8f\x4e\x00abc"], base_offset=1, leader_epoch=3, timestamp=TIME
     )
@@ -157,7 +157,7 @@ def test_a_newer_writers_record_is_counted_and_no_damage(esker, tmp_path):
     assert list(ran["types"]) == ["unknown type 9999"]
 
 
-def test_a_damaged_file_is_named_with_its_position_and_the_next_is_still_read(esker, tmp_path):
+def test_damage_is_reported_with_its_position_and_later_files_are_read(esker, tmp_path):
     data = bytearray(written(5))
     position = [batch.position for batch in iter_batches(bytes(data))][2]
     data[position + 61] ^= 1
@@ -175,32 +175,34 @@ def test_a_damaged_file_is_named_with_its_position_and_the_next_is_still_read(es
 @pytest.mark.parametrize(
     "value", [b"\x00", b"\x01\x0c\x00\xff\xff"], ids=["not metadata", "malformed"]
 )
-def test_what_could_not_be_loaded_is_damage_under_a_right_checksum(esker, tmp_path, value):
+def test_an_undecodable_record_is_damage_despite_a_valid_checksum(esker, tmp_path, value):
     batch = build_value_batch([value], base_offset=1, leader_epoch=3, timestamp=TIME)
     (tmp_path / NAME).write_bytes(closed(header_batch() + bytes(batch)))
     assert esker("snapshot", "inspect", NAME).code == 1
 
 
-def test_what_is_no_file_is_refused_in_one_line(esker, tmp_path):
+def test_a_path_that_is_not_a_file_is_a_one_line_error(esker, tmp_path):
     (tmp_path / "dir.checkpoint").mkdir()
     for name in ("nix.checkpoint", "dir.checkpoint"):
         ran = esker("snapshot", "inspect", name)
         assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
 
 
-def test_each_commands_help_ends_with_an_example(esker):
+def test_the_help_of_each_subcommand_ends_with_an_example(esker):
     for command in ("list", "inspect"):
         out = esker("snapshot", command, "--help").out
         assert f"Example: esker snapshot {command}" in out.split("─╯")[-1]
 
 
 @settings(max_examples=25, deadline=None)
-@given(at=st.floats(0, 1), put=st.binary(min_size=1, max_size=9), cut=st.floats(0, 1) | st.none())
-def test_whatever_a_file_holds_both_commands_end_and_say_something_printable(
-    tmp_path_factory, at, put, cut
+@given(
+    position=st.floats(0, 1), put=st.binary(min_size=1, max_size=9), cut=st.floats(0, 1) | st.none()
+)
+def test_list_and_inspect_of_arbitrary_bytes_end_with_printable_output(
+    tmp_path_factory, position, put, cut
 ):
     data = bytearray(written(6, kraft_version=1, voters=VOTERS))
-    start = int(at * (len(data) - 1))
+    start = int(position * (len(data) - 1))
     data[start : start + len(put)] = put
     group = tmp_path_factory.mktemp("group")
     (group / NAME).write_bytes(data if cut is None else data[: int(cut * len(data))])
@@ -216,7 +218,7 @@ def test_whatever_a_file_holds_both_commands_end_and_say_something_printable(
     shutil.rmtree(group)
 
 
-def test_a_recorded_checkpoint_of_kafka_is_counted_whole(esker):
+def test_inspect_counts_every_record_of_a_checkpoint_that_kafka_wrote(esker):
     (path,) = (DIRECTORY / DYNAMIC / METADATA).glob("*159-*.checkpoint")
     (ran,) = esker("snapshot", "inspect", "--json", str(path)).lines
     assert (ran["origin"], ran["records"]) == ("kafka", 81)

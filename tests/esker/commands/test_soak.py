@@ -34,7 +34,7 @@ pytestmark = pytest.mark.soak
 
 
 def sealed(data: bytes) -> bytes:
-    """The bytes with the checksum of every batch made right, as far as batches can be found."""
+    """Correct the checksum of every batch that can be found in the bytes."""
     sealed = bytearray(data)
     position = 0
     while position + HEADER_SIZE_BYTES <= len(sealed):
@@ -49,7 +49,7 @@ def sealed(data: bytes) -> bytes:
 
 
 @pytest.mark.timeout(SECONDS + 120)
-def test_mutants_of_every_kind_of_file_are_dumped(tmp_path):
+def test_dumping_mutated_files_of_every_kind_does_not_crash(tmp_path):
     originals = [SOUND, recorded_files(DIRECTORY / DYNAMIC / METADATA)]
     before = peak_bytes()
     for seed in seeds():

@@ -38,14 +38,14 @@ RECORDS = [
 
 
 class Clock:
-    """Moved by a test."""
+    """A clock that a test moves."""
 
     now_ms = START_MS
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """What the command takes for the time, and logs of one lease that was given back."""
+    """Set the command's clock, and logs with one expired lease."""
     moved = Clock()
     logs = MemoryLogs([encode_record(record) for record in RECORDS], "c-1")
     monkeypatch.setattr(spark_orphans, "_now_ms", lambda: moved.now_ms)
@@ -54,7 +54,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 class Command:
-    """The command, with a store and files of its own."""
+    """Runs `esker spark orphans` with its own store and files."""
 
     def __init__(self, directory: Path, store: str, *more: str) -> None:
         self.directory = directory
@@ -76,15 +76,15 @@ class Command:
 
 @pytest.fixture(params=["directory", "s3"])
 def command(request: pytest.FixtureRequest, tmp_path: Path) -> Command:
-    """A store with two old orphans and another cluster's object."""
+    """Make a store with two old orphans and an object of another cluster."""
     if request.param == "directory":
         where, options = str(tmp_path / "objects"), StoreOptions()
         made = Command(tmp_path, where)
     else:
         config = new_bucket(request.getfixturevalue("s3_endpoint"))
         where, options = f"s3://{config.bucket}", StoreOptions(config.endpoint_url, config.region)
-        at = ["--endpoint", str(config.endpoint_url), "--region", str(config.region)]
-        made = Command(tmp_path, where, *at)
+        arguments = ["--endpoint", str(config.endpoint_url), "--region", str(config.region)]
+        made = Command(tmp_path, where, *arguments)
     store = open_store(where, options)
     for key in (NAMING.key(0, 1), NAMING.key(0, 2), Naming("", "c-2").key(0, 3)):
         store.write(key, b"abc")
@@ -92,18 +92,18 @@ def command(request: pytest.FixtureRequest, tmp_path: Path) -> Command:
     return made
 
 
-def test_a_sweep_from_its_first_listing_to_its_plan(command: Command, clock: Clock) -> None:
+def test_two_listings_apart_in_time_make_a_plan(command: Command, clock: Clock) -> None:
     clock.now_ms = START_MS + 10**12  # later than any file's time
     first = command.plan().stdout
     assert "Waiting: 2 orphans of 6 bytes, seen for less than the grace" in first
     assert "Besides 1 objects of other clusters, left alone: " in first
     assert "Planned: 0 objects of 0 bytes" in first
     clock.now_ms += GRACE_MS
-    told = command.json()
-    assert told["planned"] == {"objects": 2, "bytes": 6}
+    report = command.json()
+    assert report["planned"] == {"objects": 2, "bytes": 6}
     keys = sorted(NAMING.key(0, object_id) for object_id in (1, 2))
-    assert [row["key"] for row in told["sample"]] == keys
-    assert json.loads(command("show", str(command.out), "--json").stdout) == told
+    assert [row["key"] for row in report["sample"]] == keys
+    assert json.loads(command("show", str(command.out), "--json").stdout) == report
     shown = command("show", str(command.out)).stdout
     assert all(key in shown for key in keys)
     left = [path.name for path in (command.directory / "listings").iterdir()]
@@ -111,7 +111,7 @@ def test_a_sweep_from_its_first_listing_to_its_plan(command: Command, clock: Clo
 
 
 @pytest.mark.parametrize("command", ["directory"], indirect=True)
-def test_dangling_of_logs_that_refer_to_nothing(command: Command, clock: Clock) -> None:
+def test_dangling_reports_nothing_for_logs_without_objects(command: Command, clock: Clock) -> None:
     assert clock.now_ms == START_MS
     ran = command("dangling", *command.where)
     assert "Nothing is missing." in ran.stdout
@@ -119,37 +119,39 @@ def test_dangling_of_logs_that_refer_to_nothing(command: Command, clock: Clock) 
 
 @pytest.mark.parametrize("command", ["directory"], indirect=True)
 class TestRefusals:
-    """What ends before anything is written."""
+    """Errors that end the command before it writes a file."""
 
-    def test_a_short_grace_needs_its_flag(self, command: Command, clock: Clock) -> None:
+    def test_a_short_grace_period_requires_its_flag(self, command: Command, clock: Clock) -> None:
         assert clock.now_ms == START_MS
         for grace in ("23h", "1s", "1439m"):
-            said = command.plan("--grace", grace, code=2).stderr
-            assert "--dangerously-short-grace" in said.replace("\n", "")
+            stderr = command.plan("--grace", grace, code=2).stderr
+            assert "--dangerously-short-grace" in stderr.replace("\n", "")
             assert not command.out.exists()
         command.plan("--grace", "24h")
         command.plan("--grace", "1s", "--dangerously-short-grace")
 
     @pytest.mark.parametrize("grace", ["", "72", "h", "-1h", "1.5h", "72 h", "1w", "9999999h"])
-    def test_durations_that_are_none(self, command: Command, clock: Clock, grace: str) -> None:
+    def test_an_invalid_duration(self, command: Command, clock: Clock, grace: str) -> None:
         assert clock.now_ms == START_MS
         command.plan("--grace", grace, code=2)
 
-    def test_a_store_that_is_not_there(self, command: Command, clock: Clock) -> None:
+    def test_a_missing_store(self, command: Command, clock: Clock) -> None:
         assert clock.now_ms == START_MS
         command.where[1] = str(command.directory / "not-mounted")
-        said = command.plan(code=3).stderr
-        assert said == (f"esker: the object store: {command.where[1]}: No such file or directory\n")
+        stderr = command.plan(code=3).stderr
+        assert stderr == (
+            f"esker: the object store: {command.where[1]}: No such file or directory\n"
+        )
         assert not command.out.exists()
         command.where[1] = "gs://bucket"
         command.plan(code=2)
 
-    def test_a_clock_that_went_back(self, command: Command, clock: Clock) -> None:
+    def test_a_clock_that_was_set_back(self, command: Command, clock: Clock) -> None:
         command.plan()
         clock.now_ms -= 5
         assert "the clocks disagree" in command.plan(code=4).stderr
 
-    def test_logs_that_cannot_be_read(
+    def test_unreadable_logs(
         self, command: Command, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def broken(_: object) -> MemoryLogs:
@@ -159,30 +161,28 @@ class TestRefusals:
         monkeypatch.setattr(spark_orphans, "open_logs", broken)
         assert command.plan(code=3).stderr == "esker: nobody leads\n"
 
-    def test_a_plan_that_was_touched_and_one_that_is_large(
-        self, command: Command, clock: Clock
-    ) -> None:
-        at = ("--bootstrap-controller", "127.0.0.1:1")
+    def test_a_modified_plan_and_a_large_plan(self, command: Command, clock: Clock) -> None:
+        options = ("--bootstrap-controller", "127.0.0.1:1")
         clock.now_ms = START_MS + 10**12
         command.plan()
         clock.now_ms += GRACE_MS
         command.plan()
-        assert "--allow-large" in command("apply", str(command.out), *at, code=2).stderr
+        assert "--allow-large" in command("apply", str(command.out), *options, code=2).stderr
         command.out.write_text(command.out.read_text().replace("abc", "x") + "{}")
-        assert "make a new one" in command("apply", str(command.out), *at, code=4).stderr
+        assert "make a new one" in command("apply", str(command.out), *options, code=4).stderr
         assert "make a new one" in command("show", str(command.out), code=4).stderr
         command("show", str(command.directory / "none"), code=3)
 
-    def test_nobody_takes_a_plan(self, command: Command, clock: Clock) -> None:
+    def test_a_plan_that_cannot_be_submitted(self, command: Command, clock: Clock) -> None:
         clock.now_ms = START_MS + 10**12
         command.plan()
         clock.now_ms += GRACE_MS
         command.plan()
-        at = ("--allow-large", "--bootstrap-controller", "127.0.0.1:1", "--timeout-ms", "200")
-        ran = command("apply", str(command.out), *at, code=5)
+        options = ("--allow-large", "--bootstrap-controller", "127.0.0.1:1", "--timeout-ms", "200")
+        ran = command("apply", str(command.out), *options, code=5)
         assert "Run the same command to continue." in ran.stdout
 
-    def test_an_inventory_is_compared_here(self, command: Command, clock: Clock) -> None:
+    def test_an_inventory_is_compared_on_this_machine(self, command: Command, clock: Clock) -> None:
         assert clock.now_ms == START_MS
         csv = command.directory / "all.csv"
         csv.write_text(f"key,size_bytes,modified_ms\n{NAMING.key(0, 9)},7,0\n")
@@ -193,19 +193,19 @@ class TestRefusals:
         ahead = ("--listing", str(csv), "--taken-at", str(START_MS + 1))
         assert "is in the future" in command.plan(*ahead, code=4).stderr
 
-    def test_an_old_inventory_gives_a_plan_that_holds(self, command: Command, clock: Clock) -> None:
-        """S3 delivers one hours after it was made."""
+    def test_an_old_inventory_makes_a_valid_plan(self, command: Command, clock: Clock) -> None:
+        """S3 delivers an inventory hours after it was made."""
         csv = command.directory / "all.csv"
         csv.write_text(f"key,size_bytes,modified_ms\n{NAMING.key(0, 9)},7,0\n")
         clock.now_ms = START_MS + 2 * GRACE_MS
         for taken_ms in (START_MS, START_MS + GRACE_MS):
-            told = command.json("--listing", str(csv), "--taken-at", str(taken_ms))
-            assert told["expires_at_ms"] == clock.now_ms + 3_600_000
-        assert told["planned"]["objects"] == 1
+            report = command.json("--listing", str(csv), "--taken-at", str(taken_ms))
+            assert report["expires_at_ms"] == clock.now_ms + 3_600_000
+        assert report["planned"]["objects"] == 1
 
     def test_each_plan_has_its_own_journal(self, command: Command, clock: Clock) -> None:
-        """A sweep that runs every night writes to the same file."""
-        at = ("--allow-large", "--bootstrap-controller", "127.0.0.1:1", "--timeout-ms", "200")
+        """A nightly sweep writes its plan to the same file each time."""
+        options = ("--allow-large", "--bootstrap-controller", "127.0.0.1:1", "--timeout-ms", "200")
         clock.now_ms = START_MS + 10**12
         command.plan()
         for _ in range(2):
@@ -214,5 +214,5 @@ class TestRefusals:
             journal = command.out.with_name(f"{command.out.name}.{plan_id}.journal")
             entry = {"plan_id": plan_id, "rows_done": 2, "taken": 2, "refused": {}, "sample": []}
             journal.write_text(json.dumps(entry) + "\n")
-            ran = command("apply", str(command.out), *at)
+            ran = command("apply", str(command.out), *options)
             assert "2 of 2 objects handed over" in ran.stdout

@@ -1,4 +1,4 @@
-"""`esker dump-log --verify`: each kind of damage is found, its place named, the exit code told."""
+"""`esker dump-log --verify` reports each kind of damage with its position and an exit code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def damaged(ran) -> dict:
     return line
 
 
-def test_a_bit_flipped_anywhere_in_a_segment_is_found_where_its_batch_begins(esker, tmp_path):
+def test_a_flipped_bit_in_a_segment_is_reported_at_its_batchs_start(esker, tmp_path):
     for i in range(0, len(GOOD), 7):
         data = bytearray(GOOD)
         data[i] ^= 4
@@ -51,7 +51,7 @@ def test_a_bit_flipped_anywhere_in_a_segment_is_found_where_its_batch_begins(esk
         assert line["position"] == start or (late and line["position"] > start), f"byte {i}"
 
 
-def test_a_segment_cut_anywhere_is_sound_only_between_batches(esker, tmp_path):
+def test_a_truncated_segment_is_sound_only_at_a_batch_boundary(esker, tmp_path):
     for size in range(0, len(GOOD), 5):
         write_segment(tmp_path, GOOD[:size])
         ran = esker("dump-log", "--verify", SEGMENT)
@@ -70,7 +70,9 @@ def test_a_segment_cut_anywhere_is_sound_only_between_batches(esker, tmp_path):
         (GOOD[:-1], 313, 103, "ends inside a batch of 147 bytes, 146 are there"),
     ],
 )
-def test_file_position_offset_and_reason_are_told(esker, tmp_path, data, position, offset, reason):
+def test_damage_has_file_position_offset_and_reason(
+    esker, tmp_path, data, position, offset, reason
+):
     write_segment(tmp_path, data)
     line = damaged(esker("dump-log", "--verify", "--json", SEGMENT))
     assert (line["file"], line["position"], line["offset"]) == (SEGMENT, position, offset)
@@ -82,13 +84,13 @@ def test_file_position_offset_and_reason_are_told(esker, tmp_path, data, positio
     assert human.out.count("\n") == 1
 
 
-def test_a_compacted_topics_gaps_are_allowed_on_request(esker, tmp_path):
+def test_allow_gaps_accepts_the_gaps_of_a_compacted_topic(esker, tmp_path):
     write_segment(tmp_path, control_batch(105, 4) + strange_batch(200, 4))
     assert "--allow-gaps" in esker("dump-log", "--verify", SEGMENT).out
     assert esker("dump-log", "--verify", "--allow-gaps", SEGMENT).code == 0
 
 
-def test_without_verify_all_before_the_damage_is_shown(esker, tmp_path):
+def test_without_verify_the_contents_before_the_damage_are_printed(esker, tmp_path):
     write_segment(tmp_path, GOOD[:-1])
     ran = esker("dump-log", SEGMENT)
     assert ran.code == 1
@@ -109,19 +111,19 @@ def test_without_verify_all_before_the_damage_is_shown(esker, tmp_path):
         (closed(data_batch(1, base_offset=0)), "begins with data"),
     ],
 )
-def test_a_checkpoint_that_is_not_whole_is_damaged(esker, tmp_path, content, reason):
+def test_an_incomplete_checkpoint_is_damaged(esker, tmp_path, content, reason):
     (tmp_path / CHECKPOINT).write_bytes(content)
     assert reason in damaged(esker("dump-log", "--verify", "--json", CHECKPOINT))["reason"]
 
 
-def test_which_checkpoint_proves_more_is_said(esker, tmp_path):
+def test_the_report_tells_which_footer_a_checkpoint_has(esker, tmp_path):
     (tmp_path / CHECKPOINT).write_bytes(as_kafka_closes(header_batch()))
     ran = esker("dump-log", "--verify", CHECKPOINT)
     assert ran.code == 0
     assert "written by Kafka: its footer holds no checksum of the whole" in ran.out
 
 
-def test_deep_decodes_what_a_checksum_only_vouches_for(esker, tmp_path):
+def test_deep_reports_undecodable_records_with_a_valid_checksum(esker, tmp_path):
     wrong = build_value_batch([b"\x01\x02\x00"], base_offset=1, leader_epoch=3, timestamp=TIME)
     (tmp_path / CHECKPOINT).write_bytes(closed(header_batch() + bytes(wrong)))
     assert esker("dump-log", "--verify", CHECKPOINT).code == 0
@@ -154,7 +156,9 @@ def test_deep_decodes_what_a_checksum_only_vouches_for(esker, tmp_path):
         (TIME_INDEX, b"abc", 0, "ends inside an entry"),
     ],
 )
-def test_an_index_that_contradicts_itself_or_its_log(esker, tmp_path, name, data, position, reason):
+def test_an_index_that_contradicts_itself_or_its_log_is_damaged(
+    esker, tmp_path, name, data, position, reason
+):
     write_segment(tmp_path)
     (tmp_path / name).write_bytes(data)
     line = damaged(esker("dump-log", "--verify", "--json", name))
@@ -163,7 +167,7 @@ def test_an_index_that_contradicts_itself_or_its_log(esker, tmp_path, name, data
     assert "a node rebuilds it" in esker("dump-log", "--verify", name).out
 
 
-def test_room_that_an_open_index_was_given_ahead_is_no_damage(esker, tmp_path):
+def test_preallocated_space_of_an_open_index_is_not_damage(esker, tmp_path):
     write_segment(tmp_path)
     write_indexes(tmp_path)
     for name in (INDEX, TIME_INDEX):
@@ -186,7 +190,7 @@ def test_room_that_an_open_index_was_given_ahead_is_no_damage(esker, tmp_path):
         ("leader-epoch-checkpoint", "\0" * 100),
     ],
 )
-def test_a_small_file_that_says_nothing_sensible_is_damaged(esker, tmp_path, name, text):
+def test_a_small_file_with_invalid_contents_is_damaged(esker, tmp_path, name, text):
     (tmp_path / name).write_text(text)
     ran = esker("dump-log", "--verify", name)
     assert ran.code == 1
@@ -194,7 +198,7 @@ def test_a_small_file_that_says_nothing_sensible_is_damaged(esker, tmp_path, nam
     assert ran.out.count("\n") == 1
 
 
-def test_one_files_damage_does_not_hide_the_next(esker, tmp_path):
+def test_files_after_a_damaged_file_are_still_verified(esker, tmp_path):
     write_segment(tmp_path, GOOD[:-1])
     (tmp_path / CHECKPOINT).write_bytes(written(1))
     ran = esker("dump-log", "--verify", SEGMENT, "missing.log", CHECKPOINT)

@@ -58,6 +58,9 @@ OUTSIDE_JOBS: Final = (
 )
 """What jobs may import of the rooms below them."""
 
+NODE_ROOMS: Final = ("records", "raft", "snapshot", "coordinator", "diskless")
+"""Rooms that a node runs; the folders of `esker` connect them."""
+
 MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
     # The longest name that a module's own name begins with is its room.
     "records": (),
@@ -109,7 +112,13 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
         "spark_jobs.tables",
         *OUTSIDE_JOBS,
     ),
-    "esker": ("records", "raft", "snapshot", "coordinator", "diskless", "spark_jobs"),
+    "esker": (*NODE_ROOMS, "spark_jobs"),
+    "esker.settings": NODE_ROOMS,
+    "esker.client": ("esker.settings", *NODE_ROOMS),
+    "esker.dump": ("esker.client", *NODE_ROOMS),
+    "esker.server": ("esker.settings", *NODE_ROOMS),
+    "esker.dev": ("esker.cli", "esker.client", "esker.server", "esker.settings", *NODE_ROOMS),
+    "esker.commands": ("esker", "spark_jobs", *NODE_ROOMS),
 }
 ROOMS: Final = tuple(sorted({room.partition(".")[0] for room in MAY_IMPORT}))
 OURS: Final = (*ROOMS, "tests", "bench", "examples")
@@ -285,6 +294,8 @@ PLANTED = [  # module, what it says, whether the checker must object
         False,
     ),
     ("esker/bad.py", "from tests.records import strategies", True),
+    ("esker/settings/bad.py", "from esker.server.node import NodeParts", True),
+    ("esker/server/bad.py", "from esker.commands.dev import dev", True),
     ("esker/bad.py", "import bench.bench_codec", True),
     ("esker/bad.py", "import importlib\nimportlib.import_module('tests.esker.commands')", True),
     ("esker/bad.py", "if False:\n    from bench import bench_codec", True),

@@ -12,7 +12,6 @@ Source: KIP-1163, diskless.batch.coordinator.class.name; KIP-1164, Batch Coordin
 from __future__ import annotations
 
 import asyncio
-import importlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,47 +22,21 @@ from coordinator.batch.cluster_view import ClusterView
 from coordinator.batch.interface import BatchCoordinator
 from coordinator.batch.service import coordinator_handlers
 from coordinator.batch.settings import CoordinatorSettings
+from esker.settings.coordinator_options import (
+    FORMER_NAMES,
+    IN_MEMORY,
+    QUORUM,
+    CoordinatorOptions,
+    find_for_group,
+)
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
-from records.object_keys import ObjectKeys
 
 if TYPE_CHECKING:
     from coordinator.batch.sqlite.machine import CoordinatorMachine
     from raft.driver.node_services import ServiceHost
 
 DISKLESS_METADATA: Final = "__diskless-metadata"
-
-QUORUM: Final = "coordinator.batch.leader.QuorumCoordinator"
-IN_MEMORY: Final = "coordinator.batch.memory.InMemoryCoordinator"
-EMBEDDED: Final = "coordinator.embedded.EmbeddedCoordinator"
-
-FORMER_NAMES: Final[Mapping[str, str]] = {
-    "coordinator.leader.QuorumCoordinator": QUORUM,
-    "coordinator.memory.InMemoryCoordinator": IN_MEMORY,
-}
-"""Names that properties files of version 0.1 may have for the same classes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CoordinatorOptions:
-    """The settings of a node's batch coordinators."""
-
-    class_name: str = QUORUM
-    key_prefix: str = ""
-    file_delete_delay_ms: int = 60_000
-    lease_timeout_ms: int = 15 * 60_000
-    producer_expiration_ms: int = 24 * 3600 * 1000
-
-    def settings(self, cluster_id: str, partition: int) -> CoordinatorSettings:
-        """Return the settings of one coordinator."""
-        return CoordinatorSettings(
-            keys=ObjectKeys(
-                prefix=self.key_prefix, cluster_id=cluster_id, coordinator_partition=partition
-            ),
-            file_delete_delay_ms=self.file_delete_delay_ms,
-            lease_timeout_ms=self.lease_timeout_ms,
-            producer_expiration_ms=self.producer_expiration_ms,
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,24 +113,10 @@ _OURS: Final[Mapping[str, Callable[[Group], Hosted]]] = {
 def find_implementation(class_name: str, *, voters: int) -> Callable[[Group], Hosted]:
     """Return the constructor of a coordinator by its class name.
 
-    Raises:  ValueError saying what is wrong with it.
+    Raises:  as `esker.settings.coordinator_options.find_for_group`.
     """
-    class_name = FORMER_NAMES.get(class_name, class_name)
-    if class_name == IN_MEMORY and voters > 1:
-        raise ValueError(f"{class_name} is not replicated: for a quorum of one node only")
-    if class_name == EMBEDDED:
-        raise ValueError(f"{class_name} is run by an application itself, not by a node")
-    if class_name in _OURS:
-        return _OURS[class_name]
-    module, dot, name = class_name.rpartition(".")
-    try:
-        found = getattr(importlib.import_module(module), name) if dot else None
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{class_name} cannot be imported: {error}") from error
-    make = getattr(found, "for_group", None)
-    if make is None:
-        raise ValueError(f"{class_name} has no for_group(Group)")
-    return make  # type: ignore[no-any-return]
+    foreign = find_for_group(class_name, voters=voters)
+    return foreign or _OURS[FORMER_NAMES.get(class_name, class_name)]
 
 
 class CoordinatorNodeService:

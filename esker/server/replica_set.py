@@ -35,8 +35,9 @@ from coordinator.groups.state import Group
 from coordinator.leader_client import Address
 from diskless.latest_image import LatestImage
 from esker.server.controllers import ClusterMachine, ControllerParts
-from esker.server.coordinators import CoordinatorNodeService, CoordinatorOptions
+from esker.server.coordinators import CoordinatorNodeService
 from esker.server.groups import GroupLogNodeService, GroupReplica
+from esker.settings.coordinator_options import CoordinatorOptions
 from raft.driver.config import INTERNAL_TOPICS
 from raft.driver.node_services import ClusterEvents, ServiceHost
 from raft.interfaces import ReplicatedLog

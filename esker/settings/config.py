@@ -20,9 +20,9 @@ from typing import Any, Final
 
 from coordinator.groups.settings import GroupSettings
 from diskless.produce.object_writer import WriterSettings
-from esker.server.coordinators import QUORUM, CoordinatorOptions, find_implementation
 from esker.settings import SETTINGS
 from esker.settings.addresses import BROKER, CONTROLLER, Addresses, addresses_of
+from esker.settings.coordinator_options import QUORUM, CoordinatorOptions, find_for_group
 from esker.settings.errors import ConfigError
 from esker.settings.properties import PropertiesError, read_properties
 from esker.settings.store import DIRECTORY
@@ -164,7 +164,7 @@ def _coordinators(values: Mapping[str, Any], *, voters: int) -> CoordinatorOptio
         producer_expiration_ms=values["producer.id.expiration.ms"],
     )
     try:
-        find_implementation(options.class_name, voters=voters)
+        find_for_group(options.class_name, voters=voters)
     except ValueError as error:
         raise ConfigError("diskless.batch.coordinator.class.name", str(error)) from None
     try:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from esker.server.coordinators import QUORUM
 from esker.settings.base import Setting
+from esker.settings.coordinator_options import QUORUM
 from esker.settings.values import MILLISECONDS, boolean
 
 SETTINGS: Final = (

@@ -19,14 +19,14 @@ from coordinator.batch.cluster_view import StaticView
 from coordinator.batch.settings import CoordinatorSettings
 from esker.cli import app
 from esker.client.quorum_admin import AdminError, QuorumDescription, describe_quorum
-from esker.server.coordinators import (
+from esker.server.coordinators import CoordinatorNodeService
+from esker.settings.config import ConfigError, parse_config
+from esker.settings.coordinator_options import (
     EMBEDDED,
     FORMER_NAMES,
     IN_MEMORY,
-    CoordinatorNodeService,
     CoordinatorOptions,
 )
-from esker.settings.config import ConfigError, parse_config
 from esker.settings.values import Endpoint
 from raft.net import run
 from raft.net.errors import NetError

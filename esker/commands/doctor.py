@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from esker.commands.cluster_access import AsJson
 from esker.commands.spark.common import ENVIRONMENT, INTERRUPTED, stop
 from esker.commands.spark.session import Master
 from esker.commands.spark.store import Endpoint, Region
@@ -40,7 +41,7 @@ def doctor(
     ] = None,
     endpoint: Endpoint = None,
     region: Region = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Check that this machine can run the jobs of `esker spark`.
 

@@ -16,9 +16,10 @@ from esker.client.snapshot_admin import (
     describe_snapshots,
     take_snapshots,
 )
+from esker.commands.cluster_access import endpoints
 from esker.commands.text_tables import table
 from esker.dump.human import on_one_line
-from esker.settings.values import Endpoint, parse_endpoint
+from esker.settings.values import Endpoint
 from raft.net.runner import run
 from records.kafka_errors import error_name
 
@@ -31,12 +32,8 @@ _HEADINGS = (
 )  # fmt: skip
 
 
-def parse_bootstrap(text: str) -> tuple[Endpoint, ...]:
-    """Parse comma-separated HOST:PORT addresses; raises typer.BadParameter."""
-    try:
-        return tuple(parse_endpoint(part.strip()) for part in text.split(","))
-    except ValueError as error:
-        raise typer.BadParameter(str(error), param_hint="--bootstrap-controller") from None
+def _controllers(bootstrap: str) -> tuple[Endpoint, ...]:
+    return endpoints(bootstrap, "--bootstrap-controller")
 
 
 def parse_group(text: str) -> tuple[str, int]:
@@ -55,7 +52,7 @@ def list_nodes(bootstrap: str, group: str | None, *, as_json: bool, timeout_ms: 
     """Print the checkpoints and log offsets of every node; returns the exit code."""
     chosen = None if group is None else parse_group(group)
     try:
-        nodes = run(describe_snapshots(parse_bootstrap(bootstrap), chosen, timeout_ms=timeout_ms))
+        nodes = run(describe_snapshots(_controllers(bootstrap), chosen, timeout_ms=timeout_ms))
     except AdminError as error:
         return _print_error(str(error))
     if as_json:
@@ -160,7 +157,7 @@ def take_on_nodes(
     try:
         taken = run(
             take_snapshots(
-                parse_bootstrap(bootstrap),
+                _controllers(bootstrap),
                 parse_group(group),
                 chosen,
                 timeout_ms=DISCOVERY_MS,

@@ -170,7 +170,7 @@ class Client:
     def describe(
         self, topic: str = "__cluster_metadata"
     ) -> quorum.DescribeQuorumResponse.TopicData.PartitionData:
-        """What the quorum says of a group."""
+        """Return the DescribeQuorum answer of a group."""
         data = quorum.DescribeQuorumRequest.TopicData
         request = quorum.DescribeQuorumRequest(
             topics=(data(topic_name=topic, partitions=(data.PartitionData(partition_index=0),)),)

@@ -243,7 +243,7 @@ def test_health_and_metrics_reflect_whether_a_majority_is_reachable(tmp_path: Pa
 
 
 def test_an_idle_cluster_log_gets_no_op_records(tmp_path: Path) -> None:
-    """KIP-835: whoever follows the log sees that it lives."""
+    """Followers of the log see that its leader is alive. KIP-835."""
     with Cluster(tmp_path, size=1, quorum=QUICK) as cluster:
         cluster.start()
         cluster.wait_for_leader()
@@ -278,7 +278,7 @@ def test_api_versions_names_features_and_answers_unknown_versions_in_version_0(
 
 
 def test_a_node_whose_disk_is_full_stops_and_the_others_go_on(tmp_path: Path) -> None:
-    """What cannot be written cannot be promised; with room again, the node comes back."""
+    """A node that cannot write must not acknowledge; with free space it starts again."""
     with Cluster(tmp_path, quorum=QUICK) as cluster:
         cluster.extra[1] = {"max_file_bytes": 200_000}
         cluster.start()

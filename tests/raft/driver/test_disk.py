@@ -1,4 +1,4 @@
-"""The thread that waits for the disk: in order, and a failure reaches everybody who waits."""
+"""The disk thread runs jobs in order, and a failure reaches every waiting task."""
 
 from __future__ import annotations
 

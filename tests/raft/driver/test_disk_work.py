@@ -1,4 +1,4 @@
-"""What a follower was just sent is applied from memory; a log that is closed is flushed once."""
+"""A follower applies recent batches from memory; closing a log flushes it once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GROUP = Group("t", 0, UUID(int=5))
 
 
 class World:
-    """One group's log on disk, and what is done to it."""
+    """One group's log on disk with its `DiskWork`."""
 
     def __init__(self, log_dir: Path) -> None:
         files, self.failures = RealFileSystem(), list[BaseException]()

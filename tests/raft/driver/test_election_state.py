@@ -1,4 +1,4 @@
-"""A group's directory: what must be in it before a node may speak.
+"""The files that a group's directory must have before its node may vote.
 
 Source: docs/design/quorum.md#lost-disks.
 """

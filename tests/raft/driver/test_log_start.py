@@ -58,7 +58,7 @@ def views(
     observers: tuple[ReplicaState, ...] = (),
     readers: tuple[ArchiveReader, ...] = (),
 ) -> list[LogStartView]:
-    """What the rule is told of this log by its leader; it never wants it cut."""
+    """Return the views that the rule gets of this log at its leader; the rule moves nothing."""
     told: list[LogStartView] = []
     quorum = SimpleNamespace(
         node_id=1,

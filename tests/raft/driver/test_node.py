@@ -1,4 +1,4 @@
-"""A node that cannot start leaves nothing behind, and says why."""
+"""A node that cannot start releases its directory and port, and reports why."""
 
 from __future__ import annotations
 

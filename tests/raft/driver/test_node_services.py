@@ -1,4 +1,4 @@
-"""What stands on the groups is told of their lives, and its requests are served."""
+"""Services are notified of their groups' start and end, and their requests are served."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever version of a request a peer speaks, it is answered, and the node lives. Invariant 10."""
+"""Requests of every supported version are answered, and the node runs on. Invariant 10."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real processes: logs are cut to checkpoints, and whoever comes too late begins with one. KIP-630.
+"""Real processes cut logs to checkpoints, and late replicas begin with a checkpoint. KIP-630.
 
 One cluster tells the long story; a node alone answers everything that may be asked of it.
 """
@@ -208,7 +208,7 @@ def test_fetched_chunks_joined_are_the_file(alone: Cluster, client: Client) -> N
 
 
 def test_two_groups_in_one_request_share_the_bytes_fairly(client: Client) -> None:
-    """What the short file leaves goes to the long one. KIP-630, Request Handling."""
+    """The long file gets the bytes that the short one leaves. KIP-630, Request Handling."""
     sizes = {topic: client.snapshots(topic).snapshots[-1].size for topic in (BENCH, METADATA)}
     assert sizes[METADATA] < 2_000 < 10_000 < sizes[BENCH]
     asked = [(topic, known(client, topic)) for topic in (METADATA, BENCH)]
@@ -223,7 +223,7 @@ def test_two_groups_in_one_request_share_the_bytes_fairly(client: Client) -> Non
 
 
 def test_a_checkpoint_is_kept_while_it_is_being_fetched(client: Client) -> None:
-    """A newer one is taken and the log cut to it; who has begun to fetch the old one, ends."""
+    """A newer one is taken and the log cut to it; a fetch of the old one under way still ends."""
     old = known(client)
     (chunk,) = client.fetch_snapshot((BENCH, old), max_bytes=100)
     client.produce([b"something new"])
@@ -351,7 +351,7 @@ def test_a_node_restarts_from_its_checkpoints(alone: Cluster, client: Client) ->
 
 
 def test_a_group_missing_from_a_checkpoint_is_stopped(alone: Cluster) -> None:
-    """Its removal is not in the log any more: who was down then learns it from what is missing."""
+    """Its removal is no longer in the log: a node that was down learns it from the checkpoint."""
     with alone.client(1) as client:
         taken(client, METADATA)
     alone.stop()

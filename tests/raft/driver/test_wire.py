@@ -91,7 +91,7 @@ def test_a_response_survives_encoding_and_decoding(response: core.Response) -> N
 
 @pytest.mark.parametrize("version", range(2))
 def test_old_versions_drop_only_the_fields_they_lack(version: int) -> None:
-    """Before version 1 nobody has a directory; before version 2 there is no pre-vote."""
+    """Version 0 has no directory ids; versions before 2 have no pre-vote."""
     request = core.VoteRequest(
         cluster_id="c", voter=ReplicaKey(NodeId(2), UUID(int=2)),
         candidate=ReplicaKey(NodeId(1), UUID(int=1)),

@@ -219,7 +219,7 @@ def test_a_name_is_resolved_at_every_connect_and_all_its_addresses_are_tried(unu
 
 
 def test_a_host_that_does_not_answer_is_a_timeout(on_loop):
-    """A full accept queue: the kernel drops what else comes, as a black hole does."""
+    """With a full accept queue the kernel drops further connects, as a black hole does."""
 
     async def main():
         with socket.socket() as deaf:

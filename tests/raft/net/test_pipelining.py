@@ -50,7 +50,7 @@ def answer_to(frame: Frame) -> bytes:
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_answers_come_in_request_order_however_they_are_made(on_loop, ways, sizes, limit, seed):
-    """A server that answers at once, in parts, later in any order, from tasks, or not at all."""
+    """Answers are bytes, buffers, deferred replies sent in any order, tasks, or None."""
     random = Random(seed)
 
     async def main() -> None:

@@ -1,6 +1,6 @@
 """A small Kafka client for our own commands: it finds brokers and retries passing failures.
 
-    async with KafkaClient(parse_bootstrap("127.0.0.1:9092")) as client:
+    async with KafkaClient(endpoints("127.0.0.1:9092", "--bootstrap-server")) as client:
         leaders = await client.leaders("orders")
         answer = await client.ask(leaders[0], request, response)
 

@@ -243,6 +243,6 @@ async def known_of(
     request = DescribeDisklessObjectRequest(coordinator_partition=coordinator, object_key=key)
     answer = await client.ask_any(request, DescribeDisklessObjectResponse)
     if answer.error_code:
-        message = answer.error_message or f"the coordinator answers error {answer.error_code}"
+        message = answer.error_message or f"the coordinator returned error {answer.error_code}"
         raise ClientError(message, answer.error_code)
     return answer

@@ -16,7 +16,10 @@ from esker.commands.spark import report as spark_report
 from esker.commands.spark import retention as spark_retention
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Analysis of the log, and retention sweeps."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Analysis of the log, and retention sweeps.",
+    epilog="Example: esker spark report --log-dir esker-data/quorum-1 --out report",
 )
 app.command(epilog=spark_archive.EXAMPLE)(spark_archive.archive)
 app.command(epilog=spark_audit.EXAMPLE)(spark_audit.audit)

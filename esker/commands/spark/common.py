@@ -8,13 +8,14 @@ Source: docs/design/pipeline.md#exit-codes.
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import typer
 from rich.console import Console
@@ -84,6 +85,13 @@ def apply_command(job: str, plan: Path, controllers: str | None) -> str:
 def note_completed_plan(journal: Path) -> str:
     """Return the note that a plan was applied completely before, so no cluster was contacted."""
     return f"  No request was sent: {journal} has all answers"
+
+
+def print_result(
+    document: Callable[[], Mapping[str, Any]], lines: Callable[[], Iterable[str]], *, as_json: bool
+) -> None:
+    """Print a plan or a result: one JSON object for programs, or lines for people."""
+    typer.echo(json.dumps(document()) if as_json else "\n".join(lines()))
 
 
 def stop(message: str, code: int) -> NoReturn:

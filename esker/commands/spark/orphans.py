@@ -11,7 +11,6 @@ Source: docs/design/pipeline.md#orphans; docs/orphans.md.
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 import time
@@ -35,6 +34,7 @@ from esker.commands.spark.common import (
     apply_command,
     bar,
     note_completed_plan,
+    print_result,
     reason,
     require_directory,
     require_writable_file,
@@ -76,6 +76,7 @@ app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
     help="Find unreferenced objects, and references to missing objects.",
+    epilog="Example: esker spark orphans show plan.jsonl",
 )
 
 _STORE: Final = "--store esker-data/objects"
@@ -269,12 +270,9 @@ def dangling(
         stop(reason(error), ENVIRONMENT)
     except reading_errors() as error:
         stop_reading(error)
-    if as_json:
-        typer.echo(json.dumps(dangling_json(found)))
-    else:
-        typer.echo("\n".join(dangling_lines(found)))
-        if found.lost and bootstrap_controller is None:
-            typer.echo(may_be_behind(log_dir or archive))
+    print_result(lambda: dangling_json(found), lambda: dangling_lines(found), as_json=as_json)
+    if found.lost and bootstrap_controller is None and not as_json:
+        typer.echo(may_be_behind(log_dir or archive))
     if found.lost:
         raise typer.Exit(DATA_LOSS)
 
@@ -410,14 +408,13 @@ def _read(file: Path) -> OrphansPlan:
 
 
 def _print_plan(made: OrphansPlan, *, as_json: bool) -> None:
-    typer.echo(json.dumps(plan_json(made)) if as_json else "\n".join(plan_lines(made)))
+    print_result(lambda: plan_json(made), lambda: plan_lines(made), as_json=as_json)
 
 
 def _print_outcome(made: OrphansPlan, done: Progress, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(outcome_json(made, done)))
-    else:
-        typer.echo("\n".join(outcome_lines(made, done)))
+    print_result(
+        lambda: outcome_json(made, done), lambda: outcome_lines(made, done), as_json=as_json
+    )
     if done.whole_refusal:
         raise typer.Exit(STALE)
     if done.refused or done.rows_done < made.file.count:

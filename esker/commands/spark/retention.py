@@ -28,6 +28,7 @@ from esker.commands.spark.common import (
     apply_command,
     bar,
     note_completed_plan,
+    print_result,
     reason,
     require_writable_file,
     stop,
@@ -57,7 +58,10 @@ if TYPE_CHECKING:
     from spark_jobs.readers.engines import Engine
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, help="Plan and apply retention of topics."
+    add_completion=False,
+    no_args_is_help=True,
+    help="Plan and apply retention of topics.",
+    epilog="Example: esker spark retention show plan.jsonl",
 )
 
 _AT: Final = "--bootstrap-controller 127.0.0.1:9102"
@@ -226,11 +230,7 @@ def _prices(file: Path | None) -> Prices:
 
 
 def _print_plan(made: Plan, prices: Prices, *, as_json: bool) -> None:
-    if as_json:
-        typer.echo(json.dumps(plan_json(made, prices)))
-    else:
-        for line in plan_lines(made, prices):
-            typer.echo(line)
+    print_result(lambda: plan_json(made, prices), lambda: plan_lines(made, prices), as_json=as_json)
 
 
 def _print_outcome(made: Plan, outcome: Outcome, *, as_json: bool) -> None:

@@ -33,7 +33,7 @@ def has_example(command, name: str) -> bool:
     return own and all(has_example(sub, f"{name} {sub.name}") for sub in subcommands)
 
 
-@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"spark"}))
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_the_help_of_every_command_ends_with_an_example(name):
     command = typer.main.get_command(importlib.import_module(COMMANDS[name]).app)
     assert has_example(command, name)

@@ -156,7 +156,7 @@ def test_reset_removes_only_its_own_files_after_confirmation(tmp_path: Path) -> 
     words = ["dev", "--dir", str(tmp_path), "--reset"]
     refused = runner.invoke(app, words)
     assert (refused.exit_code, (tmp_path / IDENTITY).exists()) == (1, True)
-    assert "say --yes" in refused.stderr
+    assert "give --yes" in refused.stderr
     assert "objects" in refused.stderr
     assert "2.0 MB" in refused.stderr
     (tmp_path / "notes.txt").touch()  # not ours, and in the way of a start

@@ -24,7 +24,7 @@ from typing import Final, Self, TypeVar
 from esker.settings.values import Endpoint
 from raft.net.errors import NetError, Reason
 from raft.net.rpc import Rpc, open_rpc
-from records.kafka_errors import error_name
+from records.kafka_errors import ErrorCode, error_name
 from records.rpc.base import Request, Response
 from records.rpc.cluster import (
     DescribeClusterRequest,
@@ -45,11 +45,29 @@ SAY_AFTER_S: Final = 3.0  # of asking again in vain; a leader's death takes less
 
 EARLIEST: Final = -2
 LATEST: Final = -1
-UNKNOWN_TOPIC: Final = 3
 GROUP: Final = 0  # FindCoordinator's key type
 LIST_OFFSETS_VERSION: Final = 8  # later ones add kinds of timestamps that are not asked for
 
-PASSING: Final = frozenset({2, 3, 5, 6, 7, 9, 14, 15, 16, 19, 20, 56, 74, 75, 78, 100})
+PASSING: Final = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.REPLICA_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_LEADER_EPOCH,
+        ErrorCode.OFFSET_NOT_AVAILABLE,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+    }
+)
 """Errors that may be gone when the same is asked again, perhaps of another broker."""
 
 
@@ -212,7 +230,7 @@ class KafkaClient:
         async def attempt() -> dict[int, int]:
             (found,) = (await self.metadata((topic,), create=create)).topics
             codes = {found.error_code, *(one.error_code for one in found.partitions)} - {0}
-            if found.error_code == UNKNOWN_TOPIC and not create:
+            if found.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and not create:
                 raise ClientError(await self._no_such_topic(topic))
             if codes:
                 code = min(codes)

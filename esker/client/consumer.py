@@ -18,7 +18,7 @@ from esker.client.client import EARLIEST, ClientError, KafkaClient
 from raft.net.errors import NetError
 from records.batch import Record, iter_batches, iter_records
 from records.errors import RecordError
-from records.kafka_errors import error_name
+from records.kafka_errors import ErrorCode, error_name
 from records.rpc.fetch import FetchRequest, FetchResponse
 
 FETCH_VERSION: Final = 12  # the last that names topics
@@ -27,7 +27,6 @@ MAX_BYTES: Final = 16 * 1024 * 1024
 PARTITION_BYTES: Final = 2 * 1024 * 1024
 PAUSE_S: Final = 0.1
 
-OFFSET_OUT_OF_RANGE: Final = 1
 
 _Data = FetchResponse.FetchableTopicResponse.PartitionData
 
@@ -134,7 +133,7 @@ class Reader:
         """Handle a partition's error. Raises ClientError for one that a retry does not mend."""
         partition = data.partition_index
         name = f"{self._topic}-{partition}"
-        if data.error_code == OFFSET_OUT_OF_RANGE:
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             position = self.positions[partition]
             first = (await self._client.offsets(self._topic, {partition: EARLIEST}))[partition]
             if position > first:

@@ -22,7 +22,7 @@ from coordinator.controller.client import error_codes
 from esker.client.client import ClientError, KafkaClient
 from raft.net.errors import NetError
 from records.compression import Buffer
-from records.kafka_errors import error_name
+from records.kafka_errors import ErrorCode, error_name
 from records.rpc.base import Request, Response
 from records.rpc.groups import (
     HeartbeatRequest,
@@ -49,8 +49,6 @@ NAMED_VERSION: Final = 9  # the last of OffsetCommit and OffsetFetch that names 
 
 _ANEW: Final = frozenset({22, 25, 27})
 """Illegal generation, unknown member, rebalance in progress: join again."""
-UNKNOWN_MEMBER_ID: Final = 25
-MEMBER_ID_REQUIRED: Final = 79
 
 
 class RebalanceNeededError(Exception):
@@ -144,9 +142,9 @@ class Member:
             except NetError:
                 self._coordinator = -1
                 raise
-            for code in sorted(error_codes(answer) - {0, MEMBER_ID_REQUIRED}):
+            for code in sorted(error_codes(answer) - {0, ErrorCode.MEMBER_ID_REQUIRED}):
                 if code in _ANEW:
-                    if code == UNKNOWN_MEMBER_ID:
+                    if code == ErrorCode.UNKNOWN_MEMBER_ID:
                         self._member_id = ""
                     raise RebalanceNeededError
                 self._coordinator = -1
@@ -157,7 +155,7 @@ class Member:
 
     async def _join_once(self) -> tuple[int, ...]:
         answer = await self._ask(self._join_request(), JoinGroupResponse)
-        if answer.error_code == MEMBER_ID_REQUIRED:
+        if answer.error_code == ErrorCode.MEMBER_ID_REQUIRED:
             self._member_id = answer.member_id
             answer = await self._ask(self._join_request(), JoinGroupResponse)
         self._member_id, self.generation = answer.member_id, answer.generation_id

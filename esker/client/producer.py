@@ -23,7 +23,7 @@ from raft.net.rpc import request_kind
 from records.batch_writer import build_batch
 from records.codec import encode_parts
 from records.compression import Compression
-from records.kafka_errors import error_name
+from records.kafka_errors import ErrorCode, error_name
 from records.rpc.cluster import MetadataRequest, MetadataResponse
 from records.rpc.partitions import InitProducerIdRequest, InitProducerIdResponse
 from records.rpc.produce import ProduceRequest, ProduceResponse
@@ -35,7 +35,6 @@ RECORD_OVERHEAD_BYTES: Final = 16
 MAX_SEQUENCE: Final = 2**31 - 1
 ACKS: Final = {"0": 0, "1": 1, "all": -1}
 
-_ALREADY_THERE: Final = 46  # DUPLICATE_SEQUENCE_NUMBER
 _UNKNOWN: Final = frozenset({7, 20})
 """Timed out, or too few replicas after it was appended: it may be there."""
 
@@ -194,7 +193,7 @@ class Producer:
                 raise self._doubt(partition, "no answer") from None
             raise
         (found,) = answer.responses[0].partition_responses
-        if found.error_code and found.error_code != _ALREADY_THERE:
+        if found.error_code and found.error_code != ErrorCode.DUPLICATE_SEQUENCE_NUMBER:
             said = f": {found.error_message}" if found.error_message else ""
             if self._producer[0] < 0 and found.error_code in _UNKNOWN:
                 raise self._doubt(partition, error_name(found.error_code))

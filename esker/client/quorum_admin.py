@@ -18,15 +18,13 @@ from esker.client.client import ClientError, KafkaClient
 from esker.settings.values import Endpoint
 from raft.net.errors import NetError
 from raft.net.rpc import Rpc, open_rpc
-from records.kafka_errors import error_name
+from records.kafka_errors import ErrorCode, error_name
 from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
 from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 
 T = TypeVar("T")
 
 CONTROLLERS: Final = 2  # DescribeCluster's endpoint type
-UNKNOWN_TOPIC_OR_PARTITION: Final = 3
-NOT_LEADER_OR_FOLLOWER: Final = 6
 _ATTEMPTS: Final = 20
 _PAUSE_S: Final = 0.25
 
@@ -71,7 +69,7 @@ async def describe_quorum(
             error_code, found = _understood(answer, cluster.cluster_id)
             if found is not None:
                 return found
-            if error_code != NOT_LEADER_OR_FOLLOWER:
+            if error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
                 raise AdminError(_refusal(topic, partition, error_code))
     raise AdminError(
         f"{topic}-{partition} has no leader that answers ({unheard}): "
@@ -93,9 +91,9 @@ async def describe_quorum_by_broker(
             answer = await client.ask_any(_question(topic, partition), DescribeQuorumResponse)
             error_code, found = _understood(answer, cluster.cluster_id)
             if found is None:
-                passing = error_code == NOT_LEADER_OR_FOLLOWER
+                passing = error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
                 message = _refusal(topic, partition, error_code)
-                if error_code == UNKNOWN_TOPIC_OR_PARTITION:
+                if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                     message = (
                         f"a broker tells of __cluster_metadata-0 only, not of {topic}-{partition}: "
                         "ask with --bootstrap-controller"
@@ -110,7 +108,7 @@ async def describe_quorum_by_broker(
 
 
 def _refusal(topic: str, partition: int, error_code: int) -> str:
-    if error_code == UNKNOWN_TOPIC_OR_PARTITION:
+    if error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
         return f"the quorum has no log {topic}-{partition}"
     return f"{topic}-{partition}: the quorum answers {error_name(error_code)}"
 

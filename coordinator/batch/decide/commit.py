@@ -40,12 +40,6 @@ MAX_RECORDS: Final = 2**28
 """Of one batch. Five kept batches then never go all the way round the sequences, so a batch cannot
 be in sequence and a duplicate at once."""
 
-_OUT_OF_ORDER: Final = 45
-_OLD_EPOCH: Final = 47
-_UNKNOWN_PARTITION: Final = 3
-_UNKNOWN_TOPIC: Final = 100
-_BAD_TIMESTAMP: Final = 32
-_BAD_RECORD: Final = 87
 _NO_OFFSET: Final = -1
 
 _TopicAnswer = CommitBatchesResponse.Topic
@@ -88,8 +82,8 @@ def _refuse(code: ErrorCode, message: str) -> Answered:
     return Decision((), CommitBatchesResponse(error_code=code, error_message=message))
 
 
-_NO_PRODUCER: Final = Refused(_BAD_RECORD)
-_NO_TIME: Final = Refused(_BAD_TIMESTAMP)
+_NO_PRODUCER: Final = Refused(ErrorCode.INVALID_RECORD)
+_NO_TIME: Final = Refused(ErrorCode.INVALID_TIMESTAMP)
 
 
 # --- the object --------------------------------------------------------------------------------
@@ -298,11 +292,11 @@ class _Commit:
         """The results of one partition's batches; None if a batch contradicts itself."""
         group = islice(rows, batch_count)
         if topic is None or topic.deleted_at_ms >= 0:
-            return self._refuse_group(_UNKNOWN_TOPIC, len(list(group)))
+            return self._refuse_group(ErrorCode.UNKNOWN_TOPIC_ID, len(list(group)))
         log_id = topic.log_ids[partition] if 0 <= partition < len(topic.log_ids) else NO_LOG
         log = self.tables.logs.get(log_id)
         if log is None:
-            return self._refuse_group(_UNKNOWN_PARTITION, len(list(group)))
+            return self._refuse_group(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, len(list(group)))
         log_start, end = log
         now_ms, get_producer = self.context.now_ms, self.tables.producers.get
         several = batch_count > 1
@@ -350,19 +344,19 @@ class _Commit:
         Kafka's table: tests/coordinator holds it line by line, docs/coordinator.md prints it.
         """
         if epoch < 0 or sequence < 0:
-            return Refused(_BAD_RECORD)
+            return Refused(ErrorCode.INVALID_RECORD)
         if state is None:
             begins = sequence == 0 or self._state_can_have_expired(producer_id)
-            return None if begins else Refused(_OUT_OF_ORDER)
+            return None if begins else Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         known_epoch, _, kept = state
         if epoch < known_epoch:
-            return Refused(_OLD_EPOCH)
+            return Refused(ErrorCode.INVALID_PRODUCER_EPOCH)
         if epoch > known_epoch:
-            return None if sequence == 0 else Refused(_OUT_OF_ORDER)
+            return None if sequence == 0 else Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
         for batch in kept:
             if batch[0] == sequence and batch[1] == last:
                 return Refused(0, batch)
-        return Refused(_OUT_OF_ORDER)
+        return Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     def _state_can_have_expired(self, producer_id: int) -> bool:
         """Whether a producer id is old enough that its state may have expired here."""

@@ -117,7 +117,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def end_offset(self) -> Offset:
-        """Exclusive: where the next batch starts."""
+        """The offset after the batch's last record (exclusive end)."""
         return Offset(self.base_offset + self.last_offset_delta + 1)
 
     @property

@@ -225,7 +225,7 @@ def _append_single_batches(
 def _append_batches(
     tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]
 ) -> list[int]:
-    """Move the logs' ends and the producers' state; returns the log start of each group."""
+    """Advance log ends and producer state by a commit; return the log start of each partition."""
     log_starts: list[int] = []
     now_ms = record.committed_at_ms
     logs, producers = tables.logs, tables.producers

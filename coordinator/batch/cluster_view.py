@@ -41,7 +41,7 @@ class ClusterView(Protocol):
     """The controller's image, as a batch coordinator sees it."""
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
-        """The settings in force; None if the view knows no such topic: then nothing is deleted."""
+        """Return a topic's settings in force, or None for an unknown topic, whose data is kept."""
 
     def broker_epoch(self, broker_id: int) -> int | None:
         """The epoch under which a broker is registered; None if the view has no brokers."""

@@ -258,30 +258,30 @@ class InMemoryState:
         return state
 
     def all_objects(self) -> Iterable[tuple[int, StoredObject]]:
-        """See coordinator.batch.checkpoint."""
+        """Return all objects, for a checkpoint."""
         return sorted(self.objects.items())
 
     def all_runs(self, log_id: LogId) -> Iterable[Run]:
-        """See coordinator.batch.checkpoint."""
+        """Return a partition's live runs, for a checkpoint."""
         return self.runs.get(log_id, [])
 
     def all_producers(self, log_id: LogId) -> Iterator[tuple[int, Producer]]:
-        """See coordinator.batch.checkpoint."""
+        """Yield a partition's producers by id, for a checkpoint."""
         for key in sorted(key for key in self.producers if key[0] == log_id):
             yield key[1], self.producers[key]
 
     def all_answers(self) -> Iterable[tuple[int, Answer]]:
-        """See coordinator.batch.checkpoint."""
+        """Return the kept commit answers, for a checkpoint."""
         return sorted(self.answers.items())
 
     def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:
-        """See coordinator.batch.checkpoint."""
+        """Add a checkpoint's objects."""
         self.objects.update(objects)
 
     def add_runs(
         self, log_id: LogId, rows: Iterable[tuple[int, int, int, int, int, int, int]]
     ) -> None:
-        """See coordinator.batch.checkpoint."""
+        """Add a checkpoint's runs."""
         runs = self.runs.setdefault(log_id, [])
         for base, last, object_id, place, size, newest, kind in rows:
             appended = self.objects[object_id].committed_at_ms

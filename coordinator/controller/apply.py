@@ -398,8 +398,7 @@ class _TopicEdit:
 
 
 def merge_partition(before: PartitionRecord, record: PartitionChangeRecord) -> PartitionRecord:
-    """Return the partition after a change: its partition epoch is one higher, and its leader epoch
-    if the leader changes.
+    """Apply a change to a partition; raise its partition epoch, and its leader epoch if due.
 
     Source: upstream's PartitionRegistration.merge; KIP-1114 for the start.
     """

@@ -233,7 +233,7 @@ class ObjectWriter:
                 self._naming = self._loop.create_task(self._name_all())
 
     def fence(self) -> None:
-        """Stop: the broker's epoch is over. Drop what was never submitted to a coordinator.
+        """Stop writing: the broker's epoch is over. Drop batches not submitted to a coordinator.
 
         Commits that were submitted are repeated until their outcome is known.
         """

@@ -329,7 +329,7 @@ class ProduceService:
         )
 
     def _rules_for(self, image: MetadataImage, topic: TopicImage) -> TopicRules:
-        """The topic's rules by this image; cached until the image changes."""
+        """Return the topic's validation rules by this image, cached until the image changes."""
         if image is not self._rules_of:
             self._rules.clear()
             self._rules_of = image

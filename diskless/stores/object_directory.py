@@ -83,7 +83,7 @@ class ObjectDirectory:
                 self._files.unlink(temporary)
 
     def _make_directory(self, directory: Path) -> None:
-        """Create it and what is missing above it, durably; the root only if that is allowed."""
+        """Create a directory and its missing parents durably; the root only if that is allowed."""
         with self._creating:
             self._make_missing(directory)
 

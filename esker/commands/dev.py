@@ -114,9 +114,9 @@ def dev(
             plan = make_plan(directory, identity, port=port, brokers=brokers, extra=extra)
             _run(plan, interval_ms=extra.get(INTERVAL, str(SETTINGS[INTERVAL].default)))
     except OSError as error:
-        from esker.server.fatal_errors import last_words  # needed after a failure only
+        from esker.server.fatal_errors import describe_fatal_error  # needed after a failure only
 
-        fail(last_words(error, directory))
+        fail(describe_fatal_error(error, directory))
     except (DevError, ConfigError, StorageError, RecordError) as error:
         fail(str(error))
 

@@ -16,7 +16,7 @@ from diskless.broker import NotStartedError
 from diskless.stores import StorageError as StoreError
 from diskless.stores.interface import StoreSettingError
 from esker.commands.storage import load_or_exit
-from esker.server.fatal_errors import last_words
+from esker.server.fatal_errors import describe_fatal_error
 from esker.server.process import run_until_signalled
 from esker.server.storage import StorageError
 from esker.settings.addresses import CONTROLLER
@@ -64,6 +64,6 @@ def start(
     try:
         run(run_until_signalled(config))
     except ENDS as error:
-        words = last_words(error, config.log_dir, votes=CONTROLLER in config.roles)
+        words = describe_fatal_error(error, config.log_dir, votes=CONTROLLER in config.roles)
         typer.echo(f"esker: {words}", err=True)
         raise typer.Exit(1) from None

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from esker.server.fatal_errors import last_words
+from esker.server.fatal_errors import describe_fatal_error
 from esker.server.storage import StorageError, format_storage, open_storage
 from esker.settings.addresses import CONTROLLER
 from esker.settings.config import ConfigError, NodeSettings, PropertiesError, load_config
@@ -97,7 +97,7 @@ def random_uuid_command() -> None:
 
 
 def _words(error: Exception, settings: NodeSettings) -> str:
-    return last_words(error, settings.log_dir, votes=CONTROLLER in settings.roles)
+    return describe_fatal_error(error, settings.log_dir, votes=CONTROLLER in settings.roles)
 
 
 def load_or_exit(path: Path) -> NodeSettings:

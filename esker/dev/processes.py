@@ -27,7 +27,7 @@ DEATHS_WITHIN_S: Final = 30.0
 BROKER_STOP_S: Final = 15.0
 QUORUM_STOP_S: Final = 10.0
 POLL_S: Final = 0.05
-LAST_WORDS: Final = 3  # lines
+LAST_OUTPUT: Final = 3  # lines
 ASK_MS: Final = 1_000
 
 
@@ -77,7 +77,7 @@ class Processes:
             if again or not restart:
                 del self._running[process]
                 when = "again and again" if again else "at its start"
-                raise DevError(f"{process.name} dies {when} ({why}); {last_words(process)}")
+                raise DevError(f"{process.name} dies {when} ({why}); {last_output_lines(process)}")
             self._say(f"{process.name} died ({why}); it is started again, see {process.output}")
             self._start(process)
 
@@ -130,10 +130,10 @@ def _close(child: subprocess.Popen[bytes]) -> None:
         child.stdin.close()
 
 
-def last_words(process: Process) -> str:
+def last_output_lines(process: Process) -> str:
     """Return the last lines of a process's output."""
     try:
-        lines = process.output.read_text(errors="replace").splitlines()[-LAST_WORDS:]
+        lines = process.output.read_text(errors="replace").splitlines()[-LAST_OUTPUT:]
     except OSError:
         lines = []
     return f"its last words in {process.output}: " + " | ".join(lines)

@@ -26,7 +26,7 @@ from snapshot.errors import DamagedFileError
 ROOM: Final = ": make room, and try again"
 REBUILT: Final = (
     ": start it again, and it rebuilds that state from its log; "
-    "if this is not the first time, see whether the disk is well"
+    "if this is not the first time, check the disk"
 )
 DAMAGE: Final = (CorruptFileError, CorruptLogError, DamagedFileError, MissingLogError)
 ADVICE: Final = {
@@ -36,12 +36,12 @@ ADVICE: Final = {
     errno.EROFS: ": mount it so that it can be written to, and try again",
     errno.EACCES: ": run as the user that owns it, or let this one read and write it",
     errno.EPERM: ": run as the user that owns it, or let this one read and write it",
-    errno.EIO: ": see whether the disk is well before you try again",
+    errno.EIO: ": check the disk, then start the node again",
     errno.EMFILE: ": raise the limit of open files (ulimit -n), and try again",
     errno.ENFILE: ": this machine has no more open files to give (fs.file-max)",
     errno.EISDIR: ": a file belongs there; take the directory away",
     errno.ENOTDIR: ": a directory belongs there; take the file away",
-    errno.ENOENT: ": is what it lies on mounted?",
+    errno.ENOENT: ": is its file system mounted?",
 }
 OF_DISKS: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EFBIG}
@@ -49,14 +49,15 @@ OF_DISKS: Final = frozenset(
 """What a file that is open already fails with: then the error names no file."""
 
 
-def last_words(error: Exception, log_dir: Path, *, votes: bool = True) -> str:
+def describe_fatal_error(error: Exception, log_dir: Path, *, votes: bool = True) -> str:
     """Return an operator's message: the place, the fault and, if it is known, the remedy.
 
     Args:    votes: is it a directory of the quorum's, or of a node that is only a broker?
 
-    >>> last_words(OSError(28, "No space left on device"), Path("/data"))
+    >>> describe_fatal_error(OSError(28, "No space left on device"), Path("/data"))
     '/data: No space left on device: make room, and try again'
-    >>> last_words(PermissionError(30, "Read-only file system", "/data/.lock"), Path("/data"))
+    >>> read_only = PermissionError(30, "Read-only file system", "/data/.lock")
+    >>> describe_fatal_error(read_only, Path("/data"))
     '/data/.lock: Read-only file system: mount it so that it can be written to, and try again'
     """
     match error:
@@ -83,7 +84,7 @@ def _of_sqlite(error: sqlite3.Error) -> str:
         case sqlite3.SQLITE_FULL:
             return ROOM
         case sqlite3.SQLITE_READONLY | sqlite3.SQLITE_CANTOPEN | sqlite3.SQLITE_PERM:
-            return ": let this user write it, or delete it, and it is built anew from the log"
+            return ": let this user write it, or delete it, and it is rebuilt from the log"
         case _:
             return ""
 

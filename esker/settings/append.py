@@ -22,7 +22,7 @@ SETTINGS: Final = (
         "diskless.append.buffer.max.bytes",
         integer(1, 1024 * MEBIBYTE),
         8 * MEBIBYTE,
-        "Bytes of batches at which they are written at once; a larger batch is an object alone.",
+        "Bytes of buffered batches that close an object; a larger batch is an object alone.",
     ),
     Setting(
         "esker.append.max.in.flight.bytes",
@@ -35,7 +35,7 @@ SETTINGS: Final = (
         "esker.append.max.uploads",
         integer(1, 256),
         8,
-        "Uploads at the same time, for each coordinator partition.",
+        "Maximum number of parallel uploads for each coordinator partition.",
     ),
     Setting(
         "esker.append.upload.timeout.ms",
@@ -48,7 +48,7 @@ SETTINGS: Final = (
         "esker.file.delete.interval.ms",
         MILLISECONDS,
         10_000,
-        "Milliseconds between two looks for objects that may be deleted from the store.",
+        "Milliseconds between two requests for the objects to delete from the store.",
     ),
     Setting(
         "esker.fetch.cache.max.bytes",

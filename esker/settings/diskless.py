@@ -16,25 +16,25 @@ SETTINGS: Final = (
         "diskless.system.enable",
         boolean,
         True,
-        "Topics without disks; there are no others here, so a broker refuses `false`.",
+        "Diskless topics; Esker has no others, so a broker refuses `false`.",
     ),
     Setting(
         "diskless.batch.coordinator.class.name",
         str,
         QUORUM,
-        "The batch coordinator: a class of ours, or one that is imported by this name.",
+        "The batch coordinator's class: Esker's own, or another that is imported by this name.",
     ),
     Setting(
         "diskless.file.delete.delay.ms",
         MILLISECONDS,
         60_000,
-        "Milliseconds between nothing referring to an object and its deletion.",
+        "Milliseconds from an object's last reference to its deletion.",
     ),
     Setting(
         "esker.object.key.prefix",
         str,
         "",
-        "What the keys of all objects begin with, without a slash at either end.",
+        "Prefix of the keys of all objects, without a slash at either end.",
     ),
     Setting(
         "esker.object.lease.timeout.ms",
@@ -46,6 +46,6 @@ SETTINGS: Final = (
         "producer.id.expiration.ms",
         MILLISECONDS,
         24 * 3600 * 1000,
-        "Milliseconds for which a silent producer is remembered.",
+        "Milliseconds for which the state of a silent producer is kept.",
     ),
 )

@@ -19,25 +19,25 @@ SETTINGS: Final = (
         "group.min.session.timeout.ms",
         MILLISECONDS,
         _GROUP.min_session_timeout_ms,
-        "The shortest session, in milliseconds, that a member of a group may ask for.",
+        "The shortest session timeout of a group member, in milliseconds.",
     ),
     Setting(
         "group.max.session.timeout.ms",
         MILLISECONDS,
         _GROUP.max_session_timeout_ms,
-        "The longest session, in milliseconds, that a member of a group may ask for.",
+        "The longest session timeout of a group member, in milliseconds.",
     ),
     Setting(
         "group.initial.rebalance.delay.ms",
         integer(0, 2**31 - 1),
         _GROUP.initial_rebalance_delay_ms,
-        "Milliseconds that a group which was empty waits for more members before it begins.",
+        "Milliseconds that an empty group waits for more members before its first rebalance.",
     ),
     Setting(
         "group.max.size",
         integer(1, 100_000),
         _GROUP.max_size,
-        "Members that a group may have (Kafka's default is no limit).",
+        "Maximum number of members of a group (Kafka's default is no limit).",
     ),
     Setting(
         "offsets.commit.timeout.ms",
@@ -49,7 +49,7 @@ SETTINGS: Final = (
         "offset.metadata.max.bytes",
         integer(0, 64 * 1024),
         _GROUP.offset_metadata_max_bytes,
-        "Bytes of metadata that a consumer may commit with an offset.",
+        "Maximum bytes of metadata that a consumer commits with an offset.",
     ),
     Setting(
         "offsets.retention.minutes",
@@ -61,6 +61,6 @@ SETTINGS: Final = (
         "offsets.retention.check.interval.ms",
         MILLISECONDS,
         _LOG.retention_check_interval_ms,
-        "Milliseconds between two looks for offsets and groups that are over.",
+        "Milliseconds between two searches for expired offsets and empty groups.",
     ),
 )

@@ -23,7 +23,7 @@ SETTINGS: Final = (
         "process.roles",
         words,
         None,
-        "What this node is: `controller`, `broker`, or `broker,controller`.",
+        "Roles of this node: `controller`, `broker`, or `broker,controller`.",
     ),
     Setting("node.id", node_id_of, None, "This node's id, unique in the cluster."),
     Setting(
@@ -36,14 +36,14 @@ SETTINGS: Final = (
         "controller.listener.names",
         words,
         ("CONTROLLER",),
-        "Which of the listeners serves the quorum (the first is used between its nodes).",
+        "Names of the listeners that serve the quorum; its nodes connect to the first.",
     ),
     Setting("listeners", listeners, None, "`NAME://HOST:PORT`, comma separated: what to bind."),
     Setting(
         "advertised.listeners",
         listeners,
         {},
-        "What others are told to connect to; default: as bound.",
+        "Addresses that clients connect to; default: the bound addresses.",
     ),
     Setting(
         "listener.security.protocol.map",
@@ -58,13 +58,13 @@ SETTINGS: Final = (
         "socket.request.max.bytes",
         integer(1024, 256 * MEBIBYTE),  # beyond, raft.net takes a length for a stray protocol
         100 * MEBIBYTE,
-        "Bytes that one request may have.",
+        "Maximum bytes of one request.",
     ),
     Setting(
         "max.connections",
         integer(1, 2**20),
         Limits().max_connections,
-        "Connections that each listener has at most; fewer if the limit of open files is lower.",
+        "Maximum connections of each listener; fewer if the limit of open files is lower.",
     ),
     Setting(
         "connections.max.idle.ms",

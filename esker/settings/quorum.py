@@ -24,19 +24,19 @@ SETTINGS: Final = (
         "controller.quorum.fetch.timeout.ms",
         integer(QuorumConfig().fetch_max_wait_ms + 1, 2**31 - 1),  # waiting is no silence
         2000,
-        "Milliseconds without an answer from the leader before a follower doubts it.",
+        "Milliseconds without an answer from the leader before a follower campaigns.",
     ),
     Setting(
         "controller.quorum.election.backoff.max.ms",
         MILLISECONDS,
         1000,
-        "Most milliseconds that a less preferred successor waits after a leader resigned.",
+        "Maximum milliseconds that a less preferred successor waits after a leader resigned.",
     ),
     Setting(
         "controller.quorum.request.timeout.ms",
         MILLISECONDS,
         2000,
-        "Milliseconds before a request to another node is given up.",
+        "Milliseconds after which a request to another node times out.",
     ),
     Setting(
         "controller.quorum.retry.backoff.ms",
@@ -55,7 +55,7 @@ SETTINGS: Final = (
         "metadata.log.segment.ms",
         MILLISECONDS,
         7 * 24 * 3600 * 1000,
-        "Milliseconds after which a log begins a new file.",
+        "Milliseconds after which a log starts a new segment.",
     ),
     Setting(
         "metadata.log.max.record.bytes.between.snapshots",
@@ -80,20 +80,20 @@ SETTINGS: Final = (
         "metadata.start.offset.lag.time.max.ms",
         integer(0, 2**63 - 1),
         LogStartSettings().max_lag_ms,
-        "Milliseconds that a log keeps what is before a checkpoint for a replica that lags.",
+        "Milliseconds for which a log keeps records before a checkpoint for a lagging replica.",
     ),
     Setting(
         "metadata.max.retention.bytes",
         integer(-1, 2**63 - 1),
         LogStartSettings().max_retention_bytes,
-        "Bytes of a log and its checkpoints past which it waits for no replica; -1: no bound.",
+        "Bytes of a log and its checkpoints above which no replica holds its start; -1: no bound.",
     ),
     Setting(
         "esker.archive.max.lag.bytes",
         integer(0, 2**63 - 1),
         LogStartSettings().archive_max_lag_bytes,
-        "Bytes of a log that are kept for a running archive that has not got them yet; past that "
-        "they go, and it goes on from a checkpoint. 0: nothing is kept for archives.",
+        "Bytes of a log that are kept for a running archive that lags; above that the log's start "
+        "moves on, and the archive continues from a checkpoint. 0: nothing is kept for archives.",
     ),
     Setting(
         "metadata.max.idle.interval.ms",
@@ -117,6 +117,6 @@ SETTINGS: Final = (
         "esker.bench.log.state",
         one_of("none", "kv"),
         "none",
-        "What is built from `esker-bench-log`: `kv`, its keys and their newest values; `none`.",
+        "State machine of `esker-bench-log`: `kv` keeps the newest value of each key; `none`.",
     ),
 )

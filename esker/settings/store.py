@@ -17,7 +17,7 @@ SETTINGS: Final = (
         "diskless.storage.class.name",
         str,
         DIRECTORY,
-        "The object store: a class of ours, or one that is imported by this name.",
+        "The object store's class: Esker's own, or another that is imported by this name.",
     ),
     Setting(
         "esker.storage.directory.path",

@@ -106,7 +106,7 @@ class PendingRequests:
         return Answering(self._group, endpoint, names_disks=inbound.names_nodes)
 
     def respond(self, effect: Respond) -> None:
-        """Answer without log bytes."""
+        """Send the core's response to a pending request, one without log bytes."""
         inbound = self._take(effect.connection, effect.correlation)
         if inbound is None:
             return

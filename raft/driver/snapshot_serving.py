@@ -180,7 +180,7 @@ class SnapshotServer:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def complete(self, query: SnapshotQuery) -> None:
-        """Queue a query whose groups have all decided, behind earlier ones of its connection."""
+        """Queue a query whose groups have all answered, behind its connection's earlier ones."""
         connection = query.reply.connection
         self._waiting.setdefault(connection, deque()).append(query)
         # Not at once: the connection orders a reply only when the handler has returned it.

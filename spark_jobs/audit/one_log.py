@@ -298,7 +298,7 @@ class LogAudit:
     def _check_objects(
         self, ledger: Ledger, base: CoordinatorFacts | None, verdicts: Sequence[SpanVerdict]
     ) -> None:
-        """Check objects across all spans."""
+        """Report faults of objects that only all spans together show."""
         committed = np.concatenate(
             [np.zeros(0, np.int64), *(verdict.objects[0] for verdict in verdicts)]
         )

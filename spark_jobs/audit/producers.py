@@ -46,7 +46,7 @@ class _Step(NamedTuple):
 
     @property
     def sequences(self) -> tuple[int, int]:
-        """First and last sequence number, both inclusive."""
+        """Return the batch's first and last sequence number, both inclusive."""
         base = int(self.rows["base_sequence"][self.row])
         return base, (base + int(self.rows["record_count"][self.row]) - 1) & MAX_SEQUENCE
 

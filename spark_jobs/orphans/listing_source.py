@@ -56,7 +56,7 @@ class ListingSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """The name for `format`."""
+        """Return the name by which Spark's `format(...)` finds this source."""
         return NAME
 
     def schema(self) -> StructType:

@@ -180,7 +180,8 @@ class ReplicaLogs:
     """The logs in a node's log directory, whether the node runs or not."""
 
     def __init__(self, log_dir: Path, high_watermarks: Mapping[str, int] | None = None) -> None:
-        """
+        """Open the logs of a node's log directory for reading.
+
         Args:    high_watermarks: of each log, from its leader; exclusive. None: what the node
                  has written down, as of whenever that is needed.
         Raises:  LogsError if it is no log directory; CorruptFileError; OSError.

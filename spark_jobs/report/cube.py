@@ -207,7 +207,7 @@ class LocalReportEngine:
     """Counts one piece after the other in this process."""
 
     def __init__(self, progress: Callable[[], None] = lambda: None) -> None:
-        """Args:  progress: called after each piece."""
+        """Count in this process, and call `progress` after each piece."""
         self._progress = progress
 
     def count(self, work: Sequence[Work], reduce: Reduce) -> LocalCube:

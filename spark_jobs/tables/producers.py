@@ -107,7 +107,7 @@ def drop_expired(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Num
 
 
 def last_batches(rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the rows that a coordinator keeps, by partition and producer, and each one's start.
+    """Return the kept batches by partition and producer, and the row where each producer starts.
 
     Args:    rows: of equal order they stand as they were appended.
     Returns: rows; bounds, one more than producers.

@@ -131,7 +131,7 @@ def columns_named(name: str) -> tuple[Columns, int | None]:
 
 
 def versions_named(name: str) -> Versions | None:
-    """Return the record versions that a table can be read from; None if nothing is decoded."""
+    """Return the versions of the record behind a table, or None if its rows are not decoded."""
     name = "object_commit" if resolve_table(name) == OBJECTS else resolve_table(name)
     record = RECORD_OF.get(name)
     return None if record is None else record.schema().versions

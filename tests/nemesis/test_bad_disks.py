@@ -78,7 +78,7 @@ def see_it_end(cluster: NemesisCluster, workload: Workload, victim: int, *errors
     wait_until(lambda: process.poll() is not None, f"node {victim} ends")
     assert process.returncode == 1, process.returncode
     del cluster.processes[victim]
-    last_words = cluster.output(victim).splitlines()[-1]
-    assert last_words.startswith(errors), last_words
+    last_line = cluster.output(victim).splitlines()[-1]
+    assert last_line.startswith(errors), last_line
     before = workload.acknowledged
     wait_until(lambda: workload.acknowledged > before + 20, "the others go on")

@@ -42,7 +42,7 @@ def test_a_name_gives_its_id_back(snapshot_id):
         "bootstrap.checkpoint",
     ],
 )
-def test_no_other_name_means_a_whole_checkpoint(name):
+def test_a_malformed_name_is_not_a_checkpoint(name):
     assert parse_checkpoint_name(name) is None
 
 
@@ -56,7 +56,7 @@ def test_checkpoints_are_listed_oldest_first_and_parts_not_at_all():
     assert list_checkpoints(disk, DIRECTORY) == ids
 
 
-def test_start_up_removes_what_never_became_a_checkpoint_or_no_longer_is_one():
+def test_start_up_removes_partial_and_deleted_checkpoints():
     disk = new_disk()
     resumable = DIRECTORY / part_name(ID, 5)
     leftovers = [

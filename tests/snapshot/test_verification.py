@@ -45,7 +45,7 @@ def refused(data: bytes, path=PATH) -> DamagedFileError:
     return error
 
 
-def test_the_file_that_the_cases_below_spoil_is_good():
+def test_an_undamaged_checkpoint_passes_verification():
     assert verified(closed(GOOD)).origin is Origin.ESKER
 
 

@@ -321,7 +321,7 @@ def test_a_log_head_deleted_between_plan_and_reading_is_replanned(
     assert not check_archive(store, engine=LocalArchiveEngine()).faults
 
 
-def test_a_log_without_head_and_without_checkpoint_is_an_error(
+def test_archiving_fails_if_the_log_start_is_cut_and_no_checkpoint_exists(
     cut: tuple[FileLogs, bytes], store: ObjectStore
 ) -> None:
     logs, _ = cut

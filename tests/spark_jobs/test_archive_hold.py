@@ -206,7 +206,7 @@ class Refusing:
 
 
 @pytest.mark.parametrize(("errors", "told"), [([31] * 10_000, False), ([31], True)])
-def test_a_refused_announcement_does_not_count(
+def test_a_hold_is_not_announced_while_the_leader_refuses_it(
     monkeypatch: pytest.MonkeyPatch, errors: list[int], told: bool
 ) -> None:
     monkeypatch.setattr("spark_jobs.archive.hold.QuorumLink", Refusing)

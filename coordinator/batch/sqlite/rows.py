@@ -23,7 +23,7 @@ _V = TypeVar("_V")
 
 
 def _unpacked(row: bytes, make: Callable[[Any], _V]) -> _V:
-    """Unpack a row. Raises DamagedStateError, also where its shape is wrong."""
+    """Unpack a row. Raises DamagedStateError, also for a wrong shape."""
     try:
         return make(msgpack.unpackb(row, use_list=False))
     except (ValueError, TypeError, msgpack.UnpackException) as error:
@@ -36,7 +36,7 @@ def pack_topic(topic: Topic) -> bytes:
 
 
 def unpack_topic(row: bytes) -> Topic:
-    """Unpack such a row. Raises DamagedStateError."""
+    """Unpack a topic's row. Raises DamagedStateError."""
     return _unpacked(row, Topic._make)
 
 
@@ -46,7 +46,7 @@ def pack_lease(lease: Lease) -> bytes:
 
 
 def unpack_lease(row: bytes) -> Lease:
-    """Unpack such a row. Raises DamagedStateError."""
+    """Unpack a lease's row. Raises DamagedStateError."""
     return _unpacked(row, Lease._make)
 
 
@@ -56,7 +56,7 @@ def pack_broker(broker: Broker) -> bytes:
 
 
 def unpack_broker(row: bytes) -> Broker:
-    """Unpack such a row. Raises DamagedStateError."""
+    """Unpack a broker's row. Raises DamagedStateError."""
     return _unpacked(row, Broker._make)
 
 
@@ -67,7 +67,7 @@ def pack_answer(answer: Answer) -> bytes:
 
 
 def unpack_answer(row: bytes) -> Answer:
-    """Unpack such a row. Raises DamagedStateError."""
+    """Unpack an answer's row. Raises DamagedStateError."""
 
     def make(fields: Any) -> Answer:
         answer = Answer._make(fields)
@@ -87,7 +87,7 @@ def producer_rows(
 
 
 def unpack_producer(appended_at_ms: int, row: bytes) -> Producer:
-    """Unpack such a row. Raises DamagedStateError."""
+    """Unpack a producer's row. Raises DamagedStateError."""
 
     def make(fields: Any) -> Producer:
         epoch, batches = fields

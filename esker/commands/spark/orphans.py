@@ -96,7 +96,9 @@ PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="File of the plan
 Prefix = Annotated[
     str, typer.Option(metavar="PREFIX", help="Key prefix of the objects: esker.object.key.prefix.")
 ]
-Engine = Annotated[EngineName, typer.Option(help="Where to list: in this process, or in Spark.")]
+Engine = Annotated[
+    EngineName, typer.Option(help="Engine that lists the store: this process, or Spark.")
+]
 
 
 @app.command(epilog=PLAN_EXAMPLE)

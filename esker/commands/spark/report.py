@@ -81,10 +81,13 @@ def report(
     ] = 8 * MIB,
     now: Annotated[
         int | None,
-        typer.Option(metavar="MS", help="Time (ms since 1970) that ages end at; default: now."),
+        typer.Option(
+            metavar="MS", help="Time at which ages are measured, ms since 1970; default: now."
+        ),
     ] = None,
     engine: Annotated[
-        EngineOrAuto, typer.Option(help="Where to count; auto: Spark from 2 million records on.")
+        EngineOrAuto,
+        typer.Option(help="Engine that counts; auto: Spark from 2 million records on."),
     ] = EngineOrAuto.AUTO,
     master: Master = None,
     memory: Memory = MEMORY,

@@ -100,7 +100,9 @@ def plan(
     prices: PriceFile = None,
     now: Annotated[
         int | None,
-        typer.Option(metavar="MS", help="Time (ms since 1970) that ages end at; default: now."),
+        typer.Option(
+            metavar="MS", help="Time at which ages are measured, ms since 1970; default: now."
+        ),
     ] = None,
     master: Master = None,
     memory: Memory = MEMORY,
@@ -173,7 +175,12 @@ def apply(
     ] = False,
     rows_per_request: Annotated[
         int,
-        typer.Option(min=1, max=ROWS_OF_REQUEST, metavar="N", help="Partitions in one request."),
+        typer.Option(
+            min=1,
+            max=ROWS_OF_REQUEST,
+            metavar="N",
+            help="Maximum number of partitions in one request.",
+        ),
     ] = ROWS_OF_REQUEST,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 30_000,

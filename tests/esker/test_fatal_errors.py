@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from coordinator.batch.log_records import UnreadableRecordError
 from coordinator.batch.sqlite.database import DamagedStateError
 from esker.cli import app
-from esker.server.fatal_errors import last_words
+from esker.server.fatal_errors import describe_fatal_error
 from esker.server.storage import format_storage
 from esker.settings.config import parse_config
 from raft.driver.errors import LostDiskError
@@ -58,14 +58,14 @@ READ_ONLY = of_sqlite(sqlite3.SQLITE_READONLY, "attempt to write a readonly data
         (OSError(errno.EROFS, "Read-only file system", "/data/x"), "/data/x: .* mount it so that"),
         (OSError(errno.EMFILE, "Too many open files"), r"Too many open files: .* \(ulimit -n\)"),
         (OSError(errno.EACCES, "Permission denied", "/data/x"), "run as the user that owns it"),
-        (FlushFailedError(path=LOG, reason="Input/output error"), "see whether the disk is well"),
+        (FlushFailedError(path=LOG, reason="Input/output error"), "check the disk"),
         (UnreadableRecordError(7, "type 99 is unknown"), "the version of Esker that the others"),
         (OSError(errno.EISDIR, "Is a directory", "/a.tmp", None, "/a"), "^/a: Is a directory"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
 def test_a_fatal_error_names_the_remedy(error: Exception, says: str) -> None:
-    assert re.search(says, last_words(error, HOME))
+    assert re.search(says, describe_fatal_error(error, HOME))
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,10 @@ def test_a_fatal_error_names_the_remedy(error: Exception, says: str) -> None:
     ids=lambda error: type(error).__name__,
 )
 def test_the_remedy_for_damage_depends_on_the_nodes_role(error: Exception) -> None:
-    assert re.search("0.log.*if the other voters .* format --rejoin`$", last_words(error, HOME))
-    assert "copies alone: empty /data, run" in last_words(error, HOME, votes=False)
+    assert re.search(
+        "0.log.*if the other voters .* format --rejoin`$", describe_fatal_error(error, HOME)
+    )
+    assert "copies alone: empty /data, run" in describe_fatal_error(error, HOME, votes=False)
 
 
 def test_a_node_that_finds_damage_exits_with_the_remedy(tmp_path: Path) -> None:
@@ -109,7 +111,7 @@ def test_a_directory_in_a_file_s_place_is_named(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError) as caught:
         RealFileSystem().open(tmp_path, Mode.READ)
     assert caught.value.filename == str(tmp_path)
-    assert "take the directory away" in last_words(caught.value, HOME)
+    assert "take the directory away" in describe_fatal_error(caught.value, HOME)
 
 
 def test_a_lost_partition_metadata_is_a_lost_disk(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ class Clocks(Protocol):
     """Clocks and timers, the node's or a simulator's."""
 
     def now_ms(self) -> int:
-        """The wall clock, ms since 1970."""
+        """Return the wall clock, ms since 1970."""
 
     def monotonic(self) -> float:
         """Seconds on a clock that never steps."""

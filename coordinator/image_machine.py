@@ -69,7 +69,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
 
     @abstractmethod
     def _empty(self) -> ImageT:
-        """The image of an empty log."""
+        """Return the image of an empty log."""
 
     @abstractmethod
     def _begin(self, image: ImageT) -> EditT:
@@ -81,7 +81,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
 
     @abstractmethod
     def _frozen(self, image: ImageT) -> Frozen:
-        """The records of an image, for a checkpoint."""
+        """Return the records of an image, for a checkpoint."""
 
     def _apply_record(self, record: MetadataRecord, offset: Offset, epoch: Epoch) -> None:  # noqa: ARG002
         """Change the edit by the record at `offset`, written in `epoch`."""
@@ -160,7 +160,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
             self._apply_record(record, item.offset, epoch)
 
     def _next_image(self, applied: OffsetAndEpoch) -> ImageT:
-        """The image after all that was applied; changes are counted here, not before."""
+        """Return the image after all that was applied; changes are counted here, not before."""
         edit = self._edit
         image = self._publish(edit, applied)
         self._changed += edit.changed
@@ -207,7 +207,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
         self._show(image)
 
     def freeze(self) -> Frozen:
-        """The image is immutable: it is frozen already."""
+        """Return the image, which is immutable."""
         assert self.checkpointable, f"a checkpoint at {self._applied}: {self}"
         self._frozen_at = (self._applied.offset, self._changed)
         return self._frozen(self.image)

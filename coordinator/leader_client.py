@@ -63,7 +63,7 @@ class Patience:
     retry_max_s: float = 0.5
 
     def pauses(self) -> Iterator[float]:
-        """The pauses between attempts, without an end.
+        """Yield the pauses between attempts, without an end.
 
         >>> from itertools import islice
         >>> list(islice(Patience(timeout_s=30, retry_s=1.0, retry_max_s=5.0).pauses(), 5))
@@ -117,7 +117,7 @@ class LeaderClient:
         self.closed = False
 
     async def leader(self) -> Rpc:
-        """A connection to the leader; callers share one search for it.
+        """Return a connection to the leader; callers share one search for it.
 
         Raises:  CoordinatorError (COORDINATOR_NOT_AVAILABLE) if no known node leads just now;
                  NobodyListensError, one of these, if none of them runs.
@@ -273,7 +273,7 @@ class LeaderClient:
         )
 
     async def _first_leader(self, addresses: list[Address], failures: list[str]) -> Rpc | None:
-        """A connection to the leader among these nodes.
+        """Return a connection to the leader among these nodes.
 
         None once all that answer have said that they do not lead, and the others are silent.
         """
@@ -307,7 +307,7 @@ class LeaderClient:
                         late.connection.close()
 
     async def _ask(self, address: Address) -> Rpc | None:
-        """A connection to this node if it leads; else None. Remembers the nodes that it names."""
+        """Return a connection to this node if it leads, or None; note the nodes that it names."""
         rpc = await open_rpc(*address, client_id=self._client_id, timeout_ms=self._timeout_ms)
         leads = False
         try:

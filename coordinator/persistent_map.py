@@ -46,7 +46,7 @@ class Map(Mapping[K, V]):
         return shards[(hash(key) * _SCRAMBLE >> _SHIFT) & (len(shards) - 1)][key]
 
     def get(self, key: K, default: Any = None) -> Any:
-        """The value, or the default."""
+        """Return the value, or the default."""
         shards = self._shards
         return shards[(hash(key) * _SCRAMBLE >> _SHIFT) & (len(shards) - 1)].get(key, default)
 
@@ -65,13 +65,13 @@ class Map(Mapping[K, V]):
         return f"Map({dict(self)!r})"
 
     def set(self, key: K, value: V) -> Map[K, V]:
-        """A map with another value of one key."""
+        """Return a map with another value of one key."""
         editor = self.edit()
         editor.set(key, value)
         return editor.freeze()
 
     def remove(self, key: K) -> Map[K, V]:
-        """A map without one key, or this one if it has no such key."""
+        """Return a map without one key, or this map if it has no such key."""
         if key not in self:
             return self
         editor = self.edit()
@@ -108,7 +108,7 @@ class Editor(Generic[K, V]):
         self._size = size
 
     def get(self, key: K) -> V | None:
-        """The value as changed so far, or None."""
+        """Return the value as changed so far, or None."""
         shards = self._shards
         return shards[(hash(key) * _SCRAMBLE >> _SHIFT) & (len(shards) - 1)].get(key)
 
@@ -130,7 +130,7 @@ class Editor(Generic[K, V]):
         return self._own(key).pop(key)
 
     def freeze(self) -> Map[K, V]:
-        """The changed map, or the very one it began with if nothing was changed."""
+        """Return the changed map, or the original if nothing was changed."""
         if not self._owned:
             return self._base
         self._owned = set()

@@ -13,7 +13,7 @@ from hashlib import blake2b
 
 
 def score(name: bytes, broker_id: int) -> bytes:
-    """A broker's score for a name; the highest is chosen."""
+    """Return a broker's score for a name; the highest is chosen."""
     return blake2b(name + broker_id.to_bytes(4, "big"), digest_size=8).digest()
 
 

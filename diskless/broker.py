@@ -128,7 +128,7 @@ class Broker:
         return self._registration is None or self._registration.is_fenced
 
     def advertised_listeners(self) -> list[BrokerListener]:
-        """The advertised addresses; only once it listens."""
+        """Return the advertised addresses; only once it listens."""
         return [
             BrokerListener(
                 name=listener.name,
@@ -195,7 +195,7 @@ class Broker:
             await asyncio.sleep(POLL_S)
 
     def _lagging_log(self, image: MetadataImage) -> str | None:
-        """The name of a log that has not caught up yet, or None."""
+        """Return the name of a log that has not caught up yet, or None."""
         if self._cluster.image_age_ms() is None or not image.coordinator_count:
             return "__cluster_metadata-0"
         for coordinator in range(image.coordinator_count):

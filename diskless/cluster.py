@@ -47,7 +47,7 @@ class Replica(CallTarget, Protocol):
         """Number of committed records that are not applied yet."""
 
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
-        """A partition's log start and high watermark in this replica, from memory."""
+        """Return a partition's log start and high watermark in this replica, from memory."""
 
 
 class Cluster(Protocol):
@@ -64,7 +64,7 @@ class Cluster(Protocol):
         """The state of the cluster log, as far as this broker has read it."""
 
     def image_age_ms(self) -> float | None:
-        """An upper bound of the image's age; None if it has never caught up with the leader.
+        """Return an upper bound of the image's age; None if it has never caught up with the leader.
 
         Until it has caught up it may be half of the log: the broker must not deny a topic because
         the image does not have it.
@@ -82,10 +82,10 @@ class Cluster(Protocol):
         """
 
     def replica(self, coordinator: int) -> Replica | None:
-        """The replica of a partition of `__diskless-metadata`; None if there is none here yet."""
+        """Return the replica of a partition of `__diskless-metadata`, or None without one yet."""
 
     def replica_age_ms(self, coordinator: int) -> float | None:
-        """An upper bound of that replica's age; None if it has never caught up with its leader.
+        """Return an upper bound of that replica's age, or None if it has never caught up.
 
         Counts from the last fetch that left nothing to fetch: so an idle log does not age, and a
         broker that is cut off from the quorum does.
@@ -95,7 +95,7 @@ class Cluster(Protocol):
         """Register a callback that gets the coordinator partition whose replica has advanced."""
 
     def leader(self, coordinator: int) -> CommitQueue:
-        """The client of a coordinator partition's leader; always the same object."""
+        """Return the client of a coordinator partition's leader; always the same object."""
 
     async def ask_controller(self, request: Request, response: type[R]) -> R:
         """Send a request to the active controller; the caller reads error codes in the response.
@@ -107,10 +107,10 @@ class Cluster(Protocol):
         """Send a request once to the leader of the groups' log; None: the outcome is unknown."""
 
     def groups(self) -> Iterable[tuple[str, Group]]:
-        """All consumer groups in the local replica."""
+        """Return all consumer groups in the local replica."""
 
     def groups_age_ms(self) -> float | None:
-        """An upper bound of that replica's age; None if it has never caught up."""
+        """Return an upper bound of that replica's age; None if it has never caught up."""
 
     def metadata_offset(self) -> Offset:
-        """The offset of the last cluster log record in `image` (inclusive; -1: none yet)."""
+        """Return the offset of the last cluster log record in `image` (inclusive; -1: none yet)."""

@@ -76,7 +76,7 @@ class _RefusedError(Exception):
 
 
 def cleaning_broker(coordinator: int, image: MetadataImage) -> int | None:
-    """The broker that deletes a coordinator's objects; None if there is no broker."""
+    """Return the broker that deletes a coordinator's objects; None if there is no broker."""
     name = b"cleaning-" + coordinator.to_bytes(4, "big")
     return choose(name, [broker.broker_id for broker in unfenced_brokers(image)])
 
@@ -167,7 +167,7 @@ class Cleaner:
     def _keys_to_delete(
         self, coordinator: int, answer: rpc.GetFilesToDeleteResponse, tried: set[str]
     ) -> list[str]:
-        """The listed keys to delete now; at most `BULK`, without foreign and failed ones."""
+        """Return the listed keys to delete now; at most `BULK`, without foreign and failed ones."""
         own = ObjectKeys(
             prefix=self._key_prefix,
             cluster_id=self._cluster.cluster_id,

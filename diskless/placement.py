@@ -40,7 +40,7 @@ class PlacedBroker(NamedTuple):
 
 
 def unfenced_brokers(image: MetadataImage) -> list[PlacedBroker]:
-    """The brokers that clients may be sent to, by rising id."""
+    """Return the brokers that clients may be sent to, by rising id."""
     return [
         PlacedBroker(broker_id, broker.rack)
         for broker_id, broker in sorted(image.brokers.items())
@@ -49,7 +49,7 @@ def unfenced_brokers(image: MetadataImage) -> list[PlacedBroker]:
 
 
 def rack_hint(client_id: str | None) -> str | None:
-    """The rack that a client id names, or None.
+    """Return the rack that a client id names, or None.
 
     >>> rack_hint("orders,diskless_az=eu-1a"), rack_hint("esker_rack=eu-1b"), rack_hint("orders")
     ('eu-1a', 'eu-1b', None)
@@ -66,7 +66,7 @@ def is_known(rack: str | None, brokers: Iterable[PlacedBroker]) -> bool:
 def leader(
     topic_id: UUID, partition: int, rack: str | None, brokers: Sequence[PlacedBroker]
 ) -> int | None:
-    """The broker that leads a partition for a client in `rack`; None if there is no broker.
+    """Return the broker that leads a partition for a client in `rack`; None if there is no broker.
 
     Brokers in the client's rack are preferred; in an unknown rack, or without any, all count.
 
@@ -85,7 +85,7 @@ def leader(
 def leaders(
     topic_id: UUID, partition: int, brokers: Iterable[PlacedBroker]
 ) -> tuple[int | None, dict[str | None, int]]:
-    """The leader for a client without a known rack, and the leader for each rack.
+    """Return the leader for a client without a known rack, and the leader for each rack.
 
     Computes each broker's score once; that is the cost of the call.
     """
@@ -117,7 +117,7 @@ class Redirects:
         brokers: Sequence[PlacedBroker],
         now_s: float,
     ) -> int | None:
-        """The broker to read from instead of `here`; None to be served here.
+        """Return the broker to read from instead of `here`; None to be served here.
 
         Args:    client: any string that tells clients apart.
                  rack: the rack in its Fetch.

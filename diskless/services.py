@@ -120,7 +120,7 @@ class Services:
         )
 
     def _handlers(self, own: Sequence[OwnSetting]) -> Mapping[int, Served]:
-        """The handlers that all listeners share, by api key."""
+        """Return the handlers that all listeners share, by api key."""
         cluster = self._cluster
         return {
             **self.records.handlers(),
@@ -134,7 +134,7 @@ class Services:
         }
 
     def handlers(self, listener_name: str) -> Mapping[int, Served]:
-        """The handlers of a listener, by api key, without ApiVersions."""
+        """Return the handlers of a listener, by api key, without ApiVersions."""
         return {**self._shared, **self.clusters.handlers(listener_name)}
 
     def connection_closed(self, connection: ServerConnection) -> None:

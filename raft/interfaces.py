@@ -42,7 +42,7 @@ class Draft(NamedTuple):
 
 
 def draft_values(values: Sequence[Buffer], *, timestamp_ms: int) -> Draft:
-    """One batch of records without keys: how metadata records are written.
+    """Return one batch of records without keys: how metadata records are written.
 
     Raises:  BatchTooLargeError.
 

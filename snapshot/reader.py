@@ -72,7 +72,7 @@ class CheckpointReader:
                 yield from decode_batch(self.path, batch)
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """At most `size_bytes` raw bytes from `position`; none at or after the end. For
+        """Return at most `size_bytes` raw bytes from `position`; none at or after the end. For
         FetchSnapshot: whoever has the file open reads on, even after it was unlinked.
         """
         return self._file.read(position, min(size_bytes, max(0, self.size_bytes - position)))

@@ -174,7 +174,7 @@ def apply_commit(tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[L
 
 
 def _append_times(record: ObjectCommitRecord) -> Iterator[int]:
-    """The append time that each batch's result carries: -1 for create time, as in Kafka."""
+    """Yield the append time that each batch's result carries: -1 for create time, as in Kafka."""
     for kind, time in zip(record.timestamp_types, record.max_timestamps, strict=True):
         yield time if kind else -1
 
@@ -370,7 +370,7 @@ def _forgotten(tables: Tables, record: LeasesForgottenRecord) -> None:
 
 
 def lease_answers(tables: Tables, lease: Lease) -> Iterator[int]:
-    """The objects of a lease whose answers are kept; they are among the last it committed."""
+    """Yield the objects of a lease whose answers are kept; they are among the last it committed."""
     kept = 0
     for object_id in range(lease.last_committed_id, lease.first_object_id - 1, -1):
         if kept == KEPT_ANSWERS:

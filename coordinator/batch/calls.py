@@ -112,7 +112,7 @@ def _of_tables(
 
 
 def _names_its_offsets(request: rpc.DeleteDisklessRecordsRequest) -> bool:
-    """Whether no partition is deleted up to the high watermark, which moves between attempts."""
+    """Return whether no partition is deleted up to the high watermark, which may move."""
     return not any(
         partition.offset == HIGH_WATERMARK
         for topic in request.topics
@@ -185,7 +185,7 @@ BY_REQUEST: Final = {call.request: call for call in CALLS}
 
 
 def call_of(request: CoordinatorRequest[R]) -> Call[R]:
-    """The table's row for a request."""
+    """Return the table's row for a request."""
     return BY_REQUEST[type(request)]
 
 
@@ -202,7 +202,7 @@ RAISED: Final = frozenset(
 
 
 def refuse(request: CoordinatorRequest[R], code: int, message: str) -> R:
-    """The response that carries an error for all that was requested.
+    """Return the response that carries an error for all that was requested.
 
     What an answer would tell besides is -1, or empty.
     """
@@ -227,7 +227,7 @@ def refuse(request: CoordinatorRequest[R], code: int, message: str) -> R:
 
 
 def read_refusal(response: Response) -> CoordinatorError | None:
-    """The CoordinatorError that a response stands for; None if the response is an answer."""
+    """Return the CoordinatorError that a response stands for; None if the response is an answer."""
     found = set(_error_codes(response))
     code = found.pop() if len(found) == 1 else 0
     if code not in RAISED:
@@ -237,7 +237,7 @@ def read_refusal(response: Response) -> CoordinatorError | None:
 
 
 def _error_codes(response: Any) -> Iterator[int]:
-    """The response's own error code, or those of its topics or partitions."""
+    """Yield the response's own error code, or those of its topics or partitions."""
     if hasattr(response, "error_code"):
         yield response.error_code
         return
@@ -246,7 +246,7 @@ def _error_codes(response: Any) -> Iterator[int]:
 
 
 def _topics(request: Any) -> Iterable[tuple[UUID, list[int]]]:
-    """The id of each topic of a request, and the partitions it names."""
+    """Return the id of each topic of a request, and the partitions it names."""
     if hasattr(request, "topic_ids"):
         return ((topic_id, []) for topic_id in request.topic_ids)
     return (
@@ -260,7 +260,7 @@ def _has(message: type[Message], name: str) -> bool:
 
 
 def _element(message: type[Message], name: str) -> type[Any]:
-    """The class of an array's elements."""
+    """Return the class of an array's elements."""
     (array,) = (field.type for field in message.schema().fields if field.name == name)
     assert isinstance(array, ArrayOf), f"{message}.{name} is no array"
     assert isinstance(array.element, StructOf), f"{message}.{name} has no structures"

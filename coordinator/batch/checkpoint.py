@@ -55,16 +55,16 @@ class CheckpointSource(Tables, Protocol):
     """A state that can be walked from end to end."""
 
     def all_objects(self) -> Iterable[tuple[int, StoredObject]]:
-        """All objects with their ids, by rising id."""
+        """Return all objects with their ids, by rising id."""
 
     def all_runs(self, log_id: LogId) -> Iterable[Sequence[int]]:
-        """All live runs of a partition, as the fields of `Run`, by rising offset."""
+        """Return all live runs of a partition, as the fields of `Run`, by rising offset."""
 
     def all_producers(self, log_id: LogId) -> Iterable[tuple[int, Producer]]:
-        """All producers of a partition with their ids, by rising id."""
+        """Return all producers of a partition with their ids, by rising id."""
 
     def all_answers(self) -> Iterable[tuple[int, Answer]]:
-        """All kept answers with their object ids, by rising id."""
+        """Return all kept answers with their object ids, by rising id."""
 
 
 class CheckpointSink(Protocol):
@@ -105,12 +105,12 @@ class CheckpointSink(Protocol):
 
 
 def checkpoint_values(source: CheckpointSource) -> Iterator[bytes]:
-    """The framed records of a state's checkpoint, in order."""
+    """Return the framed records of a state's checkpoint, in order."""
     return map(encode_record, checkpoint_records(source))
 
 
 def checkpoint_records(source: CheckpointSource) -> Iterator[MetadataRecord]:
-    """The records of a state's checkpoint, in order."""
+    """Yield the records of a state's checkpoint, in order."""
     counters = source.counters
     yield CoordinatorState(
         controller_epoch=counters.controller_epoch,

@@ -44,7 +44,7 @@ class ClusterView(Protocol):
         """Return a topic's settings in force, or None for an unknown topic, whose data is kept."""
 
     def broker_epoch(self, broker_id: int) -> int | None:
-        """The epoch under which a broker is registered; None if the view has no brokers."""
+        """Return the epoch under which a broker is registered; None if the view has no brokers."""
 
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
         """When the block with this producer id was handed out, ms since 1970.

@@ -54,10 +54,10 @@ class Described(Protocol):
         """Find the objects with a live run of any of these partitions, each at least once."""
 
     def stored_objects(self) -> Iterable[tuple[int, StoredObject]]:
-        """All objects that are committed and not removed, by id."""
+        """Return all objects that are committed and not removed, by id."""
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """A stored object by its id, or None."""
+        """Return a stored object by its id, or None."""
 
     def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
         """Count a partition's live runs in one object, and their bytes."""

@@ -52,7 +52,7 @@ class Freshness:
             self._level_at_s = at_s if self._level_at_s is None else max(self._level_at_s, at_s)
 
     def age_ms(self, now_s: float) -> float | None:
-        """Milliseconds since the replica last held all that was committed; None if unknown."""
+        """Return the milliseconds since the replica last held all committed records, or None."""
         self.note()
         if self._level_at_s is None:
             return None

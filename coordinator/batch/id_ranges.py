@@ -12,7 +12,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 def contains(ranges: Ranges, number: int) -> bool:
-    """Whether a number lies in one of the ranges.
+    """Return whether a number lies in one of the ranges.
 
     >>> contains(((1, 3), (5, 6)), 2), contains(((1, 3), (5, 6)), 3)
     (True, False)
@@ -22,7 +22,7 @@ def contains(ranges: Ranges, number: int) -> bool:
 
 
 def appended(ranges: Ranges, first: int, end: int) -> Ranges:
-    """The ranges with [first, end) appended; unchanged if that is empty.
+    """Return the ranges with [first, end) appended; unchanged if that is empty.
 
     >>> appended(((1, 3),), 3, 5), appended(((1, 3),), 4, 5), appended(((1, 3),), 4, 4)
     (((1, 5),), ((1, 3), (4, 5)), ((1, 3),))
@@ -36,7 +36,7 @@ def appended(ranges: Ranges, first: int, end: int) -> Ranges:
 
 
 def without(ranges: Ranges, numbers: Iterable[int]) -> Ranges:
-    """The ranges without the given numbers; a number outside them is ignored.
+    """Return the ranges without the given numbers; a number outside them is ignored.
 
     >>> without(((1, 4), (6, 7)), [6, 2, 9])
     ((1, 2), (3, 4))
@@ -53,16 +53,16 @@ def without(ranges: Ranges, numbers: Iterable[int]) -> Ranges:
 
 
 def numbers(ranges: Ranges) -> Iterator[int]:
-    """All numbers in the ranges, rising."""
+    """Yield all numbers in the ranges, rising."""
     for first, end in ranges:
         yield from range(first, end)
 
 
 def flat(ranges: Ranges) -> tuple[int, ...]:
-    """The ranges as a flat tuple, first and end in turn, as records have them."""
+    """Return the ranges as a flat tuple, first and end in turn, as in records."""
     return tuple(number for pair in ranges for number in pair)
 
 
 def from_flat(flattened: tuple[int, ...]) -> Ranges:
-    """The ranges of a flat tuple; the reverse of `flat`."""
+    """Return the ranges of a flat tuple; the reverse of `flat`."""
     return tuple(zip(flattened[::2], flattened[1::2], strict=True))

@@ -29,7 +29,7 @@ class UnreadableRecordError(Exception):
 
 
 def records_of(batch: Batch) -> Iterator[tuple[Offset, MetadataRecord]]:
-    """The records of a data batch with their offsets.
+    """Yield the records of a data batch with their offsets.
 
     Raises:  UnreadableRecordError.
     """

@@ -234,7 +234,7 @@ class InMemoryState:
         return {run.object_id for log_id in log_ids for run in self.runs.get(log_id, [])}
 
     def stored_objects(self) -> Iterable[tuple[int, StoredObject]]:
-        """All objects that are committed and not removed, with their ids."""
+        """Return all objects that are committed and not removed, with their ids."""
         return sorted(self.objects.items())
 
     def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
@@ -245,12 +245,12 @@ class InMemoryState:
     # --- checkpoints ----------------------------------------------------------------------------
 
     def checkpoint(self) -> list[bytes]:
-        """The framed records of a checkpoint: the same state gives the same bytes."""
+        """Return the framed records of a checkpoint: the same state gives the same bytes."""
         return list(checkpoint_values(self))
 
     @classmethod
     def load(cls, values: Iterable[Any], applied_offset: int) -> InMemoryState:
-        """The state that a checkpoint's records hold."""
+        """Return the state that a checkpoint's records hold."""
         state = cls()
         for value in values:
             load_record(state, decode_record(value))
@@ -314,7 +314,7 @@ class InMemoryCoordinator:
         self._closed = False
 
     def context(self) -> Context:
-        """The clocks, the view and the settings of a decision made now."""
+        """Return the clocks, the view and the settings of a decision made now."""
         if self._closed:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "it is closed")
         return Context(

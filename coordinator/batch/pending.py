@@ -56,7 +56,7 @@ class Overlay(Generic[K, V]):
         self._old: dict[K, V | None] = {}
 
     def get(self, key: K, default: Any = None) -> Any:
-        """The row as it will be, or `default`."""
+        """Return the row with the proposed changes, or `default`."""
         value = self._young.get(key, _MISSING)
         if value is _MISSING:
             value = self._old.get(key, _MISSING)
@@ -78,7 +78,7 @@ class Overlay(Generic[K, V]):
         return value
 
     def items(self) -> Iterable[tuple[K, V]]:
-        """All rows. For small tables only."""
+        """Return all rows. For small tables only."""
         table = self._table()
         if not self._young and not self._old:
             rows: Iterable[tuple[K, V]] = table.items()

@@ -38,20 +38,20 @@ class Runs(Protocol):
         """
 
     def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
-        """The first run from `from_offset` on whose max timestamp is at least `timestamp`.
+        """Return the first run from `from_offset` on with a max timestamp of at least `timestamp`.
 
         Here and below, `from_offset` is at or above the log start; the run that holds it counts.
         """
 
     def run_of_max_timestamp(self, log_id: LogId, from_offset: int) -> Run | None:
-        """The first run of those with the greatest max timestamp; None if there is none."""
+        """Return the first run of those with the greatest max timestamp; None if there is none."""
 
 
 class Candidates(Protocol):
     """Rows that a maintenance step may have to act on. Every result is bounded by its `limit`."""
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """An object that was committed and is not removed."""
+        """Return an object that was committed and is not removed."""
 
     def unused_objects(self, limit: int) -> list[int]:
         """Objects with no used bytes, not yet marked; by rising id."""
@@ -63,10 +63,10 @@ class Candidates(Protocol):
         """Producers that last appended before it, in no order that matters."""
 
     def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
-        """At most `limit` of a partition's producers, in no order that matters."""
+        """Return at most `limit` of a partition's producers, in no order that matters."""
 
     def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:
-        """The last offset of the `limit`th live run, or of the last if there are fewer.
+        """Return the last offset of the `limit`th live run, or of the last if there are fewer.
 
         None if there is none.
         """
@@ -145,7 +145,7 @@ def find_in_turns(
 
 
 def denies(answer: FindBatchesResponse) -> bool:
-    """Whether an answer denies anything: no such topic or partition, no such offset."""
+    """Return whether an answer denies anything: no such topic or partition, no such offset."""
     return any(found.error_code for topic in answer.responses for found in topic.partitions)
 
 
@@ -160,7 +160,7 @@ class _Budget:
         self.told_any = False
 
     def is_used_up(self, left: int) -> bool:
-        """Whether the answer is full for a partition that may have `left` bytes more."""
+        """Return whether the answer is full for a partition that may have `left` bytes more."""
         return self.runs_left <= 0 or (self.told_any and (left <= 0 or self.bytes_left <= 0))
 
 
@@ -290,13 +290,13 @@ def _list(
 
 
 def log_ends(tables: Tables, topic_id: UUID, partition: int) -> Log | None:
-    """An undeleted partition's log start offset and high watermark; None if it is not known."""
+    """Return an undeleted partition's log start offset and high watermark, or None."""
     log_id = find_log_id(tables, topic_id, partition)
     return None if isinstance(log_id, ErrorCode) else tables.logs.get(log_id)
 
 
 def find_log_id(tables: Tables, topic_id: UUID, partition: int) -> LogId | ErrorCode:
-    """The log id of an undeleted topic's partition, or the error code if there is none."""
+    """Return the log id of an undeleted topic's partition, or the error code if there is none."""
     topic = tables.topics.get(topic_id)
     if topic is None or topic.deleted_at_ms >= 0:
         return ErrorCode.UNKNOWN_TOPIC_ID

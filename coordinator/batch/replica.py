@@ -102,7 +102,7 @@ class ReadOnlyCoordinator:
         return self._freshness.age_ms(self._monotonic())
 
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
-        """A partition's log start and high watermark as applied; None if it is not known.
+        """Return a partition's log start and high watermark as applied; None if it is not known.
 
         Costs next to nothing: tells a caller whether anything has changed.
         """

@@ -91,8 +91,9 @@ def retention_pass(
 def _partitions_after(
     kept: Kept, after: TopicPartition | None, limit: int
 ) -> Iterator[tuple[UUID, Topic, int]]:
-    """The next partitions by topic id, the same order on every replica; at least `limit` if there
-    are.
+    """Yield the next partitions by topic id, in the same order on every replica.
+
+    At least `limit` of them, if there are as many.
 
     Of ten thousand topics the next few are chosen in a millisecond, where sorting them all takes
     thirty: a UUID is compared in Python.
@@ -152,7 +153,7 @@ def _look(
 
 
 def _time_of(run: Run) -> int:
-    """The time that retention.ms counts from: the commit's, if no record has a timestamp."""
+    """Return the time that retention.ms counts from: the commit's, if no record has a timestamp."""
     return run.appended_at_ms if run.max_timestamp < 0 else run.max_timestamp
 
 

@@ -53,7 +53,7 @@ NO_LOG: Final = -1
 
 
 def released_mark(controller_epoch: int) -> LogId:
-    """The mark in `Topic.log_ids` of a partition that was released under a controller epoch.
+    """Return the mark in `Topic.log_ids` of a partition that was released under a controller epoch.
 
     >>> released_mark(0), released_mark(7)
     (-2, -9)
@@ -62,7 +62,7 @@ def released_mark(controller_epoch: int) -> LogId:
 
 
 def may_return(log_id: LogId, controller_epoch: int) -> bool:
-    """Whether this partition was released under a lower controller epoch.
+    """Return whether this partition was released under a lower controller epoch.
 
     >>> mark = released_mark(7)
     >>> may_return(mark, 7), may_return(mark, 8), may_return(5, 8), may_return(NO_LOG, 8)
@@ -99,7 +99,7 @@ class Lease(NamedTuple):
         return self.closed_at_ms < 0
 
     def committed(self, object_id: int) -> bool:
-        """Whether this id of the lease was committed. It may have been removed since."""
+        """Return whether this id of the lease was committed. It may have been removed since."""
         return object_id <= self.last_committed_id and not contains(self.skipped, object_id)
 
 
@@ -141,7 +141,7 @@ class Table(Protocol[K, V]):
     """The methods that decisions and `apply_record` use of a table. A dict has them."""
 
     def get(self, key: K, /) -> V | None:
-        """The value, or None."""
+        """Return the value, or None."""
 
     def __setitem__(self, key: K, value: V, /) -> None:
         """Add or replace."""
@@ -157,7 +157,7 @@ class SmallTable(Table[K, V], Protocol[K, V]):
     """A table with few entries: it may be walked, in any order."""
 
     def items(self) -> Iterable[tuple[Any, V]]:
-        """All entries."""
+        """Return all entries."""
 
 
 class Tables(Protocol):
@@ -222,6 +222,6 @@ class LeaseFinder:
         )
 
     def find(self, object_id: int) -> int | None:
-        """The id of the lease that an object id belongs to; None if forgotten or never granted."""
+        """Return the lease id of an object id, or None if it is forgotten or was never granted."""
         at = bisect_right(self._leases, object_id, key=lambda lease: lease[0]) - 1
         return self._leases[at][2] if at >= 0 and object_id < self._leases[at][1] else None

@@ -53,7 +53,7 @@ class ImageView:
         return None if time_ms < 0 else time_ms
 
     def producer_expiration_ms(self) -> int:
-        """The cluster-wide `producer.id.expiration.ms`."""
+        """Return the cluster-wide `producer.id.expiration.ms`."""
         value = self._image().config(CLUSTER_DEFAULT, "producer.id.expiration.ms")
         found = _limit(value) if value is not None else None
         return 86_400_000 if found is None else found

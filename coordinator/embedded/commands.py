@@ -135,7 +135,7 @@ def _time(said: object) -> int:
 
 
 def _result(call: Coroutine[Any, Any, Response]) -> Response:
-    """The result of a coroutine that waits for nothing."""
+    """Return the result of a coroutine that waits for nothing."""
     try:
         call.send(None)
     except StopIteration as done:

@@ -260,7 +260,7 @@ class EmbeddedCoordinator:
         await self._command(MAINTENANCE, msgpack.packb((leadership, at_ms)))
 
     def checkpoint(self) -> list[bytes]:
-        """The checkpoint records of this node's present state."""
+        """Return the checkpoint records of this node's present state."""
         with self._replica.lock:
             return self._replica.coordinator.state.checkpoint()
 

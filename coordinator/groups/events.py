@@ -71,7 +71,7 @@ class Topics(Protocol):
         """Number of the topic's partitions; None if there is no such topic."""
 
     def topic_id(self, name: str) -> UUID | None:
-        """The topic's id; None if there is no such topic."""
+        """Return the topic's id; None if there is no such topic."""
 
     def name(self, topic_id: UUID) -> str | None:
-        """The topic's name; None if there is no such topic."""
+        """Return the topic's name; None if there is no such topic."""

@@ -49,7 +49,7 @@ CreateTopics = Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
 
 
 def check_name(name: str) -> ErrorCode:
-    """The error for a topic that does not exist: unknown, or invalid if its name is."""
+    """Return the error for a topic that does not exist: unknown, or invalid if its name is."""
     try:
         check_topic_name(name)
     except RefusedError:

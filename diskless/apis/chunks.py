@@ -158,7 +158,7 @@ def _has_moved(
 
 
 def handlers(cluster: Cluster, wall_ms: Callable[[], int]) -> dict[int, Served]:
-    """The handlers of CreateChunks and AlterChunkAssignments, by api key.
+    """Return the handlers of CreateChunks and AlterChunkAssignments, by api key.
 
     Args:  wall_ms: the clock, ms since 1970, for the start time of a chunk.
     """

@@ -86,7 +86,7 @@ class ClusterApis:
         self.unknown_racks: Counter[str] = Counter()  # racks in client ids, without a broker
 
     def handlers(self, listener: str) -> dict[int, Served]:
-        """The handlers for the clients of this listener, by api key."""
+        """Return the handlers for the clients of this listener, by api key."""
         return {
             3: make_handler(
                 rpc.MetadataRequest,

@@ -192,7 +192,7 @@ async def alter(
 def _expected_values(
     request: rpc.IncrementalAlterConfigsRequest, changed: set[Resource]
 ) -> Sequence[tuple[Resource, str, str | None]]:
-    """The values that the image will have, as far as the request alone determines them."""
+    """Return the values that the image will have, as far as the request alone determines them."""
     return [
         (resource, config.name, config.value if config.config_operation == Operation.SET else None)
         for requested in request.resources
@@ -203,7 +203,7 @@ def _expected_values(
 
 
 def handlers(cluster: Cluster, own: Sequence[OwnSetting] = ()) -> dict[int, Served]:
-    """The handlers of DescribeConfigs and IncrementalAlterConfigs, by api key.
+    """Return the handlers of DescribeConfigs and IncrementalAlterConfigs, by api key.
 
     Args:  own: the settings that this process was started with.
     """

@@ -228,7 +228,7 @@ def _with_type(requested: _Update) -> _Update:
 
 
 def handlers(cluster: Cluster) -> dict[int, Served]:
-    """The handlers of the forwarded requests, by api key."""
+    """Return the handlers of the forwarded requests, by api key."""
     forwarding = Forwarding(cluster)
     return {
         55: make_handler(

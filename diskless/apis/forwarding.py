@@ -21,7 +21,7 @@ MAX_WAIT_S: Final = 300.0
 
 
 def seconds(timeout_ms: int) -> float:
-    """A client's timeout in seconds, bounded."""
+    """Return a client's timeout in seconds, bounded."""
     return min(max(0, timeout_ms) / 1_000, MAX_WAIT_S)
 
 

@@ -62,21 +62,21 @@ class ImageTopics:
         self._cluster = cluster
 
     def age_ms(self) -> float | None:
-        """An upper bound of the image's age in ms; None if it has never caught up."""
+        """Return an upper bound of the image's age in ms; None if it has never caught up."""
         return self._cluster.image_age_ms()
 
     def partition_count(self, name: str) -> int | None:
-        """None: no such topic."""
+        """Return the topic's number of partitions, or None without such a topic."""
         topic = self._cluster.image.topic(name)
         return None if topic is None else len(topic.partitions)
 
     def topic_id(self, name: str) -> UUID | None:
-        """None: no such topic."""
+        """Return the topic's id, or None without such a topic."""
         found: UUID | None = self._cluster.image.topic_ids.get(name)
         return found
 
     def name(self, topic_id: UUID) -> str | None:
-        """None: no such topic."""
+        """Return the topic's name, or None without such a topic."""
         topic = self._cluster.image.topics.get(topic_id)
         return None if topic is None else topic.name
 

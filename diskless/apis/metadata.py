@@ -78,7 +78,7 @@ class Placement(NamedTuple):
 
 
 def reachable(image: MetadataImage, listener: str) -> list[PlacedBroker]:
-    """The unfenced brokers that have the client's listener."""
+    """Return the unfenced brokers that have the client's listener."""
     return [
         broker
         for broker in unfenced_brokers(image)
@@ -87,7 +87,7 @@ def reachable(image: MetadataImage, listener: str) -> list[PlacedBroker]:
 
 
 def address(image: MetadataImage, broker_id: int, listener: str) -> tuple[str, int] | None:
-    """A broker's address at a listener; None if it has no such listener."""
+    """Return a broker's address at a listener; None if it has no such listener."""
     broker = image.brokers.get(broker_id)
     ends = () if broker is None else broker.end_points
     return next(((end.host, end.port) for end in ends if end.name == listener), None)

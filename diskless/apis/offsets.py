@@ -278,7 +278,7 @@ class Offsets:
 
 
 def _to_listed_offset(best: TimestampedOffset | None) -> ListedOffset:
-    """The result for a greatest timestamp; empty if no record has a timestamp."""
+    """Return the result for a greatest timestamp; empty if no record has a timestamp."""
     if best is None or best.timestamp < 0:
         return ListedOffset(ErrorCode.NONE)
     return ListedOffset(ErrorCode.NONE, best.timestamp, best.offset)
@@ -322,7 +322,7 @@ def _epoch_end(index: int, leader_epoch: int, found: ListedOffset) -> _Ended.Epo
 
 
 def handlers(cluster: Cluster, cache: ObjectCache) -> dict[int, Served]:
-    """The handlers of ListOffsets, DeleteRecords and OffsetForLeaderEpoch, by api key."""
+    """Return the handlers of ListOffsets, DeleteRecords and OffsetForLeaderEpoch, by api key."""
     offsets = Offsets(cluster, cache)
     deleting = DeleteRecords(cluster)
     return {

@@ -56,7 +56,7 @@ class RecordApis:
         self._unread_bytes = 0  # of responses that have not left
 
     def handlers(self) -> dict[int, Served]:
-        """The handlers of Produce and Fetch, by api key.
+        """Return the handlers of Produce and Fetch, by api key.
 
         Produce is announced from version 0, so that librdkafka compresses; the service refuses the
         versions before record batches (`diskless.produce.old_versions`).
@@ -122,7 +122,7 @@ class RecordApis:
             self._unread_bytes -= size_bytes
 
     def _room(self) -> int:
-        """Bytes that a response may take now."""
+        """Return the bytes that a response may take now."""
         used = self._fetch.reading_bytes + self._unread_bytes
         return max(0, self._max_answer_bytes - used) // SHARE
 

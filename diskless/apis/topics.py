@@ -212,7 +212,7 @@ def _timed_out(result: Any) -> Any:
 
 
 def handlers(cluster: Cluster) -> dict[int, Served]:
-    """The handlers of CreateTopics, DeleteTopics and CreatePartitions, by api key."""
+    """Return the handlers of CreateTopics, DeleteTopics and CreatePartitions, by api key."""
     topics = Topics(cluster)
     return {
         19: make_handler(rpc.CreateTopicsRequest, lambda request, _: topics.create(request)),

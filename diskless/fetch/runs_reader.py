@@ -75,7 +75,7 @@ class _Layout(NamedTuple):
     reason: str = ""  # of the first damage
 
     def sound_until(self, first: int) -> int:
-        """The first damaged batch from `first` on; the number of batches if there is none."""
+        """Return the first damaged batch from `first` on, or the number of batches."""
         return next((index for index in self.damaged if index >= first), len(self.end_bytes))
 
 

@@ -270,7 +270,7 @@ class ProduceService:
 
     @staticmethod
     def _refusal_of_request(request: ProduceRequest) -> AppendResult | None:
-        """The error that every partition of this request gets, or None."""
+        """Return the error that every partition of this request gets, or None."""
         if request.acks not in (-1, 0, 1):
             return AppendResult(
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is none of -1, 0, 1"
@@ -344,7 +344,7 @@ def _batches(request: ProduceRequest) -> Iterator[bytes | memoryview | None]:
 
 
 def _topic_wait_s(request: ProduceRequest) -> float:
-    """How long to wait for unknown topic ids; a request with acks=0 has no timeout of its own."""
+    """Return how long to wait for unknown topic ids; acks=0 has no timeout of its own."""
     left_s = TOPIC_WAIT_SHARE * max(0, request.timeout_ms) / 1_000
     return min(TOPIC_WAIT_S, left_s) if request.acks else TOPIC_WAIT_S
 

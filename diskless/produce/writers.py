@@ -109,7 +109,7 @@ class Writers:
         self._retired = {writer for writer in self._retired if writer.is_working}
 
     def writer(self, coordinator: int) -> ObjectWriter | None:
-        """The writer of a coordinator partition; None while this broker may not write."""
+        """Return the writer of a coordinator partition; None while this broker may not write."""
         if self._epoch is None:
             return None
         writer = self._writers.get(coordinator)

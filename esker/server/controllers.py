@@ -187,7 +187,7 @@ class ControllerParts:
     def cluster(
         self, host: ServiceHost, log: ReplicatedLog, events: ClusterEvents
     ) -> ClusterMachine:
-        """For `NodeConfig.cluster`: begins with the cluster log's group."""
+        """Build the controller's state on the cluster log, for `NodeConfig.cluster`."""
         assert self._node_service is not None, "a cluster log before its node"
         return self._node_service.begin_cluster(host, log, events)
 

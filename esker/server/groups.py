@@ -56,8 +56,7 @@ class ClusterNews:
         self._brokers: object = None  # of the image that `brokers` was made from
 
     def on_image(self, image: MetadataImage) -> None:
-        """The next image. A log that is read anew shows older ones on the way, or an empty one: in
-        those, topics that live are not there yet."""
+        """Take the next image, unless it is older: a log that is read again shows older ones."""
         if image.offset <= self._offset:
             return
         self._offset = image.offset

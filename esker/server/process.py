@@ -93,8 +93,11 @@ async def _run_broker(
 
 
 def announce(line: str) -> None:
-    """Print a line for whoever waits for it. That nobody reads any more ends no node, nor does a
-    full disk below a file of output: it is said in the log, and goes nowhere from then on."""
+    """Print a line on standard output.
+
+    A closed pipe, or a full disk below a file of output, does not end the node: it is logged once,
+    and later output is discarded.
+    """
     try:
         print(line, flush=True)
     except OSError as error:

@@ -126,8 +126,11 @@ def open_storage(
 
 
 def _not_formatted(files: FileSystem, config: NodeSettings) -> str:
-    """What to do about it. The surprise: mostly a disk is not mounted, and formatting its mount
-    point would begin a voter that has forgotten everything."""
+    """Return the error's message for a directory that is not formatted.
+
+    The trap: mostly its disk is not mounted. Formatting the mount point of a voter's disk would
+    start a voter that has forgotten its votes.
+    """
     log_dir, votes = config.log_dir, CONTROLLER in config.roles
     if files.exists(log_dir / GROUPS_FILE):
         rejoin = " --rejoin" if votes else ""

@@ -111,7 +111,7 @@ class Discovery:
         return False
 
     def claimed(self) -> tuple[NodeId, ...]:
-        """The voters said to be in a newer epoch that they have not confirmed themselves."""
+        """Return the voters said to be in a newer epoch that they have not confirmed themselves."""
         return self._epochs.unconfirmed(self._context.epoch, self._context.timers.now_ms)
 
     def ask_claimed(self) -> None:

@@ -43,7 +43,7 @@ class Requests:
         self._unanswered_fetches: dict[NodeId, int] = {}  # abandoned, but maybe still answered
 
     def outstanding_id(self, peer: NodeId, kind: type[Request]) -> int | None:
-        """The id of the outstanding request of this kind to the peer, if there is one."""
+        """Return the id of the outstanding request of this kind to the peer, if there is one."""
         return self._ids.get((peer, kind))
 
     def can_send(self, peer: NodeId, kind: type[Request]) -> bool:

@@ -400,7 +400,7 @@ def _check(
 
 
 def _acceptable(batch: BatchHeader) -> bool:
-    """Whether a batch is dense and plain: no control batch, not transactional."""
+    """Return whether a batch is dense and plain: no control batch, not transactional."""
     return (
         batch.record_count > 0
         and batch.is_dense

@@ -101,7 +101,7 @@ class HealthMonitor:
             return False
 
     async def _probe_leader(self, leader_id: NodeId) -> bool:
-        """Whether the leader answers a linearizable ListOffsets. Raises NetError, RecordError."""
+        """Return whether the leader answers a ListOffsets. Raises NetError, RecordError."""
         connection = await self._connect(leader_id)
         if connection is None:
             return False

@@ -76,7 +76,7 @@ class Storage:
 
     @classmethod
     def has_batches(cls, files: FileSystem, log_dir: Path, group: Group) -> bool:
-        """Whether this group was started here before: then its log holds batches.
+        """Return whether this group was started here before: then its log holds batches.
 
         A directory without batches of a group that is not listed is left from a crash during its
         creation: the group is listed before it votes or appends.

@@ -266,7 +266,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- requests
 
     def _may_serve(self) -> bool:
-        """Whether one more request may be handled now.
+        """Return whether one more request may be handled now.
 
         A connection without a request in flight may always have one handled: others' large
         requests may fill the shared memory, and heartbeats and votes must still pass.

@@ -121,7 +121,7 @@ class Segment:
         return self.tail.position
 
     def paths(self) -> Iterable[Path]:
-        """Every file of this segment, the log first."""
+        """The paths of this segment's files, the log first."""
         return (self.path, self.offset_index.path, self.time_index.path)
 
     # --- growing -----------------------------------------------------------------------------

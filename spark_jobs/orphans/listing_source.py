@@ -60,7 +60,7 @@ class ListingSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """The schema, which is always the same."""
+        """Return the schema, which is always the same."""
         return from_arrow_schema(SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 (Spark's keyword)

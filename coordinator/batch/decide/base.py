@@ -39,7 +39,7 @@ class Context(NamedTuple):
     settings: CoordinatorSettings
 
     def age_ms(self, since_ms: int) -> int:
-        """Milliseconds since something was recorded, at least: never more than this leader has led.
+        """Return a lower bound of the milliseconds since a record, at most this leader's own term.
 
         >>> context = Context(0, 5_000, 1_000, None, None)
         >>> context.age_ms(4_000), context.age_ms(10), context.age_ms(9_999_999)

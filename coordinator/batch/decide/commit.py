@@ -92,7 +92,7 @@ _NO_TIME: Final = Refused(ErrorCode.INVALID_TIMESTAMP)
 def _judge_object(
     request: CommitBatchesRequest, tables: Tables, candidates: Candidates
 ) -> Answered | None:
-    """The answer if the object's id decides it: a retry, or an id that may not be committed."""
+    """Return the answer if the object's id decides it: a retry, or an id that may not commit."""
     count = sum(len(group.batches) for topic in request.topics for group in topic.partitions)
     if count > MAX_BATCHES:
         message = f"{count} batches in one object, at most {MAX_BATCHES}"
@@ -139,7 +139,7 @@ def _judge_without_lease(
 
 
 def _first_answer(object_id: int, tables: Tables) -> Answered:
-    """The answer that was given when the object was committed."""
+    """Return the answer that was given when the object was committed."""
     answer = tables.answers.get(object_id)
     if answer is None:
         return _refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "its answer is no longer kept")
@@ -191,7 +191,7 @@ class _Columns(NamedTuple):
 
 
 def _columns(request: CommitBatchesRequest) -> _Columns | str:
-    """The batches in columns, or the error if the request is malformed."""
+    """Return the batches in columns, or the error if the request is malformed."""
     if len({topic.topic_id for topic in request.topics}) != len(request.topics):
         return "a topic is named twice"
     groups = []
@@ -289,7 +289,7 @@ class _Commit:
     def _decide_group(
         self, topic: Topic | None, partition: int, batch_count: int, rows: Iterator[_Row]
     ) -> tuple[CommitBatchResult, ...] | None:
-        """The results of one partition's batches; None if a batch contradicts itself."""
+        """Return the results of one partition's batches; None if a batch contradicts itself."""
         group = islice(rows, batch_count)
         if topic is None or topic.deleted_at_ms >= 0:
             return self._refuse_group(ErrorCode.UNKNOWN_TOPIC_ID, len(list(group)))
@@ -359,7 +359,7 @@ class _Commit:
         return Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     def _state_can_have_expired(self, producer_id: int) -> bool:
-        """Whether a producer id is old enough that its state may have expired here."""
+        """Return whether a producer id is old enough that its state may have expired here."""
         handed_out_ms = self.context.view.producer_id_handed_out_ms(producer_id)
         if handed_out_ms is None:
             return True
@@ -382,7 +382,7 @@ class _Commit:
     def _outcomes(
         self, columns: _Columns
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """The columns of times, their types, errors and duplicates, as the record has them."""
+        """Return the record's columns of times, their types, errors and duplicates."""
         times, kinds = columns.times, columns.kinds
         if any(kinds):
             now_ms = self.context.now_ms

@@ -62,7 +62,7 @@ class _Moves:
         self.rows[key] = max(offset, self.rows.get(key, 0))
 
     def records(self, reason: int) -> tuple[LogStartOffsetsRecord, ...]:
-        """One record, or none if nothing moves."""
+        """Return one record, or none if nothing moves."""
         if not self.rows:
             return ()
         return (
@@ -77,7 +77,7 @@ class _Moves:
 
 
 def find_log(tables: Tables, topic_id: UUID, partition: int) -> Log | ErrorCode:
-    """An undeleted topic's partition, or the error code if there is none."""
+    """Return an undeleted topic's partition, or the error code if there is none."""
     topic = tables.topics.get(topic_id)
     if topic is None or topic.deleted_at_ms >= 0:
         return ErrorCode.UNKNOWN_TOPIC_ID
@@ -171,7 +171,7 @@ def _rising(records: list[LogStartOffsetsRecord]) -> tuple[LogStartOffsetsRecord
 
 
 def _allows(config: TopicConfig, row: NewLogStart, enforcer: Enforcer) -> bool:
-    """Whether this enforcer may delete, and today's settings keep no more than the plan assumed."""
+    """Return whether this enforcer may delete, and the settings keep no more than planned."""
     if config.enforcer not in (enforcer, Enforcer.BOTH):
         return False
     limit = config.retention_ms if row.reason == BY_TIME else config.retention_bytes

@@ -125,7 +125,7 @@ def _may_go(
     candidates: Candidates,
     context: Context,
 ) -> bool | None:
-    """Whether an object may be forgotten. False: there is nothing to forget. None: it must stay."""
+    """Return True if an object may be forgotten, False if it is unknown, None if it must stay."""
     stored = candidates.stored_object(object_id)
     if stored is not None:
         marked = stored.marked_at_ms
@@ -209,7 +209,7 @@ def decide_found_orphans(
 
 
 def _refused_sweep(request: MarkOrphansRequest, context: Context) -> tuple[ErrorCode, str] | None:
-    """The error that refuses a sweep's request as a whole; None if its keys are to be judged."""
+    """Return the error that refuses a sweep's whole request, or None to judge its keys."""
     ours = context.settings.keys.cluster_id
     if request.cluster_id != ours:
         message = f"a sweep of cluster {request.cluster_id!r}, this is {ours!r}"

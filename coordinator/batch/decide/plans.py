@@ -103,7 +103,7 @@ class _Judge:
         self._left = context.settings.maintenance_limit  # runs that may yet be added up
 
     def judged(self, row: NewLogStart) -> tuple[NewLogStart, ErrorCode]:
-        """The row, cut to what may go, and the error code if nothing may."""
+        """Return the row, cut to the runs that may be deleted, or the error code if none may."""
         log_id = find_log_id(self._tables, row.topic_id, row.partition)
         config = self._context.view.topic_config(row.topic_id)
         log = None if isinstance(log_id, ErrorCode) else self._tables.logs.get(log_id)
@@ -123,7 +123,7 @@ class _Judge:
         return row._replace(log_start_offset=max(log[0], end)), kept
 
     def _by_time(self, log_id: LogId, log_start: int, end: int, retention_ms: int | None) -> int:
-        """The end of the leading runs that are too old; at most `end`."""
+        """Return the end of the leading runs that are too old; at most `end`."""
         if retention_ms is None:
             return log_start
         since_ms = self._context.now_ms - retention_ms
@@ -136,7 +136,7 @@ class _Judge:
         return last.last_offset + 1
 
     def _last_run(self, log_id: LogId, log_start: int, end: int) -> Run | None:
-        """The last run that ends before an offset; None if none is above the log start."""
+        """Return the last run that ends before an offset; None if none is above the log start."""
         while end > log_start:
             run = next(iter(self._applied.runs_from(log_id, end - 1)), None)
             if run is None or run.last_offset < end:
@@ -145,7 +145,7 @@ class _Judge:
         return None
 
     def _by_size(self, log_id: LogId, begin: int, end: int, retention_bytes: int | None) -> int:
-        """The end of the runs, of those looked at, that may go and leave enough bytes.
+        """Return the end of the runs, of those looked at, that may go and leave enough bytes.
 
         Args:  begin: the applied log start.
         """

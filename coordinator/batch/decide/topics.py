@@ -213,7 +213,7 @@ def decide_delete_topics(
 
 
 def _heard(epoch: int, tables: Tables, records: list[MetadataRecord]) -> tuple[MetadataRecord, ...]:
-    """The records, with one for a new controller epoch if no other record carries it."""
+    """Return the records, with one for a new controller epoch if no other record carries it."""
     if not records and epoch > tables.counters.controller_epoch:
         return (ControllerEpochRecord(controller_epoch=epoch),)
     return tuple(records)

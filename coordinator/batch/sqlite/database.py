@@ -117,7 +117,7 @@ def remove(path: Path) -> None:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Whether an error means that the file's content is wrong; a full disk does not."""
+    """Return whether an error means that the file's content is wrong; a full disk does not."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
 
 

@@ -50,7 +50,7 @@ class DeferredDeletes:
         self.is_changed = False  # since it was last written
 
     def __contains__(self, log_id: int) -> bool:
-        """Whether dead runs of this partition await deletion; its tally then counts them too."""
+        """Return whether dead runs of this partition await deletion and are still counted."""
         return log_id in self._pending
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ class DeferredDeletes:
         return len(self._pending)
 
     def packed(self) -> bytes:
-        """The pending offsets as bytes, stored with the rows."""
+        """Return the pending offsets as bytes, stored with the rows."""
         self.is_changed = False
         return msgpack.packb(list(self._pending.items()))  # type: ignore[no-any-return]
 
@@ -91,7 +91,7 @@ class DeferredDeletes:
             limit -= max(PARTITION_COST, sum(runs.run_count for runs in dead))
 
     def used_objects(self, connection: sqlite3.Connection) -> str:
-        """A query for the columns of `objects`, with used bytes that leave out dead runs.
+        """Return a query for the columns of `objects`, with used bytes that leave out dead runs.
 
         It ends where a WHERE or an ORDER BY may begin. Reads all pending dead runs.
         """
@@ -114,5 +114,5 @@ class DeferredDeletes:
 
 
 def unpacked(value: bytes | None) -> dict[int, int]:
-    """The offsets that `packed` gave; empty if there are none."""
+    """Return the offsets that `packed` gave; empty if there are none."""
     return {} if value is None else dict(msgpack.unpackb(value, use_list=False))

@@ -161,7 +161,7 @@ class FrozenState:
 
 
 def _pinned(live: Path, as_of: OffsetAndEpoch, *, flushes: bool) -> sqlite3.Connection:
-    """A connection pinned to what is committed now."""
+    """Return a connection that is pinned to the state committed now."""
     reader = database.connect(live, cache_kib=database.READER_CACHE_KIB, flushes=flushes)
     try:
         reader.execute("BEGIN")

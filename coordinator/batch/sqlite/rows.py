@@ -105,7 +105,7 @@ ObjectRow = tuple[int, int, int, int, int, int, int, bytes]
 def topics_of(
     record: ObjectCommitRecord, log_ids: Sequence[int], runs: Sequence[RunRow]
 ) -> list[bytes]:
-    """The ids of topics with accepted batches in an object, rising."""
+    """Return the ids of topics with accepted batches in an object, rising."""
     filled = {row[0] for row in runs}
     indexes = {
         index

@@ -60,7 +60,7 @@ class Tally:
         self.span2_max = span2_max
 
     def row(self) -> tuple[int, ...]:
-        """The columns of `partitions` from `live_runs` on."""
+        """Return the columns of `partitions` from `live_runs` on."""
         return (
             self.runs,
             self.bytes,
@@ -191,7 +191,7 @@ class Runs:
             yield Run._make(row)
 
     def first_since(self, log_id: int, log_start_offset: int, timestamp: int) -> Run | None:
-        """The first live run whose time is `timestamp` or later."""
+        """Return the first live run whose time is `timestamp` or later."""
         self.drain()
         lowest = log_start_offset
         while True:
@@ -231,7 +231,7 @@ class Runs:
         return begin if previous is None else previous + 1, end
 
     def greatest_time(self, log_id: int, log_start_offset: int) -> int | None:
-        """The greatest timestamp of the live runs; None if there are none."""
+        """Return the greatest timestamp of the live runs; None if there are none."""
         self.drain()
         first1 = self._end_of_first(log_id, 1, log_start_offset)
         if first1 is None:  # no span closed: all of at most 255 runs
@@ -278,7 +278,7 @@ class Runs:
         return None if time is None else int(time)
 
     def end_of(self, log_id: int, log_start_offset: int, limit: int) -> int | None:
-        """The last offset of the `limit`th live run, or of the last if there are fewer."""
+        """Return the last offset of the `limit`th live run, or of the last if there are fewer."""
         self.drain()
         walk = (
             f"SELECT last_offset FROM runs WHERE log_id = {log_id}"

@@ -73,7 +73,7 @@ class StoreSource:
 
 
 def checkpoint_of(path: Path) -> Iterator[bytes]:
-    """The checkpoint's records of a database that no other process has open.
+    """Yield the checkpoint's records of a database that no other process has open.
 
     Raises:  sqlite3.Error.
     """

@@ -83,7 +83,7 @@ class WriteBackTable(Generic[K, V]):
         self._old: dict[K, V | None] = {}
 
     def get(self, key: K, default: Any = None) -> Any:
-        """The row of a key, or `default`."""
+        """Return the row of a key, or `default`."""
         value = self._dirty.get(key, _MISSING)
         if value is _MISSING:
             value = self._clean(key)

@@ -71,13 +71,13 @@ class ReadOnlyCoordinator:
         self._freshness.note()
 
     def lead(self, epoch: Epoch) -> None:
-        """See Watcher; a reader has nothing to do."""
+        """Do nothing: a reader serves the same whether its node leads or not."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """See Watcher; a reader has nothing to do."""
+        """Do nothing: a reader serves the same whether its node leads or not."""
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """See Watcher; the machine's host loads the snapshot."""
+        """Do nothing: the machine's host loads the snapshot."""
 
     def _machine_applied(self) -> None:
         applied = self._machine.applied.offset
@@ -174,7 +174,7 @@ class ReadOnlyCoordinator:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Report damage met in the database: the node must not go on with it."""
+        """Pass each SQLite error of this context to the machine's handler, and raise it again."""
         try:
             yield
         except sqlite3.Error as error:

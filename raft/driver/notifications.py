@@ -43,7 +43,7 @@ class ReadTicket(Protocol):
     def __hash__(self) -> int: ...
 
     def ready(self, offset: Offset) -> None:
-        """The read may be answered from state that holds everything below `offset`."""
+        """Note that the read may be served once the state holds all records below `offset`."""
 
     def refused(self, error: ErrorCode) -> None:
         """The read cannot be confirmed here; the leader can."""

@@ -95,7 +95,7 @@ class _DecoderWriter:
                 out(f"{name} = UUIDS[{name}]")
 
     def _first_byte(self, prefix: str) -> str:
-        """Read the run and the byte after it, the first of a varint, into a new variable."""
+        """Emit code that reads the pending fixed fields and a varint's first byte."""
         name = self.out.name(prefix)
         self.run.append((name, _BYTE))
         self.flush()

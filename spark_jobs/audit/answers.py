@@ -83,7 +83,7 @@ class KeptAnswers:
         self.brokers[record.broker_id] = BrokerAnswers(record.broker_epoch, tuple(record.answered))
 
     def answer(self, record: KeptAnswerState) -> None:
-        """Add a checkpoint's record of a kept answer."""
+        """Restore one kept commit answer from a checkpoint's record."""
         topics = [encode_uuid(topic_id) for topic_id in record.topic_ids]
         places = [
             (topics[index], partition)

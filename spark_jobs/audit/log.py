@@ -181,7 +181,7 @@ def check_spans(log: str, parts: Sequence[SpanSummary], findings: Findings) -> N
 
 
 def summarise_span(log: str, span: Span, *, keeps_events: bool = True) -> SpanSummary:
-    """Read a span once, check its batches, and keep what the second pass needs.
+    """Read a span once and check its batches; return its counts, findings and commit columns.
 
     An unreadable record ends the reading: `unreadable` says why, and `log-readable` reports it.
 

@@ -107,7 +107,7 @@ class Count:
     size_bytes: int = 0
 
     def add(self, sizes: Any) -> None:
-        """Count some more objects."""
+        """Add objects of these sizes in bytes to the count and the total."""
         self.objects += len(sizes)
         self.size_bytes += int(np.sum(sizes))
 

@@ -442,7 +442,7 @@ class _Leader:
 
 
 def explain_missing_leader(log: str, error: Exception) -> str:
-    """Explain why no leader was found in time: a broker's address looks like a voter's."""
+    """Return the error text for a missing leader; the address may be a broker's."""
     of_broker = isinstance(error, NetError) and error.reason is Reason.UNSUPPORTED
     next_step = (
         "is it a broker's address? --bootstrap-controller wants a controller's"

@@ -170,7 +170,7 @@ def _digests(engine: Engine, kept: DigestCache, found: Survey) -> list[list[Dige
 def _run_on_pieces(
     engine: Engine, task: Any, pieces: Sequence[Piece], requests: Sequence[Mapping[int, Any]]
 ) -> list[dict[int, Any]]:
-    """Run each planner's requests on its pieces, and return the answers by piece."""
+    """Run the task on each requested piece; return the answers by coordinator and piece."""
     wanted = [piece for piece in pieces if piece.number in requests[piece.coordinator]]
     work = [
         (piece_ref.work, requests[piece_ref.coordinator][piece_ref.number]) for piece_ref in wanted

@@ -121,7 +121,7 @@ class CommitColumns:
         self._topics_of: list[int] = []
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """Add one record's value, with its frame.
+        """Append the columns of one framed ObjectCommitRecord to these commits.
 
         Raises:  MalformedMessageError if it is no ObjectCommitRecord of a version known here.
         """

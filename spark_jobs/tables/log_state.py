@@ -179,7 +179,7 @@ def state_of_piece(span: Span, changes: CoordinatorLog) -> LogState:
 
 
 def state_of_changes(changes: CoordinatorLog, offset: int) -> LogState:
-    """Return what the changes of a whole log give: no runs, and no object but orphans."""
+    """Build the state from a log's folded changes, without runs; its only objects are orphans."""
     return _Tables(changes, CommitColumns()).state(offset)
 
 
@@ -190,7 +190,7 @@ def _add(
     keys: frozenset[int],
     until_ms: int | None = None,
 ) -> LogPosition | None:
-    """Fold a span's commits and records of these types. Returns and raises as `fold`."""
+    """Apply a span's records of these types to `log`, and add its commits. Raises as `fold`."""
 
     def on_commit(position: LogPosition, value: Buffer, _version: int, _body: int) -> None:
         commits.add(position, value)

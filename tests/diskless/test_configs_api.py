@@ -255,7 +255,7 @@ def test_a_client_that_sets_a_value_then_reads_it() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_settings_are_set_deleted_and_lists_are_changed(version: int) -> None:
+def test_alter_configs_sets_and_deletes_values_and_changes_lists(version: int) -> None:
     async def story(told: Story) -> None:
         name = "leader.replication.throttled.replicas"
         for change, expected in (

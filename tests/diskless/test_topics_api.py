@@ -118,7 +118,7 @@ def test_the_answer_waits_for_the_image_of_this_broker() -> None:
     tell(story)
 
 
-def test_the_answer_waits_for_the_replica_of_this_broker() -> None:
+def test_create_topics_is_answered_after_this_brokers_replica_has_the_topic() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         for replica in world.cluster(1).replicas.values():
             replica.paused = True

@@ -65,7 +65,7 @@ def plain(batch) -> list[tuple]:
     ]
 
 
-def test_golden_bytes_of_a_metadata_batch():
+def test_a_metadata_batch_has_its_golden_bytes():
     batch = build_value_batch([b"ab", b""], base_offset=258, leader_epoch=7, timestamp=1000)
     assert batch == bytes.fromhex(
         "0000000000000102"  # base offset
@@ -88,7 +88,7 @@ def test_golden_bytes_of_a_metadata_batch():
     )
 
 
-def test_golden_bytes_of_a_control_batch():
+def test_a_control_batch_has_its_golden_bytes():
     batch = build_control_batch(
         [(ControlType.SNAPSHOT_FOOTER, bytes(3))], base_offset=0, leader_epoch=1, timestamp=5
     )

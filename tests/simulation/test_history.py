@@ -99,7 +99,7 @@ def test_a_log_that_lost_nothing_is_linearizable(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_log_that_broke_a_promise_is_rejected(name: str) -> None:
+def test_a_history_that_is_not_linearizable_is_rejected(name: str) -> None:
     history, final = BAD[name]
 
     with pytest.raises(NotLinearizable):

@@ -67,7 +67,7 @@ def from_annotated(text: str) -> bytes:
     return bytes.fromhex("".join(line.partition("#")[0] for line in text.splitlines()))
 
 
-def test_a_checkpoint_is_these_bytes():
+def test_a_checkpoint_has_its_golden_bytes():
     disk = new_disk()
     with CheckpointWriter.create(
         disk, DIRECTORY, ID, last_timestamp=TIME, kraft_version=1, voters=VOTERS

@@ -144,7 +144,7 @@ def test_mutant_a_leader_that_advances_with_nobody_known_live_is_caught():
         ((2 * WEEK_MS, WEEK_MS, WEEK_MS), 30),
     ],
 )
-def test_the_log_start_stops_waiting_after_a_week(ages_ms, expected):
+def test_the_log_start_passes_lagging_replicas_after_a_week(ages_ms, expected):
     """metadata.start.offset.lag.time.max.ms. Neither a live replica nor an unheard voter helps."""
     candidates = checkpoints(ages_ms=ages_ms)
     assert log_start([voter(40), voter(0)], candidates=candidates) == expected

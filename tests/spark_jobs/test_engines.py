@@ -98,7 +98,9 @@ def test_an_interrupt_ends_the_helper(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("light", [True, False])
-def test_few_or_light_pieces_stay_in_this_process(tmp_path: Path, light: bool) -> None:
+def test_a_job_of_few_or_light_pieces_runs_in_the_calling_process(
+    tmp_path: Path, light: bool
+) -> None:
     some = pieces(tmp_path, 3 * HELPED if light else HELPED - 1)
     here = LocalEngine(helper=True).run(is_here, some, light=light)
     assert all(here)

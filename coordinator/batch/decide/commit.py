@@ -382,7 +382,7 @@ class _Commit:
     def _outcomes(
         self, columns: _Columns
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Return the record's columns of times, their types, errors and duplicates."""
+        """Return the record's columns: timestamps, their types, error codes, duplicate flags."""
         times, kinds = columns.times, columns.kinds
         if any(kinds):
             now_ms = self.context.now_ms

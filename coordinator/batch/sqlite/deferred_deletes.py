@@ -114,5 +114,5 @@ class DeferredDeletes:
 
 
 def unpacked(value: bytes | None) -> dict[int, int]:
-    """Return the offsets that `packed` gave; empty if there are none."""
+    """Decode the pending offsets by log id from the bytes of `packed`; empty for None."""
     return {} if value is None else dict(msgpack.unpackb(value, use_list=False))

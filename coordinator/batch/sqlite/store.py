@@ -324,7 +324,7 @@ class Store:
             self.connection.execute(put, ("graves", self.deferred_deletes.packed()))
 
     def _write_tables(self) -> None:
-        """Write changed topics and partitions to SQLite; more often where many are created."""
+        """Write changed topics and partitions to SQLite, and count them towards the next commit."""
         self.changed_records += self.topics.flush() + self.logs.flush()
         self._gathered, self._touched = self._gathered + self._touched, 0
 

@@ -103,7 +103,7 @@ def archive(
         typer.Option(min=1, max=256, metavar="MIB", help="Approximate MiB of log in each file."),
     ] = 16,
     engine: Annotated[
-        EngineName, typer.Option(help="Where to work: this process, or Spark's executors.")
+        EngineName, typer.Option(help="Engine that writes: this process, or Spark's executors.")
     ] = EngineName.LOCAL,
     master: Master = None,
     memory: Memory = MEMORY,

@@ -389,7 +389,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_an_unknown_topic_refuses_its_own_batches(self) -> None:
+    def test_a_commit_refuses_only_the_batches_of_an_unknown_topic(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)

@@ -79,7 +79,7 @@ def apply_to(machine: CoordinatorMachine, world: QuorumWorld, end: int) -> None:
         machine.apply(iter_batches(data))
 
 
-def test_a_replica_finds_what_it_has_applied_and_says_how_old_that_is(tmp_path: Path) -> None:
+def test_a_replica_answers_from_applied_records_and_reports_their_age(tmp_path: Path) -> None:
     async def story() -> None:
         world, broker = await begin(tmp_path)
         machine = follow(tmp_path)

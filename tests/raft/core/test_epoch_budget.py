@@ -138,7 +138,7 @@ def test_a_far_epoch_is_not_believed_and_the_node_itself_is_asked(
 
 
 @pytest.mark.parametrize("request_", [hostile_vote, begin, end])
-def test_a_near_epoch_is_believed(request_: object) -> None:
+def test_an_epoch_within_the_budget_is_adopted_without_confirmation(request_: object) -> None:
     member = Member()
     assert member.ask(request_(BUDGET)).error is ErrorCode.NONE
     assert member.quorum.epoch == BUDGET

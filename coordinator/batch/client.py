@@ -111,7 +111,7 @@ class CoordinatorClient:
         )
 
     def note_leader(self, node_id: int) -> None:
-        """Drop the connection to any other node: the caller has learned who leads."""
+        """Note the leader that the caller has learned; drop a connection to any other node."""
         self._leader.note_leader(node_id)
 
     async def close(self) -> None:

@@ -265,7 +265,7 @@ class Registration:
 
     @property
     def _is_session_over(self) -> bool:
-        """Whether no controller has answered for a whole session."""
+        """Whether a whole session has passed without a controller's answer."""
         silent_s = asyncio.get_running_loop().time() - self._answered_at
         return silent_s * 1_000 >= self._membership.session_timeout_ms
 

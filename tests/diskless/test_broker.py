@@ -159,7 +159,7 @@ def test_a_broker_fails_to_start_if_no_controller_answers() -> None:
     run(story)
 
 
-def test_a_stopping_broker_writes_and_answers_what_is_buffered() -> None:
+def test_a_stopping_broker_writes_and_answers_buffered_batches() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
             never_ms = 2**31 - 1

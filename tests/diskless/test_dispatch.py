@@ -123,7 +123,7 @@ def with_front(story: Callable[[Front], Any], **more: Any) -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_api_versions_announces_exactly_what_is_served(version: int) -> None:
+def test_api_versions_announces_exactly_the_served_requests(version: int) -> None:
     async def story(front: Front) -> None:
         answer = await front.versions(version)
         assert answer.error_code == 0

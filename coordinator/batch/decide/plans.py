@@ -39,7 +39,7 @@ PLAN_LASTS_MS: Final = 3_600_000
 that is ahead of ours: it would refuse to expire."""
 
 CLOCKS_DIFFER_MS: Final = 300_000
-"""How far at most that clock may be ahead."""
+"""The most that a plan's clock may be ahead of the leader's."""
 
 
 def decide_apply_retention(

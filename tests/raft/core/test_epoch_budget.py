@@ -322,7 +322,7 @@ def test_after_2048_hostile_votes_an_honest_one_is_granted() -> None:
     assert member.ask(vote(epoch=honest)).granted
 
 
-def test_in_the_last_epoch_nobody_campaigns_and_nothing_stops() -> None:
+def test_in_the_last_epoch_no_node_campaigns_and_none_stops() -> None:
     member = Member(ElectionState(epoch=MAX_EPOCH))
     effects = member.tick(3000)
     request_id = member.sent(effects, VoteRequest, 2).request_id
@@ -334,7 +334,7 @@ def test_in_the_last_epoch_nobody_campaigns_and_nothing_stops() -> None:
     assert member.quorum.epoch == MAX_EPOCH
 
 
-def test_who_led_the_last_epoch_begins_none_after_it_and_votes_for_nobody_else_in_it() -> None:
+def test_a_leader_of_the_last_epoch_starts_no_later_one_and_votes_for_no_other_node() -> None:
     member = Member(ElectionState(epoch=MAX_EPOCH, leader_id=ME.id, voted=ME))
     assert isinstance(member.quorum.role, Resigned)
     member.tick(3000)

@@ -27,6 +27,7 @@ from typing import Final, TypeAlias, TypeVar
 from coordinator.errors import CoordinatorError, OutcomeUnknownError
 from raft.net.errors import NetError, Reason
 from raft.net.rpc import Rpc, open_rpc
+from records.internal_topics import DISKLESS_METADATA
 from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 from records.rpc.cluster import DescribeClusterRequest, DescribeClusterResponse
@@ -37,7 +38,6 @@ R = TypeVar("R", bound=Response)
 Address: TypeAlias = tuple[str, int]
 """Host and port."""
 
-DISKLESS_METADATA: Final = "__diskless-metadata"
 
 CONTROLLERS: Final = 2  # DescribeCluster's endpoint type
 

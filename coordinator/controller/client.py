@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, TypeVar
 
-from coordinator.controller.image import CLUSTER_METADATA
 from coordinator.errors import CoordinatorError
 from coordinator.leader_client import Address, LeaderClient, Patience
+from records.internal_topics import CLUSTER_METADATA
 from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 

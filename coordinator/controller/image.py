@@ -20,6 +20,7 @@ from uuid import UUID
 from coordinator.controller.security import Security
 from coordinator.persistent_map import Map
 from records.chunks import ChunkRecord
+from records.internal_topics import DISKLESS_METADATA, INTERNAL_TOPICS
 from records.metadata import (
     PartitionRecord,
     ProducerIdsRecord,
@@ -33,13 +34,6 @@ _NO_EPOCH: Final = Epoch(0)
 
 TOPIC: Final = 2  # resource types of a ConfigRecord
 BROKER: Final = 4
-
-CLUSTER_METADATA: Final = "__cluster_metadata"
-DISKLESS_METADATA: Final = "__diskless-metadata"
-INTERNAL_TOPICS: Final = frozenset(
-    {CLUSTER_METADATA, DISKLESS_METADATA, "__consumer_offsets", "esker-bench-log"}
-)
-"""Topics of the quorum itself: clients may neither write, grow at will nor delete them."""
 
 
 class Resource(NamedTuple):

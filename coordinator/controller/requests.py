@@ -42,13 +42,14 @@ from coordinator.controller.decide.partitions import create_partitions
 from coordinator.controller.decide.producer_ids import allocate_producer_ids
 from coordinator.controller.decide.topics import create_topics, delete_topics
 from coordinator.controller.handover import HandOver
-from coordinator.controller.image import DISKLESS_METADATA, MetadataImage
+from coordinator.controller.image import MetadataImage
 from coordinator.controller.leader import Controller
 from coordinator.controller.partition_moves import PartitionMoves
 from coordinator.controller.reconciliation import hosted_counts
 from coordinator.controller.refusals import refuse
 from coordinator.errors import CoordinatorError
 from records.chunks import TopicPartitionToBatchCoordinatorMapping
+from records.internal_topics import DISKLESS_METADATA
 from records.kafka_errors import ErrorCode
 from records.metadata import PartitionRecord, RemoveTopicRecord, TopicRecord
 from records.rpc import brokers

@@ -14,12 +14,13 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.controller import descriptions
-from coordinator.controller.image import DISKLESS_METADATA, MetadataImage
+from coordinator.controller.image import MetadataImage
 from coordinator.controller.requests import SERVED, Send
 from raft.interfaces import ReplicatedLog
 from raft.net import Answer, Frame, Reply, RequestHeader, ServerConnection
 from raft.net.handlers import Served, payload
 from records.codec import decode_message
+from records.internal_topics import DISKLESS_METADATA
 from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 from records.rpc.topics import FindCoordinatorRequest, FindCoordinatorResponse

@@ -15,12 +15,12 @@ from typing import Any, Final
 from coordinator.errors import CoordinatorError
 from coordinator.groups.service import CALLS
 from coordinator.leader_client import Address, Failure, LeaderClient
+from records.internal_topics import CONSUMER_OFFSETS
 from records.kafka_errors import ErrorCode
 from records.rpc.base import Request, Response
 
 log = logging.getLogger("coordinator.groups")
 
-CONSUMER_OFFSETS: Final = "__consumer_offsets"
 
 _NOT_LEADING: Final = frozenset(
     {ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.COORDINATOR_NOT_AVAILABLE}

@@ -21,8 +21,8 @@ from typing import Final
 
 from coordinator.controller.decide.topics import check_topic_name
 from coordinator.controller.errors import RefusedError
-from coordinator.controller.image import INTERNAL_TOPICS
 from diskless.cluster import Cluster
+from records.internal_topics import INTERNAL_TOPICS
 from records.kafka_errors import ErrorCode
 from records.rpc.topics import CreateTopicsRequest, CreateTopicsResponse
 

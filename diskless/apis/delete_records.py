@@ -14,13 +14,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from coordinator.controller.image import INTERNAL_TOPICS
 from coordinator.errors import CoordinatorError
 from diskless.apis.forwarding import BoundedCalls, seconds
 from diskless.apis.partition_offsets import CoordinatedPartition, find_partition, split_chunks
 from diskless.cluster import Cluster
 from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.loop_turns import Pace
+from records.internal_topics import INTERNAL_TOPICS
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import DeleteDisklessRecordsRequest, FindBatchesRequest
 from records.rpc.partitions import DeleteRecordsRequest, DeleteRecordsResponse

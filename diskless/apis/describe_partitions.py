@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from coordinator.controller.image import INTERNAL_TOPICS, MetadataImage, TopicImage
+from coordinator.controller.image import MetadataImage, TopicImage
 from diskless.apis.auto_creation import check_name
 from diskless.apis.metadata import (
     NOBODY,
@@ -26,6 +26,7 @@ from diskless.apis.metadata import (
 from diskless.fetch.runs_reader import LEADER_EPOCH
 from diskless.loop_turns import Pace
 from diskless.placement import is_known
+from records.internal_topics import INTERNAL_TOPICS
 from records.kafka_errors import ErrorCode
 from records.rpc.partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
 from records.types import ZERO_UUID

@@ -25,13 +25,14 @@ from coordinator.batch.calls import CALLS
 from coordinator.batch.calls import refuse as refuse_call
 from coordinator.controller import descriptions as describing
 from coordinator.controller.descriptions import describe_brokers
-from coordinator.controller.image import CLUSTER_METADATA, MetadataImage
+from coordinator.controller.image import MetadataImage
 from coordinator.controller.refusals import refuse
 from coordinator.errors import CoordinatorError
 from diskless.apis.forwarding import BoundedCalls, seconds
 from diskless.apis.handler import make_handler
 from diskless.cluster import Cluster
 from raft.net.handlers import Served
+from records.internal_topics import CLUSTER_METADATA
 from records.kafka_errors import ErrorCode
 from records.rpc import brokers, descriptions, quorum
 from records.rpc.base import CoordinatorRequest, Response

@@ -47,7 +47,9 @@ HEARTBEAT_S: Final = 3.0
 PURPOSE: Final = "group"  # a connection of its own: a join waits for all the others
 NAMED_VERSION: Final = 9  # the last of OffsetCommit and OffsetFetch that names topics
 
-_ANEW: Final = frozenset({22, 25, 27})
+_ANEW: Final = frozenset(
+    {ErrorCode.ILLEGAL_GENERATION, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.REBALANCE_IN_PROGRESS}
+)
 """Illegal generation, unknown member, rebalance in progress: join again."""
 
 

@@ -35,7 +35,9 @@ RECORD_OVERHEAD_BYTES: Final = 16
 MAX_SEQUENCE: Final = 2**31 - 1
 ACKS: Final = {"0": 0, "1": 1, "all": -1}
 
-_UNKNOWN: Final = frozenset({7, 20})
+_UNKNOWN: Final = frozenset(
+    {ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND}
+)
 """Timed out, or too few replicas after it was appended: it may be there."""
 
 

@@ -26,7 +26,7 @@ from esker.commands.cluster_access import (
     fail,
     target,
 )
-from esker.server.bootstrap import DISKLESS_METADATA
+from records.internal_topics import DISKLESS_METADATA
 from records.kafka_errors import error_name
 from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
 from records.rpc.objects import (

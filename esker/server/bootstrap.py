@@ -17,6 +17,7 @@ from typing import Final
 from uuid import UUID, uuid5
 
 from raft.segments.files import FileSystem
+from records.internal_topics import BENCH_LOG, CONSUMER_OFFSETS, DISKLESS_METADATA
 from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord
 from records.schema import MetadataRecord
 from records.types import NodeId
@@ -25,10 +26,6 @@ from snapshot.writer import CheckpointWriter
 
 METADATA_VERSION: Final = 27
 """4.1-IV1: Java 4.1 and all later releases read its records."""
-
-DISKLESS_METADATA: Final = "__diskless-metadata"
-CONSUMER_OFFSETS: Final = "__consumer_offsets"
-BENCH_LOG: Final = "esker-bench-log"
 
 
 def topic_id(cluster_id: str, name: str) -> UUID:

@@ -28,7 +28,7 @@ from coordinator.controller.client import ControllerClient
 from coordinator.controller.cluster_view import ImageView
 from coordinator.controller.coordinator_calls import ClientCalls
 from coordinator.controller.handover import HandOver
-from coordinator.controller.image import DISKLESS_METADATA, MetadataImage
+from coordinator.controller.image import MetadataImage
 from coordinator.controller.leader import Controller, ControllerConfig
 from coordinator.controller.machine import ControllerMachine
 from coordinator.controller.requests import Requests
@@ -36,16 +36,16 @@ from coordinator.controller.service import ControllerService, Endpoint
 from esker.server.controller_metrics import ControllerCollector
 from esker.server.controller_registration import ControllerJoining, registration
 from raft.core.voters import Endpoint as VoterEndpoint
-from raft.driver.config import BENCH_LOG, INTERNAL_TOPICS
+from raft.driver.config import QUORUM_TOPICS
 from raft.driver.node_services import ClusterEvents, ServiceHost
 from raft.interfaces import Frozen, ReplicatedLog
 from raft.net.handlers import Served
 from raft.wire.responses import Group
 from records.batch import Batch
+from records.internal_topics import BENCH_LOG, CLUSTER_METADATA, DISKLESS_METADATA
 from records.types import NodeId, Offset, OffsetAndEpoch
 from records.uuids import random_uuid
 
-CLUSTER_METADATA: Final = "__cluster_metadata"
 CALL_TIMEOUT_MS: Final = 10_000  # of a call to a coordinator, with all its attempts
 
 
@@ -275,7 +275,7 @@ class ControllerNodeService:
             served=self.served,
             leader_name=lambda: "unknown" if log.leader_id is None else f"node {log.leader_id}",
         )
-        served = set(INTERNAL_TOPICS) | ({BENCH_LOG} if self._settings.bench_log else set())
+        served = set(QUORUM_TOPICS) | ({BENCH_LOG} if self._settings.bench_log else set())
         state = ClusterMachine(machine, events, served)
         host.host(log, state)
         log.watch(controller)

@@ -31,12 +31,11 @@ from esker.settings.coordinator_options import (
 )
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
+from records.internal_topics import DISKLESS_METADATA
 
 if TYPE_CHECKING:
     from coordinator.batch.sqlite.machine import CoordinatorMachine
     from raft.driver.node_services import ServiceHost
-
-DISKLESS_METADATA: Final = "__diskless-metadata"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,6 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage
-from coordinator.groups.client import CONSUMER_OFFSETS
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.service import group_log_handlers
@@ -37,6 +36,7 @@ from diskless.placement import unfenced_brokers
 from raft.driver.node_services import ServiceHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
+from records.internal_topics import CONSUMER_OFFSETS
 from records.types import Offset
 
 Listen = Callable[[Callable[[MetadataImage], None]], None]

@@ -13,7 +13,7 @@ from coordinator.controller.decide import Limits as DecisionLimits
 from coordinator.controller.leader import ControllerConfig as Deciding
 from coordinator.groups.settings import LogSettings
 from esker.server.controllers import ClusterMachine, ControllerParts, ControllerSettings
-from esker.server.coordinators import DISKLESS_METADATA, CoordinatorNodeService
+from esker.server.coordinators import CoordinatorNodeService
 from esker.server.groups import GroupLogNodeService
 from esker.server.node_services import BenchState, JoinedServices
 from esker.server.open_files import connections_allowed
@@ -36,6 +36,7 @@ from raft.driver.node_services import ClusterEvents, NodeService, ServiceHost
 from raft.interfaces import ReplicatedLog
 from raft.net import Limits
 from raft.segments.log import LogConfig
+from records.internal_topics import DISKLESS_METADATA
 from records.schema import MetadataRecord
 from records.types import ZERO_UUID
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from raft.driver.config import BENCH_LOG
 from raft.driver.node_services import NodeService, ServiceHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
+from records.internal_topics import BENCH_LOG
 from snapshot.kv import KeyValueMachine
 
 

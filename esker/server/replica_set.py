@@ -27,9 +27,9 @@ from coordinator.batch.freshness import Freshness
 from coordinator.batch.replica import ReadOnlyCoordinator
 from coordinator.batch.sqlite.machine import CoordinatorMachine, Identity
 from coordinator.controller.client import ControllerClient
-from coordinator.controller.image import CLUSTER_METADATA, DISKLESS_METADATA, MetadataImage
+from coordinator.controller.image import MetadataImage
 from coordinator.controller.machine import ControllerMachine
-from coordinator.groups.client import CONSUMER_OFFSETS, GroupLogClient
+from coordinator.groups.client import GroupLogClient
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.state import Group
 from coordinator.leader_client import Address
@@ -38,10 +38,11 @@ from esker.server.controllers import ClusterMachine, ControllerParts
 from esker.server.coordinators import CoordinatorNodeService
 from esker.server.groups import GroupLogNodeService, GroupReplica
 from esker.settings.coordinator_options import CoordinatorOptions
-from raft.driver.config import INTERNAL_TOPICS
+from raft.driver.config import QUORUM_TOPICS
 from raft.driver.node_services import ClusterEvents, ServiceHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served
+from records.internal_topics import CLUSTER_METADATA, CONSUMER_OFFSETS, DISKLESS_METADATA
 from records.rpc.base import Request, Response
 from records.rpc.brokers import BrokerHeartbeatRequest
 from records.types import Offset
@@ -99,7 +100,7 @@ class OwnMachines:
         self, host: ServiceHost, log: ReplicatedLog, events: ClusterEvents
     ) -> ClusterMachine:
         """Build the state of the opened cluster log, for `NodeConfig.cluster`."""
-        state = ClusterMachine(self.controller, events, set(INTERNAL_TOPICS))
+        state = ClusterMachine(self.controller, events, set(QUORUM_TOPICS))
         host.host(log, state)
         return state
 

@@ -43,7 +43,7 @@ For a program that has the quorum inside: `Node(config)`, `await node.start()`,
 `node.group(topic)` is a `raft.interfaces.ReplicatedLog`, `node.health()` the last probe's result.
 """
 
-from raft.driver.config import BENCH_LOG, CLUSTER_METADATA, INTERNAL_TOPICS, NodeConfig
+from raft.driver.config import METADATA_GROUP, QUORUM_TOPICS, NodeConfig
 from raft.driver.errors import (
     DirectoryInUseError,
     LostDiskError,
@@ -57,11 +57,12 @@ from raft.driver.node import Node, run_node
 from raft.driver.node_services import NodeService, ServiceHost
 from raft.driver.notifications import ReadTicket
 from raft.driver.registry import mark_rejoin
+from records.internal_topics import BENCH_LOG
 
 __all__ = [
     "BENCH_LOG",
-    "CLUSTER_METADATA",
-    "INTERNAL_TOPICS",
+    "METADATA_GROUP",
+    "QUORUM_TOPICS",
     "DirectoryInUseError",
     "GroupDriver",
     "Health",

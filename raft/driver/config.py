@@ -17,16 +17,14 @@ from raft.driver.snapshot_hosting import SnapshotHosting
 from raft.net import Limits
 from raft.segments.log import LogConfig
 from raft.wire.responses import Group
+from records.internal_topics import CLUSTER_METADATA, CONSUMER_OFFSETS, DISKLESS_METADATA
 from records.schema import MetadataRecord
 from records.types import METADATA_TOPIC_ID, ZERO_UUID, NodeId
 
-CLUSTER_METADATA: Final = Group("__cluster_metadata", 0, METADATA_TOPIC_ID)
+METADATA_GROUP: Final = Group(CLUSTER_METADATA, 0, METADATA_TOPIC_ID)
 """The group whose log names all others; the only one a node opens without being told of it."""
 
-BENCH_LOG: Final = "esker-bench-log"
-"""The topic that ordinary clients may produce to and consume from, where that is enabled."""
-
-INTERNAL_TOPICS: Final = frozenset({"__diskless-metadata", "__consumer_offsets"})
+QUORUM_TOPICS: Final = frozenset({DISKLESS_METADATA, CONSUMER_OFFSETS})
 """Topics of the cluster log whose partitions are groups of this quorum."""
 
 

@@ -37,6 +37,7 @@ from raft.wire import responses as wire
 from raft.wire.responses import BadRequestError, GroupRef
 from raft.wire.snapshots import failed_fetch_snapshot, read_fetch_snapshot
 from records.codec import decode_message
+from records.internal_topics import CLUSTER_METADATA
 from records.kafka_errors import ErrorCode
 from records.rpc import cluster, fetch, list_offsets, quorum
 from records.types import NodeId, Offset
@@ -321,7 +322,7 @@ class ControllerService:
                 brokers=(),
             )
             return payload(header, message)
-        metadata = host.find(GroupRef("__cluster_metadata", 0))
+        metadata = host.find(GroupRef(CLUSTER_METADATA, 0))
         leader_id = metadata.leader_id if metadata is not None else None
         node = response.DescribeClusterBroker
         brokers = [

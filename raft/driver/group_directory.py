@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from raft.core.voters import Endpoint
 from raft.driver.cluster_records import ClusterRecords
-from raft.driver.config import INTERNAL_TOPICS
+from raft.driver.config import QUORUM_TOPICS
 from raft.driver.node_services import ClusterEvents
 from raft.interfaces import Draft, Frozen, ReplicatedLog, draft_values
 from raft.wire.responses import Group
@@ -59,7 +59,7 @@ class Directory:
         self.applied = OffsetAndEpoch(Offset(0), Epoch(0))
         self.last_timestamp = 0
         self._log = log
-        self._served = INTERNAL_TOPICS if bench_topic is None else INTERNAL_TOPICS | {bench_topic}
+        self._served = QUORUM_TOPICS if bench_topic is None else QUORUM_TOPICS | {bench_topic}
         self._events = events
         self._records = ClusterRecords()
         self._unchanged = 0  # `_records.changed` as of the newest checkpoint

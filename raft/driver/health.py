@@ -15,7 +15,7 @@ import time
 from typing import Final, NamedTuple, Protocol
 
 from raft.core.voters import Endpoint
-from raft.driver.config import CLUSTER_METADATA, NodeConfig
+from raft.driver.config import METADATA_GROUP, NodeConfig
 from raft.driver.group import GroupDriver
 from raft.driver.peers import kind_of
 from raft.interfaces import NotLeaderError
@@ -71,7 +71,7 @@ class HealthMonitor:
 
     def __call__(self) -> Health:
         """Return the health as of the last probe."""
-        group = self._host.groups.get(CLUSTER_METADATA)
+        group = self._host.groups.get(METADATA_GROUP)
         age_ms = None
         if self._succeeded_at is not None:
             age_ms = int((time.monotonic() - self._succeeded_at) * 1_000)
@@ -87,7 +87,7 @@ class HealthMonitor:
             await asyncio.sleep(PROBE_INTERVAL_MS / 1_000)
 
     async def _probe(self) -> bool:
-        group = self._host.groups.get(CLUSTER_METADATA)
+        group = self._host.groups.get(METADATA_GROUP)
         if group is None:
             return False
         try:
@@ -107,10 +107,10 @@ class HealthMonitor:
             return False
         topic = ListOffsetsRequest.ListOffsetsTopic
         partition = topic.ListOffsetsPartition(
-            partition_index=CLUSTER_METADATA.partition, timestamp=-1
+            partition_index=METADATA_GROUP.partition, timestamp=-1
         )
         request = ListOffsetsRequest(
-            replica_id=-1, topics=(topic(name=CLUSTER_METADATA.topic, partitions=(partition,)),)
+            replica_id=-1, topics=(topic(name=METADATA_GROUP.topic, partitions=(partition,)),)
         )
         key, version = _LIST_OFFSETS
         answer = await connection.request(

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple, Protocol
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from raft.driver.config import CLUSTER_METADATA
+from raft.driver.config import METADATA_GROUP
 from raft.driver.group import GroupDriver
 from raft.driver.health import Health
 from raft.driver.snapshot_hosting import HostedMachine
@@ -147,7 +147,7 @@ class QuorumCollector:
 
     def _of_controller(self, values: dict[str, dict[str, float]]) -> Iterator[Metric]:
         """Return KIP-631's two metrics of the cluster log."""
-        name = CLUSTER_METADATA.name
+        name = METADATA_GROUP.name
         for family, source, text in (
             (
                 "kafka_controller_metadata_commit_latency_ms",

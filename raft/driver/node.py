@@ -28,7 +28,7 @@ from raft.core.voters import Endpoint
 from raft.driver.applying import Applier
 from raft.driver.assembly import assemble_group
 from raft.driver.bench_log import BenchLog
-from raft.driver.config import BENCH_LOG, CLUSTER_METADATA, NodeConfig
+from raft.driver.config import METADATA_GROUP, NodeConfig
 from raft.driver.controller_listener import ControllerService
 from raft.driver.disk_thread import DiskThread
 from raft.driver.errors import NotFormattedError
@@ -48,6 +48,7 @@ from raft.net import Arena, Listener
 from raft.segments.files import FileSystem, RealFileSystem
 from raft.segments.properties import read_meta_properties
 from raft.wire.responses import Group, GroupRef
+from records.internal_topics import BENCH_LOG
 from records.types import NodeId, Offset
 
 log = logging.getLogger("raft.driver")
@@ -119,7 +120,7 @@ class Node:
         self._lock = DirectoryLock(config.log_dir)
         try:
             self._registry = Registry(self._files, config.log_dir)
-            listed = (CLUSTER_METADATA, *self._registry.groups.values())
+            listed = (METADATA_GROUP, *self._registry.groups.values())
             self._opening = {group for group in listed if self._is_served(group)}
             for group in listed:
                 if group in self._opening:
@@ -231,7 +232,7 @@ class Node:
         self._opening.discard(group)
         self._by_ref[GroupRef(group.topic, group.partition)] = driver
         self._by_ref[GroupRef(group.topic_id, group.partition)] = driver
-        if group == CLUSTER_METADATA:
+        if group == METADATA_GROUP:
             self._watch_cluster_log(driver)
         elif group.topic == BENCH_LOG:
             self._bench = BenchLog(driver, self.endpoint)
@@ -321,7 +322,7 @@ class Node:
             return  # called again when all listed groups are open
         self._removed_below = None
         for group in tuple(self.groups):
-            if group != CLUSTER_METADATA and group not in self.directory.groups:
+            if group != METADATA_GROUP and group not in self.directory.groups:
                 self._on_group_removed(group)
 
     async def _end(self, driver: GroupDriver) -> None:
@@ -340,7 +341,7 @@ class Node:
 
     def _on_caught_up(self) -> None:
         """Wait until the caught-up cluster log is applied: it names all groups of the lost disk."""
-        self._rejoin_until = self.groups[CLUSTER_METADATA].quorum.log.end_offset
+        self._rejoin_until = self.groups[METADATA_GROUP].quorum.log.end_offset
         if self.directory is not None:
             self._on_applied(self.directory.applied_offset)
 

@@ -20,7 +20,7 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from raft.driver.config import CLUSTER_METADATA
+from raft.driver.config import METADATA_GROUP
 from raft.driver.counters import Counters, Timings
 from raft.driver.group import GroupDriver
 from raft.driver.snapshot_hosting import HostedMachine
@@ -83,7 +83,7 @@ def snapshot_families(host: SnapshotHost) -> Iterator[Metric]:
         log_bytes.add_metric((name,), driver.storage.log.size_bytes)
         count.add_metric((name,), len(driver.snapshots.ids))
         _count(counters, name, driver.counters)
-        if group == CLUSTER_METADATA:
+        if group == METADATA_GROUP:
             none = driver.snapshots.newest is None
             yield GaugeMetricFamily(
                 PREFIX + "metadata_snapshot_lag",

@@ -18,7 +18,7 @@ import pytest
 
 from coordinator.controller.client import ControllerClient
 from coordinator.controller.registration import BrokerListener, BrokerMembership, Registration
-from coordinator.groups.client import CONSUMER_OFFSETS, GroupLogClient
+from coordinator.groups.client import GroupLogClient
 from coordinator.groups.core import GroupBroker
 from coordinator.groups.running import RunningGroups
 from coordinator.groups.settings import GroupSettings
@@ -30,6 +30,7 @@ from raft.net.errors import NetError
 from raft.net.rpc import open_rpc
 from raft.segments.files import RealFileSystem
 from records.frame import encode_record
+from records.internal_topics import CONSUMER_OFFSETS
 from records.rpc.base import Request, Response
 from records.rpc.group_log import FetchGroupStateRequest, FetchGroupStateResponse
 from records.rpc.groups import (

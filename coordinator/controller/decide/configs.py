@@ -23,14 +23,8 @@ from coordinator.controller.config_defs import (
 )
 from coordinator.controller.decide.context import Context, Decision
 from coordinator.controller.errors import RefusedError
-from coordinator.controller.image import (
-    BROKER,
-    CLUSTER_METADATA,
-    INTERNAL_TOPICS,
-    TOPIC,
-    MetadataImage,
-    Resource,
-)
+from coordinator.controller.image import BROKER, TOPIC, MetadataImage, Resource
+from records.internal_topics import CLUSTER_METADATA, INTERNAL_TOPICS
 from records.kafka_errors import ErrorCode
 from records.metadata import ConfigRecord
 from records.rpc import configs as rpc

@@ -22,7 +22,8 @@ from coordinator.controller.decide.placement import (
 )
 from coordinator.controller.decide.topics import mappings, named_twice
 from coordinator.controller.errors import RefusedError
-from coordinator.controller.image import DISKLESS_METADATA, TopicImage
+from coordinator.controller.image import TopicImage
+from records.internal_topics import DISKLESS_METADATA
 from records.kafka_errors import ErrorCode
 from records.rpc.topics import CreatePartitionsRequest, CreatePartitionsResponse
 from records.schema import MetadataRecord

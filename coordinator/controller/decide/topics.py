@@ -28,8 +28,9 @@ from coordinator.controller.decide.placement import (
     new_partition,
 )
 from coordinator.controller.errors import RefusedError
-from coordinator.controller.image import INTERNAL_TOPICS, TOPIC, MetadataImage, TopicImage
+from coordinator.controller.image import TOPIC, MetadataImage, TopicImage
 from records.chunks import TopicPartitionToBatchCoordinatorMapping
+from records.internal_topics import INTERNAL_TOPICS
 from records.kafka_errors import ErrorCode
 from records.metadata import ConfigRecord, RemoveTopicRecord, TopicRecord
 from records.rpc import topics as rpc

@@ -12,12 +12,12 @@ from typing import Any
 
 from coordinator.batch.interface import BatchCoordinator
 from coordinator.batch.service import coordinator_handlers
-from coordinator.leader_client import DISKLESS_METADATA
 from raft.net import Listener, ServerConnection, parse_request_header
 from raft.net.connection import Answer
 from raft.net.frames import Frame
 from raft.net.handlers import payload
 from records.codec import decode_message
+from records.internal_topics import DISKLESS_METADATA
 from records.rpc.cluster import ApiVersionsRequest, ApiVersionsResponse
 from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse
 

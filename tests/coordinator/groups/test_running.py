@@ -16,10 +16,10 @@ from coordinator.groups.machine import GroupMachine
 from coordinator.groups.running import RunningGroups
 from coordinator.groups.service import CALLS, group_log_handlers
 from coordinator.groups.settings import GroupSettings, LogSettings
-from coordinator.leader_client import DISKLESS_METADATA
 from raft.net import run as run_as_nodes_do
 from raft.net.connection import ServerConnection
 from raft.net.frames import Frame
+from records.internal_topics import DISKLESS_METADATA
 from records.rpc.base import Request
 from records.rpc.groups import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from records.rpc.quorum import DescribeQuorumRequest, DescribeQuorumResponse

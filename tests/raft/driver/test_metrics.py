@@ -8,14 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from raft.driver import metrics
-from raft.driver.config import CLUSTER_METADATA
+from raft.driver.config import METADATA_GROUP
 from raft.driver.counters import Counters
 
 
 class FakeGroup:
     """The part of a group that metrics read, restarted with a long log."""
 
-    name = CLUSTER_METADATA.name
+    name = METADATA_GROUP.name
 
     def __init__(self) -> None:
         log = SimpleNamespace(high_watermark=None, end_offset=1_000_000, last_epoch=7)

@@ -11,7 +11,7 @@ from raft.core.events import Event, PeerLost, RequestFailed
 from raft.core.messages import VoteRequest
 from raft.core.voters import Endpoint, ReplicaKey
 from raft.driver import peers
-from raft.driver.config import CLUSTER_METADATA
+from raft.driver.config import METADATA_GROUP
 from raft.driver.peers import MAX_UNANSWERED, DialSettings, PeerLink
 from raft.net import Arena, ClientConnection, Listener, connect
 from records.types import Epoch, NodeId, Offset
@@ -38,7 +38,7 @@ def link_to(port: int, events: list[Event]) -> PeerLink:
     )
     endpoint = Endpoint("CONTROLLER", "127.0.0.1", port)
     return PeerLink(
-        group=CLUSTER_METADATA,
+        group=METADATA_GROUP,
         peer=PEER,
         endpoint=endpoint,
         dial_settings=dialling,

@@ -94,7 +94,7 @@ class Broker:
         random: Random,
         on_lost: Callable[[Exception], None],
     ) -> None:
-        """Create the services; nothing is served yet.
+        """Create the broker's services without starting any service.
 
         Args:    on_lost: called if the broker can never be a member of the cluster again.
         """
@@ -119,16 +119,16 @@ class Broker:
 
     @property
     def epoch(self) -> int | None:
-        """The broker epoch of its registration; None before it is registered."""
+        """The broker epoch of this broker's registration; None before registration."""
         return None if self._registration is None else self._registration.epoch
 
     @property
     def is_fenced(self) -> bool:
-        """Are clients sent elsewhere? By the controller's last answer, or after its expiry."""
+        """Return whether the controller fences this broker, or the broker's session has expired."""
         return self._registration is None or self._registration.is_fenced
 
     def advertised_listeners(self) -> list[BrokerListener]:
-        """Return the advertised addresses; only once it listens."""
+        """Return the advertised listeners; the listeners must be bound already."""
         return [
             BrokerListener(
                 name=listener.name,
@@ -139,14 +139,14 @@ class Broker:
         ]
 
     def metrics(self) -> Iterator[Metric]:
-        """Yield all of the broker's metrics, for Prometheus."""
+        """Yield all of the broker's Prometheus metrics."""
         yield from member_metrics(self)
         yield from self.services.collector.collect()
 
     # --- starting -------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Read the cluster, listen, register, and wait until clients are sent here.
+        """Read the cluster's state, listen, register, and wait until the broker is unfenced.
 
         Raises:  NotStartedError; OSError for a port.
         """
@@ -195,7 +195,7 @@ class Broker:
             await asyncio.sleep(POLL_S)
 
     def _lagging_log(self, image: MetadataImage) -> str | None:
-        """Return the name of a log that has not caught up yet, or None."""
+        """Return the name of a log whose replica has not caught up yet, or None."""
         if self._cluster.image_age_ms() is None or not image.coordinator_count:
             return "__cluster_metadata-0"
         for coordinator in range(image.coordinator_count):
@@ -206,7 +206,7 @@ class Broker:
         return None
 
     async def _begin_store(self) -> None:
-        """Start the store; refuse an empty one if the cluster has records."""
+        """Start the object store; refuse an empty store if the cluster has records."""
         if not isinstance(self._store, BeginningStore):
             return
         try:
@@ -215,7 +215,7 @@ class Broker:
             raise NotStartedError(str(error)) from None
 
     async def _has_records(self) -> bool:
-        """Does any partition of the cluster have records?"""
+        """Return whether any partition of the cluster has records."""
         for topic in tuple(self._cluster.image.topics.values()):
             await asyncio.sleep(0)
             for partition in topic.partitions:
@@ -226,7 +226,7 @@ class Broker:
         return False
 
     async def _listen(self) -> None:
-        """Bind all listeners."""
+        """Bind all of the broker's listeners."""
         for configured in self._settings.listeners:
             name = configured.name
             dispatcher = self.dispatchers[name] = Dispatcher(
@@ -261,7 +261,7 @@ class Broker:
     # --- membership -----------------------------------------------------------------------------
 
     def _on_membership(self) -> None:
-        """Follow a change of the broker epoch, or of whether the controller fences this broker."""
+        """Apply a change of the broker epoch or of the fencing by the controller."""
         registration = self._registration
         assert registration is not None, "a member that never registered"
         if registration.epoch is None:
@@ -278,7 +278,7 @@ class Broker:
             self._unfenced.set()
 
     def _on_image(self, image: MetadataImage) -> None:
-        """Stop writing and acting for groups if another process has registered under this id."""
+        """Stop writing and coordinating groups if another process has registered this broker id."""
         own = image.brokers.get(self._cluster.broker_id)
         if own is None or self.epoch is None or own.broker_epoch <= self.epoch:
             return
@@ -290,14 +290,14 @@ class Broker:
         self._on_epoch_doubted()
 
     def _on_epoch_doubted(self) -> None:
-        """Send a heartbeat now: a coordinator knows a newer epoch of this broker."""
+        """Send a heartbeat at once, because a coordinator has seen a newer epoch of this broker."""
         if self._registration is not None:
             self._registration.heartbeat_now()
 
     # --- stopping -------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Leave: send clients elsewhere, write what is buffered, answer, close.
+        """Stop the broker: redirect clients, write buffered batches, answer, close listeners.
 
         Each step has a timeout, and a short one if the quorum has stopped, too: producers are told
         that the outcome of a batch that could not be committed is unknown.

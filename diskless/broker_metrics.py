@@ -27,7 +27,7 @@ class Member(Protocol):
 
 
 def member_metrics(broker: Member) -> Iterator[Metric]:
-    """Yield the metrics of membership, connections and requests."""
+    """Yield the metrics of the broker's membership, connections and requests."""
     yield GaugeMetricFamily(
         PREFIX + "fenced",
         "1 while the controller fences this broker and clients are sent to others, else 0",

@@ -36,7 +36,7 @@ class CommitQueue(BatchCoordinator, Protocol):
     def submit(
         self, request: rpc.CommitBatchesRequest
     ) -> asyncio.Future[rpc.CommitBatchesResponse]:
-        """Submit a commit; commits are decided in the order of these calls."""
+        """Submit a commit; the coordinator decides commits in the order of submission."""
 
 
 class Replica(CallTarget, Protocol):
@@ -44,7 +44,7 @@ class Replica(CallTarget, Protocol):
 
     @property
     def lag(self) -> int:
-        """Number of committed records that are not applied yet."""
+        """Return the number of committed records that the replica has not applied yet."""
 
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
         """Return a partition's log start and high watermark in this replica, from memory."""
@@ -61,56 +61,56 @@ class Cluster(Protocol):
 
     @property
     def image(self) -> MetadataImage:
-        """The state of the cluster log, as far as this broker has read it."""
+        """The cluster log's latest metadata image on this broker."""
 
     def image_age_ms(self) -> float | None:
-        """Return an upper bound of the image's age; None if it has never caught up with the leader.
+        """Return an upper bound of the image's age in ms, or None if the image never caught up.
 
         Until it has caught up it may be half of the log: the broker must not deny a topic because
         the image does not have it.
         """
 
     def on_image(self, callback: Callable[[MetadataImage], None]) -> None:
-        """Register a callback for each change of the image, in order."""
+        """Register a callback that gets each new image, in order."""
 
     async def image_where(
         self, holds: Callable[[MetadataImage], bool], timeout_s: float
     ) -> MetadataImage | None:
-        """Wait for an image, the current or a later one, for which `holds`; None at the timeout.
+        """Wait until an image satisfies `holds`, and return the image; None at the timeout.
 
         So a broker waits until it sees a change that it has just requested.
         """
 
     def replica(self, coordinator: int) -> Replica | None:
-        """Return the replica of a partition of `__diskless-metadata`, or None without one yet."""
+        """Return the local replica of a partition of `__diskless-metadata`, or None without one."""
 
     def replica_age_ms(self, coordinator: int) -> float | None:
-        """Return an upper bound of that replica's age, or None if it has never caught up.
+        """Return an upper bound of a replica's age in ms, or None if the replica never caught up.
 
         Counts from the last fetch that left nothing to fetch: so an idle log does not age, and a
         broker that is cut off from the quorum does.
         """
 
     def on_commit(self, callback: Callable[[int], None]) -> None:
-        """Register a callback that gets the coordinator partition whose replica has advanced."""
+        """Register a callback that gets the number of each coordinator partition that advances."""
 
     def leader(self, coordinator: int) -> CommitQueue:
         """Return the client of a coordinator partition's leader; always the same object."""
 
     async def ask_controller(self, request: Request, response: type[R]) -> R:
-        """Send a request to the active controller; the caller reads error codes in the response.
+        """Send a request to the active controller and return the response with its error codes.
 
         Raises:  CoordinatorError if no controller answered in time.
         """
 
     async def ask_groups(self, request: Request) -> Response | None:
-        """Send a request once to the leader of the groups' log; None: the outcome is unknown."""
+        """Send a request once to the groups' log leader; return None if the outcome is unknown."""
 
     def groups(self) -> Iterable[tuple[str, Group]]:
-        """Return all consumer groups in the local replica."""
+        """Return all consumer groups in the local replica of the groups' log."""
 
     def groups_age_ms(self) -> float | None:
-        """Return an upper bound of that replica's age; None if it has never caught up."""
+        """Return an upper bound of the groups' replica's age in ms; None if it never caught up."""
 
     def metadata_offset(self) -> Offset:
-        """Return the offset of the last cluster log record in `image` (inclusive; -1: none yet)."""
+        """Return the offset of the last cluster log record in `image`, or -1 before any record."""

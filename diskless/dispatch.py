@@ -49,7 +49,7 @@ class Dispatcher:
         large: Container[int] = (),
         features: Mapping[str, tuple[int, int]] = FEATURES,
     ) -> None:
-        """Announce and serve these handlers.
+        """Announce these handlers in ApiVersions and route requests to them.
 
         Args:  large: api keys whose handlers bound what they decode; requests of all others are
                    refused above 1 MiB.
@@ -67,12 +67,12 @@ class Dispatcher:
 
     @property
     def served(self) -> Mapping[int, Served]:
-        """The announced requests, by api key."""
+        """Return the announced requests, by api key."""
         return self._routes.served
 
     @property
     def requests(self) -> Counter[int]:
-        """The number of requests received, by api key."""
+        """Return the number of requests received, by api key."""
         return self._routes.requests
 
     def _api_versions(
@@ -99,7 +99,10 @@ class Dispatcher:
         )
 
     def _note(self, request: ApiVersionsRequest, context: RequestContext) -> bool:
-        """Count the client's software and version; False if either is malformed (KIP-511)."""
+        """Count the client's software name and version; return False if either is malformed.
+
+        Defined by KIP-511.
+        """
         kind = (request.client_software_name, request.client_software_version)
         if not all(_SOFTWARE.fullmatch(text) for text in kind):
             return False

@@ -26,7 +26,7 @@ class Durations:
         self._counts = [0] * (len(BOUNDS_S) + 1)
 
     def add(self, seconds: float) -> None:
-        """Count one duration."""
+        """Count one duration in its histogram bucket."""
         self._counts[bisect_left(BOUNDS_S, seconds)] += 1
         self.sum_s += seconds
 
@@ -35,7 +35,7 @@ class Durations:
         return sum(self._counts)
 
     def cumulative_counts(self) -> Iterator[tuple[str, int]]:
-        """Yield (bound, number of durations not longer), as Prometheus expects them."""
+        """Yield each bound with the number of durations up to that bound, as Prometheus expects."""
         so_far = 0
         for bound, count in zip((*map(str, BOUNDS_S), "+Inf"), self._counts, strict=True):
             so_far += count

@@ -24,17 +24,17 @@ class LatestImage:
 
     @property
     def image(self) -> MetadataImage:
-        """The newest image; implements `Cluster.image`."""
+        """Return the newest image, as `Cluster.image` requires."""
         return self._image
 
     def on_image(self, callback: Callable[[MetadataImage], None]) -> None:
-        """Register a callback for each newer image; implements `Cluster.on_image`."""
+        """Register a callback for each newer image, as `Cluster.on_image` requires."""
         self._callbacks.append(callback)
 
     async def image_where(
         self, holds: Callable[[MetadataImage], bool], timeout_s: float
     ) -> MetadataImage | None:
-        """Wait for an image for which `holds`; implements `Cluster.image_where`."""
+        """Wait for an image that satisfies `holds`, as `Cluster.image_where` requires."""
         if holds(self._image):
             return self._image
         future: asyncio.Future[MetadataImage] = asyncio.get_running_loop().create_future()
@@ -47,7 +47,7 @@ class LatestImage:
             self._waiting = [waiter for waiter in self._waiting if waiter[1] is not future]
 
     def _publish(self, image: MetadataImage) -> None:
-        """Publish a newer image: call all callbacks, then wake tasks whose condition holds."""
+        """Publish a newer image: call all callbacks, then wake waiters whose condition holds."""
         self._image = image
         for callback in self._callbacks:
             callback(image)

@@ -29,7 +29,7 @@ class Pace:
         self._left = SLICE_PARTITIONS
 
     async def step(self) -> None:
-        """Count one partition."""
+        """Count one partition, and let other tasks run after every slice of partitions."""
         self._left -= 1
         if not self._left:
             self._left = SLICE_PARTITIONS
@@ -37,7 +37,7 @@ class Pace:
 
 
 def takes_long(batches: Iterable[Buffer | None]) -> bool:
-    """Would reading the records of these batches block the loop? Estimated from their headers.
+    """Return whether reading the records of these batches would block the loop, judged by headers.
 
     The headers are not checked. A batch that understates its record count gains nothing: no more
     than that many of its records are read.

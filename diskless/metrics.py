@@ -91,7 +91,10 @@ class BrokerCollector:
         staleness: Staleness,
         unknown_racks: Callable[[], Mapping[str, int]],
     ) -> None:
-        """Collect from these services; `unknown_racks` gives requests counted by unknown rack."""
+        """Collect the metrics of these services.
+
+        `unknown_racks` gives requests counted by unknown rack.
+        """
         self._cluster = cluster
         self._produce = produce
         self._fetch = fetch
@@ -103,7 +106,7 @@ class BrokerCollector:
         self._unknown_racks = unknown_racks
 
     def collect(self) -> Iterator[Metric]:
-        """Yield all metrics."""
+        """Yield all of the broker's metrics."""
         yield from self._produce_metrics()
         yield from self._writers_metrics()
         yield from self._fetch_metrics()

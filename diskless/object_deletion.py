@@ -76,7 +76,7 @@ class _RefusedError(Exception):
 
 
 def cleaning_broker(coordinator: int, image: MetadataImage) -> int | None:
-    """Return the broker that deletes a coordinator's objects; None if there is no broker."""
+    """Return the broker that deletes a coordinator's objects, or None without any broker."""
     name = b"cleaning-" + coordinator.to_bytes(4, "big")
     return choose(name, [broker.broker_id for broker in unfenced_brokers(image)])
 
@@ -94,7 +94,7 @@ class Cleaner:
         interval_s: float,
         forget: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Prepare a cleaner; `start` begins its passes.
+        """Prepare a cleaner that `start` starts.
 
         Args:  key_prefix: esker.object.key.prefix.
                interval_s: between two passes; longer after a failure, and jittered.
@@ -110,11 +110,11 @@ class Cleaner:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start; the first pass is after an interval."""
+        """Start the cleaner; its first pass follows after one interval."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="cleaner")
 
     async def close(self) -> None:
-        """Cancel the current pass and stop."""
+        """Cancel the current cleaning pass and stop the cleaner."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -128,7 +128,7 @@ class Cleaner:
             pause_s = self._interval_s if went_well else min(longest_s, 2 * pause_s)
 
     async def clean(self) -> bool:
-        """Make one pass over the coordinators of this broker; False if anything failed."""
+        """Make one pass over this broker's coordinators; return False if any deletion failed."""
         image = self._cluster.image
         ours = [
             coordinator
@@ -141,7 +141,7 @@ class Cleaner:
         return all(results)
 
     async def _clean(self, coordinator: int) -> bool:
-        """Delete the objects that one coordinator lists, until it lists nothing new."""
+        """Delete the objects that one coordinator lists, until the list has no new object."""
         leader = self._cluster.leader(coordinator)
         tried: set[str] = set()  # keys that failed in this pass
         try:
@@ -167,7 +167,7 @@ class Cleaner:
     def _keys_to_delete(
         self, coordinator: int, answer: rpc.GetFilesToDeleteResponse, tried: set[str]
     ) -> list[str]:
-        """Return the listed keys to delete now; at most `BULK`, without foreign and failed ones."""
+        """Return at most `BULK` listed keys to delete now, without foreign keys and failed keys."""
         own = ObjectKeys(
             prefix=self._key_prefix,
             cluster_id=self._cluster.cluster_id,
@@ -188,7 +188,10 @@ class Cleaner:
         return keys[:BULK]
 
     async def _delete(self, keys: list[str]) -> set[str]:
-        """Delete objects; return the keys that failed. Raises StorageError if all did."""
+        """Delete objects, and return the keys of failed deletions.
+
+        Raises StorageError if all failed.
+        """
         try:
             await self._store.delete(keys)
         except DeletionError as error:
@@ -201,7 +204,7 @@ class Cleaner:
         return set()
 
     async def _report(self, leader: CallTarget, coordinator: int, keys: list[str]) -> None:
-        """Report deleted objects to the coordinator, which forgets them."""
+        """Report deleted objects to the coordinator, which then removes their records."""
         for key in keys:
             self._forget(key)
         if not keys:

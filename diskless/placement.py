@@ -40,7 +40,7 @@ class PlacedBroker(NamedTuple):
 
 
 def unfenced_brokers(image: MetadataImage) -> list[PlacedBroker]:
-    """Return the brokers that clients may be sent to, by rising id."""
+    """Return the unfenced brokers, by rising id."""
     return [
         PlacedBroker(broker_id, broker.rack)
         for broker_id, broker in sorted(image.brokers.items())
@@ -49,7 +49,7 @@ def unfenced_brokers(image: MetadataImage) -> list[PlacedBroker]:
 
 
 def rack_hint(client_id: str | None) -> str | None:
-    """Return the rack that a client id names, or None.
+    """Return the rack named in a client id, or None.
 
     >>> rack_hint("orders,diskless_az=eu-1a"), rack_hint("esker_rack=eu-1b"), rack_hint("orders")
     ('eu-1a', 'eu-1b', None)
@@ -59,14 +59,17 @@ def rack_hint(client_id: str | None) -> str | None:
 
 
 def is_known(rack: str | None, brokers: Iterable[PlacedBroker]) -> bool:
-    """Is any broker in this rack? True without a rack. An unknown rack is usually misspelt."""
+    """Return whether any broker is in this rack; True if no rack is given.
+
+    An unknown rack is usually misspelt.
+    """
     return rack is None or any(broker.rack == rack for broker in brokers)
 
 
 def leader(
     topic_id: UUID, partition: int, rack: str | None, brokers: Sequence[PlacedBroker]
 ) -> int | None:
-    """Return the broker that leads a partition for a client in `rack`; None if there is no broker.
+    """Return the broker that leads a partition for a client in `rack`, or None without brokers.
 
     Brokers in the client's rack are preferred; in an unknown rack, or without any, all count.
 
@@ -85,7 +88,7 @@ def leader(
 def leaders(
     topic_id: UUID, partition: int, brokers: Iterable[PlacedBroker]
 ) -> tuple[int | None, dict[str | None, int]]:
-    """Return the leader for a client without a known rack, and the leader for each rack.
+    """Return the leader for clients without a known rack, and the leader for each rack.
 
     Computes each broker's score once; that is the cost of the call.
     """
@@ -117,7 +120,7 @@ class Redirects:
         brokers: Sequence[PlacedBroker],
         now_s: float,
     ) -> int | None:
-        """Return the broker to read from instead of `here`; None to be served here.
+        """Return the broker in the client's rack to read from, or None to be served by `here`.
 
         Args:    client: any string that tells clients apart.
                  rack: the rack in its Fetch.

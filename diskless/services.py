@@ -51,7 +51,7 @@ class Services:
         random: Random,
         on_fenced: Callable[[], None],
     ) -> None:
-        """Create all services; nothing runs before `start`.
+        """Create all services; `start` starts their background tasks.
 
         Args:  values: parsed settings by name. own: the same as text.
                on_fenced: called when a coordinator knows a newer epoch of this broker.
@@ -138,27 +138,27 @@ class Services:
         return {**self._shared, **self.clusters.handlers(listener_name)}
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """End the waiting requests of a closed connection."""
+        """Cancel the waiting requests of a closed connection."""
         self.records.connection_closed(connection)
 
     def start(self) -> None:
-        """Start background tasks: the broker is registered."""
+        """Start the background tasks of a registered broker."""
         self._cleans = True
         self.cleaner.start()
 
     def begin_epoch(self, epoch: int, *, is_fenced: bool) -> None:
-        """Serve under this broker epoch; `is_fenced`: the controller sends clients elsewhere."""
+        """Start to serve under this broker epoch, redirecting clients while `is_fenced`."""
         if epoch != self.writers.epoch:
             self.writers.begin(epoch)
         self.groups.set_fenced(is_fenced)
 
     def end_epoch(self) -> None:
-        """Stop writing and acting for groups: the broker's epoch is over, without a new one."""
+        """Stop writing and coordinating groups, because the broker's epoch has ended."""
         self.writers.end()
         self.groups.set_fenced(is_fenced=True)
 
     async def leave(self, timeout_s: float) -> None:
-        """Accept nothing more; write what was accepted, and answer it."""
+        """Accept no more requests, write the accepted batches, and answer their requests."""
         if self._cleans:
             await self.cleaner.close()
         await self.groups.close()

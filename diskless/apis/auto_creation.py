@@ -49,7 +49,7 @@ CreateTopics = Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
 
 
 def check_name(name: str) -> ErrorCode:
-    """Return the error for a topic that does not exist: unknown, or invalid if its name is."""
+    """Return the error code for a topic that does not exist: invalid name or unknown topic."""
     try:
         check_topic_name(name)
     except RefusedError:
@@ -68,7 +68,7 @@ class AutoCreation:
         self.created = 0  # topics, by this broker
 
     async def create_missing(self, names: Collection[str], *, create: bool) -> dict[str, int]:
-        """Create those of these topics that may be created, and wait a little for them.
+        """Create the missing topics that may be created, and wait briefly until they exist.
 
         Returns the error code of each topic that does not exist afterwards.
 
@@ -96,7 +96,7 @@ class AutoCreation:
         return {name: code for name, code in errors.items() if image.topic(name) is None}
 
     def _begin(self, names: list[str]) -> None:
-        """Create these topics with one request, as many as the limit allows."""
+        """Start one task that creates these topics, up to the limit of topics under creation."""
         names = names[: max(0, MAX_UNDER_WAY - len(self._under_way))]
         if not names:
             return
@@ -109,7 +109,7 @@ class AutoCreation:
             del self._under_way[name]
 
     async def _create_topics(self, names: Iterable[str]) -> Mapping[str, int]:
-        """Create topics; return the error code of each, 0 also if it exists already."""
+        """Create topics and return each topic's error code; 0 also for an existing topic."""
         topic = CreateTopicsRequest.CreatableTopic
         request = CreateTopicsRequest(
             topics=tuple(
@@ -146,7 +146,7 @@ class AutoCreation:
         return codes
 
     async def close(self) -> None:
-        """Cancel all creations; the clients that wait are codes to retry."""
+        """Cancel all topic creations; waiting clients get a retriable error."""
         for task in set(self._under_way.values()):
             task.cancel()
         await asyncio.gather(*set(self._under_way.values()), return_exceptions=True)

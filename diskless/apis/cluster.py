@@ -74,7 +74,7 @@ class ClusterApis:
     def __init__(
         self, cluster: Cluster, *, create: CreateTopics, auto_create: bool, num_partitions: int
     ) -> None:
-        """Answer for this cluster, creating missing topics if allowed.
+        """Answer requests about this cluster, creating missing topics if that is enabled.
 
         Args:  create: creates topics (`diskless.apis.topics`).
                auto_create, num_partitions: the settings `auto.create.topics.enable` and
@@ -109,7 +109,7 @@ class ClusterApis:
         }
 
     async def close(self) -> None:
-        """Cancel topic creations."""
+        """Cancel all pending topic creations."""
         await self.creation.close()
 
     # --- topics -------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class ClusterApis:
         return ClientView(self._cluster.cluster_id, listener, rack, self._cluster.broker_id)
 
     def _note_unknown(self, rack: str, context: RequestContext) -> None:
-        """Count and log a rack without a broker: usually it is misspelt."""
+        """Count requests from a rack without a broker, and log the rack's first request."""
         if rack not in self.unknown_racks and len(self.unknown_racks) >= MAX_UNKNOWN_RACKS:
             rack = OTHER_RACKS
         if rack not in self.unknown_racks:
@@ -222,7 +222,7 @@ class ClusterApis:
         return [_not_found(key, unknown) for key in keys]
 
     async def _find_batch(self, keys: tuple[str, ...], listener: str) -> list[_Coordinator]:
-        """Find batch coordinators: this broker to read; to write, the controller names them."""
+        """Return this broker for reads of a batch coordinator, and the leader for writes."""
         found: dict[str, _Coordinator] = {}
         for key in keys:
             named = parse_batch_key(key)

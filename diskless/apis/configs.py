@@ -55,7 +55,7 @@ class OwnSetting(NamedTuple):
 
     @property
     def is_default(self) -> bool:
-        """Is the value the default?"""
+        """Return whether the setting has its default value."""
         return not self.is_sensitive and self.value == self.default
 
 
@@ -66,7 +66,7 @@ async def describe(
     broker_id: int,
     own: Sequence[OwnSetting] = (),
 ) -> rpc.DescribeConfigsResponse:
-    """Describe every resource's settings, or its error; once if it is named twice.
+    """Describe the settings of each distinct resource in the request, or its error.
 
     Args:  broker_id: this broker's. own: the settings that it was started with.
     """
@@ -98,7 +98,7 @@ def _broker(
     broker_id: int,
     own: Sequence[OwnSetting],
 ) -> _Result:
-    """Describe this broker: dynamic settings, and those it was started with."""
+    """Describe this broker's dynamic settings and the settings of its properties file."""
     (requested,) = request.resources
     name = requested.resource_name
     if not name.isascii() or not name.isdigit():
@@ -166,7 +166,7 @@ def _refusal(requested: _RequestedPartition, code: ErrorCode, message: str) -> _
 async def alter(
     request: rpc.IncrementalAlterConfigsRequest, cluster: Cluster
 ) -> rpc.IncrementalAlterConfigsResponse:
-    """Change settings; answer once this broker's image shows the change."""
+    """Forward a settings change to the controller, and answer once the image shows the change."""
     try:
         answer = await cluster.ask_controller(request, rpc.IncrementalAlterConfigsResponse)
     except CoordinatorError as error:
@@ -192,7 +192,7 @@ async def alter(
 def _expected_values(
     request: rpc.IncrementalAlterConfigsRequest, changed: set[Resource]
 ) -> Sequence[tuple[Resource, str, str | None]]:
-    """Return the values that the image will have, as far as the request alone determines them."""
+    """Return the setting values that the request sets or deletes, for comparison with the image."""
     return [
         (resource, config.name, config.value if config.config_operation == Operation.SET else None)
         for requested in request.resources

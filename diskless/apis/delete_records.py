@@ -55,7 +55,7 @@ class DeleteRecords:
         cluster.on_commit(lambda _: self._news.notify())
 
     async def delete(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """Delete records; each partition has its own result."""
+        """Delete records below the requested offsets; each partition has its own result."""
         deadline = _now() + seconds(request.timeout_ms)
         image, pace = self._cluster.image, Pace()
         answers: list[_Deleted] = []
@@ -99,7 +99,7 @@ class DeleteRecords:
         answers: list[_Deleted],
         deadline: float,
     ) -> None:
-        """Write one coordinator's results into the answers; the rest stays timed out."""
+        """Delete records at one coordinator, and write its results into `answers`."""
         for chunk in split_chunks(deletions):
             await self._delete_chunk(coordinator, chunk, answers, deadline)
 
@@ -110,7 +110,7 @@ class DeleteRecords:
         answers: list[_Deleted],
         deadline: float,
     ) -> None:
-        """Send one request to a coordinator, and wait until the replica shows its results."""
+        """Send one deletion request, and wait until the local replica shows its results."""
         topic = DeleteDisklessRecordsRequest.Topic
         request = DeleteDisklessRecordsRequest(
             coordinator_partition=coordinator,
@@ -156,7 +156,7 @@ class DeleteRecords:
     async def _filter_unseen(
         self, coordinator: int, moved: list[tuple[CoordinatedPartition, int]]
     ) -> list[tuple[CoordinatedPartition, int]]:
-        """Filter the log starts that this broker's replica does not have yet."""
+        """Return the log start offsets that this broker's replica has not reached yet."""
         replica = self._cluster.replica(coordinator)
         if replica is None:
             return []  # nothing is read here

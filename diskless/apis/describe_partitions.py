@@ -42,7 +42,7 @@ _Cursor = DescribeTopicPartitionsResponse.Cursor
 async def describe(
     request: DescribeTopicPartitionsRequest, image: MetadataImage, view: ClientView
 ) -> DescribeTopicPartitionsResponse:
-    """Build a page for this client."""
+    """Describe one page of partitions, beginning at the request's cursor."""
     names = {topic.name for topic in request.topics}
     cursor = request.cursor
     start = ("", 0) if cursor is None else (cursor.topic_name, cursor.partition_index)

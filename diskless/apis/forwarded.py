@@ -61,7 +61,7 @@ class Forwarding:
     async def describe_quorum(
         self, request: quorum.DescribeQuorumRequest, version: int
     ) -> quorum.DescribeQuorumResponse:
-        """Let the controller describe the quorum of the cluster's own log; refuse other logs."""
+        """Forward DescribeQuorum of the cluster log to the controller; refuse all other logs."""
         named = [
             (topic.topic_name, partition.partition_index)
             for topic in request.topics
@@ -81,7 +81,7 @@ class Forwarding:
     async def update_features(
         self, request: brokers.UpdateFeaturesRequest, version: int
     ) -> brokers.UpdateFeaturesResponse:
-        """Let the controller update features: all of them, or none."""
+        """Forward feature updates to the controller, which applies all of them or none."""
         if version < FIRST_WITH_UPGRADE_TYPE:
             request = msgspec.structs.replace(
                 request,  # type: ignore[type-var]
@@ -113,7 +113,7 @@ class Forwarding:
     async def unregister(
         self, request: brokers.UnregisterBrokerRequest
     ) -> brokers.UnregisterBrokerResponse:
-        """Let the controller forget a broker that is gone for good."""
+        """Forward the unregistration of a permanently removed broker to the controller."""
         try:
             return await self._cluster.ask_controller(request, brokers.UnregisterBrokerResponse)
         except CoordinatorError as error:
@@ -124,7 +124,7 @@ class Forwarding:
     # --- batch coordinators ---------------------------------------------------------------------
 
     async def coordinate(self, request: CoordinatorRequest[R]) -> R:
-        """Ask the leader of the batch coordinator that the request names."""
+        """Forward the request to the leader of the batch coordinator that it names."""
         coordinator = request.coordinator_partition
         if not self._exists(coordinator):
             text = f"There is no batch coordinator {coordinator}."
@@ -135,14 +135,17 @@ class Forwarding:
             return refuse_call(request, error.code, error.message)
 
     def _exists(self, coordinator: int) -> bool:
-        """Is there such a coordinator? Checked first, because each call opens a connection."""
+        """Return whether the cluster has this batch coordinator.
+
+        Checked first, because each call opens a connection.
+        """
         return 0 <= coordinator < self._cluster.image.coordinator_count
 
 
 async def describe_topics(
     request: descriptions.DescribeTopicsRequest, image: MetadataImage
 ) -> descriptions.DescribeTopicsResponse:
-    """Describe topics from the image, in slices, so that the loop runs other tasks in between."""
+    """Describe topics from the image, in slices that let other tasks run in between."""
     requested = request.topic_names
     names = sorted(image.topic_ids if requested is None else set(requested))
     topics: list[descriptions.DescribeTopicsResponse.Topic] = []
@@ -190,7 +193,7 @@ def _no_quorum(
 
 
 def _without_directories(answer: quorum.DescribeQuorumResponse) -> quorum.DescribeQuorumResponse:
-    """Remove what versions 0 and 1 do not have: directory ids and endpoints."""
+    """Remove directory ids and endpoints, which versions 0 and 1 of the response lack."""
 
     def plain(replicas: tuple[quorum.ReplicaState, ...]) -> tuple[quorum.ReplicaState, ...]:
         return tuple(

@@ -62,7 +62,7 @@ class ImageTopics:
         self._cluster = cluster
 
     def age_ms(self) -> float | None:
-        """Return an upper bound of the image's age in ms; None if it has never caught up."""
+        """Return an upper bound of the image's age in ms, or None if the image never caught up."""
         return self._cluster.image_age_ms()
 
     def partition_count(self, name: str) -> int | None:
@@ -71,12 +71,12 @@ class ImageTopics:
         return None if topic is None else len(topic.partitions)
 
     def topic_id(self, name: str) -> UUID | None:
-        """Return the topic's id, or None without such a topic."""
+        """Return the id of the topic with this name, or None without such a topic."""
         found: UUID | None = self._cluster.image.topic_ids.get(name)
         return found
 
     def name(self, topic_id: UUID) -> str | None:
-        """Return the topic's name, or None without such a topic."""
+        """Return the name of the topic with this id, or None without such a topic."""
         topic = self._cluster.image.topics.get(topic_id)
         return None if topic is None else topic.name
 
@@ -115,13 +115,13 @@ class GroupApis:
         self._on_image(cluster.image)
 
     def set_fenced(self, is_fenced: bool) -> None:
-        """Set whether this broker is fenced, which it may know before its image shows it."""
+        """Record whether the controller fences this broker, even before the image shows it."""
         if is_fenced is not self._is_fenced:
             self._is_fenced, self._seen = is_fenced, None
             self._on_image(self._cluster.image)
 
     async def close(self) -> None:
-        """Send all members to other brokers, and stop."""
+        """Stop the group coordinator, and redirect all group members to other brokers."""
         await self.running.close()
 
     def _on_image(self, image: MetadataImage) -> None:

@@ -42,7 +42,7 @@ class RequestContext(NamedTuple):
 
     @property
     def host(self) -> str:
-        """The host as groups describe their members: a slash and the address."""
+        """Return the client's host as group descriptions show it: a slash and the address."""
         return "/" + self.peer.rpartition(":")[0]
 
 
@@ -54,7 +54,7 @@ def make_handler(
     highest: int | None = None,
     in_line: bool = False,
 ) -> Served:
-    """Make a handler that decodes requests of this class and encodes the responses.
+    """Return a handler that decodes requests of this class and encodes the responses.
 
     Args:  answer: the function from request to response.
            lowest, highest: versions, both inclusive; by default all that the message has.
@@ -100,7 +100,7 @@ async def _send_when_ready(
 async def encode(
     header: RequestHeader, response: Response, topics: Iterable[Any]
 ) -> tuple[Buffer, ...]:
-    """Encode a response; in a thread if these topics of it have very many partitions."""
+    """Encode a response, in a thread if its topics have very many partitions."""
     if sum(len(getattr(topic, "partitions", ())) for topic in topics) > LONG_PARTITIONS:
         return await asyncio.to_thread(payload, header, response)
     return payload(header, response)

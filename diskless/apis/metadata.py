@@ -78,7 +78,7 @@ class Placement(NamedTuple):
 
 
 def reachable(image: MetadataImage, listener: str) -> list[PlacedBroker]:
-    """Return the unfenced brokers that have the client's listener."""
+    """Return the unfenced brokers that have a listener of this name."""
     return [
         broker
         for broker in unfenced_brokers(image)
@@ -87,14 +87,14 @@ def reachable(image: MetadataImage, listener: str) -> list[PlacedBroker]:
 
 
 def address(image: MetadataImage, broker_id: int, listener: str) -> tuple[str, int] | None:
-    """Return a broker's address at a listener; None if it has no such listener."""
+    """Return a broker's address at a listener, or None if the broker has no such listener."""
     broker = image.brokers.get(broker_id)
     ends = () if broker is None else broker.end_points
     return next(((end.host, end.port) for end in ends if end.name == listener), None)
 
 
 def place(topic_id: UUID, index: int, scope: PlacementScope) -> Placement:
-    """Choose the leader of a partition for the client's rack, and its replicas."""
+    """Choose a partition's leader for the client's rack, and its list of replicas."""
     best, by_rack = leaders(topic_id, index, scope.brokers)
     leader_id = best if scope.rack is None else by_rack.get(scope.rack, best)
     known = set(by_rack.values())
@@ -138,14 +138,14 @@ async def describe(
 
 
 def wants_all(request: MetadataRequest, version: int) -> bool:
-    """Does the request want all topics? Version 0 says so by naming none, later ones by null."""
+    """Return whether the request wants all topics, by null or, in version 0, an empty list."""
     return request.topics is None or (version == 0 and not request.topics)
 
 
 def _requested_topics(
     request: MetadataRequest, version: int, image: MetadataImage, missing: Mapping[str, int]
 ) -> Iterator[TopicImage | _Topic]:
-    """Yield each requested topic once, or the error in its place."""
+    """Yield each requested topic once, with an error in place of a missing topic."""
     if wants_all(request, version):
         yield from sorted(image.topics.values(), key=lambda topic: topic.name)
         return
@@ -172,7 +172,7 @@ def _error_topic(error: int, name: str | None, topic_id: UUID) -> _Topic:
 def _listed_brokers(
     image: MetadataImage, serving: Iterable[PlacedBroker], view: ClientView
 ) -> Iterable[MetadataResponse.MetadataResponseBroker]:
-    """Yield the serving brokers, or all registered ones if none serves; and this broker."""
+    """Yield this broker and all serving brokers, or all registered brokers if no broker serves."""
     alive = {broker.broker_id for broker in serving}
     for broker_id, broker in sorted(image.brokers.items()):
         if not alive or broker_id in alive or broker_id == view.broker_id:
@@ -184,7 +184,7 @@ def _listed_brokers(
 
 
 def _controller(serving: list[PlacedBroker], named: list[int], view: ClientView) -> int:
-    """Choose a listed broker as the controller: any broker forwards to the real one.
+    """Choose a listed broker as the controller, since every broker forwards controller requests.
 
     An answer with brokers must name one: librdkafka's admin client asks only once, and then waits
     for minutes.

@@ -148,7 +148,7 @@ class Offsets:
     async def _all_exact(
         self, wanted: list[OffsetQuery], listed: list[ListedOffset], deadline: float
     ) -> list[ListedOffset]:
-        """Look up the record in each listed run, a few at the same time, until the deadline."""
+        """Look up the queried record of each listed run concurrently, until the deadline."""
         exact = list(listed)
         todo = iter(
             [
@@ -170,7 +170,7 @@ class Offsets:
         return exact
 
     async def _exact(self, wanted: OffsetQuery, listed: ListedOffset) -> ListedOffset:
-        """Find the record in a listed run; list again if the run has been deleted meanwhile."""
+        """Find the queried record in a listed run; list again if the run was deleted meanwhile."""
         last: ListedOffset = ListedOffset(ErrorCode.OFFSET_NOT_AVAILABLE)
         for _ in range(ATTEMPTS):
             if listed.error or listed.offset < 0:
@@ -193,7 +193,7 @@ class Offsets:
         return last
 
     async def _look_up(self, wanted: OffsetQuery, listed: ListedOffset) -> ListedOffset:
-        """Read the listed run, and those behind it as far as necessary."""
+        """Read the listed run, and following runs as necessary, to find the queried record."""
         best: TimestampedOffset | None = None
         for _ in range(RUNS_OF_ATTEMPT):
             run = await self._run(wanted.place, listed.offset)
@@ -218,7 +218,7 @@ class Offsets:
         raise _MovedError
 
     async def _run(self, place: CoordinatedPartition, offset: int) -> Run:
-        """Find the run that holds an offset: in the replica, or else at the coordinator."""
+        """Return the run that contains an offset, from the local replica or the coordinator."""
         topic = FindBatchesRequest.Topic
         partition = topic.Partition(partition_index=place.partition, offset=offset, max_bytes=1)
         request = FindBatchesRequest(
@@ -278,7 +278,7 @@ class Offsets:
 
 
 def _to_listed_offset(best: TimestampedOffset | None) -> ListedOffset:
-    """Return the result for a greatest timestamp; empty if no record has a timestamp."""
+    """Return the result for the record with the greatest timestamp, or an empty result."""
     if best is None or best.timestamp < 0:
         return ListedOffset(ErrorCode.NONE)
     return ListedOffset(ErrorCode.NONE, best.timestamp, best.offset)

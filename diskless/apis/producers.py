@@ -56,7 +56,7 @@ class ProducerIds:
         self._fetching: asyncio.Task[bool] | None = None
 
     async def take(self) -> int | None:
-        """Return a producer id that is given only once; None if no block arrives in time."""
+        """Return an unused producer id, or None if no block of ids arrives in time."""
         deadline = asyncio.get_running_loop().time() + WAIT_S
         while True:
             taken = self._take()
@@ -69,7 +69,7 @@ class ProducerIds:
                 return None  # refused: an immediate retry would be refused again
 
     def _take(self) -> int | None:
-        """Return an id of the current block, or None; fetch the next block when due."""
+        """Return an id of the current block, or None; fetch the next block when ids run low."""
         if not self._current:
             self._current, self._next = self._next, range(0)
             self._size = len(self._current)
@@ -85,7 +85,7 @@ class ProducerIds:
             self._fetching = asyncio.get_running_loop().create_task(self._ask())
 
     async def _ask(self) -> bool:
-        """Fetch the next block; return whether there was one."""
+        """Fetch the next block of ids; return whether the controller granted a block."""
         try:
             self._next = await self._block()
         finally:
@@ -93,7 +93,7 @@ class ProducerIds:
         return bool(self._next)
 
     async def _block(self) -> range:
-        """Request a block from the controller; log a failure and return an empty block."""
+        """Request a block of ids from the controller; log a failure and return an empty block."""
         broker = self._cluster.image.brokers.get(self._cluster.broker_id)
         request = AllocateProducerIdsRequest(
             broker_id=self._cluster.broker_id,
@@ -111,7 +111,7 @@ class ProducerIds:
         return range(start, start + count)
 
     async def close(self) -> None:
-        """Cancel a pending request; ids that were not handed out are never used."""
+        """Cancel a pending request for ids; ids not handed out are never used."""
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait((self._fetching,))
@@ -133,7 +133,7 @@ class ProducerApis:
         request: InitProducerIdRequest,
         context: RequestContext,  # noqa: ARG002 (a handler's)
     ) -> InitProducerIdResponse:
-        """Answer with an id and an epoch, in which the producer begins at sequence 0."""
+        """Answer InitProducerId with a new id, or with the next epoch of the producer's id."""
         if request.transactional_id is not None:
             code = ErrorCode.INVALID_REQUEST  # an empty one, as upstream
             if request.transactional_id:
@@ -159,7 +159,7 @@ class ProducerApis:
         )
 
     async def close(self) -> None:
-        """Cancel a pending request for a block."""
+        """Cancel a pending request for a block of producer ids."""
         await self.ids.close()
 
 

@@ -69,13 +69,16 @@ class RecordApis:
         }
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """Cancel the Fetches of a closed connection; a listener's `on_close`."""
+        """Cancel the pending Fetches of a closed connection.
+
+        Registered as a listener's `on_close`.
+        """
         for task in self._tasks.pop(connection, ()):
             task.cancel()
 
     @property
     def fetches(self) -> int:
-        """Number of Fetches that are waiting or being answered."""
+        """Return the number of Fetches that are waiting or being answered."""
         return sum(map(len, self._tasks.values()))
 
     def _serve_fetch(
@@ -122,7 +125,7 @@ class RecordApis:
             self._unread_bytes -= size_bytes
 
     def _room(self) -> int:
-        """Return the bytes that a response may take now."""
+        """Return the number of bytes that one Fetch response may use at present."""
         used = self._fetch.reading_bytes + self._unread_bytes
         return max(0, self._max_answer_bytes - used) // SHARE
 

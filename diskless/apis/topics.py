@@ -56,7 +56,7 @@ class Topics:
         cluster.on_image(lambda _: self._news.notify())
 
     async def create(self, request: rpc.CreateTopicsRequest) -> rpc.CreateTopicsResponse:
-        """Create topics; `diskless.apis.auto_creation` calls this, too."""
+        """Create topics, and answer once this broker serves the topics or the time is over."""
         deadline = _now() + seconds(request.timeout_ms)
         answer = await self._ask(request, rpc.CreateTopicsResponse, deadline)
         if request.validate_only:
@@ -73,7 +73,7 @@ class Topics:
         )
 
     async def grow(self, request: rpc.CreatePartitionsRequest) -> rpc.CreatePartitionsResponse:
-        """Give topics more partitions."""
+        """Add partitions to topics, and answer once this broker serves the new partitions."""
         deadline = _now() + seconds(request.timeout_ms)
         answer = await self._ask(request, rpc.CreatePartitionsResponse, deadline)
         if request.validate_only:
@@ -99,7 +99,7 @@ class Topics:
         )
 
     async def delete(self, request: rpc.DeleteTopicsRequest) -> rpc.DeleteTopicsResponse:
-        """Delete topics, by name or by id."""
+        """Delete topics by name or by id."""
         deadline = _now() + seconds(request.timeout_ms)
         state = rpc.DeleteTopicsRequest.DeleteTopicState
         by_name = tuple(state(name=name) for name in request.topic_names)
@@ -123,7 +123,7 @@ class Topics:
     # --- the controller -------------------------------------------------------------------------
 
     async def _ask(self, request: Request, response: type[R], deadline: float) -> R:
-        """Forward a request; without an answer in time refuse each topic as timed out."""
+        """Forward a request to the controller; without an answer in time, time out each topic."""
         left_s = deadline - _now()
         forwarded = msgspec.structs.replace(
             request,  # type: ignore[type-var]
@@ -144,7 +144,7 @@ class Topics:
     # --- this broker's view ---------------------------------------------------------------------
 
     async def _wait_until_served(self, counts: Mapping[UUID, int], deadline: float) -> set[UUID]:
-        """Wait until this broker serves so many partitions of each topic; return the late topics.
+        """Wait until this broker serves the new partitions; return the topics that are late.
 
         Waits for one topic after the other, so that each notification costs one check.
         """
@@ -161,7 +161,7 @@ class Topics:
         return {late for late in waiting if not await self._is_served(late, counts[late], seen)}
 
     async def _is_served(self, topic_id: UUID, count: int, seen: set[UUID]) -> bool:
-        """Does this broker serve so many partitions? True also if the topic is deleted again."""
+        """Return whether this broker serves `count` partitions of the topic, or it was deleted."""
         topic = self._cluster.image.topics.get(topic_id)
         if topic is None:
             return topic_id in seen
@@ -171,7 +171,7 @@ class Topics:
         return topic.is_internal or await self._in_replicas(topic)  # the quorum's have no batches
 
     async def _in_replicas(self, topic: TopicImage) -> bool:
-        """Does the replica of each coordinator of this topic have the last of its partitions?"""
+        """Return whether the local replica of each coordinator has the topic's last partition."""
         last: dict[int, int] = {}
         indexes = topic.partitions if topic.coordinators else (len(topic.partitions) - 1,)
         for index in indexes:

@@ -12,7 +12,7 @@ class CommitNotifications:
         self._waiting: set[asyncio.Future[None]] = set()
 
     def notify(self) -> None:
-        """Wake all tasks that wait now; a later `wait` waits for the next notification."""
+        """Wake every current waiter; a later `wait` waits for the next notification."""
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
             if not future.done():

@@ -65,13 +65,13 @@ class _CachedRange:
         self.data: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
 
     def complete(self, data: memoryview) -> None:
-        """Complete the range and those merged into it."""
+        """Store the bytes in this range and in the ranges merged into it."""
         self.data.set_result(data)
         for part in self.parts:
             part.complete(data[part.offset - self.offset : part.end - self.offset])
 
     def fail(self, error: BaseException) -> None:
-        """Fail the range and those merged into it."""
+        """Fail this range and the ranges merged into it with an error."""
         self.data.set_exception(error)
         self.data.exception()  # retrieved: a range without readers must not log an error
         for part in self.parts:
@@ -95,14 +95,17 @@ class ObjectCache:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def read(self, key: str, byte_range: ByteRange) -> memoryview:
-        """Return the bytes of the range. Raises StorageError and its subclasses."""
+        """Return an object's bytes in this range, from the cache or the store.
+
+        Raises StorageError and its subclasses.
+        """
         data, _ = await self.read_noted(key, byte_range)
         return data
 
     async def read_noted(
         self, key: str, byte_range: ByteRange
     ) -> tuple[memoryview, dict[object, object]]:
-        """Return the bytes, and a dictionary for what readers compute from them while cached."""
+        """Return a range's bytes, and a dictionary for notes that is cached with the bytes."""
         offset, end = byte_range.offset, byte_range.offset + byte_range.size
         self.counters.reads += 1
         cached = self._find(key, offset, end)
@@ -120,7 +123,7 @@ class ObjectCache:
         return data[offset - cached.offset : end - cached.offset], cached.notes
 
     def add(self, key: str, data: Buffer) -> None:
-        """Cache a whole object that this broker has just written: it will soon be read."""
+        """Add a whole object that this broker has just written to the cache."""
         if self._find(key, 0, len(data)) is None and len(data) <= self._settings.max_bytes:
             cached = _CachedRange(key, 0, len(data))
             self._ranges.setdefault(key, []).append(cached)
@@ -128,13 +131,13 @@ class ObjectCache:
             self._keep(cached, len(data))
 
     def forget(self, key: str) -> None:
-        """Drop all ranges of an object: its bytes were wrong, or it is deleted."""
+        """Drop all cached ranges of an object, because its bytes are damaged or it was deleted."""
         for cached in list(self._ranges.get(key, ())):
             if cached in self._kept:
                 self._drop(cached)
 
     async def close(self) -> None:
-        """Cancel all GETs; their readers get a StorageError."""
+        """Cancel all GETs, whose readers then get a StorageError."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -156,7 +159,7 @@ class ObjectCache:
         return cached
 
     def _start_gets(self) -> None:
-        """Start the GETs for the ranges requested in this turn, neighbours merged."""
+        """Start the GETs for the ranges requested in this turn, merging neighbouring ranges."""
         requested, self._requested = self._requested, {}
         for key, ranges in requested.items():
             for group in self._neighbours(ranges):
@@ -166,7 +169,7 @@ class ObjectCache:
                 task.add_done_callback(self._tasks.discard)
 
     def _merge(self, key: str, group: list[_CachedRange]) -> _CachedRange:
-        """Replace several ranges by one that covers them and passes them their bytes."""
+        """Replace several ranges by one range that covers all of them."""
         merged = _CachedRange(key, group[0].offset, max(cached.end for cached in group))
         merged.parts = group
         self._ranges[key].append(merged)

@@ -75,7 +75,7 @@ class _Layout(NamedTuple):
     reason: str = ""  # of the first damage
 
     def sound_until(self, first: int) -> int:
-        """Return the first damaged batch from `first` on, or the number of batches."""
+        """Return the index of the first damaged batch from `first` on, or the number of batches."""
         return next((index for index in self.damaged if index >= first), len(self.end_bytes))
 
 
@@ -100,7 +100,7 @@ class _RunSlice(NamedTuple):
 async def read_runs(
     cache: ObjectCache, runs: Sequence[Run], *, from_offset: int, max_bytes: int
 ) -> memoryview:
-    """Read whole batches from the one that holds `from_offset` on, stamped for a consumer.
+    """Read whole batches, beginning with the batch that contains `from_offset`, for a consumer.
 
     Args:    runs: consecutive, the first holding `from_offset`.
              max_bytes: of the answer; the first batch is whole, however large (KIP-74).
@@ -143,7 +143,7 @@ async def read_runs(
 
 
 async def read_run(cache: ObjectCache, run: Run) -> memoryview:
-    """Read a run's bytes as stored and verify them; read once more if they are damaged.
+    """Read a run's bytes as stored and verify them, with a second read after damage.
 
     Raises:  DamagedRunError, StorageError.
     """
@@ -154,7 +154,10 @@ async def read_run(cache: ObjectCache, run: Run) -> memoryview:
 
 
 async def _read(cache: ObjectCache, run: Run) -> tuple[memoryview, _Layout]:
-    """Read and verify a run, twice if damaged. Raises DamagedRunError if no batch is sound."""
+    """Read and verify a run, with a second read after damage.
+
+    Raises DamagedRunError if no batch is sound.
+    """
     where = ByteRange(run.byte_offset, run.size_bytes)
     data, notes = await cache.read_noted(run.object_key, where)
     try:
@@ -171,7 +174,7 @@ async def _read(cache: ObjectCache, run: Run) -> tuple[memoryview, _Layout]:
 
 
 def _layout_of(run: Run, data: memoryview, notes: dict[object, object]) -> _Layout:
-    """Return the run's layout, cached beside its bytes; so they are verified only once."""
+    """Return the positions of the run's verified batches, cached beside the run's bytes."""
     name = (run.byte_offset, run.size_bytes, run.last_offset - run.base_offset)
     layout = notes.get(name)
     if layout is None:
@@ -183,7 +186,10 @@ def _layout_of(run: Run, data: memoryview, notes: dict[object, object]) -> _Layo
 
 
 def verify(run: Run, data: memoryview) -> _Layout:
-    """Check that the bytes are the run's batches. Raises DamagedRunError if none is sound."""
+    """Check that the bytes are the run's committed batches, and return the layout of the batches.
+
+    Raises DamagedRunError if none is sound.
+    """
     end_offsets, end_bytes = array("q"), array("q")
     count = 0
     try:
@@ -200,7 +206,7 @@ def verify(run: Run, data: memoryview) -> _Layout:
 
 
 def _salvage(run: Run, data: memoryview, reason: str) -> _Layout:
-    """Find the sound batches of a run in which at least one is damaged.
+    """Return the layout of a run's sound batches when at least one batch is damaged.
 
     Where lengths and counts still make up the run, only batches with a wrong checksum are damaged.
     Otherwise every batch from the first damaged one on is, because the start and offset of the next
@@ -227,7 +233,7 @@ def _salvage(run: Run, data: memoryview, reason: str) -> _Layout:
 
 
 def _stamp_all(slices: Sequence[_RunSlice]) -> bytearray:
-    """Copy all slices into one buffer; stamp each batch with its offset and, maybe, its time."""
+    """Copy all slices into one buffer, and stamp each batch with its offset and append time."""
     answer = bytearray(sum(run_slice.size_bytes for run_slice in slices))
     with memoryview(answer) as view:
         position = 0

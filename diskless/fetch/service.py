@@ -115,7 +115,7 @@ class FetchService:
         news: CommitNotifications,
         staleness: Staleness,
     ) -> None:
-        """Serve Fetch for this cluster.
+        """Create the service that answers Fetch requests for this cluster.
 
         Args:  news: notified whenever a replica or the image has changed.
         """
@@ -137,7 +137,7 @@ class FetchService:
         client: str = "",
         room: Callable[[], int] = lambda: MAX_BYTES,
     ) -> FetchResponse:
-        """Answer a Fetch, at once or when there are enough bytes.
+        """Answer a Fetch at once, or when enough bytes are available.
 
         Args:    client: any string that tells clients apart.
                  room: gives the most bytes that the response may have now, whatever the request
@@ -192,19 +192,19 @@ class FetchService:
                 await asyncio.sleep(max(0.0, pause_s))
 
     def _ends(self, asked: _RequestedPartition) -> tuple[int, int] | None:
-        """Log start and high watermark of a partition in this broker's replica, or None."""
+        """Return a partition's log start and high watermark in this broker's replica, or None."""
         replica = self._cluster.replica(asked.coordinator)
         return None if replica is None else replica.ends(asked.topic_id, asked.partition)
 
     def leave(self) -> None:
-        """Send all clients to other brokers, those that wait too: this broker is stopping."""
+        """Redirect all clients, waiting ones too, to other brokers before this broker stops."""
         self._leaving = True
         self._news.notify()
 
     def _redirect(
         self, request: FetchRequest, client: str, answers: list[_PartitionResult], now_s: float
     ) -> list[_PartitionResult]:
-        """Send a client of another rack to a broker in its own."""
+        """Redirect a client of another rack to a broker in the client's rack."""
         image = self._cluster.image
         registered = image.brokers.get(self._cluster.broker_id)
         if not request.rack_id or registered is None or registered.rack == request.rack_id:
@@ -232,7 +232,7 @@ class FetchService:
     async def _look_up(
         self, request: FetchRequest, version: int, bytes_left: int
     ) -> list[_PartitionResult]:
-        """Look up every partition of the request; the results are in the request's order."""
+        """Look up every partition of the request, and return the results in the request's order."""
         image, pace = self._cluster.image, Pace()
         requested = []
         for topic in request.topics:
@@ -275,7 +275,7 @@ class FetchService:
     async def _find(
         self, coordinator: int, asked: list[_RequestedPartition], max_bytes: int
     ) -> list[_FoundBatches | None]:
-        """Find batches in this broker's replica; None where there is none, or it is too old."""
+        """Find batches in this broker's replica; None if the replica is missing or too old."""
         replica = self._cluster.replica(coordinator)
         if replica is None or self._leaving or not self._staleness.may_serve(coordinator):
             return [None] * len(asked)
@@ -305,7 +305,7 @@ class FetchService:
         return [found.partitions[0] for found in answer.responses]
 
     async def _resolve_doubts(self, answers: list[_PartitionResult]) -> list[_PartitionResult]:
-        """Replace each result that is in doubt by the coordinator's decision."""
+        """Replace each result marked as in doubt by the coordinator's decision."""
         doubts: dict[int, list[tuple[int, _RequestedPartition]]] = {}
         for index, answer in enumerate(answers):
             if answer.asked is not None and (answer.is_below or answer.is_above):
@@ -322,7 +322,7 @@ class FetchService:
     async def _behind_the_barrier(
         self, coordinator: int, asked: Sequence[_RequestedPartition]
     ) -> list[_PartitionResult]:
-        """Let the coordinator decide whether these offsets are out of range."""
+        """Ask the coordinator behind its read barrier whether these offsets are out of range."""
         self.counters.barriers += len(asked)
         topic = rpc.ListDisklessOffsetsRequest.Topic
         request = rpc.ListDisklessOffsetsRequest(
@@ -353,7 +353,7 @@ class FetchService:
     async def _read_all(
         self, request: FetchRequest, answers: list[_PartitionResult]
     ) -> FetchResponse:
-        """Read the runs of all partitions and build the response."""
+        """Read the runs of all partitions and build the Fetch response."""
         asked = [partition for topic in request.topics for partition in topic.partitions]
         with_runs = [index for index, answer in enumerate(answers) if answer.runs]
         read = dict(
@@ -382,7 +382,7 @@ class FetchService:
     async def _read(
         self, asked: FetchRequest.FetchTopic.FetchPartition, answer: _PartitionResult
     ) -> _Partition:
-        """Read a partition's runs; a failure becomes its error code."""
+        """Read a partition's runs; a read failure becomes an error code in the response."""
         records: bytes | memoryview = b""
         try:
             records = await read_runs(
@@ -411,7 +411,7 @@ class FetchService:
         answer: _PartitionResult,
         records: bytes | memoryview = b"",
     ) -> _Partition:
-        """Build a partition of the response, and count it."""
+        """Build a partition of the response, and count its bytes and its error."""
         self.counters.bytes_out += len(records)
         if answer.error:
             self.counters.errors[answer.error] += 1
@@ -430,7 +430,7 @@ class FetchService:
 def _check_range(
     asked: _RequestedPartition, first: _ListedOffset, last: _ListedOffset
 ) -> _PartitionResult:
-    """Compare an offset with the log start and high watermark that the coordinator returned."""
+    """Compare an offset with the coordinator's log start offset and high watermark."""
     if first.error_code or last.error_code:
         return _PartitionResult(ErrorCode.OFFSET_NOT_AVAILABLE)
     if first.offset <= asked.offset <= last.offset:  # the replica lags: it will catch up
@@ -439,7 +439,7 @@ def _check_range(
 
 
 def _answer_of(asked: _RequestedPartition, found: _FoundBatches | None) -> _PartitionResult:
-    """Translate the replica's result; an offset out of its range is marked as in doubt."""
+    """Translate the replica's result; mark an offset outside the replica's range as in doubt."""
     if found is None:
         return _PartitionResult(
             ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -466,7 +466,7 @@ def _resolve(
     topic: FetchRequest.FetchTopic,
     asked: FetchRequest.FetchTopic.FetchPartition,
 ) -> _RequestedPartition | _PartitionResult:
-    """Find the coordinator of a requested partition; an error if it is not served."""
+    """Return the coordinator and ids of a requested partition, or an error if it is missing."""
     by_id = version >= FIRST_WITH_TOPIC_IDS
     found: TopicImage | None = (
         image.topics.get(topic.topic_id) if by_id else image.topic(topic.topic)

@@ -25,7 +25,7 @@ class Staleness:
     """Decides which replicas of one broker may serve data."""
 
     def __init__(self, age_ms: Callable[[int], float | None], *, file_delete_delay_ms: int) -> None:
-        """Limit a replica's age to half of the deletion delay.
+        """Limit a replica's age to half of the file deletion delay.
 
         Args:  age_ms: gives the age of the replica of a coordinator partition; None if it has
                    never caught up with its leader.
@@ -36,7 +36,7 @@ class Staleness:
         self._age_ms = age_ms
 
     def may_serve(self, coordinator: int) -> bool:
-        """Is the replica of this coordinator partition recent enough to serve data?"""
+        """Return whether this coordinator partition's replica is recent enough to serve data."""
         age_ms = self._age_ms(coordinator)
         if age_ms is not None and age_ms <= self.limit_ms:
             return True

@@ -39,7 +39,7 @@ class TimestampedOffset(NamedTuple):
 async def first_since(
     cache: ObjectCache, run: Run, *, from_offset: int, timestamp: int
 ) -> TimestampedOffset | None:
-    """Find the first record from `from_offset` on that is not earlier; None if the run has none.
+    """Return a run's first record at or after a timestamp and `from_offset`, or None.
 
     Raises:  DamagedRunError, StorageError.
     """
@@ -56,7 +56,7 @@ async def first_since(
 
 
 async def latest(cache: ObjectCache, run: Run, *, from_offset: int) -> TimestampedOffset | None:
-    """Find the first record with the greatest timestamp, from `from_offset` on.
+    """Return the first record with the greatest timestamp, from `from_offset` on.
 
     Raises:  DamagedRunError, StorageError.
     """
@@ -82,7 +82,7 @@ def _greatest(records: Iterator[TimestampedOffset]) -> TimestampedOffset | None:
 
 
 async def _search(batch: Batch, search: Callable[[], T]) -> T:
-    """Run a search of this batch: in a thread if it takes long, else on the loop."""
+    """Run a search of this batch, in a thread if the search takes long."""
     if takes_long((batch.view,)):
         return await asyncio.to_thread(search)
     await asyncio.sleep(0)  # one batch may take ten milliseconds
@@ -94,7 +94,7 @@ def _at_append_time(run: Run, from_offset: int) -> TimestampedOffset:
 
 
 async def _batches(cache: ObjectCache, run: Run, from_offset: int) -> list[tuple[int, Batch]]:
-    """Read the run's batches from the one that holds `from_offset` on, with their first offsets."""
+    """Read the run's batches, with first offsets, from the batch that contains `from_offset` on."""
     found = []
     base_offset = run.base_offset
     for batch in iter_batches(await read_run(cache, run), verify_crc=False):
@@ -106,7 +106,7 @@ async def _batches(cache: ObjectCache, run: Run, from_offset: int) -> list[tuple
 
 
 def _records(run: Run, base_offset: int, batch: Batch) -> Iterator[TimestampedOffset]:
-    """Yield offsets and timestamps of a stored batch, whose offsets count from 0."""
+    """Yield the offset and timestamp of each record of a stored batch."""
     try:
         for record in iter_records(batch):
             yield TimestampedOffset(base_offset + record.offset, record.timestamp)

@@ -48,7 +48,7 @@ class _Scan:
         self._by_id = version >= FIRST_WITH_TOPIC_IDS
 
     def request(self) -> None:
-        """Scan the whole request."""
+        """Scan the whole Produce request, counting the items that it names."""
         self._skip(self._length(_INT16))  # the transactional id
         self._skip(2 + 4)  # acks, timeout
         for _ in range(self._length(_INT32)):
@@ -78,7 +78,7 @@ class _Scan:
             raise _TooManyError
 
     def _length(self, fixed: Struct) -> int:
-        """Read the length of the field that follows; null counts as 0."""
+        """Read the length of the field that follows; a null field has length 0."""
         if self._flexible:
             return max(0, self._uvarint() - 1)
         (length,) = fixed.unpack_from(self._body, self._position)

@@ -44,7 +44,7 @@ class Waiter(Protocol):
     """Receives the outcome of one batch."""
 
     def appended(self, result: AppendResult) -> None:
-        """Take the outcome; called once."""
+        """Accept the outcome of the batch; called once."""
 
 
 class _Entry(NamedTuple):
@@ -63,7 +63,7 @@ class ClosedBuffer:
 
     @property
     def content(self) -> list[PartitionBatches]:
-        """The batches by partition, for `wal.build_object`."""
+        """Return the batches by partition, for `wal.build_object`."""
         return [
             PartitionBatches(
                 topic_id,
@@ -84,7 +84,7 @@ class ClosedBuffer:
         object_size: int,
         coordinator_partition: int,
     ) -> CommitBatchesRequest:
-        """Build the commit of this object."""
+        """Build the request that commits this object."""
         topic_type = CommitBatchesRequest.Topic
         topics: list[CommitBatchesRequest.Topic] = []
         partitions: list[CommitBatchesRequest.Topic.Partition] = []
@@ -119,14 +119,14 @@ class ClosedBuffer:
                 entry.waiter.appended(result)
 
     def settle_each(self, results: Sequence[AppendResult]) -> None:
-        """Give each batch its own outcome, in the order of the commit."""
+        """Give each batch its own outcome, in the order of the commit request."""
         waiters = [entry.waiter for _, entries in self._ordered for entry in entries]
         for waiter, result in zip(waiters, results, strict=True):
             waiter.appended(result)
 
     @property
     def batch_count(self) -> int:
-        """Number of batches in the object."""
+        """Return the number of batches in the object."""
         return sum(len(entries) for _, entries in self._ordered)
 
 
@@ -153,14 +153,17 @@ class AppendBuffer:
     """The open buffer of one coordinator partition."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Start empty, for `max_bytes` of batches (diskless.append.buffer.max.bytes)."""
+        """Create an empty buffer for `max_bytes` of batches.
+
+        The setting is diskless.append.buffer.max.bytes.
+        """
         self.max_bytes = max_bytes
         self.size_bytes = 0
         self.batch_count = 0
         self._partitions: dict[tuple[UUID, int], list[_Entry]] = {}
 
     def fits(self, accepted: Accepted) -> bool:
-        """Does the batch fit into the buffer's limits? An empty buffer takes any batch."""
+        """Return whether the batch fits into the buffer; an empty buffer takes any batch."""
         if not self.batch_count:
             return True
         size_bytes = self.size_bytes + accepted.batch.header.size_bytes
@@ -175,7 +178,7 @@ class AppendBuffer:
         append_time: bool,
         waiter: Waiter,
     ) -> None:
-        """Append a batch to its partition. It must fit."""
+        """Append a batch, which must fit, to its partition in the buffer."""
         assert self.fits(accepted), f"{self.size_bytes} bytes, {self.batch_count} batches are in it"
         entries = self._partitions.setdefault((topic_id, partition), [])
         entries.append(_Entry(accepted, append_time, waiter))
@@ -184,11 +187,11 @@ class AppendBuffer:
 
     @property
     def is_full(self) -> bool:
-        """Has the buffer reached its size or its number of batches?"""
+        """Return whether the buffer has reached its maximum size or number of batches."""
         return self.size_bytes >= self.max_bytes or self.batch_count >= MAX_BUFFERED_BATCHES
 
     def close(self) -> ClosedBuffer:
-        """Return the content; the buffer is empty and open again."""
+        """Return the buffer's content, and make the buffer empty again."""
         closed = ClosedBuffer(self._partitions, self.size_bytes)
         self._partitions, self.size_bytes, self.batch_count = {}, 0, 0
         return closed

@@ -25,7 +25,10 @@ class InFlight:
     """Counts the request memory of all producers of a broker. Belongs to the event loop."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Bound requests to `max_bytes` together (esker.append.max.in.flight.bytes)."""
+        """Limit the memory of all requests in flight to `max_bytes`.
+
+        The setting is esker.append.max.in.flight.bytes.
+        """
         self.max_bytes = max_bytes
         self.used_bytes = 0
         self.peak_bytes = 0
@@ -35,21 +38,21 @@ class InFlight:
 
     @property
     def is_full(self) -> bool:
-        """Must a request wait? True also while earlier requests wait, so that none overtakes."""
+        """Return whether a new request must wait: memory is used up, or other requests wait."""
         return self.used_bytes >= self.max_bytes or bool(self._waiting)
 
     @property
     def waiting(self) -> int:
-        """Number of requests in line."""
+        """Return the number of requests that wait for memory."""
         return len(self._waiting)
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Call `resume` once memory is free, first come first served; it may acquire memory."""
+        """Call `resume`, which may acquire memory, once memory is free; first come first served."""
         self.held_back += 1
         self._waiting.append(resume)
 
     def acquire(self, size_bytes: int) -> None:
-        """Count these bytes as in use."""
+        """Count these bytes as used by requests in flight."""
         self.used_bytes += size_bytes
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
 

@@ -74,7 +74,7 @@ class CommittingCoordinator(CallTarget, Protocol):
     """The part of a batch coordinator that a writer needs."""
 
     def submit(self, request: CommitBatchesRequest) -> asyncio.Future[CommitBatchesResponse]:
-        """Submit a commit; commits are decided in the order of these calls."""
+        """Submit a commit; the coordinator decides commits in the order of submission."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,10 @@ class WriterSettings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> WriterSettings:
-        """Build from parsed settings by name. Raises ValueError for conflicting ones."""
+        """Build the writer's settings from parsed settings by name.
+
+        Raises ValueError for conflicting ones.
+        """
         return cls(
             commit_interval_ms=values["diskless.append.commit.interval.ms"],
             buffer_max_bytes=values["diskless.append.buffer.max.bytes"],
@@ -161,7 +164,7 @@ class ObjectWriter:
         on_written: Callable[[str, bytes], None] = lambda _key, _data: None,
         counters: WriterCounters | None = None,
     ) -> None:
-        """Start with an empty buffer.
+        """Create a writer with an empty buffer.
 
         Args:    on_fenced: called when the coordinator knows a newer epoch of this broker.
                  on_written: called with key and bytes of each object that was committed.
@@ -208,7 +211,7 @@ class ObjectWriter:
         append_time: bool,
         waiter: Waiter,
     ) -> None:
-        """Buffer a validated batch; `waiter` gets its outcome."""
+        """Buffer a validated batch, and pass its outcome to `waiter` later."""
         if self._stopped:
             waiter.appended(CLOSING)
             return
@@ -223,7 +226,7 @@ class ObjectWriter:
             self._timer = self._loop.call_later(delay_s, self.close_buffer)
 
     def close_buffer(self) -> None:
-        """Close the buffer if it has batches: they become the next object in commit order."""
+        """Close a buffer that has batches, so that it becomes the next object in commit order."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -233,7 +236,7 @@ class ObjectWriter:
                 self._naming = self._loop.create_task(self._name_all())
 
     def fence(self) -> None:
-        """Stop writing: the broker's epoch is over. Drop batches not submitted to a coordinator.
+        """Stop writing, and drop the batches not yet submitted to a coordinator.
 
         Commits that were submitted are repeated until their outcome is known.
         """
@@ -252,13 +255,13 @@ class ObjectWriter:
 
     @property
     def is_working(self) -> bool:
-        """Is there a batch whose outcome is not known?"""
+        """Return whether any batch's outcome is still unknown."""
         return bool(
             self._awaiting_outcome or self._uploading or self._closed or self._buffer.batch_count
         )
 
     async def close(self, timeout_s: float) -> None:
-        """Write what is buffered, wait for all outcomes, release the lease.
+        """Write all buffered batches, wait for all outcomes, and release the lease.
 
         Args:    timeout_s: after it, producers are told that an open outcome is unknown.
         """
@@ -278,7 +281,7 @@ class ObjectWriter:
                 await self._ids.release()
 
     async def _give_up(self, working: list[asyncio.Task[None]]) -> None:
-        """Cancel all work: uploads may have happened, but this writer commits nothing more."""
+        """Cancel all uploads and commits, so that this writer commits nothing more."""
         uploads = [written.upload for written in self._uploading]
         for task in (*working, *uploads):
             task.cancel()
@@ -291,7 +294,7 @@ class ObjectWriter:
     # --- names and uploads ----------------------------------------------------------------------
 
     async def _name_all(self) -> None:
-        """Give closed buffers their object ids, oldest first, and start their uploads."""
+        """Assign object ids to closed buffers, oldest first, and start the uploads."""
         try:
             while self._closed:
                 await self._uploads.acquire()
@@ -307,7 +310,7 @@ class ObjectWriter:
             self._naming = None
 
     def _refuse_closed(self, error: Exception) -> None:
-        """Settle all closed buffers without an id: they were certainly not written."""
+        """Settle all closed buffers without an object id as not written."""
         fenced = isinstance(error, LeaseRefusedError) and error.fenced
         while self._closed:
             self._settle_all(self._closed.popleft(), CLOSING if fenced else NOT_WRITTEN)
@@ -340,7 +343,7 @@ class ObjectWriter:
             self._committing = self._loop.create_task(self._commit_all())
 
     async def _upload(self, key: str, parts: Sequence[Buffer], size_bytes: int) -> None:
-        """Upload an object; retry with the same bytes under the same key until the deadline.
+        """Upload an object, retrying with the same bytes and key until the deadline.
 
         Raises:  StorageError of the last attempt.
         """
@@ -392,13 +395,13 @@ class ObjectWriter:
             self._committing = None
 
     async def _next_uploaded(self) -> _Object:
-        """Wait for the upload of the oldest object, even if later uploads end before."""
+        """Wait for the upload of the oldest object, even if later uploads end earlier."""
         oldest = self._uploading[0]
         await asyncio.wait([oldest.upload])
         return oldest
 
     async def _outcome(self, written: _Object, answer: Awaitable[CommitBatchesResponse]) -> None:
-        """Settle an object's batches by its commit's outcome; submit again while it is unknown."""
+        """Settle an object's batches by its commit's outcome; resubmit while that is unknown."""
         began = self._loop.time()
         pause_s = self._settings.upload_retry_ms / 1_000
         in_doubt = False
@@ -470,6 +473,6 @@ class ObjectWriter:
 
 
 def _retrieve(upload: asyncio.Task[None]) -> None:
-    """Retrieve the error of an upload that a fenced writer abandoned, so that asyncio logs none."""
+    """Retrieve the error of a fenced writer's abandoned upload, so that asyncio does not log it."""
     if not upload.cancelled():
         upload.exception()

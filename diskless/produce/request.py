@@ -37,12 +37,12 @@ class AwaitedPartition:
         self.outcome: AppendResult | Refusal | None = None
 
     def appended(self, result: AppendResult) -> None:
-        """Settle with the writer's result; the writer calls this once and drops the batch."""
+        """Settle the partition with its writer's result; the writer calls this once."""
         self.settle(result)
         self.request.finish_append()
 
     def settle(self, outcome: AppendResult | Refusal) -> None:
-        """Set the outcome; a later one, after the request has timed out, is ignored."""
+        """Set the partition's outcome, or ignore the outcome if the partition already has one."""
         if self.outcome is None:
             self.outcome = outcome
             self.request.count_outcome()
@@ -58,7 +58,7 @@ class PendingProduce:
         answer: Callable[[PendingProduce], None],
         free: Callable[[], None],
     ) -> None:
-        """Wait for the outcomes of a decoded request.
+        """Create the state of a decoded Produce request that waits for its partitions' outcomes.
 
         Args:  answer: called once, when every partition has an outcome.
                free: called once, when the request's bytes are no longer needed.
@@ -82,13 +82,13 @@ class PendingProduce:
         self._open = 1 + sum(len(awaited) for _, _, awaited in self.topics)  # without outcome
 
     def settle_all(self, outcome: AppendResult) -> None:
-        """Give this outcome to every partition that has none yet."""
+        """Give this outcome to every partition without an outcome."""
         for _, _, partitions in self.topics:
             for awaited in partitions:
                 awaited.settle(outcome)
 
     def count_outcome(self) -> None:
-        """Count one outcome; answer after the last."""
+        """Count one partition's outcome, and answer the request after the last outcome."""
         self._open -= 1
         if not self._open:
             answer, self._answer = self._answer, None
@@ -97,18 +97,18 @@ class PendingProduce:
             self._break_cycle()
 
     def count_append(self) -> None:
-        """Count one batch that was handed to a writer."""
+        """Count one batch that was passed to a writer."""
         self._appending += 1
 
     def finish_append(self) -> None:
-        """Count one batch that its writer has settled; free the memory after the last."""
+        """Count one batch that its writer has settled; free the request's memory after the last."""
         self._appending -= 1
         if not self._appending:
             self._free()
             self._break_cycle()
 
     def _break_cycle(self) -> None:
-        """Drop the references between request and partitions once neither is needed.
+        """Drop the references between the request and its partitions once neither is needed.
 
         Otherwise the request's bytes would stay until the garbage collector runs, which is seldom.
         """
@@ -126,21 +126,21 @@ class PendingProduce:
             self.count_outcome()
 
     def finish_taking(self) -> None:
-        """Mark the request as taken: each of its batches is refused, or at a writer."""
+        """Mark the request as taken, after each batch was refused or passed to a writer."""
         self.is_taken = True
         self.count_outcome()
         self.finish_append()
 
     @property
     def errors(self) -> list[AppendResult | Refusal]:
-        """The failed outcomes so far."""
+        """Return the failed outcomes so far."""
         partitions = [partition for _, _, awaited in self.topics for partition in awaited]
         outcomes = [partition.outcome for partition in partitions]
         return [o for o in outcomes if isinstance(o, Refusal) or (o and o.error)]
 
 
 def response_of(produced: PendingProduce) -> ProduceResponse:
-    """Build the response; every partition must have an outcome."""
+    """Build the Produce response; every partition must have an outcome."""
     return ProduceResponse(
         responses=tuple(
             _Topic(

@@ -72,7 +72,7 @@ class Writer(Protocol):
         append_time: bool,
         waiter: Waiter,
     ) -> None:
-        """Buffer a validated batch; `waiter` gets its outcome."""
+        """Buffer a validated batch, and pass its outcome to `waiter` later."""
 
 
 @dataclass(slots=True)
@@ -97,7 +97,7 @@ class ProduceService:
         now_ms: Callable[[], int],
         in_flight: InFlight,
     ) -> None:
-        """Serve Produce for this cluster.
+        """Create the service that answers Produce requests for this cluster.
 
         Args:  writer: gives the writer of a coordinator partition; None while this broker has no
                    epoch to write under.
@@ -115,7 +115,7 @@ class ProduceService:
         self._rules_of: MetadataImage | None = None
 
     def serve(self, connection: ServerConnection, header: RequestHeader, body: Frame) -> Answer:
-        """Take the batches; the answer comes when their outcomes are known.
+        """Accept a Produce request, and answer once all outcomes of its batches are known.
 
         Raises:  BadHeaderError for a request that names too much, or is of a version before
                  record batches and wants no answer; RecordError for one that cannot be decoded.
@@ -166,7 +166,7 @@ class ProduceService:
     async def _prepare(
         self, request: ProduceRequest, produced: PendingProduce, size_bytes: int, reply: Reply
     ) -> None:
-        """Take the request once its topics are known (or the wait is over) and it is validated."""
+        """Wait for the request's unknown topics, validate its batches, and pass them to writers."""
         connection = reply.connection
         unanswered = reply if request.acks == 0 else None
         try:
@@ -190,7 +190,7 @@ class ProduceService:
             connection.resume_reading()
 
     def _validate_inline(self, request: ProduceRequest, produced: PendingProduce) -> bool:
-        """Validate compressed batches on the loop; False if validation has to go to a thread."""
+        """Validate compressed batches on the loop; return False if a thread must do so instead."""
         if takes_long(_batches(request)):
             return False
         image = self._cluster.image
@@ -215,7 +215,7 @@ class ProduceService:
     async def _validate_in_thread(
         self, request: ProduceRequest, produced: PendingProduce, connection: ServerConnection
     ) -> None:
-        """Validate in a thread, so that the loop serves other requests meanwhile."""
+        """Validate batches in a thread, so that the loop serves other requests meanwhile."""
         image = self._cluster.image
         for sent_topic, (name, topic_id, awaited) in zip(
             request.topic_data, tuple(produced.topics), strict=False
@@ -238,7 +238,7 @@ class ProduceService:
         size_bytes: int,
         unanswered: Reply | None,
     ) -> None:
-        """Take the request when there is memory for it; its connection is not read until then."""
+        """Take the request once memory is free, without reading from its connection until then."""
         connection.pause_reading()
 
         def resume() -> None:
@@ -251,7 +251,7 @@ class ProduceService:
         self._in_flight.wait(resume)
 
     def _take(self, produced: PendingProduce, size_bytes: int) -> None:
-        """Hand every batch to its writer, or settle its partition with an error."""
+        """Pass every batch to its writer, or settle its partition with an error."""
         self._in_flight.acquire(size_bytes)
         refusal = self._refusal_of_request(produced.request)
         if refusal is not None:
@@ -270,7 +270,7 @@ class ProduceService:
 
     @staticmethod
     def _refusal_of_request(request: ProduceRequest) -> AppendResult | None:
-        """Return the error that every partition of this request gets, or None."""
+        """Return the error that applies to every partition of this request, or None."""
         if request.acks not in (-1, 0, 1):
             return AppendResult(
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is none of -1, 0, 1"
@@ -286,7 +286,7 @@ class ProduceService:
         awaited: AwaitedPartition,
         records: bytes | memoryview | None,
     ) -> None:
-        """Hand a partition's batch to its writer, or settle the partition with an error."""
+        """Pass a partition's batch to its writer, or settle the partition with an error."""
         if topic is None:
             by_id = awaited.request.by_id
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -329,7 +329,7 @@ class ProduceService:
         )
 
     def _rules_for(self, image: MetadataImage, topic: TopicImage) -> TopicRules:
-        """Return the topic's validation rules by this image, cached until the image changes."""
+        """Return the topic's validation rules, cached until the image changes."""
         if image is not self._rules_of:
             self._rules.clear()
             self._rules_of = image
@@ -344,11 +344,14 @@ def _batches(request: ProduceRequest) -> Iterator[bytes | memoryview | None]:
 
 
 def _topic_wait_s(request: ProduceRequest) -> float:
-    """Return how long to wait for unknown topic ids; acks=0 has no timeout of its own."""
+    """Return the number of seconds that a request may wait for unknown topic ids.
+
+    acks=0 has no timeout of its own.
+    """
     left_s = TOPIC_WAIT_SHARE * max(0, request.timeout_ms) / 1_000
     return min(TOPIC_WAIT_S, left_s) if request.acks else TOPIC_WAIT_S
 
 
 def _has_topics(image: MetadataImage, request: ProduceRequest) -> bool:
-    """Does the image have every topic that the request names by id?"""
+    """Return whether the image has every topic that the request names by id."""
     return all(topic.topic_id in image.topics for topic in request.topic_data)

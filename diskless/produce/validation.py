@@ -95,7 +95,7 @@ class TakesLongError(Exception):
 
 
 def is_compressed(batch: Buffer) -> bool:
-    """Does the batch's header name a codec?"""
+    """Return whether the batch's header names a compression codec."""
     return len(batch) > 22 and bool(batch[22] & COMPRESSION_MASK)
 
 
@@ -106,7 +106,7 @@ def validate(
     now_ms: int,
     limit_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> Outcome:
-    """Check the records that a Produce request has for one partition.
+    """Validate the records that a Produce request has for one partition.
 
     Args:    version: of the request; later versions allow more codecs.
              now_ms: the broker's clock, ms since 1970.
@@ -149,7 +149,7 @@ def _invalid(message: str) -> Refusal:
 
 
 def _header_refusal(batch: Batch, version: int, rules: TopicRules) -> Refusal | None:
-    """Check what the header alone shows."""
+    """Return the refusal of a batch with an invalid header, or None."""
     header = batch.header
     if header.size_bytes > rules.max_message_bytes:
         message = f"{header.size_bytes} bytes, max.message.bytes is {rules.max_message_bytes}"
@@ -176,7 +176,7 @@ def _header_refusal(batch: Batch, version: int, rules: TopicRules) -> Refusal | 
 
 
 def _timestamps(batch: Batch, body: memoryview) -> list[int]:
-    """Read each record's timestamp, and check its length and offset delta.
+    """Return each record's timestamp, after checking its length and offset delta.
 
     Most of a broker's time on small records is spent in this loop. So the usual record (no headers,
     a short key or none) is parsed here, in less than half the time; `_parse_record` parses any
@@ -231,7 +231,10 @@ def _timestamps(batch: Batch, body: memoryview) -> list[int]:
 
 
 def _parse_record(data: bytes, position: int, expected_delta: int) -> tuple[int, int]:
-    """Return any record's timestamp delta and end. Raises as `_timestamps`."""
+    """Return a record's timestamp delta and end position.
+
+    Raises as `_timestamps`.
+    """
     size = len(data)
     length, position = decode_varint(data, position)
     end = position + length
@@ -246,7 +249,10 @@ def _parse_record(data: bytes, position: int, expected_delta: int) -> tuple[int,
 
 
 def _check_inside(body: bytes, position: int, end: int, index: int) -> None:
-    """Check that key, value and headers fill the record exactly. Raises ValueError."""
+    """Check that the key, value and headers fill the record exactly.
+
+    Raises ValueError.
+    """
     length, position = decode_varint(body, position)
     position += max(length, 0)
     shortest = length
@@ -277,7 +283,7 @@ def _check_inside(body: bytes, position: int, end: int, index: int) -> None:
 def _check_timestamps(
     batch: Batch, timestamps: list[int], rules: TopicRules, now_ms: int
 ) -> Outcome:
-    """Check the timestamps by the topic's rules; a record may also have none."""
+    """Check the records' timestamps against the topic's rules; records without one pass."""
     latest, earliest = max(timestamps), min(timestamps)
     if earliest < NO_TIMESTAMP or latest >= 1 << 63:
         message = f"timestamps from {earliest} to {latest}"
@@ -304,7 +310,7 @@ def _check_timestamps(
 
 
 def _describe_misfit(timestamp: int, rules: TopicRules, now_ms: int) -> str:
-    """Describe by how much a timestamp is off; the size of the gap points to the wrong clock."""
+    """Describe the distance between a refused timestamp and the broker's clock."""
     ahead_ms = timestamp - now_ms
     if ahead_ms > 0:
         key, most, side = "after", rules.timestamp_after_max_ms, "ahead of"

@@ -60,7 +60,7 @@ class Writers:
         on_fenced: Callable[[], None],
         on_written: Callable[[str, bytes], None] = lambda _key, _data: None,
     ) -> None:
-        """No epoch yet, so nothing can be written.
+        """Create a set of writers that writes nothing before `begin` gives the broker epoch.
 
         Args:    key_prefix: esker.object.key.prefix.
                  on_fenced: called once an epoch, when a coordinator knows a newer one: this broker
@@ -87,11 +87,11 @@ class Writers:
 
     @property
     def in_flight_bytes(self) -> int:
-        """Bytes of batches that are being buffered, uploaded or committed."""
+        """Return the bytes of batches that are being buffered, uploaded or committed."""
         return sum(writer.in_flight_bytes for writer in (*self._writers.values(), *self._retired))
 
     def begin(self, broker_epoch: int) -> None:
-        """Write under this broker epoch from now on."""
+        """Start to write under this broker epoch."""
         assert self._epoch is None or broker_epoch > self._epoch, (
             f"epoch {broker_epoch} after {self._epoch}"
         )
@@ -100,7 +100,7 @@ class Writers:
             self._epoch = broker_epoch
 
     def end(self) -> None:
-        """Fence all writers: nothing more is written under their epoch."""
+        """Fence all writers, so that nothing more is written under their epoch."""
         self._epoch = None
         writers, self._writers = self._writers, {}
         for writer in writers.values():
@@ -109,7 +109,7 @@ class Writers:
         self._retired = {writer for writer in self._retired if writer.is_working}
 
     def writer(self, coordinator: int) -> ObjectWriter | None:
-        """Return the writer of a coordinator partition; None while this broker may not write."""
+        """Return the writer of a coordinator partition, or None while this broker may not write."""
         if self._epoch is None:
             return None
         writer = self._writers.get(coordinator)
@@ -139,7 +139,7 @@ class Writers:
         )
 
     def _on_epoch_fenced(self, epoch: int) -> None:
-        """Stop writing under this epoch: a coordinator knows a newer one."""
+        """Stop writing under this epoch, because a coordinator has seen a newer epoch."""
         if epoch != self._epoch:
             return  # an old writer; there is a newer epoch by now, or a registration under way
         log.warning("broker=%d epoch=%d action=fenced", self._cluster.broker_id, epoch)
@@ -147,12 +147,12 @@ class Writers:
         self._on_fenced()
 
     def flush(self) -> None:
-        """Turn all buffered batches into objects now: this broker stops, and its clients wait."""
+        """Turn all buffered batches into objects at once, because the broker is stopping."""
         for writer in self._writers.values():
             writer.close_buffer()
 
     async def close(self, timeout_s: float) -> None:
-        """Write what is buffered, wait for outcomes, release the leases; accept nothing more.
+        """Write buffered batches, wait for outcomes, release the leases, accept no more batches.
 
         Args:    timeout_s: after it, producers are told that an open outcome is unknown.
         """

@@ -52,7 +52,7 @@ class DirectoryStorage:
     """Objects as files below one directory; the key is the path."""
 
     def __init__(self, root: Path, files: FileSystem | None = None) -> None:
-        """Open the store, making the directory where it is missing.
+        """Open the store, creating a missing directory.
 
         Raises:  OSError.
         """
@@ -64,7 +64,7 @@ class DirectoryStorage:
 
     @classmethod
     def configured(cls, values: Mapping[str, Any]) -> Self:
-        """Open the store of these settings; implements `ConfigurableStorage`."""
+        """Open the store that the settings describe, as `ConfigurableStorage` requires."""
         path = values.get(PATH)
         if not path:
             raise StoreSettingError(PATH, "must be set: a directory")
@@ -86,7 +86,10 @@ class DirectoryStorage:
         return await self._in_thread(key, lambda: self._read(key, byte_range))
 
     async def begin(self, *, is_empty: bool) -> None:
-        """Mark the root; refuse an empty one if the cluster has objects (`BeginningStore`)."""
+        """Mark the root as a store; refuse an empty root if the cluster has objects.
+
+        Implements `BeginningStore`.
+        """
         if self._root.is_new and not is_empty:
             raise StoreSettingError(
                 PATH,
@@ -123,7 +126,7 @@ class DirectoryStorage:
             raise StorageError(key, error.strerror or str(error)) from error
 
     def _store(self, key: str, data: bytes) -> None:
-        """Store an object; fail if the store's file system went away meanwhile."""
+        """Store an object; fail if the store's file system was unmounted meanwhile."""
         self._root.check()
         self._root.mark()
         try:
@@ -136,7 +139,7 @@ class DirectoryStorage:
             raise OSError(errno.EAGAIN, "the store was away meanwhile")
 
     def _read(self, key: str, byte_range: ByteRange) -> bytes:
-        """Read a range; look again for a missing object if the store had been away."""
+        """Read a range of an object, again if the store's file system was unmounted meanwhile."""
         try:
             return self._objects.get(key, byte_range)
         except ObjectNotFoundError:
@@ -145,7 +148,7 @@ class DirectoryStorage:
         return self._objects.get(key, byte_range)
 
     def _unlink_all(self, keys: Collection[str]) -> dict[str, str]:
-        """Delete objects durably, and return those that could not be deleted, with the reason."""
+        """Delete objects durably, and return the keys of failed deletions with the reason."""
         try:
             self._root.check()
             failed = self._unlink(keys)
@@ -175,7 +178,10 @@ class DirectoryStorage:
         return failed
 
     def _page(self, found: Iterator[StoredObject]) -> list[StoredObject]:
-        """Return the next objects. Raises OSError if the store is, or was, away."""
+        """Return the next page of listed objects.
+
+        Raises OSError if the store is, or was, away.
+        """
         self._root.check()
         page = list(islice(found, LIST_PAGE))
         if self._root.check():

@@ -54,7 +54,7 @@ class StorageError(Exception):
         self.retriable = retriable  # throttling, a timeout or a server's error, which may pass
 
     def __reduce__(self) -> tuple[partial[StorageError], tuple[str, str]]:
-        """Pickle as a StorageError: tasks in other processes raise it too."""
+        """Pickle the error as a StorageError, for tasks in other processes."""
         return partial(StorageError, retriable=self.retriable), (self.key, self.reason)
 
 
@@ -95,7 +95,7 @@ class ObjectStorage(Protocol):
     """An object store for use on the event loop. Keys are relative to the configured bucket."""
 
     async def upload(self, key: str, parts: Sequence[Buffer], size_bytes: int) -> None:
-        """Store an object durably: it is whole and can be read everywhere when this returns.
+        """Store an object durably; on return the whole object is readable everywhere.
 
         Args:    parts: its bytes, in order. Uploading the same bytes again is no error.
                  size_bytes: their total size.
@@ -104,7 +104,7 @@ class ObjectStorage(Protocol):
         """
 
     async def fetch(self, key: str, byte_range: ByteRange) -> Buffer:
-        """Return exactly the bytes of the range.
+        """Return exactly the bytes of this range of the object.
 
         Raises:  ValueError for a negative range; ObjectNotFoundError, RangeError, StorageError.
         """
@@ -130,20 +130,20 @@ class BeginningStore(Protocol):
     """A store that checks, before a broker serves from it, that it is the cluster's store."""
 
     async def begin(self, *, is_empty: bool) -> None:
-        """Start service; `is_empty`: the cluster has no objects, so the store may be empty.
+        """Start the store; `is_empty` says that the cluster has no objects yet.
 
         Raises:  StoreSettingError if this cannot be the cluster's store; StorageError.
         """
 
 
 def check_range(byte_range: ByteRange) -> None:
-    """Raise ValueError for a range that no object could have."""
+    """Raise ValueError for a range that no object can have."""
     if byte_range.offset < 0 or byte_range.size < 0:
         raise ValueError(f"negative {byte_range}")
 
 
 def check_upload(key: str, parts: Sequence[Buffer], size_bytes: int) -> None:
-    """Raise ValueError if the key is invalid, or the parts do not add up to `size_bytes`."""
+    """Raise ValueError if the key is invalid or the parts do not add up to `size_bytes`."""
     check_key(key)
     actual = sum(len(part) for part in parts)
     if actual != size_bytes:

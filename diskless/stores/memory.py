@@ -21,7 +21,7 @@ class MemoryStore:
     """Objects of one process, gone with it."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
-        """Start empty; `now_ms` gives the time of listed objects, in ms since 1970."""
+        """Create an empty store; `now_ms` gives the time of listed objects, in ms since 1970."""
         self.objects: dict[str, tuple[bytes, int]] = {}  # bytes, and when they were stored
         self._now_ms = now_ms
 
@@ -56,4 +56,4 @@ class MemoryStore:
                 yield StoredObject(key, len(data), modified_ms)
 
     async def close(self) -> None:
-        """Do nothing: there are no threads and connections."""
+        """Do nothing, because this store has no threads or connections."""

@@ -43,23 +43,29 @@ class ObjectDirectory:
     def __init__(
         self, root: Path, files: FileSystem | None = None, *, creates_root: bool = False
     ) -> None:
-        """Args: creates_root: whether writing creates a missing root and its parents."""
+        """Access the objects below a root directory.
+
+        Args: creates_root: whether writing creates a missing root and its parents.
+        """
         self.root = root
         self._files = files or RealFileSystem()
         self._creates_root = creates_root
         self._creating = threading.Lock()
 
     def path(self, key: str) -> Path:
-        """Return the file of an object. Raises ValueError for an invalid key."""
+        """Return the path of an object's file.
+
+        Raises ValueError for an invalid key.
+        """
         check_key(key)
         return self.root.joinpath(*key.split("/"))
 
     def put(self, key: str, data: bytes) -> None:
-        """Store an object durably, replacing one of the same key."""
+        """Store an object durably, replacing an object of the same key."""
         self._put(key, data, self._files.rename)
 
     def put_new(self, key: str, data: bytes) -> None:
-        """Store an object durably; of two concurrent calls one succeeds.
+        """Store an object durably if its key is unused; of two concurrent calls, one succeeds.
 
         Raises:  FileExistsError if there is an object with this key; it stays as it is.
         """
@@ -83,7 +89,7 @@ class ObjectDirectory:
                 self._files.unlink(temporary)
 
     def _make_directory(self, directory: Path) -> None:
-        """Create a directory and its missing parents durably; the root only if that is allowed."""
+        """Create a directory and its missing parents durably; create the root only if allowed."""
         with self._creating:
             self._make_missing(directory)
 
@@ -104,7 +110,7 @@ class ObjectDirectory:
             file.close()
 
     def head(self, key: str) -> StoredObject | None:
-        """Return what a listing shows of one object; None if there is none."""
+        """Return an object's key, size and time, or None without such an object."""
         try:
             status = self.path(key).stat()
         except (FileNotFoundError, NotADirectoryError):
@@ -143,7 +149,7 @@ class ObjectDirectory:
     def _walk(
         self, directory: Path, prefix: str, key: str, on_temporary: Callable[[Path], None]
     ) -> Iterator[StoredObject]:
-        """Yield the objects below a directory, whose own key is `key`, with its slash."""
+        """Yield the objects below a directory, whose own key `key` ends with a slash."""
         with os.scandir(directory) as entries:
             children = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
         # As keys sort: a directory's name counts with the slash that follows it.
@@ -162,7 +168,7 @@ class ObjectDirectory:
 
 
 def _stored(key: str, status: os.stat_result) -> StoredObject | None:
-    """Describe a file as an object; None unless it is a regular file."""
+    """Describe a regular file as an object; return None for any other file."""
     if not stat.S_ISREG(status.st_mode):
         return None
     return StoredObject(key, status.st_size, status.st_mtime_ns // 1_000_000)

@@ -22,11 +22,16 @@ class ConfigurableStorage(Protocol):
     """A class that makes a store from settings."""
 
     def configured(self, values: Mapping[str, Any]) -> ObjectStorage:
-        """Make a store from parsed settings by name. Raises StoreSettingError."""
+        """Create a store from parsed settings by name.
+
+        Raises StoreSettingError.
+        """
 
 
 def find_class(name: str) -> ConfigurableStorage:
-    """Import the class of this path. Raises StoreSettingError.
+    """Import and return the store class at this import path.
+
+    Raises StoreSettingError.
 
     >>> find_class("diskless.stores.directory.DirectoryStorage").__name__
     'DirectoryStorage'

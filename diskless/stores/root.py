@@ -32,7 +32,7 @@ class StoreRoot:
     """A directory store's root. For any thread; each method may raise OSError."""
 
     def __init__(self, path: Path, files: FileSystem) -> None:
-        """Open the root, creating the directory if it is missing; the mark is written later."""
+        """Open the root, creating a missing directory; `mark` writes the mark later."""
         self.path = path
         self._files = files
         self._lock = threading.Lock()
@@ -43,11 +43,11 @@ class StoreRoot:
 
     @property
     def is_new(self) -> bool:
-        """Was the directory empty, without a mark, when it was opened?"""
+        """Return whether the directory was empty and without a mark when it was opened."""
         return self._id is None and self._was_empty
 
     def mark(self) -> None:
-        """Write the mark durably, unless there is one, or another process was faster.
+        """Write the mark durably, unless the root already has a mark.
 
         A store from before marks gets its mark by the first process that writes to it.
         """
@@ -57,7 +57,9 @@ class StoreRoot:
                 self._id = self._read()
 
     def check(self) -> bool:
-        """Raise OSError if the store is away; return True if it was away and is back.
+        """Return whether the store was unmounted since the last check.
+
+        Raises OSError if it is unmounted now.
 
         The message names the path and the remedy.
         """

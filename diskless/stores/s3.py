@@ -51,7 +51,7 @@ class S3Storage:
     """Objects in one bucket."""
 
     def __init__(self, config: S3Config) -> None:
-        """Make a client, without contacting the server.
+        """Create the S3 client without contacting the server.
 
         Raises:  StorageError for settings that boto3 refuses.
         """
@@ -60,7 +60,10 @@ class S3Storage:
 
     @classmethod
     def configured(cls, values: Mapping[str, Any]) -> Self:
-        """See `diskless.stores.opening`. Keys have their prefix already, so none is added here."""
+        """Open the bucket that the settings describe, as `ConfigurableStorage` requires.
+
+        Keys have their prefix already, so none is added here.
+        """
         bucket = values.get("esker.storage.s3.bucket")
         if not bucket:
             raise StoreSettingError("esker.storage.s3.bucket", "must be set: the bucket's name")
@@ -129,7 +132,7 @@ class S3Storage:
         return self._client.get(key, ByteRange(0, len(body))) == body
 
     def _delete(self, keys: list[str]) -> dict[str, str]:
-        """Delete objects, and return those that may still be there, with the server's reason."""
+        """Delete objects, and return the keys of failed deletions with the server's reason."""
         names = {self._client.full_key(key): key for key in keys}
         try:
             answer = self._client.request(

@@ -77,7 +77,7 @@ class S3Client:
     """
 
     def __init__(self, config: S3Config) -> None:
-        """Make a client, without contacting the server.
+        """Create the boto3 client without contacting the server.
 
         Raises:  StorageError for settings that boto3 refuses.
         """
@@ -117,20 +117,20 @@ class S3Client:
         return f"{S3}{self._bucket}/{self._prefix}".rstrip("/")
 
     def full_key(self, key: str) -> str:
-        """Return an object's key in the bucket, prefix included."""
+        """Return an object's full key in the bucket, prefix included."""
         return self._prefix + key
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the client's connections to the server."""
         self._s3.close()
 
     def put(self, key: str, body: bytes) -> None:
-        """Store an object, replacing one of the same key."""
+        """Store an object, replacing an object of the same key."""
         check_key(key)
         self.request(key, "put_object", Body=body, ContentLength=len(body))
 
     def put_new(self, key: str, body: bytes) -> None:
-        """Store an object unless its key is taken; of two concurrent calls one succeeds.
+        """Store an object if its key is unused; of two concurrent calls, one succeeds.
 
         Not every server that speaks S3 heeds If-None-Match; one that does not replaces the object.
 
@@ -151,14 +151,17 @@ class S3Client:
         return StoredObject(key, found["ContentLength"], modified_ms), etag
 
     def check_bucket(self) -> None:
-        """Raise StorageError if the bucket does not exist: it reports every key as missing."""
+        """Raise StorageError if the bucket does not exist.
+
+        Other calls would report every key as missing.
+        """
         try:
             self.request("", "head_bucket")
         except ObjectNotFoundError:
             raise StorageError(self.uri, "no such bucket", retriable=False) from None
 
     def get(self, key: str, byte_range: ByteRange) -> bytes:
-        """Return exactly the bytes of the range.
+        """Return exactly the bytes of this range of the object.
 
         Raises:  ValueError for a negative range; ObjectNotFoundError, RangeError, StorageError.
         """
@@ -197,7 +200,7 @@ class S3Client:
         raise RangeError(key, byte_range)
 
     def list_pages(self, prefix: str) -> Iterator[list[StoredObject]]:
-        """Yield the objects whose keys begin with `prefix`, by rising key, up to 1000 at a time.
+        """Yield the objects whose keys begin with `prefix`, by rising key, in pages of up to 1000.
 
         Raises:  StorageError while iterating: the pages before it are not a whole listing.
         """
@@ -221,7 +224,7 @@ class S3Client:
                 raise StorageError(prefix, "a truncated listing does not say where it continues")
 
     def request(self, key: str, method: str, **arguments: Any) -> Any:
-        """Call a method of boto3's client for this bucket, and translate its errors.
+        """Call a method of boto3's client for this bucket, translating boto3's errors.
 
         Args:    key: what the request is about, for the error; sent as `Key` by methods that name
                  one object.
@@ -239,7 +242,7 @@ class S3Client:
             raise StorageError(key or self.uri, str(error)) from error
 
     def _refusal(self, key: str, error: Any) -> StorageError:
-        """Translate an error that the server answered with."""
+        """Translate the server's error response into a StorageError."""
         code = str(error.response.get("Error", {}).get("Code", ""))
         if code in ("NoSuchKey", "404"):
             return ObjectNotFoundError(key)

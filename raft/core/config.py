@@ -42,5 +42,5 @@ class QuorumConfig:
 
     @property
     def check_quorum_timeout_ms(self) -> int:
-        """A leader that a majority has not fetched from for this long resigns."""
+        """Return how long a leader that no majority fetches from stays leader, in milliseconds."""
         return self.fetch_timeout_ms * 3 // 2

@@ -57,18 +57,18 @@ class Context:
     # -- identity ------------------------------------------------------------------------------
 
     def note_voters(self) -> None:
-        """Take the newest voter set in the log: it is in force at once."""
+        """Put the newest voter set in the log into force at once."""
         self.voters: VoterSet = self.voter_history.latest
         self.is_voter: bool = self.voters.is_voter(self.identity)
 
     @property
     def can_campaign(self) -> bool:
-        """Is this node a voter that has its disk and is not shutting down?"""
+        """Return whether this node is a voter that has its disk and is not shutting down."""
         return self.is_voter and not self.recovering and not self.shutting_down
 
     @property
     def leader_id(self) -> NodeId | None:
-        """The leader of this epoch as far as this node may name it.
+        """Return the leader of this epoch, or None if it is unknown or serves no Fetch yet.
 
         A leader that resigned is not named, and this node names itself only once its epoch is open:
         before that it would serve no Fetch.
@@ -82,7 +82,7 @@ class Context:
 
     @property
     def election_state(self) -> ElectionState:
-        """The part of the present role that must survive a crash."""
+        """Return the part of the present role that must survive a crash."""
         role = self.role
         match role:
             case roles.Unattached():
@@ -118,7 +118,7 @@ class Context:
     # -- moving between states -----------------------------------------------------------------
 
     def become(self, new: Role, reason: str) -> None:
-        """Change the role; asserts that the move is legal."""
+        """Change the role, and assert that the transition table allows the change."""
         old = self.role
         table = roles.NEXT if self.is_voter and not self.recovering else roles.OBSERVER_NEXT
         assert type(new) in table.get(type(old), ()), f"illegal transition: {old} -> {new}"
@@ -135,7 +135,7 @@ class Context:
         self.requests.send_due = True
 
     def update(self, new: Role) -> None:
-        """Replace the role by one of the same class and epoch, in which votes were counted."""
+        """Replace the role by one of the same class and epoch after votes were counted."""
         assert type(new) is type(self.role), f"not an update: {self.role} -> {new}"
         assert new.epoch == self.role.epoch, f"not an update: {self.role} -> {new}"
         self.role = new
@@ -149,7 +149,7 @@ class Context:
     # -- peers ---------------------------------------------------------------------------------
 
     def fault(self, peer: NodeId | None, reason: str, delayed: type[Request] | None = None) -> None:
-        """Report that a peer broke the protocol; its message has no effect.
+        """Report that a peer broke the protocol, so its message has no effect.
 
         Args:  delayed: requests of this kind to it are repeated only after the longest back-off.
         """
@@ -158,7 +158,7 @@ class Context:
             self.requests.retry_later(peer, delayed, self.config.retry_backoff_max_ms)
 
     def on_other_cluster(self, peer: NodeId, kind: type[Request]) -> None:
-        """Report a peer that has another cluster id; the rest of its answer is ignored."""
+        """Report a peer that has another cluster id, and ignore the rest of its response."""
         self.fault(peer, f"is of another cluster: ours is {self.cluster_id}", kind)
 
     def check_addressee(self, cluster_id: str | None, voter: ReplicaKey | None) -> ErrorCode:
@@ -171,5 +171,5 @@ class Context:
 
     @property
     def epoch(self) -> Epoch:
-        """The epoch this node is in."""
+        """Return the epoch that this node is in."""
         return self.role.epoch

@@ -31,7 +31,7 @@ class Discovery:
     _epochs: EpochBudget = field(default_factory=EpochBudget)
 
     def learn(self, peer: NodeId, epoch: Epoch, leader_id: NodeId | None) -> None:
-        """Follow the epoch and leader that a peer's answer names, if they are newer."""
+        """Follow the epoch and leader that a peer's response names, if they are newer."""
         context = self._context
         self._epochs.settle(peer)
         role = context.role
@@ -58,7 +58,7 @@ class Discovery:
                     context.fault(peer, f"names {leader_id} leader of our epoch {epoch}")
 
     def join(self, epoch: Epoch, leader_id: NodeId | None, reason: str) -> None:
-        """Enter `epoch`, or follow its leader once that is known; a vote given in it is kept."""
+        """Enter `epoch` and follow its leader if known; keep a vote already given in that epoch."""
         context = self._context
         voted = context.election_state.voted if epoch == context.epoch else None
         if leader_id is None:
@@ -90,14 +90,19 @@ class Discovery:
     # -- epochs that requests name -------------------------------------------------------------
 
     def check_newer_epoch(self, peer: NodeId, epoch: Epoch) -> ErrorCode:
-        """Return NONE if a request naming `peer` in `epoch` may move us there; else ask `peer`."""
+        """Return NONE if a request that names `peer` in `epoch` may advance this node's epoch.
+
+        Otherwise a Fetch asks `peer` for its epoch.
+        """
         if epoch <= self._context.epoch or self._believes(peer, epoch):
             return ErrorCode.NONE
         self._context.requests.send_due = True
         return ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def _believes(self, peer: NodeId, epoch: Epoch) -> bool:
-        """Is `epoch` within our budget? If not, the claim is noted; an observer has no budget.
+        """Return whether `epoch` is within the epoch budget of this voter; if not, note the claim.
+
+        An observer has no budget.
 
         Why: a leader sends BeginQuorumEpoch to a voter that is ahead of it, and joins it. No node
         dials an observer, so one that believed an epoch that never began would stay alone in it.
@@ -111,11 +116,11 @@ class Discovery:
         return False
 
     def claimed(self) -> tuple[NodeId, ...]:
-        """Return the voters said to be in a newer epoch that they have not confirmed themselves."""
+        """Return the voters with an unconfirmed claim to be in a newer epoch than this node."""
         return self._epochs.unconfirmed(self._context.epoch, self._context.timers.now_ms)
 
     def ask_claimed(self) -> None:
-        """Ask the claimed voters for their epoch, all at once, each on its own connection.
+        """Send a Fetch to each voter claimed to be in a newer epoch, to learn its real epoch.
 
         A leader that we follow is asked by the ordinary Fetch. The question is a Fetch, too, which
         voters of every version answer with their epoch. As an acknowledgement it says no more than
@@ -134,7 +139,10 @@ class Discovery:
     # -- the search for a leader ---------------------------------------------------------------
 
     def ask_voters(self, besides: NodeId | None = None) -> None:
-        """Ask a random voter other than `besides` who leads, by a Fetch; one voter at a time."""
+        """Send a Fetch to a random voter other than `besides`, to learn which node leads.
+
+        One voter is asked at a time.
+        """
         context, requests = self._context, self._context.requests
         apart = (context.node_id, besides, *self.claimed())  # those are asked anyway
         others = [peer for peer in context.voters if peer not in apart]
@@ -147,12 +155,12 @@ class Discovery:
             requests.send(context.random.choice(ready), self.fetch_request(max_wait_ms=0))
 
     def can_fetch(self) -> bool:
-        """Is the whole log flushed? A Fetch acknowledges everything before its offset."""
+        """Return whether the whole log is flushed: a Fetch acknowledges all before its offset."""
         log = self._context.log
         return log.flushed_end_offset == log.end_offset
 
     def fetch_request(self, max_wait_ms: int) -> FetchRequest:
-        """Build a Fetch from the end of the log."""
+        """Build a Fetch request for the records after the end of this node's log."""
         context, log = self._context, self._context.log
         return FetchRequest(
             cluster_id=context.cluster_id,

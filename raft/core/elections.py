@@ -35,7 +35,7 @@ class VoteGranting:
     _discovery: Discovery
 
     def answer(self, request: VoteRequest) -> VoteResponse:
-        """Grant or refuse a vote or pre-vote.
+        """Grant or refuse a request for a vote or pre-vote.
 
         1. Refuse a request that is meant for another node (INCONSISTENT_CLUSTER_ID,
            INVALID_VOTER_KEY), contradicts itself (INVALID_REQUEST), or comes from no voter
@@ -72,7 +72,7 @@ class VoteGranting:
         return VoteResponse(error=error, leader_id=leader_id, epoch=epoch, granted=granted)
 
     def _is_consistent(self, request: VoteRequest) -> bool:
-        """Is the candidate's epoch above its log's last one, or, for a pre-vote, not below it?"""
+        """Return whether the epochs, offsets and candidate of a vote request are consistent."""
         above = request.last_epoch + (0 if request.pre_vote else 1)
         return (
             request.candidate.id != self._context.node_id
@@ -99,7 +99,7 @@ class VoteGranting:
                 return log_ok and (request.pre_vote or voted in (None, request.candidate))
 
     def log_position(self) -> tuple[Epoch, Offset]:
-        """Return last epoch and end offset of the log, which votes compare.
+        """Return the last epoch and end offset of the log, which votes compare.
 
         They cover the newest snapshot too: a snapshot newer than the log becomes the log's start as
         soon as it is complete, so a log without a record ends where its snapshot does, and in its
@@ -108,7 +108,7 @@ class VoteGranting:
         return self._context.log.last_epoch, self._context.log.end_offset
 
     def _can_vote(self) -> bool:
-        """Has this voter its disk? If not, it has forgotten its votes and acknowledgements."""
+        """Return whether this voter has its disk, without which it has forgotten its votes."""
         return not self._context.recovering
 
     def _vote_for(self, candidate: ReplicaKey) -> None:
@@ -130,32 +130,35 @@ class Elections:
     # -- entering the states -------------------------------------------------------------------
 
     def enter_unattached(self) -> None:
-        """Campaign after the election timeout, if this node can."""
+        """Set the election timer if this node can campaign."""
         if self._context.can_campaign:
             self.await_timeout()
 
     def await_timeout(self) -> None:
-        """Set the election timer; a sole voter need not wait for others."""
+        """Set the election timer, which is over at once if this node is the only voter."""
         alone = len(self._context.voters) == 1
         self._context.timers.set_in(Timer.ELECTION, 0 if alone else self._timeout_ms())
 
     def enter_prospective(self) -> None:
-        """Repeat pre-votes until the election timeout."""
+        """Set the timers that repeat pre-votes and end them after the election timeout."""
         timers = self._context.timers
         timers.set_in(Timer.ELECTION, self._timeout_ms())
         timers.set_in(Timer.PRE_VOTE, self._context.config.pre_vote_repeat_ms)
 
     def enter_candidate(self) -> None:
-        """Campaign until the election timeout."""
+        """Set the timer that ends this candidacy after the election timeout."""
         self._context.timers.set_in(Timer.ELECTION, self._timeout_ms())
 
     def _timeout_ms(self) -> int:
-        """Draw T + uniform [0, T), so that voters seldom campaign at the same time."""
+        """Draw a random election timeout, so that voters seldom campaign at the same time.
+
+        It is uniform in [T, 2T) for a configured timeout T.
+        """
         timeout_ms = self._context.config.election_timeout_ms
         return timeout_ms + self._context.random.randrange(timeout_ms)
 
     def start_pre_vote(self, reason: str) -> None:
-        """Become Prospective; a sole voter has its majority and becomes Candidate at once."""
+        """Become Prospective and ask for pre-votes; a sole voter becomes Candidate at once."""
         context, role = self._context, self._context.role
         assert isinstance(role, Unattached | Candidate | Follower), f"{role} becomes prospective"
         new = Prospective(
@@ -178,19 +181,19 @@ class Elections:
             self._campaign(Epoch(role.epoch + 1), "majority of pre-votes")
 
     def _campaign(self, epoch: Epoch, reason: str) -> None:
-        """Begin an epoch; `on_own_vote_durable` counts this node's own vote."""
+        """Become the candidate of `epoch`; `on_own_vote_durable` counts this node's own vote."""
         candidate = Candidate(epoch=epoch, granted=frozenset(), rejected=frozenset())
         self._context.become(candidate, reason)
 
     def on_own_vote_durable(self, role: Candidate) -> None:
-        """Count this node's own vote, and ask the others."""
+        """Count this node's own vote, and request votes from the other voters."""
         self._count_vote(role, self._context.node_id)
         self._context.requests.send_due = True
 
     # -- time ----------------------------------------------------------------------------------
 
     def on_timeout(self) -> None:
-        """Campaign, or give up campaigning, when the time of the role is over."""
+        """Start a campaign or give up the current campaign when the election timer expires."""
         context = self._context
         match context.role:
             case Unattached() if context.can_campaign:
@@ -208,7 +211,7 @@ class Elections:
                 pass
 
     def on_pre_vote_repeat(self) -> None:
-        """Repeat the pre-votes that were not granted, answered or not."""
+        """Send the pre-vote requests again to all voters that have not granted one."""
         context, role = self._context, self._context.role
         if not isinstance(role, Prospective):
             return
@@ -221,7 +224,7 @@ class Elections:
     # -- asking for votes ----------------------------------------------------------------------
 
     def send_requests(self, role: Prospective | Candidate) -> None:
-        """Ask the voters that have neither granted nor rejected."""
+        """Send vote requests to the voters that have neither granted nor rejected one."""
         context = self._context
         if isinstance(role, Candidate) and context.node_id not in role.granted:
             return  # our own vote is not durable yet
@@ -241,7 +244,7 @@ class Elections:
                 context.requests.offer(peer, request)
 
     def on_response(self, peer: NodeId, sent: VoteRequest, response: VoteResponse) -> None:
-        """Count the answer, if it still concerns the present role."""
+        """Count the vote in a response, if it still concerns the present role and epoch."""
         context = self._context
         if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
             context.on_other_cluster(peer, VoteRequest)
@@ -263,13 +266,16 @@ class Elections:
             context.update(replace(role, rejected=role.rejected | {peer}))
 
     def on_pre_vote_unsupported(self, peer: NodeId) -> None:
-        """Count a voter without pre-vote (Vote v0, v1): it cannot object. Source: KIP-996."""
+        """Count a voter that does not support pre-votes (Vote v0, v1) as granting one.
+
+        Source: KIP-996.
+        """
         role = self._context.role
         if isinstance(role, Prospective) and peer in self._context.voters:
             self._count_vote(role, peer)
 
     def _count_vote(self, role: Prospective | Candidate, voter: NodeId) -> None:
-        """Add a vote; a repeated answer counts once."""
+        """Add a voter's granted vote to the role, and change the role at a majority."""
         context = self._context
         counted = replace(role, granted=role.granted | {voter}, rejected=role.rejected - {voter})
         context.update(counted)

@@ -43,7 +43,7 @@ class FailureDetector:
     # -- signs of life -------------------------------------------------------------------------
 
     def note_leader_alive(self) -> None:
-        """Note a sign of the leader: it is not lost."""
+        """Restart the fetch timeout and stop the failover, because the leader has responded."""
         context = self._context
         context.follower.leader_lost = False
         context.timers.clear(Timer.SILENCE, Timer.FAILOVER)
@@ -51,11 +51,11 @@ class FailureDetector:
         context.requests.send_due = True
 
     def restart_fetch_timeout(self) -> None:
-        """Give the leader a whole fetch timeout from now."""
+        """Set the fetch timer to a whole fetch timeout from now."""
         self._context.timers.set_in(Timer.FETCH, self._context.config.fetch_timeout_ms)
 
     def on_begin_epoch(self, request: BeginQuorumEpochRequest) -> BeginQuorumEpochResponse:
-        """Follow a leader that introduces itself; from our own leader it is a sign of life."""
+        """Follow the sender of BeginQuorumEpoch, or note that the current leader is alive."""
         context = self._context
         error = self._discovery.check_leadership_claim(request, request.voter)
         if error is ErrorCode.NONE:
@@ -68,7 +68,7 @@ class FailureDetector:
         return BeginQuorumEpochResponse(error=error, leader_id=leader_id, epoch=epoch)
 
     def _abandon_overdue_fetches(self) -> None:
-        """Abandon Fetches that never arrived, so that they are sent again.
+        """Abandon Fetches that are older than half a fetch timeout, so that they are sent again.
 
         A leader sends BeginQuorumEpoch to voters that have not fetched for half a fetch timeout; a
         Fetch that has been out for that long is lost.
@@ -95,7 +95,7 @@ class FailureDetector:
             context.timers.set_in(Timer.FAILOVER, self._failover_jitter_ms())
 
     def on_end_epoch(self, request: EndQuorumEpochRequest) -> EndQuorumEpochResponse:
-        """Campaign, in the order that a resigning leader names, the most complete log first."""
+        """Campaign after a delay that depends on this node's place among the named candidates."""
         context = self._context
         error = self._discovery.check_leadership_claim(request, None)
         if error is ErrorCode.NONE:
@@ -107,7 +107,7 @@ class FailureDetector:
         return EndQuorumEpochResponse(error=error, leader_id=leader_id, epoch=epoch)
 
     def turn_ms(self, candidates: tuple[ReplicaKey, ...]) -> int:
-        """Return how long to let better candidates go first: 0 for the first, then doubling.
+        """Return this node's delay before it campaigns: 0 for the first candidate, then doubling.
 
         With three candidates behind the first and 1000 ms: 0, 125, 250, 500. A voter that is not
         named waits longest. A leader that restarted names none: then each waits at random.
@@ -138,7 +138,7 @@ class FailureDetector:
         return self._context.random.randrange(self._context.config.failover_jitter_ms + 1)
 
     def on_peer_lost(self, peer: NodeId) -> None:
-        """Fetch again at once, by a new connection, if a connection to the leader ended.
+        """Fetch again at once on a new connection, if a connection to the leader ended.
 
         `RequestFailed` reports the requests lost with it. If another connection ends before the
         leader has answered, the ordinary back-off decides when to dial.
@@ -157,7 +157,7 @@ class FailureDetector:
         context.requests.send_due = True
 
     def on_peer_refused(self, peer: NodeId) -> None:
-        """Take the leader for gone if a connection to it was refused."""
+        """Treat the leader as failed if it refused a connection."""
         role = self._context.role
         if isinstance(role, Follower) and role.leader_id == peer:
             self.note_leader_gone()
@@ -165,7 +165,7 @@ class FailureDetector:
     # -- time ----------------------------------------------------------------------------------
 
     def on_fetch_timeout(self) -> None:
-        """Take the leader for gone, unless this node's own disk causes the delay."""
+        """Treat the leader as failed, unless this node's own disk causes the delay."""
         if (
             self._context.follower.snapshot_complete
         ):  # this node is busy; it keeps no other from being elected
@@ -177,7 +177,7 @@ class FailureDetector:
             self.note_leader_gone()
 
     def on_silence(self) -> None:
-        """Take the leader for gone, unless this node could not send a Fetch."""
+        """Treat a silent leader as failed, unless this node itself could not send a Fetch."""
         context = self._context
         if not self._discovery.can_fetch():
             context.timers.set_in(Timer.SILENCE, context.config.failover_silence_ms)
@@ -185,7 +185,7 @@ class FailureDetector:
             self.note_leader_gone()
 
     def on_failover(self) -> None:
-        """Ask for pre-votes, or, if this node cannot campaign, ask the voters for their leader."""
+        """Start pre-votes, or, if this node cannot campaign, ask the voters for their leader."""
         context = self._context
         if not isinstance(context.role, Follower):
             return

@@ -78,7 +78,7 @@ class FetchService:
     def on_fetch(
         self, connection: int, correlation: int, request: messages.FetchRequest
     ) -> messages.Response | None:
-        """Answer a Fetch or park it; return the response if it goes without log bytes.
+        """Answer a Fetch or park it, and return the response if it carries no log bytes.
 
         1. The Fetch is a sign of life, and may confirm a read round.
         2. If the logs part, answer where, or with the snapshot to begin from.
@@ -126,7 +126,7 @@ class FetchService:
     def _diverging_response(
         self, leader: LeaderState, verdict: messages.EpochEnd | OffsetAndEpoch
     ) -> messages.FetchResponse:
-        """Return the response to a replica whose log cannot be continued at its end."""
+        """Return the response to a replica whose log has diverged from the leader's log."""
         log = self._context.log
         return messages.FetchResponse(
             leader_id=self._context.node_id,
@@ -140,7 +140,7 @@ class FetchService:
     # -- the replicas --------------------------------------------------------------------------
 
     def _replica_of(self, leader: LeaderState, key: ReplicaKey) -> ReplicaProgress:
-        """Return the progress of this replica; a voter's id with another disk is an observer."""
+        """Return the progress of the replica with this id and disk, a voter or an observer."""
         if self._context.voters.is_voter(key):
             replica = leader.voters[key.id]
             replica.key = key
@@ -152,7 +152,7 @@ class FetchService:
         return observer
 
     def _forget_silent_observers(self, leader: LeaderState) -> None:
-        """Remove observers that were silent too long, or the one silent longest if too many."""
+        """Remove observers that no longer fetch; if too many are left, also the longest silent."""
         config, observers = self._context.config, leader.observers
         horizon_ms = self._context.timers.now_ms - config.observer_session_ms
         for key, observer in tuple(observers.items()):
@@ -163,7 +163,7 @@ class FetchService:
 
     @property
     def followers(self) -> Followers | None:
-        """The replicas and their progress; None while this node does not lead."""
+        """Return the replicas and their progress, or None while this node does not lead."""
         leader = self._context.leader
         if leader is None or not leader.is_open:
             return None
@@ -178,7 +178,7 @@ class FetchService:
     def on_fetch_snapshot(
         self, connection: int, correlation: int, request: messages.FetchSnapshotRequest
     ) -> messages.Response | None:
-        """Have the driver serve a valid FetchSnapshot, a sign of life; else return a refusal."""
+        """Have the driver serve a valid FetchSnapshot request, or return a refusal."""
         context = self._context
         error, leader = self._fetch_error(request), context.leader
         if error is not ErrorCode.NONE or leader is None:
@@ -188,7 +188,7 @@ class FetchService:
         return None
 
     def describe(self, request: messages.DescribeQuorumRequest) -> messages.Response:
-        """Describe the replicas, as leader; other nodes refuse."""
+        """Describe the replicas if this node leads, or return a refusal."""
         context, leader = self._context, self._context.leader
         log, now_ms = context.log, context.timers.now_ms
         if leader is None or not leader.is_open:

@@ -48,7 +48,7 @@ class Fetcher:
     # -- entering and leaving ------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Begin to follow a leader: know nothing of it, and fetch at once."""
+        """Start to follow a leader with an empty state, and fetch at once."""
         context, role = self._context, self._context.role
         context.follower = FollowerState()
         self._detector.restart_fetch_timeout()
@@ -57,7 +57,7 @@ class Fetcher:
             context.requests.reset(role.leader_id, DescribeQuorumRequest)
 
     def leave(self) -> None:
-        """Abandon the snapshot being fetched, if there is one."""
+        """Abandon the snapshot that is being fetched, if any."""
         snapshot_id = self._context.follower.fetching_snapshot
         if snapshot_id is not None:
             self._context.gate.emit(AbandonSnapshot(snapshot_id))
@@ -66,7 +66,7 @@ class Fetcher:
     # -- asking --------------------------------------------------------------------------------
 
     def send_requests(self, leader_id: NodeId) -> None:
-        """Fetch from the leader; if it is lost and we cannot campaign, ask other voters too."""
+        """Fetch from the leader; if it is lost and this node cannot campaign, also from voters."""
         context, follower = self._context, self._context.follower
         if (
             context.requests.can_send(leader_id, FetchRequest)
@@ -85,7 +85,7 @@ class Fetcher:
     def on_response(
         self, peer: NodeId, sent: FetchRequest, sent_ms: int, response: FetchResponse
     ) -> None:
-        """Apply the answer of our leader; any other answer only names epoch and leader."""
+        """Apply the leader's response; any other node's response only names epoch and leader."""
         context, requests = self._context, self._context.requests
         if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
             context.on_other_cluster(peer, FetchRequest)
@@ -128,7 +128,7 @@ class Fetcher:
             self._advance_high_watermark(response.high_watermark)
 
     def _truncate(self, peer: NodeId, diverging: EpochEnd) -> None:
-        """Cut the records that the leader does not have; a Fetch from there follows at once."""
+        """Cut the records that the leader does not have, then fetch from there."""
         context, log = self._context, self._context.log
         point = self._truncation_point(diverging)
         floor = max(log.start_offset, log.high_watermark or 0)
@@ -145,7 +145,7 @@ class Fetcher:
         return self._context.log.truncation_point(diverging)
 
     def _append(self, peer: NodeId, batches: tuple[Batch, ...]) -> None:
-        """Append batches up to the first that does not continue our log."""
+        """Append batches up to the first batch that does not continue this node's log."""
         log, epoch = self._context.log, self._context.epoch
         count = 0
         for batch in batches:
@@ -162,7 +162,7 @@ class Fetcher:
             self._context.gate.emit(Append(batches[:count], log.generation))
 
     def _advance_high_watermark(self, offset: Offset | None) -> None:
-        """Advance to the leader's high watermark, or to the end of our log if that is lower."""
+        """Advance to the leader's high watermark, or to this node's log end if that is lower."""
         if offset is None:
             return
         log = self._context.log
@@ -174,7 +174,7 @@ class Fetcher:
     # -- the disk ------------------------------------------------------------------------------
 
     def on_flushed(self) -> None:
-        """Fetch on if the whole log is flushed: the next Fetch acknowledges it."""
+        """Send the next Fetch once the whole log is flushed; a Fetch acknowledges the records."""
         if self._discovery.can_fetch():
             if Timer.FETCH in self._context.timers.deadlines:  # it stood still while we flushed
                 self._detector.restart_fetch_timeout()

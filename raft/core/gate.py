@@ -36,7 +36,7 @@ class Gate:
         self.begin_step()
 
     def begin_step(self) -> list[Effect]:
-        """Start a new list of effects and return it."""
+        """Start a new list of effects for one step, and return the list."""
         effects: list[Effect] = []
         self.emit = effects.append
         return effects
@@ -53,12 +53,12 @@ class Gate:
         self.send(Respond(connection, correlation, response))
 
     def close(self) -> None:
-        """Hold messages from now on, and have the election state written at the end of the step."""
+        """Hold back messages from now on, and write the election state at the end of the step."""
         self.write_due = True
         self.is_closed = True
 
     def request_write(self, election: ElectionState, outstanding: Container[int]) -> None:
-        """Have the election state written, or open the gate if the disk has this one already.
+        """Request a write of the election state, or open the gate if the disk already has it.
 
         Args:  outstanding: as in `on_durable`.
         """
@@ -71,7 +71,7 @@ class Gate:
             self._open(outstanding)
 
     def on_durable(self, sequence: int, outstanding: Container[int]) -> bool:
-        """Open the gate if the newest election state is on disk; return whether it is.
+        """Open the gate and return True if the newest election state is on disk.
 
         Args:  outstanding: ids of the requests still wanted; other held requests are dropped.
         """

@@ -35,7 +35,7 @@ class Leadership:
     # -- telling the voters --------------------------------------------------------------------
 
     def send_begin_epochs(self) -> None:
-        """Send BeginQuorumEpoch to the voters that do not fetch, once the epoch is open."""
+        """Send BeginQuorumEpoch to the voters that do not fetch, once this epoch is open."""
         context, leader = self._context, self._context.leader
         if leader is None or not leader.is_open:
             return
@@ -50,12 +50,15 @@ class Leadership:
                 context.requests.offer(peer, request)
 
     def _is_silent(self, replica: ReplicaProgress) -> bool:
-        """Has the voter not fetched nor acknowledged BeginQuorumEpoch for half a fetch timeout?"""
+        """Return whether a voter has been silent for half a fetch timeout.
+
+        A Fetch and an acknowledgement of BeginQuorumEpoch end the silence.
+        """
         heard_ms, patience_ms = replica.last_heard_ms, self._context.config.fetch_timeout_ms // 2
         return heard_ms is None or heard_ms + patience_ms <= self._context.timers.now_ms
 
     def on_begin_timer(self) -> None:
-        """Set the timer for the next voter that may have been silent too long."""
+        """Set the timer for the next voter that may become silent for too long."""
         context, timers = self._context, self._context.timers
         if context.leader is not None:
             patience_ms = context.config.fetch_timeout_ms // 2
@@ -66,7 +69,7 @@ class Leadership:
             context.requests.send_due = True
 
     def on_begin_response(self, peer: NodeId, response: messages.BeginQuorumEpochResponse) -> None:
-        """Note that a voter knows its leader."""
+        """Note that a voter has acknowledged this leader."""
         context = self._context
         self._discovery.learn(peer, response.epoch, response.leader_id)
         if context.leader is None or peer not in context.leader.voters:
@@ -80,7 +83,7 @@ class Leadership:
     # -- check-quorum --------------------------------------------------------------------------
 
     def check_quorum(self) -> None:
-        """Resign if no majority has fetched lately; else set the timer for the next check."""
+        """Resign if no majority has fetched lately; otherwise set the timer for the next check."""
         context, leader = self._context, self._context.leader
         if leader is None:
             return
@@ -92,7 +95,7 @@ class Leadership:
             context.timers.set(Timer.CHECK_QUORUM, deadline_ms)
 
     def _majority_heard_ms(self, leader: LeaderState) -> int:
-        """Return the time since which no majority, this node included, has fetched."""
+        """Return the last time at which a majority, this node included, had fetched."""
         if not leader.voters:
             return self._context.timers.now_ms
         heard_ms = sorted(
@@ -105,7 +108,7 @@ class Leadership:
         return heard_ms[self._context.voters.majority - 2]
 
     def watermark(self) -> LeaderWatermark | None:
-        """See `Quorum.leader_watermark`."""
+        """Return the newest high watermark of a leader, and the time since which it has held."""
         leader, high_watermark = self._context.leader, self._context.log.high_watermark
         if leader is None or not leader.is_announced or high_watermark is None:
             return self._context.leader_watermark
@@ -114,7 +117,7 @@ class Leadership:
     # -- stopping ------------------------------------------------------------------------------
 
     def _resign(self, reason: str) -> None:
-        """Become Resigned, and name as successors the voters by the length of their logs."""
+        """Become Resigned, and name the voters as successors, the longest log first."""
         context, leader = self._context, self._context.leader
         assert leader is not None, f"{context.role} resigns"
         by_log = sorted((-(voter.end_offset or 0), voter.key) for voter in leader.voters.values())
@@ -122,12 +125,12 @@ class Leadership:
         context.become(Resigned(epoch=context.epoch, preferred_candidates=candidates), reason)
 
     def on_resign(self) -> None:
-        """Resign if this node leads."""
+        """Resign if this node is the leader."""
         if isinstance(self._context.role, Leader):
             self._resign("asked to resign")
 
     def on_shutdown(self) -> None:
-        """Resign if this node leads; it may stop once the voters know that."""
+        """Resign if this node leads, and report when it may stop."""
         context = self._context
         context.shutting_down = True
         if isinstance(context.role, Leader):
@@ -141,12 +144,12 @@ class Leadership:
             self._context.gate.emit(ShutdownReady())
 
     def leave_resigned(self) -> None:
-        """End the announcements: another epoch began."""
+        """Stop announcing the resignation, because another epoch began."""
         self._ended_at = frozenset()
         self._report_ready()
 
     def send_end_epochs(self, role: Resigned) -> None:
-        """Send EndQuorumEpoch, with the successors, to the voters that have not answered it."""
+        """Send EndQuorumEpoch, with the successors, to the voters that have not acknowledged it."""
         context = self._context
         request = messages.EndQuorumEpochRequest(
             cluster_id=context.cluster_id,
@@ -159,7 +162,7 @@ class Leadership:
                 context.requests.offer(peer, request)
 
     def on_end_response(self, peer: NodeId, response: messages.EndQuorumEpochResponse) -> None:
-        """Note that a voter knows of the resignation; once all do, the node may stop."""
+        """Note that a voter acknowledged the resignation; after all of them this node may stop."""
         context = self._context
         self._discovery.learn(peer, response.epoch, response.leader_id)
         if isinstance(context.role, Resigned):

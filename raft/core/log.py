@@ -63,7 +63,7 @@ class LogState:
         epochs: tuple[EpochStart, ...] = (),
         snapshot_id: OffsetAndEpoch | None = None,
     ) -> None:
-        """Describe a log as found after recovery: everything in it is flushed.
+        """Describe a log as recovery leaves it, with all records flushed.
 
         Args:    start_offset, end_offset: of the log.
                  start_epoch: of the record before `start_offset` (from the snapshot that ends
@@ -110,11 +110,11 @@ class LogState:
 
     @property
     def epochs(self) -> tuple[EpochStart, ...]:
-        """The epochs in the log, oldest first, as in the file `leader-epoch-checkpoint`."""
+        """Return the epochs in the log, oldest first, as in the file `leader-epoch-checkpoint`."""
         return tuple(self._epochs)
 
     def end_of_epoch(self, epoch: Epoch) -> EpochEnd:
-        """Return the largest epoch in the log that is ≤ `epoch`, and where it ends (exclusive).
+        """Return the largest epoch in the log that is at most `epoch`, and where that epoch ends.
 
         If all epochs are larger, the log holds nothing that old: its start, and the epoch before.
         """
@@ -125,12 +125,12 @@ class LogState:
         return EpochEnd(self._epochs[index - 1].epoch, end)
 
     def epoch_before(self, offset: Offset) -> Epoch:
-        """Return the epoch of the record before `offset`; 0 at the very beginning."""
+        """Return the epoch of the record before `offset`, or 0 at the beginning of the log."""
         index = bisect_right(self._epochs, offset - 1, key=attrgetter("start_offset"))
         return self._epochs[index - 1].epoch if index else self.start_epoch
 
     def holds(self, snapshot_id: OffsetAndEpoch) -> bool:
-        """Does the log go through the snapshot's end, with a record of its epoch before it?
+        """Return whether the log contains the snapshot's end, after a record of its epoch.
 
         If not, the snapshot is the newer of the two, or the log is of another history from
         somewhere before that offset on: either way the log is to begin anew at the snapshot's end.
@@ -141,7 +141,7 @@ class LogState:
     def judge_fetch(
         self, fetch_offset: Offset, last_fetched_epoch: Epoch
     ) -> EpochEnd | OffsetAndEpoch | None:
-        """Decide whether a replica that holds all below `fetch_offset` can continue from there.
+        """Decide whether a replica at `fetch_offset` can continue to fetch from this log.
 
         Returns: None if it can; where the logs part, if they do; the snapshot to fetch first, if
         the log no longer reaches back that far, or the replica is empty (it names no epoch) and
@@ -164,7 +164,7 @@ class LogState:
         return None
 
     def truncation_point(self, diverging: EpochEnd) -> Offset:
-        """Return where to cut a log that parts from the leader's at `diverging`.
+        """Return where to cut a log that diverges from the leader's log at `diverging`.
 
         If this log has that epoch, at the shorter of the two ends. If not, at the end of the
         largest epoch below it that it has: the next Fetch will compare that one.
@@ -185,7 +185,7 @@ class LogState:
         self.end_offset = end_offset
 
     def truncate(self, end_offset: Offset) -> None:
-        """Forget everything from `end_offset` on; committed records are never cut."""
+        """Remove all records from `end_offset` on, which must not be committed."""
         assert end_offset <= self.end_offset, f"truncation to {end_offset} grows {self}"
         assert end_offset >= self.start_offset, f"truncation to {end_offset} before start of {self}"
         assert self.high_watermark is None or end_offset >= self.high_watermark, (
@@ -199,7 +199,7 @@ class LogState:
         self.generation += 1
 
     def move_start(self, start_offset: Offset) -> None:
-        """Note that records below `start_offset` were dropped; a snapshot at or above it exists."""
+        """Note that records below `start_offset` were deleted because a snapshot covers them."""
         assert self.start_offset <= start_offset, f"log start to {start_offset}, backwards: {self}"
         assert self.snapshot_id is not None, f"log start to {start_offset} without snapshot: {self}"
         assert start_offset <= self.snapshot_id.offset, f"log start past the snapshot: {self}"
@@ -217,7 +217,7 @@ class LogState:
             self._epochs.clear()
 
     def note_snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Note a snapshot of committed records; it may be older than the newest."""
+        """Note a snapshot of committed records, which may be older than the newest snapshot."""
         assert snapshot_id.offset <= (self.high_watermark or 0), (
             f"snapshot {snapshot_id} of what is not committed: {self}"
         )
@@ -228,7 +228,7 @@ class LogState:
             self.snapshot_id = snapshot_id
 
     def reset_to(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Empty the log and let it start where the snapshot ends."""
+        """Empty the log and start it again at the end of the snapshot."""
         self.start_offset = self.end_offset = self.flushed_end_offset = snapshot_id.offset
         self.start_epoch = self.last_epoch = snapshot_id.epoch
         self._epochs.clear()

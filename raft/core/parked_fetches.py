@@ -23,7 +23,7 @@ class ParkedFetches:
     _context: Context
 
     def answer_or_park(self, leader: LeaderState, fetch: ParkedFetch) -> None:
-        """Answer if there is anything new or the Fetch does not wait; else park it."""
+        """Answer a Fetch that has new data or does not wait, and park any other Fetch."""
         timers = self._context.timers
         if fetch.deadline_ms <= timers.now_ms or self._has_news(leader, fetch):
             self.answer(leader, fetch)
@@ -32,7 +32,7 @@ class ParkedFetches:
             timers.set_earlier(Timer.PARKED, fetch.deadline_ms)
 
     def _has_news(self, leader: LeaderState, fetch: ParkedFetch) -> bool:
-        """Are there records, a newer high watermark or a read round that the replica lacks?"""
+        """Return whether the replica lacks records, the high watermark or the newest read round."""
         log = self._context.log
         if fetch.fetch_offset < log.end_offset:
             return True
@@ -43,7 +43,7 @@ class ParkedFetches:
         return bool(leader.reads) and leader.reads[-1].round > answered
 
     def answer(self, leader: LeaderState, fetch: ParkedFetch) -> None:
-        """Answer with the log from the Fetch's offset on, perhaps empty, and the high watermark."""
+        """Answer with the log from the Fetch's offset on, which may be empty."""
         fetch.replica.answered_connection = fetch.connection
         fetch.replica.answered_round = leader.read_round
         leader.round_used = True
@@ -59,7 +59,7 @@ class ParkedFetches:
         )
 
     def _data_response(self, leader: LeaderState) -> FetchResponse:
-        """Return the response that goes with records; reused until one of its fields changes."""
+        """Return the response header for records, reused until one of its fields changes."""
         response, log = leader.data_response, self._context.log
         high_watermark = log.high_watermark if leader.is_announced else None
         if (
@@ -76,14 +76,14 @@ class ParkedFetches:
         return response
 
     def answer_all(self, leader: LeaderState, *, known_below: Offset | None = None) -> None:
-        """Answer all parked Fetches, or those that know a high watermark below `known_below`."""
+        """Answer all parked Fetches, or only those with a high watermark below `known_below`."""
         for connection, fetch in tuple(leader.parked.items()):
             if known_below is None or fetch.high_watermark < known_below:
                 del leader.parked[connection]
                 self.answer(leader, fetch)
 
     def on_timer(self) -> None:
-        """Answer the Fetches that have waited long enough."""
+        """Answer the parked Fetches whose waiting time is over."""
         leader, timers = self._context.leader, self._context.timers
         if leader is None:
             return
@@ -98,6 +98,6 @@ class ParkedFetches:
             timers.set(Timer.PARKED, next_ms)
 
     def on_connection_closed(self, connection: int) -> None:
-        """Forget the Fetch parked on this connection."""
+        """Remove the Fetch that is parked on a closed connection."""
         if self._context.leader is not None:
             self._context.leader.parked.pop(connection, None)

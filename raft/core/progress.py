@@ -56,12 +56,12 @@ class ReplicaProgress:
 
     @property
     def last_heard_ms(self) -> int | None:
-        """Time at which it last fetched or acknowledged our BeginQuorumEpoch; None if never."""
+        """Return when the replica last fetched or acknowledged BeginQuorumEpoch, or None."""
         heard = (self.last_fetch_ms, self.begin_acked_ms)
         return max((at_ms for at_ms in heard if at_ms is not None), default=None)
 
     def acknowledge(self, end_offset: Offset, leader_end_offset: Offset, now_ms: int) -> None:
-        """Note a Fetch: the replica is caught up as of the last Fetch that it has now overtaken."""
+        """Note a Fetch from `end_offset`, and the time at which the replica was last caught up."""
         if end_offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms
         elif self._leader_end_offset is not None and end_offset >= self._leader_end_offset:
@@ -71,7 +71,7 @@ class ReplicaProgress:
         self.last_fetch_ms = now_ms
 
     def state(self) -> ReplicaState:
-        """Return its state for DescribeQuorum."""
+        """Return the state of this replica for DescribeQuorum."""
         return ReplicaState(self.key, self.end_offset, self.last_fetch_ms, self.last_caught_up_ms)
 
 
@@ -115,12 +115,12 @@ class LeaderState:
     round_used: bool = False  # a Fetch was answered in this round: a new read needs a new round
 
     def charge(self, end_offset: Offset, size_bytes: int) -> None:
-        """Count bytes that wait to be committed, at the end of the log."""
+        """Count the bytes of a proposal as uncommitted until `end_offset` is committed."""
         self.uncommitted.append((end_offset, size_bytes))
         self.uncommitted_bytes += size_bytes
 
     def release(self, high_watermark: Offset) -> None:
-        """Count bytes below the high watermark no longer."""
+        """Stop counting the bytes below the high watermark as uncommitted."""
         uncommitted = self.uncommitted
         while uncommitted and uncommitted[0][0] <= high_watermark:
             self.uncommitted_bytes -= uncommitted.popleft()[1]

@@ -66,7 +66,7 @@ class Quorum:
         config: QuorumConfig | None = None,
         recovering: bool = False,
     ) -> None:
-        """Restore a member as it was when it stopped; it acts from `Start` on.
+        """Restore a member as it was when it stopped; its first action follows the `Start` event.
 
         Args:    identity: this node and its disk.
                  cluster_id: requests that name another are refused; None accepts any.
@@ -121,51 +121,51 @@ class Quorum:
 
     @property
     def role(self) -> roles.Role:
-        """The role of this node."""
+        """Return the role of this node."""
         return self._context.role
 
     @property
     def epoch(self) -> Epoch:
-        """The epoch this node is in."""
+        """Return the epoch that this node is in."""
         return self._context.role.epoch
 
     @property
     def leader_id(self) -> NodeId | None:
-        """The leader of this epoch as far as this node may name it; see `Context.leader_id`."""
+        """Return the leader of this epoch, or None if it is unknown or serves no Fetch yet."""
         return self._context.leader_id
 
     @property
     def election_state(self) -> roles.ElectionState:
-        """The part of the present role that must survive a crash."""
+        """Return the part of the present role that must survive a crash."""
         return self._context.election_state
 
     @property
     def voters(self) -> VoterSet:
-        """The voter set in force."""
+        """Return the voter set in force."""
         return self._context.voters
 
     @property
     def is_voter(self) -> bool:
-        """Is this node, with this disk, one of the voters?"""
+        """Return whether this node, with this disk, is one of the voters."""
         return self._context.is_voter
 
     @property
     def recovering(self) -> bool:
-        """Is this node a voter whose disk was lost, and not caught up since?"""
+        """Return whether this node is a voter that lost its disk and has not caught up since."""
         return self._context.recovering
 
     @property
     def unconfirmed_epochs(self) -> tuple[NodeId, ...]:
-        """The voters said to be in a newer epoch that they have not confirmed themselves."""
+        """Return the voters with an unconfirmed claim to be in a newer epoch than this node."""
         return self._discovery.claimed()
 
     @property
     def followers(self) -> Followers | None:
-        """The replicas and their progress; None while this node does not lead."""
+        """Return the replicas and their progress, or None while this node does not lead."""
         return self._fetch_service.followers
 
     def leader_watermark(self) -> LeaderWatermark | None:
-        """Return the newest high watermark from a leader, and since when it has held.
+        """Return the newest high watermark of a leader, and the time since which it has held.
 
         A leader's own holds since a majority last fetched: until then no other can have been
         elected. None if no leader has answered yet.
@@ -308,7 +308,7 @@ class Quorum:
             self._context.fault(peer, f"does not support {type(sent).__name__}", type(sent))
 
     def _send_requests(self) -> None:
-        """Send the requests that the role calls for."""
+        """Send the requests that the present role requires."""
         self._requests.send_due = False
         role = self._context.role
         if not self._recovery.has_current_epoch():
@@ -334,7 +334,7 @@ class Quorum:
     # -- the disk ------------------------------------------------------------------------------
 
     def _on_election_state_durable(self, sequence: int) -> None:
-        """Open the gate once the newest state is on disk, and do what had to wait for that."""
+        """Open the gate once the newest election state is on disk, and act on the durable vote."""
         if not self._gate.on_durable(sequence, self._requests.outstanding):
             return
         context, role = self._context, self._context.role
@@ -366,7 +366,7 @@ class Quorum:
     # -- invariants ----------------------------------------------------------------------------
 
     def _check_invariants(self) -> None:
-        """Assert the invariants, in constant time. Source: docs/design/invariants.md."""
+        """Assert the invariants of docs/design/invariants.md in constant time."""
         log, role, leader = self.log, self._context.role, self._context.leader
         end_offset, known = log.end_offset, log.high_watermark
         assert log.start_offset <= log.flushed_end_offset <= end_offset, f"log geometry: {log}"

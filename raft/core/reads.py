@@ -30,7 +30,7 @@ class Reads:
     _parked: ParkedFetches
 
     def on_read(self, event: Read) -> None:
-        """Begin a read; a new round only if a Fetch was already answered in the present one."""
+        """Begin a read, in a new round if a Fetch was already answered in the present round."""
         context, leader = self._context, self._context.leader
         high_watermark = context.log.high_watermark
         if leader is None or not leader.is_announced or high_watermark is None:
@@ -47,7 +47,7 @@ class Reads:
         self._settle(leader)
 
     def note_fetch(self, leader: LeaderState, replica: ReplicaProgress, connection: int) -> None:
-        """Note the round that this Fetch confirms, and answer the reads that waited for it."""
+        """Note the round that a Fetch confirms, and answer the reads that waited for that round."""
         confirmed = self._confirmed_by(leader, replica, connection)
         if confirmed > replica.confirmed_round:
             replica.confirmed_round = confirmed
@@ -55,7 +55,7 @@ class Reads:
                 self._settle(leader)
 
     def _confirmed_by(self, leader: LeaderState, replica: ReplicaProgress, connection: int) -> int:
-        """Return the newest round in which its sender was answered before this Fetch, or -1.
+        """Return the newest read round that the replica had seen before it sent a Fetch, or -1.
 
         A Fetch that overtakes a parked one on its connection follows no answer.
         """
@@ -73,7 +73,7 @@ class Reads:
                 self._context.gate.emit(ReadReady(read.token, read.offset))
 
     def _confirmed_round(self, leader: LeaderState) -> int:
-        """Return the newest round that a majority of voters, this one included, has confirmed."""
+        """Return the newest round that a majority of voters, this node included, has confirmed."""
         needed = self._context.voters.majority - 1
         if needed == 0:
             return leader.read_round

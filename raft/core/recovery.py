@@ -35,7 +35,9 @@ class Recovery:
     _answered: set[NodeId] = field(default_factory=set)  # voters that named their epoch
 
     def has_current_epoch(self) -> bool:
-        """Is this node's epoch as new as any in which its former self voted or acknowledged?
+        """Return whether this node's epoch is as new as any in which it voted before its disk loss.
+
+        An acknowledgement counts like a vote.
 
         A commit or an election takes a majority, which has one of any n - majority + 1 other
         voters. Always true of a voter that has its disk.
@@ -45,20 +47,20 @@ class Recovery:
         return not context.recovering or len(self._answered) >= needed
 
     def ask_epochs(self) -> None:
-        """Ask the voters for their epochs by DescribeQuorum; a Fetch would acknowledge records."""
+        """Ask the voters for their epochs by DescribeQuorum, which acknowledges no records."""
         context = self._context
         for peer in context.voters:
             if peer != context.node_id and peer not in self._answered:
                 context.requests.offer(peer, DescribeQuorumRequest())
 
     def ask_log_end(self, leader_id: NodeId) -> None:
-        """Ask the leader once, after its first answer to a Fetch, how far its log reaches."""
+        """Ask the leader once for its log end, after the leader's first response to a Fetch."""
         context, follower = self._context, self._context.follower
         if context.recovering and follower.hears_leader and follower.catch_up_offset is None:
             context.requests.offer(leader_id, DescribeQuorumRequest())
 
     def on_response(self, peer: NodeId, response: DescribeQuorumResponse) -> None:
-        """Learn a voter's epoch; from the leader, also how far to catch up.
+        """Learn a voter's epoch, and from the leader also the offset that ends the catch-up.
 
         All that our former self acknowledged or helped to commit lies below the end of the leader's
         log. (It is asked once per leader: the goal must not move under load.)
@@ -83,7 +85,7 @@ class Recovery:
         self.finish_if_caught_up()
 
     def finish_if_caught_up(self) -> None:
-        """Spend this epoch's vote on its leader once caught up; when durable, it ends recovery."""
+        """Vote for the leader of this epoch once caught up; the durable vote ends recovery."""
         context, role, follower = self._context, self._context.role, self._context.follower
         goal = follower.catch_up_offset
         if not context.recovering or not isinstance(role, Follower) or goal is None:
@@ -100,7 +102,7 @@ class Recovery:
                 self.on_vote_durable()
 
     def on_vote_durable(self) -> None:
-        """Drop the mark, if the vote that is now durable is the one spent on the leader."""
+        """End recovery if the vote that is now durable is the vote for the current leader."""
         if self._context.recovering and self._context.follower.spent_vote_due:
             self._context.recovering = False
             self._context.gate.emit(ClearRecovering())

@@ -43,11 +43,11 @@ class Requests:
         self._unanswered_fetches: dict[NodeId, int] = {}  # abandoned, but maybe still answered
 
     def outstanding_id(self, peer: NodeId, kind: type[Request]) -> int | None:
-        """Return the id of the outstanding request of this kind to the peer, if there is one."""
+        """Return the id of the outstanding request of this kind to the peer, or None."""
         return self._ids.get((peer, kind))
 
     def can_send(self, peer: NodeId, kind: type[Request]) -> bool:
-        """Is no request of this kind to the peer outstanding or backing off?"""
+        """Return whether no request of this kind to the peer is outstanding or backing off."""
         slot = (peer, kind)
         return slot not in self._ids and self.retry_at.get(slot, 0) <= self._timers.now_ms
 
@@ -57,7 +57,7 @@ class Requests:
             self.send(peer, request)
 
     def send(self, peer: NodeId, request: Request) -> None:
-        """Send a request; `can_send` was true."""
+        """Send a request to a peer for which `can_send` is true."""
         slot = (peer, type(request))
         assert slot not in self._ids, f"two {slot} at once"
         if type(request) is FetchRequest and self.forget_fetch(peer):
@@ -74,7 +74,7 @@ class Requests:
         self._gate.send(Send(peer, self._last_id, request))
 
     def finish(self, request_id: int) -> Outstanding | None:
-        """Remove a request that was answered or failed; None if it was abandoned before."""
+        """Remove a request that was answered or failed, or return None if it was abandoned."""
         outstanding = self.outstanding.pop(request_id, None)
         if outstanding is None:
             for peer, fetch_id in self._unanswered_fetches.items():
@@ -87,44 +87,47 @@ class Requests:
         return outstanding
 
     def abandon(self, request_id: int) -> None:
-        """Stop waiting for this answer."""
+        """Stop waiting for the response to a request."""
         outstanding = self.outstanding.pop(request_id)
         del self._ids[outstanding.peer, type(outstanding.request)]
         if type(outstanding.request) is FetchRequest:
             self._unanswered_fetches[outstanding.peer] = request_id
 
     def abandon_all(self) -> None:
-        """Stop waiting for any answer; back-off is kept, since the peers are the same."""
+        """Stop waiting for all responses, and keep the back-off of the peers."""
         for request_id in tuple(self.outstanding):
             self.abandon(request_id)
 
     def forget_fetch(self, peer: NodeId) -> bool:
-        """Forget the abandoned Fetch to this peer, whose connection is to close; was there one?"""
+        """Forget the abandoned Fetch to a peer, and return whether there was such a Fetch.
+
+        The connection of that Fetch is about to close.
+        """
         return self._unanswered_fetches.pop(peer, None) is not None
 
     def reset(self, peer: NodeId, kind: type[Request]) -> None:
-        """Abandon such a request to the peer, and end its back-off: it can be sent at once."""
+        """Abandon a request of this kind and end its back-off, so that it can be sent at once."""
         request_id = self._ids.get((peer, kind))
         if request_id is not None:
             self.abandon(request_id)
         self.retry_at.pop((peer, kind), None)
 
     def back_off(self, peer: NodeId, kind: type[Request], limit_ms: int | None = None) -> None:
-        """Wait before the next request to a peer that failed: twice as long with each failure."""
+        """Delay the next request to a peer that failed, twice as long with each failure."""
         failures = self._failures.get(peer, 0)
         self._failures[peer] = min(failures + 1, 20)
         limit_ms = limit_ms or self._config.retry_backoff_max_ms
         self.retry_later(peer, kind, min(self._config.retry_backoff_ms << failures, limit_ms))
 
     def retry_later(self, peer: NodeId, kind: type[Request], wait_ms: int | None = None) -> None:
-        """Repeat a request after a short pause: the peer's answer was not the one wanted."""
+        """Repeat a request after a short pause, because the peer's response was not usable."""
         wait_ms = self._config.retry_backoff_ms if wait_ms is None else wait_ms
         at_ms = self._timers.now_ms + wait_ms
         self.retry_at[peer, kind] = at_ms
         self._timers.set_earlier(Timer.REQUESTS, at_ms)
 
     def end_back_off(self, peer: NodeId) -> None:
-        """End the back-off of a peer that answered, for all kinds of requests."""
+        """End the back-off of a peer that responded, for all kinds of requests."""
         if self._failures.pop(peer, None) is not None:
             for slot in [slot for slot in self.retry_at if slot[0] == peer]:
                 del self.retry_at[slot]

@@ -47,7 +47,7 @@ class SnapshotInstallation:
         context.gate.emit(FetchSnapshot(peer, context.epoch, snapshot_id))
 
     def on_progress(self, event: SnapshotProgress) -> None:
-        """Note a chunk of the snapshot: the leader lives."""
+        """Note that a chunk of the snapshot has arrived, so the leader is alive."""
         follower = self._context.follower
         if isinstance(self._context.role, Follower) and follower.fetching_snapshot is not None:
             follower.snapshot_failures = 0
@@ -55,7 +55,7 @@ class SnapshotInstallation:
             self._detector.note_leader_alive()
 
     def on_fetched(self, event: SnapshotFetched) -> None:
-        """Install a snapshot that is complete under its final name, unless the log holds as much.
+        """Install a snapshot that was fetched completely, unless the log already covers it.
 
         This does not depend on the role: a restarted node would do the same (`validate`).
         """
@@ -86,7 +86,7 @@ class SnapshotInstallation:
         return True
 
     def _install(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Begin the log anew at the snapshot's end; everything before it is committed."""
+        """Begin the log again at the snapshot's end; all records before it are committed."""
         context, follower = self._context, self._context.follower
         other = follower.fetching_snapshot
         if other is not None and other.offset <= snapshot_id.offset:
@@ -100,7 +100,7 @@ class SnapshotInstallation:
         context.requests.send_due = True
 
     def validate(self) -> None:
-        """Install a snapshot that a crash left published but not installed.
+        """Install a snapshot that was complete on disk before a crash prevented its installation.
 
         Source: KIP-630, Validation of Snapshot and Log.
         """
@@ -109,7 +109,7 @@ class SnapshotInstallation:
             self._install(newest)
 
     def on_failed(self, event: SnapshotFailed) -> None:
-        """Fetch from the leader again, which offers a snapshot again; wait longer each time."""
+        """Fetch from the leader again after a snapshot failed, with a longer wait each time."""
         context, follower = self._context, self._context.follower
         if self._stop_waiting(event.snapshot_id):
             if isinstance(context.role, Follower):

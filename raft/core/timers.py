@@ -42,23 +42,23 @@ class Timers:
         self._armed_ms = NEVER
 
     def set(self, timer: Timer, at_ms: int) -> None:
-        """Set or move a deadline."""
+        """Set the deadline of a timer, or move it."""
         self.deadlines[timer] = at_ms
         if at_ms < self._armed_ms:
             self._armed_ms = at_ms
             self._gate.emit(SetTimer(at_ms))
 
     def set_in(self, timer: Timer, delay_ms: int) -> None:
-        """Set or move a deadline to `delay_ms` from now."""
+        """Set the deadline of a timer to `delay_ms` from now, or move it."""
         self.set(timer, self.now_ms + delay_ms)
 
     def set_earlier(self, timer: Timer, at_ms: int) -> None:
-        """Set a deadline, unless an earlier one is set."""
+        """Set the deadline of a timer, unless an earlier deadline is set."""
         if at_ms < self.deadlines.get(timer, NEVER):
             self.set(timer, at_ms)
 
     def clear(self, *timers: Timer) -> None:
-        """Remove these deadlines."""
+        """Remove the deadlines of these timers."""
         for timer in timers:
             self.deadlines.pop(timer, None)
 
@@ -75,7 +75,7 @@ class Timers:
                 yield timer
 
     def rearm(self) -> None:
-        """Arm the driver's timer at the earliest deadline, after a tick."""
+        """Arm the driver's timer at the earliest deadline, once a timer event has been handled."""
         self._armed_ms = min(self.deadlines.values(), default=NEVER)
         if self._armed_ms != NEVER:
             self._gate.emit(SetTimer(self._armed_ms))

@@ -6,7 +6,10 @@ from raft.core.roles import NEXT, OBSERVER_NEXT
 
 
 def transition_table() -> str:
-    """Format the table as Markdown; `o` marks moves open to observers and recovering voters too."""
+    """Format the table of role transitions as Markdown.
+
+    `o` marks moves that are open to observers and recovering voters too.
+    """
     names = [state.__name__ for state in NEXT]
     lines = [
         "| from \\ to | " + " | ".join(names) + " |",

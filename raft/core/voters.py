@@ -66,7 +66,7 @@ class VoterSet:
 
     @classmethod
     def of_ids(cls, *ids: int) -> VoterSet:
-        """Make a set of ids without directory ids or endpoints, for tests and static voters."""
+        """Make a voter set of ids without directory ids or endpoints, for static voters."""
         return cls(Voter(key=ReplicaKey(NodeId(node_id))) for node_id in ids)
 
     def __contains__(self, node_id: object) -> bool:
@@ -88,17 +88,25 @@ class VoterSet:
         return f"VoterSet{self.ids}"
 
     def voter(self, node_id: NodeId) -> Voter:
-        """Return the voter with this id. Raises: KeyError if there is none."""
+        """Return the voter with this id.
+
+        Raises: KeyError if there is none.
+        """
         return self._voters[node_id]
 
     def is_voter(self, key: ReplicaKey) -> bool:
-        """Is this node, with this disk, a voter? An unknown directory id matches any."""
+        """Return whether this node, with this disk, is a voter.
+
+        An unknown directory id matches any.
+        """
         voter = self._voters.get(key.id)
         return voter is not None and is_same_replica(voter.key, key)
 
 
 def is_same_replica(one: ReplicaKey, other: ReplicaKey) -> bool:
-    """Can these be the same node and disk? A directory id of `ZERO_UUID` is unknown: matches any.
+    """Return whether two keys can be the same node and disk.
+
+    A directory id of `ZERO_UUID` is unknown, and matches any.
 
     >>> is_same_replica(ReplicaKey(NodeId(1), UUID(int=7)), ReplicaKey(NodeId(1)))
     True
@@ -137,11 +145,11 @@ class VoterSetHistory:
         self.latest = voters
 
     def at(self, offset: Offset) -> VoterSet:
-        """Return the set in force for the record at `offset`."""
+        """Return the voter set in force for the record at `offset`."""
         return self._sets[bisect_right(self._offsets, offset) - 1]
 
     def truncate(self, end_offset: Offset) -> None:
-        """Forget the sets written at or after `end_offset`."""
+        """Forget the voter sets written at or after `end_offset`."""
         while self._offsets[-1] >= end_offset:
             self._offsets.pop()
             self._sets.pop()
@@ -149,7 +157,9 @@ class VoterSetHistory:
 
 
 def majority_offset(end_offsets: Mapping[NodeId, Offset]) -> Offset:
-    """Return the highest offset that a majority of voters hold (exclusive: 57 covers 0..56).
+    """Return the highest exclusive end offset that a majority of voters hold.
+
+    57 covers 0..56.
 
     Args:    end_offsets: one entry per voter, the leader included.
     Raises:  ValueError if there are no voters.

@@ -35,7 +35,7 @@ class Applier:
         on_fatal: Callable[[BaseException], None],
         listener: StateListener | None = None,
     ) -> None:
-        """Watch the log from now on, and apply first what is already committed."""
+        """Watch the log from now on, and first apply the records that are already committed."""
         self.generations = Timings()  # of nothing
         self.loads = Timings()
         self._listener = listener
@@ -51,27 +51,27 @@ class Applier:
 
     @property
     def applied_offset(self) -> Offset:
-        """The first offset that is not yet in the state."""
+        """Return the first offset that is not yet in the state."""
         return self._machine.applied.offset
 
     def take_now(self, done: Callable[[SnapshotOutcome], None]) -> None:
-        """Report that this node keeps no checkpoints."""
+        """Report to `done` that this node keeps no checkpoints."""
         done(SnapshotOutcome(None, "this node keeps no checkpoints"))
 
     def close(self) -> None:
-        """Stop applying."""
+        """Stop applying committed records to the state machine."""
         self._closed = True
 
     # --- a Watcher ----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Apply up to the new high watermark, in slices so that other groups are not held up."""
+        """Apply records up to the new high watermark, in slices that leave time to other groups."""
         self._target = high_watermark
         if not self._applying:
             self._apply_slice()
 
     def _apply_slice(self) -> None:
-        """Apply for up to `SLICE_S`, and schedule the rest for the next turn of the loop."""
+        """Apply records for up to `SLICE_S`, and schedule the rest for the next turn."""
         until = time.monotonic() + SLICE_S
         while self.applied_offset < self._target and not self._closed:
             data = self._log.read(self.applied_offset, READ_BYTES)
@@ -109,11 +109,11 @@ class Applier:
             self._notify_listener()
 
     def step_down(self, epoch: Epoch) -> None:
-        """Announce the end of the leadership, if its beginning was announced."""
+        """Announce the end of the leadership, if the leadership was announced."""
         announced, self._leading, self._announced_lead = self._announced_lead, None, False
         if announced and self._listener is not None:
             self._listener.step_down(epoch)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Fail: a node that keeps no checkpoints cannot have installed one."""
+        """Fail, because a node that keeps no checkpoints cannot have installed a snapshot."""
         raise AssertionError(f"{self._log.name}: snapshot {snapshot_id}")

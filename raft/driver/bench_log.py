@@ -132,7 +132,7 @@ class BenchLog:
     def produce(
         self, connection: ServerConnection, header: RequestHeader, body: Frame
     ) -> Payload | Reply | None:
-        """Check the batches and propose them with all others of this turn.
+        """Check the batches of a Produce request, and propose them with others of this turn.
 
         Raises:  RecordError if the request cannot be decoded; NetError for acks=0 that fails.
         """
@@ -166,7 +166,7 @@ class BenchLog:
         return reply
 
     def produce_from_template(self, connection: ServerConnection, frame: Frame) -> Reply | None:
-        """Propose the batch of a frame that matches a template; None if no template matches."""
+        """Propose the batch of a frame that matches a request template; return None on no match."""
         found = self._templates.match(frame)
         if found is None or self.group.leading_epoch is None:
             return None
@@ -185,7 +185,7 @@ class BenchLog:
         return ticket
 
     def _close_ticket(self, ticket: _Ticket) -> None:
-        """Set a full ticket aside; further batches of this turn begin another one."""
+        """Set a full ticket aside, so that further batches of this turn begin another ticket."""
         self._full.append(ticket)
         self._ticket = None
 
@@ -221,7 +221,10 @@ class BenchLog:
 
     @staticmethod
     def unknown(header: RequestHeader, body: Frame) -> Payload:
-        """Return the answer of a node where the group has not started. Raises RecordError."""
+        """Return the error response for a group that has not started on this node.
+
+        Raises RecordError.
+        """
         request = decode_message(rpc.ProduceRequest, body, header.api_version)
         return payload(
             header, _refusal(header, request, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None, None)
@@ -237,7 +240,7 @@ class BenchLog:
     def _success(
         self, header: RequestHeader, topic: rpc.ProduceRequest.TopicProduceData
     ) -> Success:
-        """Return the encoded answer to such a request, split at its base offset."""
+        """Return the encoded success response to a Produce request, split at its base offset."""
         key = (header.api_version, topic.name, topic.topic_id)
         success = self._successes.get(key)
         if success is None:
@@ -263,7 +266,7 @@ class BenchLog:
     # --- watching -----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Answer the committed requests, oldest first."""
+        """Answer the Produce requests whose batches are committed, oldest first."""
         uncommitted = self.uncommitted
         while uncommitted and uncommitted[0].end_offset <= high_watermark:
             ticket = uncommitted.popleft()
@@ -277,23 +280,23 @@ class BenchLog:
             self._commit_waiters.clear()
 
     def lead(self, epoch: Epoch) -> None:
-        """Do nothing: `leading_epoch` says that requests are accepted."""
+        """Do nothing, because `leading_epoch` shows that this node accepts requests."""
 
     def step_down(self, epoch: Epoch) -> None:  # noqa: ARG002 (a Watcher's)
-        """Refuse all uncommitted requests, whose outcome is unknown."""
+        """Refuse all Produce requests that are not committed, because their outcome is unknown."""
         uncommitted, self.uncommitted = self.uncommitted, deque()
         for ticket in uncommitted:
             self.refuse(ticket, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Do nothing: there is no state to load."""
+        """Do nothing, because this log has no state to load."""
 
     # --- a consumer's Fetch -------------------------------------------------------------------
 
     async def fetch(
         self, header: RequestHeader, request: fetch_rpc.FetchRequest, form: FetchForm
     ) -> Payload:
-        """Return records below the high watermark, once a read barrier has confirmed it.
+        """Return records below the high watermark, once a linearizable read has confirmed it.
 
         Without new records, wait for a commit, at most the request's `max_wait_ms`.
         """
@@ -354,7 +357,7 @@ def _refusal(
     leader: tuple[NodeId, Epoch] | None,
     endpoint: Endpoint | None,
 ) -> rpc.ProduceResponse:
-    """Return one error for every partition of a request; from version 10 on with the leader."""
+    """Return a Produce response with one error for every partition of the request."""
     topic_type = rpc.ProduceResponse.TopicProduceResponse
     partition_type = topic_type.PartitionProduceResponse
     current = partition_type.LeaderIdAndEpoch()
@@ -383,7 +386,7 @@ def _refusal(
 def _check(
     records: Buffer | None,
 ) -> tuple[int | None, list[tuple[memoryview, int]]]:
-    """Return each batch with its number of offsets, or the error code that refuses them."""
+    """Return each batch with its number of offsets, or the error code that refuses a batch."""
     if not records:
         return ErrorCode.INVALID_RECORD, []
     found: list[tuple[memoryview, int]] = []
@@ -400,7 +403,7 @@ def _check(
 
 
 def _acceptable(batch: BatchHeader) -> bool:
-    """Return whether a batch is dense and plain: no control batch, not transactional."""
+    """Return whether a batch has dense offsets, and is no control or transactional batch."""
     return (
         batch.record_count > 0
         and batch.is_dense

@@ -28,7 +28,7 @@ class ClusterRecords:
     """Tables of features, topics and partitions, iterated in the same order on every replica."""
 
     def __init__(self) -> None:
-        """Start with empty tables."""
+        """Create the tables of the cluster log without records."""
         self.features: dict[str, FeatureLevelRecord] = {}
         self.topics: dict[UUID, TopicRecord] = {}
         self.partitions: dict[UUID, dict[int, PartitionRecord]] = {}
@@ -37,7 +37,7 @@ class ClusterRecords:
 
     @property
     def count(self) -> int:
-        """Number of records that a checkpoint of these tables holds."""
+        """Return the number of records that a checkpoint of these tables holds."""
         partitions = sum(map(len, self.partitions.values()))
         return len(self.features) + len(self.topics) + partitions
 

@@ -72,10 +72,10 @@ class NodeConfig:
 
     @property
     def identity(self) -> ReplicaKey:
-        """The replica key of this node: its id and its disk's directory id."""
+        """Return the replica key of this node: its id and its disk's directory id."""
         return ReplicaKey(self.node_id, self.directory_id)
 
     @property
     def voter_set(self) -> VoterSet:
-        """The configured voters as a `VoterSet`."""
+        """Return the configured voters as a `VoterSet`."""
         return VoterSet(self.voters)

@@ -106,11 +106,11 @@ class ControllerService:
         )
 
     def serve_also(self, handlers: Mapping[int, Served], *, large: bool) -> None:
-        """Add handlers by api key; `large` ones limit by themselves what they decode."""
+        """Add request handlers by api key; with `large`, each handler limits what it decodes."""
         self._routes.add(handlers, large=handlers if large else ())
 
     def handle(self, connection: ServerConnection, frame: Frame) -> Answer:
-        """Answer one request, now or by a `Reply`.
+        """Answer one request of a connection, at once or later through a `Reply`.
 
         Raises:  NetError or RecordError for a malformed request: the connection is closed.
         """
@@ -122,7 +122,7 @@ class ControllerService:
         return self._routes.handle(connection, frame)
 
     def closed(self, connection: ServerConnection) -> None:
-        """Notify the groups with requests on this connection; the listener's `on_close`."""
+        """Notify the groups that have requests on a closed connection."""
         groups = connection.context
         if isinstance(groups, set):
             for group in groups:
@@ -189,7 +189,7 @@ class ControllerService:
     def _fetch_snapshot(
         self, connection: ServerConnection, header: RequestHeader, body: Frame
     ) -> Answer:
-        """Pass each partition to its group; answer once all groups have decided."""
+        """Pass each partition of a FetchSnapshot to its group, and answer after all groups have."""
         message = decode_message(fetch.FetchSnapshotRequest, body, header.api_version)
         try:
             requested = read_fetch_snapshot(message)
@@ -305,7 +305,7 @@ class ControllerService:
         header: RequestHeader,
         body: Frame,
     ) -> Answer:
-        """List the registered controllers and the other voters; brokers are not known here."""
+        """Describe the cluster by its registered controllers and other voters, without brokers."""
         request = decode_message(cluster.DescribeClusterRequest, body, header.api_version)
         host, response = self._host, cluster.DescribeClusterResponse
         versioned = header.api_version >= 1

@@ -47,19 +47,19 @@ class Timings:
     """
 
     def __init__(self) -> None:
-        """Start with empty buckets."""
+        """Create a histogram of durations with empty buckets."""
         self.counts = [0] * (len(BOUNDS_MS) + 1)
         self.sum_ms = 0.0
         self.last_ms = 0.0
 
     def add(self, took_ms: float) -> None:
-        """Count one duration."""
+        """Count one duration in its bucket."""
         self.counts[bisect_left(BOUNDS_MS, took_ms)] += 1
         self.sum_ms += took_ms
         self.last_ms = took_ms
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Return Prometheus' buckets: (upper bound, number of durations up to it)."""
+        """Return the cumulative buckets for Prometheus: upper bound, and number of durations."""
         total, found = 0.0, []
         for bound, count in zip((*BOUNDS_MS, "+Inf"), self.counts, strict=True):
             total += count

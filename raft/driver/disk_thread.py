@@ -41,11 +41,14 @@ class DiskThread:
         self._thread.start()
 
     def submit(self, job: Callable[[], T], done: Callable[[T], None]) -> None:
-        """Run `job()` in the thread, then `done(result)` on the loop. From the loop only."""
+        """Run `job()` in the disk thread, then call `done(result)` on the event loop.
+
+        Call from the event loop only.
+        """
         self._jobs.put((job, done))
 
     async def run(self, job: Callable[[], T]) -> T:
-        """Run `job()` in the thread and return its result.
+        """Run `job()` in the disk thread and return its result.
 
         Raises:  the error of this job, or of an earlier one that kept it from running.
         """
@@ -65,7 +68,7 @@ class DiskThread:
             self._awaited.discard(future)
 
     async def close(self) -> None:
-        """Finish the submitted jobs, then end the thread."""
+        """Finish the submitted jobs, then end the disk thread."""
         self._jobs.put(None)
         while self._thread.is_alive():
             await asyncio.sleep(0.001)

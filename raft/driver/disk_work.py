@@ -61,7 +61,7 @@ class DiskWork:
         resume: Callable[[], None],
         on_appended: Callable[[], None],
     ) -> None:
-        """Start idle.
+        """Create the disk work of a group, with no job submitted yet.
 
         Args:    generation: the current generation of the core's log.
                  resume: called when the group is no longer `busy`.
@@ -90,7 +90,7 @@ class DiskWork:
         self._persist_next: PersistElectionState | None = None
 
     async def close(self) -> None:
-        """Wait for the thread, flush, record the recovery point and close the log."""
+        """Wait for the disk thread, flush, record the recovery point and close the log."""
         self._closed = True
         if self._recording is not None:
             self._recording.cancel()
@@ -100,7 +100,7 @@ class DiskWork:
         await self._disk.close()
 
     def persist(self, effect: PersistElectionState) -> None:
-        """Write the election state; if several wait, only the newest is written."""
+        """Write the election state; if several writes wait, only the newest state is written."""
         self._persist_next = effect
         if not self._persisting:
             self._persist_newest()
@@ -155,7 +155,7 @@ class DiskWork:
         self._appended(effect.generation, 1, ours=True)
 
     def _appended(self, generation: int, record_count: int, *, ours: bool) -> None:
-        """Begin a flush: at once as a follower, as a leader after sending to its followers.
+        """Flush appended batches at once as a follower, or after sending to followers as leader.
 
         Waking a thread takes as long as sending to both followers, and a commit waits for their
         flushes: so those should begin first.
@@ -172,7 +172,7 @@ class DiskWork:
             self._flush()
 
     def after_step(self) -> None:
-        """Schedule a due flush behind the step's answers, which are scheduled already."""
+        """Schedule a due flush to run after the messages of this step are sent."""
         if self._flush_after_step:
             self._flush_after_step = False
             self._loop.call_soon(self._flush_if_due)
@@ -182,7 +182,7 @@ class DiskWork:
             self._flush()
 
     def _flush(self) -> None:
-        """Begin a flush; batches appended meanwhile share the next one."""
+        """Begin a flush of the log; batches appended meanwhile wait for the next flush."""
         self._flushing = True
         self._flush_due = False
         generation = self._generation
@@ -200,7 +200,7 @@ class DiskWork:
         self._disk.submit(self._storage.flush, done)
 
     def _record(self) -> None:
-        """Record the recovery point, about a second after a flush.
+        """Record the recovery point of the log, about a second after a flush.
 
         Source: docs/design/quorum.md#recovery-point.
         """
@@ -209,7 +209,7 @@ class DiskWork:
             self._disk.submit(self._storage.log.record_recovery_point, lambda _: None)
 
     def truncate(self, effect: Truncate) -> None:
-        """Truncate the log; the group is busy meanwhile."""
+        """Truncate the log on the disk thread, while the group is busy."""
         self.busy = True
         self._generation = effect.generation
         log.info(
@@ -224,7 +224,7 @@ class DiskWork:
         self._resume()
 
     def install(self, effect: InstallSnapshot, done: Callable[[], None]) -> None:
-        """Reset the log to begin at a checkpoint's end; the group is busy meanwhile.
+        """Reset the log on the disk thread, to begin at a checkpoint's end.
 
         Args:    done: called before anything else is carried out.
         """

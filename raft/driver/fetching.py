@@ -98,7 +98,7 @@ class SnapshotFetcher:
         post: Callable[[Event], None],
         on_fault: Callable[[NodeId, str], None],
     ) -> None:
-        """Start idle.
+        """Create a snapshot fetcher without a download.
 
         Args:    on_fault: called with a leader's id and how it broke the protocol.
         """
@@ -119,11 +119,11 @@ class SnapshotFetcher:
 
     @property
     def receiving(self) -> OffsetAndEpoch | None:
-        """The checkpoint being fetched, or None."""
+        """Return the checkpoint that is being fetched, or None."""
         return self._under_way.effect.snapshot_id if self._under_way is not None else None
 
     def fetch(self, effect: FetchSnapshot) -> None:
-        """Fetch a checkpoint as the core requests; a download under way is ended first.
+        """Fetch the checkpoint that the core requests, after ending any other download.
 
         If that is of this very checkpoint, complete and being verified, its end is the answer.
         """
@@ -135,7 +135,7 @@ class SnapshotFetcher:
             self._cancel(under_way)
 
     def abandon(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Stop a download and keep its part for later; a complete download is still finished."""
+        """Stop a download and keep the part received so far; a complete download is finished."""
         if self._wanted is not None and self._wanted.snapshot_id == snapshot_id:
             self._wanted = None
         under_way = self._under_way
@@ -147,7 +147,7 @@ class SnapshotFetcher:
             self._task.cancel()
 
     async def close(self) -> None:
-        """Stop any download; a checkpoint that is being renamed still gets its name."""
+        """Stop any download; a checkpoint that is being renamed still gets its final name."""
         self._closed = True
         self._wanted = None
         task, under_way = self._task, self._under_way
@@ -162,7 +162,7 @@ class SnapshotFetcher:
         self._task.add_done_callback(self._ended)
 
     def _ended(self, task: asyncio.Task[Event]) -> None:
-        """Report how a download ended, unless it was abandoned; begin the next one, if any."""
+        """Report how a download ended, unless it was abandoned, and begin the next download."""
         self._task = self._under_way = None
         wanted, self._wanted = self._wanted, None
         if wanted is not None and not self._closed:
@@ -191,7 +191,7 @@ class SnapshotFetcher:
         return SnapshotFailed(snapshot_id)
 
     async def _release_download(self, progress: _Progress, *, discard: bool) -> None:
-        """Close the part, and delete it if `discard`; a cancellation does not interrupt this."""
+        """Close the partial file, and delete it if `discard`, even if the task is cancelled."""
         download, progress.download = progress.download, None
         if download is not None:
             end = download.discard if discard else download.keep
@@ -199,7 +199,7 @@ class SnapshotFetcher:
                 await asyncio.shield(self._in_thread(end))
 
     async def _fetch(self, progress: _Progress) -> bool:
-        """Download and publish; False if the leader refused or too many connections failed.
+        """Download and publish a checkpoint; return False after a refusal or repeated failures.
 
         Raises:  RejectedSnapshotError, OSError.
         """
@@ -240,7 +240,7 @@ class SnapshotFetcher:
     async def _await_download(
         self, receive: asyncio.Future[Download], progress: _Progress
     ) -> Download:
-        """Return the part that `receive` opens; if cancelled, keep it to be closed."""
+        """Return the partial file that `receive` opens, and close it again if cancelled."""
         try:
             return await asyncio.shield(receive)
         except asyncio.CancelledError:
@@ -249,7 +249,7 @@ class SnapshotFetcher:
             raise
 
     async def _fetch_over_one_connection(self, progress: _Progress, download: Download) -> None:
-        """Fetch chunks until the last one arrives or the connection fails."""
+        """Fetch chunks over one connection until the last chunk arrives or the connection fails."""
         connection, version = await self._connect(progress.effect.leader_id)
         sent = self._send_request(connection, version, progress, download.position)
         try:
@@ -273,13 +273,19 @@ class SnapshotFetcher:
             connection.close()
 
     async def _take(self, download: Download, position: int, chunk: SnapshotChunk) -> bool:
-        """Write a chunk. Raises RejectedSnapshotError, OSError."""
+        """Write a chunk to the partial file, at its position.
+
+        Raises RejectedSnapshotError, OSError.
+        """
         return await asyncio.shield(self._in_thread(lambda: download.take(position, chunk)))
 
     # --- the connection -----------------------------------------------------------------------
 
     async def _connect(self, leader_id: NodeId) -> tuple[ClientConnection, int]:
-        """Dial, and agree on a version. Raises ConnectError, ConnectionLostError, RecordError."""
+        """Connect to the leader, and agree on a version of FetchSnapshot.
+
+        Raises ConnectError, ConnectionLostError, RecordError.
+        """
         endpoint = self._endpoints(leader_id)
         if endpoint is None:
             raise RefusedError(ErrorCode.NOT_LEADER_OR_FOLLOWER)

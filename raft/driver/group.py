@@ -107,7 +107,7 @@ class GroupDriver:
         endpoints: Callable[[NodeId], Endpoint | None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """Build a group that does nothing until `start`.
+        """Build the driver of a group, which does nothing until `start`.
 
         Args:    endpoints: where a voter listens, for answers that name the leader.
         """
@@ -162,27 +162,27 @@ class GroupDriver:
 
     @property
     def name(self) -> str:
-        """The group's name, `topic-partition`."""
+        """Return the group's name, `topic-partition`."""
         return self.group.name
 
     @property
     def leader_id(self) -> NodeId | None:
-        """The leader of the current epoch, or None while it is unknown."""
+        """Return the leader of the current epoch, or None while it is unknown."""
         return self.quorum.leader_id
 
     @property
     def leading_epoch(self) -> Epoch | None:
-        """The epoch in which this node leads and may propose, or None."""
+        """Return the epoch in which this node leads and may propose, or None."""
         return self.notifications.leading_epoch
 
     @property
     def high_watermark(self) -> Offset | None:
-        """The offset below which everything is committed; None until a leader has announced it."""
+        """Return the offset below which everything is committed, or None while it is unknown."""
         return self.quorum.log.high_watermark
 
     @property
     def committed_as_of(self) -> CommittedAsOf | None:
-        """The newest high watermark from a leader, and its age; None if there was none yet."""
+        """Return the newest high watermark from a leader, and its age; None before the first."""
         watermark = self.quorum.leader_watermark()
         if watermark is None:
             return None
@@ -190,17 +190,17 @@ class GroupDriver:
 
     @property
     def start_offset(self) -> Offset:
-        """The log start offset: the first one that can be read."""
+        """Return the log start offset, the first offset that can be read."""
         return self.storage.log.log_start_offset
 
     @property
     def end_offset(self) -> Offset:
-        """The log end offset, including records not committed yet."""
+        """Return the log end offset, including records that are not committed yet."""
         return self.quorum.log.end_offset
 
     @property
     def stopped(self) -> bool:
-        """Whether the group has ended or failed; its log must not be read any more then."""
+        """Return whether the group has ended or failed, so that its log must not be read."""
         return self._stopped
 
     def fail(self, error: BaseException) -> None:
@@ -209,14 +209,14 @@ class GroupDriver:
         self._on_fatal(error)
 
     def start(self) -> None:
-        """Start the group; `links` must be set."""
+        """Start the driver of the group; the attribute `links` must be set."""
         assert self.links is not None, f"{self.name} has no links"
         self.post(Start())
         if self.log_start is not None:
             self.log_start.start()
 
     def post(self, event: Event) -> None:
-        """Queue an event for the core, and step it unless it is being stepped already."""
+        """Queue an event for the core, and process it unless the core is processing another."""
         self._events.append(event)
         self._step_all()
 
@@ -228,7 +228,7 @@ class GroupDriver:
         self.wake()
 
     def snapshot_taken(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Announce to the core that this node's checkpoint is durable under its final name."""
+        """Notify the core that this node's checkpoint is durable under its final name."""
         self.post(SnapshotTaken(snapshot_id))
         if self.log_start is not None:
             self._loop.call_soon(self._look_at_log_start)
@@ -238,7 +238,7 @@ class GroupDriver:
             self.log_start.look()
 
     def watch(self, watcher: Watcher) -> None:
-        """Notify `watcher` from now on, beginning with the current state."""
+        """Notify `watcher` of the current state, and of each change from now on."""
         self.notifications.watch(watcher, self.quorum.log.snapshot_id)
 
     def read(self, from_offset: Offset, max_bytes: int) -> Buffer:
@@ -257,13 +257,13 @@ class GroupDriver:
         return self.storage.read_bytes(from_offset, end_offset, max_bytes)
 
     def request_read(self, ticket: ReadTicket) -> None:
-        """Request a linearizable read; the outcome is a call of the ticket."""
+        """Request a linearizable read; the outcome is passed to a method of the ticket."""
         self.pending_requests.reads_waiting += 1
         self.pending_requests.release_held()
         self.post(Read(ticket))
 
     def barrier(self) -> asyncio.Future[Offset]:
-        """Return a future of a linearizable read: the offset below which all must be applied.
+        """Return a future of a linearizable read: the offset that the state must have reached.
 
         Raises:  NotLeaderError from the future.
         """
@@ -281,13 +281,13 @@ class GroupDriver:
         self.post(Received(connection, correlation, request))
 
     def record_archive_fetch(self, key: ReplicaKey, archived_offset: Offset) -> None:
-        """Note an archive's Fetch: while this node leads, the log start waits for the archive."""
+        """Note an archive's Fetch; as leader, the log start does not pass the archived offset."""
         if self.log_start is not None and self.quorum.followers is not None:
             now_ms = time.monotonic_ns() // 1_000_000
             self.log_start.readers.record_fetch(key, archived_offset, now_ms)
 
     def connection_closed(self, connection: int) -> None:
-        """Drop the requests of a closed connection."""
+        """Drop the pending requests of a closed connection."""
         if self.pending_requests.forget(connection):
             self.post(ConnectionClosed(connection))
 
@@ -306,7 +306,7 @@ class GroupDriver:
             self.links.close()
 
     async def close(self) -> None:
-        """Wait for the disk and close the log, which must not be read any more."""
+        """Wait for pending disk work and close the log, which must not be read any more."""
         self.pending_requests.close()
         if self.fetcher is not None:
             await self.fetcher.close()
@@ -315,13 +315,13 @@ class GroupDriver:
     # --- the turn -------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Schedule `_run` at the end of this turn of the loop."""
+        """Schedule `_run` at the end of this turn of the event loop."""
         if not self._run_due:
             self._run_due = True
             self._loop.call_soon(self._run)
 
     def _run(self) -> None:
-        """Call `on_turn`, then step all proposals of this turn as one event."""
+        """Call the `on_turn` callbacks, then propose all drafts of this turn as one event."""
         self._run_due = False
         if self._stopped or self.disk.busy:
             return
@@ -333,7 +333,7 @@ class GroupDriver:
         self._step_all()
 
     def _step_all(self) -> None:
-        """Step queued events and carry out their effects until none is left.
+        """Process queued events and carry out their effects until the queue is empty.
 
         Called from inside an effect, or while the group is busy, it returns at once: the outer call
         continues, and the core is never stepped from within itself.
@@ -420,7 +420,7 @@ class GroupDriver:
         self.post(Tick())
 
     def _fetch_snapshot(self, effect: FetchSnapshot) -> None:
-        """Fetch a snapshot; without snapshot hosting it fails, and the core retries the log."""
+        """Fetch a snapshot from the leader, or report failure if snapshots are not hosted."""
         if self.fetcher is None:
             log.error(
                 "node=%d group=%s action=fetch_snapshot snapshot=%s error=unsupported",

@@ -52,7 +52,7 @@ class Directory:
         bench_topic: str | None,
         events: ClusterEvents,
     ) -> None:
-        """Start with an empty directory, at the start of the log.
+        """Create an empty directory of groups, which applies the log from its start.
 
         Args:    bench_topic: a further topic whose partitions are groups; None: there is none.
         """
@@ -70,43 +70,43 @@ class Directory:
 
     @property
     def applied_offset(self) -> Offset:
-        """The first offset that is not yet in the state."""
+        """Return the first offset that is not yet in the state."""
         return self.applied.offset
 
     @property
     def groups(self) -> Sequence[Group]:
-        """Groups that the log names, which should be running."""
+        """Return the groups that the cluster log names, which should be running."""
         return self._started
 
     @property
     def features(self) -> dict[str, int]:
-        """Levels of the finalised features by name."""
+        """Return the levels of the finalised features by name."""
         return {name: record.feature_level for name, record in self._records.features.items()}
 
     @property
     def controllers(self) -> dict[NodeId, Endpoint]:
-        """Return no endpoints: controllers do not register without a controller quorum."""
+        """Return no endpoints, because controllers register only with a controller quorum."""
         return {}
 
     # --- a StateMachine -----------------------------------------------------------------------
 
     @property
     def changed_records(self) -> int:
-        """Number of records that changed since the newest checkpoint."""
+        """Return the number of records that changed since the newest checkpoint."""
         return self._records.changed - self._unchanged
 
     @property
     def total_records(self) -> int:
-        """Number of records in a checkpoint taken now."""
+        """Return the number of records in a checkpoint taken now."""
         return self._records.count
 
     @property
     def checkpointable(self) -> bool:
-        """Whether no transaction is open and no record was seen that only a controller keeps."""
+        """Return whether the state holds all records and no transaction is open."""
         return self._transaction is None and self._records.complete
 
     def apply(self, batches: Iterable[Batch]) -> None:
-        """Apply committed batches, in order."""
+        """Apply committed batches to the directory, in order."""
         for batch in batches:
             header = batch.header
             if not header.is_control:
@@ -118,13 +118,13 @@ class Directory:
         self._events.on_applied(self.applied.offset)
 
     def reset(self) -> None:
-        """Forget all records; running groups end unless the log names them again."""
+        """Forget all records; running groups end unless the cluster log names them again."""
         self._records, self._unchanged, self._transaction = ClusterRecords(), 0, None
         self.applied = OffsetAndEpoch(Offset(0), Epoch(0))
         self.last_timestamp = 0
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
-        """Replace the state with a checkpoint; start the groups it adds, stop those it lacks."""
+        """Replace the state with a checkpoint, and start and stop groups accordingly."""
         loaded = ClusterRecords()
         for batch in batches:
             for record in self._decoded(batch):
@@ -146,13 +146,13 @@ class Directory:
         return _FrozenRecords([encode_record(record) for record in self._records.records()])
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """Count changed records from the state frozen last."""
+        """Count changed records from the newest frozen state on."""
         self._unchanged = self._frozen_changed
 
     # --- applying -----------------------------------------------------------------------------
 
     def _decoded(self, batch: Batch) -> Iterator[MetadataRecord]:
-        """Iterate over a batch's records; an undecodable one makes the tables incomplete."""
+        """Iterate over a batch's records; an undecodable record marks the tables as incomplete."""
         for record in iter_records(batch):
             if record.value is None:
                 continue
@@ -192,7 +192,7 @@ class Directory:
                     self._announce()
 
     def _announce(self) -> None:
-        """Start and stop groups until the running ones are those that the log names."""
+        """Start and stop groups until exactly the groups that the cluster log names are running."""
         records = self._records
         wanted = [
             Group(topic.name, index, topic_id)
@@ -220,7 +220,7 @@ class ClusterLogLeader:
         bootstrap: tuple[MetadataRecord, ...],
         max_idle_interval_ms: int,
     ) -> None:
-        """Start without leadership.
+        """Create the listener of a node that does not lead the cluster log yet.
 
         Args:    bootstrap: the first records of an empty log.
         """
@@ -232,23 +232,23 @@ class ClusterLogLeader:
         self._idle_end_offset = Offset(-1)
 
     def applied(self, offset: Offset) -> None:
-        """Do nothing: the directory reports applied offsets by its own callback."""
+        """Do nothing, because the directory reports applied offsets by its own callback."""
 
     def lead(self, epoch: Epoch) -> None:
-        """Write the bootstrap records of an empty log, and no-op records when it is idle."""
+        """Write the bootstrap records into an empty log, and no-op records into an idle log."""
         if self._directory.empty and self._bootstrap:
             self._write_bootstrap(epoch)
         if self._max_idle_interval_ms:
             self._arm_idle(epoch)
 
     def step_down(self, epoch: Epoch) -> None:  # noqa: ARG002 (a listener's)
-        """Stop writing."""
+        """Stop writing to the cluster log when this node no longer leads it."""
         if self._idle_timer is not None:
             self._idle_timer.cancel()
             self._idle_timer = None
 
     def _write_bootstrap(self, epoch: Epoch) -> None:
-        """Propose the bootstrap records as one batch, only if the log still ends where it does now.
+        """Propose the bootstrap records as one batch, if the log end has not moved meanwhile.
 
         A former leader's bootstrap that was not committed yet lies before our own LeaderChange: it
         is committed with it, and then the log is not empty.
@@ -289,11 +289,11 @@ class _FrozenRecords:
         self._encoded = encoded
 
     def values(self) -> Iterator[Buffer]:
-        """Iterate over the encoded records in replay order."""
+        """Iterate over the encoded records of the state in replay order."""
         return iter(self._encoded)
 
     def close(self) -> None:
-        """Release the records."""
+        """Release the encoded records."""
         self._encoded = []
 
 
@@ -304,8 +304,8 @@ class _FireAndForget:
         self._what = what
 
     def accepted(self, epoch: Epoch, base_offset: Offset, end_offset: Offset) -> None:
-        """Do nothing: the record takes effect when it is committed."""
+        """Do nothing, because the record takes effect when it is committed."""
 
     def refused(self, error: int) -> None:
-        """Log the refusal; the next leader proposes again if that is needed."""
+        """Log that a record was refused; the next leader proposes it again if needed."""
         log.info("action=%s refused=%d", self._what, error)

@@ -59,18 +59,18 @@ class HealthMonitor:
         self._connected_to: NodeId | None = None
 
     def start(self) -> None:
-        """Start probing."""
+        """Start to probe the health of this node periodically."""
         self._task = asyncio.get_running_loop().create_task(self._probe_for_ever())
 
     def stop(self) -> None:
-        """Stop probing and close the connection to the leader."""
+        """Stop the health probes and close the connection to the leader."""
         if self._task is not None:
             self._task.cancel()
         if self._connection is not None:
             self._connection.close()
 
     def __call__(self) -> Health:
-        """Return the health as of the last probe."""
+        """Return this node's health as of the last probe."""
         group = self._host.groups.get(METADATA_GROUP)
         age_ms = None
         if self._succeeded_at is not None:
@@ -101,7 +101,10 @@ class HealthMonitor:
             return False
 
     async def _probe_leader(self, leader_id: NodeId) -> bool:
-        """Return whether the leader answers a ListOffsets. Raises NetError, RecordError."""
+        """Return whether the leader answers a ListOffsets request.
+
+        Raises NetError, RecordError.
+        """
         connection = await self._connect(leader_id)
         if connection is None:
             return False

@@ -33,7 +33,7 @@ class CommittedGroup(Protocol):
 
     @property
     def high_watermark(self) -> Offset | None:
-        """The high watermark, exclusive; None until a leader has announced it."""
+        """Return the exclusive high watermark, or None until a leader has announced it."""
         ...
 
 
@@ -41,7 +41,7 @@ class HighWatermarks:
     """Writes the high watermark file of one log directory; writes run in a thread."""
 
     def __init__(self, files: FileSystem, log_dir: Path, every_s: float = EVERY_S) -> None:
-        """Prepare; nothing is written until `start`."""
+        """Create the writer of the high watermark file, which writes nothing until `start`."""
         self._files = files
         self._log_dir = log_dir
         self._every_s = every_s
@@ -51,7 +51,7 @@ class HighWatermarks:
         self._writing = asyncio.Lock()
 
     def start(self, groups: Iterable[CommittedGroup]) -> None:
-        """Start writing every `every_s` seconds; `groups` is iterated anew each time.
+        """Start to write the high watermarks of `groups` every `every_s` seconds.
 
         Offsets written before a restart still hold, also for a group without a known watermark.
         """
@@ -61,7 +61,7 @@ class HighWatermarks:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
     async def close(self) -> None:
-        """Stop, and write a last time if `start` was called."""
+        """Stop the periodic writes, and write a last time if `start` was called."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -74,7 +74,7 @@ class HighWatermarks:
             await asyncio.shield(self.write())
 
     async def write(self) -> None:
-        """Write the current high watermarks if they changed."""
+        """Write the current high watermarks to their file if they have changed."""
         async with self._writing:
             await self._write()
 

@@ -34,16 +34,16 @@ class ArchiveReaders:
     """The archives that read one group's log while this node leads it."""
 
     def __init__(self) -> None:
-        """Start without readers."""
+        """Create an empty collection of archive readers."""
         self._readers: dict[ReplicaKey, ArchiveReader] = {}
 
     @property
     def all(self) -> tuple[ArchiveReader, ...]:
-        """All known readers, including silent ones."""
+        """Return all known archive readers, including silent readers."""
         return tuple(self._readers.values())
 
     def record_fetch(self, key: ReplicaKey, offset: Offset, now_ms: int) -> None:
-        """Record a Fetch of a reader."""
+        """Record an archive reader's Fetch, and the offset below which its archive is durable."""
         if key not in self._readers and len(self._readers) >= MAX_READERS:
             silent_longest = min(self._readers.values(), key=lambda reader: reader.last_fetch_ms)
             del self._readers[silent_longest.key]

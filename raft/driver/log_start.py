@@ -51,7 +51,7 @@ class LogStart:
         before: Callable[[], None],
         on_fatal: Callable[[BaseException], None],
     ) -> None:
-        """Prepare; nothing is checked until `start`.
+        """Create the component that moves the log's start, which checks nothing until `start`.
 
         Args:    leader_log_start: the log start offset that a leader's last Fetch response had.
                  before: called before the log is cut.
@@ -70,13 +70,13 @@ class LogStart:
         self._log_error_at = 0.0
 
     def start(self) -> None:
-        """Check now, and again every second."""
+        """Check now, and again every second, whether the log's start can move."""
         self.look()
         loop = asyncio.get_running_loop()
         self._timer = loop.call_later(EVERY_S, self._on_timer)
 
     def close(self) -> None:
-        """Stop checking."""
+        """Stop checking whether the log's start can move."""
         if self._timer is not None:
             self._timer.cancel()
 
@@ -87,7 +87,7 @@ class LogStart:
             self._on_fatal(error)
 
     def look(self) -> None:
-        """Move the log's start if the rule says so and the disk is not busy."""
+        """Move the log's start if the retention rule allows that and the disk is not busy."""
         ids = self._usable()
         if not ids or self._disk.busy:
             return
@@ -107,13 +107,13 @@ class LogStart:
             self._disk.delete_obsolete([])
 
     def _log_error(self, error: OSError) -> None:
-        """Log an error, at most once a minute."""
+        """Log an error of moving the log's start, at most once a minute."""
         if time.monotonic() >= self._log_error_at:
             self._log_error_at = time.monotonic() + RETRY_EVERY_S
             log.error("log=%s action=log_start error=%r", self._storage.directory, str(error))
 
     def _usable(self) -> list[OffsetAndEpoch]:
-        """List the checkpoints the log may start at; one just fetched is not until installed.
+        """List the checkpoints that the log may start at, without one that is not installed yet.
 
         Without an installed checkpoint there is none.
         """

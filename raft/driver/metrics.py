@@ -72,7 +72,7 @@ class _Window(NamedTuple):
         )
 
     def committed_since(self, before: _Window) -> int:
-        """Count records committed since `before`; 0 if its watermark was unknown.
+        """Return how many records were committed since `before`, or 0 if that is unknown.
 
         What was committed before a restart must not count as a burst of commits.
         """
@@ -89,7 +89,7 @@ class QuorumCollector:
         self._windows: dict[str, _Window] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """Return all families, each with one sample per group."""
+        """Return all metric families, each with one sample per group."""
         values: dict[str, dict[str, float]] = {}
         states = GaugeMetricFamily(
             PREFIX + "current_state", "1 for the state this group is in", labels=("group", "state")
@@ -146,7 +146,7 @@ class QuorumCollector:
         return values
 
     def _of_controller(self, values: dict[str, dict[str, float]]) -> Iterator[Metric]:
-        """Return KIP-631's two metrics of the cluster log."""
+        """Return the two metrics of KIP-631 about the cluster log."""
         name = METADATA_GROUP.name
         for family, source, text in (
             (
@@ -221,12 +221,15 @@ class MetricsServer:
         self.port = 0
 
     async def start(self, host: str, port: int) -> None:
-        """Listen; `self.port` is then the port in use. Raises OSError."""
+        """Listen for scrapes, and set `self.port` to the port in use.
+
+        Raises OSError.
+        """
         self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_REQUEST_BYTES)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def close(self) -> None:
-        """Stop listening."""
+        """Stop listening for scrapes."""
         if self._server is not None:
             self._server.close()
 

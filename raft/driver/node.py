@@ -110,7 +110,7 @@ class Node:
     # --- start and stop -----------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open all listed groups, listen, and start the groups.
+        """Open all groups listed on the disk, listen for connections, and start the groups.
 
         Raises:  NodeError (lost disk, not formatted, directory in use); CorruptLogError and
                  CorruptFileError of `raft.segments`; OSError (the port, the disk).
@@ -151,7 +151,7 @@ class Node:
         return "no" if host is None else f"{host}:{self.listener.port}"
 
     async def stop(self) -> None:
-        """Hand over leadership, flush and close."""
+        """Hand over the leadership of all groups, flush and close their logs."""
         if self._stopping:
             return
         self._stopping = True
@@ -208,7 +208,7 @@ class Node:
         return group.topic != BENCH_LOG or self.config.bench_log
 
     async def _open(self, group: Group) -> GroupDriver:
-        """Open a group; create its directory first if the node does not list it yet.
+        """Open a group, after creating its directory if this node does not list the group yet.
 
         The group is in `_opening` meanwhile, so that it is not opened twice.
         """
@@ -265,7 +265,7 @@ class Node:
                 self._rejoin_until = driver.quorum.log.end_offset
 
     def _host_cluster_log(self, driver: GroupDriver) -> ClusterState:
-        """Host the controller's state machine, or without a controller a `Directory`."""
+        """Host the controller's state machine, or a `Directory` on a node without a controller."""
         config = self.config
         events = ClusterEvents(
             on_start=self._on_group_named,
@@ -340,7 +340,7 @@ class Node:
     # --- a lost disk --------------------------------------------------------------------------
 
     def _on_caught_up(self) -> None:
-        """Wait until the caught-up cluster log is applied: it names all groups of the lost disk."""
+        """Wait until the caught-up cluster log is applied, so that all groups are known."""
         self._rejoin_until = self.groups[METADATA_GROUP].quorum.log.end_offset
         if self.directory is not None:
             self._on_applied(self.directory.applied_offset)
@@ -353,7 +353,7 @@ class Node:
             self._start_task(self._end_rejoin())
 
     async def _end_rejoin(self) -> None:
-        """Remove the disk's rejoin marker once every group has started with a marker of its own."""
+        """End the rejoin of the disk once every group has started with its own marker."""
         others = [task for task in self._tasks if task is not asyncio.current_task()]
         if others:
             await asyncio.wait(others)
@@ -364,21 +364,21 @@ class Node:
     # --- for the listener, services and metrics -----------------------------------------------
 
     def find(self, ref: GroupRef) -> GroupDriver | None:
-        """Return the group that a request names, or None if it has not started here."""
+        """Return the group that a request names, or None if it has not started on this node."""
         return self._by_ref.get(ref)
 
     def group(self, topic: str | UUID, partition: int = 0) -> GroupDriver | None:
-        """Return a group by topic name or id, or None."""
+        """Return the group with this topic name or id and partition, or None."""
         return self._by_ref.get(GroupRef(topic, partition))
 
     def log(self, topic: str, partition: int) -> ReplicatedLog | None:
-        """Return a group's log by topic name, or None if the group has not started here."""
+        """Return the log of a group by topic name, or None if the group has not started."""
         return self._by_ref.get(GroupRef(topic, partition))
 
     def host(
         self, log: ReplicatedLog, machine: StateMachine, listener: StateListener | None = None
     ) -> None:
-        """Host the state machine of a group: load it, feed it, take its checkpoints."""
+        """Host the state machine of a group: load its state, apply records, take checkpoints."""
         driver = next(driver for driver in self.groups.values() if driver is log)
         assert driver.group not in self.hosted, f"{driver.name} has a state machine already"
         snapshot_hosting = self.config.snapshot_hosting
@@ -388,11 +388,11 @@ class Node:
             self.hosted[driver.group] = snapshot_hosting.host(log, machine, self, listener)
 
     def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
-        """Call `callback` in the next turn of the loop."""
+        """Call `callback` in the next turn of the event loop."""
         return asyncio.get_running_loop().call_soon(callback)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call `callback` after `delay_s` seconds; the handle cancels it."""
+        """Call `callback` after `delay_s` seconds; return a handle that can cancel the call."""
         return asyncio.get_running_loop().call_later(delay_s, callback)
 
     def bench_log(self) -> BenchLog | None:
@@ -400,7 +400,7 @@ class Node:
         return self._bench
 
     def endpoint(self, node_id: NodeId) -> Endpoint | None:
-        """Return a voter's endpoint, or None if it is unknown."""
+        """Return the endpoint of a voter, or None if it is unknown."""
         if node_id == self.node_id:
             return self.config.advertised
         if node_id not in self.voters:
@@ -409,7 +409,7 @@ class Node:
         return endpoints[0] if endpoints else None
 
     def controllers(self) -> Mapping[NodeId, Endpoint]:
-        """Return the controllers' endpoints: registered ones, else those configured.
+        """Return the endpoints of the registered controllers, or else of the configured ones.
 
         For this node itself, its own setting takes precedence.
         """
@@ -420,7 +420,10 @@ class Node:
         return {**found, **registered} | ({} if own is None else {self.node_id: own})
 
     def features(self) -> tuple[Mapping[str, int], Offset]:
-        """Return levels of finalised features, and their offset (-1: nothing applied yet)."""
+        """Return the levels of the finalised features, and the offset of that state.
+
+        The offset is -1 if nothing has been applied yet.
+        """
         if self.directory is None or not self.directory.applied_offset:
             return {}, Offset(-1)
         return self.directory.features, Offset(self.directory.applied_offset - 1)
@@ -430,7 +433,7 @@ class Node:
 
 
 def tune_interpreter() -> None:
-    """Tune interpreter and garbage collector for latency, in a process that only runs a node.
+    """Tune Python's interpreter and garbage collector for a process that only runs a node.
 
     Objects made at start are never freed, so the collector need not traverse them again; and
     thousands of requests are made and freed in a turn, none of them in a cycle.
@@ -442,7 +445,7 @@ def tune_interpreter() -> None:
 
 
 async def run_node(config: NodeConfig, stop: asyncio.Event) -> None:
-    """Run a node until `stop` is set; then hand over and close.
+    """Run a node until `stop` is set, then hand over leadership and close.
 
     Raises:  the errors of `Node.start`; the fatal error that ended the node.
     """

@@ -31,13 +31,13 @@ class StateListener(Protocol):
     """Leads with a state machine's state, or answers requests from it."""
 
     def applied(self, offset: Offset) -> None:
-        """The state holds everything below `offset`, and no checkpoint is being loaded."""
+        """Note that the state holds all records below `offset`."""
 
     def lead(self, epoch: Epoch) -> None:
-        """This node leads, and the state holds everything before its epoch."""
+        """Note that this node leads `epoch`, and the state holds all records before the epoch."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """This node no longer leads `epoch`; called only after `lead` for the same epoch."""
+        """Note that this node no longer leads `epoch`; `lead` was called for this epoch."""
 
 
 class ServiceHost(Protocol):
@@ -51,31 +51,34 @@ class ServiceHost(Protocol):
 
     @property
     def directory_id(self) -> UUID:
-        """Id of the log directory: state kept beside another directory's log must not be used."""
+        """Return the id of the log directory, to which state stored outside the log belongs."""
 
     def features(self) -> tuple[Mapping[str, int], Offset]:
-        """Return levels of finalised features, and their offset (-1: nothing applied yet)."""
+        """Return the levels of the finalised features, and the offset of that state.
+
+        The offset is -1 if nothing has been applied yet.
+        """
 
     def log(self, topic: str, partition: int) -> ReplicatedLog | None:
-        """Return a group's log, or None if the group has not started here."""
+        """Return the log of a group, or None if the group has not started on this node."""
 
     def host(
         self, log: ReplicatedLog, machine: StateMachine, listener: StateListener | None = None
     ) -> None:
-        """Host a state machine of this group: load it, feed it, take its checkpoints.
+        """Host the state machine of a group: load its state, apply records, take checkpoints.
 
         Called once per group, from `NodeService.begin`. `listener` is notified of applied offsets
         and leadership.
         """
 
     def call_soon(self, callback: Callable[[], None]) -> asyncio.Handle:
-        """Call `callback` in the next turn of the loop."""
+        """Call `callback` in the next turn of the event loop."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call `callback` after `delay_s` seconds; the handle cancels it."""
+        """Call `callback` after `delay_s` seconds; return a handle that can cancel the call."""
 
     def fail(self, error: BaseException) -> None:
-        """End the node at once: an invariant is broken, or the disk cannot be trusted."""
+        """End the node at once, because an invariant is broken or the disk is not reliable."""
 
 
 class NodeService(Protocol):
@@ -83,19 +86,19 @@ class NodeService(Protocol):
 
     @property
     def handlers(self) -> Mapping[int, Served]:
-        """Handlers for the controller listener by api key; read once, at the start.
+        """Return the service's request handlers by api key, for the controller listener.
 
         ApiVersions announces them. An api key that the quorum itself serves is not allowed.
         """
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """Prepare for a group that was opened and is about to start; it may be watched now.
+        """Prepare the service for a group that was opened and is about to start.
 
         `directory` is the group's own; state kept there ends with the group. Errors end the node.
         """
 
     async def end(self, topic: str, partition: int) -> None:
-        """Release a group that has ended here, or whose node is about to stop.
+        """Release the resources of a group that has ended, or whose node is about to stop.
 
         Called before its log is closed. All work on the group must be over when this returns.
         """
@@ -106,19 +109,19 @@ class ClusterState(StateMachine, Protocol):
 
     @property
     def applied_offset(self) -> Offset:
-        """The first offset that is not yet in the state."""
+        """Return the first offset that is not yet in the state."""
 
     @property
     def groups(self) -> Sequence[Group]:
-        """Groups that the log names, which should be running."""
+        """Return the groups that the cluster log names, which should be running."""
 
     @property
     def features(self) -> Mapping[str, int]:
-        """Levels of the finalised features by name."""
+        """Return the levels of the finalised features by name."""
 
     @property
     def controllers(self) -> Mapping[NodeId, Endpoint]:
-        """Endpoints of the registered controllers by node id."""
+        """Return the endpoints of the registered controllers by node id."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

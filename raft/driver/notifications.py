@@ -46,7 +46,7 @@ class ReadTicket(Protocol):
         """Note that the read may be served once the state holds all records below `offset`."""
 
     def refused(self, error: ErrorCode) -> None:
-        """The read cannot be confirmed here; the leader can."""
+        """Note that this node cannot confirm the read, because it is not the leader."""
 
 
 class BarrierTicket:
@@ -58,12 +58,12 @@ class BarrierTicket:
         self.future = future
 
     def ready(self, offset: Offset) -> None:
-        """Set the future's result."""
+        """Set the offset as the future's result."""
         if not self.future.done():
             self.future.set_result(offset)
 
     def refused(self, error: ErrorCode) -> None:
-        """Set the future's exception."""
+        """Set a `NotLeaderError` as the future's exception."""
         if not self.future.done():
             self.future.set_exception(NotLeaderError(error))
 
@@ -80,7 +80,7 @@ class Notifications:
         pending_requests: PendingRequests,
         counters: Counters,
     ) -> None:
-        """Start without watchers."""
+        """Create the notifications of a group, without watchers."""
         self.leading_epoch: Epoch | None = None  # between `Lead` and `StepDown`
         self.watchers: list[Watcher] = []
         self._node_id = node_id
@@ -94,7 +94,7 @@ class Notifications:
         self._fault_lines = 0
 
     def watch(self, watcher: Watcher, snapshot_id: OffsetAndEpoch | None) -> None:
-        """Notify `watcher` from now on, beginning with the current state."""
+        """Notify `watcher` of the current state, and of each change from now on."""
         self.watchers.append(watcher)
         if snapshot_id is not None:
             watcher.snapshot(snapshot_id)
@@ -107,7 +107,7 @@ class Notifications:
     # --- watchers -------------------------------------------------------------------------------
 
     def committed(self, effect: Committed) -> None:
-        """Announce a new high watermark."""
+        """Notify the watchers of a new high watermark."""
         high_watermark = effect.high_watermark
         latencies, now = self._counters.commit_latencies_ms, time.monotonic()
         while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
@@ -117,18 +117,18 @@ class Notifications:
             watcher.committed(high_watermark)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Announce that the log now begins where this snapshot ends."""
+        """Notify the watchers that the log now begins where this snapshot ends."""
         for watcher in self.watchers:
             watcher.snapshot(snapshot_id)
 
     def lead(self, effect: Lead) -> None:
-        """Announce that this node leads and accepts proposals."""
+        """Notify the watchers that this node leads and accepts proposals."""
         self.leading_epoch = effect.epoch
         for watcher in self.watchers:
             watcher.lead(effect.epoch)
 
     def step_down(self, effect: StepDown) -> None:
-        """Announce that this node no longer leads."""
+        """Notify the watchers that this node no longer leads."""
         self.leading_epoch = None
         self._uncommitted.clear()
         for watcher in self.watchers:
@@ -143,7 +143,7 @@ class Notifications:
         ticket.accepted(effect.epoch, effect.base_offset, effect.end_offset)
 
     def refused(self, effect: Refused) -> None:
-        """Notify a proposer that its batches were not appended, and will not be."""
+        """Notify a proposer that its batches were not appended."""
         ticket: Ticket = effect.token  # type: ignore[assignment]
         ticket.refused(effect.error)
 
@@ -162,7 +162,7 @@ class Notifications:
     # --- state changes and faults, logged -------------------------------------------------------
 
     def transition(self, effect: Transition) -> None:
-        """Log a change of role, and measure elections."""
+        """Log a change of role, and measure how long an election took."""
         # Before the new epoch has records: held answers belong to the epoch the log ends in.
         self._pending_requests.release_held()
         role = type(effect.new).__name__.lower()

@@ -84,7 +84,7 @@ _KEY: Final = {
 
 @cache
 def kind_of(api_key: int, version: int) -> RequestKind:
-    """Return the request kind of an api at a version."""
+    """Return the kind of request that an api key and version stand for."""
     return RequestKind.of(api_key, version, first_flexible(api_key))
 
 
@@ -124,7 +124,7 @@ class PeerLink:
         self._closed = False
 
     def send(self, request_id: int, request: core.Request) -> None:
-        """Send now, or once connected; answers and failures are posted as events."""
+        """Send a request to the peer now, or as soon as the connection is open."""
         if self._closed:
             return
         if self._versions is not None and self._connection is not None:
@@ -137,18 +137,18 @@ class PeerLink:
             self._dial = asyncio.get_running_loop().create_task(self._open())
 
     def reconnect(self) -> None:
-        """Drop the connection and dial again at once."""
+        """Drop the connection to the peer and connect again at once."""
         self._drop()
         if not self._closed:
             self._dial = asyncio.get_running_loop().create_task(self._open())
 
     def close(self) -> None:
-        """Close for good, without posting events."""
+        """Close the connection for good, without posting events."""
         self._closed = True
         self._drop()
 
     def _drop(self) -> None:
-        """Drop the connection or the dial; its requests are forgotten without `RequestFailed`."""
+        """Drop the connection and forget its requests, without posting `RequestFailed`."""
         if self._dial is not None:
             self._dial.cancel()
             self._dial = None
@@ -268,7 +268,7 @@ class PeerLink:
         return wire.write_request(self._group, request, self._dial_settings.own_endpoints)
 
     def _received(self, request_id: int, api_key: int, version: int, answer: Frame) -> None:
-        """Post a response; one that cannot be decoded is the peer's fault and fails the request."""
+        """Post a peer's response as an event, or its failure if it cannot be decoded."""
         try:
             message = decode_message(API[api_key].response, answer, version)
             response = _read(message)
@@ -289,7 +289,7 @@ def _read(message: Response) -> core.Response:
 
 
 def read_versions(answer: Frame) -> dict[int, int]:
-    """Return the agreed version of each api that both sides support.
+    """Return the version of each api that this node and a peer agree on.
 
     Raises:  RecordError, UnexpectedAnswerError.
     """
@@ -327,12 +327,12 @@ class PeerLinks:
         self._control = {peer: link(peer, endpoint) for peer, endpoint in peers.items()}
 
     def send(self, peer: NodeId, request_id: int, request: core.Request) -> None:
-        """Send by the connection for this kind of request."""
+        """Send a request over the peer's connection for this kind of request."""
         links = self._fetch if isinstance(request, core.FetchRequest) else self._control
         links[peer].send(request_id, request)
 
     def reconnect(self, peer: NodeId) -> None:
-        """Close the Fetch connection to this peer and dial again at once."""
+        """Close the Fetch connection to a peer and connect again at once."""
         self._fetch[peer].reconnect()
 
     def log_start_offset(self, peer: NodeId) -> Offset | None:
@@ -341,6 +341,6 @@ class PeerLinks:
         return link.log_start_offset if link is not None else None
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close the connections to all peers."""
         for link in (*self._fetch.values(), *self._control.values()):
             link.close()

@@ -61,7 +61,7 @@ class PendingRequests:
         snapshots: Snapshots,
         endpoints: Callable[[NodeId], Endpoint | None],
     ) -> None:
-        """Start without requests.
+        """Create an empty collection of requests that wait for the core.
 
         Args:    endpoints: where a voter listens, for answers that name the leader.
         """
@@ -80,7 +80,7 @@ class PendingRequests:
         self._hold_timer_at = 0.0
 
     def add(self, connection: int, inbound: InboundRequest) -> int:
-        """Keep a request; return the correlation number by which the core will answer it."""
+        """Keep a request, and return the correlation number that the core uses for it."""
         correlation = next(self._correlations)
         self._pending.setdefault(connection, {})[correlation] = inbound
         return correlation
@@ -90,12 +90,12 @@ class PendingRequests:
         return self._pending.pop(connection, None) is not None
 
     def close(self) -> None:
-        """Cancel the timer of held answers."""
+        """Cancel the timer of delayed responses."""
         if self._hold_timer is not None:
             self._hold_timer.cancel()
 
     def _take(self, connection: int, correlation: int) -> InboundRequest | None:
-        """Remove and return a request, or None if its connection is closed."""
+        """Remove and return a pending request, or None if its connection is closed."""
         by_correlation = self._pending.get(connection)
         return by_correlation.pop(correlation, None) if by_correlation is not None else None
 
@@ -106,7 +106,7 @@ class PendingRequests:
         return Answering(self._group, endpoint, names_disks=inbound.names_nodes)
 
     def respond(self, effect: Respond) -> None:
-        """Send the core's response to a pending request, one without log bytes."""
+        """Send the core's response to a pending request, without log bytes."""
         inbound = self._take(effect.connection, effect.correlation)
         if inbound is None:
             return
@@ -126,7 +126,7 @@ class PendingRequests:
             inbound.answer(write_response(response, to))
 
     def respond_fetch(self, effect: RespondFetch) -> None:
-        """Answer with log bytes.
+        """Answer a pending Fetch with bytes of the log.
 
         An answer without records usually carries just a new high watermark, which is not urgent.
         Under load records follow at once, and one answer can carry both: half as many exchanges,
@@ -163,7 +163,7 @@ class PendingRequests:
         self._hold_timer, self._hold_timer_at = self._loop.call_at(due_at, self._on_due), due_at
 
     def _on_due(self) -> None:
-        """Send the answers whose hold time is over."""
+        """Send the delayed responses whose delay is over."""
         self._hold_timer = None
         until = self._loop.time() + _TICK_S
         due = [held for held in self.held if held.due_at <= until]
@@ -173,7 +173,7 @@ class PendingRequests:
             self._hold_until(min(held.due_at for held in self.held))
 
     def release_held(self) -> None:
-        """Send all held answers with the records appended by now, which are of the same epoch."""
+        """Send all delayed responses at once, with the records appended by now."""
         if not self.held:
             return
         if self._hold_timer is not None:
@@ -188,7 +188,7 @@ class PendingRequests:
             self._send_log(effect, inbound, end_offset)
 
     def serve_snapshot(self, effect: ServeSnapshot) -> None:
-        """Let the bytes of a snapshot be read: the core has accepted the request."""
+        """Have the bytes of a snapshot read for a FetchSnapshot that the core has accepted."""
         inbound = self._take(effect.connection, effect.correlation)
         if inbound is None:
             return

@@ -35,7 +35,10 @@ class DirectoryLock:
     """The lock of a log directory, held until `release` or the end of the process."""
 
     def __init__(self, log_dir: Path) -> None:
-        """Take the lock. Raises DirectoryInUseError if another process has it; OSError."""
+        """Lock the log directory against other processes.
+
+        Raises:  DirectoryInUseError if another process has it; OSError.
+        """
         self._fd = os.open(log_dir / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -44,7 +47,7 @@ class DirectoryLock:
             raise DirectoryInUseError(log_dir) from None
 
     def release(self) -> None:
-        """Release the lock."""
+        """Release the lock of the log directory."""
         os.close(self._fd)
 
 
@@ -55,7 +58,10 @@ class Registry:
     """
 
     def __init__(self, files: FileSystem, log_dir: Path) -> None:
-        """Read both files. Raises CorruptFileError, OSError."""
+        """Read the list of groups and the rejoin marker.
+
+        Raises CorruptFileError, OSError.
+        """
         self._files = files
         self._path = log_dir / GROUPS_FILE
         self._rejoin = log_dir / REJOIN_FILE
@@ -64,23 +70,23 @@ class Registry:
 
     @property
     def rejoining(self) -> bool:
-        """Whether the disk was lost and not every group has been created again."""
+        """Return whether the disk was lost and some groups have not been created again."""
         return self._files.exists(self._rejoin)
 
     def rejoined(self) -> None:
-        """Remove the rejoin marker, durably: every group has been created again."""
+        """Remove the rejoin marker durably, after every group has been created again."""
         self._files.unlink(self._rejoin)
         self._files.fsync_directory(self._rejoin.parent)
 
     def add(self, group: Group) -> None:
-        """List a group, durably, after its directory was made."""
+        """Add a group to the durable list, after its directory was made."""
         with self._writing:
             if self.groups.get(group.name) != group:
                 self.groups[group.name] = group
                 self._write()
 
     def remove(self, group: Group) -> None:
-        """Unlist a group, durably, before its directory may be deleted."""
+        """Remove a group from the durable list, before its directory may be deleted."""
         with self._writing:
             if self.groups.pop(group.name, None) is not None:
                 self._write()
@@ -91,7 +97,7 @@ class Registry:
 
 
 def mark_rejoin(files: FileSystem, log_dir: Path) -> None:
-    """Mark a log directory, durably, as replacing a lost one, for `storage format --rejoin`."""
+    """Mark a log directory durably as the replacement of a lost directory."""
     replace_file(files, log_dir / REJOIN_FILE, b"")
 
 

@@ -82,7 +82,7 @@ class RequestTemplates:
     def learn(
         self, header: RequestHeader, request: ProduceRequest, body: Frame, success: Success
     ) -> None:
-        """Keep the template of a request that was decoded and found valid."""
+        """Keep the template of a Produce request that was decoded and is valid."""
         records = request.topic_data[0].partition_data[0].records
         tail = _NO_TAGS if header.flexible else b""
         if records is None or bytes(body[len(body) - len(tail) :]) != tail:
@@ -103,7 +103,7 @@ class RequestTemplates:
             del self._templates[MAX_TEMPLATES:]
 
     def match(self, frame: Frame) -> MatchedRequest | None:
-        """Match a frame against the templates; None means that it has to be decoded."""
+        """Match a frame against the templates, or return None if it must be decoded."""
         for index, template in enumerate(self._templates):
             at = template.records_at
             if frame[:4] == template.start and frame[CORRELATION_END:at] == template.middle:
@@ -114,7 +114,7 @@ class RequestTemplates:
 
 
 def _match_records(frame: Frame, template: _Template) -> MatchedRequest | None:
-    """Check the records of a matching frame; None unless they are one plain, valid batch."""
+    """Check the records of a matching frame; return None unless they are one valid batch."""
     size_bytes, at = _length(frame, template)
     end = at + size_bytes
     if size_bytes <= HEADER_SIZE_BYTES or frame[end:] != template.tail or end > len(frame):
@@ -137,7 +137,7 @@ def _match_records(frame: Frame, template: _Template) -> MatchedRequest | None:
 
 
 def _length(frame: Frame, template: _Template) -> tuple[int, int]:
-    """Return the size of the records and their position in the frame; size -1 if malformed."""
+    """Return the size of a frame's records and their position, or size -1 if malformed."""
     at = template.records_at
     if not template.flexible:
         return (_unpack_int32(frame, at)[0], at + 4) if len(frame) >= at + 4 else (-1, at)

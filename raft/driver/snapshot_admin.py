@@ -51,7 +51,7 @@ class SnapshotAdmin:
 
     @property
     def handlers(self) -> Mapping[int, Served]:
-        """Handlers of both requests by api key."""
+        """Return the handlers of both snapshot requests by api key."""
         return {1110: Served(0, 0, self._describe), 1111: Served(0, 0, self._take)}
 
     async def _describe(
@@ -60,7 +60,7 @@ class SnapshotAdmin:
         header: RequestHeader,
         body: Frame,
     ) -> Payload:
-        """Describe the requested groups, or all groups if none is named."""
+        """Describe the snapshots of the requested groups, or of all groups if none is named."""
         message = decode_message(DescribeSnapshotsRequest, body, header.api_version)
         asked = [
             GroupRef(topic.topic_name, index)
@@ -122,7 +122,7 @@ class SnapshotAdmin:
         header: RequestHeader,
         body: Frame,
     ) -> Payload:
-        """Let the state machine's host take a checkpoint, and answer with its outcome."""
+        """Have a group take a checkpoint, and answer the request with the outcome."""
         message = decode_message(TakeSnapshotRequest, body, header.api_version)
         return payload(header, await self._taken(message))
 
@@ -173,7 +173,7 @@ class SnapshotAdmin:
 
 
 def _sizes(driver: GroupDriver, ids: Sequence[OffsetAndEpoch]) -> list[int | None]:
-    """Return the files' sizes in bytes, None for deleted ones; called in a thread."""
+    """Return the sizes of checkpoint files in bytes, with None for deleted files."""
     sizes: list[int | None] = []
     for snapshot_id in ids:
         try:

@@ -70,39 +70,42 @@ class HostedMachine(Protocol):
 
     @property
     def applied_offset(self) -> Offset:
-        """The first offset that is not yet in the state."""
+        """Return the first offset that is not yet in the state."""
 
     @property
     def generating(self) -> bool:
-        """Whether a checkpoint is being written."""
+        """Return whether a checkpoint is being written."""
 
     @property
     def generations(self) -> Timings:
-        """Durations of writing checkpoints since the start."""
+        """Return the durations of writing checkpoints since the start."""
 
     @property
     def loads(self) -> Timings:
-        """Durations of loading checkpoints since the start."""
+        """Return the durations of loading checkpoints since the start."""
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Size of the newest checkpoint in bytes; 0 if there is none."""
+        """Return the size of the newest checkpoint in bytes, or 0 if there is none."""
 
     def take_now(self, done: Callable[[SnapshotOutcome], None]) -> None:
-        """Take a checkpoint whatever the policy says; call `done` once it is durable or failed."""
+        """Take a checkpoint regardless of the policy, and call `done` with the outcome."""
 
     def close(self) -> None:
-        """Stop applying and writing."""
+        """Stop applying records and writing checkpoints."""
 
 
 class SnapshotHosting(Protocol):
     """Opens checkpoints, decides how far a log may be cut, and hosts state machines."""
 
     def store(self, files: FileSystem, directory: Path) -> Snapshots:
-        """Open the checkpoints in a group's directory. Raises OSError."""
+        """Open the checkpoints in a group's directory.
+
+        Raises OSError.
+        """
 
     def log_start(self, view: LogStartView) -> OffsetAndEpoch | None:
-        """Return the checkpoint that the log should start at, or None to leave it as it is."""
+        """Return the checkpoint that the log should start at, or None to keep the log's start."""
 
     def host(
         self,
@@ -111,7 +114,7 @@ class SnapshotHosting(Protocol):
         node: ServiceHost,
         listener: StateListener | None,
     ) -> HostedMachine:
-        """Host a state machine: watch its log, load it, apply to it, take its checkpoints."""
+        """Host a state machine: load its state, apply committed records, take checkpoints."""
 
 
 class NoSnapshots:
@@ -121,7 +124,7 @@ class NoSnapshots:
     ids: Sequence[OffsetAndEpoch] = ()
 
     def size_bytes(self, snapshot_id: OffsetAndEpoch) -> int | None:  # noqa: ARG002
-        """Return None: there is no checkpoint."""
+        """Return None, because there is no checkpoint."""
         return None
 
     def read(
@@ -130,19 +133,19 @@ class NoSnapshots:
         position: int,  # noqa: ARG002
         max_bytes: int,  # noqa: ARG002
     ) -> SnapshotChunk | None:
-        """Return None: there is no checkpoint."""
+        """Return None, because there is no checkpoint."""
         return None
 
     def receive(self, snapshot_id: OffsetAndEpoch) -> Download:
-        """Raise OSError: this node keeps no checkpoints."""
+        """Raise OSError, because this node keeps no checkpoints."""
         raise OSError(f"this node keeps no checkpoints: {snapshot_id}")
 
     def added(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Fail: no checkpoint can have been published here."""
+        """Fail, because no checkpoint can have been published on this node."""
         raise AssertionError(f"a checkpoint in a store without any: {snapshot_id}")
 
     def drop_below(self, log_start_offset: Offset) -> None:
-        """Do nothing: there is no checkpoint."""
+        """Do nothing, because there is no checkpoint."""
 
     def close(self) -> None:
-        """Do nothing: no file is open."""
+        """Do nothing, because no checkpoint file is open."""

@@ -48,7 +48,7 @@ class SnapshotHost(Protocol):
 
 
 def snapshot_families(host: SnapshotHost) -> Iterator[Metric]:
-    """Return all metric families, each with one sample per group."""
+    """Return all metric families about snapshots, each with one sample per group."""
     drivers = sorted((group.name, group, driver) for group, driver in host.groups.items())
     generated = HistogramMetricFamily(
         PREFIX + "gen_snapshot_latency_ms",

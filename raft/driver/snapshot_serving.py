@@ -65,7 +65,7 @@ class SnapshotQuery:
         message: rpc.FetchSnapshotRequest,
         requested: list[RequestedChunk],
     ) -> None:
-        """Start with every partition undecided."""
+        """Create the query of a FetchSnapshot request, with no partition decided yet."""
         self.reply = reply
         self.message = message
         self.requested = requested
@@ -76,7 +76,7 @@ class SnapshotQuery:
         self._open = len(requested)
 
     def refuse(self, index: int, error: int, leader: Leader | None = None) -> None:
-        """Refuse a partition with an error code."""
+        """Refuse one partition of the request with an error code."""
         if error == ErrorCode.INCONSISTENT_CLUSTER_ID:
             self.answer(failed_fetch_snapshot(error))
             return
@@ -85,7 +85,7 @@ class SnapshotQuery:
         self._settle(index, refused_partition(self.requested[index], error, leader))
 
     def grant(self, index: int, snapshots: Snapshots, leader: Leader) -> None:
-        """Let a partition be served from these checkpoints, if they have the requested one."""
+        """Accept one partition of the request, to be served from these checkpoints."""
         self.leaders.append(leader)
         partition = self.requested[index].partition
         snapshot_id = OffsetAndEpoch(
@@ -103,17 +103,17 @@ class SnapshotQuery:
 
     @property
     def closed(self) -> bool:
-        """Whether the request is answered or its connection closed."""
+        """Return whether the request is answered or its connection is closed."""
         return self._open < 0 or self.reply.connection.closed
 
     def answer(self, message: Response) -> None:
-        """Send the answer, unless one was sent already."""
+        """Send the response, unless a response was sent already."""
         if self._open >= 0:
             self._open = -1
             self.reply.send(payload(self._header, message))
 
     def read(self) -> Response:
-        """Read the granted partitions and build the answer; called in a thread.
+        """Read chunks of the accepted partitions and build the response.
 
         The bytes of one answer are shared fairly between its partitions.
         """
@@ -125,7 +125,7 @@ class SnapshotQuery:
         return write_fetch_snapshot_response(self.message, partitions, leaders)
 
     def _available_bytes(self, index: int) -> int:
-        """Return a granted file's bytes past the requested position; 0 if it is refused."""
+        """Return how many bytes a checkpoint has past the requested position; 0 if refused."""
         granted = self.answers[index]
         if not isinstance(granted, _GrantedPartition):
             return 0
@@ -147,7 +147,7 @@ class SnapshotQuery:
     def _read_chunk(
         self, index: int, granted: _GrantedPartition, max_bytes: int
     ) -> SnapshotChunk | None:
-        """Read a chunk of a file; None, with the partition refused, if it cannot be read."""
+        """Read a chunk of a checkpoint file, or refuse its partition if it cannot be read."""
         try:
             chunk = granted.snapshots.read(granted.snapshot_id, granted.position, max_bytes)
             if chunk is not None:
@@ -166,28 +166,28 @@ class SnapshotServer:
     """Answers the queries of all connections of one node; files are read in a thread."""
 
     def __init__(self) -> None:
-        """Start without queries."""
+        """Create a snapshot server without queries."""
         self._waiting: dict[ServerConnection, deque[SnapshotQuery]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
         self._reading: set[ServerConnection] = set()
 
     def close(self) -> None:
-        """Stop answering and end the thread."""
+        """Stop answering queries and end the thread."""
         for timer in self._timers:
             timer.cancel()
         self._waiting.clear()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def complete(self, query: SnapshotQuery) -> None:
-        """Queue a query whose groups have all answered, behind its connection's earlier ones."""
+        """Queue a query that all its groups have decided, in the order of its connection."""
         connection = query.reply.connection
         self._waiting.setdefault(connection, deque()).append(query)
         # Not at once: the connection orders a reply only when the handler has returned it.
         asyncio.get_running_loop().call_soon(self._next, connection)
 
     def _next(self, connection: ServerConnection) -> None:
-        """Begin to read for this connection's next query, if its peer keeps up."""
+        """Start to read for the next query of a connection, if the connection can take more."""
         queries = self._waiting.get(connection)
         while queries and queries[0].closed:
             queries.popleft()
@@ -219,7 +219,7 @@ class SnapshotServer:
         self._next(connection)
 
     def _retry_later(self, connection: ServerConnection) -> None:
-        """Check a connection again after `RETRY_S`; its queries share one timer."""
+        """Check a connection that was not ready again after `RETRY_S`."""
         self._reading.add(connection)
 
         def retry() -> None:

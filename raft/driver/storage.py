@@ -76,7 +76,7 @@ class Storage:
 
     @classmethod
     def has_batches(cls, files: FileSystem, log_dir: Path, group: Group) -> bool:
-        """Return whether this group was started here before: then its log holds batches.
+        """Return whether a group was started on this disk before, so that its log holds batches.
 
         A directory without batches of a group that is not listed is left from a crash during its
         creation: the group is listed before it votes or appends.
@@ -88,7 +88,7 @@ class Storage:
     def create(
         cls, files: FileSystem, log_dir: Path, group: Group, config: LogConfig, *, recovering: bool
     ) -> None:
-        """Create an empty group, durably; a partly created one is created again.
+        """Create an empty group durably; a partly created group is created again.
 
         Args:    recovering: the disk of this replica was lost; it must not vote before it has
                  caught up. The marker is written before the log.
@@ -111,7 +111,7 @@ class Storage:
         voters: tuple[NodeId, ...],
         store: Callable[[FileSystem, Path], Snapshots] | None = None,
     ) -> Storage:
-        """Open a group, recover its log and make it durable to its end.
+        """Open a group, recover its log and make the whole log durable.
 
         Args:    store: opens its checkpoints; None: it keeps no checkpoints.
         Raises:  LostDiskError if its directory is gone or another topic's; CorruptLogError,
@@ -132,7 +132,7 @@ class Storage:
     # --- initial state of the core ------------------------------------------------------------
 
     def log_state(self) -> LogState:
-        """Return start, end and epochs of the log as found, and the newest checkpoint's id.
+        """Return start, end and epochs of the recovered log, and the newest checkpoint's id.
 
         Raises:  MissingSnapshotError if no checkpoint covers the records before the log's start;
                  CorruptLogError if the log contradicts itself.
@@ -159,7 +159,7 @@ class Storage:
             ) from error
 
     def _epoch_before(self, start_offset: Offset) -> Epoch:
-        """Return the epoch of the record before the log's start: of the checkpoint that ends there.
+        """Return the epoch of the record before the log's start, which a checkpoint ends with.
 
         If that checkpoint was removed and a newer one left, the epoch at the start is used. It is
         the same unless an epoch began right there; then a replica whose log ends there is directed
@@ -173,7 +173,7 @@ class Storage:
         return self.log.epoch_at(start_offset) or Epoch(0)
 
     def election_state(self) -> ElectionState:
-        """Read the election state as last persisted.
+        """Read the election state that was last persisted.
 
         Raises:  CorruptFileError, also if log or checkpoints are more than `BUDGET` epochs ahead of
                  it; LostDiskError if the file is missing (it is written at creation): a node that
@@ -202,13 +202,13 @@ class Storage:
 
     @property
     def recovering(self) -> bool:
-        """Whether the marker of a lost disk exists."""
+        """Return whether the marker of a lost disk exists."""
         return self._files.exists(self.directory / RECOVERING_FILE)
 
     # --- jobs of the disk thread --------------------------------------------------------------
 
     def persist(self, state: ElectionState) -> None:
-        """Replace the election state, durably."""
+        """Replace the election state durably."""
         voted = state.voted
         write_quorum_state(
             self._files,
@@ -223,16 +223,16 @@ class Storage:
         )
 
     def clear_recovering(self) -> None:
-        """Remove the marker of a lost disk, durably."""
+        """Remove the marker of a lost disk durably."""
         self._files.unlink(self.directory / RECOVERING_FILE)
         self._files.fsync_directory(self.directory)
 
     def flush(self) -> Offset:
-        """Make all earlier appends durable; return the end offset of what is durable."""
+        """Make all earlier appends durable, and return the end offset of the durable log."""
         return self.log.flush()
 
     def truncate(self, end_offset: Offset) -> None:
-        """Truncate the log, durably.
+        """Truncate the log durably at `end_offset`.
 
         The loop must not append meanwhile, nor read past `end_offset`.
         """
@@ -242,13 +242,16 @@ class Storage:
         assert end == end_offset, f"cut at {end}, asked for {end_offset}: inside a batch"
 
     def reset(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Reset the log to start where this checkpoint ends; the group is busy meanwhile."""
+        """Reset the log to start where this checkpoint ends, while the group is busy."""
         self._tail = deque()
         self._tail_bytes = 0
         self.log.reset_to(snapshot_id.offset)
 
     def cut_prefix(self, start_offset: Offset) -> list[Segment]:
-        """Move the log's start, durably; return segments to delete. The loop must not append."""
+        """Move the log's start durably, and return the segments to delete.
+
+        The loop must not append meanwhile.
+        """
         if self.log.flushed_end_offset < start_offset:  # a majority flushed before this disk did
             self.log.flush()
         return self.log.cut_prefix(start_offset)
@@ -263,7 +266,7 @@ class Storage:
         *,
         keep: bool = True,
     ) -> None:
-        """Append whole batches to the log. `data` must not change afterwards.
+        """Append whole batches to the log; `data` must not change afterwards.
 
         Args:    keep: also keep `data` in memory, for Fetches of replicas or to be applied soon.
         Raises:  StorageError: the node cannot go on.
@@ -280,14 +283,14 @@ class Storage:
             self._tail_bytes -= len(self._tail.popleft().data)
 
     def forget_tail(self) -> None:
-        """Drop the batches kept in memory, which would otherwise have a gap."""
+        """Drop the batches kept in memory when they would no longer be contiguous."""
         self._tail.clear()
         self._tail_bytes = 0
 
     def read_bytes(
         self, from_offset: Offset, end_offset: Offset, max_bytes: int
     ) -> bytes | bytearray | memoryview:
-        """Return whole batches of [from_offset, end_offset), the first even above `max_bytes`."""
+        """Return whole batches between two offsets, the first even if it exceeds `max_bytes`."""
         if from_offset >= end_offset:
             return b""
         if self._tail and self._tail[0].base_offset <= from_offset:
@@ -300,7 +303,7 @@ class Storage:
     def _from_tail(
         self, from_offset: Offset, end_offset: Offset, max_bytes: int
     ) -> bytes | bytearray | memoryview | None:
-        """Read from memory as `read_bytes` does; None if `from_offset` is inside a chunk."""
+        """Return batches from memory, or None if `from_offset` is inside a chunk."""
         found: list[bytes | bytearray | memoryview] = []
         size = 0
         for chunk in reversed(self._tail):
@@ -314,7 +317,7 @@ class Storage:
         return _joined(found, max_bytes)
 
     def read(self, from_offset: Offset, end_offset: Offset, max_bytes: int) -> Records | None:
-        """Return whole batches from the one that holds `from_offset`; None at `end_offset`.
+        """Return whole batches from the one that contains `from_offset`, or None at `end_offset`.
 
         Raises:  OffsetOutOfRangeError; CorruptLogError where the disk lost what it held.
         """
@@ -323,7 +326,10 @@ class Storage:
         )
 
     def close(self) -> None:
-        """Flush, record the recovery point, close log and checkpoints. Raises FlushFailedError."""
+        """Flush, record the recovery point, and close log and checkpoints.
+
+        Raises FlushFailedError.
+        """
         try:
             self.log.close()
         finally:
@@ -333,7 +339,7 @@ class Storage:
 def _joined(
     newest_first: list[bytes | bytearray | memoryview], max_bytes: int
 ) -> bytes | bytearray | memoryview | None:
-    """Join the oldest chunks that fit; None if already the first one is too large."""
+    """Join the oldest chunks that fit into `max_bytes`, or return None if none fits."""
     if not newest_first:
         return None
     newest_first.reverse()

@@ -14,16 +14,16 @@ class Clocks(Protocol):
     """Clocks and timers, the node's or a simulator's."""
 
     def now_ms(self) -> int:
-        """Return the wall clock, ms since 1970."""
+        """Return the wall-clock time in ms since 1970."""
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never steps."""
+        """Return the seconds of a clock that never goes back or jumps."""
 
     def call_soon(self, callback: Callable[[], None]) -> object:
-        """Call back in the next turn of the loop."""
+        """Call `callback` in the next turn of the event loop."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> object:
-        """Call back after a delay in seconds."""
+        """Call `callback` after `delay_s` seconds."""
 
 
 class LoopClocks:
@@ -35,9 +35,9 @@ class LoopClocks:
         self.monotonic = loop.time
 
     def call_soon(self, callback: Callable[[], None]) -> object:
-        """See `Clocks`."""
+        """Call `callback` in the next turn of the asyncio loop."""
         return self._loop.call_soon(callback)
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> object:
-        """See `Clocks`."""
+        """Call `callback` on the asyncio loop after `delay_s` seconds."""
         return self._loop.call_later(delay_s, callback)

@@ -34,7 +34,7 @@ class Image(Protocol):
 
     @property
     def record_count(self) -> int:
-        """Count of records in a checkpoint of it."""
+        """Return the number of records in a checkpoint of this image."""
 
 
 class Edit(Protocol):
@@ -44,7 +44,7 @@ class Edit(Protocol):
     contradictions: int  # records that fitted nothing, and changed nothing
 
     def apply(self, record: MetadataRecord) -> None:
-        """Apply one committed record."""
+        """Apply one committed record to this edit."""
 
 
 ImageT = TypeVar("ImageT", bound=Image)
@@ -73,70 +73,73 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
 
     @abstractmethod
     def _begin(self, image: ImageT) -> EditT:
-        """Begin an edit of this image."""
+        """Begin an edit on top of an image."""
 
     @abstractmethod
     def _publish(self, edit: EditT, applied: OffsetAndEpoch) -> ImageT:
-        """Publish the edit's image as of `applied`."""
+        """Return the next image: the edit's state as of the offset `applied`."""
 
     @abstractmethod
     def _frozen(self, image: ImageT) -> Frozen:
-        """Return the records of an image, for a checkpoint."""
+        """Return the records that a checkpoint of an image holds."""
 
     def _apply_record(self, record: MetadataRecord, offset: Offset, epoch: Epoch) -> None:  # noqa: ARG002
-        """Change the edit by the record at `offset`, written in `epoch`."""
+        """Apply to the edit the record at `offset`, which was written in `epoch`."""
         self._edit.apply(record)
 
     def _show_applied(self) -> None:
-        """Publish an image of all that was committed together."""
+        """Publish one image after a slice of committed batches was applied."""
         self._show(self._next_image(self._applied))
 
     def _between_slices(self, edit: EditT) -> None:
-        """Called between two slices of a checkpoint's load."""
+        """Do nothing; a subclass may shorten the edit between two slices of a load."""
 
     def _start_from(self, edit: EditT) -> None:
-        """Begin anew from an image; everything before is dropped."""
+        """Replace the current edit by another one and drop the old state."""
         self._edit = edit
 
     # --- a StateMachine -----------------------------------------------------------------------
 
     @property
     def applied(self) -> OffsetAndEpoch:
-        """The end offset of the state (exclusive), records of an open transaction included."""
+        """Return the end offset of the state (exclusive), with its epoch.
+
+        Records of an open transaction are included.
+        """
         return self._applied
 
     @property
     def last_timestamp(self) -> int:
-        """Timestamp of the last batch applied, ms since 1970."""
+        """Return the timestamp of the last applied batch in ms since 1970."""
         return self._last_timestamp
 
     @property
     def changed_records(self) -> int:
-        """Count of records that were replaced or removed since the newest checkpoint."""
+        """Return how many records were replaced or removed since the newest checkpoint."""
         return self._changed
 
     @property
     def total_records(self) -> int:
-        """Count of records that a checkpoint would hold now."""
+        """Return the number of records that a checkpoint of the current image would hold."""
         return self.image.record_count
 
     @property
     def checkpointable(self) -> bool:
-        """False once a record of an unknown kind was applied."""
+        """Return True until a record of an unknown kind has been applied."""
         return not self.unknown_records
 
     @property
     def contradictions(self) -> int:
-        """Count of records that contradicted the state and were ignored."""
+        """Return how many applied records contradicted the state and were ignored."""
         return self._contradictions
 
     def listen(self, listener: Callable[[ImageT], None]) -> None:
-        """Call `listener` with every image from now on, and at once with the present one."""
+        """Call `listener` with the current image at once, and with every later image."""
         self._listeners.append(listener)
         listener(self.image)
 
     def apply(self, batches: Iterable[Batch]) -> None:
-        """Apply committed batches; one image is published for all of them."""
+        """Apply committed batches and publish one image for all of them."""
         for batch in batches:
             header = batch.header
             assert header.base_offset >= self._applied.offset, f"gap or repeat: {header}"
@@ -160,7 +163,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
             self._apply_record(record, item.offset, epoch)
 
     def _next_image(self, applied: OffsetAndEpoch) -> ImageT:
-        """Return the image after all that was applied; changes are counted here, not before."""
+        """Publish the edit as an image and add its changes to the machine's counts."""
         edit = self._edit
         image = self._publish(edit, applied)
         self._changed += edit.changed
@@ -174,7 +177,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
             listener(image)
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
-        """Replace the state by a checkpoint's; yields every few hundred records."""
+        """Replace the state by a checkpoint's; yield after every few hundred records."""
         edit = self._begin(self._empty())
         self.unknown_records = 0
         count, timestamp = 0, 0
@@ -199,7 +202,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
         self._show(image)
 
     def reset(self) -> None:
-        """Drop the state: empty, at the log's very beginning."""
+        """Replace the state by that of an empty log, at offset 0."""
         image = self._empty()
         self._start_from(self._begin(image))
         self._applied, self._last_timestamp = OffsetAndEpoch(Offset(0), Epoch(0)), 0
@@ -207,13 +210,13 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
         self._show(image)
 
     def freeze(self) -> Frozen:
-        """Return the image, which is immutable."""
+        """Return the current image's checkpoint records; later records do not change them."""
         assert self.checkpointable, f"a checkpoint at {self._applied}: {self}"
         self._frozen_at = (self._applied.offset, self._changed)
         return self._frozen(self.image)
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """Count changes from the frozen image on, which is durable now."""
+        """Count changed records from the image that the checkpoint made durable."""
         if self._frozen_at is not None and self._frozen_at[0] == snapshot_id.offset:
             self._changed -= self._frozen_at[1]
         self._frozen_at = None

@@ -63,7 +63,7 @@ class Patience:
     retry_max_s: float = 0.5
 
     def pauses(self) -> Iterator[float]:
-        """Yield the pauses between attempts, without an end.
+        """Yield the pauses between attempts in seconds: each twice as long, up to a limit.
 
         >>> from itertools import islice
         >>> list(islice(Patience(timeout_s=30, retry_s=1.0, retry_max_s=5.0).pauses(), 5))
@@ -85,7 +85,7 @@ class Failure:
 
     @property
     def reason(self) -> str:
-        """The error in words, without its code."""
+        """Return the error's message without its code."""
         error = self.error
         return error.message if isinstance(error, CoordinatorError) else str(error)
 
@@ -117,7 +117,7 @@ class LeaderClient:
         self.closed = False
 
     async def leader(self) -> Rpc:
-        """Return a connection to the leader; callers share one search for it.
+        """Return a connection to the leader; concurrent callers share one search for it.
 
         Raises:  CoordinatorError (COORDINATOR_NOT_AVAILABLE) if no known node leads just now;
                  NobodyListensError, one of these, if none of them runs.
@@ -144,7 +144,7 @@ class LeaderClient:
         response: type[R],
         read_refusal: Callable[[R], CoordinatorError | None],
     ) -> R | Failure:
-        """Send a request once.
+        """Send a request to the leader once; return the response, or a Failure.
 
         Args:  read_refusal: the error in a response that means: this node does not lead, or does
                not know what became of the request. None if the response is an answer.
@@ -181,7 +181,7 @@ class LeaderClient:
         tracks_doubt: bool = False,
         is_repeatable: bool = True,
     ) -> R:
-        """Send a request until it is answered.
+        """Send a request to the leader until it is answered or the time is up.
 
         Args:    label: what an error's message begins with.
                  tracks_doubt: whether to tell a request that may have been carried out from one
@@ -214,7 +214,7 @@ class LeaderClient:
         raise AssertionError("the pauses have ended")
 
     def release(self, rpc: Rpc) -> None:
-        """Look for the leader anew: this node does not lead any more, or cannot be reached."""
+        """Stop using a connection whose node is not the leader or cannot be reached."""
         if self._current is rpc:
             self._current = None
             if not rpc.connection.closed:
@@ -224,7 +224,7 @@ class LeaderClient:
             self._released.discard(old)
 
     def note_leader(self, node_id: int) -> None:
-        """Close the connection to another node: the caller has learned that `node_id` leads.
+        """Close the connection unless it leads to `node_id`, which is the leader by now.
 
         A leader that stands still closes nothing, and would be waited for until the timeout.
         """
@@ -234,7 +234,7 @@ class LeaderClient:
             current.connection.close()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close the client, its connections, and a search for the leader in progress."""
         self.closed = True
         if self._finding is not None:
             self._finding.cancel()
@@ -255,7 +255,7 @@ class LeaderClient:
             self._ids = {found: self._ids[found]}
 
     async def _find(self) -> Rpc:
-        """Ask all known nodes at once and take the first that leads; then those they named."""
+        """Search all known nodes, and then the nodes that they name, for the leader."""
         contacted: set[Address] = set()
         failures: list[str] = []
         self._refused = 0
@@ -273,7 +273,7 @@ class LeaderClient:
         )
 
     async def _first_leader(self, addresses: list[Address], failures: list[str]) -> Rpc | None:
-        """Return a connection to the leader among these nodes.
+        """Return a connection to the first of these nodes that leads.
 
         None once all that answer have said that they do not lead, and the others are silent.
         """
@@ -307,7 +307,10 @@ class LeaderClient:
                         late.connection.close()
 
     async def _ask(self, address: Address) -> Rpc | None:
-        """Return a connection to this node if it leads, or None; note the nodes that it names."""
+        """Connect to a node and keep the connection if the node leads; else return None.
+
+        The nodes that it names are remembered.
+        """
         rpc = await open_rpc(*address, client_id=self._client_id, timeout_ms=self._timeout_ms)
         leads = False
         try:
@@ -338,7 +341,10 @@ class LeaderClient:
                 self._remember((listener.host, listener.port))
 
     async def _learn_from_follower(self, rpc: Rpc) -> None:
-        """Remember the controllers that a follower names: its DescribeQuorum is an error."""
+        """Remember the controllers that a follower names.
+
+        Its DescribeQuorum response is an error and names none.
+        """
         request = DescribeClusterRequest(
             include_cluster_authorized_operations=False, endpoint_type=CONTROLLERS
         )

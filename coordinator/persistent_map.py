@@ -37,7 +37,10 @@ class Map(Mapping[K, V]):
     __slots__ = ("_shards", "_size")
 
     def __init__(self, shards: Shards[K, V] = ({},), size: int = 0) -> None:
-        """The empty map; the arguments are an editor's, which gives up the shards."""
+        """Create an empty map, or one with an editor's shards.
+
+        An editor gives up the shards that it passes.
+        """
         self._shards = shards
         self._size = size
 
@@ -46,7 +49,7 @@ class Map(Mapping[K, V]):
         return shards[(hash(key) * _SCRAMBLE >> _SHIFT) & (len(shards) - 1)][key]
 
     def get(self, key: K, default: Any = None) -> Any:
-        """Return the value, or the default."""
+        """Return the value of a key, or `default` if the map lacks the key."""
         shards = self._shards
         return shards[(hash(key) * _SCRAMBLE >> _SHIFT) & (len(shards) - 1)].get(key, default)
 
@@ -65,13 +68,13 @@ class Map(Mapping[K, V]):
         return f"Map({dict(self)!r})"
 
     def set(self, key: K, value: V) -> Map[K, V]:
-        """Return a map with another value of one key."""
+        """Return a new map in which one key has another value."""
         editor = self.edit()
         editor.set(key, value)
         return editor.freeze()
 
     def remove(self, key: K) -> Map[K, V]:
-        """Return a map without one key, or this map if it has no such key."""
+        """Return a map without the key, or this map if it has no such key."""
         if key not in self:
             return self
         editor = self.edit()
@@ -79,7 +82,9 @@ class Map(Mapping[K, V]):
         return editor.freeze()
 
     def gone(self, later: Map[K, V]) -> Iterator[K]:
-        """Keys that another map, made from this one, lacks; shared parts are not read.
+        """Yield the keys that a later version of this map lacks.
+
+        Shards that both versions share are not read.
 
         >>> list(Map().set("a", 1).set("b", 2).gone(Map().set("b", 3)))
         ['a']
@@ -92,7 +97,7 @@ class Map(Mapping[K, V]):
                 yield from (key for key in before if key not in after)
 
     def edit(self) -> Editor[K, V]:
-        """Begin a series of changes."""
+        """Begin a series of changes that makes a new map."""
         return Editor(self, self._shards, self._size)
 
 
@@ -108,12 +113,12 @@ class Editor(Generic[K, V]):
         self._size = size
 
     def get(self, key: K) -> V | None:
-        """Return the value as changed so far, or None."""
+        """Return a key's value with the changes so far; None if there is no such key."""
         shards = self._shards
         return shards[(hash(key) * _SCRAMBLE >> _SHIFT) & (len(shards) - 1)].get(key)
 
     def set(self, key: K, value: V) -> None:
-        """Add or replace."""
+        """Add a key with its value, or replace the value."""
         shard = self._own(key)
         before = len(shard)
         shard[key] = value
@@ -123,7 +128,7 @@ class Editor(Generic[K, V]):
                 self._grow()
 
     def pop(self, key: K) -> V | None:
-        """Remove a key; returns its value, or None if there is none."""
+        """Remove a key and return its value; None if there is no such key."""
         if self.get(key) is None:
             return None
         self._size -= 1

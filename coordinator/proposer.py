@@ -59,10 +59,10 @@ class Pending(Protocol):
     """The pending state that requests are decided against."""
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
-        """Change the pending state by a proposed record."""
+        """Apply a proposed record to the pending state."""
 
     def drop(self) -> None:
-        """Drop what was proposed: show the applied state alone."""
+        """Discard all proposed records and return to the applied state."""
 
 
 Done = Callable[[Any], None]
@@ -119,7 +119,8 @@ class Proposer:
         turn_bytes: int = TURN_BYTES,
         failed: Callable[[Exception], object] | None = None,
     ) -> None:
-        """
+        """Create a proposer for a log; it decides nothing until `lead` is called.
+
         Args:  applied: everything below it is in the applied state.
                now_ms: the wall clock, read once per turn and only here.
                draft: makes a turn's values, decision by decision, and the time into what is
@@ -152,11 +153,11 @@ class Proposer:
 
     @property
     def epoch(self) -> Epoch | None:
-        """The epoch in which this node leads and may decide; None otherwise."""
+        """Return the epoch in which this node leads and may decide, else None."""
         return self._epoch if self._may_decide else None
 
     def submit(self, decide: Decide, done: Done, *, urgent: bool = False) -> None:
-        """Queue a request; `done` is called with the answer once it cannot be lost.
+        """Queue a request; call `done` with its answer once the answer cannot be lost.
 
         An urgent request, which costs little and depends on no other, is queued at the front.
         """
@@ -202,7 +203,7 @@ class Proposer:
         self._answer([(done, None) for _, done in undecided], nothing)
 
     def applied(self) -> None:
-        """Note that the applied state moved on; decide from now on if it holds all there is."""
+        """Begin to decide if the applied state has every record of the log by now."""
         if self._epoch is None or self._may_decide or self._in_flight:
             return
         if self._applied() != self._log.end_offset or self._log.leading_epoch != self._epoch:
@@ -224,7 +225,7 @@ class Proposer:
             self._call_soon(self._turn)
 
     def _turn(self) -> None:
-        """Decide waiting requests, up to a turn's limits; propose their records as one batch."""
+        """Decide waiting requests up to a turn's limits; propose their records as one batch."""
         self._is_turn_due = False
         if not self._may_decide or not self._queue or self._undetermined is not None:
             return
@@ -279,7 +280,7 @@ class Proposer:
         self._schedule()
 
     def _settle(self) -> None:
-        """Answer the proposals that the high watermark has reached."""
+        """Answer the requests whose records are below the high watermark."""
         while self._in_flight:
             proposal = self._in_flight[0]
             if not proposal.is_accepted or proposal.end_offset > self._high_watermark:
@@ -289,7 +290,7 @@ class Proposer:
         self.applied()
 
     def _refused(self, proposal: _Proposal, error: int) -> None:
-        """Decide a refused proposal's requests again: nothing of it was written, nor will be."""
+        """Queue a refused proposal's requests to be decided again; none of them was written."""
         del error  # whichever: not the leader (`step_down` will follow), the wrong end, too much
         if proposal is not self._undetermined:
             return  # leadership was lost, and its requests were answered

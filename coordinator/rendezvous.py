@@ -13,12 +13,12 @@ from hashlib import blake2b
 
 
 def score(name: bytes, broker_id: int) -> bytes:
-    """Return a broker's score for a name; the highest is chosen."""
+    """Return a broker's score for a name; the broker with the highest score is chosen."""
     return blake2b(name + broker_id.to_bytes(4, "big"), digest_size=8).digest()
 
 
 def choose(name: bytes, broker_ids: Iterable[int]) -> int | None:
-    """Choose the broker for a name; None if there are no brokers.
+    """Return the id of the broker with the highest score for a name; None without brokers.
 
     >>> choose(b"orders", [1, 2, 3]) == choose(b"orders", [3, 1, 2])
     True
@@ -27,5 +27,5 @@ def choose(name: bytes, broker_ids: Iterable[int]) -> int | None:
 
 
 def group_broker(group_id: str, broker_ids: Iterable[int]) -> int | None:
-    """Choose the broker that acts for a group among the unfenced ones."""
+    """Choose the broker that coordinates a group from the unfenced brokers."""
     return choose(group_id.encode(), broker_ids)

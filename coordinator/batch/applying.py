@@ -55,7 +55,7 @@ from records.schema import MetadataRecord
 
 
 def apply_record(tables: Tables, record: MetadataRecord) -> None:
-    """Change the tables as a committed, or pending, record says. The only mutator.
+    """Change the tables by one record, committed or pending.
 
     Raises:  KeyError for a record that is not a batch coordinator's:
     `coordinator.batch.log_records`          reads a log so that there is none.
@@ -138,7 +138,7 @@ def _commit(tables: Tables, record: ObjectCommitRecord) -> None:
 
 
 def apply_commit(tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]) -> None:
-    """Apply a commit whose log ids the caller has looked up already."""
+    """Apply a commit record, given the log ids of its partitions."""
     object_id = record.object_id
     lease = tables.leases.get(record.lease_id)
     assert lease is not None, f"a commit without a lease: object {object_id}"
@@ -174,7 +174,7 @@ def apply_commit(tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[L
 
 
 def _append_times(record: ObjectCommitRecord) -> Iterator[int]:
-    """Yield the append time that each batch's result carries: -1 for create time, as in Kafka."""
+    """Yield each batch's append time for its result: -1 for create time, as in Kafka."""
     for kind, time in zip(record.timestamp_types, record.max_timestamps, strict=True):
         yield time if kind else -1
 
@@ -182,9 +182,10 @@ def _append_times(record: ObjectCommitRecord) -> Iterator[int]:
 def _append_single_batches(
     tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]
 ) -> list[int]:
-    """Append an object whose every group is one accepted batch: the usual case, done faster.
+    """Append an object that has one accepted batch for each of its partitions.
 
-    Tables change once, at the end: no partition and so no producer's row occurs twice.
+    The usual case, done faster. Tables change once, at the end: no partition and so no producer's
+    row occurs twice.
     """
     log_starts: list[int] = []
     now_ms = record.committed_at_ms
@@ -225,7 +226,7 @@ def _append_single_batches(
 def _append_batches(
     tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]
 ) -> list[int]:
-    """Advance log ends and producer state by a commit; return the log start of each partition."""
+    """Advance log ends and producer state by a commit; return each partition's log start."""
     log_starts: list[int] = []
     now_ms = record.committed_at_ms
     logs, producers = tables.logs, tables.producers
@@ -341,7 +342,7 @@ def _closed(tables: Tables, record: LeaseClosedRecord) -> None:
 
 
 def _close(tables: Tables, lease_id: int, closed_at_ms: int, end_object_id: int | None) -> None:
-    """Close a lease: its uncommitted ids that may have been uploaded become orphans."""
+    """Close a lease; its ids that may be uploaded but were not committed become orphans."""
     lease = tables.leases.get(lease_id)
     assert lease is not None, f"no lease {lease_id} to close"
     assert lease.is_open, f"lease {lease_id} is closed twice"
@@ -370,7 +371,7 @@ def _forgotten(tables: Tables, record: LeasesForgottenRecord) -> None:
 
 
 def lease_answers(tables: Tables, lease: Lease) -> Iterator[int]:
-    """Yield the objects of a lease whose answers are kept; they are among the last it committed."""
+    """Yield the ids of a lease's committed objects whose answers are still kept."""
     kept = 0
     for object_id in range(lease.last_committed_id, lease.first_object_id - 1, -1):
         if kept == KEPT_ANSWERS:
@@ -413,7 +414,7 @@ def _removed(tables: Tables, record: ObjectsRemovedRecord) -> None:
 
 
 def _nothing_here(_tables: Tables, _record: ObjectsMarkedRecord | OrphansFoundRecord) -> None:
-    """Change nothing: marks are kept with the objects, outside these tables."""
+    """Change no table: marks are stored with the objects, outside these tables."""
 
 
 _APPLY: Final[Mapping[type[MetadataRecord], Callable[[Tables, Any], None]]] = {

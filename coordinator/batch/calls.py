@@ -95,24 +95,24 @@ class Call(Generic[R]):
 
     @property
     def api_key(self) -> int:
-        """The request's number on the wire."""
+        """Return the request's api key."""
         return cast(int, self.request.number())
 
     @property
     def response(self) -> type[R]:
-        """The class of the response."""
+        """Return the class of the response."""
         return cast(type[R], API[self.api_key].response)
 
 
 def _of_tables(
     decide: Callable[[Any, Tables, Context], Decision[R]],
 ) -> Callable[[Any, Tables, AppliedState, Context], Decision[R]]:
-    """Adapt a decision that reads no objects to the signature of the table."""
+    """Adapt a decision that reads only the tables to the signature of a `Write` call."""
     return lambda request, tables, _, context: decide(request, tables, context)
 
 
 def _names_its_offsets(request: rpc.DeleteDisklessRecordsRequest) -> bool:
-    """Return whether no partition is deleted up to the high watermark, which may move."""
+    """Return whether every offset is explicit: none is -1, the moving high watermark."""
     return not any(
         partition.offset == HIGH_WATERMARK
         for topic in request.topics
@@ -185,7 +185,7 @@ BY_REQUEST: Final = {call.request: call for call in CALLS}
 
 
 def call_of(request: CoordinatorRequest[R]) -> Call[R]:
-    """Return the table's row for a request."""
+    """Return the row of the calls table for a request."""
     return BY_REQUEST[type(request)]
 
 
@@ -202,7 +202,9 @@ RAISED: Final = frozenset(
 
 
 def refuse(request: CoordinatorRequest[R], code: int, message: str) -> R:
-    """Return the response that carries an error for all that was requested.
+    """Return a response with this error for every item of a request.
+
+    Other fields of the response are -1, or empty.
 
     What an answer would tell besides is -1, or empty.
     """
@@ -227,7 +229,7 @@ def refuse(request: CoordinatorRequest[R], code: int, message: str) -> R:
 
 
 def read_refusal(response: Response) -> CoordinatorError | None:
-    """Return the CoordinatorError that a response stands for; None if the response is an answer."""
+    """Return the CoordinatorError that a response carries; None if it is an answer."""
     found = set(_error_codes(response))
     code = found.pop() if len(found) == 1 else 0
     if code not in RAISED:
@@ -237,7 +239,7 @@ def read_refusal(response: Response) -> CoordinatorError | None:
 
 
 def _error_codes(response: Any) -> Iterator[int]:
-    """Yield the response's own error code, or those of its topics or partitions."""
+    """Yield the response's own error code, or the codes of its topics or partitions."""
     if hasattr(response, "error_code"):
         yield response.error_code
         return
@@ -246,7 +248,7 @@ def _error_codes(response: Any) -> Iterator[int]:
 
 
 def _topics(request: Any) -> Iterable[tuple[UUID, list[int]]]:
-    """Return the id of each topic of a request, and the partitions it names."""
+    """Return the topic ids that a request names, each with its partition indexes."""
     if hasattr(request, "topic_ids"):
         return ((topic_id, []) for topic_id in request.topic_ids)
     return (
@@ -260,7 +262,7 @@ def _has(message: type[Message], name: str) -> bool:
 
 
 def _element(message: type[Message], name: str) -> type[Any]:
-    """Return the class of an array's elements."""
+    """Return the message class of an array field's elements."""
     (array,) = (field.type for field in message.schema().fields if field.name == name)
     assert isinstance(array, ArrayOf), f"{message}.{name} is no array"
     assert isinstance(array.element, StructOf), f"{message}.{name} has no structures"
@@ -268,6 +270,6 @@ def _element(message: type[Message], name: str) -> type[Any]:
 
 
 def _unknown(message: type[Message]) -> dict[str, object]:
-    """Required fields of a message: -1 for a number, empty for an array."""
+    """Return placeholder values for required fields: -1 for numbers, empty for arrays."""
     fields = (field for field in message.schema().fields if field.required)
     return {field.name: () if isinstance(field.type, ArrayOf) else -1 for field in fields}

@@ -58,13 +58,13 @@ class CheckpointSource(Tables, Protocol):
         """Return all objects with their ids, by rising id."""
 
     def all_runs(self, log_id: LogId) -> Iterable[Sequence[int]]:
-        """Return all live runs of a partition, as the fields of `Run`, by rising offset."""
+        """Return a partition's live runs, as the fields of `Run`, by rising offset."""
 
     def all_producers(self, log_id: LogId) -> Iterable[tuple[int, Producer]]:
-        """Return all producers of a partition with their ids, by rising id."""
+        """Return a partition's producers with their ids, by rising id."""
 
     def all_answers(self) -> Iterable[tuple[int, Answer]]:
-        """Return all kept answers with their object ids, by rising id."""
+        """Return all kept commit answers with their object ids, by rising id."""
 
 
 class CheckpointSink(Protocol):
@@ -92,20 +92,23 @@ class CheckpointSink(Protocol):
     def counters(self) -> Counters: ...
 
     def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:
-        """Add objects, by rising id."""
+        """Add a checkpoint's objects to the state, by rising id."""
 
     def add_runs(
         self, log_id: LogId, rows: Iterable[tuple[int, int, int, int, int, int, int]]
     ) -> None:
-        """Runs by rising offset: the fields of `Run` but the append time, which their objects,
-        added before, know."""
+        """Add a partition's runs to the state, by rising offset.
+
+        The rows are the fields of `Run` but the append time, which the objects have. Their objects
+        are added before.
+        """
 
 
 # --- writing -----------------------------------------------------------------------------------
 
 
 def checkpoint_values(source: CheckpointSource) -> Iterator[bytes]:
-    """Return the framed records of a state's checkpoint, in order."""
+    """Yield the framed records of a state's checkpoint, in order."""
     return map(encode_record, checkpoint_records(source))
 
 
@@ -257,7 +260,9 @@ class MisplacedRecordError(Exception):
 
 
 def load_record(sink: CheckpointSink, record: MetadataRecord) -> None:
-    """Add one record of a checkpoint to a state. Call in the order in which they were written.
+    """Add one record of a checkpoint to a state.
+
+    Call it in the order in which the records were written.
 
     Raises:  MisplacedRecordError; ValueError for columns of unequal length.
     """

@@ -90,12 +90,12 @@ class CoordinatorClient:
         )
 
     def submit(self, request: CommitBatchesRequest) -> asyncio.Future[CommitBatchesResponse]:
-        """Commit an object; the call itself takes its place in the order."""
+        """Submit an object's commit; commits are decided in the order of these calls."""
         self._check(request)
         return self._commits.submit(request)
 
     async def call(self, request: CoordinatorRequest[R]) -> R:
-        """See BatchCoordinator. Sent again until it is answered, unless the table forbids it."""
+        """Send a request until it is answered, or once if the calls table forbids repeats."""
         if isinstance(request, CommitBatchesRequest):
             return cast(R, await self.submit(request))
         self._check(request)
@@ -111,11 +111,11 @@ class CoordinatorClient:
         )
 
     def note_leader(self, node_id: int) -> None:
-        """Note the leader that the caller has learned; drop a connection to any other node."""
+        """Note the current leader's node id, and drop a connection to any other node."""
         self._leader.note_leader(node_id)
 
     async def close(self) -> None:
-        """Close the connections; calls under way end."""
+        """Close the connections; calls in flight end with an error."""
         self._commits.close()
         self._leader.close()
 

@@ -41,13 +41,13 @@ class ClusterView(Protocol):
     """The controller's image, as a batch coordinator sees it."""
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
-        """Return a topic's settings in force, or None for an unknown topic, whose data is kept."""
+        """Return a topic's effective settings; None for an unknown topic, which keeps its data."""
 
     def broker_epoch(self, broker_id: int) -> int | None:
-        """Return the epoch under which a broker is registered; None if the view has no brokers."""
+        """Return the epoch of a broker's registration; None if the view has no brokers."""
 
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
-        """When the block with this producer id was handed out, ms since 1970.
+        """Return when the block with this producer id was allocated, in ms since 1970.
 
         None if that is longer ago than is remembered, which is at least as long as producers'
         state lives. An id above every block that the view knows was handed out just now: its time
@@ -66,13 +66,13 @@ class StaticView:
     default_handed_out_ms: int | None = 2**62  # every producer id is new
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
-        """See ClusterView."""
+        """Return the fixed settings of a topic, or the default ones."""
         return self.configs.get(topic_id, self.default_config)
 
     def broker_epoch(self, broker_id: int) -> int | None:
-        """See ClusterView."""
+        """Return the fixed epoch of a broker, or None if the view lacks the broker."""
         return self.broker_epochs.get(broker_id)
 
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
-        """See ClusterView."""
+        """Return the fixed allocation time of a producer id, or the default time."""
         return self.handed_out_ms.get(producer_id, self.default_handed_out_ms)

@@ -92,7 +92,7 @@ class OrderedCommits:
         self._closed = False
 
     def submit(self, request: CommitBatchesRequest) -> asyncio.Future[CommitBatchesResponse]:
-        """Take a commit into the order now; the future has its answer.
+        """Add a commit to the end of the queue and return the future of its response.
 
         The future raises OutcomeUnknownError, or CoordinatorError if surely nothing was decided.
         """
@@ -109,7 +109,7 @@ class OrderedCommits:
         return answer
 
     def close(self) -> None:
-        """Fail all commits that wait."""
+        """Fail all commits that have no answer yet, and send nothing more."""
         self._closed = True
         if self._recovering is not None:
             self._recovering.cancel()
@@ -169,7 +169,7 @@ class OrderedCommits:
     def _read(
         self, commit: _Commit, answer: Frame | ConnectionLostError
     ) -> NetError | RecordError | CoordinatorError | None:
-        """Resolve a commit with its response; returns the error if the response is none."""
+        """Complete a commit with its response and return None, or return the attempt's error."""
         if isinstance(answer, ConnectionLostError):
             return answer
         try:
@@ -212,7 +212,7 @@ class OrderedCommits:
             self._send()
 
     def _expire(self) -> None:
-        """Fail commits whose deadline has passed; deadlines rise with the order."""
+        """Fail the commits whose deadlines have passed, the oldest first."""
         loop = asyncio.get_running_loop()
         self._timer = None
         now = loop.time()

@@ -37,36 +37,39 @@ class Described(Protocol):
 
     @property
     def applied_offset(self) -> int:
-        """The offset below which everything is in the state (exclusive)."""
+        """Return the end offset of the state (exclusive)."""
 
     @property
     def topics(self) -> SmallTable[UUID, Topic]:
-        """Topics by id, tombstones included."""
+        """Return the table of topics by id, tombstones included."""
 
     @property
     def logs(self) -> Table[LogId, tuple[int, int]]:
-        """Log start and high watermark of each partition, by log id."""
+        """Return log start and high watermark of each partition, by log id."""
 
     def run_totals(self, log_id: LogId) -> tuple[int, int]:
-        """Count a partition's live runs and their bytes."""
+        """Return how many live runs a partition has, and their bytes."""
 
     def objects_with_runs_of(self, log_ids: Sequence[LogId]) -> Iterable[int]:
-        """Find the objects with a live run of any of these partitions, each at least once."""
+        """Return the ids of objects with a live run of any of these partitions.
+
+        An id may occur more than once.
+        """
 
     def stored_objects(self) -> Iterable[tuple[int, StoredObject]]:
         """Return all objects that are committed and not removed, by id."""
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """Return a stored object by its id, or None."""
+        """Return a stored object by its id; None if there is no such object."""
 
     def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
-        """Count a partition's live runs in one object, and their bytes."""
+        """Return how many live runs a partition has in one object, and their bytes."""
 
 
 def describe_topics(
     request: DescribeDisklessTopicsRequest, state: Described
 ) -> DescribeDisklessTopicsResponse:
-    """Describe the topics named, in that order, or all that are not deleted, by name.
+    """Describe the named topics in order, or all undeleted topics by name.
 
     Without objects it looks at topics and partitions only, however many objects there are.
 

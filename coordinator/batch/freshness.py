@@ -29,7 +29,8 @@ class Freshness:
     """The age of one replica of a log. Call `note` when something is committed or applied."""
 
     def __init__(self, log: ReplicatedLog, applied: Callable[[], int]) -> None:
-        """
+        """Measure the age of a replica of this log.
+
         Args:  applied: everything below this offset is in the state.
         """
         self._log = log
@@ -38,7 +39,7 @@ class Freshness:
         self._level_at_s: float | None = None
 
     def note(self) -> None:
-        """Take the log's newest `committed_as_of`; note which of those taken are applied."""
+        """Note the leader's newest statement, and which statements the state has reached."""
         word, words = self._log.committed_as_of, self._words
         if word is not None and (not words or word.at_s > words[-1].at_s):
             if words and (
@@ -52,7 +53,7 @@ class Freshness:
             self._level_at_s = at_s if self._level_at_s is None else max(self._level_at_s, at_s)
 
     def age_ms(self, now_s: float) -> float | None:
-        """Return the milliseconds since the replica last held all committed records, or None."""
+        """Return the ms since the replica last held all committed records; None if unknown."""
         self.note()
         if self._level_at_s is None:
             return None

@@ -22,7 +22,7 @@ def contains(ranges: Ranges, number: int) -> bool:
 
 
 def appended(ranges: Ranges, first: int, end: int) -> Ranges:
-    """Return the ranges with [first, end) appended; unchanged if that is empty.
+    """Return the ranges with the range [first, end) appended, unless that is empty.
 
     >>> appended(((1, 3),), 3, 5), appended(((1, 3),), 4, 5), appended(((1, 3),), 4, 4)
     (((1, 5),), ((1, 3), (4, 5)), ((1, 3),))
@@ -36,7 +36,7 @@ def appended(ranges: Ranges, first: int, end: int) -> Ranges:
 
 
 def without(ranges: Ranges, numbers: Iterable[int]) -> Ranges:
-    """Return the ranges without the given numbers; a number outside them is ignored.
+    """Return the ranges without the given numbers; numbers outside the ranges are ignored.
 
     >>> without(((1, 4), (6, 7)), [6, 2, 9])
     ((1, 2), (3, 4))
@@ -53,13 +53,13 @@ def without(ranges: Ranges, numbers: Iterable[int]) -> Ranges:
 
 
 def numbers(ranges: Ranges) -> Iterator[int]:
-    """Yield all numbers in the ranges, rising."""
+    """Yield all numbers in the ranges, in rising order."""
     for first, end in ranges:
         yield from range(first, end)
 
 
 def flat(ranges: Ranges) -> tuple[int, ...]:
-    """Return the ranges as a flat tuple, first and end in turn, as in records."""
+    """Return the ranges as one flat tuple: first and end of each in turn."""
     return tuple(number for pair in ranges for number in pair)
 
 

@@ -54,7 +54,7 @@ class CallTarget(Protocol):
     """A coordinator, a replica that only reads, or a client of either."""
 
     async def call(self, request: CoordinatorRequest[R]) -> R:
-        """Answer one of the calls of `coordinator.batch.calls`.
+        """Answer one of the requests of `coordinator.batch.calls`.
 
         Raises:  CoordinatorError, and no other.
         """
@@ -64,4 +64,4 @@ class BatchCoordinator(CallTarget, Protocol):
     """One coordinator: on the quorum, in memory, embedded, or at the other end of a socket."""
 
     async def close(self) -> None:
-        """Stop; calls under way end with CoordinatorError."""
+        """Stop the coordinator; calls in flight end with CoordinatorError."""

@@ -50,7 +50,8 @@ class Maintenance:
         call_later: Callable[[float, Callable[[], None]], object],
         interval_s: float,
     ) -> None:
-        """
+        """Create a leader's maintenance; its timer starts with `begin`.
+
         Args:  context: makes a decision's context at a time of the wall clock.
                submit: a `Proposer`'s.
         """
@@ -70,16 +71,16 @@ class Maintenance:
         self._round_found = False  # whether retention found anything since the first partition
 
     def begin(self) -> None:
-        """Start the timer: this node leads."""
+        """Start the maintenance timer when this node becomes the leader."""
         self._number += 1
         self._schedule()
 
     def end(self) -> None:
-        """Stop the timer: this node leads no more."""
+        """Stop the maintenance timer when this node is no longer the leader."""
         self._number += 1
 
     def run_maintenance(self, done: Callable[[], None] | None = None) -> None:
-        """Run every step once, one after the other; call `done` when the last is answered."""
+        """Run every step once, one after the other; call `done` after the last one."""
 
         def next_step(_: Any = None, *, step: int = 0) -> None:
             if step < len(_STEPS):
@@ -90,7 +91,7 @@ class Maintenance:
         next_step()
 
     def _schedule(self) -> None:
-        """Set the timer for the next step; for the same step, soon, if it left some work."""
+        """Set the timer for the next step, or soon for the same step if it left some work."""
         number = self._number
         if self._found_work and self._repeats < MAX_REPEATS:
             self._repeats += 1

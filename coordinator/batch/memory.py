@@ -77,7 +77,7 @@ class InMemoryState:
     # --- changing it ----------------------------------------------------------------------------
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
-        """Change the state as the record at `offset` says. Offsets may skip, never return."""
+        """Apply the record at `offset` to the state; offsets rise and may skip."""
         assert offset >= self.applied_offset, f"offset {offset} after {self.applied_offset}"
         match record:
             case ObjectCommitRecord():
@@ -155,7 +155,10 @@ class InMemoryState:
             self.objects[run.object_id] = stored._replace(used_bytes=used_bytes)
 
     def check_invariants(self) -> None:
-        """Invariants 5 and 8 (docs/design/invariants.md), over everything."""
+        """Assert invariants 5 and 8 over the whole state.
+
+        They are in docs/design/invariants.md.
+        """
         used: dict[int, int] = {}
         for log_id, runs in self.runs.items():
             log_start, high_watermark = self.logs[log_id]
@@ -177,52 +180,52 @@ class InMemoryState:
     # --- reading it: Runs -----------------------------------------------------------------------
 
     def runs_from(self, log_id: LogId, offset: int) -> Sequence[Run]:
-        """See coordinator.batch.reads."""
+        """Return the run that holds `offset` and the runs after it."""
         runs = self.runs.get(log_id, [])
         return runs[bisect_left(runs, offset, key=lambda run: run.last_offset) :]
 
     def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
-        """See coordinator.batch.reads."""
+        """Return the first run from `from_offset` on whose max timestamp reaches `timestamp`."""
         runs = self.runs_from(log_id, from_offset)
         return next((run for run in runs if run.max_timestamp >= timestamp), None)
 
     def run_of_max_timestamp(self, log_id: LogId, from_offset: int) -> Run | None:
-        """See coordinator.batch.reads."""
+        """Return the first run with the greatest max timestamp, from `from_offset` on."""
         runs = self.runs_from(log_id, from_offset)
         return max(runs, key=lambda run: run.max_timestamp, default=None)
 
     def run_totals(self, log_id: LogId) -> tuple[int, int]:
-        """Count a partition's live runs and their bytes."""
+        """Return how many live runs a partition has, and their bytes."""
         runs = self.runs.get(log_id, [])
         return len(runs), sum(run.byte_size for run in runs)
 
     # --- reading it: Candidates -----------------------------------------------------------------
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """See coordinator.batch.reads."""
+        """Return a stored object by its id; None if there is no such object."""
         return self.objects.get(object_id)
 
     def unused_objects(self, limit: int) -> list[int]:
-        """See coordinator.batch.reads."""
+        """Return ids of unmarked objects without live runs, at most `limit`, rising."""
         unused = (i for i, o in self.objects.items() if not o.used_bytes and o.marked_at_ms < 0)
         return sorted(unused)[:limit]
 
     def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
-        """See coordinator.batch.reads."""
+        """Return (marked at, object id) of objects marked in an interval, at most `limit`."""
         marked = ((o.marked_at_ms, i) for i, o in self.objects.items() if o.marked_at_ms >= 0)
         return sorted(pair for pair in marked if first_ms <= pair[0] <= last_ms)[:limit]
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
-        """See coordinator.batch.reads."""
+        """Return at most `limit` producers that last appended before a time."""
         idle = (key for key, (_, at_ms, _) in self.producers.items() if at_ms < appended_before_ms)
         return sorted(idle)[:limit]
 
     def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
-        """See coordinator.batch.reads."""
+        """Return at most `limit` of a partition's producers."""
         return sorted(key for key in self.producers if key[0] == log_id)[:limit]
 
     def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:
-        """See coordinator.batch.reads."""
+        """Return the last offset of the `limit`th live run, or of the last run if fewer."""
         runs = self.runs.get(log_id, [])
         return runs[min(limit, len(runs)) - 1].last_offset if runs else None
 
@@ -230,7 +233,7 @@ class InMemoryState:
     # --------------------------------------------------------
 
     def objects_with_runs_of(self, log_ids: Sequence[LogId]) -> Iterable[int]:
-        """Find the objects with a live run of any of these partitions."""
+        """Return the ids of objects with a live run of any of these partitions."""
         return {run.object_id for log_id in log_ids for run in self.runs.get(log_id, [])}
 
     def stored_objects(self) -> Iterable[tuple[int, StoredObject]]:
@@ -238,19 +241,19 @@ class InMemoryState:
         return sorted(self.objects.items())
 
     def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
-        """Count a partition's live runs in one object, and their bytes."""
+        """Return how many live runs a partition has in one object, and their bytes."""
         sizes = [r.byte_size for r in self.runs.get(log_id, []) if r.object_id == object_id]
         return len(sizes), sum(sizes)
 
     # --- checkpoints ----------------------------------------------------------------------------
 
     def checkpoint(self) -> list[bytes]:
-        """Return the framed records of a checkpoint: the same state gives the same bytes."""
+        """Return the framed records of a checkpoint; equal states give equal bytes."""
         return list(checkpoint_values(self))
 
     @classmethod
     def load(cls, values: Iterable[Any], applied_offset: int) -> InMemoryState:
-        """Return the state that a checkpoint's records hold."""
+        """Build a state from the records of a checkpoint."""
         state = cls()
         for value in values:
             load_record(state, decode_record(value))
@@ -258,30 +261,30 @@ class InMemoryState:
         return state
 
     def all_objects(self) -> Iterable[tuple[int, StoredObject]]:
-        """Return all objects, for a checkpoint."""
+        """Return all objects for a checkpoint, by rising id."""
         return sorted(self.objects.items())
 
     def all_runs(self, log_id: LogId) -> Iterable[Run]:
-        """Return a partition's live runs, for a checkpoint."""
+        """Return a partition's live runs for a checkpoint."""
         return self.runs.get(log_id, [])
 
     def all_producers(self, log_id: LogId) -> Iterator[tuple[int, Producer]]:
-        """Yield a partition's producers by id, for a checkpoint."""
+        """Yield a partition's producers by rising id, for a checkpoint."""
         for key in sorted(key for key in self.producers if key[0] == log_id):
             yield key[1], self.producers[key]
 
     def all_answers(self) -> Iterable[tuple[int, Answer]]:
-        """Return the kept commit answers, for a checkpoint."""
+        """Return the kept commit answers for a checkpoint."""
         return sorted(self.answers.items())
 
     def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:
-        """Add a checkpoint's objects."""
+        """Add a checkpoint's objects to the state."""
         self.objects.update(objects)
 
     def add_runs(
         self, log_id: LogId, rows: Iterable[tuple[int, int, int, int, int, int, int]]
     ) -> None:
-        """Add a checkpoint's runs."""
+        """Add a checkpoint's runs of one partition to the state."""
         runs = self.runs.setdefault(log_id, [])
         for base, last, object_id, place, size, newest, kind in rows:
             appended = self.objects[object_id].committed_at_ms
@@ -314,7 +317,7 @@ class InMemoryCoordinator:
         self._closed = False
 
     def context(self) -> Context:
-        """Return the clocks, the view and the settings of a decision made now."""
+        """Return the clocks, the view and the settings for a decision made now."""
         if self._closed:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "it is closed")
         return Context(
@@ -348,7 +351,7 @@ class InMemoryCoordinator:
     # --- a BatchCoordinator ---------------------------------------------------------------------
 
     async def call(self, request: CoordinatorRequest[A]) -> A:
-        """See BatchCoordinator."""
+        """Decide or read a request against the state in memory, and return the response."""
         state, context = self.state, self.context()
         match call_of(request).kind:
             case Write(decide):
@@ -361,5 +364,5 @@ class InMemoryCoordinator:
                 return read(request, state, state, context)
 
     async def close(self) -> None:
-        """See BatchCoordinator."""
+        """Close the coordinator; later calls raise CoordinatorError."""
         self._closed = True

@@ -56,7 +56,7 @@ class Overlay(Generic[K, V]):
         self._old: dict[K, V | None] = {}
 
     def get(self, key: K, default: Any = None) -> Any:
-        """Return the row with the proposed changes, or `default`."""
+        """Return a row with the proposed changes, or `default`."""
         value = self._young.get(key, _MISSING)
         if value is _MISSING:
             value = self._old.get(key, _MISSING)
@@ -72,13 +72,13 @@ class Overlay(Generic[K, V]):
         self._young.update(rows)
 
     def pop(self, key: K, default: Any = None) -> Any:
-        """Remove a row, there or not; the row or `default`."""
+        """Remove a row if it exists, and return it, else `default`."""
         value = self.get(key, default)
         self._young[key] = None
         return value
 
     def items(self) -> Iterable[tuple[K, V]]:
-        """Return all rows. For small tables only."""
+        """Return all rows with the proposed changes; for small tables only."""
         table = self._table()
         if not self._young and not self._old:
             rows: Iterable[tuple[K, V]] = table.items()
@@ -87,12 +87,12 @@ class Overlay(Generic[K, V]):
         return [(key, value) for key, value in merged.items() if value is not None]
 
     def age(self) -> None:
-        """Drop the old generation: all its changes are in the table behind."""
+        """Drop the older changes, which the applied table has by now."""
         if self._old or self._young:
             self._old, self._young = self._young, {}
 
     def drop(self) -> None:
-        """Drop all changes: show the table behind alone."""
+        """Drop all proposed changes and return to the applied table."""
         self._young, self._old = {}, {}
         self._behind = self._table().get
 
@@ -104,7 +104,8 @@ class PendingState:
     """The tables of `coordinator.batch.state` with all proposed records applied."""
 
     def __init__(self, applied: Callable[[], Tables]) -> None:
-        """
+        """Create pending state without proposed records on top of applied tables.
+
         Args:  applied: gives the applied tables; called again whenever the overlay is dropped.
         """
         self._applied = applied
@@ -127,24 +128,24 @@ class PendingState:
         self.drop()
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
-        """Change the overlay by a record that was proposed at this offset."""
+        """Apply the record that was proposed at this offset to the pending tables."""
         apply_record(self, record)
         self._end_offset = offset + 1
 
     def applied(self, end_offset: int) -> None:
-        """Note that everything below `end_offset` is in the applied state."""
+        """Note that the applied state has every record below `end_offset`."""
         if end_offset >= self._old_end_offset:
             for overlay in self._overlays:
                 overlay.age()
             self._old_end_offset = self._end_offset
 
     def drop(self) -> None:
-        """Drop what was proposed: show the applied state alone."""
+        """Discard all proposed records and return to the applied state."""
         for overlay in self._overlays:
             overlay.drop()
         self.counters = replace(self._applied().counters)
         self._end_offset = self._old_end_offset = 0
 
     def __len__(self) -> int:
-        """Count the changes in memory."""
+        """Return the number of changed rows that are kept in memory."""
         return sum(len(overlay) for overlay in self._overlays)

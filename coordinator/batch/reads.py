@@ -32,7 +32,7 @@ class Runs(Protocol):
     """Live runs, in the order of their offsets."""
 
     def runs_from(self, log_id: LogId, offset: int) -> Iterable[Run]:
-        """Iterate over the run that holds `offset` and those after it.
+        """Return the run that holds `offset` and the runs after it.
 
         `offset` is at or above the log start and below the high watermark.
         """
@@ -44,29 +44,32 @@ class Runs(Protocol):
         """
 
     def run_of_max_timestamp(self, log_id: LogId, from_offset: int) -> Run | None:
-        """Return the first run of those with the greatest max timestamp; None if there is none."""
+        """Return the first run with the greatest max timestamp; None if there is no run."""
 
 
 class Candidates(Protocol):
     """Rows that a maintenance step may have to act on. Every result is bounded by its `limit`."""
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """Return an object that was committed and is not removed."""
+        """Return an object that was committed and is not removed; None if there is none."""
 
     def unused_objects(self, limit: int) -> list[int]:
-        """Objects with no used bytes, not yet marked; by rising id."""
+        """Return ids of unmarked objects without live runs, at most `limit`, rising."""
 
     def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
-        """(marked at, object id) of objects marked in [first_ms, last_ms], by rising (time, id)."""
+        """Return (marked at, object id) of objects marked in [first_ms, last_ms], rising."""
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
-        """Producers that last appended before it, in no order that matters."""
+        """Return at most `limit` producers that last appended before a time.
+
+        In no order that matters.
+        """
 
     def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
-        """Return at most `limit` of a partition's producers, in no order that matters."""
+        """Return at most `limit` of a partition's producers, in no particular order."""
 
     def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:
-        """Return the last offset of the `limit`th live run, or of the last if there are fewer.
+        """Return the last offset of the `limit`th live run, or of the last run if fewer.
 
         None if there is none.
         """
@@ -76,7 +79,7 @@ class AppliedState(Tables, Runs, Candidates, Protocol):
     """The applied state that a leader decides by, besides the pending tables."""
 
     def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
-        """Count a partition's live runs and their bytes; None while the counts are not known."""
+        """Return how many live runs a partition has, and their bytes; None while not known."""
 
 
 # --- findBatches and listOffsets ----------------------------------------------------------------
@@ -105,7 +108,7 @@ A_TURN: Final = 64
 
 
 def at_once(turns: Turns[R]) -> R:
-    """Run an answer's turns one after the other."""
+    """Run all turns of an answer without a pause, and return the answer."""
     while True:
         try:
             next(turns)
@@ -117,7 +120,7 @@ def at_once(turns: Turns[R]) -> R:
 def find_batches(
     request: FindBatchesRequest, tables: Tables, runs: Runs, settings: CoordinatorSettings
 ) -> FindBatchesResponse:
-    """Find runs from the requested offsets on, in request order, until its bytes are used up.
+    """Find the runs from each requested offset on, up to the request's byte limit.
 
     A run that crosses a limit is still told, since its reader can stop inside it; the first run of
     the answer is told however large it is. Whoever finds the request's bytes, or `find_limit` runs,
@@ -129,7 +132,7 @@ def find_batches(
 def find_in_turns(
     request: FindBatchesRequest, state: State, settings: CoordinatorSettings
 ) -> Turns[FindBatchesResponse]:
-    """Find runs as `find_batches` does, a few partitions in each turn."""
+    """Find runs as `find_batches` does; yield after every few partitions."""
     budget, count = _Budget(request.max_bytes, settings.find_limit), 0
     topics = []
     for topic in request.topics:
@@ -145,7 +148,7 @@ def find_in_turns(
 
 
 def denies(answer: FindBatchesResponse) -> bool:
-    """Return whether an answer denies anything: no such topic or partition, no such offset."""
+    """Return whether an answer has an error, as for an unknown partition or offset."""
     return any(found.error_code for topic in answer.responses for found in topic.partitions)
 
 
@@ -160,7 +163,7 @@ class _Budget:
         self.told_any = False
 
     def is_used_up(self, left: int) -> bool:
-        """Return whether the answer is full for a partition that may have `left` bytes more."""
+        """Return whether no more runs may be added for a partition with `left` bytes left."""
         return self.runs_left <= 0 or (self.told_any and (left <= 0 or self.bytes_left <= 0))
 
 
@@ -225,7 +228,7 @@ def _batch(run: Run, settings: CoordinatorSettings) -> FindBatchesResponse.Topic
 def list_offsets(
     request: ListDisklessOffsetsRequest, tables: Tables, runs: Runs
 ) -> ListDisklessOffsetsResponse:
-    """List offsets by timestamp.
+    """List each requested partition's offset for a timestamp.
 
     The trap: a coordinator knows runs, not records. For a timestamp, and for the greatest one,
     it answers the first offset of the run in question that is left, or that the search began at;
@@ -237,7 +240,7 @@ def list_offsets(
 def list_in_turns(
     request: ListDisklessOffsetsRequest, state: State
 ) -> Turns[ListDisklessOffsetsResponse]:
-    """List offsets as `list_offsets` does, a few partitions in each turn."""
+    """List offsets as `list_offsets` does; yield after every few partitions."""
     topics, count = [], 0
     for topic in request.topics:
         listed = []
@@ -290,7 +293,7 @@ def _list(
 
 
 def log_ends(tables: Tables, topic_id: UUID, partition: int) -> Log | None:
-    """Return an undeleted partition's log start offset and high watermark, or None."""
+    """Return an undeleted partition's log start offset and high watermark; None if unknown."""
     log_id = find_log_id(tables, topic_id, partition)
     return None if isinstance(log_id, ErrorCode) else tables.logs.get(log_id)
 

@@ -44,7 +44,8 @@ class ReadOnlyCoordinator:
         *,
         monotonic: Callable[[], float],
     ) -> None:
-        """
+        """Create a replica that reads the state of this machine.
+
         Args:  machine: its host applies to it what the log commits.
                monotonic: the clock of the log's `committed_as_of`: the event loop's.
         """
@@ -60,21 +61,21 @@ class ReadOnlyCoordinator:
         machine.watch(self._machine_applied)
 
     def start(self) -> None:
-        """Begin to watch the log."""
+        """Start to watch the log."""
         self._log.watch(self)
 
     # -- a Watcher of the log ------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """See Watcher."""
+        """Note the log's new high watermark."""
         self._high_watermark = high_watermark
         self._freshness.note()
 
     def lead(self, epoch: Epoch) -> None:
-        """Do nothing: a reader serves the same whether its node leads or not."""
+        """Do nothing: a replica reads the same whether its node leads or not."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """Do nothing: a reader serves the same whether its node leads or not."""
+        """Do nothing: a replica reads the same whether its node leads or not."""
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
         """Do nothing: the machine's host loads the snapshot."""
@@ -93,23 +94,23 @@ class ReadOnlyCoordinator:
 
     @property
     def lag(self) -> int:
-        """Count of committed records that this replica knows of and has not applied."""
+        """Return how many records this replica knows to be committed and has not applied."""
         return max(0, self._high_watermark - self._machine.applied.offset)
 
     @property
     def age_ms(self) -> float | None:
-        """Milliseconds, at most, since the state held all that was committed; None if unknown."""
+        """Return the most ms since the state held all committed records; None if unknown."""
         return self._freshness.age_ms(self._monotonic())
 
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
-        """Return a partition's log start and high watermark as applied; None if it is not known.
+        """Return a partition's log start and high watermark as applied; None if not found.
 
         Costs next to nothing: tells a caller whether anything has changed.
         """
         return log_ends(self._machine.store, topic_id, partition)
 
     async def call(self, request: CoordinatorRequest[A]) -> A:
-        """Answer a read: see BatchCoordinator. What has to be decided is not for a replica."""
+        """Answer a request that only reads, from this replica's applied state."""
         self._check_open()
         match call_of(request).kind:
             case Lookup(_, None) as lookup:
@@ -124,7 +125,9 @@ class ReadOnlyCoordinator:
                 raise TypeError(f"a replica was sent {request.schema().name}, a {kind}")
 
     async def _look_up(self, lookup: Lookup[A], request: CoordinatorRequest[A], offset: int) -> A:
-        """Look up a few partitions at once; more of them in turns, one such request at a time.
+        """Answer a look-up, a large one in several turns of the event loop.
+
+        Only one large look-up is under way at a time.
 
         Args:  offset: everything below it was in the state when this began.
         """
@@ -143,7 +146,7 @@ class ReadOnlyCoordinator:
             return answer
 
     async def _report(self, report: Report[A], request: CoordinatorRequest[A]) -> A:
-        """Read the database in a thread, as of one moment."""
+        """Read a report from the database in a thread, as of one moment."""
         if report.behind_barrier(request):
             await self._read_barrier()
         else:
@@ -157,7 +160,7 @@ class ReadOnlyCoordinator:
             )
 
     async def close(self) -> None:
-        """Stop; waiting calls end with an error."""
+        """Stop the replica; waiting calls end with an error."""
         self._is_closed = True
         waiters, self._waiters = self._waiters, {}
         for future in waiters:
@@ -174,7 +177,7 @@ class ReadOnlyCoordinator:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Pass each SQLite error of this context to the machine's handler, and raise it again."""
+        """Pass SQLite errors of this context to the machine's handler and raise them again."""
         try:
             yield
         except sqlite3.Error as error:
@@ -182,14 +185,14 @@ class ReadOnlyCoordinator:
             raise
 
     async def _read_barrier(self) -> Offset:
-        """Wait until the state holds everything answered before; returns its end offset."""
+        """Wait until the state has all that was committed before; return the end offset."""
         self._check_open()
         offset = await self._confirm_leader()
         await self._until_applied(offset)
         return offset
 
     async def _confirm_leader(self) -> Offset:
-        """Have a majority confirm the leader; returns the end offset committed by then."""
+        """Have a majority confirm the leader; return the end offset committed by then."""
         try:
             return await self._log.barrier()
         except NotLeaderError as error:
@@ -197,7 +200,7 @@ class ReadOnlyCoordinator:
             raise CoordinatorError(code, f"no read barrier: {error}") from error
 
     async def _until_known(self) -> None:
-        """Wait for all that is committed, unless this replica is known to have had that once.
+        """Wait behind the read barrier, unless this replica was once known to be complete.
 
         The trap: a node that restarts knows less than it answered before, down to
         nothing at all, until a leader has said what is committed.
@@ -206,7 +209,7 @@ class ReadOnlyCoordinator:
             await self._read_barrier()
 
     async def _until_applied(self, offset: int) -> None:
-        """Wait until everything below `offset` is in the state."""
+        """Wait until the state has every record below `offset`."""
         self._check_open()
         if self._machine.applied.offset >= offset:
             return

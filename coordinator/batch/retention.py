@@ -30,17 +30,17 @@ class Kept(Protocol):
 
     @property
     def topics(self) -> SmallTable[UUID, Topic]:
-        """Topics by id, tombstones included."""
+        """Return the table of topics by id, tombstones included."""
 
     @property
     def logs(self) -> Table[LogId, Log]:
-        """Log start and high watermark of each partition, by log id."""
+        """Return log start and high watermark of each partition, by log id."""
 
     def runs_from(self, log_id: LogId, offset: int) -> Iterable[Run]:
-        """Iterate over the run that holds `offset` and those after it."""
+        """Return the run that holds `offset` and the runs after it."""
 
     def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
-        """Count a partition's live runs and their bytes; None while the counts are not known."""
+        """Return how many live runs a partition has, and their bytes; None while not known."""
 
 
 class Pass(NamedTuple):
@@ -69,7 +69,7 @@ def retention_pass(
     max_partitions: int = 1_000,
     max_runs: int = 2_000,
 ) -> Pass:
-    """Find new log starts for `decide_retention` to judge.
+    """Compute new log starts by retention for the next partitions after `after`.
 
     Args:  after: where the last pass stopped. max_partitions, max_runs: what is read at most, save
            for one run of each partition.
@@ -91,7 +91,7 @@ def retention_pass(
 def _partitions_after(
     kept: Kept, after: TopicPartition | None, limit: int
 ) -> Iterator[tuple[UUID, Topic, int]]:
-    """Yield the next partitions by topic id, in the same order on every replica.
+    """Yield the partitions after `after` by topic id, in the same order on every replica.
 
     At least `limit` of them, if there are as many.
 
@@ -120,7 +120,7 @@ def _look(
     now_ms: int,
     limit: int,
 ) -> _Partition | None:
-    """Read a partition's oldest runs if the very oldest is due."""
+    """Read a partition's oldest runs if the very first one exceeds the retention settings."""
     log_id = topic.log_ids[partition]
     log = kept.logs.get(log_id)
     if log is None or log[0] == log[1]:
@@ -158,7 +158,10 @@ def _time_of(run: Run) -> int:
 
 
 def _planned(partitions: list[_Partition], now_ms: int) -> Iterator[NewLogStart]:
-    """Plan new log starts. Imports numpy here, so that no node waits for it at its start."""
+    """Plan the new log starts of these partitions.
+
+    Imports numpy here, so that no node waits for it at its start.
+    """
     if not partitions:
         return
     import numpy as np

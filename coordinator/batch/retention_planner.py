@@ -67,7 +67,7 @@ def plan_retention(
     retention_bytes: Numbers,
     now_ms: int,
 ) -> Plan:
-    """New log starts for all partitions.
+    """Compute the new log starts of all partitions from their retention settings.
 
     Args:    bounds: rows of partition i are [bounds[i], bounds[i + 1]); one more than partitions.
              total_bytes: of all live runs of the partition, those not given included.
@@ -116,7 +116,7 @@ def plan_retention(
 def _old_prefix(
     timestamps: Column, starts: Column, ends: Column, retention_ms: Column, now_ms: int
 ) -> Column:
-    """Count the runs at the front of each partition that are all too old."""
+    """Count each partition's leading runs that are all older than its retention.ms."""
     counts = ends - starts
     removed = np.zeros(len(counts), np.int64)
     limited = (retention_ms >= 0) & (counts > 0)
@@ -140,7 +140,7 @@ def _old_prefix(
 def _large_prefix(
     summed: Column, starts: Column, ends: Column, total_bytes: Column, retention_bytes: Column
 ) -> Column:
-    """Count the runs at the front of each partition that may go and leave enough bytes."""
+    """Count each partition's leading runs that may go with retention.bytes left."""
     excess = np.where(retention_bytes >= 0, total_bytes - retention_bytes, -1)
     # bytes only add up, so the sums are sorted over all partitions: one search finds every cut
     cut = np.searchsorted(summed, summed[starts] + excess, side="right") - 1

@@ -47,7 +47,7 @@ Find = Callable[[int], BatchCoordinator | None]
 
 
 def coordinator_handlers(find: Find) -> Mapping[int, Served]:
-    """Return the handlers of a node's coordinators for its listener, by api key."""
+    """Return the request handlers of a node's batch coordinators, by api key."""
     handlers = {}
     for call in CALLS:
         schema = call.request.schema()

@@ -43,7 +43,7 @@ async def delete_records(
     request: DeleteDisklessRecordsRequest,
     ask: Callable[[DeleteDisklessRecordsRequest], Awaitable[DeleteDisklessRecordsResponse]],
 ) -> DeleteDisklessRecordsResponse:
-    """Send the request in slices; of several rows for one partition only the first is sent."""
+    """Send a large DeleteRecords request in slices; repeated rows of a partition are refused."""
     if sum(len(topic.partitions) for topic in request.topics) <= SLICE:
         return await ask(request)
     seen: set[tuple[UUID, int]] = set()
@@ -94,7 +94,7 @@ async def delete_files(
     request: DeleteFilesRequest,
     ask: Callable[[DeleteFilesRequest], Awaitable[DeleteFilesResponse]],
 ) -> DeleteFilesResponse:
-    """Send the request in slices; one that is refused as a whole is sent uncut."""
+    """Send a large DeleteFiles request in slices; a request above the limit is sent whole."""
     keys = request.object_keys
     if not SLICE < len(keys) <= MAX_FILES:
         return await ask(request)

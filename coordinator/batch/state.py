@@ -53,7 +53,7 @@ NO_LOG: Final = -1
 
 
 def released_mark(controller_epoch: int) -> LogId:
-    """Return the mark in `Topic.log_ids` of a partition that was released under a controller epoch.
+    """Return the log id that marks a partition as released under a controller epoch.
 
     >>> released_mark(0), released_mark(7)
     (-2, -9)
@@ -95,11 +95,14 @@ class Lease(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Whether its broker may still commit ids of it."""
+        """Return whether the lease's broker may still commit object ids of it."""
         return self.closed_at_ms < 0
 
     def committed(self, object_id: int) -> bool:
-        """Return whether this id of the lease was committed. It may have been removed since."""
+        """Return whether this object id of the lease was committed.
+
+        The object may have been removed since.
+        """
         return object_id <= self.last_committed_id and not contains(self.skipped, object_id)
 
 
@@ -141,23 +144,23 @@ class Table(Protocol[K, V]):
     """The methods that decisions and `apply_record` use of a table. A dict has them."""
 
     def get(self, key: K, /) -> V | None:
-        """Return the value, or None."""
+        """Return the value of a key, or None."""
 
     def __setitem__(self, key: K, value: V, /) -> None:
-        """Add or replace."""
+        """Add a key with its value, or replace the value."""
 
     def update(self, rows: Any, /) -> None:
-        """Add or replace several, from a dict."""
+        """Add or replace several rows from a dict."""
 
     def pop(self, key: K, default: None, /) -> V | None:
-        """Remove a row, there or not."""
+        """Remove a row if it exists, and return it, else None."""
 
 
 class SmallTable(Table[K, V], Protocol[K, V]):
     """A table with few entries: it may be walked, in any order."""
 
     def items(self) -> Iterable[tuple[Any, V]]:
-        """Return all entries."""
+        """Return all keys with their values."""
 
 
 class Tables(Protocol):
@@ -165,37 +168,37 @@ class Tables(Protocol):
 
     @property
     def topics(self) -> SmallTable[UUID, Topic]:
-        """Topics by id, tombstones included."""
+        """Return the table of topics by id, tombstones included."""
 
     @property
     def logs(self) -> Table[LogId, Log]:
-        """Log start and high watermark of each partition, by log id."""
+        """Return the table of log start and high watermark by log id."""
 
     @property
     def producers(self) -> Table[ProducerKey, Producer]:
-        """Producers by log id and producer id."""
+        """Return the table of producers by log id and producer id."""
 
     @property
     def leases(self) -> SmallTable[int, Lease]:
-        """Leases by id: the open ones, and closed ones until they are forgotten."""
+        """Return the table of leases by id: open ones, and closed ones until forgotten."""
 
     @property
     def brokers(self) -> SmallTable[int, Broker]:
-        """Brokers by id."""
+        """Return the table of brokers by id."""
 
     @property
     def answers(self) -> Table[int, Answer]:
-        """Kept answers by object id."""
+        """Return the table of kept commit answers by object id."""
 
     @property
     def counters(self) -> Counters:
-        """The counters, to be changed in place."""
+        """Return the counters, to be changed in place."""
 
 
 def log_ids_of(tables: Tables, record: ObjectCommitRecord) -> list[LogId]:
-    """The log id of each group of a commit; below 0 where all of it was refused for having none.
+    """Return the log id of each partition in a commit; negative if it does not exist.
 
-    Call it on the state right before the record.
+    All batches of such a partition were refused. Call it on the state right before the record.
     """
     known = []
     for topic_id in record.topic_ids:
@@ -222,6 +225,6 @@ class LeaseFinder:
         )
 
     def find(self, object_id: int) -> int | None:
-        """Return the lease id of an object id, or None if it is forgotten or was never granted."""
+        """Return the lease id of an object id; None if it is forgotten or was never granted."""
         at = bisect_right(self._leases, object_id, key=lambda lease: lease[0]) - 1
         return self._leases[at][2] if at >= 0 and object_id < self._leases[at][1] else None

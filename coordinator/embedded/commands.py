@@ -67,7 +67,10 @@ class Replica:
         )
 
     def execute(self, command: bytes) -> Response | CoordinatorError | None:
-        """Decide and apply one command. It must not raise: that would end the library's thread."""
+        """Decide one command, apply its records, and return the response or an error.
+
+        It must not raise: that would end the library's thread.
+        """
         with self.lock:
             try:
                 key, body, timestamp_ms = msgpack.unpackb(command)
@@ -95,7 +98,10 @@ class Replica:
                 self.coordinator.log.clear()  # the library has the log
 
     def _pass_time(self, leader: str | None, at_ms: int) -> None:
-        """Move the steady clock: a leader runs maintenance at `at_ms` of its monotonic clock."""
+        """Advance the steady clock by the time since the leader's previous maintenance.
+
+        `at_ms` is on the leader's monotonic clock.
+        """
         if leader == self._leader:
             self.steady_ms += max(0, at_ms - self._leader_at_ms)
         else:
@@ -103,7 +109,7 @@ class Replica:
         self._leader, self._leader_at_ms = leader, at_ms
 
     def snapshot(self) -> bytes:
-        """Pack the whole state: clocks, and the records of a checkpoint."""
+        """Encode the whole state as bytes: the clocks, and the records of a checkpoint."""
         state = self.coordinator.state
         place = self.coordinator.retention_at
         packed: bytes = msgpack.packb(
@@ -118,7 +124,7 @@ class Replica:
         return packed
 
     def load(self, snapshot: bytes) -> None:
-        """Replace everything by a snapshot."""
+        """Replace the whole state, clocks included, by a snapshot's."""
         clocks, leader_since_ms, applied_offset, place, values = msgpack.unpackb(snapshot)
         with self.lock:
             self.clock_ms, self.steady_ms, self._leader, self._leader_at_ms = clocks
@@ -128,14 +134,17 @@ class Replica:
 
 
 def _time(said: object) -> int:
-    """Check a command's time. Raises ValueError: a wild clock would break all nodes at once."""
+    """Return a command's time in ms if it is a valid one, else raise ValueError.
+
+    A wild clock would break all nodes at once.
+    """
     if type(said) is not int or not 0 <= said < LATEST_MS:
         raise ValueError(f"no time: {said!r}")
     return said
 
 
 def _result(call: Coroutine[Any, Any, Response]) -> Response:
-    """Return the result of a coroutine that waits for nothing."""
+    """Run a coroutine that never waits, and return its result."""
     try:
         call.send(None)
     except StopIteration as done:

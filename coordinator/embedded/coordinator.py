@@ -119,7 +119,7 @@ class _Machine(SyncObjConsumer):  # type: ignore[misc]
 
     @replicated  # type: ignore[untyped-decorator]
     def execute(self, command: bytes) -> Response | CoordinatorError | None:
-        """Execute a command, on every node, in the order of the log."""
+        """Execute a replicated command on this node, in the order of the log."""
         if self.broken is None:
             try:
                 return self._replica.execute(command)
@@ -148,7 +148,7 @@ class EmbeddedCoordinator:
         self._under_way: set[asyncio.Future[Any]] = set()
 
     async def start(self) -> None:
-        """Join the others, and wait until this node has what they agreed on.
+        """Join the other nodes and wait until this node has applied the agreed commands.
 
         Raises:  CoordinatorError COORDINATOR_NOT_AVAILABLE if that takes longer than `timeout_ms`.
         """
@@ -180,11 +180,14 @@ class EmbeddedCoordinator:
 
     @property
     def leads(self) -> bool:
-        """Whether this node calls itself the leader."""
+        """Return whether this node believes that it is the leader."""
         return self._node is not None and bool(self._node._isLeader())
 
     async def close(self) -> None:
-        """Leave; calls under way end with CoordinatorError. The others go on, if a majority."""
+        """Leave the group of nodes; calls in flight end with CoordinatorError.
+
+        The other nodes continue if they are a majority.
+        """
         if self._sweeper is not None:
             self._sweeper.cancel()
         node, self._node = self._node, None
@@ -199,7 +202,7 @@ class EmbeddedCoordinator:
     # --- commands
 
     async def _replicate(self, request: CoordinatorRequest[R]) -> R:
-        """Have a request decided by all nodes; every node finds the same answer."""
+        """Replicate a request as a command and return the response that every node computes."""
         call = call_of(request)
         answer = await self._command(call.api_key, encode_message(request, 0))
         assert isinstance(answer, call.response), f"{answer} answers {request}"
@@ -256,18 +259,21 @@ class EmbeddedCoordinator:
             await asyncio.sleep(self._settings.sweep_interval_ms / 1000)
 
     async def sweep(self, leadership: str, at_ms: int) -> None:
-        """Move the steady clock to `at_ms` of a leadership, and do what is due."""
+        """Replicate a maintenance command: advance the steady clock and run what is due.
+
+        `at_ms` is on the monotonic clock of the leadership of this name.
+        """
         await self._command(MAINTENANCE, msgpack.packb((leadership, at_ms)))
 
     def checkpoint(self) -> list[bytes]:
-        """Return the checkpoint records of this node's present state."""
+        """Return the checkpoint records of this node's current state."""
         with self._replica.lock:
             return self._replica.coordinator.state.checkpoint()
 
     # --- a BatchCoordinator
 
     async def call(self, request: CoordinatorRequest[R]) -> R:
-        """See BatchCoordinator.
+        """Answer a request, from this node's state if it only reads, else by a command.
 
         Lookups that may be old and reports read this node's own state. All else is a command: the
         library has no read barrier, and delays have one clock only if commands move it.

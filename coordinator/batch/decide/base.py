@@ -39,7 +39,9 @@ class Context(NamedTuple):
     settings: CoordinatorSettings
 
     def age_ms(self, since_ms: int) -> int:
-        """Return a lower bound of the milliseconds since a record, at most this leader's own term.
+        """Return how long ago `since_ms` was, at most the duration of this leadership in ms.
+
+        This is a lower bound: an earlier leader's clock says nothing about time.
 
         >>> context = Context(0, 5_000, 1_000, None, None)
         >>> context.age_ms(4_000), context.age_ms(10), context.age_ms(9_999_999)

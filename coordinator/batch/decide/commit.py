@@ -65,7 +65,7 @@ class Refused(NamedTuple):
 def decide_commit(
     request: CommitBatchesRequest, tables: Tables, candidates: Candidates, context: Context
 ) -> Answered:
-    """Decide an object's commit: offsets for its batches, or a refusal.
+    """Assign offsets to the batches of an uploaded object, or refuse its commit.
 
     Args:  tables: pending state. candidates: applied state, asked only about a forgotten lease.
     """
@@ -92,7 +92,7 @@ _NO_TIME: Final = Refused(ErrorCode.INVALID_TIMESTAMP)
 def _judge_object(
     request: CommitBatchesRequest, tables: Tables, candidates: Candidates
 ) -> Answered | None:
-    """Return the answer if the object's id decides it: a retry, or an id that may not commit."""
+    """Return the answer for an object id that is a retry or may not commit, else None."""
     count = sum(len(group.batches) for topic in request.topics for group in topic.partitions)
     if count > MAX_BATCHES:
         message = f"{count} batches in one object, at most {MAX_BATCHES}"
@@ -139,7 +139,7 @@ def _judge_without_lease(
 
 
 def _first_answer(object_id: int, tables: Tables) -> Answered:
-    """Return the answer that was given when the object was committed."""
+    """Return the answer that the object's first commit got, or an error if it is not kept."""
     answer = tables.answers.get(object_id)
     if answer is None:
         return _refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "its answer is no longer kept")
@@ -191,7 +191,7 @@ class _Columns(NamedTuple):
 
 
 def _columns(request: CommitBatchesRequest) -> _Columns | str:
-    """Return the batches in columns, or the error if the request is malformed."""
+    """Return the request's batches as columns, or an error message if it is malformed."""
     if len({topic.topic_id for topic in request.topics}) != len(request.topics):
         return "a topic is named twice"
     groups = []
@@ -241,7 +241,7 @@ class _Commit:
         self.refused: dict[int, Refused] = {}  # by index of the batch
 
     def decide(self, request: CommitBatchesRequest, columns: _Columns) -> Answered:
-        """Assign offsets to every batch, group by group."""
+        """Assign offsets to every batch of the request, partition by partition."""
         answered, topic_ids, topic_indexes, partitions, batch_counts = [], [], [], [], []
         rows = zip(*columns[2:], strict=True)
         for index, topic in enumerate(request.topics):
@@ -338,8 +338,7 @@ class _Commit:
     def _judge_batch(
         self, state: Producer | None, producer_id: int, epoch: int, sequence: int, last: int
     ) -> Refused | None:
-        """Judge a batch that is not simply the next in sequence; None if it is accepted all the
-        same.
+        """Judge a batch that is not next in sequence: return its refusal, or None to accept it.
 
         Kafka's table: tests/coordinator holds it line by line, docs/coordinator.md prints it.
         """
@@ -359,7 +358,7 @@ class _Commit:
         return Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     def _state_can_have_expired(self, producer_id: int) -> bool:
-        """Return whether a producer id is old enough that its state may have expired here."""
+        """Return whether a producer id is old enough for its state to have expired here."""
         handed_out_ms = self.context.view.producer_id_handed_out_ms(producer_id)
         if handed_out_ms is None:
             return True
@@ -382,7 +381,10 @@ class _Commit:
     def _outcomes(
         self, columns: _Columns
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Return the record's columns: timestamps, their types, error codes, duplicate flags."""
+        """Return four columns of the commit record.
+
+        They are the timestamps, their types, error codes, and duplicate flags.
+        """
         times, kinds = columns.times, columns.kinds
         if any(kinds):
             now_ms = self.context.now_ms

@@ -36,7 +36,7 @@ EXPIRED: Final = 1
 def decide_acquire(
     request: AcquireObjectLeaseRequest, tables: Tables, context: Context
 ) -> Decision[AcquireObjectLeaseResponse]:
-    """Grant a broker a lease; a higher broker epoch closes the leases of the lower ones."""
+    """Grant a broker a lease of object ids; close the leases of its lower broker epochs."""
     broker = tables.brokers.get(request.broker_id)
     registered = context.view.broker_epoch(request.broker_id)
     known = max(-1 if broker is None else broker.epoch, -1 if registered is None else registered)
@@ -103,7 +103,10 @@ def decide_release(
 
 
 def decide_expired_leases(tables: Tables, context: Context) -> Decision[None]:
-    """Close leases that were open for too long: their brokers are gone, or have newer ones."""
+    """Close the leases that have been open longer than the lease timeout.
+
+    Their brokers are gone, or have newer leases.
+    """
     records = [
         LeaseClosedRecord(
             lease_id=lease_id,
@@ -119,7 +122,7 @@ def decide_expired_leases(tables: Tables, context: Context) -> Decision[None]:
 
 
 def decide_forgotten_leases(tables: Tables, context: Context) -> Decision[None]:
-    """Forget leases that are long over and have no orphan left; their kept answers go with them."""
+    """Forget leases that closed long ago and have no orphans, with their kept answers."""
     lease_ids = [
         lease_id
         for lease_id, lease in sorted(tables.leases.items())

@@ -56,13 +56,13 @@ class _Moves:
         self.rows: dict[tuple[int, int], int] = {}  # by topic index and partition
 
     def add(self, topic_id: UUID, partition: int, offset: int) -> None:
-        """Add a row; a later row of a partition replaces an earlier one only if it goes further."""
+        """Add a partition's new log start; of several for one partition the greatest counts."""
         index = self.topic_indexes.setdefault(topic_id, len(self.topic_indexes))
         key = (index, partition)
         self.rows[key] = max(offset, self.rows.get(key, 0))
 
     def records(self, reason: int) -> tuple[LogStartOffsetsRecord, ...]:
-        """Return one record, or none if nothing moves."""
+        """Return the record of all moved log starts, or no record if none moves."""
         if not self.rows:
             return ()
         return (
@@ -77,7 +77,7 @@ class _Moves:
 
 
 def find_log(tables: Tables, topic_id: UUID, partition: int) -> Log | ErrorCode:
-    """Return an undeleted topic's partition, or the error code if there is none."""
+    """Return log start and high watermark of an undeleted topic's partition, or an error."""
     topic = tables.topics.get(topic_id)
     if topic is None or topic.deleted_at_ms >= 0:
         return ErrorCode.UNKNOWN_TOPIC_ID
@@ -89,7 +89,7 @@ def find_log(tables: Tables, topic_id: UUID, partition: int) -> Log | ErrorCode:
 def decide_delete_records(
     request: DeleteDisklessRecordsRequest, tables: Tables, _context: Context
 ) -> Decision[DeleteDisklessRecordsResponse]:
-    """Move log starts to where a user wants them; never back, never past the high watermark."""
+    """Move log starts forward to the requested offsets, at most to the high watermark."""
     moves = _Moves()
     answered = []
     seen: set[tuple[UUID, int]] = set()
@@ -128,7 +128,7 @@ def _refused(partition: int, code: ErrorCode) -> _Group:
 def decide_retention(
     rows: Sequence[NewLogStart], tables: Tables, context: Context, enforcer: Enforcer
 ) -> Decision[tuple[int, ...]]:
-    """Apply a retention plan; an error code for each row.
+    """Move log starts as a retention plan says; return an error code for each row.
 
     Args:  enforcer: whose plan it is, COORDINATOR or EXTERNAL.
     """
@@ -154,7 +154,7 @@ def decide_retention(
 
 
 def _rising(records: list[LogStartOffsetsRecord]) -> tuple[LogStartOffsetsRecord, ...]:
-    """Drop rows that an earlier record of the same decision has moved further already."""
+    """Drop rows that an earlier record of the same decision has already moved further."""
     furthest: dict[tuple[UUID, int], int] = {}
     kept: list[LogStartOffsetsRecord] = []
     for record in records:
@@ -171,7 +171,7 @@ def _rising(records: list[LogStartOffsetsRecord]) -> tuple[LogStartOffsetsRecord
 
 
 def _allows(config: TopicConfig, row: NewLogStart, enforcer: Enforcer) -> bool:
-    """Return whether this enforcer may delete, and the settings keep no more than planned."""
+    """Return whether the topic's settings let this enforcer move the log start this far."""
     if config.enforcer not in (enforcer, Enforcer.BOTH):
         return False
     limit = config.retention_ms if row.reason == BY_TIME else config.retention_bytes

@@ -51,7 +51,7 @@ _FOREVER_MS: Final = 2**63 - 1
 
 
 def decide_marks(candidates: Candidates, context: Context) -> Decision[None]:
-    """Mark objects that no live run refers to any more."""
+    """Mark for deletion the objects to which no live run refers any more."""
     unused = candidates.unused_objects(context.settings.maintenance_limit)
     if not unused:
         return Decision((), None)
@@ -62,7 +62,9 @@ def decide_marks(candidates: Candidates, context: Context) -> Decision[None]:
 def files_to_delete(
     request: GetFilesToDeleteRequest, tables: Tables, candidates: Candidates, context: Context
 ) -> GetFilesToDeleteResponse:
-    """List what a broker may delete from the store now: marked objects, oldest first, then orphans.
+    """List the objects that a broker may delete from the store now.
+
+    Marked objects come first, the oldest before the others, then orphans.
 
     Args:  tables: *applied* state, as are the candidates: what is pending may be lost.
     """
@@ -94,7 +96,7 @@ def files_to_delete(
 def decide_removals(
     request: DeleteFilesRequest, tables: Tables, candidates: Candidates, context: Context
 ) -> Decision[DeleteFilesResponse]:
-    """Forget objects that are gone from the store."""
+    """Forget objects that brokers have deleted from the store."""
     if len(request.object_keys) > MAX_FILES:
         message = f"{len(request.object_keys)} keys, at most {MAX_FILES}"
         code = ErrorCode.MESSAGE_TOO_LARGE
@@ -146,7 +148,7 @@ def _may_go(
 def decide_safe_to_delete(
     request: IsSafeToDeleteFileRequest, tables: Tables, candidates: Candidates, context: Context
 ) -> Decision[IsSafeToDeleteFileResponse]:
-    """Decide whether an object is uncommitted; if so, fence it, so that it never will be."""
+    """Decide whether an object is uncommitted; if so, fence it against a late commit."""
     try:
         object_id = context.settings.keys.object_id(request.object_key)
     except ForeignKeyError as error:
@@ -171,7 +173,7 @@ def decide_safe_to_delete(
 def decide_found_orphans(
     request: MarkOrphansRequest, tables: Tables, candidates: Candidates, context: Context
 ) -> Decision[MarkOrphansResponse]:
-    """Mark objects that a listing found, those that nothing refers to and nothing ever can.
+    """Mark the orphans among the objects that a listing of the store has found.
 
     There is no race to lose. An object can be committed only while its lease is open, and here only
     ids of leases that are over are taken; and where a commit was appended that is not applied yet,
@@ -209,7 +211,7 @@ def decide_found_orphans(
 
 
 def _refused_sweep(request: MarkOrphansRequest, context: Context) -> tuple[ErrorCode, str] | None:
-    """Return the error that refuses a sweep's whole request, or None to judge its keys."""
+    """Return the error that refuses the whole request, or None if its keys are to be judged."""
     ours = context.settings.keys.cluster_id
     if request.cluster_id != ours:
         message = f"a sweep of cluster {request.cluster_id!r}, this is {ours!r}"

@@ -45,7 +45,10 @@ CLOCKS_DIFFER_MS: Final = 300_000
 def decide_apply_retention(
     request: ApplyRetentionRequest, tables: Tables, applied: AppliedState, context: Context
 ) -> Decision[ApplyRetentionResponse]:
-    """Apply rows of an external plan; refuse a plan that is expired or another cluster's."""
+    """Apply the rows of an external retention plan.
+
+    A plan that is expired or another cluster's is refused as a whole.
+    """
     rows = [
         NewLogStart(
             topic.topic_id, one.partition_index, one.log_start_offset, one.reason, one.limit
@@ -103,7 +106,7 @@ class _Judge:
         self._left = context.settings.maintenance_limit  # runs that may yet be added up
 
     def judged(self, row: NewLogStart) -> tuple[NewLogStart, ErrorCode]:
-        """Return the row, cut to the runs that may be deleted, or the error code if none may."""
+        """Return a plan's row limited to the runs that may be deleted, or an error code."""
         log_id = find_log_id(self._tables, row.topic_id, row.partition)
         config = self._context.view.topic_config(row.topic_id)
         log = None if isinstance(log_id, ErrorCode) else self._tables.logs.get(log_id)
@@ -123,7 +126,7 @@ class _Judge:
         return row._replace(log_start_offset=max(log[0], end)), kept
 
     def _by_time(self, log_id: LogId, log_start: int, end: int, retention_ms: int | None) -> int:
-        """Return the end of the leading runs that are too old; at most `end`."""
+        """Return where the leading runs that are older than retention.ms end; at most `end`."""
         if retention_ms is None:
             return log_start
         since_ms = self._context.now_ms - retention_ms
@@ -136,7 +139,7 @@ class _Judge:
         return last.last_offset + 1
 
     def _last_run(self, log_id: LogId, log_start: int, end: int) -> Run | None:
-        """Return the last run that ends before an offset; None if none is above the log start."""
+        """Return the last run that ends before `end`; None if none is above the log start."""
         while end > log_start:
             run = next(iter(self._applied.runs_from(log_id, end - 1)), None)
             if run is None or run.last_offset < end:
@@ -145,7 +148,9 @@ class _Judge:
         return None
 
     def _by_size(self, log_id: LogId, begin: int, end: int, retention_bytes: int | None) -> int:
-        """Return the end of the runs, of those looked at, that may go and leave enough bytes.
+        """Return how far the log start may move so that retention.bytes are left.
+
+        Only as many runs are looked at as this request may still add up.
 
         Args:  begin: the applied log start.
         """

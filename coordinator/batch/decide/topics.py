@@ -72,7 +72,7 @@ _ReleasedTopic = ReleaseDisklessPartitionsResponse.Topic
 def decide_init_topics(
     request: InitDisklessTopicsRequest, tables: Tables, _context: Context
 ) -> Decision[InitDisklessTopicsResponse]:
-    """Create topics, or grow them to at least the requested number of partitions."""
+    """Create topics, or add partitions up to the requested number."""
     results: list[_InitResult] = []
     records: list[MetadataRecord] = []
     seen: set[UUID] = set()
@@ -127,7 +127,7 @@ def decide_init_topics(
 def _wanted(
     requested: InitDisklessTopicsRequest.Topic, topic: Topic | None, controller_epoch: int
 ) -> Iterator[tuple[int, int]]:
-    """Partitions to create: released ones that the request names, and new ones.
+    """Yield the ranges of partitions to create: new ones, and released ones that are named.
 
     A partition released under this very epoch stays so: the call that names it is late.
     """
@@ -142,7 +142,9 @@ def _wanted(
 def decide_release_partitions(
     request: ReleaseDisklessPartitionsRequest, tables: Tables, _context: Context
 ) -> Decision[ReleaseDisklessPartitionsResponse]:
-    """Release partitions whose high watermark is 0, in pending state too.
+    """Release the requested partitions that never had data: their high watermark is 0.
+
+    Pending state counts, too.
 
     Repeated under a higher epoch, it is written again: then only a higher one still brings them
     back.
@@ -186,7 +188,7 @@ def decide_release_partitions(
 def decide_delete_topics(
     request: DeleteDisklessTopicsRequest, tables: Tables, context: Context
 ) -> Decision[DeleteDisklessTopicsResponse]:
-    """Put tombstones on topics, known or not."""
+    """Put a tombstone on each requested topic, known or not."""
     results: list[_DeleteResult] = []
     records: list[MetadataRecord] = []
     seen: set[UUID] = set()
@@ -213,17 +215,17 @@ def decide_delete_topics(
 
 
 def _heard(epoch: int, tables: Tables, records: list[MetadataRecord]) -> tuple[MetadataRecord, ...]:
-    """Return the records, with one for a new controller epoch if no other record carries it."""
+    """Add a record of the controller's epoch if it is new and no other record carries it."""
     if not records and epoch > tables.counters.controller_epoch:
         return (ControllerEpochRecord(controller_epoch=epoch),)
     return tuple(records)
 
 
 def decide_dismantling(tables: Tables, candidates: Candidates, context: Context) -> Decision[None]:
-    """Take one step for each deleted topic: fewer runs, fewer producers, then no partition.
+    """Delete some runs, producers or partitions of each deleted topic.
 
-    Where the step before is appended and not yet applied, there is none: what it will leave is not
-    known.
+    Where the step before is appended and not yet applied, the topic waits: what that step will
+    leave is not known.
     """
     records: list[MetadataRecord] = []
     budget = context.settings.maintenance_limit
@@ -251,7 +253,7 @@ def decide_dismantling(tables: Tables, candidates: Candidates, context: Context)
 
 
 def _deleted_topics(tables: Tables) -> list[tuple[UUID, Topic]]:
-    """Deleted topics, by topic id.
+    """Return the deleted topics, sorted by topic id.
 
     To sort ten thousand topics takes 20 ms: a UUID is compared in Python. Its number is not, and
     the undeleted topics, nearly all, are left out before.
@@ -268,8 +270,10 @@ def _empty_partition(
     candidates: Candidates,
     limit: int,
 ) -> tuple[list[MetadataRecord] | None, int]:
-    """Records that take up to `limit` rows from a partition, and their cost; [] if it is empty.
-    None: not yet, the last ones are not applied.
+    """Return records that delete up to `limit` rows of a partition, and their cost.
+
+    The records are [] if the partition is empty, and None if its last deletions are not applied
+    yet.
 
     Whoever removes the partition drops what rows are left, so "bare" may be a little wrong.
     """
@@ -294,7 +298,7 @@ def _empty_partition(
 
 
 def decide_expired_tombstones(tables: Tables, context: Context) -> Decision[None]:
-    """Forget deleted topics that are dismantled and too old for a late call to name."""
+    """Forget deleted topics without partitions whose tombstones are old enough."""
     records = [
         DisklessTombstoneExpiredRecord(topic_id=topic_id)
         for topic_id, topic in _deleted_topics(tables)

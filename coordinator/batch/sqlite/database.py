@@ -56,7 +56,7 @@ class DamagedStateError(sqlite3.DatabaseError):
 def connect(
     path: Path, *, cache_kib: int = CACHE_KIB, flushes: bool = True, creates: bool = False
 ) -> sqlite3.Connection:
-    """Connect in autocommit mode: transactions are begun and committed explicitly.
+    """Connect to a database in autocommit mode: the caller begins and ends transactions.
 
     Args:    flushes: False where nothing has to survive a power loss, as in tests.
              creates: False: a reader that comes while the file is replaced must not make another.
@@ -84,7 +84,7 @@ def connect(
 
 
 def create(path: Path, *, flushes: bool = True) -> sqlite3.Connection:
-    """Create an empty database, replacing any at `path`. Raises OSError, sqlite3.Error."""
+    """Create an empty database and replace any at `path`. Raises OSError, sqlite3.Error."""
     remove(path)
     connection = connect(path, flushes=flushes, creates=True)
     connection.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
@@ -92,7 +92,7 @@ def create(path: Path, *, flushes: bool = True) -> sqlite3.Connection:
 
 
 def open_existing(path: Path, *, flushes: bool = True) -> sqlite3.Connection | None:
-    """Open the database at `path`; None if there is none, or none that this code can read."""
+    """Open the database at `path`; None if it is missing or this code cannot read it."""
     if not path.exists():
         return None
     try:
@@ -117,12 +117,15 @@ def remove(path: Path) -> None:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Return whether an error means that the file's content is wrong; a full disk does not."""
+    """Return whether an error means that the file's content is damaged.
+
+    A full disk does not.
+    """
     return getattr(error, "sqlite_errorcode", 0) & 0xFF in _DAMAGE
 
 
 def make_durable(path: Path) -> None:
-    """Flush a closed database and its directory. Raises OSError."""
+    """Flush a closed database and its directory to disk. Raises OSError."""
     for target, flags in ((path, os.O_RDWR), (path.parent, os.O_RDONLY)):
         fd = os.open(target, flags)
         try:
@@ -144,11 +147,11 @@ class WalKeeper:
 
     @property
     def puts_off_commits(self) -> bool:
-        """Whether the last part of the WAL is being copied: a commit now would lengthen it."""
+        """Return whether commits must wait while the last part of the WAL is copied."""
         return self._is_last_part and self._is_copying()
 
     def tidy(self) -> None:
-        """Start the thread if the WAL is long; if it is very long and nearly copied, once more."""
+        """Start a thread that copies the WAL into the database if the WAL is long."""
         if self._is_copying():
             return
         size_bytes = self._size()
@@ -166,7 +169,7 @@ class WalKeeper:
         return self._thread is not None and self._thread.is_alive()
 
     def close(self) -> None:
-        """Wait for the thread."""
+        """Wait for the copying thread to end."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -178,7 +181,7 @@ class WalKeeper:
             return 0
 
     def _copy(self) -> None:
-        """Copy the WAL, on the thread. A copy that fails is tried again with the next one."""
+        """Copy the WAL into the database; after a failure the next thread tries again."""
         with contextlib.suppress(sqlite3.Error):
             connection = connect(self._path, cache_kib=READER_CACHE_KIB)
             try:

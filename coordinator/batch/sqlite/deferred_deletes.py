@@ -42,7 +42,8 @@ class DeferredDeletes:
     """Partitions with dead runs: the offset below which they are dead, by log id, oldest first."""
 
     def __init__(self, runs: Runs, pending: Mapping[int, int]) -> None:
-        """
+        """Start with the pending deletes of an earlier process.
+
         Args:  pending: as `packed` of an earlier process gave them.
         """
         self._runs = runs
@@ -54,11 +55,11 @@ class DeferredDeletes:
         return log_id in self._pending
 
     def __len__(self) -> int:
-        """Count of partitions with dead runs."""
+        """Return the number of partitions with dead runs."""
         return len(self._pending)
 
     def packed(self) -> bytes:
-        """Return the pending offsets as bytes, stored with the rows."""
+        """Return the pending offsets as bytes, to be stored with the rows."""
         self.is_changed = False
         return msgpack.packb(list(self._pending.items()))  # type: ignore[no-any-return]
 
@@ -79,7 +80,7 @@ class DeferredDeletes:
     def delete_some(
         self, tallies: Mapping[int, Tally], limit: int
     ) -> Iterator[tuple[int, list[Dead]]]:
-        """Delete up to `limit` pending runs; yields log ids with what was deleted of each.
+        """Delete up to `limit` pending dead runs; yield each log id with its deleted runs.
 
         Args:  tallies: of the partitions that are still there.
         """
@@ -91,7 +92,7 @@ class DeferredDeletes:
             limit -= max(PARTITION_COST, sum(runs.run_count for runs in dead))
 
     def used_objects(self, connection: sqlite3.Connection) -> str:
-        """Return a query for the columns of `objects`, with used bytes that leave out dead runs.
+        """Return a query for the columns of `objects` without the bytes of dead runs.
 
         It ends where a WHERE or an ORDER BY may begin. Reads all pending dead runs.
         """

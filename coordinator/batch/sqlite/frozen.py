@@ -60,7 +60,7 @@ class FrozenState:
         scan: Callable[[Path], Iterator[bytes]] | None,
         met: Callable[[BaseException], object] = lambda _: None,
     ) -> None:
-        """Pin what is committed in the database `live`, and start to copy it.
+        """Pin the committed state of the database `live`, and start to copy it.
 
         Args:  copy: where to; replaced. as_of: what is applied there: another reader of the file
                may not see what its writer does, if the WAL was removed.
@@ -100,7 +100,7 @@ class FrozenState:
             self._error = error
 
     def values(self) -> Iterator[bytes]:
-        """Yield the checkpoint's records, or empty values while none is ready.
+        """Yield the checkpoint's records, or empty values while no record is ready.
 
         Raises:  ScanFailedError.
         """
@@ -148,7 +148,7 @@ class FrozenState:
             raise ScanFailedError(f"the scan ended with status {status}")
 
     def close(self) -> None:
-        """Stop the child if it runs, wait for a copy in progress, and delete the copy."""
+        """Stop the child process, wait for a copy in progress, and delete the copy."""
         if self._child is not None:
             self._child.kill()
             self._child.wait()
@@ -161,7 +161,7 @@ class FrozenState:
 
 
 def _pinned(live: Path, as_of: OffsetAndEpoch, *, flushes: bool) -> sqlite3.Connection:
-    """Return a connection that is pinned to the state committed now."""
+    """Return a connection with a read transaction on the currently committed state."""
     reader = database.connect(live, cache_kib=database.READER_CACHE_KIB, flushes=flushes)
     try:
         reader.execute("BEGIN")
@@ -176,7 +176,7 @@ def _pinned(live: Path, as_of: OffsetAndEpoch, *, flushes: bool) -> sqlite3.Conn
 
 
 def _cut(received: bytearray, values: deque[bytes]) -> bool:
-    """Move whole values from the front of `received`; returns True once the last was there."""
+    """Move complete values from `received` to `values`; return True at the end mark."""
     position = 0
     while len(received) - position >= LENGTH_BYTES:
         begin = position + LENGTH_BYTES

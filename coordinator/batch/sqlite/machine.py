@@ -81,31 +81,31 @@ class CoordinatorMachine:
 
     @property
     def applied(self) -> OffsetAndEpoch:
-        """The end offset of the state (exclusive), with the epoch of its last record."""
+        """Return the end offset of the state (exclusive), with its last record's epoch."""
         return self.store.applied
 
     @property
     def last_timestamp(self) -> int:
-        """Timestamp of the last batch applied, ms since 1970."""
+        """Return the timestamp of the last applied batch in ms since 1970."""
         return self.store.last_timestamp
 
     @property
     def changed_records(self) -> int:
-        """Rows replaced or deleted since the newest checkpoint."""
+        """Return how many rows were replaced or deleted since the newest checkpoint."""
         return self.store.changed_records
 
     @property
     def total_records(self) -> int:
-        """Count of rows in the state."""
+        """Return the number of rows in the state."""
         return self.store.record_count
 
     @property
     def checkpointable(self) -> bool:
-        """Always True: every record leaves a consistent state."""
+        """Return True: every record leaves a consistent state."""
         return True
 
     def apply(self, batches: Iterable[Batch]) -> None:
-        """Apply committed batches, those right after `applied`.
+        """Apply the committed batches that follow the offset `applied`.
 
         Raises:  UnreadableRecordError for a record this version does not know; sqlite3.Error. The
                  file then stays as of its last transaction, and this machine is of no use any more.
@@ -130,7 +130,7 @@ class CoordinatorMachine:
             listener()
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
-        """Replace the state by a checkpoint's, built in a new file, slice by slice.
+        """Replace the state by a checkpoint's, which is built in a new file in slices.
 
         Raises:  what a record that makes no sense raises; the state is then what it was.
         """
@@ -158,7 +158,7 @@ class CoordinatorMachine:
             listener()
 
     def freeze(self) -> FrozenState:
-        """Freeze the state as of `applied`, in a few ms."""
+        """Freeze the state as of `applied` for a checkpoint, in a few ms."""
         self.store.begin()
         self.flush()
         self._changed_when_frozen = self.store.changed_records
@@ -168,23 +168,23 @@ class CoordinatorMachine:
         )
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """Count changes from the frozen state on, which is durable in a checkpoint now."""
+        """Count changed rows from the state that the checkpoint made durable."""
         self.store.changed_records -= min(self._changed_when_frozen, self.store.changed_records)
         self._changed_when_frozen = 0
 
     # -- besides -------------------------------------------------------------------------------
 
     def watch(self, listener: Callable[[], None]) -> None:
-        """Call `listener` after each move of `applied`."""
+        """Call `listener` whenever the offset `applied` has changed."""
         self._listeners.append(listener)
 
     def request_apply(self) -> None:
-        """Ask the host to apply what is committed soon, because a read waits for it."""
+        """Request that the host applies committed records soon, because a read waits."""
         if self.on_wanted is not None:
             self.on_wanted()
 
     def flush(self) -> None:
-        """Commit what is applied to the file. Raises sqlite3.Error."""
+        """Commit the applied records to the SQLite file. Raises sqlite3.Error."""
         try:
             self.store.flush()
         except sqlite3.Error as error:
@@ -192,31 +192,30 @@ class CoordinatorMachine:
             raise
 
     def handle_read_error(self, error: BaseException) -> None:
-        """Handle an error that a reader of the state met; calls `on_damage` if the state cannot be
-        used.
+        """Handle a reader's error: delete a damaged file, and call `on_damage`.
 
-        That is damage, or what was to be written for the read found no room: then the file is
-        right, and this life cannot go on with it.
+        It is called if the state cannot be used. That is damage, or what was to be written for the
+        read found no room: then the file is right, and this process cannot go on with it.
         """
         self._delete_damaged(error)
         if self.store.is_torn and self.on_damage is not None:
             self.on_damage(error)
 
     def _delete_damaged(self, error: BaseException) -> None:
-        """Delete a damaged file, so that the next start rebuilds it."""
+        """Delete the file if the error means damage, so that the next start rebuilds it."""
         if database.is_damage(error):
             self.store.is_torn = True
             database.remove(self.path)
 
     def reset(self) -> None:
-        """Drop the state: it does not agree with the log."""
+        """Replace a state that does not agree with the log by an empty one."""
         self.store.close()
         self.store = self._begin()
         for listener in self._listeners:
             listener()
 
     def close(self) -> None:
-        """Close the file, after a commit unless the state is half changed."""
+        """Close the file, after a commit unless a record was half applied."""
         try:
             if not self.store.is_torn:
                 self.flush()
@@ -227,7 +226,7 @@ class CoordinatorMachine:
         return self.path.with_name(self.path.name + suffix)
 
     def _open(self) -> Store | None:
-        """Open the state in the file; None if it is another identity's."""
+        """Open the state in the file; None if it is unreadable or of another identity."""
         connection = database.open_existing(self.path, flushes=not self._in_process)
         if connection is None:
             return None
@@ -253,7 +252,10 @@ class CoordinatorMachine:
 
 
 def _flushed(path: Path) -> Iterator[None]:
-    """Flush a closed database's file on a separate thread. Raises OSError."""
+    """Flush a closed database's file on a separate thread; yield until it has ended.
+
+    Raises OSError.
+    """
     errors: list[OSError] = []
 
     def flush() -> None:

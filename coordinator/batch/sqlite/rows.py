@@ -23,7 +23,7 @@ _V = TypeVar("_V")
 
 
 def _unpacked(row: bytes, make: Callable[[Any], _V]) -> _V:
-    """Unpack a row. Raises DamagedStateError, also for a wrong shape."""
+    """Decode a row and check its shape. Raises DamagedStateError."""
     try:
         return make(msgpack.unpackb(row, use_list=False))
     except (ValueError, TypeError, msgpack.UnpackException) as error:
@@ -31,43 +31,43 @@ def _unpacked(row: bytes, make: Callable[[Any], _V]) -> _V:
 
 
 def pack_topic(topic: Topic) -> bytes:
-    """Pack a topic's row."""
+    """Encode a topic's row as bytes."""
     return bytes(_pack(topic))
 
 
 def unpack_topic(row: bytes) -> Topic:
-    """Unpack a topic's row. Raises DamagedStateError."""
+    """Decode a topic's row. Raises DamagedStateError."""
     return _unpacked(row, Topic._make)
 
 
 def pack_lease(lease: Lease) -> bytes:
-    """Pack a lease's row."""
+    """Encode a lease's row as bytes."""
     return bytes(_pack(lease))
 
 
 def unpack_lease(row: bytes) -> Lease:
-    """Unpack a lease's row. Raises DamagedStateError."""
+    """Decode a lease's row. Raises DamagedStateError."""
     return _unpacked(row, Lease._make)
 
 
 def pack_broker(broker: Broker) -> bytes:
-    """Pack a broker's row."""
+    """Encode a broker's row as bytes."""
     return bytes(_pack(broker))
 
 
 def unpack_broker(row: bytes) -> Broker:
-    """Unpack a broker's row. Raises DamagedStateError."""
+    """Decode a broker's row. Raises DamagedStateError."""
     return _unpacked(row, Broker._make)
 
 
 def pack_answer(answer: Answer) -> bytes:
-    """Pack a kept answer's row."""
+    """Encode a kept answer's row as bytes."""
     ids = tuple(topic_id.bytes for topic_id in answer.topic_ids)
     return bytes(_pack(answer._replace(topic_ids=ids)))  # type: ignore[arg-type]
 
 
 def unpack_answer(row: bytes) -> Answer:
-    """Unpack an answer's row. Raises DamagedStateError."""
+    """Decode a kept answer's row. Raises DamagedStateError."""
 
     def make(fields: Any) -> Answer:
         answer = Answer._make(fields)
@@ -79,7 +79,10 @@ def unpack_answer(row: bytes) -> Answer:
 def producer_rows(
     producers: Mapping[ProducerKey, Producer],
 ) -> list[tuple[int, int, int, bytes]]:
-    """Rows of producers: log id, producer id, time of the last append, and the rest packed."""
+    """Return producers as rows of SQLite.
+
+    A row has log id, producer id, time of the last append, and the rest packed.
+    """
     pack = _pack
     return [
         (key[0], key[1], value[1], pack((value[0], value[2]))) for key, value in producers.items()
@@ -87,7 +90,7 @@ def producer_rows(
 
 
 def unpack_producer(appended_at_ms: int, row: bytes) -> Producer:
-    """Unpack a producer's row. Raises DamagedStateError."""
+    """Decode a producer's row. Raises DamagedStateError."""
 
     def make(fields: Any) -> Producer:
         epoch, batches = fields
@@ -105,7 +108,7 @@ ObjectRow = tuple[int, int, int, int, int, int, int, bytes]
 def topics_of(
     record: ObjectCommitRecord, log_ids: Sequence[int], runs: Sequence[RunRow]
 ) -> list[bytes]:
-    """Return the ids of topics with accepted batches in an object, rising."""
+    """Return the ids of topics with accepted batches in an object, in rising order."""
     filled = {row[0] for row in runs}
     indexes = {
         index
@@ -116,6 +119,6 @@ def topics_of(
 
 
 def stored_object(row: ObjectRow) -> StoredObject:
-    """Build a StoredObject from a row of `objects`."""
+    """Build a StoredObject from a row of the table `objects`."""
     ids = tuple(row[7][at : at + 16] for at in range(0, len(row[7]), 16))
     return StoredObject(*row[1:7], ids)

@@ -91,7 +91,7 @@ class Runs:
     # -- writing -------------------------------------------------------------------------------
 
     def add(self, tallies: Mapping[int, Tally], rows: Iterable[RunRow]) -> None:
-        """Append runs, those of each partition by rising offset.
+        """Append new runs, those of each partition by rising offset.
 
         Args:  tallies: of the partitions, by log id; they are brought up to date.
         """
@@ -109,7 +109,9 @@ class Runs:
                 self._close_span(tally, last_offset)
 
     def load(self, tally: Tally, rows: Iterable[tuple[int, ...]]) -> int:
-        """Add runs whose objects, there already, know when they were appended; how many.
+        """Insert a checkpoint's runs of one partition; return how many there were.
+
+        Their objects are in the table already, and have the append time.
 
         Args:  rows: the fields of `Run` but the append time, by rising offset.
         """
@@ -138,7 +140,7 @@ class Runs:
             tally.span2_spans, tally.span2_max = 0, NO_TIMESTAMP
 
     def __len__(self) -> int:
-        """Count of runs that wait to be written."""
+        """Return the number of runs that wait to be written."""
         return len(self._new)
 
     def drain(self) -> None:
@@ -154,7 +156,7 @@ class Runs:
     def drop_below(self, tally: Tally, offset: int, limit: int) -> tuple[list[Dead], bool]:
         """Delete up to `limit` of the runs that end below an offset, oldest first.
 
-        What died of which object, and whether none is left.
+        Returns the deleted runs by object, and whether none is left.
         """
         self.drain()
         where = "FROM runs WHERE log_id = ? AND last_offset < ?"
@@ -181,7 +183,7 @@ class Runs:
     # -- reading -------------------------------------------------------------------------------
 
     def walk(self, log_id: int, offset: int) -> Iterator[Run]:
-        """Iterate over the run that holds `offset` and those that follow."""
+        """Yield the run that holds `offset` and the runs after it."""
         self.drain()
         for row in self._connection.execute(
             f"SELECT {COLUMNS} FROM runs WHERE log_id = ? AND last_offset >= ?"
@@ -191,7 +193,7 @@ class Runs:
             yield Run._make(row)
 
     def first_since(self, log_id: int, log_start_offset: int, timestamp: int) -> Run | None:
-        """Return the first live run whose time is `timestamp` or later."""
+        """Return the first live run whose max timestamp is `timestamp` or later."""
         self.drain()
         lowest = log_start_offset
         while True:
@@ -212,10 +214,9 @@ class Runs:
     def _narrow(
         self, log_id: int, level: int, begin: int, end: int | None, timestamp: int
     ) -> tuple[int, int | None]:
-        """Narrow the last offsets [begin, end] to those under the first span that reaches
-        `timestamp`.
+        """Narrow the range [begin, end] to the first span that reaches `timestamp`.
 
-        An end of None is open: what follows the last closed span.
+        The range is of last offsets. An end of None is open: what follows the last closed span.
         """
         spans = "FROM spans WHERE log_id = ? AND level = ? AND last_offset >= ?"
         found = self._connection.execute(
@@ -231,7 +232,7 @@ class Runs:
         return begin if previous is None else previous + 1, end
 
     def greatest_time(self, log_id: int, log_start_offset: int) -> int | None:
-        """Return the greatest timestamp of the live runs; None if there are none."""
+        """Return the greatest timestamp of the live runs; None if there are no runs."""
         self.drain()
         first1 = self._end_of_first(log_id, 1, log_start_offset)
         if first1 is None:  # no span closed: all of at most 255 runs
@@ -278,7 +279,7 @@ class Runs:
         return None if time is None else int(time)
 
     def end_of(self, log_id: int, log_start_offset: int, limit: int) -> int | None:
-        """Return the last offset of the `limit`th live run, or of the last if there are fewer."""
+        """Return the last offset of the `limit`th live run, or of the last run if fewer."""
         self.drain()
         walk = (
             f"SELECT last_offset FROM runs WHERE log_id = {log_id}"

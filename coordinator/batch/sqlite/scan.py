@@ -24,7 +24,7 @@ NICENESS = 10
 
 
 def main() -> None:
-    """See the module."""
+    """Write a copied database's checkpoint records to standard output, lengths first."""
     os.nice(NICENESS)
     out = sys.stdout.buffer
     try:

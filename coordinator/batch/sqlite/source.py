@@ -43,13 +43,13 @@ class StoreSource:
         self.counters: Counters = store.counters
 
     def all_objects(self) -> Iterator[tuple[int, StoredObject]]:
-        """See `CheckpointSource`."""
+        """Yield the database's objects with their ids, by rising id."""
         query = self._store.deferred_deletes.used_objects(self._store.connection)
         for row in self._read(f"{query} ORDER BY object_id"):
             yield row[0], rows.stored_object(row)
 
     def all_runs(self, log_id: LogId) -> Iterator[tuple[int, ...]]:
-        """See `CheckpointSource`."""
+        """Yield a partition's live runs, as the fields of `Run`, by rising offset."""
         log_start_offset = (self.logs.get(log_id) or (0, 0))[0]
         return self._read(
             f"SELECT {COLUMNS} FROM runs WHERE log_id = ? AND last_offset >= ?"
@@ -58,7 +58,7 @@ class StoreSource:
         )
 
     def all_producers(self, log_id: LogId) -> Iterator[tuple[int, Producer]]:
-        """See `CheckpointSource`."""
+        """Yield a partition's producers with their ids, by rising id."""
         for producer_id, appended_at_ms, row in self._read(
             "SELECT producer_id, appended_at_ms, row FROM producers"
             " WHERE log_id = ? ORDER BY producer_id",
@@ -67,7 +67,7 @@ class StoreSource:
             yield producer_id, rows.unpack_producer(appended_at_ms, row)
 
     def all_answers(self) -> Iterator[tuple[int, Answer]]:
-        """See `CheckpointSource`."""
+        """Yield the kept commit answers with their object ids, by rising id."""
         for object_id, row in self._read("SELECT object_id, row FROM answers ORDER BY object_id"):
             yield object_id, rows.unpack_answer(row)
 

@@ -76,7 +76,10 @@ class Store:
     def __init__(
         self, path: Path, connection: sqlite3.Connection, *, span_runs: int = SPAN_RUNS
     ) -> None:
-        """Raises sqlite3.Error, and whatever a row that makes no sense raises."""
+        """Read the state from an open database.
+
+        Raises sqlite3.Error, and the errors of rows that cannot be decoded.
+        """
         self.path = path
         self.connection = connection
         self.wal = database.WalKeeper(path)
@@ -139,7 +142,7 @@ class Store:
 
     @property
     def record_count(self) -> int:
-        """Count of rows in the tables that a checkpoint holds."""
+        """Return the number of rows in the tables that a checkpoint holds."""
         whole = len(self.topics) + len(self.logs) + len(self.leases) + len(self.brokers)
         cached = self.producers.count + self.answers.count
         return 1 + whole + cached + self.run_count + self.object_count
@@ -147,7 +150,10 @@ class Store:
     # -- applying ------------------------------------------------------------------------------
 
     def apply(self, record: MetadataRecord) -> None:
-        """Apply one committed record. Raises sqlite3.Error; the state must then be opened anew."""
+        """Apply one committed record. Raises sqlite3.Error.
+
+        After an error the state must be opened anew.
+        """
         self.begin()
         self._gathered += 1
         match record:
@@ -229,7 +235,7 @@ class Store:
         self.flush_if_full()
 
     def _subtract_dead(self, dead: list[Dead]) -> int:
-        """Lower the used bytes of the objects that held dead runs; returns the count of runs."""
+        """Subtract dead runs from the used bytes of their objects; return the runs' count."""
         self.connection.executemany(
             "UPDATE objects SET used_bytes = used_bytes - ? WHERE object_id = ?",
             [(piece.size_bytes, piece.object_id) for piece in dead],
@@ -241,7 +247,7 @@ class Store:
         return count
 
     def _remove_logs(self, log_ids: list[LogId]) -> None:
-        """Delete partitions: their runs, producers and rows."""
+        """Delete partitions with their runs, producers and rows."""
         self._drain()
         self.producers.flush()
         left = deferred_deletes.RUNS_WITH_RECORD
@@ -276,7 +282,7 @@ class Store:
         self._gathered += rows
 
     def flush_if_full(self) -> None:
-        """Commit if enough has gathered. Raises sqlite3.Error."""
+        """Commit the transaction if it has enough rows. Raises sqlite3.Error."""
         if len(self.runs) >= DRAIN_ROWS:
             self._drain()
         if self._touched >= DRAIN_ROWS:
@@ -285,7 +291,7 @@ class Store:
             self.flush()
 
     def flush(self) -> None:
-        """Commit what was applied, and how far, in one transaction. Raises sqlite3.Error."""
+        """Commit the applied records and their end offset together. Raises sqlite3.Error."""
         if not self._is_open:
             return
         self.begin()
@@ -306,7 +312,7 @@ class Store:
         self.wal.tidy()
 
     def write_state(self) -> None:
-        """Write the numbers of `meta`, as part of the open transaction."""
+        """Write offsets, counts and counters to `meta`, in the open transaction."""
         numbers = (
             self.applied.offset,
             self.applied.epoch,
@@ -324,7 +330,7 @@ class Store:
             self.connection.execute(put, ("graves", self.deferred_deletes.packed()))
 
     def _write_tables(self) -> None:
-        """Write changed topics and partitions to SQLite, and count them towards the next commit."""
+        """Write changed topics and partitions to SQLite, and count them for the next commit."""
         self.changed_records += self.topics.flush() + self.logs.flush()
         self._gathered, self._touched = self._gathered + self._touched, 0
 
@@ -338,7 +344,7 @@ class Store:
             self._objects.clear()
 
     def close(self) -> None:
-        """Close the file; unflushed changes are lost."""
+        """Close the file; changes that were not flushed are lost."""
         self.wal.close()
         self.connection.close()
 
@@ -414,27 +420,30 @@ class Store:
     # -- reads.Runs ----------------------------------------------------------------------------
 
     def runs_from(self, log_id: LogId, offset: int) -> Iterator[Run]:
-        """See `reads.Runs`."""
+        """Yield the run that holds `offset` and the runs after it."""
         return self.runs.walk(log_id, offset)
 
     def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
-        """See `reads.Runs`."""
+        """Return the first run from `from_offset` on whose max timestamp reaches `timestamp`."""
         return self.runs.first_since(log_id, from_offset, timestamp)
 
     def run_of_max_timestamp(self, log_id: LogId, from_offset: int) -> Run | None:
-        """See `reads.Runs`."""
+        """Return the first run with the greatest max timestamp, from `from_offset` on."""
         greatest = self.runs.greatest_time(log_id, from_offset)
         return None if greatest is None else self.runs.first_since(log_id, from_offset, greatest)
 
     def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
-        """Count a partition's live runs and their bytes; None while dead runs await deletion."""
+        """Return how many live runs a partition has, and their bytes.
+
+        None while dead runs await deletion.
+        """
         tally = self.tallies[log_id]
         return None if log_id in self.deferred_deletes else (tally.runs, tally.bytes)
 
     # -- reads.Candidates ----------------------------------------------------------------------
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """See `reads.Candidates`."""
+        """Read a stored object by its id; None if there is no such object."""
         self._drain_to_read()
         found = self.connection.execute(
             "SELECT * FROM objects WHERE object_id = ?", (object_id,)
@@ -442,7 +451,7 @@ class Store:
         return None if found is None else rows.stored_object(found)
 
     def unused_objects(self, limit: int) -> list[int]:
-        """See `reads.Candidates`."""
+        """Return ids of unmarked objects without live runs, at most `limit`, rising."""
         self._drain_to_read()
         return [
             object_id
@@ -454,7 +463,7 @@ class Store:
         ]
 
     def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
-        """See `reads.Candidates`."""
+        """Return (marked at, object id) of objects marked in [first_ms, last_ms], rising."""
         self._drain_to_read()
         return self.connection.execute(
             "SELECT marked_at_ms, object_id FROM objects"
@@ -464,7 +473,7 @@ class Store:
         ).fetchall()
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
-        """See `reads.Candidates`.
+        """Return at most `limit` producers that last appended before a time.
 
         Each call looks at some producers, and the next one continues from there.
         """
@@ -491,14 +500,14 @@ class Store:
         return idle
 
     def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
-        """See `reads.Candidates`."""
+        """Return at most `limit` of a partition's producers, in no particular order."""
         self.flush()
         return self.connection.execute(
             "SELECT log_id, producer_id FROM producers WHERE log_id = ? LIMIT ?", (log_id, limit)
         ).fetchall()
 
     def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:
-        """See `reads.Candidates`."""
+        """Return the last offset of the `limit`th live run, or of the last run if fewer."""
         log = self.logs.get(log_id)
         return None if log is None else self.runs.end_of(log_id, log[0], limit)
 

@@ -47,12 +47,15 @@ class WholeTable(dict[K, V]):
         self._dirty.update(rows)
 
     def pop(self, key: K, default: Any = None) -> Any:
-        """Remove a row, there or not; the row or `default`."""
+        """Remove a row if it exists, and return it, else `default`."""
         self._dirty.add(key)
         return dict.pop(self, key, default)
 
     def flush(self) -> int:
-        """Write changed rows; returns their count, new ones included. Raises sqlite3.Error."""
+        """Write changed rows to SQLite and return their count. Raises sqlite3.Error.
+
+        New rows count, too.
+        """
         if not self._dirty:
             return 0
         written = len(self._dirty)
@@ -69,7 +72,8 @@ class WriteBackTable(Generic[K, V]):
     def __init__(
         self, load: Callable[[K], V | None], store: Store, *, capacity: int, count: int
     ) -> None:
-        """
+        """Create a table whose rows are read from SQLite when they are first used.
+
         Args:  load: reads one row from SQLite.
                capacity: clean rows in a generation.
                count: rows there are; right again after each flush.
@@ -97,13 +101,16 @@ class WriteBackTable(Generic[K, V]):
         self._dirty.update(rows)
 
     def pop(self, key: K, default: Any = None) -> Any:
-        """Remove a row, there or not; the row or `default`."""
+        """Remove a row if it exists, and return it, else `default`."""
         value = self.get(key, default)
         self._dirty[key] = None
         return value
 
     def flush(self) -> int:
-        """Write changed rows; returns how many were replaced or deleted. Raises sqlite3.Error."""
+        """Write changed rows to SQLite; return how many replaced or deleted a row.
+
+        Raises sqlite3.Error.
+        """
         dirty = self._dirty
         if not dirty:
             return 0
@@ -121,7 +128,7 @@ class WriteBackTable(Generic[K, V]):
         return replaced
 
     def forget(self, keys: Callable[[K], bool]) -> None:
-        """Drop clean rows from memory: SQLite was changed directly."""
+        """Drop unchanged rows from memory after their rows were changed in SQLite directly."""
         assert not self._dirty, "rows that SQLite has not"
         for generation in (self._young, self._old):
             for key in [key for key in generation if keys(key)]:

@@ -42,7 +42,7 @@ class Draft(NamedTuple):
 
 
 def draft_values(values: Sequence[Buffer], *, timestamp_ms: int) -> Draft:
-    """Return one batch of records without keys: how metadata records are written.
+    """Return one batch of records without keys, the form in which metadata records are written.
 
     Raises:  BatchTooLargeError.
 
@@ -67,11 +67,13 @@ class Ticket(Protocol):
     def __hash__(self) -> int: ...
 
     def accepted(self, epoch: Epoch, base_offset: Offset, end_offset: Offset) -> None:
-        """The batches are in the log at [base_offset, end_offset), committed once the high
-        watermark is at `end_offset`."""
+        """Note that the batches were appended at [base_offset, end_offset).
+
+        The batches are committed once the high watermark is at `end_offset`.
+        """
 
     def refused(self, error: int) -> None:
-        """The batches are not in the log and never will be; `error` is Kafka's code.
+        """Note that the batches were not appended, and never will be; `error` is Kafka's code.
 
         6 NOT_LEADER_OR_FOLLOWER: not leading, or another epoch. 42 INVALID_REQUEST: the log ends
         elsewhere than expected. 89 THROTTLING_QUOTA_EXCEEDED: too much waits to be committed.
@@ -82,16 +84,19 @@ class Watcher(Protocol):
     """Follows a log; its methods are called on the loop, in order, after registering."""
 
     def committed(self, high_watermark: Offset) -> None:
-        """Everything below `high_watermark` is committed and can be read; it never moves back."""
+        """Note that all records below `high_watermark` are committed and can be read.
+
+        The high watermark never moves back.
+        """
 
     def lead(self, epoch: Epoch) -> None:
-        """This node leads `epoch`; `committed` was called before with its first record."""
+        """Note that this node leads `epoch`, whose first record is committed already."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """This node no longer leads `epoch`; proposals that are not committed may be lost."""
+        """Note that this node no longer leads `epoch`, so uncommitted proposals may be lost."""
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """The log now begins at this snapshot, past the records delivered: load it first."""
+        """Note that the log now begins at this snapshot, which must be loaded first."""
 
 
 class CommittedAsOf(NamedTuple):
@@ -106,31 +111,31 @@ class ReplicatedLog(Protocol):
 
     @property
     def name(self) -> str:
-        """`topic-partition`."""
+        """Return the name of the log, `topic-partition`."""
 
     @property
     def leader_id(self) -> NodeId | None:
-        """The leader that this node knows of, or None."""
+        """Return the leader that this node knows of, or None."""
 
     @property
     def leading_epoch(self) -> Epoch | None:
-        """The epoch in which this node leads and may propose, or None."""
+        """Return the epoch in which this node leads and may propose, or None."""
 
     @property
     def start_offset(self) -> Offset:
-        """The first offset that can be read; a snapshot holds the records before it."""
+        """Return the first offset that can be read; a snapshot holds the records before it."""
 
     @property
     def end_offset(self) -> Offset:
-        """The end of the log, committed or not; a leader's next proposal expects it."""
+        """Return the end offset of the log, including records that are not committed."""
 
     @property
     def high_watermark(self) -> Offset | None:
-        """Everything below it is committed; None until a leader has sent it."""
+        """Return the offset below which everything is committed, or None while it is unknown."""
 
     @property
     def committed_as_of(self) -> CommittedAsOf | None:
-        """The newest statement of a leader on the high watermark, or None without one.
+        """Return the newest high watermark from a leader with its age, or None before the first.
 
         Whoever has applied all of it lags behind by the time since then at most: so an idle log
         does not age, and one that is cut off from its leader does.
@@ -138,7 +143,7 @@ class ReplicatedLog(Protocol):
 
     @property
     def snapshots(self) -> Snapshots:
-        """The checkpoints of this log on this node."""
+        """Return the checkpoints of this log on this node."""
 
     def snapshot_taken(self, snapshot_id: OffsetAndEpoch) -> None:
         """Note that a local checkpoint is durable, so that the log may start there later.
@@ -147,7 +152,7 @@ class ReplicatedLog(Protocol):
         """
 
     def watch(self, watcher: Watcher) -> None:
-        """Register a watcher; it is first notified of the present snapshot and high watermark."""
+        """Register a watcher, and first notify it of the present snapshot and high watermark."""
 
     def propose(
         self,
@@ -157,7 +162,7 @@ class ReplicatedLog(Protocol):
         *,
         expected_end_offset: Offset | None = None,
     ) -> None:
-        """Propose a draft, to be appended whole if this node leads `epoch`.
+        """Propose a draft, which is appended as a whole if this node leads `epoch`.
 
         Args:  expected_end_offset: refuse if the log ends elsewhere when it is this draft's turn;
                counting the drafts proposed before it. None: wherever.
@@ -173,7 +178,7 @@ class ReplicatedLog(Protocol):
         """
 
     def barrier(self) -> Awaitable[Offset]:
-        """Linearizable read: answer from state that holds everything below the offset awaited.
+        """Return an awaitable for a linearizable read: the offset that the state must reach.
 
         Raises:  NotLeaderError when awaited.
         """
@@ -201,26 +206,26 @@ class Download(Protocol):
 
     @property
     def position(self) -> int:
-        """Position of the next byte to request; above 0 at first if a download is resumed."""
+        """Return the position of the next byte to request, which is not 0 in a resumed download."""
 
     def take(self, position: int, piece: SnapshotChunk) -> bool:
-        """Write a chunk; return True once the last byte is written.
+        """Write a chunk, and return True once the last byte is written.
 
         Raises:  RejectedSnapshotError if it cannot belong here (another position or size, nothing
                  before the end, too much); OSError, the part then is what it was.
         """
 
     def publish(self) -> None:
-        """Verify the whole file, make it durable and rename it durably to its final name.
+        """Verify the whole file and make it durable under its final name.
 
         Raises:  RejectedSnapshotError: its bytes were thrown away; OSError.
         """
 
     def keep(self) -> None:
-        """Stop, and leave the partial file for a later `Snapshots.receive`."""
+        """Stop the download, and keep the partial file for a later `Snapshots.receive`."""
 
     def discard(self) -> None:
-        """Stop, and delete the partial file."""
+        """Stop the download, and delete the partial file."""
 
 
 class Snapshots(Protocol):
@@ -228,19 +233,22 @@ class Snapshots(Protocol):
 
     @property
     def newest(self) -> OffsetAndEpoch | None:
-        """The id of the newest checkpoint, or None; a bootstrap checkpoint does not count."""
+        """Return the id of the newest checkpoint other than a bootstrap checkpoint, or None."""
 
     @property
     def ids(self) -> Sequence[OffsetAndEpoch]:
-        """The ids of all checkpoints, oldest first."""
+        """Return the ids of all checkpoints, oldest first."""
 
     def size_bytes(self, snapshot_id: OffsetAndEpoch) -> int | None:
-        """Return the file's size in bytes, or None without such a checkpoint. Raises OSError."""
+        """Return the size of a checkpoint in bytes, or None if it does not exist.
+
+        Raises OSError.
+        """
 
     def read(
         self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
     ) -> SnapshotChunk | None:
-        """Return bytes to answer a FetchSnapshot with, or None without such a checkpoint.
+        """Return bytes of a checkpoint for a FetchSnapshot, or None if it does not exist.
 
         Who reads one keeps it from being dropped for a while.
 
@@ -248,23 +256,29 @@ class Snapshots(Protocol):
         """
 
     def receive(self, snapshot_id: OffsetAndEpoch) -> Download:
-        """Begin or resume a download. Raises OSError."""
+        """Begin or resume the download of a checkpoint.
+
+        Raises OSError.
+        """
 
     def added(self, snapshot_id: OffsetAndEpoch) -> None:
-        """List a checkpoint that a download or a generation has published."""
+        """Add a checkpoint that was published by a download or by this node itself to the list."""
 
     def drop_below(self, log_start_offset: Offset) -> None:
-        """Drop checkpoints that end below it and are not being read. Raises OSError."""
+        """Drop checkpoints that end below `log_start_offset` and are not being read.
+
+        Raises OSError.
+        """
 
     def close(self) -> None:
-        """Close open files and serve nothing more: the group has ended on this node."""
+        """Close open checkpoint files and serve no more, because the group has ended."""
 
 
 class Frozen(Protocol):
     """A state as of one offset; later changes do not show in it."""
 
     def values(self) -> Iterator[Buffer]:
-        """Yield its records, framed (`records.frame.encode_record`), in the order of loading.
+        """Yield the state's records, framed by `records.frame.encode_record`, in loading order.
 
         The same state gives the same bytes, on whichever replica. Iterated in short slices, between
         which the state machine goes on applying. Nothing (`b""`) says that there is nothing just
@@ -272,7 +286,7 @@ class Frozen(Protocol):
         """
 
     def close(self) -> None:
-        """End the reading."""
+        """Stop reading the frozen state."""
 
 
 class StateMachine(Protocol):
@@ -284,15 +298,15 @@ class StateMachine(Protocol):
 
     @property
     def applied(self) -> OffsetAndEpoch:
-        """The first offset not in the state, and the epoch of the record before it."""
+        """Return the first offset not in the state, and the epoch of the record before it."""
 
     @property
     def last_timestamp(self) -> int:
-        """Timestamp of the last applied batch, ms since 1970, or 0: LastContainedLogTimestamp."""
+        """Return the timestamp of the last applied batch in ms since 1970, or 0 if none."""
 
     @property
     def changed_records(self) -> int:
-        """Number of records that were replaced or deleted since the newest checkpoint.
+        """Return how many records were replaced or deleted since the newest checkpoint.
 
         An addition alone is no change (KIP-630, When to Snapshot). Survives a restart, if only
         because the log after the checkpoint is applied again.
@@ -300,27 +314,30 @@ class StateMachine(Protocol):
 
     @property
     def total_records(self) -> int:
-        """Number of records that a checkpoint of the state would hold now."""
+        """Return how many records a checkpoint of the state would hold now."""
 
     @property
     def checkpointable(self) -> bool:
-        """Whether a checkpoint may be taken now: not inside an open metadata transaction."""
+        """Return whether a checkpoint may be taken now, outside of a metadata transaction."""
 
     def apply(self, batches: Iterable[Batch]) -> None:
-        """Apply committed batches, in order, right after `applied`; control batches too."""
+        """Apply committed batches in order, including control batches, to the state."""
 
     def reset(self) -> None:
-        """Forget everything: an empty state, `applied` at 0. Asked for where a state that outlived
-        its process turns out to be of another history than the log."""
+        """Empty the state and set `applied` to 0.
+
+        Called where a state that outlived its process turns out to be of another history than the
+        log.
+        """
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
-        """Replace the state by a verified checkpoint's data batches, yielding every few ms.
+        """Replace the state by the batches of a checkpoint, yielding every few milliseconds.
 
         Until the iterator is exhausted the state is nobody's to look at.
         """
 
     def freeze(self) -> Frozen:
-        """Return the state as of `applied`; later changes do not show in it."""
+        """Return a frozen copy of the state as of `applied`, which later changes do not affect."""
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:
-        """Note that the frozen state is durable, and count changed records from its offset."""
+        """Note that the frozen state is durable, and count changed records from its offset on."""

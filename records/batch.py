@@ -107,17 +107,17 @@ class BatchHeader(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """The whole batch, header included."""
+        """Return the size of the whole batch in bytes, header included."""
         return LOG_OVERHEAD_BYTES + self.batch_length
 
     @property
     def last_offset(self) -> Offset:
-        """The last offset, inclusive; compaction keeps it even if it removes the last record."""
+        """Return the inclusive last offset of the batch, even if compaction removed the record."""
         return Offset(self.base_offset + self.last_offset_delta)
 
     @property
     def end_offset(self) -> Offset:
-        """The offset after the batch's last record (exclusive end)."""
+        """Return the offset after the batch's last record."""
         return Offset(self.base_offset + self.last_offset_delta + 1)
 
     @property
@@ -134,12 +134,15 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_dense(self) -> bool:
-        """Whether there is one record for every offset, as in every batch before compaction."""
+        """Return whether the batch has one record for every offset, as before compaction."""
         return self.record_count == self.last_offset_delta + 1
 
     @property
     def compression(self) -> Compression:
-        """The codec of the records. Raises UnknownCodecError."""
+        """Return the compression codec of the records.
+
+        Raises UnknownCodecError.
+        """
         return codec_of(self.attributes)
 
 
@@ -171,7 +174,7 @@ class Record(NamedTuple):
 def parse_header(
     buffer: Buffer, position: int = 0, *, max_size_bytes: int = MAX_BATCH_SIZE_BYTES
 ) -> BatchHeader:
-    """Parse the header at `position`, and check that it does not contradict itself.
+    """Parse the batch header at `position`, and check that its fields do not contradict.
 
     The bytes after the header need not be there yet, so the checksum is not looked at.
 
@@ -191,7 +194,7 @@ def parse_header(
 
 
 def _contradiction(header: BatchHeader, max_size_bytes: int) -> str | None:
-    """Return why no batch can have this header, or None."""
+    """Return why no batch can have this header, or None if a batch can."""
     length = header.batch_length
     if header.magic != MAGIC:
         return f"magic {header.magic}, only 2 is known"
@@ -217,7 +220,7 @@ def read_batch(
     max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
     verify_crc: bool = True,
 ) -> Batch:
-    """Read the batch at `position`.
+    """Read the batch at `position` of a buffer.
 
     Raises:  IncompleteBatchError if the buffer ends inside it; CorruptBatchError, of which
              BatchChecksumError is a kind.
@@ -282,7 +285,7 @@ def records_of(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> me
 
 
 def iter_records(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-    """Yield the records of one batch.
+    """Yield the records of one batch, in order.
 
     They must fill it exactly, and their offsets must rise inside the range the header gives: else
     CorruptBatchError, even if the checksum was right (a peer may send nonsense with a good CRC).
@@ -307,7 +310,7 @@ def iter_records(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> 
 
 
 def _iter_body(batch: Batch, body: memoryview) -> Iterator[Record]:
-    """Yield the records of a decompressed body; the usual one-byte varints are decoded inline."""
+    """Yield the records of a decompressed batch body."""
     header = batch.header
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     fixed_timestamp = header.max_timestamp if header.is_log_append_time else None
@@ -357,7 +360,7 @@ _new_record: Final[Callable[..., Record]] = tuple.__new__  # half the time of Re
 
 
 def _read_bytes(body: memoryview, position: int, end: int) -> tuple[memoryview | None, int]:
-    """Read a nullable byte string with a zigzag length; it may not pass `end`."""
+    """Read a nullable byte string with a zigzag length, which may not extend past `end`."""
     length, position = decode_varint(body, position)
     if length < 0:
         if length == -1:

@@ -46,7 +46,7 @@ def build_value_batch(
     compression: Compression = Compression.NONE,
     max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
 ) -> bytearray:
-    """Build a batch of records without keys and headers that share one time: metadata records.
+    """Build a batch of records with a shared time and no keys, as metadata records are.
 
     Raises:  BatchTooLargeError.
 
@@ -91,7 +91,7 @@ def seal_value_records(
     record_count: int,
     max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
 ) -> bytearray:
-    """Build a batch of records that are encoded already as `build_value_batch` encodes them.
+    """Build a batch of records that are already encoded as by `build_value_batch`.
 
     Raises:  BatchTooLargeError.
     """
@@ -202,7 +202,7 @@ def _finish(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytearray:
-    """Put a header before the records and the checksum into it."""
+    """Put a header with a checksum before the records."""
     assert record_count > 0, "a batch without records"
     batch = bytearray(HEADER_SIZE_BYTES)
     batch += compress(compression, b"".join(parts))
@@ -244,13 +244,13 @@ _MAX_TIMESTAMP_AT: Final = 35
 
 
 def stamp(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> None:
-    """Give a batch its place in a log, in place. Neither field is under the checksum."""
+    """Write a base offset and a leader epoch into a batch, whose checksum does not change."""
     _BASE_OFFSET.pack_into(batch, 0, base_offset)
     _LEADER_EPOCH.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)
 
 
 def stamp_log_append_time(batch: bytearray | memoryview, *, timestamp: int) -> None:
-    """Make every record of a batch carry the time of its append (ms), in place; seal it anew.
+    """Give every record of a batch the append time in ms, and renew the batch's checksum.
 
     Records keep their own deltas: readers ignore them once the attribute bit is set.
     Source: KIP-32, LogAppendTime.

@@ -25,7 +25,7 @@ _NOT_THIS_MESSAGE = (struct.error, IndexError, ValueError)  # UnicodeDecodeError
 
 
 def encode_parts(message: Message, version: int) -> list[bytes | memoryview]:
-    """Encode a message as buffers in order; large record batches are not copied.
+    """Encode a message as a sequence of buffers, without copying large record batches.
 
     Raises:  ValueError naming the field that the version cannot carry; UnsupportedVersionError.
     """
@@ -40,7 +40,10 @@ def encode_parts(message: Message, version: int) -> list[bytes | memoryview]:
 
 
 def encode_message(message: Message, version: int) -> bytes:
-    """Encode a message without header or frame. Raises as `encode_parts`."""
+    """Encode a message without header or frame.
+
+    Raises as `encode_parts`.
+    """
     return b"".join(encode_parts(message, version))
 
 

@@ -50,7 +50,7 @@ class Compression(IntEnum):
 
 
 def codec_of(attributes: int) -> Compression:
-    """Return the codec that a batch's attributes name.
+    """Return the compression codec that a batch's attributes name.
 
     Raises:  UnknownCodecError for 5, 6 and 7.
     """
@@ -62,7 +62,7 @@ def codec_of(attributes: int) -> Compression:
 
 
 def compress(codec: Compression, data: Buffer) -> bytes:
-    """`data` as Kafka's own clients would frame it; nothing stays nothing, whatever the codec."""
+    """Compress `data` in the framing that Kafka's clients use; empty data stays empty."""
     if not len(data):
         return b""
     match codec:
@@ -84,7 +84,7 @@ def compress(codec: Compression, data: Buffer) -> bytes:
 def decompress(
     codec: Compression, data: Buffer, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> Buffer:
-    """Decompress records; return `data` itself if it is not compressed.
+    """Decompress records, or return `data` itself if it is not compressed.
 
     Args:    limit_bytes: the most the result may hold (inclusive).
     Raises:  CorruptCompressionError; DecompressedTooLargeError, before memory beyond the limit is
@@ -115,8 +115,11 @@ _GZIP_WINDOW_BYTES: Final = 16 * 1024
 
 
 def _decompress_gzip(data: Buffer, limit_bytes: int) -> bytes:
-    """Each member is fed in windows that double: zlib copies what is left of the one it ends in, so
-    that thousands of tiny members, given the whole at once, would cost their number squared."""
+    """Decompress all members of a gzip stream.
+
+    Each member is fed in windows that double: zlib copies what is left of the one it ends in, so
+    that thousands of tiny members, given the whole at once, would cost their number squared.
+    """
     parts: list[bytes] = []
     room = limit_bytes
     view = memoryview(data)
@@ -185,7 +188,7 @@ def _decompress_snappy(data: Buffer, limit_bytes: int) -> bytes | bytearray:
 
 
 def _snappy_block(block: memoryview, room: int, limit_bytes: int) -> bytearray:
-    """Decompress one raw block; its declared length is checked before memory is taken."""
+    """Decompress one raw Snappy block, after checking its declared length against the limit."""
     try:
         size: int = cramjam.snappy.decompress_raw_len(block)
     except cramjam.DecompressionError as error:

@@ -41,7 +41,7 @@ _headers: dict[tuple[type[MetadataRecord], int], bytes] = {}
 
 
 def lowest_version(record: MetadataRecord) -> int:
-    """Return the lowest version that can carry all fields that this record sets.
+    """Return the lowest version that can encode all fields that this record sets.
 
     An older reader then reads as much as can be read by an older reader at all.
 
@@ -57,7 +57,7 @@ def lowest_version(record: MetadataRecord) -> int:
 
 
 def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
-    """Encode a record's frame and body, at `version` or the lowest that loses nothing.
+    """Encode a record's frame and body, at `version` or the lowest version that is lossless.
 
     >>> encode_record(metadata.FeatureLevelRecord(name="x", feature_level=7)).hex(" ")
     '01 0c 00 02 78 00 07 00'
@@ -106,7 +106,7 @@ def _malformed(path: str, position: int, reason: str) -> MalformedMessageError:
 
 
 def decode_record(value: Buffer | None) -> MetadataRecord:
-    """Decode the record that a value holds.
+    """Decode the metadata record in a record's value.
 
     Raises:  UnknownRecordError for a type, UnsupportedVersionError for a version, that this code
              does not know; MalformedMessageError, which counts bytes from behind the frame.
@@ -133,7 +133,7 @@ def encode_control_record(record: ControlRecord, version: int = 0) -> tuple[byte
 
 
 def control_record_type(key: Buffer | None) -> int:
-    """Return the type in a control record's key; a longer key is accepted, as Kafka does."""
+    """Return the type in a control record's key, which may be longer than Kafka's."""
     if key is None or len(key) < CONTROL_KEY.size:
         length = "null" if key is None else f"{len(key)} bytes"
         raise _malformed_control("key", f"{length}, expected {CONTROL_KEY.size} bytes")
@@ -148,7 +148,7 @@ def _malformed_control(path: str, reason: str) -> MalformedMessageError:
 
 
 def decode_control_record(key: Buffer | None, value: Buffer | None) -> ControlRecord:
-    """Decode a control record; its value contains its version.
+    """Decode a control record, whose value contains its version.
 
     Raises:  UnknownRecordError, UnsupportedVersionError, MalformedMessageError.
     """

@@ -27,7 +27,7 @@ _OBJECT_ID: Final = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
 def check_key(key: str) -> None:
-    """Check that every store can hold the key, and that it names nothing outside a store.
+    """Check that every object store can hold the key, and that no path leaves the store.
 
     Raises:  ValueError.
 
@@ -41,7 +41,7 @@ def check_key(key: str) -> None:
 
 
 def spread(object_id: int) -> int:
-    """Return the number (0 to 255) of the two hex digits in an object's key.
+    """Return the number from 0 to 255 that the two hex digits in an object's key encode.
 
     >>> spread(4711)
     206
@@ -83,7 +83,7 @@ class ObjectKeys:
             raise ValueError(f"keys would exceed {MAX_KEY_BYTES} bytes: {self.prefix!r}")
 
     def key(self, object_id: int) -> str:
-        """Return the key of an object."""
+        """Return the object store key of an object id."""
         name = f"{spread(object_id):02x}/{self.cluster_id}/{self.coordinator_partition}/{object_id}"
         return f"{self.prefix}/{name}" if self.prefix else name
 

@@ -31,7 +31,9 @@ EXPLAINED_VALUES: Final = 100_000  # about a tenth of a second; what follows is 
 
 
 def explain(cls: type[Message], data: memoryview, version: int) -> MalformedMessageError:
-    """Return why `data` is not a `cls` at this version. Asserts that it is indeed not one.
+    """Return why `data` is not a message of class `cls` at this version.
+
+    Asserts that it is indeed not one.
 
     Looks at so many values at most: whoever sends a hundred megabytes of empty strings and one bad
     byte gets an error that says how far we looked, not a minute of our time.
@@ -46,7 +48,9 @@ def explain(cls: type[Message], data: memoryview, version: int) -> MalformedMess
 def reference_decode(
     cls: type[Message], data: memoryview, version: int, values: float = math.inf
 ) -> Message:
-    """Decode all of `data`. MalformedMessageError if it is not exactly one message.
+    """Decode all of `data` as exactly one message.
+
+    Raises MalformedMessageError.
 
     Also where it has more than `values` values.
     """

@@ -27,7 +27,10 @@ from records.wire import UUID16, Fixed, Sized
 
 
 def explain_values(message: Message, version: int) -> ValueError:
-    """Return why `message` cannot be encoded at this version. Asserts that it cannot."""
+    """Return why `message` cannot be encoded at this version.
+
+    Asserts that it cannot.
+    """
     try:
         reference_encode(message, version)
     except ValueError as error:
@@ -36,7 +39,7 @@ def explain_values(message: Message, version: int) -> ValueError:
 
 
 def reference_encode(message: Message, version: int) -> bytes:
-    """Encode a message. ValueError, naming message and field, if the version cannot carry it."""
+    """Encode a message, or raise ValueError with the field that the version cannot encode."""
     cls = type(message)
     writer = _Writer(cls, version)
     writer.message(cls, message, "")
@@ -126,7 +129,7 @@ class _Writer:
             raise self.error(path, value, f"not a {fixed.name}") from None
 
     def length(self, size: int, *, short: bool) -> None:
-        """Write a length; -1 stands for null."""
+        """Write the length of a value, where -1 stands for null."""
         self.out += (
             uvarint(size + 1) if self.flexible else struct.pack(">h" if short else ">i", size)
         )

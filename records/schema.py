@@ -92,7 +92,7 @@ class Field:
 
     @property
     def wire_name(self) -> str:
-        """Upstream's spelling: `leader_epoch` is `LeaderEpoch`."""
+        """Return the field's name as Kafka writes it: `leader_epoch` is `LeaderEpoch`."""
         return "".join(word[:1].upper() + word[1:] for word in self.name.split("_"))
 
 
@@ -107,7 +107,7 @@ class Schema:
     fields: tuple[Field, ...]
 
     def fields_at(self, version: int, *, flexible: bool) -> tuple[list[Field], list[Field]]:
-        """Return the plain and the tagged fields of a version, the tagged ones by rising tag."""
+        """Return the plain fields and the tagged fields of a version, the latter by rising tag."""
         plain, tagged = [], []
         for field in self.fields:
             if version not in field.versions:
@@ -147,7 +147,7 @@ class MessageMeta(msgspec.StructMeta):
         return cls
 
     def __init__(cls, *_: Any, **__: Any) -> None:  # noqa: N805 (a metaclass's self is a class)
-        """Ignore the keywords of the class line, which `__new__` has read."""
+        """Ignore the keywords of the class statement, which `__new__` has read."""
 
 
 if TYPE_CHECKING:
@@ -170,14 +170,17 @@ class Message(_Struct, metaclass=MessageMeta):
 
     @classmethod
     def schema(cls) -> Schema:
-        """Return the declaration's schema. Raises TypeError if it contradicts itself."""
+        """Return the schema of the message class.
+
+        Raises TypeError if its declaration contradicts itself.
+        """
         if cls._schema is None:
             cls._schema = _read_declaration(cls)
         return cls._schema
 
     @classmethod
     def number(cls) -> int | None:
-        """Return the schema's key without building the schema."""
+        """Return the schema's key, without building the whole schema."""
         return cls._header[0]
 
 
@@ -239,7 +242,7 @@ def _read_field(cls: type[Message], name: str, hint: Any, default: Any, required
 
 
 def _strip_marks(hint: Any) -> tuple[Any, list[Any]]:
-    """Split the marks off an `Annotated`; the wire types of `records.wire` stay where they are."""
+    """Separate the marks of an `Annotated` hint from its type, except for wire types."""
     marks: list[Any] = []
     if get_origin(hint) is Annotated:
         wire = [mark for mark in hint.__metadata__ if isinstance(mark, (Fixed, Sized))]
@@ -275,7 +278,7 @@ def _read_columns(where: str, row: type[tuple[Any, ...]]) -> tuple[tuple[str, Fi
 
 
 def zero(wire_type: WireType) -> Any:
-    """Return Kafka's default of a field that declares none; None for a nested structure."""
+    """Return Kafka's default for fields of this type without a declared default."""
     match wire_type:
         case Fixed(name="bool"):
             return False

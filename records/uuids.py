@@ -22,7 +22,9 @@ def encode_uuid(uuid: UUID) -> str:
 
 
 def decode_uuid(text: str) -> UUID:
-    """Return the UUID that Kafka prints as `text`. Raises ValueError naming the text.
+    """Return the UUID that Kafka prints as `text`.
+
+    Raises ValueError naming the text.
 
     >>> decode_uuid("AAAAAAAAAAAAAAAAAAAAAQ").int
     1
@@ -37,7 +39,7 @@ def decode_uuid(text: str) -> UUID:
 
 
 def random_uuid() -> UUID:
-    """Return a new id that is not reserved and, as Kafka's, does not begin with a dash."""
+    """Return a random UUID that is not reserved and whose text does not begin with a dash."""
     while True:
         uuid = uuid4()
         reserved = uuid in (ZERO_UUID, METADATA_TOPIC_ID)

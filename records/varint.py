@@ -17,7 +17,7 @@ MAX_VARLONG_BYTES: Final = 10
 
 
 def encode_varint(value: int) -> bytes:
-    """`value` (int32 or int64, the bytes are the same) as a zigzag varint.
+    """Encode an int32 or int64 as a zigzag varint; both have the same bytes.
 
     >>> encode_varint(-1).hex(), encode_varint(63).hex(), encode_varint(64).hex()
     ('01', '7e', '8001')
@@ -39,7 +39,7 @@ def _encode(value: int) -> bytes:
 
 
 def decode_varint(buffer: Sequence[int], position: int) -> tuple[int, int]:
-    """Return the int32 that starts at `position`, and the position after it.
+    """Return the int32 encoded as a varint at `position`, and the position after it.
 
     Raises:  IndexError where the buffer ends first; ValueError where the varint is longer than any
              int32 needs. (Callers sit in loops and turn both into an error that says where.)
@@ -57,7 +57,7 @@ def decode_varint(buffer: Sequence[int], position: int) -> tuple[int, int]:
 
 
 def decode_varlong(buffer: Sequence[int], position: int) -> tuple[int, int]:
-    """Like `decode_varint`, for an int64."""
+    """Return the int64 encoded as a varint at `position`, and the position after it."""
     value, position = _decode(buffer, position, MAX_VARLONG_BYTES)
     if value > 0xFFFF_FFFF_FFFF_FFFF:
         raise ValueError("varint exceeds 64 bits")

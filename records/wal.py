@@ -84,7 +84,7 @@ def build_object(
     broker_id: int,
     broker_epoch: int,
 ) -> tuple[list[Buffer], int]:
-    """Return the parts of an object, in order, and their size in bytes."""
+    """Return the parts of a WAL object, in order, and its size in bytes."""
     parts: list[Buffer] = []
     rows: list[tuple[bytes, int, int, int, int, int, int]] = []
     position = 0
@@ -104,7 +104,7 @@ def build_object(
 
 
 def footer_range(trailer: Buffer, size_bytes: int) -> tuple[int, int]:
-    """Return the footer's offset and size, read from the object's last `TRAILER.size` bytes.
+    """Return the footer's offset and size, read from the trailer of a WAL object.
 
     Raises:  DamagedObjectError.
     """
@@ -122,7 +122,7 @@ def footer_range(trailer: Buffer, size_bytes: int) -> tuple[int, int]:
 
 
 def parse_footer(footer: Buffer, trailer: Buffer, size_bytes: int) -> Footer:
-    """Parse the footer and check that its values agree with each other.
+    """Parse the footer of a WAL object, and check that its values agree with each other.
 
     Args:    size_bytes: of the whole object.
     Raises:  DamagedObjectError.
@@ -152,7 +152,10 @@ def parse_footer(footer: Buffer, trailer: Buffer, size_bytes: int) -> Footer:
 
 
 def read_footer(whole: Buffer) -> Footer:
-    """Read the footer of an object that is in memory. Raises DamagedObjectError."""
+    """Read the footer of a WAL object that is in memory.
+
+    Raises DamagedObjectError.
+    """
     view = memoryview(whole)
     trailer = view[-TRAILER.size :] if len(view) >= TRAILER.size else view[:0]
     offset, size_bytes = footer_range(trailer, len(view))
@@ -160,7 +163,7 @@ def read_footer(whole: Buffer) -> Footer:
 
 
 def verify_partition(row: PartitionBytes, data: Buffer) -> None:
-    """Check a partition's bytes against the footer, and every batch.
+    """Check the bytes of a partition in a WAL object against the footer, and every batch.
 
     Raises:  DamagedObjectError; CorruptBatchError and IncompleteBatchError of `records`.
     """

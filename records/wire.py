@@ -40,7 +40,7 @@ class Versions(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Versions:
-        """Read upstream's notation: "3", "1-3", "12+" or "none"."""
+        """Parse versions in Kafka's notation: "3", "1-3", "12+" or "none"."""
         if text == "none":
             return NEVER
         if text.endswith("+"):

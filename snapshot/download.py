@@ -53,7 +53,10 @@ class PartDownload:
 
     @classmethod
     def begin(cls, files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch) -> PartDownload:
-        """Resume the partial file that is there, or create one. Raises OSError."""
+        """Open the existing partial file of a checkpoint, or create one.
+
+        Raises OSError.
+        """
         path = directory / part_name(snapshot_id, DOWNLOAD_NUMBER)
         if files.exists(path):
             _cut_after_last_sound_batch(files, path, snapshot_id)
@@ -68,16 +71,16 @@ class PartDownload:
 
     @property
     def position(self) -> int:
-        """Position of the next byte to request."""
+        """Return the position of the next byte to request."""
         return self._part.size_bytes
 
     @property
     def size_bytes(self) -> int | None:
-        """Size of the whole checkpoint in bytes, or None until the first chunk has arrived."""
+        """Return the size of the whole checkpoint in bytes, or None before the first chunk."""
         return self._size_bytes
 
     def take(self, position: int, piece: SnapshotChunk) -> bool:
-        """Write a chunk; return True once the last byte is written.
+        """Write a chunk, and return True once the last byte is written.
 
         Raises:  RejectedSnapshotError, the part is thrown away then; OSError, the part is what it
                  was, and the same piece may be tried again.
@@ -106,7 +109,10 @@ class PartDownload:
         return None
 
     def _check_free_space(self, size_bytes: int) -> None:
-        """Raise OSError unless the rest fits: a full disk would also fail the log beside it."""
+        """Raise OSError if the rest of the checkpoint does not fit on the disk.
+
+        A full disk would also fail the log beside it.
+        """
         missing = size_bytes - self.position - self._files.free_bytes(self._part.path.parent)
         if missing > 0:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._part.path))
@@ -122,7 +128,7 @@ class PartDownload:
         self._unflushed_bytes = 0
 
     def verify(self) -> Checkpoint:
-        """Read the file from beginning to end, through the file system, and check every byte.
+        """Read the file from beginning to end, and check every byte.
 
         Raises:  RejectedSnapshotError; OSError.
         """
@@ -134,7 +140,7 @@ class PartDownload:
             self._reject(str(error))
 
     def publish(self) -> None:
-        """Verify and flush the file, rename it and make its name durable.
+        """Verify the file, make it durable and rename it durably to its final name.
 
         Raises:  RejectedSnapshotError; OSError. Its bytes are thrown away either way; only if the
                  last step failed, the checkpoint may be there, whole, the next time one looks.
@@ -147,11 +153,11 @@ class PartDownload:
             raise
 
     def keep(self) -> None:
-        """Stop without a flush; a later `begin` resumes here and requests lost bytes again."""
+        """Stop the download and keep the partial file without a flush, for a later `begin`."""
         self._part.keep()
 
     def discard(self) -> None:
-        """Stop and delete the partial file. After `publish` or `keep` this does nothing."""
+        """Stop the download and delete the partial file; after `publish` or `keep` do nothing."""
         with contextlib.suppress(OSError):  # a part that stays is cut, or found out, later
             self._part.discard()
 
@@ -172,7 +178,7 @@ def _cut_after_last_sound_batch(files: FileSystem, path: Path, snapshot_id: Offs
 
 
 def _sound_bytes(file: File, path: Path, snapshot_id: OffsetAndEpoch) -> int:
-    """Return the bytes before the first batch that is damaged, out of order or the footer."""
+    """Return how many bytes precede the footer or the first damaged or misplaced batch."""
     framing = Framing(path, size_bytes=1 << 62, epoch=snapshot_id.epoch)
     sound_bytes = 0
     with contextlib.suppress(DamagedFileError):

@@ -57,7 +57,7 @@ class CheckpointEncoder:
         voters: VotersRecord | None = None,
         target_batch_bytes: int = TARGET_BATCH_BYTES,
     ) -> None:
-        """Args: as for `snapshot.writer.CheckpointWriter.create`."""
+        """Create an encoder with the arguments of `snapshot.writer.CheckpointWriter.create`."""
         assert target_batch_bytes <= MAX_BATCH_BYTES, f"batches of {target_batch_bytes} bytes"
         assert voters is None or kraft_version >= 1, f"voters at kraft.version {kraft_version}"
         self.target_batch_bytes = target_batch_bytes
@@ -83,12 +83,12 @@ class CheckpointEncoder:
 
     @property
     def record_count(self) -> int:
-        """Number of records so far, including those of the header batch."""
+        """Return the number of records so far, including those of the header batch."""
         return self._next_offset + self._count
 
     @property
     def state_record_count(self) -> int:
-        """Number of state records appended so far."""
+        """Return the number of state records appended so far."""
         return self.record_count - self._control_count
 
     def append(self, value: Buffer) -> None:
@@ -116,7 +116,7 @@ class CheckpointEncoder:
         self._counted_bytes += counted
 
     def close_batch(self) -> None:
-        """Close the open batch, so that `drain` returns it."""
+        """Close the open batch, so that `drain` returns its bytes."""
         if not self._count:
             return
         batch = seal_value_records(
@@ -132,14 +132,14 @@ class CheckpointEncoder:
         self._count = self._counted_bytes = 0
 
     def finish(self) -> None:
-        """Encode the footer; nothing can be appended after it."""
+        """Encode the footer of the checkpoint, after which no record can be appended."""
         self.close_batch()
         self._put_controls(
             [SnapshotFooterRecord(record_count=self._next_offset, content_crc=self._crc)]
         )
 
     def drain(self) -> list[Buffer]:
-        """Return the encoded bytes and forget them; the caller owns them."""
+        """Return the encoded bytes, which the encoder then no longer holds."""
         ready, self._ready, self.ready_bytes = self._ready, [], 0
         return ready
 

@@ -84,11 +84,11 @@ class Framing:
 
     @property
     def preamble(self) -> Preamble | None:
-        """The content of the header batch, or None before the first batch."""
+        """Return the content of the header batch, or None before the first batch."""
         return self._preamble
 
     def take(self, batch: Batch) -> None:
-        """Check the next batch.
+        """Check that the next batch may follow the batches before it in a checkpoint.
 
         Raises:  DamagedFileError.
         """
@@ -106,7 +106,7 @@ class Framing:
         self._crc = crc32c(batch.view, self._crc)
 
     def finish(self) -> Checkpoint:
-        """Check that the sequence may end here, and return what was read.
+        """Check that the checkpoint may end after the batches read, and return their summary.
 
         Raises:  TruncatedFileError without a footer.
         """

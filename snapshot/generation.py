@@ -44,22 +44,22 @@ class Loop(Protocol):
     """
 
     def now_ms(self) -> float:
-        """Return the time of a monotonic clock in ms."""
+        """Return the time of a monotonic clock in milliseconds."""
 
     def call_soon(self, callback: Callable[[], None]) -> object:
-        """Run `callback` in the next turn of the loop, after those already queued."""
+        """Run `callback` in the next turn of the event loop, after callbacks already queued."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> object:
-        """Run `callback` after `delay_s` seconds."""
+        """Run `callback` on the event loop after `delay_s` seconds."""
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> object:
-        """Run `job`, which may block on the disk, in the thread; then run `done` on the loop.
+        """Run `job`, which may block on the disk, in a thread; then run `done` on the event loop.
 
         A job raises only what must stop the node, as `fail` does.
         """
 
     def fail(self, error: BaseException) -> None:
-        """Stop the node: its state is broken or cannot be loaded."""
+        """Stop the node, because its state is broken or cannot be loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +94,7 @@ class Generation:
         pace: Pace,
         done: Callable[[Generation, Exception | None], None],
     ) -> None:
-        """Prepare the generation; `start` begins it.
+        """Prepare to write a checkpoint of `frozen`, which `start` begins.
 
         Args:    unique: tells this attempt's file name from others'; 1 to 2^63 - 1.
         """
@@ -120,11 +120,11 @@ class Generation:
         self._busy_until_ms = 0.0
 
     def start(self) -> None:
-        """Create the partial file and begin to encode."""
+        """Create the partial file and begin to encode the frozen state."""
         self._offload(self._create)
 
     def yield_to_commits(self) -> None:
-        """Encode in smaller slices for a while, because something was committed."""
+        """Encode in smaller slices for a while, because the log has new committed records."""
         self._busy_until_ms = self._loop.now_ms() + self._pace.busy_ms
 
     def abandon(self, error: Exception) -> None:
@@ -186,7 +186,7 @@ class Generation:
             self._loop.call_later(delay_s, self._slice)
 
     def _may_slice(self) -> bool:
-        """Return False while a full chunk waits for the disk, which bounds memory."""
+        """Return whether a slice may be encoded, which is not while a full chunk waits for disk."""
         waits = self._writing and self.encoder.ready_bytes >= self._pace.chunk_bytes
         return not (self._slice_due or self._complete or waits or self._over)
 

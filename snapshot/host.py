@@ -45,13 +45,13 @@ class Listener(Protocol):
     """The service that leads with the machine's state, or answers from it."""
 
     def applied(self, offset: Offset) -> None:
-        """Note that the state holds everything below `offset`, and that no load is running."""
+        """Note that the state holds all records below `offset`, and no checkpoint is loading."""
 
     def lead(self, epoch: Epoch) -> None:
-        """Begin to lead: the state holds everything before `epoch`."""
+        """Note that this node leads `epoch`, and the state holds all records before the epoch."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """Stop leading. Called only for an epoch that `lead` was called for."""
+        """Note that this node no longer leads `epoch`, for which `lead` was called."""
 
 
 @runtime_checkable
@@ -76,7 +76,7 @@ class MachineHost(SnapshotScheduler):
         listener: Listener | None = None,
         pace: Pace | None = None,
     ) -> None:
-        """Prepare the host; `start` begins to follow the log.
+        """Create the host of a state machine, which follows the log from `start` on.
 
         Args:    store: `log.snapshots` by its own type. unique: numbers from 1 to 2^63 - 1 that
         tell          the files of two attempts apart, also across restarts.
@@ -104,11 +104,14 @@ class MachineHost(SnapshotScheduler):
 
     @property
     def ready(self) -> bool:
-        """Whether the state may be read: it belongs to this log, and no load is running."""
+        """Return whether the state may be read: it belongs to this log, and no load is running."""
         return self._agreed and self._loading is None and not self._stopped
 
     def start(self) -> None:
-        """Load the newest checkpoint if it is ahead, and follow the log. Raises OSError."""
+        """Load the newest checkpoint if it is ahead of the state, and follow the log.
+
+        Raises OSError.
+        """
         newest = self.store.newest
         if newest is not None:
             self._begin_after(newest, self.store.size_bytes(newest) or 0)
@@ -120,7 +123,7 @@ class MachineHost(SnapshotScheduler):
         self._loop.call_later(TICK_S, self._tick)
 
     def stop(self) -> None:
-        """Stop; requests for a checkpoint end with NotHostedError."""
+        """Stop following the log; requests for a checkpoint end with NotHostedError."""
         self._stopped = True
         if self.generation is not None:
             self.generation.abandon(NotHostedError(f"{self.log.name} ends here"))
@@ -147,23 +150,23 @@ class MachineHost(SnapshotScheduler):
             self._turn()
 
     def apply_now(self) -> None:
-        """End the apply delay: a reader waits for the committed records."""
+        """End the apply delay at once, because a reader waits for the committed records."""
         if self._delays_apply:
             self._loop.call_soon(self._end_apply_delay)
 
     def _end_apply_delay(self) -> None:
-        """Apply now, unless `apply_now` has ended this delay already."""
+        """Apply committed records now, unless `apply_now` has already ended this delay."""
         if self._delays_apply:
             self._on_turn()
 
     def lead(self, epoch: Epoch) -> None:
-        """Notify the listener once the state holds everything committed before `epoch`."""
+        """Notify the listener of the leadership once the state holds all records before `epoch`."""
         self._leading, self._announced_lead = epoch, False
         self.apply_now()
         self._wake()
 
     def step_down(self, epoch: Epoch) -> None:
-        """Notify the listener, if it was notified that this node leads."""
+        """Notify the listener that this node no longer leads, if it was notified of leadership."""
         told, self._leading, self._announced_lead = self._announced_lead, None, False
         if told and self._listener is not None:
             self._listener.step_down(epoch)
@@ -280,15 +283,17 @@ class MachineHost(SnapshotScheduler):
             return
 
     def _epoch_before_cursor(self) -> Epoch | None:
-        """Return the epoch of the record before the cursor if a checkpoint ends there, or the log
-        begins there; else None."""
+        """Return the epoch of the record before the cursor, or None if it is not known.
+
+        It is known where a checkpoint ends and where the log begins.
+        """
         newest = self.store.newest
         if newest is not None and newest.offset == self._cursor:
             return newest.epoch
         return self.machine.applied.epoch if self._cursor == 0 else None
 
     def _agree(self, epoch: Epoch | None) -> bool:
-        """Return True if `epoch`, of the record before the state's end, is the state's own epoch.
+        """Return whether `epoch`, of the record before the state's end, is the state's own epoch.
 
         Otherwise the state is of another history: reset it and load from this log.
         """

@@ -68,31 +68,31 @@ class KeyValueMachine:
 
     @property
     def applied(self) -> OffsetAndEpoch:
-        """The first offset not in the state, and the epoch of the record before it."""
+        """Return the first offset not in the state, and the epoch of the record before it."""
         return self._applied
 
     @property
     def last_timestamp(self) -> int:
-        """Timestamp in ms of the last applied batch."""
+        """Return the timestamp in ms of the last applied batch."""
         return self._last_timestamp
 
     @property
     def changed_records(self) -> int:
-        """Number of values replaced or deleted since the newest checkpoint."""
+        """Return how many values were replaced or deleted since the newest checkpoint."""
         return self._changed
 
     @property
     def total_records(self) -> int:
-        """Number of keys."""
+        """Return the number of keys in the state."""
         return self._size
 
     @property
     def checkpointable(self) -> bool:
-        """Whether the state can be frozen: False while it is frozen already."""
+        """Return whether the state can be frozen, which it cannot while it is frozen already."""
         return self._frozen is None
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of a key, or None if it has none."""
+        """Return the value of a key, or None if the key has no value."""
         change = self._overlay.get(key)
         return self._base.get(key) if change is None else change.value
 
@@ -107,7 +107,7 @@ class KeyValueMachine:
     # --- applying -----------------------------------------------------------------------------
 
     def apply(self, batches: Iterable[Batch]) -> None:
-        """Apply committed batches in order."""
+        """Apply committed batches to the values, in order."""
         for batch in batches:
             header = batch.header
             if not header.is_control:
@@ -180,7 +180,7 @@ class KeyValueMachine:
     # --- checkpoints --------------------------------------------------------------------------
 
     def freeze(self) -> Frozen:
-        """Return the state as of now; later changes go to the overlay."""
+        """Return the state as of now; later changes go to an overlay."""
         assert self._frozen is None, "frozen already"
         self._merge(len(self._overlay))
         self._changed_when_frozen = self._changed
@@ -188,12 +188,12 @@ class KeyValueMachine:
         return self._frozen
 
     def thaw(self, frozen: _FrozenKeyValues) -> None:
-        """Let the overlay's changes move to the state: the frozen state has no reader any more."""
+        """Allow the overlay's changes to move to the state, which has no frozen reader any more."""
         if self._frozen is frozen:
             self._frozen = None
 
     def merge_some(self) -> bool:
-        """Move some of the overlay's changes; return True if none is left or none may move."""
+        """Move some of the overlay's changes to the state; return True if no more can be moved."""
         return self._frozen is not None or self._merge(_MERGE_PER_SLICE)
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:
@@ -204,14 +204,17 @@ class KeyValueMachine:
         self._changed_when_frozen = 0
 
     def reset(self) -> None:
-        """Empty the state and set it to offset 0; a reader of a frozen state is not disturbed."""
+        """Empty the state and set its offset to 0, without affecting readers of a frozen state."""
         self._applied = OffsetAndEpoch(Offset(0), Epoch(0))
         self._last_timestamp = 0
         self._base, self._overlay, self._frozen = {}, OrderedDict(), None
         self._size = self._changed = self._changed_when_frozen = 0
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
-        """Replace the state by a checkpoint's records. Raises RecordError for a foreign record."""
+        """Replace the state by a checkpoint's records.
+
+        Raises RecordError for a foreign record.
+        """
         self.reset()
         base = self._base
         count = 0
@@ -247,7 +250,7 @@ class _FrozenKeyValues:
             yield b""
 
     def close(self) -> None:
-        """End the reading."""
+        """Stop reading the frozen state."""
         self._machine.thaw(self)
 
 

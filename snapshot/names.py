@@ -39,7 +39,7 @@ _MAX_EPOCH: Final = (1 << 31) - 1
 
 
 def checkpoint_name(snapshot_id: OffsetAndEpoch) -> str:
-    """Return the file name of a whole checkpoint.
+    """Return the file name of a complete checkpoint.
 
     >>> checkpoint_name(OffsetAndEpoch(5120793, 2))
     '00000000000005120793-0000000002.checkpoint'
@@ -61,7 +61,7 @@ def part_name(snapshot_id: OffsetAndEpoch, unique: int) -> str:
 
 
 def parse_checkpoint_name(name: str) -> OffsetAndEpoch | None:
-    """Return the id in a whole checkpoint's name, or None for any other name.
+    """Return the id in the name of a complete checkpoint, or None for any other name.
 
     >>> parse_checkpoint_name("00000000000000000057-0000000003.checkpoint")
     OffsetAndEpoch(offset=57, epoch=3)
@@ -71,7 +71,7 @@ def parse_checkpoint_name(name: str) -> OffsetAndEpoch | None:
 
 
 def parse_part_name(name: str) -> OffsetAndEpoch | None:
-    """Return the id in a partial file's name, or None for any other name."""
+    """Return the id in the name of a partial file, or None for any other name."""
     return _id(_PART_NAME.fullmatch(name))
 
 
@@ -85,19 +85,19 @@ def _id(match: re.Match[str] | None) -> OffsetAndEpoch | None:
 
 
 def list_checkpoints(files: FileSystem, directory: Path) -> list[OffsetAndEpoch]:
-    """List the ids of the whole checkpoints in a directory, oldest first."""
+    """List the ids of the complete checkpoints in a directory, oldest first."""
     ids = (parse_checkpoint_name(name) for name in files.listdir(directory))
     return sorted(snapshot_id for snapshot_id in ids if snapshot_id is not None)
 
 
 def list_parts(files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch) -> list[Path]:
-    """List the partial files that earlier attempts left of one checkpoint."""
+    """List the partial files that earlier attempts to write a checkpoint have left."""
     names = files.listdir(directory)
     return [directory / name for name in names if parse_part_name(name) == snapshot_id]
 
 
 def list_downloads(files: FileSystem, directory: Path) -> dict[OffsetAndEpoch, Path]:
-    """List the partial files of downloads by id, at most one each."""
+    """List the partial files of downloads by checkpoint id, at most one for each id."""
     found = {}
     for name in files.listdir(directory):
         snapshot_id = parse_part_name(name)
@@ -107,7 +107,7 @@ def list_downloads(files: FileSystem, directory: Path) -> dict[OffsetAndEpoch, P
 
 
 def mark_deleted(files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch) -> Path:
-    """Rename a checkpoint durably so that it is not listed; return the path to unlink later.
+    """Rename a checkpoint durably so that it is not listed, and return the path to delete.
 
     Whoever has it open can go on reading, also after the unlink.
     """
@@ -119,7 +119,7 @@ def mark_deleted(files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch
 
 
 def remove_leftovers(files: FileSystem, directory: Path, *, keep: Collection[Path] = ()) -> int:
-    """Unlink partial and deleted files at start; return their number.
+    """Delete partial files and files marked as deleted, and return how many there were.
 
     Args:    keep: parts of a fetch that is to be resumed.
     """

@@ -45,7 +45,7 @@ class PartFile:
         *,
         unique: int | None = None,
     ) -> PartFile:
-        """Create a checkpoint's partial file.
+        """Create the partial file of a checkpoint.
 
         Args:    unique: instead of a random number in its temporary name.
         """
@@ -58,13 +58,13 @@ class PartFile:
 
     @classmethod
     def create_bootstrap(cls, files: FileSystem, directory: Path) -> PartFile:
-        """Create a `bootstrap.checkpoint`'s partial file."""
+        """Create the partial file of a `bootstrap.checkpoint`."""
         final = directory / BOOTSTRAP_NAME
         return cls(files, final.with_name(final.name + ".tmp"), final)
 
     @classmethod
     def resume(cls, files: FileSystem, path: Path) -> PartFile:
-        """Open a partial file that an earlier run left, to append to it.
+        """Open a partial file that an earlier run left, to append bytes to it.
 
         Its last bytes may never have reached the disk: only verification of the whole tells.
         """
@@ -73,7 +73,10 @@ class PartFile:
         return cls(files, path, path.with_name(checkpoint_name(snapshot_id)), mode=Mode.WRITE)
 
     def append(self, data: Buffer) -> None:
-        """Append bytes. Raises OSError; the file then ends where it ended before."""
+        """Append bytes to the partial file, or leave its end unchanged on an error.
+
+        Raises OSError.
+        """
         assert self._file is not None, f"{self.path} is closed"
         try:
             self._file.write(self.size_bytes, data)
@@ -84,12 +87,15 @@ class PartFile:
         self.size_bytes += len(data)
 
     def flush(self) -> None:
-        """Make the bytes so far durable. Raises OSError; their state on disk is then unknown."""
+        """Make the bytes so far durable.
+
+        Raises OSError; their state on disk is then unknown.
+        """
         assert self._file is not None, f"{self.path} is closed"
         self._file.fdatasync()
 
     def publish(self) -> Path:
-        """Make the bytes durable, then rename the file durably.
+        """Make the bytes durable, then rename the file durably to its final name.
 
         Raises:  OSError. If the directory could not be synced, the file is there and whole, but may
                  be gone after a power loss.
@@ -108,7 +114,7 @@ class PartFile:
         self._finished = True
 
     def discard(self) -> None:
-        """Close and delete the partial file. After `publish` or `keep` this does nothing."""
+        """Close and delete the partial file; after `publish` or `keep` do nothing."""
         self._close()
         if not self._finished:
             self._finished = True

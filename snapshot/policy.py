@@ -78,21 +78,21 @@ class SnapshotPolicy:
 
     @property
     def stagger(self) -> float:
-        """A fraction from 0 to below 0.5 that differs between node ids."""
+        """Return a fraction from 0 to below 0.5 that differs between node ids."""
         return self.node_id % _STAGGER_STEPS * _STAGGER_PER_STEP
 
     @property
     def bytes_between(self) -> int:
-        """Log bytes between two checkpoints of this node: 1 to 1.5 times the configured number."""
+        """Return the log bytes between two checkpoints: 1 to 1.5 times the configured number."""
         return int(self.settings.max_bytes_between * (1 + self.stagger))
 
     @property
     def interval_ms(self) -> int:
-        """Longest time in ms between two checkpoints: 0.5 to 1 times the configured time."""
+        """Return the longest time in ms between checkpoints: 0.5 to 1 times the configured time."""
         return int(self.settings.max_interval_ms * (1 - self.stagger))
 
     def should_take(self, now: Situation) -> Reason | None:
-        """Return the rule that asks for a checkpoint, or None if no rule does.
+        """Return the rule that requires a checkpoint now, or None.
 
         >>> policy = SnapshotPolicy(SnapshotSettings(max_bytes_between=100))
         >>> policy.should_take(Situation(100, 5, 0, 1, 2, 0))

@@ -35,7 +35,7 @@ class CheckpointReader:
     """An open checkpoint. Each pass over its batches starts at its beginning and checks it all."""
 
     def __init__(self, files: FileSystem, path: Path, *, epoch: Epoch | None = None) -> None:
-        """Open a checkpoint file, which may be partial.
+        """Open a checkpoint file, which may be partial, for reading.
 
         Args:    epoch: which every batch must have; taken from the file's name if not given, and
                  from the first batch if the name says nothing either.
@@ -49,7 +49,7 @@ class CheckpointReader:
         """What the last complete pass found; None before."""
 
     def batches(self) -> Iterator[Batch]:
-        """Yield all batches, each checked first, including header and footer.
+        """Yield all batches, including header and footer, after checking each batch.
 
         Raises:  DamagedFileError, TruncatedFileError.
         """
@@ -62,7 +62,7 @@ class CheckpointReader:
         self.checkpoint = framing.finish()
 
     def records(self) -> Iterator[tuple[Offset, MetadataRecord]]:
-        """Yield the metadata records with their offsets inside the file, which begin at 1 or later.
+        """Yield the metadata records with their offsets inside the file, which start at 1 or later.
 
         Raises:  DamagedFileError, also for a record that cannot be decoded: its cause is then the
                  MalformedMessageError, UnknownRecordError or UnsupportedVersionError.
@@ -72,8 +72,9 @@ class CheckpointReader:
                 yield from decode_batch(self.path, batch)
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Return at most `size_bytes` raw bytes from `position`; none at or after the end. For
-        FetchSnapshot: whoever has the file open reads on, even after it was unlinked.
+        """Return at most `size_bytes` raw bytes from `position`, or none at or after the end.
+
+        A reader that has the file open reads on, even after the file was unlinked.
         """
         return self._file.read(position, min(size_bytes, max(0, self.size_bytes - position)))
 
@@ -93,7 +94,10 @@ class CheckpointReader:
 
 
 def decode_batch(path: Path, batch: Batch) -> Iterator[tuple[Offset, MetadataRecord]]:
-    """Return the records of one data batch. Raises as `CheckpointReader.records`."""
+    """Return the records of one data batch.
+
+    Raises as `CheckpointReader.records`.
+    """
     offset = batch.header.base_offset
     try:
         for record in iter_records(batch, limit_bytes=MAX_DECOMPRESSED_BYTES):
@@ -113,7 +117,7 @@ def decode_batch(path: Path, batch: Batch) -> Iterator[tuple[Offset, MetadataRec
 
 
 def strangeness(batch: Batch, record: Record) -> str | None:
-    """Return why a record cannot stand in a checkpoint, whatever its value, or None if it can.
+    """Return why a record cannot be in a checkpoint, whatever its value, or None if it can.
 
     These are the records that upstream's reader stops at.
     """
@@ -131,7 +135,7 @@ def strangeness(batch: Batch, record: Record) -> str | None:
 def verify_checkpoint(
     files: FileSystem, path: Path, *, epoch: Epoch | None = None, decode: bool = False
 ) -> Checkpoint:
-    """Read a checkpoint to its end, checking everything.
+    """Read a checkpoint to its end, and check every batch and record.
 
     Args:    epoch: as for `CheckpointReader`.
              decode: also decode every record. Without it the checksums vouch for them.
@@ -145,7 +149,7 @@ def verify_checkpoint(
 
 
 def _epoch_in_name(name: str) -> Epoch | None:
-    """Return the epoch that the file's name promises, or None for a name without one."""
+    """Return the epoch in a checkpoint's file name, or None for a name without an epoch."""
     if name.removesuffix(".tmp") == BOOTSTRAP_NAME:
         return Epoch(0)
     snapshot_id = parse_part_name(name) or parse_checkpoint_name(name.removesuffix(".deleted"))

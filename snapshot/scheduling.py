@@ -50,7 +50,7 @@ class SnapshotScheduler(ABC):
         unique: Callable[[], int],
         pace: Pace,
     ) -> None:
-        """Begin without a generation under way and without requests."""
+        """Create a scheduler of checkpoints, with none being written or requested."""
         self.log = log
         self.machine = machine
         self.store = store
@@ -77,14 +77,14 @@ class SnapshotScheduler(ABC):
     @property
     @abstractmethod
     def ready(self) -> bool:
-        """Whether the state may be read and frozen."""
+        """Return whether the state may be read and frozen."""
 
     @abstractmethod
     def _wake(self, delay_s: float = 0.0) -> None:
-        """Schedule a turn after `delay_s` seconds."""
+        """Schedule a turn of the scheduler after `delay_s` seconds."""
 
     def take_now(self, done: Taken) -> None:
-        """Take a checkpoint of everything applied by now; `done` gets its id or an error."""
+        """Take a checkpoint of all records applied by now; `done` receives its id or an error."""
         if self._stopped:
             done(NotHostedError(f"{self.log.name} ends here"))
             return
@@ -93,7 +93,7 @@ class SnapshotScheduler(ABC):
 
     @property
     def situation(self) -> Situation:
-        """What has happened since the newest checkpoint, for the policy."""
+        """Return what has changed since the newest checkpoint, for the policy to decide."""
         newest = self.store.newest
         newest_offset = 0 if newest is None else newest.offset
         return Situation(
@@ -160,7 +160,7 @@ class SnapshotScheduler(ABC):
         self._wake()
 
     def _publish(self, generation: Generation) -> None:
-        """Register the durable file with the store, and with the log unless a load has begun."""
+        """Register a durable checkpoint with the store, and with the log if no load has begun."""
         snapshot_id = generation.snapshot_id
         self.store.added(snapshot_id)
         if self._stopped or self._loading is not None or self.store.newest != snapshot_id:

@@ -64,7 +64,7 @@ class SnapshotStore:
         now_ms: Callable[[], float],
         pin_ms: int = PIN_MS,
     ) -> None:
-        """List the directory's checkpoints and delete leftovers of unfinished ones.
+        """List the directory's checkpoints and delete leftovers of unfinished checkpoints.
 
         Kept is the part of the newest download, if it is past every whole checkpoint.
 
@@ -89,20 +89,23 @@ class SnapshotStore:
 
     @property
     def ids(self) -> tuple[OffsetAndEpoch, ...]:
-        """The ids of all whole checkpoints, oldest first."""
+        """Return the ids of all complete checkpoints, oldest first."""
         return self._ids
 
     @property
     def newest(self) -> OffsetAndEpoch | None:
-        """The id of the newest checkpoint, or None if there is none."""
+        """Return the id of the newest checkpoint, or None if there is none."""
         return self._ids[-1] if self._ids else None
 
     def path(self, snapshot_id: OffsetAndEpoch) -> Path:
-        """Return the path of a whole checkpoint, whether it exists or not."""
+        """Return the path of a complete checkpoint, whether the file exists or not."""
         return self.directory / checkpoint_name(snapshot_id)
 
     def size_bytes(self, snapshot_id: OffsetAndEpoch) -> int | None:
-        """Return a checkpoint's size in bytes, or None if it does not exist. Raises OSError."""
+        """Return a checkpoint's size in bytes, or None if it does not exist.
+
+        Raises OSError.
+        """
         with self._lock:
             handle = self._open(snapshot_id)
             return None if handle is None else handle.size_bytes
@@ -112,7 +115,9 @@ class SnapshotStore:
     def read(
         self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
     ) -> SnapshotChunk | None:
-        """Return at most `max_bytes` from `position`, empty at the end; None if it does not exist.
+        """Return at most `max_bytes` of a checkpoint from `position`, or None if it does not exist.
+
+        Empty at the end.
 
         Raises:  ValueError if `position` is negative or past the end; OSError.
         """
@@ -157,7 +162,7 @@ class SnapshotStore:
     # --- receiving ----------------------------------------------------------------------------
 
     def receive(self, snapshot_id: OffsetAndEpoch) -> PartDownload:
-        """Begin a download, or resume the partial file that an earlier one left.
+        """Begin the download of a checkpoint, or resume the partial file of an earlier download.
 
         There is one download at a time: partial files of others are deleted. Raises OSError.
         """
@@ -168,7 +173,7 @@ class SnapshotStore:
         return PartDownload.begin(self.files, self.directory, snapshot_id)
 
     def added(self, snapshot_id: OffsetAndEpoch) -> None:
-        """List a checkpoint that was published durably in this directory."""
+        """Add a checkpoint that was published durably in this directory to the list."""
         assert self.files.exists(self.path(snapshot_id)), f"{self.path(snapshot_id)} is not there"
         with self._lock:
             self._ids = tuple(sorted({*self._ids, snapshot_id}))
@@ -176,8 +181,7 @@ class SnapshotStore:
     # --- dropping -----------------------------------------------------------------------------
 
     def drop_below(self, log_start_offset: Offset) -> None:
-        """Drop checkpoints that end below `log_start_offset`, except the newest and those being
-        read.
+        """Drop checkpoints that end below `log_start_offset`, unless newest or being read.
 
         Call it again later: a checkpoint that is being read now is dropped then. Also deletes
         partial files of downloads that end below it. Raises OSError.
@@ -193,7 +197,9 @@ class SnapshotStore:
                     self.files.unlink(path)
 
     def _drop(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Unlist a checkpoint, rename it durably, then unlink it, unless it is being read.
+        """Remove a checkpoint from the list and from the disk, unless it is being read.
+
+        The file is renamed durably, and then unlinked.
 
         The unlink comes last because it may take long, and another reader (a command, a loading
         state machine) may have the file open.
@@ -208,7 +214,7 @@ class SnapshotStore:
         self.files.unlink(mark_deleted(self.files, self.directory, snapshot_id))
 
     def close(self) -> None:
-        """Close open files, each once its current read has ended.
+        """Close open checkpoint files, each once its current read has ended.
 
         Nothing can be read afterwards; the list stays.
         """

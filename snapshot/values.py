@@ -26,7 +26,7 @@ _prefixes: Final[list[bytes]] = []
 
 
 def iter_values(batch: Batch) -> Iterator[bytes]:
-    """Yield each record's value, copied out of the batch.
+    """Yield the value of each record of a batch, copied out of the batch.
 
     Raises:  CorruptBatchError, CompressionError; values before the damage have been yielded.
 
@@ -67,7 +67,7 @@ def iter_values(batch: Batch) -> Iterator[bytes]:
 
 
 def _any_form(batch: Batch, done: int) -> Iterator[bytes]:
-    """Yield the values after the first `done` records, in any valid encoding."""
+    """Yield the values of a batch after the first `done` records, in any valid encoding."""
     for record in islice(iter_records(batch, limit_bytes=MAX_DECOMPRESSED_BYTES), done, None):
         reason = strangeness(batch, record)
         if reason is not None or record.value is None:

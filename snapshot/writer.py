@@ -96,12 +96,12 @@ class CheckpointWriter:
 
     @property
     def record_count(self) -> int:
-        """Number of records so far, including those of the header batch."""
+        """Return the number of records so far, including those of the header batch."""
         return self._encoder.record_count
 
     @property
     def target_batch_bytes(self) -> int:
-        """Size in bytes at which a batch is closed."""
+        """Return the size in bytes at which a batch is closed."""
         return self._encoder.target_batch_bytes
 
     @target_batch_bytes.setter
@@ -109,11 +109,17 @@ class CheckpointWriter:
         self._encoder.target_batch_bytes = size_bytes
 
     def append(self, record: MetadataRecord) -> None:
-        """Append one record at the lowest version that loses nothing. Raises as `append_value`."""
+        """Append one record, in the lowest version that can encode all its fields.
+
+        Raises as `append_value`.
+        """
         self.append_value(encode_record(record))
 
     def append_values(self, values: Iterable[Buffer]) -> None:
-        """Append encoded record values. Raises as `append_value`."""
+        """Append encoded record values to the checkpoint.
+
+        Raises as `append_value`.
+        """
         for value in values:
             self.append_value(value)
 
@@ -127,7 +133,10 @@ class CheckpointWriter:
             self._write_ready()
 
     def freeze(self) -> Path:
-        """Write the footer and rename the file to its final name durably. Raises OSError."""
+        """Write the footer and rename the file durably to its final name.
+
+        Raises OSError.
+        """
         self._encoder.close_batch()
         self._write_ready()
         self._encoder.finish()
@@ -135,7 +144,7 @@ class CheckpointWriter:
         return self._part.publish()
 
     def discard(self) -> None:
-        """Discard the checkpoint. After `freeze` this does nothing."""
+        """Discard the checkpoint; after `freeze` do nothing."""
         self._part.discard()
 
     def __enter__(self) -> CheckpointWriter:

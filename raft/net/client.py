@@ -115,17 +115,17 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """Whether requests can no longer be sent."""
+        """Return whether the connection can no longer send requests."""
         return self.close_reason is not None
 
     @property
     def in_flight(self) -> int:
-        """Number of requests sent and not answered."""
+        """Return the number of requests that were sent and are not answered."""
         return len(self._calls)
 
     @property
     def writable(self) -> bool:
-        """Whether the server reads fast enough; while False, hold large requests back."""
+        """Return whether the server reads fast enough for large requests to be sent."""
         return not self._write_paused
 
     # --- requests
@@ -138,7 +138,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         *,
         timeout_ms: float | None = None,
     ) -> int:
-        """Send one request and return its correlation id.
+        """Send one request, and return its correlation id.
 
         Requests of one loop tick are sent in one write.
 
@@ -176,7 +176,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     def request(
         self, kind: RequestKind, body: Payload, *, timeout_ms: float | None = None
     ) -> asyncio.Future[Frame]:
-        """Send one request and return a future of the response's body."""
+        """Send one request, and return a future of the response's body."""
         future: asyncio.Future[Frame] = self._loop.create_future()
 
         def on_answer(answer: Frame | ConnectionLostError) -> None:
@@ -191,7 +191,7 @@ class ClientConnection(asyncio.BufferedProtocol):
         return future
 
     def close(self) -> None:
-        """Close after sending what is buffered; fail requests in flight now."""
+        """Close the connection after its buffers are sent; requests in flight fail at once."""
         self._flush()
         if self._transport is not None and self.close_reason is None:
             self._transport.close()
@@ -239,7 +239,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # --- inside
 
     def _hand_out(self, frames: list[Frame]) -> None:
-        """Dispatch answers to their requests; one out of order ends the connection."""
+        """Pass responses to their requests; a response out of order ends the connection."""
         calls = self._calls
         for frame in frames:
             if not calls or len(frame) < 4:
@@ -285,7 +285,7 @@ class ClientConnection(asyncio.BufferedProtocol):
             self._timer_at = deadline  # uvloop's timer does not say, if it is due at once
 
     def _on_timer(self) -> None:
-        """End the connection if a request is overdue, else watch the next deadline."""
+        """End the connection if a request is overdue, or set the timer for the next deadline."""
         self._timer = None
         if self.close_reason is not None or not self._calls:
             return
@@ -324,7 +324,7 @@ async def connect(
     max_response_bytes: int = MAX_RESPONSE_BYTES,
     on_close: Callable[[ClientConnection, ConnectionLostError], None] | None = None,
 ) -> ClientConnection:
-    """Open a connection: resolve the name off the loop and try all its addresses in turn.
+    """Open a connection to a server, trying all addresses of its name in turn.
 
     Args:    timeout_ms: in total; each address gets an equal share of the remaining time.
              arena: share one between connections of one loop; None: a new one (64 KiB).
@@ -369,7 +369,7 @@ async def connect(
 
 
 def reason_of(error: OSError) -> Reason:
-    """Return the reason that a failed connect indicates."""
+    """Return the reason that an error of a failed connection attempt indicates."""
     if isinstance(error, ConnectionRefusedError):
         return Reason.REFUSED
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:

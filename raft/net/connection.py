@@ -58,7 +58,10 @@ class Reply:
         self._request_bytes = 0
 
     def send(self, payload: Payload | None) -> None:
-        """Answer with these bytes (None: no answer after all); may be called only once."""
+        """Send the response to a request, or no response if `payload` is None.
+
+        May be called only once.
+        """
         assert not self._ready, f"second answer to one request: {self.connection}"
         self._payload = payload
         self._ready = True
@@ -66,12 +69,12 @@ class Reply:
 
     @property
     def is_next(self) -> bool:
-        """Whether an answer would be sent at once: no earlier answer of its connection is due."""
+        """Return whether this response would be sent at once, as no earlier response is due."""
         waiting = self.connection._waiting
         return bool(waiting) and waiting[0] is self
 
     async def wait_until_sent(self) -> None:
-        """Wait until this answer is sent, but for socket buffers, or the connection has ended.
+        """Wait until this response is sent, apart from socket buffers, or the connection ended.
 
         For handlers with large answers: one that is not built yet takes no memory.
         """
@@ -84,7 +87,7 @@ class Reply:
             await future
 
     def fail(self, error: BaseException) -> None:
-        """Close the connection without an answer, as if the handler had raised `error`."""
+        """Close the connection without a response, as if the handler had raised `error`."""
         self.connection._on_handler_error(error)
 
 
@@ -162,17 +165,17 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def closed(self) -> bool:
-        """Whether answers can no longer be sent."""
+        """Return whether the connection can no longer send responses."""
         return self.close_reason is not None
 
     @property
     def writable(self) -> bool:
-        """Whether the peer reads fast enough; while False, handlers hold large answers back."""
+        """Return whether the peer reads fast enough for large responses to be sent."""
         return not self._write_paused
 
     @property
     def in_flight(self) -> int:
-        """Number of handled requests whose answers have not been handed to the transport."""
+        """Return the number of requests handled whose responses are not passed to the transport."""
         return len(self._waiting)
 
     # --- called by the loop
@@ -227,7 +230,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- for handlers
 
     def close(self, reason: Reason = Reason.LOCAL, detail: str = "") -> None:
-        """Close after sending the ready answers. Requests without an answer get none."""
+        """Close the connection after sending ready responses; other requests get no response."""
         if self.close_reason is None:
             self._flush()
             self._ended(reason, detail)
@@ -235,14 +238,14 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._transport.close()
 
     def abort(self, reason: Reason, detail: str = "") -> None:
-        """Close at once and drop answers that the peer has not read."""
+        """Close the connection at once, and drop responses that the peer has not read."""
         if self.close_reason is None:
             self._ended(reason, detail)
         if self._transport is not None:
             self._transport.abort()
 
     def pause_reading(self) -> None:
-        """Stop reading requests until `resume_reading`; answers are still sent.
+        """Stop reading requests until `resume_reading`; responses are still sent.
 
         For a handler that returns a Reply and whose request waits for memory. Calls are counted:
         two pauses need two resumes.
@@ -250,14 +253,14 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._held += 1
 
     def resume_reading(self) -> None:
-        """Undo one `pause_reading`."""
+        """Undo one `pause_reading`, and read requests again after the last one."""
         assert self._held, f"{self} is not held"
         self._held -= 1
         if not self._held:
             self.resume()
 
     def _notify_drained(self) -> None:
-        """Wake the tasks in `Reply.wait_until_sent`."""
+        """Wake the tasks that wait in `Reply.wait_until_sent`."""
         waiting, self._drained = self._drained, []
         for future in waiting:
             if not future.done():
@@ -284,7 +287,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         )
 
     def _serve(self, frames: list[Frame]) -> None:
-        """Handle frames until a bound is reached; the rest waits in the backlog."""
+        """Handle request frames until a limit is reached; further frames wait in the backlog."""
         handle, waiting, append = self._handle, self._waiting, self._out.append
         out_bytes = 0
         self._serving = frames  # emptied, which ends the loop, when the connection ends
@@ -322,7 +325,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._flush()
 
     def _enqueue(self, answer: Answer, request_bytes: int) -> None:
-        """Queue an answer that is not plain bytes, or not the next to be sent."""
+        """Queue a response that is not plain bytes, or that earlier responses must precede."""
         if self.close_reason is not None:  # by the handler itself
             return
         if isinstance(answer, Reply):
@@ -344,7 +347,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._on_ready(reply)
 
     def _on_ready(self, reply: Reply) -> None:
-        """Send a ready answer and the ready ones behind it, if it is the next in order."""
+        """Send a ready response and the ready responses behind it, if it is the next in order."""
         waiting = self._waiting
         if not waiting or waiting[0] is not reply:
             return
@@ -360,13 +363,13 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._shared.flush_soon(self)
 
     def _send_when_done(self, answer: Awaitable[Payload | None], reply: Reply) -> None:
-        """Send the result of `answer` when it is done."""
+        """Send the result of the awaitable `answer` as the response when it is done."""
         future = asyncio.ensure_future(answer)
         self._shared.keep_until_done(future)
         future.add_done_callback(lambda done: _send_result(reply, done))
 
     def _append(self, payload: Payload) -> int:
-        """Append an answer to the output buffers; return its size."""
+        """Append a response to the output buffers, and return its size in bytes."""
         parts = payload if isinstance(payload, tuple | list) else (payload,)
         size = sum(map(len, parts))
         self._out.append(length_prefix(size))
@@ -374,7 +377,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         return size
 
     def _flush(self) -> None:
-        """Hand the answers that are ready to the transport."""
+        """Pass the responses that are ready to the transport."""
         out = self._out
         if not out or self._transport is None or self.close_reason is not None:
             return
@@ -406,7 +409,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- reading and pausing
 
     def _settle(self) -> None:
-        """Receive or refuse the frame after the last complete one, once no frame is waiting."""
+        """Allocate memory for the incomplete frame, or refuse it, once no other frame waits."""
         if self.close_reason is not None:
             return
         reader, shared = self._reader, self._shared
@@ -441,7 +444,7 @@ class ServerConnection(asyncio.BufferedProtocol):
                 self._shared.wait_for_memory(self)
 
     def resume(self) -> None:
-        """Handle waiting frames and read on, as far as all bounds allow."""
+        """Handle waiting frames and read further requests, as far as all limits allow."""
         if self.close_reason is not None or self._serving is not None:
             return
         if self._backlog and self._may_serve():
@@ -453,7 +456,10 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- called by the listener and its connection set
 
     def flush_turn(self) -> None:
-        """Send the ready answers at the end of a loop tick, then close if draining, or read on."""
+        """Send the ready responses at the end of a turn of the event loop.
+
+        Then close if draining, or read on.
+        """
         self._flush_due = False
         self._flush()
         if self._shared.draining:
@@ -462,12 +468,12 @@ class ServerConnection(asyncio.BufferedProtocol):
             self.resume()
 
     def close_if_drained(self) -> None:
-        """Close unless requests in flight still wait for their answers."""
+        """Close the connection unless requests in flight still wait for their responses."""
         if not self._waiting:
             self.close(Reason.SHUTDOWN)
 
     def check_progress(self, now: float) -> None:
-        """Abort if the connection is idle or stalled at loop time `now` (seconds)."""
+        """Abort the connection if it is idle or stalled at loop time `now`, in seconds."""
         limits, progress = self._shared.limits, self._progress
         stalled: Reason | None
         if self._write_paused or self.closed:
@@ -516,6 +522,6 @@ def _send_result(reply: Reply, future: asyncio.Future[Payload | None]) -> None:
 
 
 def origin(error: BaseException) -> str:
-    """Return the line that raised as `file:line`, to find a bug behind a malformed request."""
+    """Return the source line that raised `error`, as `file:line`."""
     last = traceback.extract_tb(error.__traceback__)[-1:]
     return f"{last[0].filename.rsplit('/', 1)[-1]}:{last[0].lineno}" if last else "?"

@@ -65,7 +65,7 @@ class ConnectionSet(Generic[C]):
     # --- beginning and end of a connection
 
     def add(self, connection: C) -> None:
-        """Count an accepted connection; abort it if it is one too many or the listener closes."""
+        """Count an accepted connection, or abort it if there are too many connections."""
         self.accepted += 1
         self.connections.add(connection)
         if len(self.connections) > self.limits.max_connections:
@@ -93,13 +93,13 @@ class ConnectionSet(Generic[C]):
             self._on_close(connection)
 
     def remove(self, connection: C) -> None:
-        """Forget a connection whose transport is closed."""
+        """Remove a connection whose transport is closed from the set."""
         self.connections.discard(connection)
         if not self.connections:
             self.all_closed.set()
 
     def reset_log_limit(self) -> None:
-        """Allow `LOG_LINES_PER_SWEEP` further lines, and log how many were suppressed."""
+        """Allow `LOG_LINES_PER_SWEEP` further log lines, and log how many were suppressed."""
         if self._suppressed:
             log.warning("listener=%s suppressed_lines=%d", self.name, self._suppressed)
         self._lines_left, self._suppressed = LOG_LINES_PER_SWEEP, 0
@@ -113,7 +113,7 @@ class ConnectionSet(Generic[C]):
     # --- flushes and tasks
 
     def flush_soon(self, connection: C) -> None:
-        """Flush at the end of this loop tick, with all answers that become ready in it."""
+        """Flush a connection at the end of this turn of the event loop."""
         self._to_flush.append(connection)
         if len(self._to_flush) == 1:
             asyncio.get_running_loop().call_soon(self._flush_all)
@@ -124,7 +124,7 @@ class ConnectionSet(Generic[C]):
             connection.flush_turn()
 
     def keep_until_done(self, future: asyncio.Future[Payload | None]) -> None:
-        """Keep a handler's task alive; it is not cancelled when its peer leaves."""
+        """Keep a reference to a handler's task, which also outlives its connection."""
         self._tasks.add(future)
         future.add_done_callback(self._tasks.discard)
 
@@ -132,15 +132,15 @@ class ConnectionSet(Generic[C]):
 
     @property
     def has_memory(self) -> bool:
-        """Whether requests may take more memory."""
+        """Return whether requests may use more memory."""
         return self.memory_used < self.limits.memory_bytes
 
     def reserve(self, size: int) -> None:
-        """Take `size` bytes of the shared memory, also beyond its bound."""
+        """Reserve `size` bytes of the shared memory, even beyond its limit."""
         self.memory_used += size
 
     def release(self, size: int) -> None:
-        """Give memory back; connections that wait for it resume in the next tick."""
+        """Release shared memory, and resume connections that wait for memory in the next turn."""
         self.memory_used -= size
         assert self.memory_used >= 0, f"{self.name}: {self.memory_used} bytes in use"
         if self._memory_waiters and not self._wake_due:
@@ -148,7 +148,7 @@ class ConnectionSet(Generic[C]):
             asyncio.get_running_loop().call_soon(self._wake)
 
     def wait_for_memory(self, connection: C) -> None:
-        """Resume this connection when memory is free, in order of arrival."""
+        """Resume this connection when memory is free; connections wait in order of arrival."""
         self._memory_waiters[connection] = None
 
     def _wake(self) -> None:

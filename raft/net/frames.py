@@ -101,20 +101,20 @@ class FrameReader:
 
     @property
     def partial(self) -> bool:
-        """Whether a frame has begun and is not complete."""
+        """Return whether a frame has begun and is not complete."""
         return self._own is not None or bool(self._head)
 
     @property
     def receiving(self) -> bool:
-        """Whether a frame that was cut in two is being received into its own buffer."""
+        """Return whether an incomplete frame is being received into its own buffer."""
         return self._own is not None
 
     def discard(self) -> None:
-        """Drop the frame that is being received; nothing more will be read."""
+        """Drop the frame that is being received, since no further bytes will be read."""
         self._own, self._own_view, self._head, self.wanted = None, _NOTHING, b"", 0
 
     def lend(self) -> memoryview:
-        """Return the buffer for this connection's next bytes, valid until `received`."""
+        """Return the buffer for the connection's next bytes, valid until `received`."""
         if self._own is None:
             return self._arena
         if self._have == len(self._own):
@@ -122,7 +122,7 @@ class FrameReader:
         return self._own_view[self._have :]
 
     def received(self, count: int) -> list[Frame]:
-        """Take note of `count` bytes in the memory last lent; return the completed frames."""
+        """Process `count` bytes received into the lent buffer, and return the completed frames."""
         if self._own is not None:
             return self._continue(count)
         assert not self.wanted, f"{count} bytes received while {self.wanted} wait for a grant"
@@ -133,7 +133,7 @@ class FrameReader:
         return self._split(data)
 
     def grant(self) -> None:
-        """Allocate a buffer for the frame that is `wanted`, so that it can be received."""
+        """Allocate a buffer for the frame of `wanted` bytes, so that it can be received."""
         assert self.wanted, "no frame is waiting"
         self._size, self.wanted = self.wanted, 0
         self._have = len(self._head) - 4
@@ -184,7 +184,7 @@ class FrameReader:
 
 
 def explain_length(prefix: bytes, max_frame_bytes: int) -> BadFrameError:
-    """Return the error for a length out of bounds, naming the protocol that the bytes look like.
+    """Return the error for a frame length out of bounds, with a guess at the peer's protocol.
 
     >>> explain_length(b"GET / HT", 1000).reason
     <Reason.HTTP: 'http_on_kafka_port'>
@@ -205,7 +205,7 @@ def length_prefix(size: int) -> bytes:
 
 
 def gather(parts: list[Buffer]) -> Sequence[Buffer]:
-    """Join small neighbouring buffers and keep large ones: few iovecs, few copies."""
+    """Join small neighbouring buffers and keep large buffers, for few copies and iovecs."""
     result: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:

@@ -30,7 +30,7 @@ class Served(NamedTuple):
 
 
 def payload(header: RequestHeader, message: Response) -> tuple[Buffer, ...]:
-    """Encode a response, header and body, as buffers; its record bytes are not copied."""
+    """Encode a response, header and body, as buffers, without copying its record bytes."""
     flexible = header.flexible and header.api_key != API_VERSIONS_KEY
     head = response_header(header.correlation_id, flexible=flexible)
     return (head, *encode_parts(message, header.api_version))

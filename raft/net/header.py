@@ -53,7 +53,7 @@ class RequestKind(NamedTuple):
 
     @classmethod
     def of(cls, api_key: int, api_version: int, first_flexible: int | None) -> RequestKind:
-        """Return the kind of an api that is flexible from `first_flexible` on (None: never)."""
+        """Return the kind of a request, given the first version of its api with tagged fields."""
         flexible = first_flexible is not None and api_version >= first_flexible
         return cls(api_key, api_version, flexible, flexible and api_key != API_VERSIONS_KEY)
 
@@ -104,7 +104,9 @@ def parse_request_header(frame: Frame, first_flexible: Mapping[int, int | None])
 
 
 def skip_tagged_fields(frame: Frame, at: int) -> int:
-    """Return the position after the tagged fields that begin at `at`. Source: KIP-482.
+    """Return the position after the tagged fields that begin at `at`.
+
+    Source: KIP-482.
 
     Raises:  BadHeaderError if they do not end within the frame.
     """
@@ -131,13 +133,13 @@ def request_header(kind: RequestKind, correlation_id: int, client_id: str | None
 
 
 def header_tail(client_id: str | None, *, flexible: bool) -> bytes:
-    """Encode a request header's part after the correlation id, constant per connection."""
+    """Encode the part of a request header after the correlation id, the same per connection."""
     name = b"\xff\xff" if client_id is None else _string(client_id)
     return name + b"\x00" if flexible else name
 
 
 def response_header(correlation_id: int, *, flexible: bool) -> bytes:
-    """Encode a response header: v1 if `flexible`, else v0 (ApiVersions: always v0)."""
+    """Encode a response header: v1 if `flexible`, or v0 as ApiVersions always needs."""
     return _CORRELATION.pack(correlation_id) + (b"\x00" if flexible else b"")
 
 
@@ -149,7 +151,7 @@ def _string(text: str) -> bytes:
 
 
 def _read_uvarint(frame: Frame, at: int) -> tuple[int, int]:
-    """Read an unsigned varint of at most five bytes; return it and the position after it."""
+    """Read an unsigned varint of at most five bytes; return its value and end position."""
     value = 0
     for shift in (0, 7, 14, 21, 28):
         if at >= len(frame):

@@ -48,26 +48,26 @@ class Listener:
 
     @property
     def connections(self) -> set[ServerConnection]:
-        """The open connections."""
+        """Return the open connections."""
         return self._shared.connections
 
     @property
     def memory_used(self) -> int:
-        """Bytes of requests unanswered or being received, of all connections."""
+        """Return the memory in bytes that unfinished requests of all connections use."""
         return self._shared.memory_used
 
     @property
     def accepted(self) -> int:
-        """Number of connections accepted since the start."""
+        """Return the number of connections accepted since the start."""
         return self._shared.accepted
 
     @property
     def ended(self) -> Counter[Reason]:
-        """Number of ended connections by reason."""
+        """Return the number of ended connections by reason."""
         return self._shared.ended
 
     async def start(self, host: str, port: int, *, backlog: int = 1_024) -> None:
-        """Listen; `self.port` is then the port in use (it matters if `port` is 0)."""
+        """Listen for connections, and set `self.port` to the port in use."""
         self._server = await asyncio.get_running_loop().create_server(
             lambda: ServerConnection(self._shared, self.handle),
             host,
@@ -79,7 +79,7 @@ class Listener:
         self._schedule_sweep()
 
     async def close(self, *, drain_ms: int = 0) -> None:
-        """Stop accepting, wait up to `drain_ms` for answers in flight, close all connections."""
+        """Stop accepting connections, wait up to `drain_ms` for responses, then close them all."""
         if self._server is None:
             return
         shared = self._shared
@@ -102,7 +102,7 @@ class Listener:
             await asyncio.sleep(0)
 
     def sweep(self, now: float) -> None:
-        """Close connections that are idle or stalled at loop time `now` (seconds)."""
+        """Close connections that are idle or stalled at loop time `now`, in seconds."""
         for connection in tuple(self._shared.connections):
             connection.check_progress(now)
         self._shared.reset_log_limit()

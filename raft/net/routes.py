@@ -52,7 +52,7 @@ class Routes:
         self.requests: Counter[int] = Counter()  # received, by api key
 
     def add(self, handlers: Mapping[int, Served], *, large: Container[int] = ()) -> None:
-        """Add handlers by api key; `large` ones limit by themselves what they decode."""
+        """Add request handlers by api key; with `large`, each handler limits what it decodes."""
         for key, served in handlers.items():
             assert key not in self._served, f"api key {key} is served already"
             self._served[key] = served
@@ -62,11 +62,11 @@ class Routes:
 
     @property
     def served(self) -> Mapping[int, Served]:
-        """The handlers by api key."""
+        """Return the request handlers by api key."""
         return self._served
 
     def handle(self, connection: ServerConnection, frame: Frame) -> Answer:
-        """Answer one request, now or by a `Reply`; this is a listener's handler.
+        """Answer one request of a connection, at once or later through a `Reply`.
 
         Raises:  NetError or RecordError for a malformed request: the connection is closed.
         """
@@ -97,7 +97,10 @@ class Routes:
         )
 
     def _versions_unsupported(self, header: RequestHeader) -> Answer:
-        """Answer ApiVersions of an unknown version in version 0. Source: KIP-511."""
+        """Answer an ApiVersions request of an unknown version in version 0.
+
+        Source: KIP-511.
+        """
         message = ApiVersionsResponse(
             error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=self.api_keys()
         )

@@ -98,7 +98,7 @@ class Rpc:
             raise NetError(Reason.BAD_ANSWER, f"{self.connection.peer}: {error}") from error
 
     async def learn_versions(self) -> None:
-        """Request the server's versions, again at its own version if it does not support ours."""
+        """Request the server's api versions, again in the server's version if ours is too new."""
         newest = ApiVersionsRequest.schema().versions.last
         request = ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version=installed_version("esker")
@@ -127,7 +127,7 @@ class Rpc:
 async def open_rpc(
     host: str, port: int, *, client_id: str = SOFTWARE_NAME, timeout_ms: int = 5_000
 ) -> Rpc:
-    """Connect and request the server's versions.
+    """Connect to a server and request its api versions.
 
     Raises:  ConnectError; ConnectionLostError; NetError if the listener is no Kafka server.
     """

@@ -12,7 +12,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 
 
 def loop_factory() -> LoopFactory | None:
-    """Return uvloop's loop factory if it is installed, else None for asyncio's own."""
+    """Return uvloop's loop factory if uvloop is installed, or None for asyncio's own loop."""
     try:
         import uvloop
     except ImportError:
@@ -21,7 +21,7 @@ def loop_factory() -> LoopFactory | None:
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` to its end as `asyncio.run` does, on uvloop where it is installed.
+    """Run `main` to its end like `asyncio.run`, on uvloop where uvloop is installed.
 
     A failed assertion in any callback or handler ends `main` (by cancellation) and is raised here:
     a process must not continue with a broken invariant. A loop by itself would only log it.

@@ -63,18 +63,18 @@ class Durability:
 
     @property
     def state(self) -> LogState:
-        """The recorded log start and recovery point."""
+        """Return the recorded log start and recovery point."""
         return self._state_file.state
 
     # --- moving forward --------------------------------------------------------------------------
 
     def created(self, segment: Segment) -> None:
-        """Add a new active segment, before any of its bytes count in the log end."""
+        """Add a new active segment, before any of its bytes count as part of the log."""
         self._names_unflushed = True
         self.unflushed.append(segment)
 
     def flush(self, end: Offset) -> Offset:
-        """Make everything below `end` durable; the caller holds the lock under which it read `end`.
+        """Make all records below `end` durable, while the caller holds the lock.
 
         Raises:  FlushFailedError, LogFailedError.
         """
@@ -96,7 +96,7 @@ class Durability:
         return end
 
     def sync_new_names(self) -> None:
-        """Make the names of new segments durable, if there are new segments.
+        """Make the file names of new segments durable, if there are new segments.
 
         Raises:  FlushFailedError.
         """
@@ -108,7 +108,7 @@ class Durability:
                 self.fail(FlushFailedError(path=self._directory, reason=str(error)))
 
     def record(self, rolled: tuple[Segment, ...] = ()) -> None:
-        """Move the recovery point to the flushed end; the lock is held by the caller.
+        """Move the recovery point to the flushed end, while the caller holds the lock.
 
         Everything that is not scanned below it must be durable first: the indexes of rolled
         segments and the epochs. If there is no room for those, the point just stays where it is.
@@ -135,41 +135,53 @@ class Durability:
     # --- moving back and starting over: the lock is held by the caller ---------------------------
 
     def lower(self, end: Offset) -> None:
-        """Lower the recovery point to `end`, durably. Raises OSError."""
+        """Lower the recovery point to `end` durably.
+
+        Raises OSError.
+        """
         if self.state.recovery_point > end:
             self._state_file.write(self.state._replace(recovery_point=end))
         self.flushed_end_offset = min(self.flushed_end_offset, end)
 
     def raise_start(self, start: Offset) -> None:
-        """Record that the log starts at `start`, durably. Raises OSError."""
+        """Record durably that the log starts at `start`.
+
+        Raises OSError.
+        """
         recovery_point = max(self.state.recovery_point, start)
         self._state_file.write(LogState(start, recovery_point))
 
     def begin_reset(self, start: Offset) -> RecoveryPointFile:
-        """Record durably that every segment is to be deleted. Raises OSError."""
+        """Record durably that every segment will be deleted.
+
+        Raises OSError.
+        """
         self._state_file.write(LogState(start, start, resetting=True))
         return self._state_file
 
     def restart(self, active: Segment, start: Offset) -> None:
-        """End a reset: the log is one empty, durable segment."""
+        """End a reset, after which the log is one empty, durable segment."""
         self.unflushed = [active]
         self.flushed_end_offset = start
         self._names_unflushed = False
 
     def keep_only(self, segments: list[Segment]) -> None:
-        """Keep only these segments, the last of which is active; the others were deleted."""
+        """Keep only these segments, the last of which is active, after others were deleted."""
         kept = [segment for segment in self.unflushed if segment in segments]
         self.unflushed = kept or [segments[-1]]
 
     def sync_names(self) -> None:
-        """Make creations and deletions so far durable. Raises OSError."""
+        """Make the creation and deletion of files durable.
+
+        Raises OSError.
+        """
         self._files.fsync_directory(self._directory)
         self._names_unflushed = False
 
     # --- failing ---------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """Raises LogFailedError after a failure or after `close`."""
+        """Raise LogFailedError if the log has failed or is closed."""
         if self._failure is not None:
             raise LogFailedError(path=self._directory, reason=str(self._failure))
 
@@ -178,19 +190,19 @@ class Durability:
         return self._failure is not None
 
     def fail(self, failure: StorageError) -> NoReturn:
-        """Refuse all writes from now on, and raise."""
+        """Refuse all writes from now on, and raise `failure`."""
         self._failure = failure
         logger.critical("log=%s action=fail reason=%r", self._directory, str(failure))
         raise failure
 
     def close(self) -> None:
-        """Refuse all writes from now on."""
+        """Refuse all writes to the log from now on."""
         if self._failure is None:
             self._failure = LogFailedError(path=self._directory, reason="the log is closed")
         self._state_file.close()
 
 
 def storage_error(path: Path, error: OSError) -> StorageError:
-    """Return DiskFullError for a full disk, else WriteFailedError."""
+    """Return DiskFullError for a full disk, or WriteFailedError for any other error."""
     kind = DiskFullError if error.errno in NO_ROOM else WriteFailedError
     return kind(path=path, reason=str(error))

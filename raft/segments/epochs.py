@@ -52,7 +52,7 @@ class Epochs:
 
     @property
     def last(self) -> Epoch | None:
-        """The epoch of the newest record, or None for an empty log."""
+        """Return the epoch of the newest record, or None for an empty log."""
         return self._entries[-1].epoch if self._entries else None
 
     def assign(self, epoch: Epoch, start_offset: Offset) -> None:
@@ -69,7 +69,7 @@ class Epochs:
         self.dirty = True
 
     def end_offset(self, epoch: int, *, log_end_offset: Offset) -> OffsetAndEpoch | None:
-        """Return the greatest known epoch not later than `epoch` and its end offset (exclusive).
+        """Return the greatest known epoch not later than `epoch`, and its exclusive end offset.
 
         None if every known epoch is later, or none is known: only a snapshot can help then.
         """
@@ -92,11 +92,11 @@ class Epochs:
             self.dirty = True
 
     def clear(self) -> None:
-        """Remove all entries."""
+        """Remove all entries of the epoch cache."""
         self.truncate_to(0)
 
     def drop_before(self, start_offset: Offset) -> None:
-        """Remove entries before `start_offset`; the epoch in force there now starts there."""
+        """Remove entries before `start_offset`, where the epoch in force now starts."""
         i = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
         if i and self._entries[i - 1].start_offset < start_offset:
             kept = EpochStart(self._entries[i - 1].epoch, start_offset)
@@ -108,14 +108,14 @@ class Epochs:
 
 
 def write_epochs(files: FileSystem, directory: Path, entries: Iterable[EpochStart]) -> None:
-    """Replace the checkpoint file durably."""
+    """Replace the epoch checkpoint file durably."""
     lines = [f"{epoch} {start_offset}" for epoch, start_offset in entries]
     text = "\n".join(["0", str(len(lines)), *lines, ""])
     replace_file(files, directory / EPOCHS_FILE, text.encode())
 
 
 def read_epochs(files: FileSystem, directory: Path) -> list[EpochStart]:
-    """Return the entries of the checkpoint file, or none without a file.
+    """Return the entries of the epoch checkpoint file, or no entries without a file.
 
     Raises:  CorruptFileError where it is not a checkpoint or its entries do not rise.
     """

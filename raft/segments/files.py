@@ -41,19 +41,19 @@ class File(Protocol):
     """An open file; positions are absolute, so one file serves a writer and a reader at once."""
 
     def write(self, position: int, data: Buffer) -> None:
-        """Write all of `data`. On OSError any part of it may have been written."""
+        """Write all of `data` at `position`; after OSError any part may have been written."""
 
     def read(self, position: int, size_bytes: int) -> bytes:
-        """Read at most `size_bytes`; fewer only at the end of the file."""
+        """Read at most `size_bytes` at `position`, and fewer only at the end of the file."""
 
     def read_into(self, position: int, target: memoryview) -> int:
-        """Fill `target` and return the number of bytes, smaller only at the end of the file."""
+        """Fill `target` from the file and return the number of bytes, fewer only at its end."""
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut or extend (with zeros); durable after fdatasync."""
+        """Cut the file, or extend it with zeros; the size is durable after fdatasync."""
 
     def fdatasync(self) -> None:
-        """Make bytes and size durable. After an error their state on disk is unknown."""
+        """Make bytes and size of the file durable; after an error their state is unknown."""
 
     def drop_cache(self) -> None:
         """Drop the file from the page cache, so that the next read comes from the disk.
@@ -79,10 +79,10 @@ class FileSystem(Protocol):
         """Return the names in the directory, sorted."""
 
     def make_directory(self, directory: Path) -> None:
-        """Create it and its parents where missing."""
+        """Create the directory, and its parents where they are missing."""
 
     def rename(self, source: Path, target: Path) -> None:
-        """Atomic; replaces `target`. Durable after fsync_directory."""
+        """Rename a file atomically, replacing `target`; fsync_directory makes the name durable."""
 
     def unlink(self, path: Path) -> None: ...
 
@@ -92,7 +92,7 @@ class FileSystem(Protocol):
 
 
 def _datasync(fd: int) -> None:
-    """Make bytes and size durable. On macOS plain fsync leaves them in the drive's cache."""
+    """Make bytes and size of a file durable, past the drive's cache on macOS too."""
     if sys.platform == "darwin":
         fcntl.fcntl(fd, fcntl.F_FULLFSYNC)
     else:
@@ -168,7 +168,7 @@ class RealFileSystem:
         return sorted(os.listdir(directory))  # noqa: PTH208 (names are wanted, not paths)
 
     def make_directory(self, directory: Path) -> None:
-        """Create it and make its name durable in each parent that had to be made."""
+        """Create the directory and its missing parents, and make their names durable."""
         if directory.is_dir():
             return
         self.make_directory(directory.parent)
@@ -196,7 +196,7 @@ class RealFileSystem:
 
 
 def read_small_file(files: FileSystem, path: Path, *, limit_bytes: int) -> bytes:
-    """Read a whole file, but at most `limit_bytes` + 1, so that the caller sees a larger one.
+    """Read a whole file, up to one byte more than `limit_bytes` so that callers detect excess.
 
     Raises:  FileNotFoundError, OSError.
     """
@@ -208,7 +208,7 @@ def read_small_file(files: FileSystem, path: Path, *, limit_bytes: int) -> bytes
 
 
 def replace_file(files: FileSystem, path: Path, data: Buffer) -> None:
-    """Replace the content of `path` durably and atomically: a crash leaves the old or the new.
+    """Replace the content of `path` durably and atomically, even if the process crashes.
 
     Source: org.apache.kafka.raft.FileQuorumStateStore; here the directory is synced, too.
     """

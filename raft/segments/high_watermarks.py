@@ -31,7 +31,10 @@ _LINE: Final = re.compile(r"(\S{1,249}) (\d{1,9}) (\d{1,18})", re.ASCII)
 def write_high_watermarks(
     files: FileSystem, directory: Path, offsets: Mapping[tuple[str, int], int]
 ) -> None:
-    """Replace the file durably. Offsets are exclusive, by topic and partition. Raises OSError."""
+    """Replace the high watermark file durably.
+
+    Offsets are exclusive, by topic and partition. Raises OSError.
+    """
     lines = ["0", str(len(offsets))]
     lines += [f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items()]
     data = "".join(f"{line}\n" for line in lines).encode()

@@ -56,7 +56,7 @@ class _Entries:
         return len(self._bytes) // self.FORMAT.size
 
     def load(self, files: FileSystem) -> bool:
-        """Load the entries from the file; return False, with none, if it is missing or invalid."""
+        """Load the entries from the index file, or return False if it is missing or invalid."""
         self.clear()
         try:
             data = read_small_file(files, self.path, limit_bytes=_MAX_INDEX_BYTES)
@@ -72,7 +72,7 @@ class _Entries:
         return True
 
     def write_out(self, files: FileSystem, *, durably: bool) -> None:
-        """Write the entries that the file lacks, durably if `durably`.
+        """Write the entries that the index file lacks, durably if `durably`.
 
         Durably, a file made anew takes the old one's place at once: half of it, after a crash,
         could pass for an index.
@@ -93,7 +93,7 @@ class _Entries:
         self._written, self._stale = size, False
 
     def clear(self) -> None:
-        """Remove every entry; the file follows with the next write_out."""
+        """Remove every entry in memory, and from the file with the next write_out."""
         self._keep(0)
 
     def _keep(self, count: int) -> None:
@@ -117,19 +117,19 @@ class OffsetIndex(_Entries):
         return OffsetEntry(self.base_offset + relative, position)
 
     def lookup(self, offset: int) -> int:
-        """Return a position at or before the batch that holds `offset`; 0 below every entry."""
+        """Return a position at or before the batch that holds `offset`, or 0 below every entry."""
         relative = offset - self.base_offset
         i = bisect_right(range(len(self)), relative, key=self._relative_offset)
         return self.entry(i - 1).position if i else 0
 
     def truncate_to(self, offset: int) -> None:
-        """Drop entries of batches that end at or after `offset` (exclusive end of what stays)."""
+        """Drop entries of batches that end after `offset`, which is the new exclusive end."""
         self._keep(
             bisect_right(range(len(self)), offset - self.base_offset - 1, key=self._relative_offset)
         )
 
     def fits(self, log_size_bytes: int) -> bool:
-        """Return True if every entry points into a log of that size."""
+        """Return whether every entry points into a log of `log_size_bytes`."""
         return len(self) == 0 or self.entry(len(self) - 1).position < log_size_bytes
 
     def _relative_offset(self, i: int) -> int:
@@ -163,7 +163,7 @@ class TimeIndex(_Entries):
         return TimeEntry(timestamp, self.base_offset + relative)
 
     def lookup(self, timestamp: int) -> int:
-        """Return an offset at or below the first record at least as new as `timestamp`."""
+        """Return an offset at or below the first record with `timestamp` or a newer one."""
         i = bisect_right(range(len(self)), timestamp - 1, key=lambda i: self.entry(i).timestamp)
         return self.entry(i - 1).offset if i else self.base_offset
 

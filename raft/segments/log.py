@@ -93,7 +93,7 @@ class Log:
         start_offset: int = 0,
         clock: Callable[[], float] = time.monotonic,
     ) -> Log:
-        """Create an empty log, durable on return. Files of a crashed creation are replaced.
+        """Create an empty log durably, replacing the files of a crashed creation.
 
         Raises:  WriteFailedError if the directory holds batches; OSError.
         """
@@ -109,7 +109,7 @@ class Log:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> Log:
-        """Open an existing log and recover it; it is durable to its end on return.
+        """Open an existing log and recover it, so that it is durable to its end.
 
         Raises:  MissingLogError, CorruptLogError (damage below the recovery point),
                  CorruptFileError, OSError.
@@ -128,7 +128,9 @@ class Log:
         )
 
     def close(self) -> None:
-        """Flush, record the recovery point, close every file. Also closes a failed log, unflushed.
+        """Flush the log, record the recovery point and close every file.
+
+        Closes a failed log too, unflushed.
 
         Raises:  FlushFailedError.
         """
@@ -148,41 +150,41 @@ class Log:
 
     @property
     def log_start_offset(self) -> Offset:
-        """The first offset that may be read (inclusive)."""
+        """Return the first offset that may be read."""
         return self._durability.state.log_start_offset
 
     @property
     def log_end_offset(self) -> Offset:
-        """The offset of the next batch."""
+        """Return the offset of the next batch."""
         return self._log_end_offset
 
     @property
     def flushed_end_offset(self) -> Offset:
-        """The offset below which every record survives a power loss."""
+        """Return the offset below which every record survives a power loss."""
         return self._durability.flushed_end_offset
 
     @property
     def recovery_point(self) -> Offset:
-        """The offset below which every record is durably known to be durable."""
+        """Return the offset below which every record is recorded as durable."""
         return self._durability.state.recovery_point
 
     @property
     def last_epoch(self) -> Epoch | None:
-        """The epoch of the last record, or None for an empty log."""
+        """Return the epoch of the last record, or None for an empty log."""
         return self._epochs.last
 
     @property
     def epochs(self) -> tuple[EpochStart, ...]:
-        """The start offset of each epoch, oldest first."""
+        """Return the start offset of each epoch, oldest first."""
         return self._epochs.entries
 
     @property
     def size_bytes(self) -> int:
-        """Size in bytes of all segments, without indexes."""
+        """Return the size in bytes of all segments, without indexes."""
         return sum(segment.size_bytes for segment in self._segments)
 
     def bytes_from(self, offset: int) -> int:
-        """Return the log's size in bytes from the batch that holds `offset`, or from its start."""
+        """Return the log's size in bytes from the batch that holds `offset` to its end."""
         offset = max(offset, self.log_start_offset)
         if offset >= self._log_end_offset:
             return 0
@@ -192,7 +194,7 @@ class Log:
         return segment.size_bytes - before + sum(later)
 
     def end_offset_for_epoch(self, epoch: int) -> OffsetAndEpoch | None:
-        """Return the greatest epoch here that is not later than `epoch`, and its end offset.
+        """Return the greatest epoch in the log not later than `epoch`, and its end offset.
 
         None if every record here is of a later epoch, or there is none.
         Source: KIP-595, Fetch (diverging epoch).
@@ -206,7 +208,7 @@ class Log:
     # --- appending ---------------------------------------------------------------------------
 
     def append(self, data: Buffer) -> Appended:
-        """Append one or more whole batches whose offsets and epochs are final. Not yet durable.
+        """Append whole batches whose offsets and epochs are final, without making them durable.
 
         Raises:  RecordError if they are not sound, UnexpectedBatchError if they do not continue
                  the log; DiskFullError, WriteFailedError: nothing was appended, the log stays as
@@ -232,7 +234,7 @@ class Log:
         return Appended(base, end, Epoch(found.tail.epoch))
 
     def _check(self, segment: Segment, data: Buffer) -> Advance:
-        """Check that every batch of `data` is sound and in order; return its tail and entries."""
+        """Check that every batch of `data` is valid and in order; return the tail and entries."""
         limit = self.config.max_batch_size_bytes
         found = segment.check(data, max_batch_size_bytes=limit)
         approved = found.tail.position - segment.tail.position
@@ -247,7 +249,7 @@ class Log:
         return found
 
     def _append_each(self, data: Buffer) -> Appended:
-        """Append batch by batch, because together they exceed a segment.
+        """Append batches one by one, because together they exceed a segment.
 
         If the disk fills up in between, the batches before stay appended, and the error says so by
         what `log_end_offset` then is.
@@ -258,7 +260,7 @@ class Log:
         return last._replace(base_offset=base)
 
     def _must_roll(self, segment: Segment, found: Advance) -> bool:
-        """Return True if `found` would make `segment` too large, too old or too long to index."""
+        """Return whether `found` would make `segment` too large, too old or too long to index."""
         tail = found.tail
         first = segment.tail.first_timestamp
         if first is None:  # it is empty
@@ -270,7 +272,7 @@ class Log:
         )
 
     def _roll(self) -> Segment:
-        """Start a new segment at the log end. Its name becomes durable with the next flush."""
+        """Start a new segment at the log end, whose name becomes durable with the next flush."""
         try:
             segment = self._create_segment(self._log_end_offset)
         except OSError as error:
@@ -294,7 +296,7 @@ class Log:
         )
 
     def _undo_append(self, segment: Segment, error: OSError) -> None:
-        """Truncate what a failed write left, durably, then raise the write's error.
+        """Truncate what a failed write left in the file, durably, then raise the write's error.
 
         Durably, because whole batches may be among it: after a crash they would be found again, at
         offsets that other batches of the same epoch have taken meanwhile.
@@ -312,7 +314,9 @@ class Log:
     # --- flushing ----------------------------------------------------------------------------
 
     def flush(self) -> Offset:
-        """Make appended batches durable and return the new `flushed_end_offset`. Any thread.
+        """Make appended batches durable and return the new `flushed_end_offset`.
+
+        Any thread may call this.
 
         Raises:  FlushFailedError: the process must end. LogFailedError after an earlier failure.
         """
@@ -320,7 +324,9 @@ class Log:
             return self._durability.flush(self._log_end_offset)
 
     def record_recovery_point(self) -> None:
-        """Record the flushed end durably if it has moved. Any thread.
+        """Record the flushed end durably if it has moved.
+
+        Any thread may call this.
 
         Raises:  FlushFailedError, LogFailedError.
         """
@@ -354,14 +360,17 @@ class Log:
         )
 
     def read_data(self, offset: int, *, max_bytes: int, end_offset: int) -> memoryview | None:
-        """Read as `read`, without checks: replicas check the batches that they fetch."""
+        """Read batches without checks of their content, because replicas check what they fetch."""
         limit = self._read_limit(offset, end_offset)
         if offset >= limit:
             return None
         return self._segment_at(offset).read_data(offset, max_bytes=max_bytes, end_offset=limit)
 
     def _read_limit(self, offset: int, end_offset: int | None) -> Offset:
-        """Return the end offset of a read from `offset`. Raises OffsetOutOfRangeError."""
+        """Return the end offset of a read from `offset`.
+
+        Raises OffsetOutOfRangeError.
+        """
         if not self.log_start_offset <= offset <= self._log_end_offset:
             raise self._out_of_range(offset, self._log_end_offset)
         if end_offset is not None and end_offset < self._log_end_offset:
@@ -382,7 +391,7 @@ class Log:
     # --- deleting ----------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> Offset:
-        """Drop every batch that ends after `offset`; return the new log end, durable by then.
+        """Drop every batch that ends after `offset`, durably, and return the new log end.
 
         The log end is `offset` if a batch starts there, else the start of the batch that holds it
         (the log start, if that lies inside the same batch).
@@ -411,7 +420,10 @@ class Log:
             return end
 
     def _truncate(self, keep: int, position: int, end: Offset) -> None:
-        """Truncate in the one order in which a crash is safe. Raises OSError, RecordError."""
+        """Truncate the log in the only order of steps that is safe against a crash.
+
+        Raises OSError, RecordError.
+        """
         self._durability.lower(end)
         self._log_end_offset = end
         while len(self._segments) > keep:
@@ -426,8 +438,7 @@ class Log:
         segment.tail = segment.tail._replace(epoch=NO_EPOCH if last_epoch is None else last_epoch)
 
     def reset_to(self, offset: Offset) -> None:
-        """Drop everything and start at `offset`, durably: a snapshot that ends there replaces the
-        log.
+        """Drop all records and start the log at `offset` durably, where a snapshot ends.
 
         Raises:  LogFailedError; the next open finishes what was begun.
         """
@@ -449,7 +460,7 @@ class Log:
             logger.info("log=%s action=reset start_offset=%d", self.directory, offset)
 
     def drop_prefix(self, new_start_offset: Offset) -> int:
-        """Raise the log start durably, delete the segments wholly below it, return their number.
+        """Raise the log start durably, and return how many segments below it were deleted.
 
         The active segment stays, even if nothing in it can be read any more. Moving to or below the
         present start does nothing.
@@ -460,7 +471,7 @@ class Log:
         return len(dropped)
 
     def cut_prefix(self, new_start_offset: Offset) -> list[Segment]:
-        """Raise the log start as `drop_prefix`, but leave the slow unlinking of files to `delete`.
+        """Raise the log start durably, and leave the slow deletion of files to `delete`.
 
         Its owner may read meanwhile, from the new start on, but not append. Segments that are not
         deleted before a crash go with the next open.
@@ -489,7 +500,10 @@ class Log:
             return dropped
 
     def delete(self, segments: list[Segment]) -> None:
-        """Unlink the segments that `cut_prefix` returned. Any thread. Raises WriteFailedError."""
+        """Delete the files of the segments that `cut_prefix` returned.
+
+        Any thread may call this. Raises WriteFailedError.
+        """
         try:
             for segment in segments:
                 segment.delete()

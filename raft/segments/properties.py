@@ -46,7 +46,7 @@ class MetaProperties:
 
 
 def write_meta_properties(files: FileSystem, directory: Path, meta: MetaProperties) -> None:
-    """Replace the file durably."""
+    """Replace the file `meta.properties` durably."""
     lines = ["#", "version=1", f"cluster.id={meta.cluster_id}", f"node.id={meta.node_id}"]
     if meta.directory_id is not None:
         lines.append(f"directory.id={encode_uuid(meta.directory_id)}")
@@ -54,7 +54,7 @@ def write_meta_properties(files: FileSystem, directory: Path, meta: MetaProperti
 
 
 def read_meta_properties(files: FileSystem, directory: Path) -> MetaProperties:
-    """Return the properties of a formatted directory.
+    """Return the properties of a formatted log directory.
 
     Raises:  FileNotFoundError if it is not formatted; CorruptFileError.
     """
@@ -80,7 +80,7 @@ def read_meta_properties(files: FileSystem, directory: Path) -> MetaProperties:
 
 
 def _read_properties(files: FileSystem, path: Path) -> dict[str, str]:
-    """Parse Java's key=value lines; only `\\:`, `\\=` and the like are unescaped."""
+    """Parse the `key=value` lines of a Java properties file, with escaped punctuation."""
     properties: dict[str, str] = {}
     for line in _read_text(files, path).splitlines():
         text = line.strip()
@@ -97,13 +97,13 @@ def _read_properties(files: FileSystem, path: Path) -> dict[str, str]:
 
 
 def write_partition_metadata(files: FileSystem, directory: Path, topic_id: UUID) -> None:
-    """Replace the file durably."""
+    """Replace the file `partition.metadata` durably."""
     text = f"version: 0\ntopic_id: {encode_uuid(topic_id)}"
     replace_file(files, directory / PARTITION_METADATA_FILE, text.encode())
 
 
 def read_partition_metadata(files: FileSystem, directory: Path) -> UUID:
-    """Return the partition's topic id.
+    """Return the topic id in the file `partition.metadata`.
 
     Raises:  FileNotFoundError, CorruptFileError.
     """
@@ -135,7 +135,10 @@ class QuorumState:
 def write_quorum_state(
     files: FileSystem, directory: Path, state: QuorumState, *, version: int = 0
 ) -> None:
-    """Replace the file durably: version 0 for static voters, 1 from kraft.version 1 on."""
+    """Replace the file `quorum-state` durably.
+
+    It has version 0 for static voters, 1 from kraft.version 1 on.
+    """
     assert version in (0, 1), f"quorum-state version {version}"
     assert state.epoch in _EPOCHS, f"no node could start again with {state}"
     fields: dict[str, Any] = {
@@ -154,7 +157,7 @@ def write_quorum_state(
 
 
 def read_quorum_state(files: FileSystem, directory: Path) -> QuorumState | None:
-    """Return the stored state, of either version, or None if nothing was ever stored.
+    """Return the stored quorum state, of either version, or None if no state was stored.
 
     Raises:  CorruptFileError, also for an unknown version or an epoch that cannot be: a node that
              cannot tell whether it has voted must not start.

@@ -58,7 +58,7 @@ class Recovered(NamedTuple):
 
 
 def recover(files: FileSystem, directory: Path, *, index_interval_bytes: int) -> Recovered:
-    """Open the log in `directory`, repairing what may be repaired.
+    """Open the log in `directory`, and repair damage above the recovery point.
 
     Raises:  MissingLogError, CorruptLogError, CorruptFileError, OSError.
     """
@@ -66,7 +66,10 @@ def recover(files: FileSystem, directory: Path, *, index_interval_bytes: int) ->
 
 
 def holding_batches(files: FileSystem, directory: Path) -> list[Path]:
-    """List the segments in a directory that are not empty. Raises OSError."""
+    """List the segments in a directory that are not empty.
+
+    Raises OSError.
+    """
     found = []
     for name in files.listdir(directory):
         if name.endswith(LOG_SUFFIX):
@@ -78,7 +81,7 @@ def holding_batches(files: FileSystem, directory: Path) -> list[Path]:
 
 
 def make_empty(files: FileSystem, directory: Path, start_offset: Offset) -> None:
-    """Create an empty log in `directory`, durably, replacing files of a crashed creation.
+    """Create an empty log in `directory` durably, replacing the files of a crashed creation.
 
     Raises:  WriteFailedError if the directory holds batches; OSError.
     """
@@ -94,7 +97,7 @@ def make_empty(files: FileSystem, directory: Path, start_offset: Offset) -> None
 
 
 def start_over(files: FileSystem, directory: Path, state_file: RecoveryPointFile) -> None:
-    """Delete every segment and create an empty one at the log start, which ends a reset.
+    """Delete every segment and create an empty segment at the log start, which ends a reset.
 
     `state_file` says `resetting`, durably; so a crash in here is finished by the next open.
     """
@@ -142,7 +145,7 @@ class _Recovery:
         return Recovered(self._segments, epochs, end, state_file)
 
     def _open_state(self) -> RecoveryPointFile:
-        """Open the recovery point; for a log without one, create one that trusts no byte."""
+        """Open the recovery point, or create a recovery point that covers no record."""
         try:
             return RecoveryPointFile.open(self._files, self._directory)
         except FileNotFoundError:
@@ -264,14 +267,17 @@ class _Recovery:
         return None
 
     def _header_of(self, offset: int) -> BatchHeader:
-        """Return the header of the batch that holds `offset`. Raises RecordError."""
+        """Return the header of the batch that holds `offset`.
+
+        Raises RecordError.
+        """
         segment = next(s for s in reversed(self._segments) if s.base_offset <= offset)
         return segment.header_at(segment.locate(offset))
 
     def _rebuild_sound(
         self, segment: Segment, end_offset: Offset, last_epoch: Epoch | None
     ) -> list[EpochStart]:
-        """Read a segment below the recovery point from end to end: any damage stops the node."""
+        """Rebuild the index of a segment below the recovery point, where any damage is an error."""
         result = segment.rebuild(last_epoch=last_epoch)
         if result.damage is not None or segment.tail.end_offset != end_offset:
             raise CorruptLogError(
@@ -285,7 +291,7 @@ class _Recovery:
         return result.found.epochs
 
     def _scan_rest(self, trusted: int, epochs: Epochs, recovery_point: Offset) -> Offset:
-        """Read the segments from number `trusted` on; cut or stop at the first bad batch."""
+        """Scan the segments from number `trusted` on, and cut or stop at the first bad batch."""
         expected = self._segments[trusted].base_offset
         last_epoch = epochs.last
         for i in range(trusted, len(self._segments)):
@@ -315,7 +321,7 @@ class _Recovery:
         return expected
 
     def _cut(self, i: int, end_offset: Offset, recovery_point: Offset, reason: str) -> None:
-        """Drop everything after the sound part of segment `i`, above the recovery point only."""
+        """Drop all bytes after the valid part of segment `i`, if above the recovery point."""
         segment = self._segments[i]
         if end_offset < recovery_point:
             raise CorruptLogError(
@@ -341,7 +347,7 @@ class _Recovery:
         segment.file.truncate(segment.size_bytes)
 
     def _make_durable(self, trusted: int, epochs: Epochs) -> bool:
-        """Flush the scanned segments: bytes that were read may still be in the page cache only.
+        """Flush the scanned segments, whose bytes may still be in the page cache only.
 
         False if the disk is too full for the indexes or the epochs: the log is sound, but its
         recovery point must stay where it was, so that the next open makes them anew.

@@ -54,7 +54,7 @@ class RecoveryPointFile:
 
     @classmethod
     def create(cls, files: FileSystem, directory: Path, state: LogState) -> RecoveryPointFile:
-        """Create the file. The caller syncs the directory."""
+        """Create the recovery point file, whose directory the caller syncs."""
         path = directory / RECOVERY_POINT_FILE
         file = files.open(path, Mode.CREATE)
         file.write(0, _render(state, 0) + _render(state, 1))
@@ -63,7 +63,7 @@ class RecoveryPointFile:
 
     @classmethod
     def open(cls, files: FileSystem, directory: Path) -> RecoveryPointFile:
-        """Open an existing file.
+        """Open an existing recovery point file.
 
         Raises:  FileNotFoundError; CorruptFileError if neither slot is sound.
         """
@@ -78,7 +78,10 @@ class RecoveryPointFile:
         return cls(path, file, state, sequence)
 
     def write(self, state: LogState) -> None:
-        """Replace the older slot, durably. Raises OSError; the newer slot then still holds."""
+        """Replace the older slot of the file durably; an error leaves the newer slot valid.
+
+        Raises OSError.
+        """
         sequence = self._sequence + 1
         self._file.write(sequence % 2 * SLOT_BYTES, _render(state, sequence))
         self._file.fdatasync()

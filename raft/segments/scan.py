@@ -82,8 +82,10 @@ def advance(
     index_interval_bytes: int,
     max_batch_size_bytes: int = MAX_BATCH_SIZE_BYTES,
 ) -> None:
-    """Move `found.tail` over the batches of `data` that continue it; stop before the first that
-    does not, or is not whole."""
+    """Move `found.tail` over the valid batches in `data`, up to the first invalid batch.
+
+    A batch that is not whole, or does not continue the batches before it, is invalid.
+    """
     view = memoryview(data)
     start, expected, epoch, first_timestamp, newest, newest_offset, since_entry = found.tail
     at, available = 0, len(view)
@@ -144,7 +146,7 @@ def scan(
     last_epoch: Epoch | None,
     index_interval_bytes: int,
 ) -> ScanResult:
-    """Check `size_bytes` of batches that start at `base_offset`.
+    """Check `size_bytes` of batches in a file, the first of which starts at `base_offset`.
 
     Args:    last_epoch: of the batch before this segment; None allows any.
     """
@@ -165,7 +167,7 @@ def scan(
 
 
 def _size_of(window: memoryview) -> int:
-    """Return the size that the batch at the start of `window` claims, or 0 if it is absurd."""
+    """Return the size that the batch at the start of `window` claims, or 0 if it is invalid."""
     try:
         return parse_header(window).size_bytes
     except RecordError:

@@ -108,7 +108,7 @@ class Segment:
         mode: Mode,
         index_interval_bytes: int,
     ) -> Segment:
-        """Open or create the log file; indexes are neither read nor trusted yet."""
+        """Open or create the log file of a segment, without reading its indexes."""
         file = files.open(directory / segment_name(base_offset), mode)
         segment = cls(
             files, directory, base_offset, file, index_interval_bytes=index_interval_bytes
@@ -121,7 +121,7 @@ class Segment:
         return self.tail.position
 
     def paths(self) -> Iterable[Path]:
-        """The paths of this segment's files, the log first."""
+        """Return the paths of this segment's files, the log first."""
         return (self.path, self.offset_index.path, self.time_index.path)
 
     # --- growing -----------------------------------------------------------------------------
@@ -152,18 +152,21 @@ class Segment:
             self.time_index.maybe_append(newest, newest_offset)
 
     def seal(self) -> None:
-        """Close the segment for appends: its time index ends with the newest time, as Kafka's."""
+        """Close the segment for appends, and end its time index with the newest time."""
         self.time_index.maybe_append(self.tail.newest, self.tail.newest_offset)
 
     def write_indexes(self, *, durably: bool) -> None:
-        """Bring the index files up to date. Raises OSError."""
+        """Write the index files as they are in memory.
+
+        Raises OSError.
+        """
         self.offset_index.write_out(self._files, durably=durably)
         self.time_index.write_out(self._files, durably=durably)
 
     # --- opening -----------------------------------------------------------------------------
 
     def rebuild(self, *, last_epoch: Epoch | None = None) -> ScanResult:
-        """Read the whole file, check every batch, and rebuild the indexes from the sound ones.
+        """Read the whole file, check every batch, and rebuild the indexes from the valid batches.
 
         Afterwards `tail` is the end of the last sound batch; the file itself is left alone.
         """
@@ -202,7 +205,10 @@ class Segment:
         return loaded
 
     def header_at(self, position: int) -> BatchHeader:
-        """Return the header of the batch at `position`. Raises RecordError."""
+        """Return the header of the batch at `position`.
+
+        Raises RecordError.
+        """
         return parse_header(self.file.read(position, HEADER_SIZE_BYTES))
 
     def _walk_tail(self) -> Offset:
@@ -262,7 +268,7 @@ class Segment:
             return self._search(offset, self.offset_index.lookup(offset))
 
     def _search(self, offset: int, position: int) -> int:
-        """Walk headers from `position` on, reading windows because batches may be tiny."""
+        """Search for a batch from `position` on, by the headers in windows of the file."""
         window_bytes = self._index_interval_bytes + HEADER_SIZE_BYTES
         start, window = position, b""
         while True:
@@ -280,7 +286,7 @@ class Segment:
     def read(
         self, offset: int, *, max_bytes: int, end_offset: int, verify_crc: bool = True
     ) -> Records | None:
-        """Read whole batches from the one that holds `offset`, all below `end_offset` (exclusive).
+        """Read whole batches from the batch that holds `offset`, all below `end_offset`.
 
         The first is returned whatever its size, the others while all fit in `max_bytes`. None if
         already the first reaches past `end_offset`.
@@ -312,7 +318,7 @@ class Segment:
         return Records(memoryview(data)[:size], tuple(batches)) if batches else None
 
     def read_data(self, offset: int, *, max_bytes: int, end_offset: int) -> memoryview | None:
-        """Read bytes as `read`, following lengths and offsets without decoding a batch.
+        """Read bytes of whole batches by their lengths and offsets, without decoding a batch.
 
         For answers to replicas, which check every batch themselves: an eighth of the time of `read`
         where batches are small. The first batch may begin before `offset`.
@@ -348,7 +354,7 @@ class Segment:
     # --- shrinking ---------------------------------------------------------------------------
 
     def truncate_to(self, position: int, end_offset: int) -> None:
-        """Truncate at `position`, where the batch at `end_offset` was; durable on return.
+        """Truncate the file durably at `position`, where the batch at `end_offset` was.
 
         Raises:  OSError; RecordError where what is left contradicts itself.
         """
@@ -363,7 +369,10 @@ class Segment:
         self.file.close()
 
     def delete(self) -> None:
-        """Close and unlink every file; durable once the directory is synced. Raises OSError."""
+        """Close and delete every file, which is durable once the directory is synced.
+
+        Raises OSError.
+        """
         self.file.close()
         for path in self.paths():
             with contextlib.suppress(FileNotFoundError):

@@ -48,7 +48,7 @@ class Group(NamedTuple):
 
     @property
     def name(self) -> str:
-        """`topic-partition`: the directory's name, and how log lines and metrics call it."""
+        """Return `topic-partition`, the name of the group's directory, log lines and metrics."""
         return f"{self.topic}-{self.partition}"
 
 
@@ -77,45 +77,60 @@ NO_NODE: Final = -1
 
 
 def optional_node(node_id: int) -> NodeId | None:
-    """Return None for -1 or any negative number, else the node id."""
+    """Return the node id, or None if it is negative."""
     return NodeId(node_id) if node_id >= 0 else None
 
 
 def wire_node(node_id: NodeId | None) -> int:
-    """Return -1 for None, else the node id."""
+    """Return the node id, or -1 for None."""
     return NO_NODE if node_id is None else node_id
 
 
 def checked_node(node_id: int) -> NodeId:
-    """Return a node id that may not be negative. Raises BadRequestError."""
+    """Return a node id that may not be negative.
+
+    Raises BadRequestError.
+    """
     if node_id < 0:
         raise BadRequestError(f"node id {node_id}")
     return NodeId(node_id)
 
 
 def checked_epoch(epoch: int) -> Epoch:
-    """Return the epoch if it is not negative. Raises BadRequestError."""
+    """Return the epoch if it is not negative.
+
+    Raises BadRequestError.
+    """
     if epoch < 0:
         raise BadRequestError(f"epoch {epoch}")
     return Epoch(epoch)
 
 
 def checked_offset(offset: int) -> Offset:
-    """Return the offset if it is not negative. Raises BadRequestError."""
+    """Return the offset if it is not negative.
+
+    Raises BadRequestError.
+    """
     if offset < 0:
         raise BadRequestError(f"offset {offset}")
     return Offset(offset)
 
 
 def only(items: Sequence[T], what: str) -> T:
-    """Return the only item. Raises BadRequestError if there is another number of items."""
+    """Return the only item of a sequence.
+
+    Raises BadRequestError if there is another number of items.
+    """
     if len(items) != 1:
         raise BadRequestError(f"{len(items)} {what}, exactly one is possible")
     return items[0]
 
 
 def known_error(error: int, what: str) -> ErrorCode:
-    """Return the core's error code for a wire error. Raises UnexpectedAnswerError."""
+    """Return the core's error code for a wire error.
+
+    Raises UnexpectedAnswerError.
+    """
     if error not in CORE_ERRORS:
         raise UnexpectedAnswerError(error, what)
     return ErrorCode(error)

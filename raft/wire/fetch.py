@@ -91,7 +91,10 @@ def write_fetch(group: Group, request: core.FetchRequest, version: int) -> rpc.F
 
 
 def read_fetch_response(message: rpc.FetchResponse) -> core.FetchResponse:
-    """Return the core's message for a leader's answer. Raises UnexpectedAnswerError."""
+    """Return the core's message for a leader's Fetch response.
+
+    Raises UnexpectedAnswerError.
+    """
     top = known_error(message.error_code, "Fetch")
     if top is not ErrorCode.NONE:
         return core.FetchResponse(error=top, leader_id=None, epoch=Epoch(0))
@@ -125,7 +128,7 @@ def read_fetch_response(message: rpc.FetchResponse) -> core.FetchResponse:
 
 
 def read_batches(records: bytes | memoryview) -> tuple[core.Batch, ...]:
-    """Return the sound batches at the beginning of `records`, as runs; drop the rest.
+    """Return the valid batches at the beginning of `records`, in runs, and drop the rest.
 
     A run's `data` is the view of its bytes.
     """
@@ -181,7 +184,10 @@ def replica_of(message: rpc.FetchRequest) -> NodeId | None:
 
 
 def fetch_ref(message: rpc.FetchRequest, version: int) -> tuple[GroupRef, FetchForm]:
-    """Return the one group that a Fetch names. Raises BadRequestError."""
+    """Return the one group that a Fetch names.
+
+    Raises BadRequestError.
+    """
     topic = only(message.topics, "topics")
     partition = only(topic.partitions, "partitions")
     name = topic.topic_id if version >= _TOPIC_IDS_FROM else topic.topic
@@ -195,7 +201,10 @@ def archived_offset_of(message: rpc.FetchRequest) -> Offset | None:
 
 
 def read_fetch(message: rpc.FetchRequest, version: int) -> core.FetchRequest:
-    """Return the core's message for a replica's Fetch. Raises BadRequestError."""
+    """Return the core's message for a replica's Fetch.
+
+    Raises BadRequestError.
+    """
     partition = message.topics[0].partitions[0]
     replica = replica_of(message)
     if replica is None:
@@ -228,7 +237,7 @@ def write_fetch_response(
     *,
     error: int | None = None,
 ) -> rpc.FetchResponse:
-    """Return the RPC for an answer; `records` are whole batches and are not copied.
+    """Return the RPC for a Fetch response; `records` are whole batches and are not copied.
 
     Args:    error: of the partition, if it is one that the core has no word for.
     """
@@ -270,7 +279,7 @@ def write_fetch_response(
 
 
 def refuse_fetch(ref: GroupRef, form: FetchForm, error: int | None = None) -> rpc.FetchResponse:
-    """Return an answer with only a partition error; None means a group that is not on this node."""
+    """Return a Fetch response with only an error, by default for a group not on this node."""
     if error is None:
         by_id = isinstance(ref.topic, UUID)
         error = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -38,7 +38,7 @@ RpcRequest = (
 def write_request(
     group: Group, request: CoreRequest, endpoints: Sequence[Endpoint] = ()
 ) -> RpcRequest:
-    """Return the RPC for a request; fields that an older version lacks are ignorable.
+    """Return the RPC for a request of the core; an older version may leave fields out.
 
     Args:    endpoints: the sender's own, which a new leader makes known.
     """
@@ -128,7 +128,10 @@ def _write_end(
 
 
 def read_request(message: RpcRequest) -> tuple[GroupRef, CoreRequest]:
-    """Return a request's addressee and the core's message. Raises BadRequestError."""
+    """Return the addressee and the core's message of a request.
+
+    Raises BadRequestError.
+    """
     match message:
         case rpc.VoteRequest():
             return _read_vote(message)

@@ -85,7 +85,7 @@ class Answering(NamedTuple):
 
 
 def write_response(response: CoreResponse, to: Answering) -> RpcResponse:
-    """Return the RPC for an answer of the core."""
+    """Return the RPC for a response of the core."""
     if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
         return top_level_error(response, response.error)
     match response:
@@ -105,7 +105,7 @@ def _write_answer(
     to: Answering,
     **granted: Any,
 ) -> Answer:
-    """Build the fields that the three answers share; a vote also has `vote_granted`."""
+    """Build the fields that three kinds of response share; a vote also has `vote_granted`."""
     topic = kind.TopicData
     partition = topic.PartitionData(
         partition_index=to.group.partition,
@@ -173,7 +173,7 @@ def _replica(state: core.ReplicaState, to: Answering) -> rpc.ReplicaState:
 
 
 def top_level_error(to: CoreResponse | RpcRequest, error: int) -> RpcResponse:
-    """Return an answer that has only a top-level error, for a request or instead of an answer."""
+    """Return the response to a request with only a top-level error."""
     match to:
         case core.VoteResponse() | rpc.VoteRequest():
             return rpc.VoteResponse(error_code=error, topics=())
@@ -186,7 +186,7 @@ def top_level_error(to: CoreResponse | RpcRequest, error: int) -> RpcResponse:
 
 
 def unknown_group(message: RpcRequest, ref: GroupRef) -> RpcResponse:
-    """UNKNOWN_TOPIC_OR_PARTITION, for a group this node does not have (yet)."""
+    """Return a response that reports UNKNOWN_TOPIC_OR_PARTITION for a group."""
     assert isinstance(ref.topic, str), f"{type(message).__name__} names topics, not ids: {ref}"
     error = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     match message:
@@ -229,7 +229,10 @@ def _unknown(kind: type[Answer], ref: GroupRef, **granted: Any) -> Answer:
 
 
 def read_response(message: RpcResponse) -> CoreResponse:
-    """Return the core's message for a peer's answer. Raises UnexpectedAnswerError."""
+    """Return the core's message for a peer's response.
+
+    Raises UnexpectedAnswerError.
+    """
     what = type(message).__name__
     top = known_error(message.error_code, what)
     if top is not ErrorCode.NONE:
@@ -264,7 +267,7 @@ def read_response(message: RpcResponse) -> CoreResponse:
 
 
 def _read_replica(state: rpc.ReplicaState) -> core.ReplicaState:
-    """Return a replica of a description; its times are of another clock and are left out."""
+    """Return the state of a replica in a description, without times of the peer's clock."""
     end_offset = state.log_end_offset
     return core.ReplicaState(
         key=ReplicaKey(NodeId(state.replica_id), state.replica_directory_id),

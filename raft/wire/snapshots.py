@@ -50,7 +50,9 @@ class RequestedChunk(NamedTuple):
 
 
 def read_fetch_snapshot(message: rpc.FetchSnapshotRequest) -> list[RequestedChunk]:
-    """Return the requested chunks, partition by partition. Raises BadRequestError.
+    """Return the requested chunks, partition by partition.
+
+    Raises BadRequestError.
 
     A position below 0 is not the core's to judge: it is out of range, like one past the end. Nor is
     an id below 0: there is no such snapshot. An epoch of -1 says that it is unknown, and is fenced.
@@ -91,7 +93,7 @@ def _read_partition(
 
 
 def share_fairly(left_bytes: Sequence[int], max_bytes: int) -> list[int]:
-    """Return the bytes that each file may send of those it has left, `max_bytes` in all.
+    """Return how many bytes each file may send of its remaining bytes, `max_bytes` in all.
 
     >>> share_fairly([5, 100, 70], 90)
     [5, 43, 42]
@@ -115,7 +117,7 @@ class Leader(NamedTuple):
 
 
 def served_partition(asked: RequestedChunk, piece: SnapshotChunk, leader: Leader) -> Partition:
-    """Return a partition's answer with bytes of a checkpoint, which are not copied."""
+    """Return a partition's response with bytes of a checkpoint, which are not copied."""
     return Partition(
         index=asked.ref.partition,
         snapshot_id=_same_id(asked),
@@ -127,7 +129,7 @@ def served_partition(asked: RequestedChunk, piece: SnapshotChunk, leader: Leader
 
 
 def refused_partition(asked: RequestedChunk, error: int, leader: Leader | None = None) -> Partition:
-    """Return a partition's answer without bytes, with the error that says why."""
+    """Return a partition's response without bytes and with the given error."""
     return Partition(
         index=asked.ref.partition,
         error_code=error,
@@ -153,7 +155,7 @@ def _named(leader: Leader) -> Partition.LeaderIdAndEpoch:
 def write_fetch_snapshot_response(
     message: rpc.FetchSnapshotRequest, partitions: Sequence[Partition], leaders: Sequence[Leader]
 ) -> rpc.FetchSnapshotResponse:
-    """Return the answer to `message`: its partitions in order, and the leaders' endpoints."""
+    """Return the response to `message`, with its partitions in order and leaders' endpoints."""
     left = iter(partitions)
     topics = tuple(
         Topic(name=topic.name, partitions=tuple(next(left) for _ in topic.partitions))
@@ -174,7 +176,7 @@ def write_fetch_snapshot_response(
 
 
 def failed_fetch_snapshot(error: int) -> rpc.FetchSnapshotResponse:
-    """Return an answer that has an error for the whole request."""
+    """Return a FetchSnapshot response with an error for the whole request."""
     return rpc.FetchSnapshotResponse(error_code=error, topics=())
 
 
@@ -184,7 +186,7 @@ def failed_fetch_snapshot(error: int) -> rpc.FetchSnapshotResponse:
 def write_fetch_snapshot(
     group: Group, request: core.FetchSnapshotRequest
 ) -> rpc.FetchSnapshotRequest:
-    """Return the RPC for a replica's request; an older version leaves the directory id out."""
+    """Return the RPC for a replica's FetchSnapshot; an older version has no directory id."""
     snapshot_id = request.snapshot_id
     topic = rpc.FetchSnapshotRequest.TopicSnapshot
     partition = AskedPartition(
@@ -215,7 +217,7 @@ class RefusedError(Exception):
 def read_fetch_snapshot_response(
     message: rpc.FetchSnapshotResponse, group: Group, request: core.FetchSnapshotRequest
 ) -> SnapshotChunk:
-    """Return the requested chunk.
+    """Return the requested chunk of a FetchSnapshot response, or raise the response's error.
 
     Raises:  RefusedError; UnexpectedAnswerError if it is about something else, or too much.
     """

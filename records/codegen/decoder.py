@@ -31,7 +31,10 @@ _BYTE: Final = Fixed("uint8", "B", 1)
 
 
 def decoder_source(cls: type[Message], version: int) -> Source:
-    """Return the source of a function (buffer, position, end) -> (message, position after it)."""
+    """Return the source of a function that decodes messages of `cls` at a version.
+
+    The function is (buffer, position, end) -> (message, position after it).
+    """
     out = Source("def decode(buf, pos, end):")
     if holds_records(cls):  # record batches are handed out as views of what came in
         out("view = memoryview(buf)")
@@ -44,7 +47,10 @@ def decoder_source(cls: type[Message], version: int) -> Source:
 
 
 def make_decoder(cls: type[Message], version: int) -> Decoder:
-    """Compile a function (buffer, position, end) -> (message, position after it)."""
+    """Compile a function that decodes messages of `cls` at a version.
+
+    The function is (buffer, position, end) -> (message, position after it).
+    """
     decoder: Decoder = decoder_source(cls, version).compile(f"{cls.__name__} v{version}")
     return decoder
 
@@ -57,7 +63,7 @@ class _DecoderWriter:
         self.run: list[tuple[str, Fixed]] = []  # values that are next in the bytes, not yet read
 
     def struct(self, cls: type[Message], target: str, end: str) -> None:
-        """Write the lines that decode one `cls` into the variable `target`."""
+        """Write the lines that decode one message of class `cls` into the variable `target`."""
         out = self.out
         plain, tagged = cls.schema().fields_at(self.version, flexible=self.flexible)
         variables: dict[str, str] = {}
@@ -77,7 +83,7 @@ class _DecoderWriter:
             out(f"{target} = {make}({_arguments(variables)})")
 
     def flush(self) -> None:
-        """Write the lines that read the run."""
+        """Write the lines that read the pending run of fixed-size fields."""
         run, self.run = self.run, []
         if not run:
             return
@@ -95,7 +101,7 @@ class _DecoderWriter:
                 out(f"{name} = UUIDS[{name}]")
 
     def _first_byte(self, prefix: str) -> str:
-        """Emit code that reads the pending fixed fields and a varint's first byte."""
+        """Write the lines that read the pending fixed-size fields and a varint's first byte."""
         name = self.out.name(prefix)
         self.run.append((name, _BYTE))
         self.flush()
@@ -107,7 +113,7 @@ class _DecoderWriter:
         return name
 
     def value(self, wire_type: WireType, target: str, end: str, *, nullable: bool) -> None:
-        """Write the lines that decode one value into `target`; a null only where allowed."""
+        """Write the lines that decode one value, which may be null if `nullable`, into `target`."""
         match wire_type:
             case Fixed():
                 self.run.append((target, wire_type))
@@ -129,7 +135,7 @@ class _DecoderWriter:
                 raise TypeError("a row stands in an array only")
 
     def _length(self, *, text: bool = False) -> tuple[str, str]:
-        """Write the lines that read a length: its variable, and what to subtract from it.
+        """Write the lines that read a length; return its variable, and what to subtract from it.
 
         A null leaves 0 less 1, or -1.
         """
@@ -145,7 +151,7 @@ class _DecoderWriter:
 
     @contextmanager
     def _unless_null(self, size: str, less: str, target: str, *, nullable: bool) -> Iterator[None]:
-        """Write a guard: the block runs unless the length is null's; null is refused or decoded."""
+        """Write a condition around the block, so that it runs only if the length is not null."""
         if not nullable:
             yield
             return
@@ -170,7 +176,7 @@ class _DecoderWriter:
             out(f"pos = {stop}")
 
     def _numbers(self, element: Fixed, target: str, end: str, *, nullable: bool) -> None:
-        """Write lines that unpack a short array with the `struct` for its number of elements."""
+        """Write the lines that decode an array of numbers with one `struct` call."""
         out = self.out
         if not self.flexible:
             self.flush()
@@ -211,7 +217,7 @@ class _DecoderWriter:
             out(f"{target} = tuple({items})")
 
     def _rows(self, element: RowOf, target: str, size: str) -> None:
-        """Write lines that unpack all rows in one C loop, and a single row without the loop.
+        """Write the lines that unpack all rows of an array in one loop of C code.
 
         Rows carry no tagged fields: each tag count must be zero.
         """
@@ -236,7 +242,7 @@ class _DecoderWriter:
             out(f"pos = {stop}")
 
     def _tags(self, tagged: list[Field], count: str, end: str) -> dict[str, str]:
-        """Write the lines that read the tagged fields; the variables they leave, by field."""
+        """Write the lines that read the tagged fields, and return their variables by field name."""
         out = self.out
         unknown = out.name("u")
         if not tagged:

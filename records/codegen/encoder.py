@@ -26,7 +26,10 @@ from records.wire import STRING, UUID16, Fixed, Sized
 
 
 def encoder_source(cls: type[Message], version: int) -> Source:
-    """Return the source of a function (message, append) that passes the bytes to `append`."""
+    """Return the source of a function that encodes messages of `cls` at a version.
+
+    The function is (message, append), and passes the bytes to `append`.
+    """
     out = Source("def encode(message, w):")
     writer = _EncoderWriter(out, version, flexible=version in cls.schema().flexible)
     writer.struct(cls, "message")
@@ -36,7 +39,10 @@ def encoder_source(cls: type[Message], version: int) -> Source:
 
 
 def make_encoder(cls: type[Message], version: int) -> Encoder:
-    """Compile a function (message, append) that passes the message's bytes to `append`."""
+    """Compile a function that encodes messages of `cls` at a version.
+
+    The function is (message, append), and passes the bytes to `append`.
+    """
     encoder: Encoder = encoder_source(cls, version).compile(f"{cls.__name__} v{version}")
     return encoder
 
@@ -50,7 +56,7 @@ class _EncoderWriter:
         self.run: list[tuple[str, Fixed]] = []  # expressions whose bytes come next
 
     def struct(self, cls: type[Message], source: str) -> None:
-        """Write the lines that encode the message that the expression `source` gives."""
+        """Write the lines that encode the message that is the value of the expression `source`."""
         out = self.out
         out(f"if {source}.__class__ is not {out.constant(cls)}: raise TypeError('wrong class')")
         schema = cls.schema()
@@ -71,7 +77,7 @@ class _EncoderWriter:
         return f"{source}.{field.name} {operator} {self.out.constant(field.default)}"
 
     def flush(self, padding: str = "") -> None:
-        """Write the line that packs the run; `padding` "x" adds a zero byte."""
+        """Write the line that packs the pending fixed-size fields, with a zero byte for "x"."""
         run, self.run = self.run, []
         if run:
             packed = struct.Struct(">" + "".join(fixed.code for _, fixed in run) + padding)
@@ -105,7 +111,7 @@ class _EncoderWriter:
                     raise TypeError("a row stands in an array only")
 
     def _variable(self, source: str) -> str:
-        """Return the name of a variable that holds the expression's value."""
+        """Return the name of a variable that holds the value of the expression `source`."""
         if source.isidentifier():
             return source
         name = self.out.name("v")
@@ -114,7 +120,7 @@ class _EncoderWriter:
 
     @contextmanager
     def _unless_null(self, wire_type: WireType, source: str, *, nullable: bool) -> Iterator[None]:
-        """Write a guard: the block runs unless the value is null; null's bytes are written then."""
+        """Write a condition around the block, so that a null value is encoded as null instead."""
         if not nullable:
             yield
             return
@@ -140,7 +146,7 @@ class _EncoderWriter:
         out(f"{self.w}({source})")
 
     def _count(self, source: str, *, text: bool = False) -> None:
-        """Write the line that writes the length of the value in a variable."""
+        """Write the lines that encode the length of the value in the variable `source`."""
         if self.flexible:
             size, long_form = self.out.name("n"), "long_text_length" if text else "long_length"
             self.out(f"{size} = len({source})")
@@ -150,7 +156,7 @@ class _EncoderWriter:
             self.out(f"{self.w}({pack}(len({source})))")
 
     def _numbers(self, element: Fixed, source: str) -> None:
-        """Write lines that pack the count and all elements in one `struct` call."""
+        """Write the lines that encode an array of numbers and its count in one `struct` call."""
         out = self.out
         if element is UUID16:
             name = out.name("v")
@@ -181,7 +187,7 @@ class _EncoderWriter:
                 self.flush()
 
     def _tags(self, tagged: list[Field], source: str) -> None:
-        """Write the tagged section; usually no tag is set, a zero byte at the end of the run."""
+        """Write the lines that encode the tagged fields, or a zero byte if no tag is set."""
         out, run = self.out, self.run
         unknown = f"{source}.{UNKNOWN_TAGGED_FIELDS}"
         any_set = " or ".join([*(self._is_set(field, source) for field in tagged), unknown])

@@ -25,7 +25,7 @@ Buffer = bytes | memoryview
 
 
 def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
-    """Read an unsigned varint of at most 32 bits; return it and the position after it.
+    """Read an unsigned varint of at most 32 bits; return its value and the position after it.
 
     >>> read_uvarint(bytes.fromhex("ac02"), 0)
     (300, 2)
@@ -50,7 +50,7 @@ def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def read_text_length(buf: Buffer, pos: int) -> tuple[int, int]:
-    """Read a compact string's length plus one, encoded in at least two bytes."""
+    """Read a compact string's length plus one, if encoded in at least two bytes."""
     value, pos = read_uvarint(buf, pos)
     if value > MAX_STRING_BYTES + 1:
         raise ValueError("string too long")
@@ -76,19 +76,22 @@ LENGTHS: Final = tuple(bytes([size + 1]) for size in range(127))
 
 
 def long_length(size: int) -> bytes:
-    """Encode any compact length."""
+    """Encode a compact length of any size."""
     return uvarint(size + 1)
 
 
 def long_text_length(size: int) -> bytes:
-    """Encode any compact string's length."""
+    """Encode the compact length of a string of any size."""
     if size > MAX_STRING_BYTES:
         raise ValueError("string too long")
     return uvarint(size + 1)
 
 
 def as_buffer(data: Any) -> Any:
-    """`data` such that `len` counts its bytes. TypeError for what is not a buffer."""
+    """Return `data` in a form whose `len` is its number of bytes.
+
+    Raises TypeError if it is not a buffer.
+    """
     view = data if data.__class__ is memoryview else memoryview(data)
     return data if len(data) == view.nbytes else view.cast("B")
 
@@ -126,19 +129,19 @@ def _refuse_null(buf: Buffer, pos: int) -> tuple[Any, ...]:  # noqa: ARG001
 
 @cache
 def small_unpackers(code: str) -> tuple[Unpack, ...]:
-    """Return unpackers by compact count (elements + 1), for the elements after the count byte."""
+    """Return functions that unpack small arrays, by their compact count (elements + 1)."""
     sizes = range(SMALL_ARRAY)
     return _refuse_null, *(struct.Struct(">" + code * size).unpack_from for size in sizes)
 
 
 @cache
 def small_packers(code: str) -> tuple[Callable[..., bytes], ...]:
-    """Return packers by number of elements, for the count byte and the elements."""
+    """Return functions that pack small arrays with their count, by number of elements."""
     return tuple(struct.Struct(">B" + code * size).pack for size in range(SMALL_ARRAY))
 
 
 def read_numbers(buf: Buffer, pos: int, end: int, code: str) -> tuple[tuple[Any, ...], int]:
-    """Read an array of numbers, or of 16-byte strings, behind a compact count."""
+    """Read an array of numbers, or of 16-byte strings, after its compact count."""
     size, pos = read_uvarint(buf, pos)
     return _numbers(buf, pos, end, code, size - 1)
 
@@ -146,7 +149,7 @@ def read_numbers(buf: Buffer, pos: int, end: int, code: str) -> tuple[tuple[Any,
 def read_old_numbers(
     buf: Buffer, pos: int, end: int, code: str
 ) -> tuple[tuple[Any, ...] | None, int]:
-    """Read an array of numbers or 16-byte strings behind an int32 count; None if that is -1."""
+    """Read an array of numbers or 16-byte strings after its int32 count, or None for -1."""
     (size,) = struct.unpack_from(">i", buf, pos)
     if size == -1:
         return None, pos + 4
@@ -166,12 +169,12 @@ def _repeat(code: str, size: int) -> str:
 
 
 def pack_numbers(code: str, numbers: Sequence[Any]) -> bytes:
-    """Numbers behind their compact count."""
+    """Encode an array of numbers after its compact count."""
     return uvarint(len(numbers) + 1) + struct.pack(_repeat(code, len(numbers)), *numbers)
 
 
 def pack_old_numbers(code: str, numbers: Sequence[Any]) -> bytes:
-    """Numbers behind their int32 count."""
+    """Encode an array of numbers after its int32 count."""
     size = len(numbers)
     return size.to_bytes(4, "big") + struct.pack(_repeat(code, size), *numbers)
 
@@ -180,7 +183,7 @@ def pack_old_numbers(code: str, numbers: Sequence[Any]) -> bytes:
 
 
 def merge_tags(known: list[tuple[int, bytes]], unknown: Iterable[tuple[int, bytes]]) -> bytes:
-    """Encode the tagged section: a count, then tag, size and bytes of each, by rising tag."""
+    """Encode the tagged section: a count, then tag, size and bytes of each field by tag."""
     tags = sorted([*known, *unknown])
     parts = [uvarint(len(tags))]
     previous = -1
@@ -195,7 +198,10 @@ def merge_tags(known: list[tuple[int, bytes]], unknown: Iterable[tuple[int, byte
 def read_tags(
     buf: Buffer, pos: int, end: int, count: int
 ) -> tuple[tuple[tuple[int, bytes], ...], int]:
-    """Tagged fields of a structure that declares none; `count` is the count's first byte."""
+    """Read the tagged fields of a structure that declares none.
+
+    `count` is the count's first byte.
+    """
     if count & 0x80:
         count, pos = read_uvarint(buf, pos - 1)
     tags = []

@@ -26,18 +26,18 @@ class Source:
 
     @contextmanager
     def block(self, head: str) -> Iterator[None]:
-        """Write `head`, and indent the lines written inside the `with` block."""
+        """Write the line `head`, and indent the lines written inside the `with` block."""
         self(head)
         self.depth += 1
         yield
         self.depth -= 1
 
     def name(self, prefix: str) -> str:
-        """Return a name that the function does not use yet."""
+        """Return a variable name that the generated function does not use yet."""
         return f"{prefix}{next(self._numbers)}"
 
     def constant(self, value: Any) -> str:
-        """Return a value's literal, or the name of a constant that holds it."""
+        """Return the literal of a value, or the name of a constant that holds the value."""
         if value is None or isinstance(value, (bool, int, str, bytes)):
             return repr(value)
         for name, known in self.constants.items():
@@ -48,11 +48,11 @@ class Source:
         return name
 
     def text(self) -> str:
-        """Return the source written so far."""
+        """Return the source code written so far."""
         return "\n".join(self.lines)
 
     def compile(self, title: str) -> Any:
-        """Compile the function; tracebacks show `title` as its file name."""
+        """Compile the generated function; tracebacks show `title` as its file name."""
         namespace = {**vars(runtime), **self.constants}
         before = set(namespace)
         exec(compile(self.text(), f"<codec {title}>", "exec"), namespace)
@@ -61,7 +61,7 @@ class Source:
 
 
 def min_size(wire_type: WireType, version: int, *, flexible: bool, nullable: bool = False) -> int:
-    """Return the fewest bytes of a value of this type, which bounds an array's count."""
+    """Return the minimum size in bytes of a value of this type, which bounds an array's count."""
     match wire_type:
         case Fixed():
             return wire_type.size
@@ -83,7 +83,7 @@ def min_size(wire_type: WireType, version: int, *, flexible: bool, nullable: boo
 
 
 def holds_records(cls: type[Message]) -> bool:
-    """Return True if a message holds record batches: then its buffer must not be copied."""
+    """Return whether a message holds record batches, so that its buffer must not be copied."""
 
     def holds(wire_type: WireType) -> bool:
         match wire_type:

@@ -85,14 +85,14 @@ class ImageEdit:
         self.contradictions = 0  # records that contradict the image
 
     def apply(self, record: MetadataRecord) -> None:
-        """Apply one committed record."""
+        """Apply one committed record to this edit."""
         change = _APPLY.get(type(record))
         # None: a batch coordinator's record or a transaction marker, which change no image.
         if change is None or not change(self, record):
             self.contradictions += 1
 
     def publish(self, offset: Offset, epoch: Epoch) -> MetadataImage:
-        """Return the image as of `offset`. The edit can be used further."""
+        """Return the image as of `offset`; the edit can be used further."""
         self.close_topics()
         self._image = MetadataImage(
             offset=offset,
@@ -112,8 +112,9 @@ class ImageEdit:
         return self._image
 
     def close_topics(self) -> None:
-        """Store the changed topics. Called now and then in a long series, so that `publish` is
-        short.
+        """Store the topics that were changed since the last call in the edit's map.
+
+        Called now and then in a long series, so that `publish` is short.
         """
         for topic_id, topic in self._open.items():
             self._topics.set(topic_id, topic.freeze())
@@ -122,7 +123,7 @@ class ImageEdit:
     # --- counting -----------------------------------------------------------------------------
 
     def _count_added(self, before: object | None) -> bool:
-        """Count a record that is added, or replaces the one before."""
+        """Count an applied record as new, or as changed if it replaces another; return True."""
         if before is None:
             self._records += 1
         else:
@@ -155,7 +156,7 @@ class ImageEdit:
         return self._count_added(before)
 
     def broker(self, broker_id: int) -> RegisterBrokerRecord | None:
-        """Return a broker with the changes so far."""
+        """Return a broker's registration with the changes so far; None if there is none."""
         return self._brokers.get(broker_id)
 
     def _apply_broker(self, record: RegisterBrokerRecord) -> bool:
@@ -442,7 +443,7 @@ def _change_chunk(chunk: ChunkRecord, record: ChunkChangeRecord) -> ChunkRecord 
 def keep_blocks(
     blocks: tuple[ProducerIdsRecord, ...], record: ProducerIdsRecord
 ) -> tuple[ProducerIdsRecord, ...]:
-    """Return the ends of producer-id blocks to keep once `record` is the last.
+    """Return the ends of producer-id blocks to remember after the block of `record`.
 
     Each stands for the ids from the entry before it up to its own end, allocated at its time or
     shortly before. Seven days are kept, counted from the last block: no clock is read here.
@@ -460,7 +461,7 @@ def keep_blocks(
 
 
 def metric_name(name: str) -> str | None:
-    """Return the name under which metrics show a topic, or None if no other topic can share it.
+    """Return a topic's name with "." replaced by "_"; None if the name has neither.
 
     Metrics replace "." by "_", so two topics must not have the same such name.
 

@@ -68,7 +68,10 @@ def _security_records(security: Security) -> Iterator[MetadataRecord]:
 
 
 def _by_bytes(records: Iterable[MetadataRecord]) -> list[MetadataRecord]:
-    """Sort records by their bytes: their keys hold nulls, which Python does not compare."""
+    """Sort records by their encoded bytes.
+
+    Their keys hold nulls, which Python does not compare.
+    """
     return sorted(records, key=encode_record)
 
 
@@ -82,10 +85,10 @@ class FrozenImage:
         self._image: MetadataImage | None = image
 
     def values(self) -> Iterator[bytes]:
-        """Yield the records, framed, one at a time."""
+        """Yield the frozen image's records as framed bytes, one record at a time."""
         assert self._image is not None, "the frozen image is closed"
         return map(encode_record, image_records(self._image))
 
     def close(self) -> None:
-        """Release the image."""
+        """Release the reference to the frozen image."""
         self._image = None

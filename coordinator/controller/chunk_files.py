@@ -40,7 +40,7 @@ class NewChunk(NamedTuple):
 
 
 def read_create_file(text: str) -> tuple[NewChunk, ...]:
-    """Parse a `--create-chunk-json-file`. Raises ChunkFileError.
+    """Parse a `--create-chunk-json-file` into new chunks. Raises ChunkFileError.
 
     >>> read_create_file('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}')
     (NewChunk(topic='t', partition=0, replicas=(1,)),)

@@ -39,7 +39,10 @@ class ChunkRemoval:
         self.removed = 0
 
     def tick(self, now_ms: int) -> None:
-        """Start a pass if 30 s of a monotonic clock have passed since the last; call it often."""
+        """Start a pass if 30 s have passed since the last one.
+
+        The clock is monotonic; call it often.
+        """
         if self._controller.active_epoch is None:
             self._last_ms = None
         elif self._last_ms is None:
@@ -49,9 +52,7 @@ class ChunkRemoval:
             self.start()
 
     def start(self) -> None:
-        """Request the log starts, then remove chunks; a no-op while the last pass waits for
-        answers.
-        """
+        """Request the log starts, then remove chunks, unless a pass is in progress."""
         if self._open or self._controller.active_epoch is None:
             return
         by_coordinator = partitions_with_chunks(self._controller.machine.image)
@@ -79,7 +80,7 @@ class ChunkRemoval:
 
 
 def partitions_with_chunks(image: MetadataImage) -> dict[int, list[tuple[UUID, int]]]:
-    """Return the partitions that have inactive chunks, by their batch coordinator."""
+    """Return the partitions with inactive chunks, grouped by their batch coordinator."""
     found: dict[int, list[tuple[UUID, int]]] = {}
     for topic in image.iter_topics():
         for index in topic.chunks:

@@ -38,7 +38,7 @@ class ControllerClient:
         alone_ms: int | None = None,
         client_id: str = "esker",
     ) -> None:
-        """Create a client without a connection.
+        """Create a client; it connects at its first call.
 
         Args:    timeout_ms: for one call with all its attempts.
                  alone_ms: for one call while no controller runs; None: as `timeout_ms`.
@@ -55,7 +55,7 @@ class ControllerClient:
         )
 
     async def call(self, request: Request, response: type[R]) -> R:
-        """Return the active controller's response; the caller reads the error codes in it.
+        """Return the active controller's response; error codes in the response are not checked.
 
         Raises:  CoordinatorError, COORDINATOR_NOT_AVAILABLE if no controller answered in time;
                  NobodyListensError if no controller was running at the end.
@@ -64,16 +64,19 @@ class ControllerClient:
         return await self._leader.call(request, response, _refusal, self._patience, label=label)
 
     def note_leader(self, node_id: int) -> None:
-        """Note which node is the controller; calls that wait for another node are repeated."""
+        """Note which node is the controller; calls to another node are repeated there."""
         self._leader.note_leader(node_id)
 
     async def close(self) -> None:
-        """Close the connection; a call in flight ends."""
+        """Close the connection; calls in flight end with an error."""
         self._leader.close()
 
 
 def _refusal(answer: Response) -> CoordinatorError | None:
-    """Return the error if the node is no longer the controller; it has decided nothing."""
+    """Return the error if the node is not the controller any more, else None.
+
+    Such a node has decided nothing.
+    """
     if ErrorCode.NOT_CONTROLLER not in error_codes(answer):
         return None
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
@@ -81,7 +84,7 @@ def _refusal(answer: Response) -> CoordinatorError | None:
 
 
 def error_codes(answer: Response) -> set[int]:
-    """Return all error codes in a response: its own, and those of the items it lists."""
+    """Return all error codes in a response: its own, and those of its items."""
     return set(_codes(answer))
 
 

@@ -24,7 +24,7 @@ class ImageView:
         self._image = image
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
-        """Return a topic's retention settings; one with an invalid value counts as unlimited."""
+        """Return a topic's retention settings; a setting with an invalid value is unlimited."""
         image = self._image()
         topic: TopicImage | None = image.topics.get(topic_id)
         if topic is None:
@@ -36,7 +36,7 @@ class ImageView:
         )
 
     def broker_epoch(self, broker_id: int) -> int | None:
-        """Return a broker's epoch; -1 if it is not registered, None if no broker is."""
+        """Return a broker's epoch: -1 if it is not registered, None if no broker is."""
         brokers = self._image().brokers
         broker = brokers.get(broker_id)
         if broker is not None:
@@ -60,7 +60,7 @@ class ImageView:
 
 
 def _limit(value: str) -> int | None:
-    """Parse a limit; None for a negative or an invalid number: unlimited."""
+    """Parse a retention limit; return None for unlimited: a negative or invalid number."""
     try:
         number = int(value)
     except ValueError:

@@ -189,7 +189,7 @@ BROKER_CONFIGS: Final[dict[str, ConfigDef]] = {
 
 
 def check_config(name: str, value: str | None, known: dict[str, ConfigDef]) -> str:
-    """Return the value if the setting allows it. Raises RefusedError (INVALID_CONFIG)."""
+    """Return the value of a setting if it is valid, else raise RefusedError (INVALID_CONFIG)."""
     definition = known.get(name)
     if definition is None:
         raise RefusedError(ErrorCode.INVALID_CONFIG, f"Unknown setting {name[:MAX_NAME_LENGTH]!r}.")

@@ -41,7 +41,7 @@ class ClientCalls:
     """Implements `handover.CoordinatorCalls` with clients; belongs to the running loop."""
 
     def __init__(self, client: Callable[[int], BatchCoordinator]) -> None:
-        """Create no client before its first call.
+        """Create the calls; the client of a coordinator is created by its first call.
 
         Args:  client: makes the client of one coordinator; called once for each.
         """
@@ -55,7 +55,7 @@ class ClientCalls:
         request: InitDisklessTopicsRequest,
         done: Callable[[InitDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
-        """Call InitDisklessTopics; see CoordinatorCalls."""
+        """Send InitDisklessTopics to a coordinator; call `done` with its response."""
         self._run(self._client(coordinator).call(request), done)
 
     def delete(
@@ -64,13 +64,13 @@ class ClientCalls:
         request: DeleteDisklessTopicsRequest,
         done: Callable[[DeleteDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
-        """Call DeleteDisklessTopics; see CoordinatorCalls."""
+        """Send DeleteDisklessTopics to a coordinator; call `done` with its response."""
         self._run(self._client(coordinator).call(request), done)
 
     def hosted(
         self, coordinator: int, done: Callable[[HostedPartitions | CoordinatorError], None]
     ) -> None:
-        """List all partitions of the coordinator, behind its read barrier; see CoordinatorCalls."""
+        """List all partitions of a coordinator behind its read barrier; call `done` with them."""
         self._run(self._hosted(coordinator), done)
 
     async def _hosted(self, coordinator: int) -> HostedPartitions:
@@ -94,7 +94,7 @@ class ClientCalls:
         partitions: frozenset[int],
         done: Callable[[frozenset[int] | CoordinatorError], None],
     ) -> None:
-        """Call ReleaseDisklessPartitions for one topic; see CoordinatorCalls."""
+        """Send ReleaseDisklessPartitions for one topic; call `done` with those released."""
         self._run(self._release(coordinator, epoch, topic_id, sorted(partitions)), done)
 
     async def _release(
@@ -121,7 +121,7 @@ class ClientCalls:
         partitions: Iterable[tuple[UUID, int]],
         done: Callable[[Mapping[tuple[UUID, int], Offset] | CoordinatorError], None],
     ) -> None:
-        """Call ListDisklessOffsets for the log start offsets; see CoordinatorCalls."""
+        """Read log start offsets with ListDisklessOffsets; call `done` with them."""
         self._run(self._log_starts(coordinator, list(partitions)), done)
 
     async def _log_starts(

@@ -32,7 +32,7 @@ _Chunk = rpc.DescribeTopicsResponse.Topic.Partition.Chunk
 def describe_topics(
     request: rpc.DescribeTopicsRequest, image: MetadataImage
 ) -> rpc.DescribeTopicsResponse:
-    """Describe topics in the order of their names; a missing topic has an error."""
+    """Describe topics in the order of their names; a missing topic gets an error."""
     requested = request.topic_names
     if requested is not None and len(requested) > MAX_PARTITIONS:
         return rpc.DescribeTopicsResponse(
@@ -78,7 +78,10 @@ def _describe_topic(topic: TopicImage) -> _Topic:
 
 
 def _chunks(topic: TopicImage, index: int, partition: PartitionRecord) -> tuple[_Chunk, ...]:
-    """Return the inactive chunks, then the active one, which is in the partition's own record."""
+    """Return a partition's chunks: the inactive ones, then the active one.
+
+    The active chunk is in the partition's own record.
+    """
     inactive = topic.chunks.get(index, ())
     if not inactive and active_start(partition) == 0:
         return ()
@@ -132,7 +135,10 @@ def describe_brokers(
 
 
 def handlers(image: Callable[[], MetadataImage]) -> Mapping[int, Served]:
-    """Return the handlers by api key; `image` returns this node's newest image."""
+    """Return the handlers of these requests by api key.
+
+    `image` returns this node's newest image.
+    """
 
     def serve(kind: type[Request], answer: Callable[..., Response]) -> Serve:
         def handle(

@@ -65,7 +65,7 @@ class CoordinatorCalls(Protocol):
         request: rpc.InitDisklessTopicsRequest,
         done: Callable[[rpc.InitDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
-        """Create topics with at least the given partitions; ends once that is committed."""
+        """Create topics at a coordinator; call `done` once that is committed."""
 
     def delete(
         self,
@@ -73,12 +73,12 @@ class CoordinatorCalls(Protocol):
         request: rpc.DeleteDisklessTopicsRequest,
         done: Callable[[rpc.DeleteDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
-        """Delete topics; ends once that is committed."""
+        """Delete topics at a coordinator; call `done` once that is committed."""
 
     def hosted(
         self, coordinator: int, done: Callable[[HostedPartitions | CoordinatorError], None]
     ) -> None:
-        """Return all topics and partitions that the coordinator has now."""
+        """List all topics and partitions of a coordinator; call `done` with them."""
 
     def release(
         self,
@@ -88,7 +88,7 @@ class CoordinatorCalls(Protocol):
         partitions: frozenset[int],
         done: Callable[[frozenset[int] | CoordinatorError], None],
     ) -> None:
-        """Release partitions that never had a commit; returns those that are released.
+        """Release partitions that never had a commit; call `done` with those released.
 
         A released partition takes no commit any more; only an Init of a higher controller epoch
         that names it restores it. Partitions of an unknown topic are not released.
@@ -100,7 +100,7 @@ class CoordinatorCalls(Protocol):
         partitions: Iterable[tuple[UUID, int]],
         done: Callable[[Mapping[tuple[UUID, int], Offset] | CoordinatorError], None],
     ) -> None:
-        """Return the log start offset of each partition that exists."""
+        """Read the log start offset of each existing partition; call `done` with them."""
 
 
 class HandOver:
@@ -114,7 +114,7 @@ class HandOver:
         is_settled: Callable[[], bool],
         call_later: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        """Start without an epoch.
+        """Create a hand-over that makes no calls before `begin`.
 
         Args:  image: returns the newest published one.
                is_settled: whether the image has everything that is committed.
@@ -131,30 +131,30 @@ class HandOver:
     # --- leadership -----------------------------------------------------------------------------
 
     def begin(self, epoch: Epoch) -> None:
-        """Start as the controller of `epoch`: reconcile every coordinator."""
+        """Begin a controller epoch: compare every coordinator's topics with the image."""
         self.epoch = epoch
         self.open_outboxes()
 
     def end(self, epoch: Epoch) -> None:  # noqa: ARG002 (a follower's)
-        """Drop all pending calls: this node is not the controller any more."""
+        """Drop all pending calls when this node is not the controller any more."""
         self.epoch = None
         outboxes, self._outboxes = self._outboxes, {}
         for outbox in outboxes.values():
             outbox.close()
 
     def open_outboxes(self) -> None:
-        """Open an outbox for each coordinator; a new coordinator is reconciled at once."""
+        """Open an outbox for each coordinator; reconcile coordinators that are new."""
         for coordinator in range(self.image().coordinator_count):
             self._outbox(coordinator)
 
     def on_image(self, image: MetadataImage) -> None:
-        """Open the outboxes of coordinators that this image adds."""
+        """Open outboxes for the coordinators that this image adds."""
         if self.epoch is not None and image.coordinator_count > len(self._outboxes):
             self.open_outboxes()
 
     @property
     def outstanding(self) -> int:
-        """Number of topics that some coordinator still has to be informed of."""
+        """Return the number of topics of which some coordinator is not informed yet."""
         return sum(outbox.outstanding for outbox in self._outboxes.values())
 
     # --- requests -------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class HandOver:
         on_done: OnDone,
         restored: frozenset[int] = frozenset(),
     ) -> None:
-        """Have coordinators create the partitions of a topic that is committed.
+        """Queue the creation of a committed topic's partitions at their coordinators.
 
         Args:  counts: for each coordinator, the least number of the topic's partitions.
                restored: partitions that they may have released under an earlier controller.
@@ -196,7 +196,7 @@ class HandOver:
             )
 
     def delete(self, topic_id: UUID, coordinators: Iterable[int]) -> None:
-        """Have coordinators delete a topic whose deletion is committed."""
+        """Queue the deletion of a topic at its coordinators."""
         if self.epoch is not None:
             for coordinator in coordinators:
                 self._outbox(coordinator).delete(topic_id)
@@ -208,7 +208,7 @@ class HandOver:
         partitions: frozenset[int],
         done: Callable[[frozenset[int] | CoordinatorError], None],
     ) -> None:
-        """Have a coordinator release empty partitions, in its outbox's turn."""
+        """Queue the release of empty partitions at a coordinator."""
         assert self.epoch is not None, "a release without a controller epoch"
         self._outbox(coordinator).release(topic_id, partitions, done)
 
@@ -277,7 +277,7 @@ class _CoordinatorOutbox:
         self.send_next()
 
     def close(self) -> None:
-        """End all waiting requests with an unknown outcome: the epoch is over."""
+        """End all waiting requests with an unknown outcome."""
         self._closed = True
         for topic_id in list(self._waiting):
             self._notify(topic_id, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -289,8 +289,9 @@ class _CoordinatorOutbox:
             done(lost)
 
     def send_next(self) -> None:
-        """Make the next call, if none is in flight. The kinds take turns, so that none waits for
-        ever.
+        """Make the next call if none is in flight.
+
+        The kinds take turns, so that none waits for ever.
         """
         if self._busy or self._closed:
             return
@@ -308,7 +309,7 @@ class _CoordinatorOutbox:
                 return
 
     def _next_wanted(self) -> dict[UUID, WantedTopic]:
-        """Return the topics of the next Init, within the limits of one call."""
+        """Return the topics for the next Init, within the limits of one call."""
         requested: dict[UUID, WantedTopic] = {}
         partitions = 0
         for topic_id, wanted in islice(self._wanted.items(), MAX_CALL_TOPICS):
@@ -376,7 +377,7 @@ class _CoordinatorOutbox:
         self._owner.calls.delete(self._coordinator, request, done)
 
     def _reconcile(self) -> None:
-        """Make the coordinator keep this epoch, then compare what it has with the image.
+        """Announce this epoch to the coordinator, then compare its topics with the image.
 
         Without the first step a former controller's call could still arrive after the comparison.
         The call releases nothing: the coordinator keeps the epoch of any call.
@@ -402,7 +403,7 @@ class _CoordinatorOutbox:
         )
 
     def _reconcile_slice(self, reconciliation: Reconciliation) -> None:
-        """Compare a few topics; the outbox stays busy until all are compared."""
+        """Compare a few topics; the outbox stays busy until all topics are compared."""
         if self._closed:
             return
         if reconciliation.compare_slice():
@@ -451,7 +452,7 @@ class _CoordinatorOutbox:
         self._owner.calls.release(self._coordinator, self._epoch, topic_id, partitions, done)
 
     def _accept_answer(self, answer: object) -> bool:
-        """Return whether the call succeeded in this epoch; a failed call is repeated later."""
+        """Return whether the call succeeded in this epoch; schedule a failed call again."""
         self._busy = False
         if self._closed:
             return False

@@ -53,13 +53,13 @@ class TopicImage(NamedTuple):
     coordinators: Map[int, int]  # partition -> of `__diskless-metadata`, where not 0 by default
 
     def coordinator(self, partition: int) -> int:
-        """Return the partition's batch coordinator, as a partition of `__diskless-metadata`."""
+        """Return a partition's batch coordinator: a partition of `__diskless-metadata`."""
         found: int = self.coordinators.get(partition, 0)
         return found
 
     @property
     def is_internal(self) -> bool:
-        """Whether the topic belongs to the quorum and not to a client."""
+        """Return whether the topic belongs to the quorum and not to a client."""
         return self.name in INTERNAL_TOPICS
 
 
@@ -82,35 +82,35 @@ class MetadataImage:
     record_count: int = 0  # that a checkpoint of it would hold
 
     def topic(self, name: str) -> TopicImage | None:
-        """Return a topic by its name; None if there is none."""
+        """Return a topic by its name; None if there is no such topic."""
         topic_id = self.topic_ids.get(name)
         return None if topic_id is None else self.topics[topic_id]
 
     def partition(self, topic_id: UUID, partition: int) -> PartitionRecord | None:
-        """Return a partition by its topic's id; None if there is none."""
+        """Return a partition by its topic's id and its index; None if it does not exist."""
         topic = self.topics.get(topic_id)
         found: PartitionRecord | None = None if topic is None else topic.partitions.get(partition)
         return found
 
     def config(self, resource: Resource, name: str) -> str | None:
-        """Return the resource's own value of a setting; None if it has none."""
+        """Return a resource's own value of a setting; None if it has none."""
         settings = self.configs.get(resource)
         value: str | None = None if settings is None else settings.get(name)
         return value
 
     def iter_topics(self) -> Iterator[TopicImage]:
-        """Yield the topics by id, an order that is the same on every replica."""
+        """Yield the topics by rising id, the same order on every replica."""
         for topic_id in sorted(self.topics, key=_as_int):
             yield self.topics[topic_id]
 
     @property
     def next_producer_id(self) -> int:
-        """The first producer id that is not allocated."""
+        """Return the lowest producer id that was never allocated."""
         return self.producer_ids[-1].next_producer_id if self.producer_ids else 0
 
     @property
     def coordinator_count(self) -> int:
-        """Number of batch coordinators: the partitions of `__diskless-metadata`."""
+        """Return the number of batch coordinators: the partitions of `__diskless-metadata`."""
         topic = self.topic(DISKLESS_METADATA)
         return 0 if topic is None else len(topic.partitions)
 
@@ -120,5 +120,5 @@ def _as_int(topic_id: UUID) -> int:
 
 
 def active_start(partition: PartitionRecord) -> int:
-    """Return where the active chunk begins (inclusive); without chunks, the partition's start."""
+    """Return the offset at which the active chunk begins, or 0 without chunks."""
     return max(0, partition.start_offset)

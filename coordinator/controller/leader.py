@@ -78,39 +78,44 @@ class PendingImage:
         self.next_offset = Offset(0)
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
-        """Apply a record that was proposed."""
+        """Apply a proposed record to the pending image."""
         if self._edit is None:
             self._edit = ImageEdit(self._image)
         self._edit.apply(record)
         self.next_offset = Offset(offset + 1)
 
     def broker(self, broker_id: int) -> RegisterBrokerRecord | None:
-        """Return a broker with all proposed changes, without publishing an image."""
+        """Return a broker's registration with all proposed changes.
+
+        Publishes no image.
+        """
         if self._edit is not None:
             return self._edit.broker(broker_id)
         found: RegisterBrokerRecord | None = self._image.brokers.get(broker_id)
         return found
 
     def drop(self) -> None:
-        """Discard what was proposed and return to the applied image."""
+        """Discard all proposed records and return to the applied image."""
         self._image, self._edit = self._machine.image, None
         self.next_offset = self._machine.applied.offset
 
     @property
     def image(self) -> MetadataImage:
-        """The image as of `next_offset`, with all proposed records."""
+        """Return the image with all proposed records, as of `next_offset`."""
         if self._edit is not None:
             self._image = self._edit.publish(self.next_offset, self._image.epoch)
         return self._image
 
     def settle(self) -> None:
-        """Return to the applied image if it has every proposed record."""
+        """Return to the applied image once it has every proposed record."""
         if self._machine.applied.offset == self.next_offset and not self._machine.in_transaction:
             self.drop()
 
 
 def make_draft(values: Sequence[Sequence[bytes]], now_ms: int) -> Draft:
-    """Encode a turn's decisions as batches: small ones share a batch, a long transaction is split.
+    """Encode a turn's decisions as batches of bounded size.
+
+    Small decisions share a batch, and a long transaction is split.
 
     A decision that is not a transaction is not split: it relies on being in one batch.
     """
@@ -132,7 +137,7 @@ def make_draft(values: Sequence[Sequence[bytes]], now_ms: int) -> Draft:
 
 
 def as_transaction(decision: Decision, name: str) -> Decision:
-    """Wrap a decision that exceeds one batch in a transaction, so that it takes effect at once."""
+    """Wrap a decision that exceeds one batch in a transaction, to take effect as a whole."""
     if decision.one_batch or len(decision.records) <= BATCH_RECORDS:
         return decision
     records = (
@@ -188,31 +193,34 @@ class Controller:
 
     @property
     def active_epoch(self) -> Epoch | None:
-        """The controller epoch once this node has begun to decide; None otherwise."""
+        """Return the controller epoch if this node decides, else None."""
         return self._active
 
     @property
     def proposer(self) -> Proposer:
-        """The proposer, for its counters."""
+        """Return the proposer, for its counters."""
         return self._proposer
 
     @property
     def metadata_lag(self) -> int:
-        """Number of committed records not applied here yet. Source: KIP-631, MetadataLag."""
+        """Return how many committed records are not applied here yet.
+
+        Source: KIP-631, MetadataLag.
+        """
         return max(0, (self.log.high_watermark or 0) - self.machine.applied.offset)
 
     def subscribe(self, active: Callable[[Epoch], None], over: Callable[[Epoch], None]) -> None:
-        """Register callbacks for when this node's controller becomes active or inactive."""
+        """Register callbacks for when this controller becomes active, and inactive again."""
         self._subscribers.append((active, over))
 
     # --- a Watcher ----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Send the responses that waited for these records."""
+        """Send the responses whose records are below the high watermark."""
         self._proposer.committed(high_watermark)
 
     def lead(self, epoch: Epoch) -> None:
-        """Start to decide: everything before this epoch is committed, perhaps not yet applied."""
+        """Start to lead: decide once every record before this epoch is applied."""
         self._leading = epoch
         self.sessions.begin(self._monotonic_ms())
         self._idle = (Offset(-1), self._monotonic_ms())
@@ -239,7 +247,7 @@ class Controller:
     def submit(
         self, decide: Decide, done: Done, *, name: str = "decision", urgent: bool = False
     ) -> None:
-        """Make a decision in its turn; `done` gets the committed response or a CoordinatorError.
+        """Queue a decision; call `done` with the committed response or a CoordinatorError.
 
         Even an urgent decision waits for a leadership's first one: what is written before that may
         be inside a transaction which the first decision aborts.
@@ -264,8 +272,7 @@ class Controller:
         )
 
     def settled_context(self, broker_id: int) -> Context | None:
-        """Return a context to answer about one broker at once from committed state, or None to
-        wait.
+        """Return the committed state to answer about a broker with, or None to wait.
 
         Every other answer waits until all that was proposed before it is committed, as it may rest
         on that. This one rests on one broker's record; while the pending image has the same one,
@@ -279,8 +286,9 @@ class Controller:
         return self._context(applied, applied.offset, now_ms=0)
 
     def _begin(self, context: Context) -> Decision:
-        """Make the first decision of a leadership: abort an open transaction, write the bootstrap
-        records.
+        """Make a leadership's first decision: abort an open transaction, or bootstrap.
+
+        An empty log gets the bootstrap records.
         """
         records: list[MetadataRecord] = []
         if self.machine.in_transaction:
@@ -304,7 +312,10 @@ class Controller:
     # --- time ---------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Fence silent brokers, keep the log alive; call it every tick interval, leading or not."""
+        """Fence silent brokers and keep the log alive; do nothing unless this node leads.
+
+        Call it every tick interval, leading or not.
+        """
         if self._active is None:
             return
         now_ms = self._monotonic_ms()
@@ -323,7 +334,7 @@ class Controller:
             log.warning("action=fence brokers=%s reason=session", ",".join(map(str, outcome)))
 
     def _keep_alive(self, now_ms: int) -> None:
-        """Append a NoOpRecord to an idle log, so that its readers see that it is alive."""
+        """Append a NoOpRecord to an idle log, so that readers see that the log is alive."""
         end_offset, since_ms = self._idle
         if self.log.end_offset != end_offset:
             self._idle = (self.log.end_offset, now_ms)

@@ -38,14 +38,15 @@ class ControllerMachine(ImageMachine[MetadataImage, ImageEdit]):
 
     @property
     def checkpointable(self) -> bool:
-        """Whether a checkpoint may be taken: no transaction is open, and no unknown record was
-        read.
+        """Return whether a checkpoint may be taken.
+
+        It may not while a transaction is open, nor after an unknown record was read.
         """
         return self._before_transaction is None and not self.unknown_records
 
     @property
     def in_transaction(self) -> bool:
-        """Whether a transaction is open, which a new leader has to abort."""
+        """Return whether a transaction is open, which a new leader has to abort."""
         return self._before_transaction is not None
 
     # --- ImageMachine -------------------------------------------------------------------------

@@ -52,7 +52,10 @@ class ControllerCaller(Protocol):
     """A client of the active controller (`coordinator.controller.client`)."""
 
     async def call(self, request: Request, response: type[R]) -> R:
-        """Return the controller's response. Raises CoordinatorError if none came in time."""
+        """Send a request to the controller and return its response.
+
+        Raises CoordinatorError if no response came in time.
+        """
 
 
 class RegistrationRefusedError(Exception):
@@ -96,7 +99,7 @@ class Registration:
         on_change: Callable[[], None],
         on_lost: Callable[[Exception], None],
     ) -> None:
-        """Create a registration that is not a member yet.
+        """Create a broker's registration; the broker registers with `start`.
 
         Args:    metadata_offset: returns the offset of the last record of the cluster log that this
                  broker has applied (inclusive).
@@ -121,7 +124,7 @@ class Registration:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> int:
-        """Register, start to heartbeat, and return the epoch.
+        """Register the broker, start its heartbeats, and return its epoch.
 
         Raises:  RegistrationRefusedError, also if it did not succeed in time.
         """
@@ -147,7 +150,7 @@ class Registration:
             return None
 
     def heartbeat_now(self) -> None:
-        """Heartbeat at once, because the epoch may no longer be valid.
+        """Send a heartbeat at once, because the broker's epoch may no longer be valid.
 
         `on_change` is called after the answer, even if nothing has changed.
         """
@@ -155,8 +158,7 @@ class Registration:
         self._wake.set()
 
     async def stop(self, timeout_s: float) -> bool:
-        """Announce a controlled shutdown, and wait at most `timeout_s` until the controller allows
-        it.
+        """Request a controlled shutdown, and wait for permission at most `timeout_s`.
 
         There is no wait after the session is over: clients are sent elsewhere already. Nor is there
         one where no controller runs, as none can be informed.
@@ -229,7 +231,7 @@ class Registration:
     # --- heartbeats -----------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        """Heartbeat until the controller allows the shutdown."""
+        """Send heartbeats until the controller allows the shutdown."""
         while True:
             try:
                 if self.epoch is not None:
@@ -256,8 +258,9 @@ class Registration:
                     await self._wake.wait()
 
     def _check_silence(self) -> None:
-        """Count as fenced once no controller has answered for a session: it is over at the
-        controller.
+        """Count the broker as fenced once no controller has answered for a whole session.
+
+        By then the session is over at the controller.
         """
         if not self.is_fenced and self._is_session_over:
             self.is_fenced = True
@@ -265,7 +268,7 @@ class Registration:
 
     @property
     def _is_session_over(self) -> bool:
-        """Whether a whole session has passed without a controller's answer."""
+        """Return whether no controller has answered for a whole session."""
         silent_s = asyncio.get_running_loop().time() - self._answered_at
         return silent_s * 1_000 >= self._membership.session_timeout_ms
 

@@ -93,7 +93,7 @@ class Requests:
         served: Counter[int] | None = None,
         leader_name: Callable[[], str] = lambda: "unknown",
     ) -> None:
-        """Serve requests with this controller.
+        """Create the request handlers of this controller.
 
         Args:  barrier: of the cluster log.
                served: counts requests by api key, for KIP-631's ControllerRequestsRate.
@@ -108,7 +108,7 @@ class Requests:
         self.served: Counter[int] = Counter() if served is None else served
 
     def ask(self, request: Request, send: Send) -> None:
-        """Answer a request, now or later; `send` is called exactly once, with the response."""
+        """Answer a request now or later: call `send` exactly once with the response."""
         key = request.schema().key
         assert key is not None
         self.served[key] += 1
@@ -123,7 +123,7 @@ class Requests:
         *,
         is_beat: bool = False,
     ) -> None:
-        """Decide a request; once the response is certain, call `then` with it, or send it.
+        """Decide a request; call `then` with the certain response, or send the response.
 
         Args:  is_beat: urgent, and certain unless it is a refusal.
         """
@@ -166,7 +166,7 @@ class Requests:
     # --- topics -------------------------------------------------------------------------------
 
     def _create_topics(self, request: rpc.CreateTopicsRequest, send: Send) -> None:
-        """Create topics; a large request is decided in slices, with heartbeats in between."""
+        """Create topics; decide a large request in slices, with heartbeats in between."""
         slices = split_creation(request)
         answers: dict[int, Any] = {}
 
@@ -223,8 +223,9 @@ class Requests:
         timeout_ms: int,
         finish: Callable[[dict[str, ErrorCode]], None],
     ) -> None:
-        """Inform the coordinators; `finish` gets the errors of topics that they do not have in
-        time.
+        """Create partitions at their coordinators; call `finish` with the topics' errors.
+
+        A topic that is not there in time has an error.
         """
         waiting = {name for name, _ in created.values()}
         errors: dict[str, ErrorCode] = {}
@@ -293,7 +294,10 @@ class Requests:
         self._decide(request, send, decide)
 
     def _heartbeat(self, request: brokers.BrokerHeartbeatRequest, send: Send) -> None:
-        """Answer at once if nothing has to be written and nothing pending concerns this broker."""
+        """Answer a heartbeat, at once if it writes nothing and no pending record matters.
+
+        Only pending records of this broker matter.
+        """
         sessions = self._controller.sessions
         context = self._controller.settled_context(request.broker_id)
         if context is not None and not request.want_shut_down:
@@ -320,7 +324,10 @@ class Requests:
     # --- coordinators ---------------------------------------------------------------------------
 
     def _assign(self, request: AssignPartitionToBatchCoordinatorRequest, send: Send) -> None:
-        """Check the moves, then carry them out; see `partition_moves`."""
+        """Check the moves of partitions, then carry out the possible ones.
+
+        See `partition_moves`.
+        """
 
         def checked(outcome: tuple[list[Move], Verdicts]) -> None:
             to_move, verdicts = outcome
@@ -337,7 +344,7 @@ class Requests:
 
 
 def split_creation(request: rpc.CreateTopicsRequest) -> list[rpc.CreateTopicsRequest]:
-    """Split a creation into requests of a few partitions each, where the result is the same.
+    """Split a CreateTopics request into slices of few partitions with the same result.
 
     Topics with the same name are refused together, and a validation is not split.
     """
@@ -365,7 +372,7 @@ def split_creation(request: rpc.CreateTopicsRequest) -> list[rpc.CreateTopicsReq
 
 
 def _merge_results(topics: tuple[_Created, ...]) -> tuple[_Created, ...]:
-    """Merge the slices' results: NOT_CONTROLLER must mean that nothing of the request was done."""
+    """Merge the slices' results; keep NOT_CONTROLLER only if nothing was done."""
     not_controller = ErrorCode.NOT_CONTROLLER
     if all(topic.error_code == not_controller for topic in topics):
         return topics
@@ -406,7 +413,7 @@ def new_partitions(records: Sequence[MetadataRecord], image: MetadataImage) -> N
 
 
 def _with_errors(response: Any, field: str, errors: Mapping[str, ErrorCode]) -> Response:
-    """Return the response with the coordinators' errors in its results."""
+    """Return a response whose results have the coordinators' errors."""
     if not errors:
         return response  # type: ignore[no-any-return]
     results = tuple(

@@ -50,8 +50,9 @@ class SecurityEdit:
         return self._security
 
     def apply(self, record: MetadataRecord) -> tuple[object | None, object | None]:
-        """Apply a record; return the record before it and the one after it, None where there is
-        none.
+        """Apply a record; return the record before it and the one after it.
+
+        A missing record is None.
         """
         was = self._security
         match record:

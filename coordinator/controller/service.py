@@ -50,7 +50,7 @@ class ControllerService:
         endpoint: Callable[[int], Endpoint | None],
         node_id: int,
     ) -> None:
-        """Serve requests with these functions.
+        """Create a controller's service from the functions that it calls.
 
         Args:  ask: `Requests.ask` of the current controller.
                find_log: returns a group's log on this node, by topic and partition.
@@ -64,7 +64,7 @@ class ControllerService:
 
     @property
     def handlers(self) -> Mapping[int, Served]:
-        """The handlers by api key."""
+        """Return the request handlers by api key."""
         table: dict[int, Served] = {}
         for message in SERVED:
             schema = message.schema()
@@ -101,7 +101,7 @@ class ControllerService:
         return payload(header, self.find_coordinators(message))
 
     def find_coordinators(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-        """Return the node of each key; only batch coordinators are known here."""
+        """Return the node of each key; only keys of batch coordinators are known here."""
         keys = request.coordinator_keys
         text = f"{len(keys)} keys; at most {MAX_KEYS} are allowed in one request."
         found = [self._find_coordinator(request.key_type, key) for key in keys[:MAX_KEYS]]
@@ -139,8 +139,9 @@ def _not_found(key: str, code: ErrorCode, message: str) -> _Result:
 
 
 def parse_batch_key(key: str) -> tuple[str, UUID, int] | None:
-    """Parse KIP-1164's key, with the id in Kafka's form (base 64) or the usual one; None if
-    invalid.
+    """Parse KIP-1164's coordinator key into type, topic id and partition; None if invalid.
+
+    The id is in Kafka's form (base 64) or the usual one.
 
     >>> parse_batch_key("write:00000000-0000-0000-0000-000000000007:3")
     ('write', UUID('00000000-0000-0000-0000-000000000007'), 3)

@@ -38,7 +38,7 @@ def image_values(image: GroupsImage) -> Iterator[bytes]:
 
 
 def group_values(group_id: str, group: Group) -> Iterator[bytes]:
-    """Yield one group's records, framed: its owner, its generation, its offsets."""
+    """Yield one group's framed records: its owner, its generation, its offsets."""
     yield encode_record(
         GroupOwnerRecord(
             group_id=group_id,
@@ -85,10 +85,10 @@ class FrozenGroups:
         self._image: GroupsImage | None = image
 
     def values(self) -> Iterator[bytes]:
-        """Yield the checkpoint's values; see `image_values`."""
+        """Yield the framed records of the frozen image; see `image_values`."""
         assert self._image is not None, "the frozen image is closed"
         return image_values(self._image)
 
     def close(self) -> None:
-        """Release the image."""
+        """Release the reference to the frozen image."""
         self._image = None

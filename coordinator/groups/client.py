@@ -28,7 +28,7 @@ _NOT_LEADING: Final = frozenset(
 
 
 def _refusal(answer: Any) -> CoordinatorError | None:
-    """Return the error of a node that does not lead the log."""
+    """Return the error of a node that does not lead the log, else None."""
     code = answer.error_code
     return CoordinatorError(ErrorCode(code), "it does not lead") if code in _NOT_LEADING else None
 
@@ -61,5 +61,5 @@ class GroupLogClient:
         return answer.refusal
 
     def close(self) -> None:
-        """Close the connections; calls in flight end."""
+        """Close the connections; calls in flight end with an error."""
         self._leader.close()

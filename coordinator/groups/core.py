@@ -76,7 +76,7 @@ class GroupBroker:
         wall_ms: Callable[[], int],
         catalog: Catalog = lambda: (),
     ) -> None:
-        """Start with no groups, as a fenced broker.
+        """Create a fenced broker that coordinates no groups.
 
         Args:  wall_ms: ms since 1970, to compute when the offsets of old clients expire.
                catalog: the groups in the log, as this node's replica has them.
@@ -98,7 +98,7 @@ class GroupBroker:
         self._unscanned: Iterator[tuple[str, Group]] | None = None  # None: no scan
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """Apply one event and return the effects that follow, timers that are due included.
+        """Apply one event and all due timers, and return the effects that follow.
 
         Args:  now_ms: on a clock that never goes back.
         """
@@ -120,14 +120,14 @@ class GroupBroker:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the next timer is due, in ms on the clock of `step`; None if no timer is set."""
+        """Return when the next timer is due, in ms on the clock of `step`; None without timers."""
         return self.timers.next_ms
 
     # --- used by groups and reads ---------------------------------------------------------------
 
     @property
     def now_ms(self) -> int:
-        """The time of the current step."""
+        """Return the time of the current step in ms."""
         return self._now_ms
 
     def reply(self, inbound: InboundRequest, response: Response) -> None:
@@ -138,7 +138,7 @@ class GroupBroker:
         self._effects.append(Reply(inbound.ticket, response))
 
     def request(self, request: Request, then: Callable[[Any], None]) -> None:
-        """Send a request to the log; `then` gets the response, or None if it is unknown."""
+        """Send a request to the log; call `then` with the response, or None if it is unknown."""
         self._next_call += 1
         self._calls[self._next_call] = then
         self._effects.append(Call(self._next_call, request))
@@ -164,7 +164,7 @@ class GroupBroker:
         self.on_ownership_lost(group_id)
 
     def forget(self, group_id: str, code: ErrorCode) -> None:
-        """Stop coordinating a group; its waiting requests are answered with `code`."""
+        """Stop coordinating a group; answer its waiting requests with `code`."""
         slot = self.groups.pop(group_id)
         if isinstance(slot, ClassicGroup) and not slot.is_idle:
             log.info("group=%s action=given_up reason=%s", group_id, code.name)
@@ -173,11 +173,11 @@ class GroupBroker:
         slot.close(code)
 
     def is_ours(self, group_id: str) -> bool:
-        """Return whether this broker is the one to coordinate the group."""
+        """Return whether rendezvous hashing chooses this broker to coordinate the group."""
         return group_broker(group_id, self._broker_ids) == self.broker_id
 
     def is_active(self) -> bool:
-        """Return whether this broker coordinates groups at all: it is registered and not fenced."""
+        """Return whether this broker is registered and unfenced, and so coordinates groups."""
         return bool(self._broker_ids)
 
     # --- requests -----------------------------------------------------------------------------
@@ -223,7 +223,7 @@ class GroupBroker:
         slot.park(inbound)
 
     def dispatch(self, group: ClassicGroup, inbound: InboundRequest) -> None:
-        """Handle a request for a group that is loaded."""
+        """Handle a client's request for a group that is loaded."""
         if isinstance(inbound.request, rpc.OffsetCommitRequest):
             self._commit_offsets(group, inbound, inbound.request)
         elif isinstance(inbound.request, rpc.DeleteGroupsRequest):
@@ -271,7 +271,7 @@ class GroupBroker:
         self.request(request, then)
 
     def on_loaded(self, loading: Loading, response: Any) -> None:
-        """Take over a group whose ownership was granted, and serve its parked requests in order."""
+        """Take over a group whose ownership was granted; serve its parked requests in order."""
         group = ClassicGroup(loading.group_id, self, response)
         self.groups[loading.group_id] = group
         log.info(
@@ -301,9 +301,7 @@ class GroupBroker:
         self.timers.set(_ADOPT, self._now_ms + delay_ms)
 
     def _adopt(self) -> None:
-        """Acquire groups with members that no request names; each step scans a slice of the
-        catalog.
-        """
+        """Acquire groups that have members but no requests, from a slice of the catalog."""
         if not self._broker_ids:
             return
         if self._unscanned is None:
@@ -339,7 +337,7 @@ class GroupBroker:
             slot.on_timer(key)
 
     def describe_loaded(self, group_id: str) -> rpc.DescribeGroupsResponse.DescribedGroup | None:
-        """Describe a group from memory; None if it is not loaded here."""
+        """Describe a group from memory; None if this broker has not loaded the group."""
         slot = self.groups.get(group_id)
         if isinstance(slot, ClassicGroup):
             return slot.describe()
@@ -351,4 +349,4 @@ class GroupBroker:
 
 
 def _ignore(response: Any) -> None:
-    """Drop a response that no request waits for any more."""
+    """Drop the response to a request that is no longer waited for."""

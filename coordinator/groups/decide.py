@@ -130,7 +130,7 @@ def _refuse_acquire(
 def _check_owner(
     context: Context, group_id: str, ownership_epoch: int, sequence: int
 ) -> tuple[Group | None, ErrorCode, str]:
-    """Return the group if the request is its owner's next or last one, else None and the error."""
+    """Return the group if this is its owner's next or last request, else an error."""
     group = context.image.groups.get(group_id)
     if group is None or group.ownership_epoch != ownership_epoch:
         return None, ErrorCode.NOT_COORDINATOR, "another broker owns this group"
@@ -143,7 +143,7 @@ def _check_owner(
 
 
 def decide_commit_offsets(request: rpc.CommitGroupOffsetsRequest, context: Context) -> Decision:
-    """Commit offsets for members of the group's generation, or for no member."""
+    """Commit offsets for members of the group's generation, or without a member."""
     group, code, message = _check_owner(
         context, request.group_id, request.ownership_epoch, request.sequence
     )
@@ -208,7 +208,7 @@ def commit_size(commits: Iterable[rpc.CommitGroupOffsetsRequest.Commit]) -> Size
 
 
 def is_too_large(size: Size) -> bool:
-    """Return whether a commit exceeds what one record may hold."""
+    """Return whether a commit of this size exceeds what one record may hold."""
     return size.offsets > MAX_OFFSETS or size.size_bytes > MAX_COMMIT_BYTES
 
 
@@ -373,7 +373,10 @@ def _expire_group(
 
 
 def _was_just_emptied(group: Group, context: Context) -> bool:
-    """Return whether the last member left a short time ago: it may return and go on."""
+    """Return whether the group's last generation is recent.
+
+    The last member may have left a short time ago, and may return.
+    """
     if group.generation is None:
         return False
     age_ms = context.now_ms - group.generation.completed_at_ms

@@ -21,7 +21,7 @@ MEMBERS_VERSION = 3  # LeaveGroup: the first version that names several members
 def error_response(
     inbound: InboundRequest, code: ErrorCode, *, member_id: str | None = None
 ) -> Response:
-    """Build the response that carries `code` for the whole request."""
+    """Build a response to any group request with `code` for the whole request."""
     request: Any = inbound.request
     match request:
         case rpc.JoinGroupRequest():
@@ -55,7 +55,7 @@ def error_response(
 
 
 def delete_response(names: Iterable[str], code: ErrorCode) -> rpc.DeleteGroupsResponse:
-    """Build a DeleteGroups response with the same code for each group, listed once."""
+    """Build a DeleteGroups response with the same code for every group."""
     result = rpc.DeleteGroupsResponse.DeletableGroupResult
     return rpc.DeleteGroupsResponse(
         results=tuple(result(group_id=name, error_code=int(code)) for name in dict.fromkeys(names))
@@ -65,8 +65,9 @@ def delete_response(names: Iterable[str], code: ErrorCode) -> rpc.DeleteGroupsRe
 def commit_response(
     request: rpc.OffsetCommitRequest, errors: dict[tuple[int, int], ErrorCode], otherwise: ErrorCode
 ) -> rpc.OffsetCommitResponse:
-    """Build an OffsetCommit response; `errors` by the indexes of topic and partition, else
-    `otherwise`.
+    """Build an OffsetCommit response with the error of each partition.
+
+    `errors` has them by the indexes of topic and partition; the others get `otherwise`.
     """
     topic_type = rpc.OffsetCommitResponse.OffsetCommitResponseTopic
     return rpc.OffsetCommitResponse(

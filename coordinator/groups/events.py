@@ -65,13 +65,13 @@ class Topics(Protocol):
     """The topics in the broker's metadata image."""
 
     def age_ms(self) -> float | None:
-        """Upper bound of the image's age; None while the image may be incomplete."""
+        """Return the greatest possible age of the image; None if it may be incomplete."""
 
     def partition_count(self, name: str) -> int | None:
-        """Number of the topic's partitions; None if there is no such topic."""
+        """Return a topic's number of partitions; None if there is no such topic."""
 
     def topic_id(self, name: str) -> UUID | None:
-        """Return the topic's id; None if there is no such topic."""
+        """Return a topic's id by its name; None if there is no such topic."""
 
     def name(self, topic_id: UUID) -> str | None:
-        """Return the topic's name; None if there is no such topic."""
+        """Return a topic's name by its id; None if there is no such topic."""

@@ -39,7 +39,7 @@ class ClassicGroup(Rebalance):
     """A group that this broker owns: handles requests and timers, on top of its `Rebalance`."""
 
     def __init__(self, group_id: str, env: Broker, loaded: AcquireGroupOwnershipResponse) -> None:
-        """Start from the state in the log: its members are active, with full sessions left."""
+        """Start from the group's state in the log, with new sessions for its members."""
         super().__init__(group_id, env, GroupOutbox(group_id, loaded.ownership_epoch, env))
         self.generation = self.stored_generation = loaded.generation
         self.protocol_type, self.protocol_name = loaded.protocol_type, loaded.protocol_name
@@ -53,11 +53,11 @@ class ClassicGroup(Rebalance):
 
     @property
     def is_idle(self) -> bool:
-        """Whether the group has no members, no pending member ids and nothing in its outbox."""
+        """Return whether the group has no members, no pending member ids and no requests."""
         return self.state is State.EMPTY and not self.membership.pending and self.outbox.is_idle
 
     def ask(self, inbound: InboundRequest) -> None:
-        """Handle a JoinGroup, SyncGroup, Heartbeat or LeaveGroup."""
+        """Handle a JoinGroup, SyncGroup, Heartbeat or LeaveGroup request."""
         match inbound.request:
             case rpc.JoinGroupRequest():
                 self._join(inbound, inbound.request)
@@ -76,7 +76,7 @@ class ClassicGroup(Rebalance):
         self.env.reply(inbound, error_response(inbound, code, member_id=member_id))
 
     def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Return NONE if this is a member and holds its instance id, else the error."""
+        """Return NONE if this member exists and holds its instance id, else the error."""
         if instance_id is not None:
             holder = self.membership.static.get(instance_id)
             if holder is None:
@@ -185,7 +185,7 @@ class ClassicGroup(Rebalance):
         self.rebalance()
 
     def _begin_session(self, member: Member) -> None:
-        """Start a new member's session; its first JoinGroup may wait longer than its session."""
+        """Start a new member's session; its first JoinGroup may wait longer than that."""
         self.restart_session(member)
         if member.is_new:
             key = TimerKey(self.group_id, "session", member.member_id)
@@ -219,7 +219,7 @@ class ClassicGroup(Rebalance):
         request: rpc.JoinGroupRequest,
         protocols: Protocols,
     ) -> None:
-        """Take over a member's protocols, timeouts and client, and let its JoinGroup wait."""
+        """Store a member's new protocols, timeouts and client, and keep its JoinGroup waiting."""
         self.membership.set_protocols(member, protocols)
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = _rebalance_timeout(request)
@@ -237,7 +237,7 @@ class ClassicGroup(Rebalance):
         protocols: Protocols,
         member_id: str,
     ) -> None:
-        """Give a static member's place to a new member id; requests under the old id are fenced.
+        """Give a static member's place to a new member id, and fence the old id.
 
         If the group is stable and its protocol does not change, no other member needs to rejoin.
         Source: KIP-345.
@@ -413,7 +413,7 @@ class ClassicGroup(Rebalance):
         topics: tuple[CommitGroupOffsetsRequest.Commit.Topic, ...],
         on_done: Any,
     ) -> None:
-        """Commit offsets that `refuse_commit` allowed."""
+        """Commit offsets that `refuse_commit` has allowed."""
         is_empty = self.state is State.EMPTY
         commit = CommitGroupOffsetsRequest.Commit(
             generation=-1 if is_empty else generation,
@@ -432,7 +432,7 @@ class ClassicGroup(Rebalance):
     # --- timers -------------------------------------------------------------------------------
 
     def on_timer(self, key: TimerKey) -> None:
-        """Handle a timer of this group that is due."""
+        """Handle a due timer of this group."""
         match key.kind:
             case "session":
                 self._on_session_timeout(key.member_id)
@@ -451,7 +451,7 @@ class ClassicGroup(Rebalance):
                 raise ValueError(f"unknown timer: {key}")
 
     def _on_session_timeout(self, member_id: str) -> None:
-        """Drop a member whose session has expired, unless one of its requests is waiting."""
+        """Drop a member whose session expired, unless a request of the member is waiting."""
         member = self.membership.members.get(member_id)
         if member is None:
             return
@@ -501,7 +501,7 @@ class ClassicGroup(Rebalance):
 
 
 def _unique_protocols(request: rpc.JoinGroupRequest) -> Protocols:
-    """Return the protocols of the request, the first of each name."""
+    """Return the request's protocols without later ones of the same name."""
     protocols: dict[str, bytes] = {}
     for protocol in request.protocols:
         protocols.setdefault(protocol.name, bytes(protocol.metadata))
@@ -509,7 +509,7 @@ def _unique_protocols(request: rpc.JoinGroupRequest) -> Protocols:
 
 
 def _rebalance_timeout(request: rpc.JoinGroupRequest) -> int:
-    """Return the rebalance timeout in ms; version 0 has none and uses the session timeout."""
+    """Return the rebalance timeout in ms; version 0 uses the session timeout."""
     timeout_ms = request.rebalance_timeout_ms
     return timeout_ms if timeout_ms >= 0 else request.session_timeout_ms
 

@@ -56,26 +56,26 @@ class PendingGroups:
         self._next_offset = Offset(0)
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
-        """Apply a record that was proposed."""
+        """Apply a proposed record to the pending image."""
         if self._edit is None:
             self._edit = GroupsEdit(self._image)
         self._edit.apply(record)
         self._next_offset = Offset(offset + 1)
 
     def drop(self) -> None:
-        """Discard what was proposed and return to the applied image."""
+        """Discard all proposed records and return to the applied image."""
         self._image, self._edit = self._machine.image, None
         self._next_offset = self._machine.applied.offset
 
     @property
     def image(self) -> GroupsImage:
-        """The applied image with all proposed records."""
+        """Return the applied image with all proposed records."""
         if self._edit is not None:
             self._image, self._edit = self._edit.publish(), None
         return self._image
 
     def settle(self) -> None:
-        """Return to the applied image if it has every proposed record."""
+        """Return to the applied image once it has every proposed record."""
         if self._machine.applied.offset == self._next_offset:
             self.drop()
 
@@ -122,11 +122,11 @@ class GroupLog:
     # --- a Watcher ----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Send the responses that waited for these records."""
+        """Send the responses whose records are below the high watermark."""
         self.proposer.committed(high_watermark)
 
     def lead(self, epoch: Epoch) -> None:
-        """Start to decide, once everything before this epoch is applied."""
+        """Start to lead: decide once every record before this epoch is applied."""
         self.proposer.lead(epoch)
 
     def step_down(self, epoch: Epoch) -> None:
@@ -146,7 +146,7 @@ class GroupLog:
             on_done()
 
     def when_applied(self, offset: Offset, on_done: Callable[[], None]) -> None:
-        """Call `on_done`, now or later, when everything below `offset` is in the state."""
+        """Call `on_done`, now or later, when the state has every record below `offset`."""
         if self.machine.applied.offset >= offset:
             on_done()
         else:
@@ -155,12 +155,12 @@ class GroupLog:
     # --- deciding -----------------------------------------------------------------------------
 
     def ask(self, request: Request, done: Done) -> None:
-        """Decide a request; `done` is called with the committed response or a CoordinatorError."""
+        """Decide a request; call `done` with the committed response or a CoordinatorError."""
         decision = _DECISIONS[type(request)]
         self.submit(lambda context: decision(request, context), done)
 
     def submit(self, decision: Callable[[Context], Decision], done: Done) -> None:
-        """Make a decision in its turn; `done` is called as in `ask`."""
+        """Queue a decision; call `done` with the committed response or a CoordinatorError."""
 
         def run(pending: PendingGroups, now_ms: int) -> Decision:
             return decision(self.context(pending.image, now_ms))
@@ -180,8 +180,10 @@ class GroupLog:
     # --- expiry -------------------------------------------------------------------------------
 
     def topic_deleted(self, topic_id: UUID) -> None:
-        """Note a deleted topic on every node: the next expiry pass of the leader removes its
-        offsets, and commits that name its id are refused.
+        """Note a deleted topic on every node.
+
+        The next expiry pass of the leader removes its offsets, and commits that name its id are
+        refused.
         """
         self._gone_topics[topic_id] = None
         if len(self._gone_topics) > MAX_GONE_TOPICS:
@@ -190,8 +192,7 @@ class GroupLog:
             self._deleted_topics |= {topic_id}
 
     def expire_groups(self, done: Callable[[int], None] | None = None) -> None:
-        """Start an expiry pass over all groups; `done` is called with the number of records it
-        wrote.
+        """Start an expiry pass over all groups; call `done` with the count of its records.
 
         A node that does not lead writes nothing.
         """
@@ -199,7 +200,7 @@ class GroupLog:
         self._deleted_topics = frozenset()
 
     def keep_deleted_topics(self, topic_ids: frozenset[UUID]) -> None:
-        """Keep deleted topics for the next pass, after one that visited only some groups."""
+        """Keep deleted topics for the next pass, after a pass that visited only some groups."""
         self._deleted_topics |= topic_ids
 
 
@@ -216,7 +217,7 @@ class _ExpiryPass:
         self._total = 0
 
     def step(self) -> None:
-        """Scan the next slice of groups and propose what expires."""
+        """Scan the next slice of groups and propose to remove expired offsets and groups."""
         owner = self._owner
         groups = list(islice(self._groups, EXPIRY_SLICE_GROUPS))
         if owner.proposer.epoch is None:

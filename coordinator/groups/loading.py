@@ -42,7 +42,7 @@ class Owner(Env, Protocol):
     """What `Loading` uses of its broker."""
 
     def reply(self, inbound: InboundRequest, response: Response) -> None:
-        """Answer a client."""
+        """Answer a client's request."""
 
     def acquire(self, group_id: str, *, create: bool, then: Callable[[Any], None]) -> None:
         """Request a group's ownership from the log."""
@@ -67,13 +67,13 @@ class Loading:
         self._backoff_ms = env.settings.retry_backoff_ms
 
     def begin(self) -> None:
-        """Request the ownership, and limit how long requests wait for it."""
+        """Request the group's ownership, and limit how long requests wait for it."""
         patience_ms = self._env.now_ms + self._env.settings.answer_timeout_ms
         self._env.timers.set(TimerKey(self.group_id, "patience"), patience_ms)
         self._acquire()
 
     def park(self, inbound: InboundRequest) -> None:
-        """Let a request wait; above MAX_PARKED requests it is refused."""
+        """Let a request wait for the ownership; refuse it above MAX_PARKED requests."""
         if len(self.parked) >= MAX_PARKED:
             self._env.reply(inbound, error_response(inbound, _loading_code(inbound)))
             return
@@ -123,7 +123,7 @@ class Loading:
             self._env.forget(self.group_id, ErrorCode.NOT_COORDINATOR)
 
     def _reject_missing_group(self) -> None:
-        """Answer the parked requests: the group does not exist, and none of them creates it."""
+        """Answer the parked requests that the group does not exist; none would create it."""
         parked, self.parked = self.parked, []
         self._env.forget(self.group_id, ErrorCode.NOT_COORDINATOR)
         for inbound in parked:
@@ -131,7 +131,7 @@ class Loading:
 
 
 def _missing_group_code(inbound: InboundRequest) -> ErrorCode:
-    """Return the code that tells this request's sender that the group does not exist."""
+    """Return the error code of this request for a group that does not exist."""
     match inbound.request:
         case OffsetCommitRequest():
             return ErrorCode.ILLEGAL_GENERATION
@@ -142,7 +142,7 @@ def _missing_group_code(inbound: InboundRequest) -> ErrorCode:
 
 
 def _loading_code(inbound: InboundRequest) -> ErrorCode:
-    """Return the code that tells this request's sender that the group is still being loaded."""
+    """Return the error code of this request for a group that is still being loaded."""
     if isinstance(inbound.request, JoinGroupRequest | OffsetCommitRequest | DeleteGroupsRequest):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return ErrorCode.COORDINATOR_NOT_AVAILABLE

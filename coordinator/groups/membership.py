@@ -85,7 +85,7 @@ class Membership:
         self._offer(member.protocols)
 
     def remove(self, member_id: str) -> Member:
-        """Remove a member; if it was the leader, the oldest remaining member becomes it."""
+        """Remove a member and return it; the oldest remaining member replaces a leader."""
         member = self.members.pop(member_id)
         if member.instance_id is not None and self.static.get(member.instance_id) == member_id:
             del self.static[member.instance_id]
@@ -115,7 +115,7 @@ class Membership:
     def set_waiting_join(
         self, member: Member, inbound: InboundRequest | None
     ) -> InboundRequest | None:
-        """Set the JoinGroup that a member waits with, and return the one before."""
+        """Set the JoinGroup request that a member waits with, and return the previous one."""
         before, member.waiting_join = member.waiting_join, inbound
         self.waiting_joins += (inbound is not None) - (before is not None)
         return before
@@ -132,7 +132,7 @@ class Membership:
                 del self._offers[name]
 
     def elect_joined_leader(self) -> bool:
-        """Make a member whose JoinGroup waits the leader; return False if there is none."""
+        """Make a member with a waiting JoinGroup the leader; return False if there is none."""
         leader = self.members.get(self.leader or "")
         if leader is not None and leader.waiting_join is not None:
             return True
@@ -147,7 +147,7 @@ class Membership:
         return any(self._offers[name] == len(self.members) for name in names)
 
     def select_protocol(self) -> str:
-        """Return the protocol with the most votes. Requires members with a common protocol."""
+        """Return the protocol with the most votes; all members must have a common one."""
         size = len(self.members)
         candidates = {name for name, count in self._offers.items() if count == size}
         votes: Counter[str] = Counter()
@@ -157,7 +157,7 @@ class Membership:
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """The longest rebalance timeout of any member."""
+        """Return the longest rebalance timeout of any member in ms."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     def to_records(

@@ -108,7 +108,7 @@ class FetchGroup(NamedTuple):
 def requested_groups(
     request: rpc.OffsetFetchRequest, version: int, topics: Topics
 ) -> list[FetchGroup]:
-    """Return the groups that an OffsetFetch of any version names."""
+    """Return the groups that an OffsetFetch request of any version names."""
     if version < GROUPS_VERSION:
         wanted = (
             None
@@ -165,7 +165,7 @@ def resolve_names(group: FetchGroup, topics: Topics) -> FetchGroup:
 def needs_newer_image(
     group: FetchGroup, state: group_log.FetchGroupStateResponse | None, version: int, topics: Topics
 ) -> bool:
-    """Return whether an old image may be the reason for not returning an offset.
+    """Return whether a missing offset may be due to an image that is too old.
 
     An id that is missing in the image may belong to a new topic; so may the id of a committed
     offset if the image has another id by that name.
@@ -183,7 +183,10 @@ def needs_newer_image(
 
 
 def exceeds_fetch_limit(request: group_log.FetchGroupStateRequest) -> bool:
-    """Return whether the request is too large for the log: a client may repeat topics."""
+    """Return whether the request is too large for the log.
+
+    It may be, because a client may repeat topics.
+    """
     topics = request.topics or ()
     size = sum(len(topic.topic_name.encode()) + 8 + 4 * len(topic.partitions) for topic in topics)
     return size > MAX_FETCH_BYTES
@@ -193,7 +196,7 @@ FetchedGroup = tuple[FetchGroup, ErrorCode, group_log.FetchGroupStateResponse | 
 
 
 def fetch_response(found: Sequence[FetchedGroup], version: int, topics: Topics) -> Response:
-    """Build the OffsetFetch response from the result of each group."""
+    """Build an OffsetFetch response from the result of each group."""
     if version < GROUPS_VERSION:
         group, code, state = found[0]
         partition_type: Any = rpc.OffsetFetchResponse.OffsetFetchResponseTopic
@@ -229,7 +232,7 @@ def _topic_responses(
     version: int,
     topic_type: Any,
 ) -> tuple[Any, ...]:
-    """Build a group's topics in the response, one for each requested topic."""
+    """Build the responses of one group's requested topics."""
     stored: dict[str, dict[int, StoredOffset]] = {
         topic.topic_name: {partition.partition_index: partition for partition in topic.partitions}
         for topic in (() if state is None else state.topics)

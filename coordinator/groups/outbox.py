@@ -122,13 +122,13 @@ class GroupOutbox:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is in flight or queued."""
+        """Return whether no request is in flight or queued."""
         return not self._in_flight and not self._queue
 
     # --- queueing -----------------------------------------------------------------------------
 
     def commit_offsets(self, commit: CommitGroupOffsetsRequest.Commit, on_done: OnDone) -> None:
-        """Queue a commit; `on_done` is called once with its result."""
+        """Queue an offset commit; call `on_done` once with its result."""
         size = commit_size((commit,))
         if is_too_large(size):
             on_done(ErrorCode.INVALID_COMMIT_OFFSET_SIZE)
@@ -141,7 +141,7 @@ class GroupOutbox:
         self._append(_Commit(commit, size, on_done, deadline_ms))
 
     def remove(self, on_done: OnDone) -> None:
-        """Queue the group's removal; `on_done` is called once with its result."""
+        """Queue the group's removal; call `on_done` once with its result."""
         if len(self._queue) >= MAX_PARKED:
             on_done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
             return
@@ -155,7 +155,7 @@ class GroupOutbox:
         self._send()
 
     def commit_generation(self, request: CommitGroupGenerationRequest, on_done: OnDone) -> None:
-        """Queue a completed rebalance; the outbox fills in the ownership and the sequence."""
+        """Queue a completed rebalance; the outbox adds the ownership and the sequence number."""
         self._queue.append(_Generation(request, on_done))
         self._send()
 
@@ -173,7 +173,7 @@ class GroupOutbox:
     # --- responses ----------------------------------------------------------------------------
 
     def on_response(self, response: Any) -> None:
-        """Handle the log's response to the request in flight; None if the outcome is unknown."""
+        """Handle the log's response to the request in flight; None: the outcome is unknown."""
         code = code_of(response, _CERTAIN)
         if code is None or not self._is_complete(code, response):
             self._env.timers.set(self._key("retry"), self._env.now_ms + self._backoff_ms)
@@ -208,12 +208,12 @@ class GroupOutbox:
         )
 
     def retry(self) -> None:
-        """Send the request in flight again; the log recognises it by its number."""
+        """Send the request in flight again; the log recognises its sequence number."""
         if self._request is not None:
             self._env.call(self.group_id, self._request)
 
     def expire_waiting(self) -> None:
-        """End commits and removals that have waited too long; those still queued are dropped."""
+        """Fail commits and removals that have waited too long; drop those still queued."""
         now_ms = self._env.now_ms
         overdue = [
             entry
@@ -281,8 +281,9 @@ class GroupOutbox:
         self._env.call(self.group_id, self._request)
 
     def _take_commits(self, first: _Commit) -> list[_Commit]:
-        """Take `first` and the commits behind it up to the next generation, as many as a record
-        holds.
+        """Take `first` and the commits queued behind it that fit into one record.
+
+        It stops at the next generation.
         """
         taken = [first]
         size = first.size

@@ -103,7 +103,7 @@ class Reads:
         self._removed: dict[str, int] = {}  # ownership epoch, by group id
 
     def on_timer(self, key: TimerKey) -> None:
-        """Run what was scheduled under this timer."""
+        """Run the callback that was scheduled under this timer."""
         self._scheduled.pop(key.member_id)()
 
     def _query_log(self, request: Request, then: Callable[[Any], None]) -> None:
@@ -136,7 +136,7 @@ class Reads:
     # --- OffsetFetch --------------------------------------------------------------------------
 
     def offset_fetch(self, inbound: InboundRequest, request: rpc.OffsetFetchRequest) -> None:
-        """Answer an OffsetFetch from the log."""
+        """Answer an OffsetFetch request from the log."""
         source = self._source
         groups = requested_groups(request, inbound.version, source.topics)
         if len(groups) > MAX_GROUPS_ASKED:
@@ -190,7 +190,7 @@ class Reads:
     # --- DescribeGroups -----------------------------------------------------------------------
 
     def describe(self, inbound: InboundRequest, request: rpc.DescribeGroupsRequest) -> None:
-        """Answer a DescribeGroups from memory for groups coordinated here, else from the log."""
+        """Answer a DescribeGroups request, from memory for loaded groups, else from the log."""
         source = self._source
         if len(request.groups) > MAX_GROUPS_ASKED:
             source.reply(inbound, error_response(inbound, ErrorCode.INVALID_REQUEST))
@@ -273,7 +273,7 @@ class Reads:
 
 
 def is_valid_group_id(group_id: str, *, may_be_empty: bool) -> bool:
-    """Return whether this is a group id; offsets may belong to the empty one."""
+    """Return whether a group id is valid; the empty id may have offsets only."""
     return (bool(group_id) or may_be_empty) and len(group_id.encode()) <= MAX_GROUP_ID_BYTES
 
 

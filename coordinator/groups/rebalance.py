@@ -38,7 +38,7 @@ class Broker(Env, Protocol):
     """What a group uses of its broker besides `Env`."""
 
     def reply(self, inbound: InboundRequest, response: Response) -> None:
-        """Answer a client."""
+        """Answer a client's request."""
 
 
 class Rebalance:
@@ -68,7 +68,7 @@ class Rebalance:
         self.state = state
 
     def rebalance(self) -> None:
-        """Start a rebalance, or complete the current join phase if every member has joined."""
+        """Start a rebalance, or complete the current one if every member has joined."""
         if self.state is State.PREPARING:
             self.try_complete()
         else:
@@ -159,7 +159,7 @@ class Rebalance:
     # --- responses ----------------------------------------------------------------------------
 
     def join_response(self, inbound: InboundRequest, member: Member) -> JoinGroupResponse:
-        """Build a member's JoinGroup response; the leader's lists all members."""
+        """Build a member's JoinGroup response; the leader's response lists all members."""
         leads = member.member_id == self.membership.leader
         return self.build_join_response(
             inbound, member.member_id, self.membership.leader or "", with_members=leads
@@ -202,7 +202,7 @@ class Rebalance:
         self._unsynced.discard(member.member_id)
 
     def assign(self, assignments: dict[str, bytes]) -> None:
-        """Commit the leader's assignments to the log; members are answered afterwards."""
+        """Commit the leader's assignments to the log; answer the members afterwards."""
         if self._storing == self.generation:
             return  # the leader repeats its SyncGroup; the first assignment stands
         records = self.membership.to_records(self.protocol_name, assignments)
@@ -294,7 +294,7 @@ class Rebalance:
         self.drop(member_id)
 
     def drop(self, member_id: str, code: ErrorCode = ErrorCode.UNKNOWN_MEMBER_ID) -> None:
-        """Remove a member; its waiting requests are answered with `code`."""
+        """Remove a member and answer its waiting requests with `code`."""
         self.env.timers.cancel(TimerKey(self.group_id, "session", member_id))
         self._unsynced.discard(member_id)
         member = self.membership.remove(member_id)

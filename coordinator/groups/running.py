@@ -69,7 +69,7 @@ class RunningGroups:
     def ask(
         self, request: Request, version: int, *, client_id: str, client_host: str
     ) -> asyncio.Future[Response]:
-        """Return a future of the response. Requests are processed in the order of these calls.
+        """Return a future of the response; requests are processed in the order of calls.
 
         Cancelling the future discards the response; the request is carried out all the same.
         """
@@ -86,11 +86,14 @@ class RunningGroups:
         return future
 
     def brokers_changed(self, broker_ids: Iterable[int], broker_epoch: int) -> None:
-        """Pass on the unfenced brokers and this broker's epoch, from its current image."""
+        """Update the unfenced brokers and this broker's epoch from its current image."""
         self._step(BrokersChanged(frozenset(broker_ids), broker_epoch))
 
     async def close(self) -> None:
-        """Answer every waiting request as if no broker were left; end the calls in flight."""
+        """Stop coordinating: answer every waiting request, and end the calls in flight.
+
+        The answers are as if no broker were left.
+        """
         self._step(BrokersChanged(frozenset(), -1))
         self._is_closed = True
         if self._timer is not None:
@@ -127,7 +130,7 @@ class RunningGroups:
         self._step(LogResponse(call.call_id, answer))
 
     def _now_ms(self) -> int:
-        """Return the core's time in ms: the loop's, without the pauses of this process."""
+        """Return the core's time in ms: the loop's, without pauses of this process."""
         now_s = self._loop.time()
         away_s = now_s - self._last_seen_s - _CLOCK_INTERVAL_S
         self._last_seen_s = now_s
@@ -136,8 +139,9 @@ class RunningGroups:
         return int((now_s - self._paused_s) * 1000)
 
     def _set_timer(self) -> None:
-        """Set a timer for the next deadline; one that is too early stays, as heartbeats move
-        deadlines.
+        """Set a timer for the next deadline, unless an earlier timer is set.
+
+        A timer that is too early stays, as heartbeats move deadlines.
         """
         deadline_ms = self.core.deadline_ms
         if deadline_ms is None:
@@ -157,7 +161,10 @@ class RunningGroups:
 
 
 def _closed_code(request: Request) -> ErrorCode:
-    """Return the code for a request after `close`. For offsets, see `reads`."""
+    """Return the error code for a request after `close`.
+
+    For offsets, see `reads`.
+    """
     if isinstance(request, OffsetFetchRequest):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return ErrorCode.NOT_COORDINATOR

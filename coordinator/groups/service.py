@@ -85,7 +85,7 @@ async def _answer(groups: GroupLog | None, header: RequestHeader, request: Reque
 
 
 async def ask(groups: GroupLog, request: Request) -> Any:
-    """Return the response to a request.
+    """Answer a group log request: decide it, or read behind the read barrier.
 
     Raises:  CoordinatorError or NotLeaderError if the outcome is unknown.
     """
@@ -110,7 +110,7 @@ async def ask(groups: GroupLog, request: Request) -> Any:
 
 
 async def _barrier(groups: GroupLog) -> None:
-    """Wait until the state holds everything that any client may know to be committed."""
+    """Wait until the state has every record that a client may know to be committed."""
     offset = await groups.log.barrier()
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 

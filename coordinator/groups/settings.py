@@ -58,7 +58,7 @@ class LogSettings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> LogSettings:
-        """Build the settings from properties by name; missing ones keep their defaults."""
+        """Build the settings from properties by name; missing properties have defaults."""
         known = {
             "retention_check_interval_ms": "offsets.retention.check.interval.ms",
             "offset_metadata_max_bytes": "offset.metadata.max.bytes",
@@ -89,7 +89,7 @@ class GroupSettings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> GroupSettings:
-        """Build the settings from properties by name; missing ones keep their defaults.
+        """Build the settings from properties by name; missing properties have defaults.
 
         Raises:  ValueError if they contradict each other.
         """

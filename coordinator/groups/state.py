@@ -55,12 +55,12 @@ class Group(NamedTuple):
 
     @property
     def generation_id(self) -> int:
-        """The last generation; 0 before the first rebalance."""
+        """Return the number of the last generation; 0 before the first rebalance."""
         return 0 if self.generation is None else self.generation.generation
 
     @property
     def record_count(self) -> int:
-        """Number of the group's records in a checkpoint."""
+        """Return the number of the group's records in a checkpoint."""
         return 1 + (self.generation is not None) + len(self.offsets)
 
 
@@ -83,11 +83,11 @@ class GroupsEdit:
         self.contradictions = 0  # records that named no existing group or offset
 
     def publish(self) -> GroupsImage:
-        """Return the current image. The edit can be used further."""
+        """Return the image with the changes so far; the edit can be used further."""
         return GroupsImage(self._groups.freeze(), self._next_ownership_epoch, self._record_count)
 
     def apply(self, record: MetadataRecord) -> None:
-        """Apply one committed record."""
+        """Apply one committed record to this edit."""
         match record:
             case GroupOwnerRecord():
                 self._apply_owner(record)
@@ -171,7 +171,7 @@ class GroupsEdit:
         self._set_group(record, group._replace(offsets=frozen))
 
     def _set_group(self, record: GroupGenerationRecord | GroupOffsetsRecord, group: Group) -> None:
-        """Store a group; a record of a former ownership does not advance the sequence."""
+        """Store a group; advance its sequence if the record is of the current ownership."""
         if record.ownership_epoch == group.ownership_epoch:
             group = group._replace(sequence=max(group.sequence, record.sequence))
         self._groups.set(record.group_id, group)

@@ -27,7 +27,7 @@ class Timers:
         self._heap: list[tuple[int, TimerKey]] = []
 
     def set(self, key: TimerKey, at_ms: int) -> None:
-        """Set the timer's only deadline."""
+        """Set the deadline of a timer and replace an earlier one."""
         self._deadlines[key] = at_ms
         entry = self._entries.get(key)
         if entry is None or entry > at_ms:
@@ -35,7 +35,7 @@ class Timers:
             heapq.heappush(self._heap, (at_ms, key))
 
     def cancel(self, key: TimerKey) -> None:
-        """Cancel the timer."""
+        """Cancel a timer if it is set."""
         self._deadlines.pop(key, None)
 
     def is_set(self, key: TimerKey) -> bool:
@@ -44,11 +44,11 @@ class Timers:
 
     @property
     def next_ms(self) -> int | None:
-        """When to call `pop_due` next, at the latest; None if no timer is set."""
+        """Return when to call `pop_due` next, at the latest; None if no timer is set."""
         return self._heap[0][0] if self._heap else None
 
     def pop_due(self, now_ms: int) -> TimerKey | None:
-        """Remove and return a timer that is due; None if there is none."""
+        """Remove and return a timer that is due; None if no timer is due."""
         while self._heap and self._heap[0][0] <= now_ms:
             at_ms, key = heapq.heappop(self._heap)
             if self._entries.get(key) != at_ms:

@@ -40,7 +40,7 @@ FIRST_FREE_DIRECTORY: Final = 100  # ids below are reserved by upstream (Directo
 
 
 def register_broker(request: rpc.BrokerRegistrationRequest, context: Context) -> Decision:
-    """Register a broker under an epoch that is the offset of its record.
+    """Register a broker; its epoch is the offset of the registration's record.
 
     A repeated registration of the same process changes nothing. Another process with the same id is
     refused while the first one's session lasts.
@@ -134,7 +134,10 @@ def _check_registration(request: rpc.BrokerRegistrationRequest, context: Context
 
 
 def check_endpoints(names: list[str], hosts: list[str]) -> None:
-    """Check that clients can reach the listeners. Raises RefusedError (INVALID_REGISTRATION)."""
+    """Check that clients can reach these listeners.
+
+    Raises RefusedError (INVALID_REGISTRATION).
+    """
     if not names or len(names) > MAX_LISTENERS:
         raise RefusedError(
             ErrorCode.INVALID_REGISTRATION, f"{len(names)} listeners, not 1 to {MAX_LISTENERS}."
@@ -151,7 +154,7 @@ def check_endpoints(names: list[str], hosts: list[str]) -> None:
 def heartbeat(
     request: rpc.BrokerHeartbeatRequest, context: Context, sessions: BrokerSessions
 ) -> Decision:
-    """Record a broker's heartbeat, and change its state if it wants to and may."""
+    """Record a broker's heartbeat; fence, unfence or shut the broker down if due."""
     broker = context.image.brokers.get(request.broker_id)
     if broker is None:
         return _no_heartbeat(ErrorCode.BROKER_ID_NOT_REGISTERED)
@@ -193,7 +196,7 @@ def _no_heartbeat(code: ErrorCode) -> Decision:
 def _change(
     broker: RegisterBrokerRecord, *, fenced: bool, leaving: bool
 ) -> BrokerRegistrationChangeRecord:
-    """Build the record that changes the broker's state, with the differences only."""
+    """Build the record that changes a broker's state to `fenced` and `leaving`."""
     mark = 0 if fenced == broker.fenced else FENCE if fenced else UNFENCE
     return BrokerRegistrationChangeRecord(
         broker_id=broker.broker_id,
@@ -204,7 +207,10 @@ def _change(
 
 
 def _serving(image: MetadataImage, sessions: BrokerSessions, *, but: int) -> list[tuple[int, int]]:
-    """Return id and epoch of the brokers that clients are sent to."""
+    """Return (id, epoch) of all active brokers except `but`.
+
+    Clients are sent to these: unfenced, not shutting down, with a session.
+    """
     return [
         (broker_id, broker.broker_epoch)
         for broker_id, broker in image.brokers.items()
@@ -216,7 +222,7 @@ def _serving(image: MetadataImage, sessions: BrokerSessions, *, but: int) -> lis
 
 
 def fence_silent(context: Context) -> Decision:
-    """Fence every broker whose session has expired. The leader calls it periodically."""
+    """Fence every broker whose session has expired."""
     records = [
         _change(broker, fenced=True, leaving=broker.in_controlled_shutdown)
         for broker_id, broker in sorted(context.image.brokers.items())
@@ -227,7 +233,7 @@ def fence_silent(context: Context) -> Decision:
 
 
 def unregister_broker(request: rpc.UnregisterBrokerRequest, context: Context) -> Decision:
-    """Remove a broker's registration. The broker may register again."""
+    """Remove a broker's registration; the broker may register again."""
     broker = context.image.brokers.get(request.broker_id)
     if broker is None:
         return Decision(

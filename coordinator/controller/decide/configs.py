@@ -60,7 +60,7 @@ _Synonym = tuple[str, str, Source]
 def synonyms(
     image: MetadataImage, own: Mapping[str, str | None], name: str, definition: ConfigDef
 ) -> list[_Synonym]:
-    """Return all values of a topic setting with their sources, the effective one first."""
+    """Return all values of a topic setting with their sources, the effective value first."""
     found: list[_Synonym] = []
     value = own.get(name)
     if value is not None:
@@ -76,7 +76,7 @@ def synonyms(
 def described_configs(
     image: MetadataImage, own: Mapping[str, str | None]
 ) -> Iterator[tuple[str, str, Source]]:
-    """Yield every topic setting with its effective value: (name, value, source)."""
+    """Yield each topic setting as (name, effective value, source)."""
     for name, definition in TOPIC_CONFIGS.items():
         _, value, source = synonyms(image, own, name, definition)[0]
         yield name, value, source
@@ -95,7 +95,7 @@ _Shown = _Described.DescribeConfigsResourceResult
 
 
 def describe_configs(request: rpc.DescribeConfigsRequest, image: MetadataImage) -> object:
-    """Answer a DescribeConfigs from an image; nothing is written."""
+    """Answer a DescribeConfigs request from an image."""
     results = []
     too_many = len(request.resources) > MAX_DESCRIBED
     for resource in request.resources:
@@ -149,7 +149,7 @@ def _without_synonyms(entry: _Shown) -> _Shown:
 
 
 def _describe(resource: Resource, image: MetadataImage, *, documented: bool) -> Iterator[_Shown]:
-    """Yield the settings of a resource. Raises RefusedError."""
+    """Yield the described settings of a resource. Raises RefusedError."""
     if resource == (TOPIC, CLUSTER_METADATA):
         yield _cluster_metadata(documented=documented)
     elif resource.type == TOPIC:
@@ -212,7 +212,10 @@ def _cluster_metadata(*, documented: bool) -> _Shown:
 
 
 def check_broker(name: str, image: MetadataImage) -> None:
-    """Check that the name is a registered broker's id, or empty for all. Raises RefusedError."""
+    """Check that `name` is a registered broker's id, or empty for all brokers.
+
+    Raises RefusedError.
+    """
     if name == "":
         return
     if not name.isascii() or not name.isdigit() or len(name) > 10 or str(int(name)) != name:
@@ -233,7 +236,7 @@ _Resource = rpc.IncrementalAlterConfigsRequest.AlterConfigsResource
 
 
 def alter_configs(request: rpc.IncrementalAlterConfigsRequest, context: Context) -> Decision:
-    """Change settings of each resource: all that the request names for it, or none."""
+    """Change settings of each resource; a resource gets all its changes or none."""
     result = rpc.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
     records: list[MetadataRecord] = []
     results = []
@@ -272,7 +275,7 @@ def alter_configs(request: rpc.IncrementalAlterConfigsRequest, context: Context)
 
 
 def _alter(item: _Resource, resource: Resource, image: MetadataImage) -> list[ConfigRecord]:
-    """Build the records of one resource's changes. Raises RefusedError."""
+    """Build the records that change one resource's settings. Raises RefusedError."""
     known = _known_configs(resource, image)
     own = image.configs.get(resource, {})
     names = [config.name for config in item.configs]
@@ -296,7 +299,7 @@ def _alter(item: _Resource, resource: Resource, image: MetadataImage) -> list[Co
 
 
 def _known_configs(resource: Resource, image: MetadataImage) -> dict[str, ConfigDef]:
-    """Return the definitions of the resource's settings. Raises RefusedError."""
+    """Return the definitions of the resource's settings by name. Raises RefusedError."""
     if resource.type == TOPIC:
         if resource.name in INTERNAL_TOPICS:
             raise RefusedError(
@@ -318,7 +321,7 @@ def _known_configs(resource: Resource, image: MetadataImage) -> dict[str, Config
 def _new_value(
     config: _Resource.AlterableConfig, known: dict[str, ConfigDef], own: str | None
 ) -> str | None:
-    """Return the value after the change; None if the setting is removed. Raises RefusedError."""
+    """Return a setting's value after the change; None if it is removed. Raises RefusedError."""
     definition = known.get(config.name)
     if config.config_operation == Operation.DELETE:
         return None if definition is not None else check_config(config.name, None, known)

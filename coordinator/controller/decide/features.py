@@ -29,7 +29,7 @@ METADATA_VERSION: Final = "metadata.version"
 def unsupported_feature(
     image: MetadataImage, supported: Mapping[str, tuple[int, int]]
 ) -> str | None:
-    """Describe a finalised feature that is outside these ranges; None if there is none."""
+    """Describe a finalised feature outside the supported ranges; None if there is none."""
     for name in sorted(image.features):
         level = image.features[name]
         lowest, highest = supported.get(name, (0, 0))
@@ -39,7 +39,7 @@ def unsupported_feature(
 
 
 def update_features(request: UpdateFeaturesRequest, context: Context) -> Decision:
-    """Finalise features at other levels, all or none. Level 0 removes a feature."""
+    """Finalise features at other levels, all or none; level 0 removes a feature."""
     updates = request.feature_updates
     errors: dict[str, RefusedError] = {}
     records = []
@@ -91,7 +91,10 @@ def _invalid(message: str, code: ErrorCode = ErrorCode.INVALID_UPDATE_VERSION) -
 
 
 def _check_update(name: str, level: int, kind: int, context: Context) -> None:
-    """Check one update against this code and every registered node. Raises RefusedError."""
+    """Check that this code and every registered node support a feature's level.
+
+    Raises RefusedError.
+    """
     now = context.image.features.get(name, 0)
     if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
         raise _invalid(f"{name}: upgrade type {kind} is unknown.", ErrorCode.INVALID_REQUEST)
@@ -113,7 +116,7 @@ def _check_update(name: str, level: int, kind: int, context: Context) -> None:
 
 
 def _ranges(name: str, image: MetadataImage) -> Iterator[tuple[str, int, int]]:
-    """Yield the range of levels that each registered node supports; (0, 0) if it names none."""
+    """Yield each registered node with its range of levels; (0, 0) if it names none."""
     for broker_id in sorted(image.brokers):
         yield f"Broker {broker_id}", *_range(name, image.brokers[broker_id].features)
     for controller_id in sorted(image.controllers):

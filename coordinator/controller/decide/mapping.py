@@ -43,7 +43,7 @@ Verdicts = dict[tuple[UUID, int], Verdict]
 def check_moves(
     request: AssignPartitionToBatchCoordinatorRequest, image: MetadataImage
 ) -> tuple[list[Move], Verdicts]:
-    """Return the moves that are possible, and the results of all other partitions."""
+    """Return the possible moves of partitions, and the results of all other partitions."""
     moves: list[Move] = []
     verdicts: Verdicts = {}
     count = Counter(
@@ -69,7 +69,7 @@ def check_moves(
 
 
 def _check(topic_id: UUID, partition: int, target: int, image: MetadataImage) -> Move:
-    """Check one partition's move. Raises RefusedError."""
+    """Check that a partition may move to `target` and return the move. Raises RefusedError."""
     topic = image.topics.get(topic_id)
     if topic is None:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {topic_id}.")
@@ -88,7 +88,7 @@ def _check(topic_id: UUID, partition: int, target: int, image: MetadataImage) ->
 
 
 def assign(moves: list[Move], context: Context) -> Decision:
-    """Write the mapping of released partitions; moves that no longer apply are left out."""
+    """Map released partitions to their new coordinators; leave out moves that no longer apply."""
     records: list[MetadataRecord] = []
     done: list[Move] = []
     for move in moves:

@@ -24,8 +24,9 @@ from records.metadata import PartitionRecord
 def assign_round_robin(
     brokers: Sequence[int], replication_factor: int, count: int, *, first: int
 ) -> list[tuple[int, ...]]:
-    """Choose min(factor, brokers) replicas for each of `count` partitions, round robin from
-    `first`.
+    """Assign replicas to `count` partitions, round robin from the broker at `first`.
+
+    Each partition gets min(factor, brokers) replicas.
 
     >>> assign_round_robin([1, 2, 3], 2, 3, first=1)
     [(2, 3), (3, 1), (1, 2)]
@@ -38,7 +39,7 @@ def assign_round_robin(
 
 
 def new_partition(topic_id: UUID, index: int, replicas: tuple[int, ...]) -> PartitionRecord:
-    """Build the record of a new partition: the first replica leads, all are in sync."""
+    """Build the record of a new partition: its first replica leads, all are in sync."""
     return PartitionRecord(
         partition_id=index,
         topic_id=topic_id,
@@ -53,7 +54,10 @@ def new_partition(topic_id: UUID, index: int, replicas: tuple[int, ...]) -> Part
 
 
 def check_replicas(replicas: Sequence[int], image: MetadataImage, what: str) -> tuple[int, ...]:
-    """Check requested replicas. Raises RefusedError (INVALID_REPLICA_ASSIGNMENT)."""
+    """Check requested replicas and return them as a tuple.
+
+    Raises RefusedError (INVALID_REPLICA_ASSIGNMENT).
+    """
     if not replicas:
         raise _invalid(f"{what}: no replicas.")
     if len(set(replicas)) != len(replicas):

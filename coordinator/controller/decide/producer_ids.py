@@ -20,7 +20,7 @@ LAST_PRODUCER_ID: Final = 2**63 - 1
 
 
 def allocate_producer_ids(request: AllocateProducerIdsRequest, context: Context) -> Decision:
-    """Allocate the next block to a broker under its current epoch."""
+    """Allocate the next block of producer ids to a broker under its current epoch."""
     broker = context.image.brokers.get(request.broker_id)
     if broker is None:
         return _refuse(ErrorCode.BROKER_ID_NOT_REGISTERED)
@@ -41,7 +41,10 @@ def allocate_producer_ids(request: AllocateProducerIdsRequest, context: Context)
 
 
 def _last_time(context: Context) -> int:
-    """Return the last block's time: a leader whose clock is behind must not date blocks earlier."""
+    """Return the time of the last allocated block in ms since 1970.
+
+    A leader whose clock is behind must not date blocks earlier.
+    """
     blocks = context.image.producer_ids
     return blocks[-1].block_time_ms if blocks else 0
 

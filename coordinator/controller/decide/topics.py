@@ -47,7 +47,7 @@ _Config = _Result.CreatableTopicConfigs
 
 
 def check_topic_name(name: str) -> None:
-    """Check a topic name. Raises RefusedError (INVALID_TOPIC_EXCEPTION).
+    """Check that a topic name is valid. Raises RefusedError (INVALID_TOPIC_EXCEPTION).
 
     Source: upstream's Topic.validate.
     """
@@ -72,7 +72,7 @@ def named_twice(what: str) -> RefusedError:
 
 
 def create_topics(request: rpc.CreateTopicsRequest, context: Context) -> Decision:
-    """Create the topics that are valid; every topic gets a result of its own."""
+    """Create the topics that are valid; each topic has its own result."""
     limits = context.limits
     if len(request.topics) > limits.max_items_of_request:
         message = f"{len(request.topics)} topics; the limit is {limits.max_items_of_request}."
@@ -148,7 +148,7 @@ class _Builder:
         return records
 
     def result(self, made: list[MetadataRecord]) -> _Result:
-        """Build the result of a topic from its records."""
+        """Build a created topic's result from its records."""
         topic = made[0]
         assert isinstance(topic, TopicRecord)
         settings = {r.name: r.value for r in made if isinstance(r, ConfigRecord)}
@@ -314,7 +314,7 @@ def delete_topics(request: rpc.DeleteTopicsRequest, context: Context) -> Decisio
 
 
 def _find(name: str, topic_id: UUID, image: MetadataImage) -> TopicImage:
-    """Find the topic that a deletion names. Raises RefusedError."""
+    """Return the topic that a deletion names by name or id. Raises RefusedError."""
     if bool(name) == (topic_id != ZERO_UUID):
         raise RefusedError(ErrorCode.INVALID_REQUEST, "A topic is named by its name or by its id.")
     if name:

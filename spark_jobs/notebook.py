@@ -27,7 +27,8 @@ class LogTables:
     """The tables and views of `spark_jobs.tables.views`, read from one input."""
 
     def __init__(self, spark: SparkSession, **options: Any) -> None:
-        """
+        """Register Esker's data sources in a session, and keep the options for all tables.
+
         Args:    options: of `esker_log`, such as logDir, bootstrapController or archive.
         """
         spark.dataSource.register(EskerLog)
@@ -36,7 +37,10 @@ class LogTables:
         self._options = options
 
     def __call__(self, table: str, **options: Any) -> DataFrame:
-        """Return a table as a DataFrame, read when used. `options` override those of all tables."""
+        """Return a table as a DataFrame that reads the logs when it is used.
+
+        `options` override the options of all tables.
+        """
         chosen = {**self._options, **options, "table": table}
         return self._spark.read.format(NAME).options(**chosen).load()
 
@@ -46,6 +50,6 @@ class LogTables:
         return self._spark.readStream.format(NAME).options(**chosen).load()
 
     def create_views(self, *tables: str) -> None:
-        """Register these tables as temporary views, by their names."""
+        """Register these tables as temporary views of the same names."""
         for table in tables:
             self(table).createOrReplaceTempView(table)

@@ -44,7 +44,7 @@ class Prices:
         return size_bytes / GIGABYTE * self.gb_month
 
     def text(self, amount: float) -> str:
-        """Format an amount: the smaller it is, the more decimals.
+        """Format an amount of money, with more decimals for a smaller amount.
 
         >>> Prices().text(1234.5), Prices().text(0.00123), Prices().text(0)
         ('1234.50 USD', '0.0012 USD', '0.00 USD')
@@ -56,7 +56,7 @@ class Prices:
 
 
 def read_prices(path: Path | None) -> Prices:
-    """Read prices from a TOML file with the fields of `Prices`; missing ones are S3's.
+    """Read prices from a TOML file; a price that the file lacks is S3's.
 
     Raises:  PricesError.
     """

@@ -41,7 +41,7 @@ _GROWS: Final = {("int", "long"), ("float", "double")}
 
 @cache
 def avro_schema(table: str) -> dict[str, Any]:
-    """Return the Avro schema of a table's rows. Callers must not change it.
+    """Return the Avro schema of a table's rows, which callers must not change.
 
     Raises:  TableError; ValueError for `record`.
 
@@ -62,7 +62,7 @@ def avro_schema(table: str) -> dict[str, Any]:
 
 
 def avro_schemas() -> dict[str, dict[str, Any]]:
-    """Return the schemas of all tables."""
+    """Return the Avro schema of every table except `record`, by table name."""
     return {table: avro_schema(table) for table in TABLES if table != RECORD}
 
 
@@ -94,7 +94,7 @@ def _spelt(kind: WireType) -> str:
 
 
 def _avro(arrow: pa.DataType, kind: WireType | None, path: str) -> Any:
-    """Return an Arrow type's Avro type; `path` makes names of nested records unique."""
+    """Convert an Arrow type to an Avro type; a struct becomes a record named `path`."""
     if pa.types.is_list(arrow):
         element = kind.element if isinstance(kind, ArrayOf) else None
         return {"type": "array", "items": _avro(arrow.value_type, element, path)}
@@ -131,7 +131,7 @@ def _message_fields(message: type[Message]) -> dict[str, Field]:
 def faults_between(
     old: Mapping[str, Mapping[str, Any]], new: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:
-    """List the changes that keep readers and files of two releases from understanding each other.
+    """List the schema changes that prevent either release from reading the other's files.
 
     Args:    old, new: a schema for each table.
     """

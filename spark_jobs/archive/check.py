@@ -83,7 +83,10 @@ class ArchiveVerification:
 def check_archive(
     store: ObjectStore, *, engine: ArchiveEngine, progress: Callable[[Range], None] = lambda _: None
 ) -> ArchiveVerification:
-    """Read a whole archive. Raises ArchiveError if there is none, or the store fails."""
+    """Read every file of an archive and compare the files with their manifests.
+
+    Raises:  ArchiveError if the store holds no archive, or fails.
+    """
     about = read_about(store)
     if about is None:
         raise ArchiveError(f"{store.uri} is not an archive: it has no archive.json")
@@ -128,7 +131,10 @@ def _strangers(store: ObjectStore, known: set[str]) -> list[str]:
 
 
 def check_range(store: ObjectStore, cluster_id: str, of: Range) -> RangeVerification:
-    """Read one range. Raises ArchiveError if the store fails."""
+    """Read the files of one range and compare them with the range's manifest.
+
+    Raises:  ArchiveError if the store fails.
+    """
     try:
         manifest = read_manifest(store, of)
     except DamagedArchiveError as error:
@@ -160,7 +166,12 @@ def check_range(store: ObjectStore, cluster_id: str, of: Range) -> RangeVerifica
 
 
 def _check_table(data: bytes, file: Written) -> None:
-    """Count a table's rows. Raises EnvelopeError if they differ; what reading raises."""
+    """Raise EnvelopeError unless a table's file has as many rows as were written.
+
+    Errors of reading the file are raised, too.
+
+    Raises:  EnvelopeError if they differ; what reading raises.
+    """
     if file.key.endswith(f".{AVRO}"):
         rows = sum(1 for _ in read_avro(data))
     else:
@@ -170,7 +181,11 @@ def _check_table(data: bytes, file: Written) -> None:
 
 
 def _check_envelope(data: bytes, manifest: Manifest) -> tuple[int, tuple[int, int]]:
-    """Return the number of batches, and the first and last epoch. Raises EnvelopeError."""
+    """Check an envelope against its manifest; return its number of batches and its epochs.
+
+    Returns: number of batches; first and last epoch.
+    Raises:  EnvelopeError.
+    """
     of, key = manifest.range, manifest.envelope.key
     counts: Counter[tuple[int, int, str | None, bool]] = Counter()
     epochs: list[int] = []

@@ -44,7 +44,9 @@ class ArchiveEngine(Protocol):
     """Runs tasks in this process or on a cluster."""
 
     def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """Yield the result of `work` for each item, in their order. All of it must be picklable.
+        """Yield the result of `work` for each item, in the order of the items.
+
+        The function, the items and the results must be picklable.
 
         Raises:  what `work` raises, when that item's result is due.
         """
@@ -55,7 +57,7 @@ class LocalArchiveEngine:
     """Runs tasks in this process, one after the other."""
 
     def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """See `ArchiveEngine.run`."""
+        """Run `work` on one item after the other in this process, and yield the results."""
         return map(work, items)
 
 
@@ -67,7 +69,7 @@ class SparkArchiveEngine:
         self._wave = wave
 
     def run(self, work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-        """See `ArchiveEngine.run`."""
+        """Run `work` on Spark's executors, and yield the results in the order of the items."""
         for start in range(0, len(items), self._wave):
             wave = items[start : start + self._wave]
             rows = [(number, pickle.dumps((work, item))) for number, item in enumerate(wave)]
@@ -81,7 +83,7 @@ class SparkArchiveEngine:
 
 
 def do_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Run each pickled task in a worker, and yield its result or error."""
+    """Run pickled tasks in a worker, and yield each task's result or error."""
     for batch in batches:
         for number, piece in zip(*(column.to_pylist() for column in batch.columns), strict=True):
             work, item = pickle.loads(piece)
@@ -93,7 +95,7 @@ def do_pieces(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 
 
 def _outcome(work: Callable[[Any], Any], item: Any) -> tuple[bool, bytes]:
-    """Return whether a task failed, and its result or error, pickled."""
+    """Run a task; return whether it failed, and its pickled result or error."""
     try:
         return False, pickle.dumps(work(item))
     except Exception as error:

@@ -41,12 +41,12 @@ _FETCH_VERSION: Final = 12  # the last that names a log by topic
 
 
 def replica_id_of(archive_id: UUID) -> int:
-    """Return the replica id that an archive fetches with, always the same."""
+    """Return the replica id that an archive fetches with, derived from the archive's id."""
     return FIRST_REPLICA_ID + crc32(archive_id.bytes) % _REPLICA_IDS
 
 
 def fetched_as(logs: Logs, archive_id: UUID) -> Logs:
-    """Make a quorum's logs be read with the archive's own replica id.
+    """Make reads from a quorum use the archive's own replica id, and return the logs.
 
     With another id, each pass would leave an observer behind that the log's start waits for, as for
     a replica, until it was silent for long enough.
@@ -65,7 +65,7 @@ class Hold:
     """Announces to leaders how far their logs are archived, in a thread, until it is closed."""
 
     def __init__(self, quorum: Quorum, archive_id: UUID, *, every_s: float = EVERY_S) -> None:
-        """Start the thread.
+        """Start the thread that announces archived offsets.
 
         Args:    quorum: how to reach the quorum; its replica id is replaced.
         """
@@ -86,7 +86,7 @@ class Hold:
         self.close()
 
     def close(self) -> None:
-        """Stop announcing; leaders forget the archive after a while."""
+        """Stop announcing archived offsets, and close the connections to leaders."""
         with self._lock:
             self._closed = True
             self._lock.notify_all()
@@ -95,13 +95,13 @@ class Hold:
             link.close()
 
     def set_archived(self, name: str, offset: int, epoch: int | None = None) -> None:
-        """Set how far a log is archived durably; 0 means that all of it is wanted."""
+        """Set the offset up to which a log is archived durably; 0 if nothing is archived yet."""
         with self._lock:
             self._held[name] = _Archived(offset, epoch)
             self._lock.notify_all()
 
     def wait_until_announced(self, name: str, offset: int, timeout_s: float) -> bool:
-        """Wait until the log's leader knows this offset; return whether it does."""
+        """Wait until the log's leader accepts an archived offset; return False on a time-out."""
 
         def is_announced() -> bool:
             announced = self._announced.get(name)
@@ -122,7 +122,7 @@ class Hold:
                 return
 
     def _wait_for_change(self, announced: dict[str, _Archived]) -> bool:
-        """Wait for a change, or for the next announcement; return True once closed."""
+        """Wait for a changed offset or the next announcement; return whether the hold is closed."""
         with self._lock:
             self._lock.wait_for(lambda: self._closed or self._held != announced, self._every_s)
             return self._closed
@@ -150,7 +150,7 @@ class Hold:
 
 
 def _request(quorum: Quorum, name: str, archived: _Archived, epoch: int) -> FetchRequest:
-    """Build a Fetch that reads almost nothing and carries the archived offset."""
+    """Build a Fetch request that carries the archived offset and asks for at most one byte."""
     topic, number = partition_of(name)
     partition = FetchRequest.FetchTopic.FetchPartition(
         partition=number,

@@ -75,7 +75,7 @@ class LogPass:
     counts: dict[tuple[int, int, str | None, bool], Counted] = field(default_factory=dict)
 
     def add(self, manifest: Manifest) -> None:
-        """Count a range that was archived."""
+        """Add an archived range to the counts of this pass."""
         self.end_offset = manifest.range.end_offset
         self.last_epoch = manifest.last_epoch
         self.records += manifest.records
@@ -95,7 +95,7 @@ class LogPass:
 
     @property
     def kept_as_bytes(self) -> list[Counted]:
-        """Types and versions with records that could not be decoded."""
+        """Return the counts of record types and versions that were archived undecoded."""
         return [counted for counted in self.counts.values() if counted.kept_as_bytes]
 
 
@@ -103,7 +103,7 @@ Progress = Callable[[Range], None]
 
 
 def open_archive(store: ObjectStore, cluster_id: str, tables: str | None = None) -> About:
-    """Open the archive at a store for this cluster's logs, or begin one.
+    """Open the archive in a store for this cluster's logs, or create an empty archive there.
 
     Args:    tables: AVRO or PARQUET; None: as the archive has it, AVRO in a new one.
     Raises:  ForeignArchiveError; TablesError; ArchiveError.
@@ -137,7 +137,7 @@ def archive(
     progress: Progress = lambda _: None,
     range_bytes: int = RANGE_BYTES,
 ) -> list[LogPass]:
-    """Make one pass over all logs.
+    """Archive the committed records of all logs that are not archived yet.
 
     Args:    about: from `open_archive`. progress: called with each archived range.
     Raises:  as `archive_log`.
@@ -233,7 +233,7 @@ class _Work:
     range_bytes: int
 
     def unfinished_tasks(self) -> list[Task]:
-        """Return the remaining tasks of an earlier plan, as far as the log is committed here."""
+        """Return the unfinished tasks of an earlier plan whose ranges are committed here."""
         key = self._newest_plan()
         data = None if key is None else read_object(self.store, key)
         if key is None or data is None:
@@ -244,7 +244,7 @@ class _Work:
         return [self._task(planned) for planned in left if planned.end_offset <= self.end_offset]
 
     def make_plan(self) -> list[Task]:
-        """Write a new plan and return its tasks, or those of a concurrent job's plan."""
+        """Write a new plan; return its tasks, or the tasks of a plan that another job wrote."""
         spans = self._spans(self.end_offset, start_offset=self.at)
         ranges = [
             Range(self.name, planned.start_offset, planned.end_offset, LOG) for planned in spans
@@ -257,7 +257,7 @@ class _Work:
         ]
 
     def replan(self) -> None:
-        """Replace the plan by one that begins with a checkpoint, because the log's head is gone."""
+        """Replace the plan by one that begins with a checkpoint, as the log's head was deleted."""
         spans = self._spans(self.end_offset)
         if not spans or not spans[0].is_checkpoint or spans[0].end_offset <= self.at:
             return  # the offsets exist after all, or nothing does: the next attempt decides
@@ -266,13 +266,13 @@ class _Work:
         self.store.write(plan_key(self.name, self.at), plan_to_json(ranges))
 
     def _newest_plan(self) -> str | None:
-        """Return the key of the newest plan that begins at or before this offset."""
+        """Return the key of the newest plan that begins at or before the offset of this work."""
         last = plan_key(self.name, self.at)
         keys = (found.key for found in self.store.list(f"plan/{self.name}/"))
         return max((key for key in keys if key <= last), default=None)
 
     def _task(self, planned: Range) -> Task:
-        """Return the task of a planned range, with its spans as the log has them now."""
+        """Build the task of a planned range from the log's current spans."""
         if planned.is_checkpoint:
             spans = list(self._spans(planned.end_offset)[:1])
             if not spans or not spans[0].is_checkpoint or spans[0].end_offset != planned.end_offset:

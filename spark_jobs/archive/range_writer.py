@@ -103,7 +103,7 @@ class _RangeFiles:
         self._last_epoch = 0
 
     def add(self, rows: list[Row]) -> None:
-        """Add the records of a batch."""
+        """Add a batch's records to the range's files, except records outside of the range."""
         wanted = [row for row in rows if self._is_due(row)]
         self._batches += bool(wanted)
         self._envelope.write(wanted)
@@ -117,7 +117,10 @@ class _RangeFiles:
                 self._decode(row)
 
     def _is_due(self, row: Row) -> bool:
-        """True if a record is in the range. Raises ArchiveError if an offset is missing."""
+        """Return whether a record belongs to the range.
+
+        Raises:  ArchiveError if an offset is missing.
+        """
         if self._next is None:
             return True
         offset, of = row["offset"], self._task.range
@@ -148,11 +151,11 @@ class _RangeFiles:
             self._keep(kept)
 
     def _keep(self, row: Row) -> None:
-        """Count a record that only the envelope has."""
+        """Count a record that is archived in the envelope only."""
         self._kept[row["type"], row["version"], row["name"], row["control"]] += 1
 
     def finish(self) -> tuple[Manifest, list[tuple[str, bytes]]]:
-        """Return the manifest, and the bytes of each file by its key."""
+        """Finish all files; return the manifest, and the key and bytes of each file."""
         of = self._task.range
         if self._next is not None and self._next != of.end_offset:
             raise ArchiveError(
@@ -237,7 +240,7 @@ class _Table:
         return []
 
     def _write_columns(self, columns: Columns) -> None:
-        """Write the collected rows to the file, for Avro without turning them into columns."""
+        """Append the collected rows to the table's file."""
         if isinstance(columns, RecordColumns) and isinstance(self._sink, _AvroSink):
             self.rows += columns.rows
             self._sink.put_rows(columns.take_rows())
@@ -248,7 +251,7 @@ class _Table:
             self._sink.put(batch)
 
     def _find_undecodable(self, chunk: Sequence[tuple[Row, LogPosition, Buffer]]) -> list[Row]:
-        """Decode the records one by one, and return the rows of those that fail."""
+        """Write the decodable records one by one, and return the rows of the other records."""
         self._columns, _ = columns_of(self.name)
         kept = []
         for row, position, value in chunk:
@@ -261,7 +264,7 @@ class _Table:
         return kept
 
     def finish(self) -> bytes:
-        """Return the whole file."""
+        """Finish the table's file and return its bytes."""
         return self._sink.finish()
 
 

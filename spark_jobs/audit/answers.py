@@ -79,7 +79,7 @@ class KeptAnswers:
     """By object: the log start of each partition when its commit was answered; -1: no partition."""
 
     def broker(self, record: DisklessBrokerState) -> None:
-        """Add a checkpoint's record of a broker."""
+        """Add the epoch and the answered objects of a broker from a checkpoint's record."""
         self.brokers[record.broker_id] = BrokerAnswers(record.broker_epoch, tuple(record.answered))
 
     def answer(self, record: KeptAnswerState) -> None:
@@ -105,7 +105,7 @@ class KeptAnswers:
 
 
 def commit_heads(rows: Rows) -> Numbers:
-    """Return `HEADS` and the answer's checksum of each commit of a span, a row of each."""
+    """Return the `HEADS` fields of each commit of a span, and a checksum of each answer."""
     if not len(rows):
         return np.zeros((len(HEADS) + 1, 0), np.int64)
     _, first, which = np.unique(rows["log_offset"], return_index=True, return_inverse=True)
@@ -116,13 +116,13 @@ def commit_heads(rows: Rows) -> Numbers:
 
 
 def _hashes(places: Sequence[TopicPartition]) -> Numbers:
-    """Return a number for each partition that is the same in all processes."""
+    """Hash each partition to a number that is the same in all processes."""
     live_state_of = (blake2b(f"{t}-{i}".encode(), digest_size=8).digest() for t, i in places)
     return np.frombuffer(b"".join(live_state_of), np.int64)
 
 
 def _checksums(places: Numbers, columns: Numbers, which: Numbers) -> Numbers:
-    """Checksum the batches of each commit, in their order.
+    """Return one checksum for each commit over its batches, in their order.
 
     Args:  which: the commit that each batch belongs to, as a rising index.
     """
@@ -143,12 +143,12 @@ class NamedIds(NamedTuple):
 
     @classmethod
     def of(cls, ledger: Ledger) -> NamedIds:
-        """Collect the named ids of a ledger."""
+        """Collect the object ids that a ledger's records fenced or removed."""
         return cls(sorted(ledger.fenced), sorted(ledger.removed))
 
     @staticmethod
     def within(ids: Sequence[int], first: int, end: int) -> Sequence[int]:
-        """Return the ids in [first, end)."""
+        """Return the ids from `first` up to, but not including, `end`."""
         return ids[bisect_left(ids, first) : bisect_left(ids, end)]
 
 
@@ -159,8 +159,7 @@ def dead_ids(
     named: NamedIds,
     offset: int,
 ) -> tuple[Ranges, tuple[int, ...], Ranges]:
-    """Return a lease's skipped ids, the ids fenced above them, and its remaining orphans, at a log
-    offset.
+    """Return a lease's skipped ids, fenced ids and remaining orphans at a log offset.
 
     Args:    committed: its objects that were committed below it, as the log has them.
     """
@@ -197,7 +196,7 @@ class AnswerTracker:
     """Walks a log once and returns the answers kept at chosen offsets."""
 
     def __init__(self, ledger: Ledger, heads: Numbers, base: KeptAnswers) -> None:
-        """Start at the log's beginning.
+        """Prepare to replay the kept answers from the beginning of the log.
 
         Args:  heads: `commit_heads` of all commits of the log, in its order.
         """
@@ -220,8 +219,9 @@ class AnswerTracker:
     def advance_to(
         self, offset: int, places: Mapping[int, Sequence[TopicPartition]]
     ) -> KeptAnswers:
-        """Return the answers kept after all records below an offset; offsets must rise from call to
-        call.
+        """Replay the log up to an offset, and return the answers that are kept there.
+
+        Offsets must rise from call to call.
 
         Args:    places: the partitions that an object's answer tells of.
         """
@@ -247,7 +247,7 @@ class AnswerTracker:
         return tuple((place, self._start(place, offset)) for place in places)
 
     def _start(self, place: TopicPartition, at: int) -> int:
-        """Return a partition's log start as a commit met it, or -1 if its topic was deleted."""
+        """Return a partition's log start at a log offset, or -1 if its topic was deleted before."""
         topic, incarnation = self._ledger.topic(place[0], at), self._ledger.incarnation(place, at)
         if topic is None or topic.deleted < at or incarnation is None:
             return -1
@@ -283,7 +283,7 @@ class AnswerTracker:
 
 
 def counters_at(ledger: Ledger, offset: int) -> Counters:
-    """Return the counters after all records below a log offset."""
+    """Return the coordinator's counters after all records below a log offset."""
     leases = [(i, one.end) for i, one in ledger.leases.items() if one.granted < offset]
     logs = [
         incarnation.log_id
@@ -301,6 +301,6 @@ def counters_at(ledger: Ledger, offset: int) -> Counters:
 
 
 def comparable_answers(kept: KeptAnswers) -> dict[str, Any]:
-    """Map each kept answer and each broker to a name, for comparison."""
+    """Return every kept answer and broker by a name, for comparison."""
     answers = {f"answer {i}": (*one, kept.starts.get(i, ())) for i, one in kept.answers.items()}
     return answers | {f"broker {i}": one for i, one in kept.brokers.items()}

@@ -134,7 +134,7 @@ class CoordinatorFacts:
 
 
 def read_checkpoint(span: Span) -> tuple[CoordinatorFacts, Rows]:
-    """Read a checkpoint's facts, and its runs as rows.
+    """Read a checkpoint; return the coordinator's facts in it, and its runs as rows.
 
     Raises:  LostRangeError; DamagedFileError, RecordError; OSError.
     """
@@ -245,7 +245,7 @@ class _CheckpointReader:
         self.facts.kept.answer(record)
 
     def rows(self) -> Rows:
-        """Return all runs as rows; a run has no log offset, so it gets the checkpoint's last."""
+        """Return all runs as rows, each with the last log offset of the checkpoint."""
         names = (
             "base_offset", "record_count", "object_id", "byte_offset", "byte_size",
             "max_timestamp", "timestamp_type",

@@ -95,7 +95,7 @@ class Cluster:
     open_transaction: list[tuple[int, MetadataRecord]] | None = None
 
     def copy(self) -> Cluster:
-        """Return a copy that later records do not change."""
+        """Return a copy of the cluster's state that later records do not change."""
         chunks = {place: dict(one) for place, one in self.chunks.items()}
         return Cluster(
             dict(self.brokers), dict(self.broker_epochs), dict(self.topics),
@@ -104,7 +104,7 @@ class Cluster:
         )  # fmt: skip
 
     def facts(self) -> Iterator[tuple[str, Any]]:
-        """Name and value of each thing that a checkpoint has."""
+        """Yield the name and value of each fact that a checkpoint stores."""
         yield "next producer id", self.next_producer_id
         for kind, named in (
             ("broker", self.brokers), ("topic", self.topics), ("setting", self.configs),

@@ -48,7 +48,7 @@ def audit(
     audit_request: AuditRequest = LOGS_ONLY,
     progress: Progress = lambda _: None,
 ) -> Report:
-    """Check everything that can be read against every rule that the data can show.
+    """Check all logs, and the requested objects and replicas, against the audit's rules.
 
     Raises:  LogsError, LostRangeError, StorageError, OSError: what could not be read at all.
     """

@@ -138,23 +138,21 @@ class Ledger:
     )  # by log offset
 
     def incarnation(self, place: TopicPartition, offset: int = NEVER) -> Incarnation | None:
-        """Return a partition's incarnation at a log offset; by default the current one, if there is
-        one.
-        """
+        """Return a partition's incarnation at a log offset, by default the current one, or None."""
         for incarnation in reversed(self.places.get(place, ())):
             if incarnation.created < offset:
                 return incarnation if offset <= incarnation.gone else None
         return None
 
     def topic(self, topic_id: str, offset: int = NEVER) -> TopicIncarnation | None:
-        """Return a topic, or its tombstone, at a log offset; by default the current one."""
+        """Return a topic or its tombstone at a log offset, by default the current one, or None."""
         for topic in reversed(self.topics.get(topic_id, ())):
             if topic.created < offset:
                 return topic if offset <= topic.expired else None
         return None
 
     def get_or_add_topic(self, topic_id: str, name: str, created: int) -> TopicIncarnation:
-        """Return the current topic of an id, or add a new one."""
+        """Return the current topic of an id, or add a topic with this name."""
         found = self.topic(topic_id)
         if found is None:
             found = TopicIncarnation(name, created)
@@ -162,7 +160,7 @@ class Ledger:
         return found
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
-        """Apply a record as it stands."""
+        """Change the ledger by one record, without checking the record."""
         _APPLY[type(record)](self, offset, record)
 
 

@@ -161,7 +161,7 @@ def check_ranges(log: str, ranges: Sequence[BatchRange], findings: Findings) -> 
 
 
 def check_spans(log: str, parts: Sequence[SpanSummary], findings: Findings) -> None:
-    """Check a log across all its spans, which are in order."""
+    """Check that a log's spans can be read, follow each other, and have one leader an epoch."""
     findings.add("log-readable", log, log_readable(parts))
     ranges = [part.batch_range for part in parts if part.batch_range is not None]
     read = [part for part in parts if not part.is_checkpoint and part.unreadable is None]
@@ -181,15 +181,11 @@ def check_spans(log: str, parts: Sequence[SpanSummary], findings: Findings) -> N
 
 
 def summarise_span(log: str, span: Span, *, keeps_events: bool = True) -> SpanSummary:
-    """Read a span once and check its batches; return its counts, findings and commit columns.
+    """Read a span once and check its batches; return its counts, findings and end state.
 
     An unreadable record ends the reading: `unreadable` says why, and `log-readable` reports it.
 
-    Args: keeps_events: also keep all records that are not commits, and the columns of commits.
-
-    What cannot be read ends it: it is said in `unreadable`, and is a finding of `log-readable`.
-
-    Args:    keeps_events: also keep all records that are no commits, and look at those that are.
+    Args:    keeps_events: also keep all records that are not commits, and the columns of commits.
     """
     found = SpanSummary(span.start_offset, span.end_offset, span.is_checkpoint)
     ranges: list[BatchRange] = []
@@ -224,7 +220,7 @@ def summarise_span(log: str, span: Span, *, keeps_events: bool = True) -> SpanSu
 def _values(
     span: Span, found: SpanSummary, ranges: list[BatchRange]
 ) -> Iterator[tuple[LogPosition, Buffer]]:
-    """Yield a span's metadata records; note its batches and leaders on the way."""
+    """Yield a span's metadata records, and add its batch ranges and leaders to the summary."""
     if span.is_checkpoint or not isinstance(span, BatchSpan):
         yield from span.values()
         return

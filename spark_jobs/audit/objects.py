@@ -32,7 +32,7 @@ RUN_COLUMNS: Final = (
 
 
 def runs_of(rows: Rows) -> Rows:
-    """Merge accepted batches that lie back to back in one object into one row each."""
+    """Merge accepted batches that are adjacent in one object into runs, one row for each run."""
     kept = rows.where(rows.accepted)
     if not len(kept):
         return kept
@@ -54,7 +54,7 @@ def runs_of(rows: Rows) -> Rows:
 
 
 def death_offsets(runs: Rows, ledger: Ledger) -> Numbers:
-    """Return the log offset of the record that ended each run; NEVER means the run is live."""
+    """Return the log offset of the record that deleted each run, or NEVER for a live run."""
     found = np.full(len(runs), NEVER, np.int64)
     last_offset = runs.end_offset - 1
     order, starts = groups(runs.place)
@@ -163,7 +163,7 @@ class LiveState:
     used: dict[int, int] = field(default_factory=dict)  # bytes, by object
 
     def add(self, other: LiveState) -> None:
-        """Add another span's live state."""
+        """Add the live runs and used bytes of another span."""
         for place, digest in other.partitions.items():
             before = self.partitions.get(place, Digest(0, 0, 0))
             checksum = (before.checksum + digest.checksum) % 2**64
@@ -180,7 +180,7 @@ def live_at(runs: Rows, deaths: Numbers, offset: int) -> LiveState:
 
 
 def live_state_of(runs: Rows) -> LiveState:
-    """Summarise runs that are all live."""
+    """Sum up live runs by partition, and their bytes by object."""
     live = LiveState()
     checksums = row_checksums(runs[name] for name in RUN_COLUMNS)
     order, starts = groups(runs.place)

@@ -94,7 +94,7 @@ class LogReport:
 
     @property
     def commits(self) -> int:
-        """Number of commit records."""
+        """Return the number of commit records in the log."""
         return sum(n for (kind, _), n in self.types.items() if kind == OBJECT_COMMIT_KEY)
 
 
@@ -153,7 +153,7 @@ class LogAudit:
         return found
 
     def _plan_spans(self) -> list[Span]:
-        """Split the log into spans, one of which ends wherever a checkpoint does."""
+        """Split the log into spans so that a span ends at the offset of each checkpoint."""
         cuts = sorted({checkpoint.span.end_offset for checkpoint in self._checkpoints})
         spans: list[Span] = []
         for span in self._log.spans(self._end, split_bytes=self._request.split_bytes):
@@ -298,7 +298,7 @@ class LogAudit:
     def _check_objects(
         self, ledger: Ledger, base: CoordinatorFacts | None, verdicts: Sequence[SpanVerdict]
     ) -> None:
-        """Report faults of objects that only all spans together show."""
+        """Report the faults of objects that only show in all spans together."""
         committed = np.concatenate(
             [np.zeros(0, np.int64), *(verdict.objects[0] for verdict in verdicts)]
         )
@@ -369,7 +369,7 @@ class LogAudit:
     # --- replicas
 
     def compare_replicas(self) -> None:
-        """Compare this replica's bytes with each other one's, as far as both have them."""
+        """Compare this replica's batches with other replicas' batches, over common offsets."""
         for replica, others in self._request.replicas:
             if self._name not in others.names():
                 continue
@@ -397,7 +397,7 @@ class LogAudit:
                 self._findings.add("replicas-agree", self._name, faults)
 
     def _sums(self, name: str, spans: Sequence[Span]) -> BlockSums | None:
-        """Add up a replica's batches; return None, and report why, if it cannot be read."""
+        """Sum a replica's batches by block; report an unreadable replica and return None for it."""
         total = BlockSums()
         for sums, findings in self._run(partial(sum_batches, name), spans):
             if sums is None:

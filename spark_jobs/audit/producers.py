@@ -51,14 +51,14 @@ class _Step(NamedTuple):
         return base, (base + int(self.rows["record_count"][self.row]) - 1) & MAX_SEQUENCE
 
     def original(self) -> KeptBatch | None:
-        """Return the kept batch that has the same sequences, if any."""
+        """Return the kept batch that has the same sequence numbers as this batch, or None."""
         for batch in self.kept:
             if self.epoch == self.epoch_before and batch[:2] == self.sequences:
                 return batch
         return None
 
     def fault(self, what: str) -> Fault:
-        """Describe a violation of this batch."""
+        """Build a fault that names this batch and describes the violation."""
         rows, row, (first, last) = self.rows, self.row, self.sequences
         who = f"{rows.name(row)}: producer {rows['producer_id'][row]} epoch {self.epoch}"
         what = f"{who}, sequences {first} to {last}, {what}"
@@ -131,7 +131,7 @@ def _walk_duplicates(commits: Commits, mine: Sequence[int]) -> Faults:
 
 
 def _odd_steps(commits: Commits) -> Iterator[_Step]:
-    """Yield stored batches that are not simply the next one of a known producer."""
+    """Yield batches of known producers that neither continue the sequence nor start an epoch."""
     rows = commits.rows.where(commits.rows.accepted & (commits.rows["producer_id"] >= 0))
     order, starts = groups(rows.place, rows["producer_id"])
     epoch, base = rows["producer_epoch"][order], rows["base_sequence"][order]
@@ -155,14 +155,12 @@ def _odd_steps(commits: Commits) -> Iterator[_Step]:
 
 
 def _step(commits: Commits, rows: Rows, mine: Sequence[int], first: int) -> _Step | None:
-    """Return the last of these batches with the producer's state before it.
+    """Pair the last batch of `mine` with its producer's state before it, or return None.
 
-    None: its producer was unknown, or forgotten.
+    The result is None if the producer was unknown, or forgotten.
 
-    Args: mine: the batch, and at most five before it in the span. first: its producer's first batch
-    in the span.
-
-    Args:  mine: it, and at most five before it in the span. first: its producer's first in it.
+    Args:    mine: the batch, and at most five before it in the span.
+             first: its producer's first batch in the span.
     """
     row = mine[-1]
     if len(mine) == 1:
@@ -186,7 +184,7 @@ def _step(commits: Commits, rows: Rows, mine: Sequence[int], first: int) -> _Ste
 
 
 def _state_before(commits: Commits, rows: Rows, row: int) -> Producer | None:
-    """Return a producer's state before the span; None: unknown, or forgotten before this batch."""
+    """Return a producer's state before the span, or None if it is unknown or expired."""
     key = rows.places[rows.place[row]], int(rows["producer_id"][row])
     found = commits.before.producers.get(key)
     if found is None:

@@ -41,18 +41,21 @@ class BlockSums:
     blocks: dict[int, int] = field(default_factory=dict)
 
     def add(self, batch: StoredBatch) -> None:
-        """Add a batch to the block that it begins in."""
+        """Add a batch's hash to the sum of the block in which the batch begins."""
         block = batch.base_offset // BLOCK
         self.blocks[block] = (self.blocks.get(block, 0) + hash(batch)) % 2**64
 
     def merge(self, other: BlockSums) -> None:
-        """Add another span's sums."""
+        """Add the block sums of another span."""
         for block, number in other.blocks.items():
             self.blocks[block] = (self.blocks.get(block, 0) + number) % 2**64
 
 
 def sum_span(span: Span) -> BlockSums:
-    """Add up the batches of one span. Raises LostRangeError; RecordError; OSError."""
+    """Sum the hashes of one span's batches by block of offsets.
+
+    Raises:  LostRangeError; RecordError; OSError.
+    """
     sums = BlockSums()
     for batch in batches_in_span(span):
         sums.add(batch)
@@ -71,7 +74,7 @@ def batches_in_span(span: Span) -> Iterator[StoredBatch]:
 
 
 def differing_blocks(ours: BlockSums, theirs: BlockSums) -> list[int]:
-    """Return the numbers of the blocks that differ, rising."""
+    """Return the numbers of the blocks whose sums differ, in rising order."""
     blocks = ours.blocks.keys() | theirs.blocks.keys()
     return sorted(b for b in blocks if ours.blocks.get(b, 0) != theirs.blocks.get(b, 0))
 

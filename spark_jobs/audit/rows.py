@@ -59,29 +59,29 @@ class Rows:
         return self.columns[column]
 
     def where(self, chosen: Numbers | Flags) -> Rows:
-        """Return the chosen rows."""
+        """Return the rows that a mask or a list of indexes selects."""
         columns = {name: column[chosen] for name, column in self.columns.items()}
         return Rows(self.places, self.place[chosen], columns)
 
     @property
     def accepted(self) -> Flags:
-        """True for each row that has offsets of its own."""
+        """Return a mask of the rows that were neither refused nor duplicates."""
         accepted: Flags = (self["error_code"] == 0) & (self["duplicate"] == 0)
         return accepted
 
     @property
     def end_offset(self) -> Numbers:
-        """End offset of each row, exclusive."""
+        """Return the end offset of each row, exclusive."""
         return self["base_offset"] + self["record_count"]
 
     def name(self, row: int) -> str:
-        """Name a row's partition for a message."""
+        """Format the topic id and partition of a row for a message."""
         topic_id, index = self.places[int(self.place[row])]
         return f"{topic_id}-{index}"
 
 
 def rows_of(batch: pa.RecordBatch) -> Rows:
-    """Return the rows of an `object_commit` table."""
+    """Convert a batch of the `object_commit` table to rows."""
     topics = batch.column("topic_id").dictionary_encode()
     names = topics.dictionary.to_pylist()
     codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -93,7 +93,7 @@ def rows_of(batch: pa.RecordBatch) -> Rows:
 
 
 def groups(*keys: Numbers) -> tuple[Numbers, Numbers]:
-    """Sort rows by keys, stably, and return their order and where each group begins in it."""
+    """Sort rows stably by keys; return their order and the start of each group of equal keys."""
     order: Numbers = np.lexsort(tuple(reversed(keys)))  # stable
     if not len(order):
         return order, order
@@ -114,7 +114,10 @@ _MIX: Final = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 
 
 def row_checksums(columns: Iterable[Numbers]) -> npt.NDArray[np.uint64]:
-    """Checksum each row, so that different rows nearly always differ. Source: splitmix64."""
+    """Return a 64-bit checksum of each row.
+
+    Different rows nearly always have different checksums. Source: splitmix64.
+    """
     add, first, second = (np.uint64(number) for number in _MIX)
     sums: Any = np.uint64(0)
     for column in columns:
@@ -146,7 +149,7 @@ class Producer(NamedTuple):
     appended_at_ms: int
 
     def since(self, expired: Sequence[int], offset: int) -> Producer | None:
-        """Return what is still known of the producer at a log offset (exclusive), or None.
+        """Return the producer without batches from before its last expiry, or None if it is empty.
 
         Args:  expired: log offsets at which it was forgotten.
         """
@@ -172,7 +175,7 @@ class EndState:
     producers: dict[tuple[TopicPartition, int], Producer] = field(default_factory=dict)
 
     def absorb(self, later: EndState) -> None:
-        """Apply a later span's changes."""
+        """Apply the changes of the next span to this state."""
         self.partitions.update(later.partitions)
         self.leases.update(later.leases)
         for key, after in later.producers.items():
@@ -185,11 +188,11 @@ class EndState:
             self.producers[key] = after
 
     def copy(self) -> EndState:
-        """Return a copy that later spans do not change."""
+        """Return a copy of the state that later spans do not change."""
         return EndState(dict(self.partitions), dict(self.leases), dict(self.producers))
 
     def of(self, changed: EndState, places: Iterable[TopicPartition]) -> EndState:
-        """Return the part that concerns a span's changes and these partitions."""
+        """Return the state of these partitions and of everything that `changed` names."""
         wanted = {*changed.partitions, *places}
         return EndState(
             {key: self.partitions[key] for key in wanted if key in self.partitions},
@@ -199,7 +202,10 @@ class EndState:
 
 
 def end_state_of(rows: Rows) -> EndState:
-    """Return the state that a span's commits leave; partitions of refused batches are left out."""
+    """Return the changes that a span's commits make to partitions, leases and producers.
+
+    Partitions of refused batches are left out.
+    """
     ends = EndState()
     kept = rows.where(rows.accepted)
     end_offset = kept.end_offset
@@ -235,7 +241,7 @@ def _ends_of_producers(rows: Rows, ends: EndState) -> None:
 
 
 def batch_of(rows: Rows, row: int) -> KeptBatch:
-    """Return an accepted batch as its producer's state keeps it."""
+    """Convert an accepted batch to the form in which its producer's state keeps it."""
     base = int(rows["base_sequence"][row])
     last = (base + int(rows["record_count"][row]) - 1) & MAX_SEQUENCE
     return KeptBatch(base, last, int(rows["base_offset"][row]), int(rows["log_offset"][row]))

@@ -56,7 +56,7 @@ RULES: Final[dict[str, Rule]] = {}
 
 
 def rule(name: str, invariant: str, sentence: str, *, loss: bool = False) -> Callable[[F], F]:
-    """Declare a rule; the decorated function becomes its check."""
+    """Return a decorator that makes a function the check of a new rule."""
 
     def declare(check: F) -> F:
         assert name not in RULES, f"two rules are called {name}"
@@ -83,7 +83,7 @@ class Violation(NamedTuple):
     what: str
 
     def order(self) -> tuple[Any, ...]:
-        """Sort key: the log, then the offset in it."""
+        """Return the sort key of a violation: log, log offset, object id, text."""
         offset = -1 if self.offset is None else self.offset
         return self.log, offset, -1 if self.object_id is None else self.object_id, self.what
 
@@ -107,12 +107,12 @@ class Findings:
                 )
 
     def check(self, log: str, rules: Iterable[Rule], *facts: Any) -> None:
-        """Check facts against these rules."""
+        """Check facts by these rules, and add the violations."""
         for declared in rules:
             self.add(declared.name, log, declared.check(*facts))
 
     def merge(self, other: Findings) -> None:
-        """Add another task's findings."""
+        """Add the violations that another task found."""
         for name, count in other.counts.items():
             self.counts[name] = self.counts.get(name, 0) + count
             both = sorted([*self.kept.get(name, ()), *other.kept[name]], key=Violation.order)
@@ -124,7 +124,7 @@ class Findings:
 
     @property
     def loses_data(self) -> bool:
-        """True if any broken rule means that data is gone."""
+        """Return whether any broken rule means that data is lost."""
         return any(RULES[name].loss for name in self.counts)
 
 
@@ -142,7 +142,7 @@ class RecordRules(Generic[S]):
     def on(
         self, name: str, invariant: str, sentence: str, *types: type[MetadataRecord]
     ) -> Callable[[Callable[[S, Any], Faults]], Callable[[S, Any], Faults]]:
-        """Declare a rule about records of these types."""
+        """Return a decorator that declares a rule about records of these types."""
 
         def declare(check: Callable[[S, Any], Faults]) -> Callable[[S, Any], Faults]:
             for one in types:
@@ -154,7 +154,7 @@ class RecordRules(Generic[S]):
     def check(
         self, log: str, offset: int, state: S, record: MetadataRecord, findings: Findings
     ) -> None:
-        """Check a record against the state before it."""
+        """Check a record by the rules of its type against the state before the record."""
         record_name = record.schema().name
         for name in self._names[type(record)]:
             faults = RULES[name].check(state, record)

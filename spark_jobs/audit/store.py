@@ -130,7 +130,10 @@ def bytes_sound(inspections: Sequence[Inspection]) -> Faults:
 
 
 def check_store(log: str, inspections: Sequence[Inspection], findings: Findings) -> None:
-    """Check inspected objects against their claims; missing ones are left to `missing_objects`."""
+    """Check the contents of inspected objects against their claims.
+
+    Missing objects are left to `missing_objects`.
+    """
     findings.check(
         log,
         (declared for declared in rules_of(__name__) if declared.name != "object-exists"),
@@ -139,7 +142,7 @@ def check_store(log: str, inspections: Sequence[Inspection], findings: Findings)
 
 
 def _describe_affected(rows: Rows) -> str:
-    """Name the partitions and offsets that are lost with these rows."""
+    """List the partitions and offsets of these rows, for a message about lost data."""
     kept = rows.where(rows.accepted)
     order, starts = groups(kept.place)
     parts = [
@@ -191,7 +194,7 @@ def _differences(inspection: Inspection, footer: Footer) -> Iterator[str]:
 
 
 def claims_of(rows: Rows, alive: Numbers, *, whole: bool) -> list[ObjectClaim]:
-    """Return the claims of a span about objects that the log still refers to.
+    """Group the rows of live objects into one claim for each object.
 
     Args:  alive: ids of objects.
     """
@@ -205,7 +208,10 @@ def claims_of(rows: Rows, alive: Numbers, *, whole: bool) -> list[ObjectClaim]:
 
 
 def inspect_objects(bucket: Bucket, claims: Sequence[ObjectClaim]) -> list[Inspection]:
-    """Look each claimed object up in the store. Raises StorageError if it does not answer."""
+    """Look up each claimed object in the store.
+
+    Raises:  StorageError if the store does not answer.
+    """
     newest = max((claim.object_id for claim in claims), default=None)
 
     def one(claim: ObjectClaim) -> Inspection:
@@ -218,12 +224,15 @@ def inspect_objects(bucket: Bucket, claims: Sequence[ObjectClaim]) -> list[Inspe
 
 
 def is_sampled(object_id: int) -> bool:
-    """True for one object of sixteen, always the same ones, so that audits can be repeated."""
+    """Return whether an object is in the fixed sample of one object in sixteen."""
     return crc32(object_id.to_bytes(8, "big")) % SAMPLE == 0
 
 
 def missing_objects(inspections: Sequence[Inspection]) -> list[tuple[int, Fault]]:
-    """Return missing objects and their faults; the log's newest end may still excuse them."""
+    """Return the ids and faults of objects that are missing in the store.
+
+    The caller excuses objects that the log has released since.
+    """
     return [(fault.object_id or 0, fault) for fault in object_exists(inspections)]
 
 
@@ -251,7 +260,7 @@ def _inspect(bucket: Bucket, claim: ObjectClaim, *, deep: bool) -> Inspection:
 
 
 def _bad_bytes(bucket: Bucket, key: str, claim: ObjectClaim, part: PartitionBytes) -> Iterator[str]:
-    """Yield the damage in one partition's bytes, with the offsets that it affects."""
+    """Yield a description of each damage in one partition's bytes, with the affected offsets."""
     place = encode_uuid(part.topic_id), part.partition
     name = f"{place[0]}-{place[1]}"
     if part.size_bytes > MAX_READ_BYTES:
@@ -273,7 +282,7 @@ def _bad_bytes(bucket: Bucket, key: str, claim: ObjectClaim, part: PartitionByte
 
 
 def _bad_batch(data: bytes, rows: Rows, row: int) -> str | None:
-    """Describe the damage of a batch's bytes, or a run's; None if they are sound and complete."""
+    """Describe the damage in the bytes of a batch or a run, or return None if they are sound."""
     if len(data) != rows["byte_size"][row]:
         return f"{len(data)} bytes of {rows['byte_size'][row]} are in its partition's part"
     try:

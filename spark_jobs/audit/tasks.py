@@ -72,12 +72,12 @@ class AuditContext:
 
 
 def summarise_part(log: str, keeps_events: bool, span: Span) -> SpanSummary:
-    """Run the first pass over one span."""
+    """Run the audit's first pass over one span."""
     return summarise_span(log, span, keeps_events=keeps_events)
 
 
 def read_facts(work: tuple[str, Span]) -> tuple[CoordinatorFacts | None, Findings]:
-    """Read a checkpoint and check it by itself; no facts if it is gone or damaged."""
+    """Read and check a checkpoint alone; return None for its facts if it is gone or damaged."""
     name, span = work
     findings = Findings()
     try:
@@ -92,7 +92,7 @@ def read_facts(work: tuple[str, Span]) -> tuple[CoordinatorFacts | None, Finding
 
 
 def sum_batches(name: str, span: Span) -> tuple[BlockSums | None, Findings]:
-    """Add up a replica's batches in a span; None if it cannot be read."""
+    """Sum a replica's batches in a span by block; return None if the span cannot be read."""
     findings = Findings()
     try:
         return sum_span(span), findings
@@ -105,12 +105,12 @@ def sum_batches(name: str, span: Span) -> tuple[BlockSums | None, Findings]:
 
 
 def check_a_cluster(work: tuple[str, tuple[Span, ...], tuple[tuple[str, Span], ...]]) -> Findings:
-    """Check the cluster's log."""
+    """Check the cluster's metadata log with the arguments of a task."""
     return check_cluster(*work)
 
 
 def judge_span(shared: AuditContext, work: tuple[Span, EndState]) -> SpanVerdict:
-    """Run the second pass over one span: commits, live runs and, with a store, objects."""
+    """Run the audit's second pass over one span: check commits, live runs and stored objects."""
     span, before = work
     findings = Findings()
     ledger = shared.ledger

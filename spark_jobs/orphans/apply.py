@@ -44,7 +44,10 @@ class OrphansPlan:
     """A plan in a file, which is verified when it is opened."""
 
     def __init__(self, path: Path) -> None:
-        """Verify the file. Raises SealError; OSError."""
+        """Open a plan's file and verify it.
+
+        Raises:  SealError; OSError.
+        """
         self.file = SealedFile(path, PLAN)
         header = self.file.header
         self.cluster_id: str = header["cluster_id"]
@@ -52,19 +55,20 @@ class OrphansPlan:
 
     @property
     def plan_id(self) -> str:
-        """An id that is the same for the same contents."""
+        """Return the id of the plan, which is equal for equal contents."""
         return self.file.file_id
 
     @property
     def is_large(self) -> bool:
-        """True if it has more than `LARGE_FRACTION` of the bytes that the store holds of this
-        cluster.
-        """
+        """Return whether the plan covers more than `LARGE_FRACTION` of the listed bytes."""
         end = self.file.end
         return bool(end["planned_bytes"] > LARGE_FRACTION * end["listed_bytes"])
 
     def rows(self, start: int = 0) -> Iterator[Candidate]:
-        """Yield the rows from index `start` on. Raises OSError."""
+        """Yield the plan's rows from index `start` on.
+
+        Raises:  OSError.
+        """
         return (Candidate(**row) for row in self.file.rows(start))
 
 
@@ -80,7 +84,7 @@ class Progress:
     whole_refusal: int = 0  # the error code that refuses the whole plan
 
     def count_answer(self, key: str, code: int) -> None:
-        """Count the answer for one key."""
+        """Count the coordinator's answer for one key, by its error code."""
         if not code:
             self.taken += 1
             return
@@ -112,7 +116,10 @@ class Journal:
         return progress
 
     def write(self, progress: Progress) -> None:
-        """Append the progress durably. Raises OSError."""
+        """Append the progress durably.
+
+        Raises:  OSError.
+        """
         entry = {
             "plan_id": self._plan_id,
             "rows_done": progress.rows_done,
@@ -141,7 +148,7 @@ async def apply_orphans(
     *,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Progress:
-    """Hand over the keys that the journal does not have yet.
+    """Ask the coordinators to mark the planned objects that the journal does not have yet.
 
     Args:    coordinator: of a partition of `__diskless-metadata`.
              progress: called with the number of answered rows after each window.
@@ -168,7 +175,10 @@ async def _hand_over(
     coordinator: Callable[[int], Coordinator],
     done: Progress,
 ) -> list[tuple[str, int]] | None:
-    """Return each key with its error code; None if applying must stop, and `done` says why."""
+    """Send a window of keys to its coordinators; return each key's error code, or None to stop.
+
+    `done` has the reason to stop.
+    """
     answers: list[tuple[str, int]] = []
     for number in sorted({row.coordinator for row in window}):
         keys = [row.key for row in window if row.coordinator == number]

@@ -73,7 +73,7 @@ class WholeListing(Protocol):
     def tally(self) -> Tally: ...
 
     def suspects(self, known: Mapping[int, KnownObjects]) -> Iterator[tuple[int, Ids]]:
-        """Yield, by coordinator, live objects that are not listed with their committed size.
+        """Yield by coordinator the live objects that the listing lacks or has with another size.
 
         A coordinator may come several times.
         """
@@ -88,7 +88,7 @@ def find_dangling(
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Dangling:
-    """Compare the logs with a new listing, and suspects with the store and the newest log.
+    """Find the live objects that the store lacks or has with another size.
 
     Raises:  OrphansError if the store holds nothing of a cluster that has objects; StorageError; as
              `known_objects_at` and `state_at`.
@@ -116,9 +116,7 @@ def find_dangling(
 def _look_up(
     store: ObjectStore, naming: Naming, coordinator: int, ids: Ids, sizes: Ids
 ) -> Iterator[LostObject]:
-    """Yield the objects that the store does not have with their committed size, by one request
-    each.
-    """
+    """Yield the objects that the store lacks or has with another size, one request for each."""
 
     def look(candidate: tuple[int, int]) -> LostObject | None:
         object_id, size_bytes = candidate

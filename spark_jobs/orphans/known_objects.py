@@ -64,7 +64,7 @@ class KnownObjects:
     removed: Ids  # sorted: gone from the store since the checkpoint, and known to be
 
     def classify(self, ids: Ids) -> npt.NDArray[np.int8]:
-        """Return the `Kind` of each id; they need not be sorted."""
+        """Return the `Kind` of each id; the ids need not be sorted."""
         kinds = np.full(len(ids), Kind.ORPHAN, np.int8)
         of_lease = _within(self.orphans, ids) & ~is_in(self.removed, ids)
         kinds[of_lease] = Kind.OF_LEASE
@@ -104,7 +104,7 @@ def _within(pairs: Ids, ids: Ids) -> npt.NDArray[np.bool_]:
 def known_objects_at(
     log: Log, offset: int, *, coordinator: int, progress: Callable[[int], None] = lambda _: None
 ) -> KnownObjects:
-    """Read the state of object ids from everything below `offset`.
+    """Read the states of a coordinator's object ids from its log below an offset.
 
     Args:    offset: exclusive; at or below the log's end.
              progress: called with 1 after each span.
@@ -121,7 +121,10 @@ def known_objects_of(
     coordinator: int,
     progress: Callable[[int], None] = lambda _: None,
 ) -> KnownObjects:
-    """Read the state of object ids from consecutive spans. Raises as `known_objects_at`."""
+    """Read the states of a coordinator's object ids from consecutive spans of its log.
+
+    Raises:  as `known_objects_at`.
+    """
     log = CoordinatorLog()
     commits = _Commits(log)
     handlers = log.handlers(OBJECT_KEYS)
@@ -140,7 +143,10 @@ class _Commits:
         self._log = log
 
     def add(self, position: LogPosition, value: Buffer, version: int, body: int) -> None:
-        """Read the first fields of a commit. Raises LogsError for an unknown version."""
+        """Collect the object id and size of a commit, and apply the commit to its lease.
+
+        Raises:  LogsError for an unknown version.
+        """
         if version != 0:
             raise unknown_record(position, OBJECT_COMMIT_KEY, version)
         object_id, _, size_bytes, _, _, lease_id = HEAD.unpack_from(value, body)
@@ -150,7 +156,7 @@ class _Commits:
 
 
 def _known(log: CoordinatorLog, commits: _Commits, coordinator: int, offset: int) -> KnownObjects:
-    """Sort the collected ids."""
+    """Build the sorted sets of object ids by state from the log and its commits."""
     stored_ids, stored_sizes, _, _, _, marked_at_ms = log.object_columns()
     removed = np.unique(np.array(log.removed, np.int64))
     ids, first = np.unique(np.concatenate((stored_ids, commits.ids)), return_index=True)

@@ -79,19 +79,20 @@ class Naming:
     cluster_id: str
 
     def key(self, coordinator: int, object_id: int) -> str:
-        """Return the key of an object."""
+        """Return the key under which an object is stored."""
         keys = ObjectKeys(
             prefix=self.prefix, cluster_id=self.cluster_id, coordinator_partition=coordinator
         )
         return keys.key(object_id)
 
     def listed(self, digits: str) -> str:
-        """Return the common prefix of the keys of one listing."""
+        """Return the prefix of all keys that begin with these two hex digits."""
         return f"{self.prefix}/{digits}/" if self.prefix else f"{digits}/"
 
     def parse(self, key: str) -> tuple[int, int, int] | str | None:
-        """Return spread, coordinator and object id; or another cluster's id; or None for another
-        form.
+        """Parse an object's key into spread, coordinator and object id.
+
+        Returns: the cluster's id for a key of another cluster; None for a key of another form.
         """
         below = key
         if self.prefix:
@@ -123,7 +124,7 @@ class Tally:
     strange_sample: list[str] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
-        """Add another tally."""
+        """Add the counts and samples of another tally."""
         self.objects += other.objects
         self.size_bytes += other.size_bytes
         for cluster_id, count in other.foreign.items():
@@ -159,7 +160,7 @@ class Tally:
 
 
 def pieces(found: Iterable[StoredObject], naming: Naming, tally: Tally) -> Iterator[Rows]:
-    """Yield this cluster's objects as rows, in chunks and in their order; count the others."""
+    """Yield this cluster's objects as chunks of rows, and count all objects in the tally."""
     rows: list[tuple[int, ...]] = []
     for stored in found:
         ours = tally.take(stored, naming)
@@ -183,7 +184,10 @@ class Listing:
     tally: Tally
 
     def rows(self) -> Iterator[Rows]:
-        """Yield all rows, sorted, one chunk for each spread. Raises OSError."""
+        """Yield the listing's rows, sorted, in one chunk for each spread.
+
+        Raises:  OSError.
+        """
         for digits in SPREADS:
             path = self.directory / digits
             if path.exists():
@@ -192,7 +196,7 @@ class Listing:
                 yield rows
 
     def not_live(self, known: Mapping[int, KnownObjects]) -> Iterator[Rows]:
-        """See `orphans.WholeListing`."""
+        """Yield the listed objects that are live in none of the coordinators' logs."""
         for rows in self.rows():
             lives = np.zeros(len(rows), np.bool_)
             for coordinator, of_it in known.items():
@@ -201,7 +205,7 @@ class Listing:
             yield rows[~lives]
 
     def suspects(self, known: Mapping[int, KnownObjects]) -> Iterator[tuple[int, Ids]]:
-        """See `dangling.WholeListing`."""
+        """Yield by coordinator the live objects that the listing lacks or has with another size."""
         there = {number: np.zeros(len(of_it.live), np.bool_) for number, of_it in known.items()}
         for rows in self.rows():
             for coordinator, of_it in known.items():
@@ -221,7 +225,7 @@ def take_listing(
     *,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Listing:
-    """List all keys of the store that begin with two hex digits.
+    """List all keys of the store that begin with two hex digits, and write the rows to files.
 
     Args:    directory: exists and is empty; the caller deletes it.
              progress: called with 1 after each of the 256 listings.

@@ -60,7 +60,7 @@ class ListingSource(DataSource):
         return NAME
 
     def schema(self) -> StructType:
-        """Return the schema, which is always the same."""
+        """Return the schema of a listing's rows, which no option changes."""
         return from_arrow_schema(SCHEMA)
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 (Spark's keyword)
@@ -80,8 +80,9 @@ class ListingReader(DataSourceReader):
         return [ListingPartition(SPREADS[first::tasks]) for first in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield this cluster's objects, then the counts of others. Raises StorageError if any part
-        fails.
+        """List a task's spreads; yield this cluster's objects, then counts of the other objects.
+
+        Raises:  StorageError if any part fails.
         """
         assert isinstance(partition, ListingPartition), f"{partition}"
         given = self._options

@@ -73,7 +73,7 @@ class WholeListing(Protocol):
     def tally(self) -> Tally: ...
 
     def not_live(self, known: Mapping[int, KnownObjects]) -> Iterator[Rows]:
-        """Yield this cluster's objects that are live in none of these logs.
+        """Yield the listed objects that are live in none of the coordinators' logs.
 
         Sorted by `listing.ORDER`; those of one spread in one chunk, or in consecutive ones.
         """
@@ -112,7 +112,7 @@ class Count:
         self.size_bytes += int(np.sum(sizes))
 
     def as_json(self) -> dict[str, int]:
-        """Return the count as JSON."""
+        """Return the number of objects and their bytes as JSON."""
         return {"objects": self.objects, "bytes": self.size_bytes}
 
 
@@ -158,7 +158,7 @@ def find_orphans(
     *,
     progress: Callable[[str], None] = lambda _: None,
 ) -> FoundOrphans:
-    """Read the logs after the store was listed.
+    """Read the logs after the store was listed, and combine their objects with the listing.
 
     Args:    progress: called with the name of each log before it is read.
     Raises:  OrphansError if they are another cluster's; as `known_objects_at`.
@@ -171,7 +171,10 @@ def find_orphans(
 def read_known_objects(
     logs: Logs, naming: Naming, *, progress: Callable[[str], None] = lambda _: None
 ) -> dict[int, KnownObjects]:
-    """Read each coordinator's log up to its current end. Raises as `find_orphans`."""
+    """Read the object states from each coordinator's log up to its current end.
+
+    Raises:  as `find_orphans`.
+    """
     if logs.cluster_id != naming.cluster_id:
         raise OrphansError(
             f"the logs belong to cluster {logs.cluster_id}, the listing to {naming.cluster_id}"
@@ -195,11 +198,11 @@ class EarlierSightings:
 
     @property
     def ended_ms(self) -> int | None:
-        """When the last earlier listing ended, ms since 1970; None: there was none."""
+        """Return the time at which the last listing ended, in ms since 1970, or None."""
         return None if self.file is None else int(self.file.header["ended_ms"])
 
     def by_spread(self, naming: Naming) -> Iterator[tuple[int, dict[tuple[int, int], Candidate]]]:
-        """Yield, by rising spread, the orphans seen in it: by coordinator and id."""
+        """Yield each spread, in rising order, with its earlier orphans by coordinator and id."""
 
         def spread_of(one: Candidate) -> int:
             parsed = naming.parse(one.key)
@@ -257,7 +260,7 @@ class Outcome:
 
 
 def scope_of(naming: Naming, uri: str) -> dict[str, str]:
-    """Return the cluster, store and prefix that a listing and a plan are about."""
+    """Return the cluster, store and prefix that a listing or plan applies to."""
     return {"cluster_id": naming.cluster_id, "store": uri, "prefix": naming.prefix}
 
 
@@ -316,7 +319,7 @@ def plan_orphans(
 def _combine_sightings(
     found: FoundOrphans, naming: Naming, seen: EarlierSightings
 ) -> Iterator[Candidate]:
-    """Yield every listed orphan with its first sighting: this one, if size or time have changed."""
+    """Yield each listed orphan with its first sighting; a changed object counts as new."""
     earlier = seen.by_spread(naming)
     at, of_spread = -1, dict[tuple[int, int], Candidate]()
     for rows in found.orphans():
@@ -350,7 +353,7 @@ def _judge(
 
 
 def report_of(found: FoundOrphans, outcome: Outcome) -> dict[str, Any]:
-    """Return all counts as JSON; they go into the plan."""
+    """Return the counts of a comparison as JSON for the plan."""
     tally = found.listing.tally
     return {
         "listed": {"objects": tally.objects, "bytes": tally.size_bytes},

@@ -42,7 +42,7 @@ class AnyListing(WholeListing, Protocol):
     """A complete listing that both comparisons accept."""
 
     def suspects(self, known: Mapping[int, KnownObjects]) -> Iterator[tuple[int, Ids]]:
-        """See `dangling.WholeListing`."""
+        """Yield by coordinator the live objects that the listing lacks or has with another size."""
         ...
 
 
@@ -57,7 +57,7 @@ class SparkListing:
     tally: Tally
 
     def not_live(self, known: Mapping[int, KnownObjects]) -> Iterator[Rows]:
-        """See `orphans.WholeListing`."""
+        """Yield the listed objects that are live in no coordinator's log, by a Spark join."""
         live = live_objects(self.spark, known).select("coordinator", "object_id")
         left = self.own.join(live, ["coordinator", "object_id"], "left_anti")
         found = left.select(*COLUMNS).orderBy(*ORDER).toLocalIterator()
@@ -65,7 +65,7 @@ class SparkListing:
             yield np.array(chunk, ROW)
 
     def suspects(self, known: Mapping[int, KnownObjects]) -> Iterator[tuple[int, Ids]]:
-        """See `dangling.WholeListing`."""
+        """Yield by coordinator the live objects that the listing lacks or has with another size."""
         columns = ["coordinator", "object_id", "size_bytes"]
         listed = self.own.select(*columns)
         left = live_objects(self.spark, known).join(listed, columns, "left_anti")
@@ -76,7 +76,7 @@ class SparkListing:
 
 
 def live_objects(spark: SparkSession, known: Mapping[int, KnownObjects]) -> DataFrame:
-    """Return the live objects, one a row: coordinator, id and size."""
+    """Return a DataFrame with the coordinator, id and size of each live object."""
     coordinators = [
         np.full(len(objects.live), number, np.int32) for number, objects in known.items()
     ]

@@ -63,7 +63,7 @@ class Outcome:
     unanswered: str | None = None  # why some rows have no answer; None: all have
 
     def stopped_short(self, plan: Plan) -> list[int]:
-        """Return the rows that the coordinator applied only in part."""
+        """Return the indexes of the rows that the coordinator applied only in part."""
         return [
             i
             for i, log_start in sorted(self.applied.items())
@@ -71,7 +71,7 @@ class Outcome:
         ]
 
     def is_stale(self) -> bool:
-        """True if the plan, or the rest of it, was refused as a whole."""
+        """Return whether a coordinator refused the plan, or the rest of it, as a whole."""
         return any(code in WHOLE_PLAN for code in self.refused.values())
 
 
@@ -106,7 +106,10 @@ class Journal:
         return outcome
 
     def write(self, answers: Iterable[tuple[int, int, int]]) -> None:
-        """Append (row, error code, log start) of answered rows. Raises OSError."""
+        """Append the row number, error code and log start of each answered row.
+
+        Raises:  OSError.
+        """
         with self.path.open("a", encoding="utf-8") as file:
             for row, error, log_start in answers:
                 entry = {
@@ -123,7 +126,7 @@ async def apply_plan(
     progress: Callable[[int], None] = lambda _: None,
     rows_of_request: int = ROWS_OF_REQUEST,
 ) -> Outcome:
-    """Apply the rows that the journal does not have yet.
+    """Send the plan's rows that the journal lacks to their coordinators, and journal the answers.
 
     Args:    coordinator: of a partition of `__diskless-metadata`.
              progress: called with the number of answered rows after each request.
@@ -181,7 +184,7 @@ def _split_answers(
     answers: Iterable[tuple[int, int, int]],
     moved: dict[int, int],
 ) -> tuple[list[tuple[int, int, int]], list[tuple[int, PlanRow]]]:
-    """Split answers into final ones and rows to send again.
+    """Split answered rows into final answers and rows to send again.
 
     Args:    moved: log starts that rows have come to; changed.
     """
@@ -200,7 +203,7 @@ def _split_answers(
 
 
 def _request_order(rows: Sequence[tuple[int, PlanRow]]) -> list[tuple[int, PlanRow]]:
-    """Return the rows in the order of a request and its answer."""
+    """Return the rows grouped by topic, in the order of a request and its answer."""
     return [numbered for of_topic in _by_topic(rows).values() for numbered in of_topic]
 
 
@@ -238,7 +241,7 @@ def _request(plan: Plan, number: int, rows: Sequence[tuple[int, PlanRow]]) -> Ap
 def _answers_of(
     rows: Sequence[tuple[int, PlanRow]], answer: ApplyRetentionResponse
 ) -> list[tuple[int, int, int]]:
-    """Return (row, error code, log start) of each answer, in the request's order."""
+    """Return row number, error code and log start of each answer, in the request's order."""
     partitions = [partition for topic in answer.responses for partition in topic.partitions]
     return [
         (i, partition.error_code, partition.low_watermark)

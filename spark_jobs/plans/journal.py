@@ -14,7 +14,12 @@ from pathlib import Path
 
 
 def whole_lines(path: Path) -> list[bytes]:
-    """Return the complete lines; none if there is no file. Raises OSError."""
+    """Return a journal's complete lines, and cut off an incomplete last line.
+
+    A missing file has no lines.
+
+    Raises:  OSError.
+    """
     if not path.exists():
         return []
     data = path.read_bytes()

@@ -72,24 +72,27 @@ class Plan:
 
     @property
     def expires_at_ms(self) -> int:
-        """Time from which coordinators refuse all rows, ms since 1970."""
+        """Return the time from which coordinators refuse all rows, in ms since 1970."""
         return self.now_ms + EXPIRES_AFTER_MS
 
     @property
     def plan_id(self) -> str:
-        """An id that is the same for the same inputs and rows."""
+        """Return the id of the plan, which is equal for equal inputs and rows."""
         parts = [self.cluster_id, self.now_ms, sorted(self.logs.items()), *self.rows]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     @property
     def is_large(self) -> bool:
-        """True if it removes more than `LARGE_FRACTION` of all live bytes."""
+        """Return whether the plan removes more than `LARGE_FRACTION` of all live bytes."""
         live = sum(effect.live_bytes for effect in self.effects.values())
         return sum(row.bytes for row in self.rows) > LARGE_FRACTION * live
 
 
 def write_plan(plan: Plan, path: Path) -> None:
-    """Write a plan, whole or not at all. Raises OSError."""
+    """Write a plan to a file, completely or not at all.
+
+    Raises:  OSError.
+    """
     header = {
         "kind": KIND,
         "version": VERSION,
@@ -110,7 +113,7 @@ def write_plan(plan: Plan, path: Path) -> None:
 
 
 def read_plan(path: Path) -> Plan:
-    """Read a plan from a file.
+    """Read a retention plan from a file and verify its checksum.
 
     Raises:  PlanError if it is not a plan, of another version, cut off or edited; OSError.
     """

@@ -42,12 +42,18 @@ class Rows:
         self._line(header)
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Write one row. Raises OSError."""
+        """Append one row to the file.
+
+        Raises:  OSError.
+        """
         self._line(row)
         self._count += 1
 
     def seal(self) -> None:
-        """Write the seal. Raises OSError."""
+        """Write the file's last line, with its row count and checksum.
+
+        Raises:  OSError.
+        """
         seal = {"rows": self._count, "end": self.end}
         self._hash.update(_encode_line(seal))
         self._file.write(_encode_line({**seal, "sha256": self._hash.hexdigest()}))
@@ -64,7 +70,10 @@ def _encode_line(what: Mapping[str, Any]) -> bytes:
 
 @contextmanager
 def writing_whole(path: Path) -> Iterator[IO[bytes]]:
-    """Open a file that gets its name only if the block ends without an error. Raises OSError."""
+    """Write to a partial file, and rename it to `path` if the block ends without an error.
+
+    Raises:  OSError.
+    """
     partial = path.with_name(path.name + ".part")
     try:
         with partial.open("wb") as file:
@@ -76,8 +85,9 @@ def writing_whole(path: Path) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def writing(path: Path, kind: str, header: Mapping[str, Any]) -> Iterator[Rows]:
-    """Open a sealed file of this kind; it exists only if the block ends without an error. Raises
-    OSError.
+    """Write a sealed file, which exists only if the block ends without an error.
+
+    Raises:  OSError.
     """
     with writing_whole(path) as file:
         rows = Rows(file, {"kind": kind, "version": VERSION, **header})
@@ -89,7 +99,10 @@ class SealedFile:
     """A whole sealed file; it is verified from front to back when it is opened."""
 
     def __init__(self, path: Path, kind: str) -> None:
-        """Verify the file. Raises SealError if it is not a whole file of this kind; OSError."""
+        """Open a sealed file, and verify its kind and checksum.
+
+        Raises:  SealError if it is not a whole file of this kind; OSError.
+        """
         self.path = path
         try:
             self._check(kind)
@@ -123,7 +136,10 @@ class SealedFile:
         self.file_id: str = hashed[:ID_DIGITS]  # the same for the same contents
 
     def rows(self, start: int = 0) -> Iterator[dict[str, Any]]:
-        """Yield the rows from index `start` on, counted from 0. Raises OSError."""
+        """Yield the rows from index `start` on, counted from 0.
+
+        Raises:  OSError.
+        """
         with self.path.open("rb") as file:
             file.readline()
             for number in range(self.count):

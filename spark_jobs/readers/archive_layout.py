@@ -63,29 +63,29 @@ class Range(NamedTuple):
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether the records are a checkpoint's: the state at the end of the range."""
+        """Return whether the range holds a checkpoint instead of the log's records."""
         return self.kind == CHECKPOINT
 
     @property
     def is_lost(self) -> bool:
-        """Whether offsets before this range were archived and then lost."""
+        """Return whether the log deleted these offsets between two passes of the archive."""
         return self.is_checkpoint and self.start_offset > 0
 
     @property
     def stem(self) -> str:
-        """The name that the range's files begin with."""
+        """Return the name that the range's files begin with."""
         offsets = f"{self.start_offset:020d}-{self.end_offset:020d}"
         return f"{offsets}.{CHECKPOINT}" if self.is_checkpoint else offsets
 
     @property
     def manifest_key(self) -> str:
-        """The manifest's key."""
+        """Return the key of the range's manifest."""
         offsets = f"{self.start_offset:020d}-{self.end_offset:020d}"
         return f"{MANIFESTS}{self.log}/{offsets}.{self.kind}.json"
 
     @property
     def envelope_key(self) -> str:
-        """The key of the file with all records, undecoded."""
+        """Return the key of the file with all records of the range, undecoded."""
         return self.data_key(ENVELOPE, AVRO)
 
     def data_key(self, table: str, suffix: str) -> str:
@@ -99,7 +99,7 @@ def plan_key(log: str, start_offset: int) -> str:
 
 
 def parse_manifest_key(key: str) -> Range | None:
-    """Parse the range of a manifest's key; None for any other name.
+    """Parse a manifest's key into its range, or return None for any other key.
 
     >>> parse_manifest_key(Range("x-0", 0, 57, LOG).manifest_key)
     Range(log='x-0', start_offset=0, end_offset=57, kind='log')
@@ -111,7 +111,7 @@ def parse_manifest_key(key: str) -> Range | None:
 
 
 def chain(ranges: Iterable[Range]) -> list[Range]:
-    """Return the ranges from offset 0 on, in order, up to the first gap.
+    """Return the ranges that follow each other from offset 0 up to the first gap.
 
     Two jobs that ran at once may have left two links at one offset: the log is then preferred to a
     checkpoint, and less to more, so that all readers go the same way.
@@ -143,7 +143,7 @@ class About:
     tables: str  # AVRO or PARQUET
 
     def to_json(self) -> bytes:
-        """Encode as `archive.json`."""
+        """Encode the archive's description as the bytes of `archive.json`."""
         return _json(
             {
                 "format": FORMAT,
@@ -155,7 +155,10 @@ class About:
 
     @classmethod
     def from_json(cls, data: bytes) -> About:
-        """Decode from `archive.json`. Raises ArchiveError."""
+        """Decode the archive's description from the bytes of `archive.json`.
+
+        Raises:  ArchiveError.
+        """
         found = _object(data, ABOUT_KEY)
         if found.get("format") != FORMAT:
             raise ArchiveError(
@@ -207,14 +210,17 @@ class Manifest:
 
     @property
     def envelope(self) -> Written:
-        """Return the file that has every record. Raises DamagedArchiveError."""
+        """Return the entry of the envelope, the file that has every record.
+
+        Raises:  DamagedArchiveError.
+        """
         for file in self.files:
             if file.table == ENVELOPE:
                 return file
         raise DamagedArchiveError(f"{self.range.manifest_key} does not name an envelope")
 
     def to_json(self) -> bytes:
-        """Encode as the manifest's file."""
+        """Encode the manifest as JSON."""
         found = asdict(self)
         found["range"] = self.range._asdict()
         found["counts"] = [entry._asdict() for entry in self.counts]
@@ -224,7 +230,10 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Manifest:
-        """Decode from the manifest's file. Raises DamagedArchiveError."""
+        """Decode a manifest from JSON.
+
+        Raises:  DamagedArchiveError.
+        """
         found = _object(data, key)
         try:
             return cls(
@@ -243,12 +252,15 @@ class Manifest:
 
 
 def plan_to_json(ranges: Sequence[Range]) -> bytes:
-    """Encode consecutive ranges of one log."""
+    """Encode a plan, consecutive ranges of one log, as JSON."""
     return _json({"format": FORMAT, "ranges": [entry._asdict() for entry in ranges]})
 
 
 def plan_from_json(data: bytes, key: str) -> list[Range]:
-    """Decode consecutive ranges of one log. Raises DamagedArchiveError."""
+    """Decode a plan from JSON into consecutive ranges of one log.
+
+    Raises:  DamagedArchiveError.
+    """
     try:
         return [_range(entry) for entry in _object(data, key)["ranges"]]
     except (KeyError, TypeError, ValueError) as error:
@@ -256,7 +268,10 @@ def plan_from_json(data: bytes, key: str) -> list[Range]:
 
 
 def _range(found: Any) -> Range:
-    """Decode a range. Raises TypeError, ValueError."""
+    """Decode and validate a range from a JSON object.
+
+    Raises:  TypeError, ValueError.
+    """
     parsed = Range(**found)
     offsets = (parsed.start_offset, parsed.end_offset)
     if not all(type(offset) is int for offset in offsets) or parsed.kind not in (LOG, CHECKPOINT):
@@ -267,7 +282,10 @@ def _range(found: Any) -> Range:
 
 
 def _written(found: Any) -> Written:
-    """Decode a file's entry. Raises TypeError, ValueError."""
+    """Decode and validate the entry of a written file from a JSON object.
+
+    Raises:  TypeError, ValueError.
+    """
     parsed = Written(**found)
     texts = (parsed.key, parsed.table, parsed.sha256, parsed.schema)
     if not all(isinstance(text, str) for text in texts) or not all(

@@ -53,13 +53,19 @@ COMPRESSION: Final = 4
 
 
 def read_about(store: ObjectStore) -> About | None:
-    """Read which cluster's archive a store holds; None if there is none. Raises ArchiveError."""
+    """Read the description of the archive in a store, or return None if it holds no archive.
+
+    Raises:  ArchiveError.
+    """
     data = read_object(store, ABOUT_KEY)
     return None if data is None else About.from_json(data)
 
 
 def read_object(store: ObjectStore, key: str, max_bytes: int = MAX_DOCUMENT_BYTES) -> bytes | None:
-    """Read a whole object; None if there is none. Raises DamagedArchiveError; ArchiveError."""
+    """Read a whole object, or return None if it does not exist.
+
+    Raises:  DamagedArchiveError; ArchiveError.
+    """
     try:
         found = store.head(key)
         if found is None:
@@ -78,7 +84,10 @@ def read_object(store: ObjectStore, key: str, max_bytes: int = MAX_DOCUMENT_BYTE
 
 
 def read_manifest(store: ObjectStore, of: Range) -> Manifest:
-    """Read the manifest of a range. Raises DamagedArchiveError; ArchiveError."""
+    """Read and decode the manifest of a range.
+
+    Raises:  DamagedArchiveError; ArchiveError.
+    """
     data = read_object(store, of.manifest_key)
     if data is None:
         raise DamagedArchiveError(f"{of.manifest_key} is gone")
@@ -89,7 +98,10 @@ def read_manifest(store: ObjectStore, of: Range) -> Manifest:
 
 
 def read_written(store: ObjectStore, file: Written) -> bytes:
-    """Read a file of a range and verify its size and checksum. Raises DamagedArchiveError."""
+    """Read a file of a range and verify its size and checksum.
+
+    Raises:  DamagedArchiveError.
+    """
     data = read_object(store, file.key, file.bytes)
     if data is None:
         raise DamagedArchiveError(f"{file.key} is gone")
@@ -99,7 +111,10 @@ def read_written(store: ObjectStore, file: Written) -> bytes:
 
 
 def read_rows(store: ObjectStore, of: Range) -> Iterator[Row]:
-    """Read a range's records. Raises DamagedArchiveError; ArchiveError."""
+    """Yield the records of a range from its envelope.
+
+    Raises:  DamagedArchiveError; ArchiveError.
+    """
     file = read_manifest(store, of).envelope
     try:
         yield from read_avro(read_written(store, file))
@@ -108,7 +123,10 @@ def read_rows(store: ObjectStore, of: Range) -> Iterator[Row]:
 
 
 def list_ranges(store: ObjectStore) -> dict[str, list[Range]]:
-    """List the archived ranges of each log, chained or not. Raises ArchiveError."""
+    """List the archived ranges of each log, including ranges that are not in its chain.
+
+    Raises:  ArchiveError.
+    """
     found: dict[str, list[Range]] = {}
     try:
         for listed in store.list(MANIFESTS):
@@ -131,7 +149,7 @@ class ArchivedSpan:
     end_offset: int
 
     def within(self, lowest: int, highest: int) -> ArchivedSpan | None:
-        """See `Span.within`."""
+        """Narrow the span to these offsets, both inclusive, or return None if no offset is left."""
         if self.is_checkpoint:
             return self if lowest <= self.end_offset - 1 <= highest else None
         start, end = max(self.start_offset, lowest), min(self.end_offset, highest + 1)
@@ -143,7 +161,10 @@ class ArchivedSpan:
         return replace(self, ranges=ranges, start_offset=start, end_offset=end)
 
     def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
-        """See `Span.values`. Raises DamagedArchiveError; ArchiveError."""
+        """Yield the position and framed value of each archived metadata record in the span.
+
+        Raises:  DamagedArchiveError; ArchiveError.
+        """
         for row in self._rows():
             value = value_of(row)
             if value is None or row["control"]:
@@ -157,7 +178,10 @@ class ArchivedSpan:
             yield LogPosition(self.is_checkpoint, offset, row["epoch"], row["timestamp_ms"]), value
 
     def batches(self) -> Iterator[Batch]:
-        """See `Span.batches`. Raises DamagedArchiveError; ArchiveError."""
+        """Rebuild and yield the whole batches that hold any of the span's offsets.
+
+        Raises:  DamagedArchiveError; ArchiveError.
+        """
         try:
             for batch in batches_of(self._rows()):
                 header = batch.header
@@ -177,7 +201,8 @@ class ArchivedLog:
     """A log in an archive."""
 
     def __init__(self, store: ObjectStore, name: str, links: Sequence[Range]) -> None:
-        """
+        """Open one log of an archive.
+
         Args:    links: its chain.
         """
         self._store = store
@@ -186,11 +211,11 @@ class ArchivedLog:
 
     @property
     def links(self) -> Sequence[Range]:
-        """The chain of ranges, lost ones included."""
+        """Return the chain of ranges, including ranges whose offsets were lost."""
         return self._links
 
     def end_offset(self) -> int:
-        """See `Log.end_offset`; as of the opening of the archive."""
+        """Return the end offset of the archived log, as of the opening of the archive."""
         return self._links[-1].end_offset if self._links else 0
 
     def spans(
@@ -200,7 +225,10 @@ class ArchivedLog:
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Sequence[ArchivedSpan]:
-        """See `Log.spans`. Raises LostRangeError; ArchiveError."""
+        """Return the spans of everything archived below `end_offset`, in order.
+
+        Raises:  LostRangeError; ArchiveError.
+        """
         if end_offset > self.end_offset():
             why = f"the archive ends at {self.end_offset()}"
             raise LostRangeError(self._name, self.end_offset(), None, why)
@@ -224,7 +252,7 @@ class ArchivedLog:
         return spans
 
     def _find_beginning(self, end_offset: int) -> tuple[int, int]:
-        """Return the number of the first link after the last checkpoint, and its start offset."""
+        """Return the index of the first range after the last checkpoint, and its start offset."""
         for number in range(len(self._links) - 1, -1, -1):
             link = self._links[number]
             if link.is_checkpoint and link.end_offset <= end_offset:
@@ -234,7 +262,7 @@ class ArchivedLog:
     def _group_links(
         self, links: Sequence[Range], start: int, end: int, split_bytes: int
     ) -> list[ArchivedSpan]:
-        """Group neighbouring small ranges, as many as one task reads."""
+        """Group neighbouring ranges into spans of about `split_bytes` each."""
         sizes = self._sizes() if len(links) > 1 else {}
         groups: list[list[Range]] = []
         room = 0
@@ -268,7 +296,10 @@ class ArchivedLogs:
     """The logs of an archive, as of when it was opened."""
 
     def __init__(self, store: ObjectStore) -> None:
-        """Open an archive. Raises LogsError if there is none, or it cannot be read."""
+        """Open the archive in a store, and list its ranges.
+
+        Raises:  LogsError if the store holds no archive, or cannot be read.
+        """
         about = read_about(store)
         if about is None:
             raise LogsError(f"{store.uri} is not an archive: it has no {ABOUT_KEY}")
@@ -278,12 +309,15 @@ class ArchivedLogs:
         self._chains = {log: chain(ranges) for log, ranges in list_ranges(store).items()}
 
     def names(self) -> list[str]:
-        """See `Logs.names`."""
+        """List the archived logs by name: the cluster's first, then coordinators' by number."""
         names = names_in_order(self._chains)
         return names if CLUSTER_METADATA in self._chains else names[1:]
 
     def log(self, name: str) -> ArchivedLog:
-        """See `Logs.log`."""
+        """Return an archived log by its name.
+
+        Raises:  LogsError if the archive has no log of that name.
+        """
         if name not in self._chains:
             raise LogsError(f"{self._store.uri} has no log {name}")
         return ArchivedLog(self._store, name, self._chains[name])

@@ -38,7 +38,8 @@ class AvroWriter:
     """Writes an Avro file in memory."""
 
     def __init__(self, schema: Mapping[str, Any], metadata: Mapping[str, str]) -> None:
-        """
+        """Begin an Avro file in memory.
+
         Args:    metadata: what the file is of; with the schema it decides the sync marker.
         """
         self.rows = 0
@@ -56,20 +57,20 @@ class AvroWriter:
         )
 
     def write(self, rows: Iterable[Any]) -> None:
-        """Append rows."""
+        """Append rows to the file."""
         write = self._writer.write
         for row in rows:
             write(row)
             self.rows += 1
 
     def finish(self) -> bytes:
-        """Return the whole file. Nothing may be written after this."""
+        """Finish the file and return its bytes; no row may be written afterwards."""
         self._writer.flush()
         return self._out.getvalue()
 
 
 def _sort_keys(parsed: Any) -> Any:
-    """Return the schema with its keys in order, except for what fastavro keeps in it."""
+    """Return a parsed schema with sorted keys, except below the keys that fastavro added."""
     if isinstance(parsed, list):
         return [_sort_keys(value) for value in parsed]
     if not isinstance(parsed, dict):
@@ -81,7 +82,7 @@ def _sort_keys(parsed: Any) -> Any:
 
 
 def read_avro(data: bytes, schema: Mapping[str, Any] | None = None) -> Iterator[Any]:
-    """Read a file's rows with this schema; None: the writer's.
+    """Yield the rows of an Avro file, read with the given schema or the writer's schema.
 
     Raises:  AvroFileError, also after rows have been given out.
     """

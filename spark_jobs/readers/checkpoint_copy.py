@@ -44,7 +44,7 @@ def copies_of(cluster_id: str, log: str) -> Path:
 
 
 def copy_checkpoint(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) -> Path:
-    """Return a checkpoint's file below `directory`, downloaded if missing; older ones are deleted.
+    """Return this machine's copy of a checkpoint; download it if missing, delete older copies.
 
     Raises:  GoneError if the leader has it no more; LogsError; OSError.
     """
@@ -61,7 +61,10 @@ def copy_checkpoint(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpo
 
 
 def _make_private(directory: Path) -> None:
-    """Create a directory that only this user can write to. Raises LogsError; OSError."""
+    """Create a directory that only this user can write to.
+
+    Raises:  LogsError; OSError.
+    """
     top = directory.parent.parent
     if not make_private(top):
         raise LogsError(f"{top} is not this user's alone; set TMPDIR to a directory of your own")
@@ -69,7 +72,9 @@ def _make_private(directory: Path) -> None:
 
 
 def _is_leaders(link: QuorumLink, path: Path, snapshot_id: OffsetAndEpoch) -> bool:
-    """Return whether a copy ends as the leader's file does: with the checksum of its content.
+    """Return whether a copy has the size and the last bytes of the leader's checkpoint.
+
+    The last bytes contain the checksum of the content.
 
     A copy whose original the leader has deleted meanwhile is used: nothing contradicts it.
     """
@@ -87,7 +92,7 @@ def _is_leaders(link: QuorumLink, path: Path, snapshot_id: OffsetAndEpoch) -> bo
 
 
 def _download(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) -> None:
-    """Download a checkpoint, resuming a partial file; delete the file if it contradicts itself."""
+    """Download a checkpoint, resuming a partial file; delete the file if it is invalid."""
     download = PartDownload.begin(RealFileSystem(), directory, snapshot_id)
     try:
         complete = False
@@ -106,7 +111,7 @@ def _download(link: QuorumLink, directory: Path, snapshot_id: OffsetAndEpoch) ->
 
 
 def _drop_older(directory: Path, snapshot_id: OffsetAndEpoch) -> None:
-    """Delete older copies; a task that has one open can read on."""
+    """Delete the copies of older checkpoints; tasks with an open copy can still read it."""
     for checkpoint in list_checkpoints(RealFileSystem(), directory):
         if checkpoint < snapshot_id:
             (directory / checkpoint_name(checkpoint)).unlink(missing_ok=True)
@@ -114,7 +119,7 @@ def _drop_older(directory: Path, snapshot_id: OffsetAndEpoch) -> None:
 
 @contextmanager
 def _one_at_a_time(directory: Path) -> Iterator[None]:
-    """Lock a directory against this machine's other tasks."""
+    """Hold an exclusive lock on a directory against this machine's other tasks."""
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

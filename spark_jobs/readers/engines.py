@@ -64,7 +64,8 @@ class LocalEngine:
     """Runs on two threads of this process; or in it and a helper process, for many heavy pieces."""
 
     def __init__(self, *, helper: bool = False) -> None:
-        """
+        """Set whether the engine may share its work with a helper process.
+
         Args:    helper: pieces are large, and a second process may work on them.
         """
         self._helper = helper
@@ -77,7 +78,7 @@ class LocalEngine:
         *,
         light: bool = False,
     ) -> list[R]:
-        """See `Engine.run`."""
+        """Run the tasks on two threads, or in this process and a helper process."""
         if self._helper and not light and len(work) >= HELPED:
             return _run_with_helper(task, work, progress)
         found = []
@@ -91,7 +92,7 @@ class LocalEngine:
 def _run_with_helper(
     task: Callable[[A], R], work: Sequence[A], progress: Callable[[int], None]
 ) -> list[R]:
-    """Share the pieces between this process and a helper, each taking the next when it is free.
+    """Share the work between this process and a helper, each taking the next item when free.
 
     What the other did not answer, and what failed here, is done in order at the end: so the error
     that is raised is that of the first piece that has one.
@@ -144,7 +145,7 @@ class SparkEngine:
         *,
         light: bool = False,
     ) -> list[R]:
-        """See `Engine.run`."""
+        """Run the tasks as one Spark job, and return the results in the order of the work."""
         if not work:
             return []
         pickled = [pickle.dumps(item) for item in work]
@@ -171,7 +172,10 @@ class SparkEngine:
 
 
 def _run_task(task: Callable[[Any], Any], number: int, work: bytes) -> pa.RecordBatch:
-    """Run a task, and return errors about damaged or lost files: a retry would not help."""
+    """Run one task in a worker; return its pickled result, or its error about unreadable logs.
+
+    Such an error is returned and not raised, because a retry would not help.
+    """
     failed = False
     try:
         answer = pickle.dumps(task(pickle.loads(work)))
@@ -183,7 +187,7 @@ def _run_task(task: Callable[[Any], Any], number: int, work: bytes) -> pa.Record
 
 
 def pickled(error: Exception) -> bytes:
-    """Pickle a task's error; one that cannot be pickled becomes a LogsError with its text."""
+    """Pickle a task's error, or a LogsError with its text if the error cannot be pickled."""
     try:
         data = pickle.dumps(error)
         pickle.loads(data)

@@ -115,7 +115,7 @@ def _usual_frame(record_type: int, version: int) -> bytes:
 
 
 def rows_of(batch: Batch) -> list[Row]:
-    """Return the rows of a whole batch.
+    """Convert a whole batch to rows, one for each record.
 
     Raises:  RecordError if it does not hold what its header says; EnvelopeError if it holds
              nothing: no log of ours has such a batch.
@@ -169,7 +169,7 @@ def _filled(
 
 
 def _control_row(key: bytes | None, value: Buffer | None) -> Row:
-    """Return the row of a control record: its type is in the key, its version starts the value."""
+    """Convert a control record to a row, with the type in its key and the version in its value."""
     body = None if value is None else bytes(value)
     version = int.from_bytes(body[:2], "big", signed=True) if body else UNREADABLE
     try:
@@ -187,7 +187,7 @@ def _control_row(key: bytes | None, value: Buffer | None) -> Row:
 
 
 def value_of(row: Row) -> bytes | None:
-    """Return a row's record value with its frame; None if it has none."""
+    """Return the record value of a row, frame included, or None if the record has no value."""
     body = row["body"]
     if body is None or row["control"]:
         return body
@@ -198,7 +198,7 @@ def value_of(row: Row) -> bytes | None:
 
 
 def batches_of(rows: Iterable[Row]) -> Iterator[Batch]:
-    """Rebuild the batches that these rows were, byte for byte.
+    """Rebuild the batches that the rows were made from, byte for byte.
 
     Args:    rows: in the log's order, from the first record of a batch to the last of one.
     Raises:  EnvelopeError if rows are missing or are not what the batch was.

@@ -41,7 +41,10 @@ class Helper:
     """A process that runs a task, from `__enter__` to `__exit__`; used by one thread at a time."""
 
     def __init__(self, task: Callable[[Any], Any]) -> None:
-        """Prepare a helper. Raises what `pickle` raises for a task that cannot be sent."""
+        """Pickle the task for a helper process, which `__enter__` starts.
+
+        Raises:  what `pickle` raises for a task that cannot be pickled.
+        """
         self._task = pickle.dumps(task)
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -73,7 +76,10 @@ class Helper:
             self._process.kill()
 
     def ask(self, work: Any) -> Any:
-        """Return the task's result for an item. Raises HelperError."""
+        """Send an item to the helper process and return the task's result.
+
+        Raises:  HelperError.
+        """
         process = self._process
         if process is None:
             raise HelperError

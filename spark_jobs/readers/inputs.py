@@ -44,7 +44,7 @@ class Inputs:
 
 
 def open_logs(inputs: Inputs) -> Logs:
-    """Open the logs of an input.
+    """Open the logs of an archive, a log directory or a running quorum.
 
     Raises:  LogsError; CorruptFileError; OSError.
     """
@@ -83,7 +83,7 @@ def open_logs(inputs: Inputs) -> Logs:
 
 
 def _committed(leader: QuorumLog, alone: ReplicaLogs, directory: Path) -> int:
-    """Return the end of a directory's log that the quorum has committed.
+    """Return the end offset of the committed part of a log directory's log.
 
     Raises:  LogsError if no source knows it; DamagedFileError, CorruptFileError; OSError.
     """

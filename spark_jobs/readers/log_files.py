@@ -39,7 +39,8 @@ class LostRangeError(Exception):
     """Part of the log has been deleted, and no checkpoint stands for it."""
 
     def __init__(self, where: Path | str, wanted: int, earliest: int | None, why: str) -> None:
-        """
+        """Describe the lost offsets and the first offset that is left.
+
         Args:    where: the log. wanted: the first offset that is missed.
                  earliest: the first offset that there is; None: unknown.
         """
@@ -51,7 +52,7 @@ class LostRangeError(Exception):
         self.why = why
 
     def __reduce__(self) -> tuple[type[LostRangeError], tuple[Path | str, int, int | None, str]]:
-        """Pickle by the arguments: tasks raise this error, too."""
+        """Pickle the error by its arguments, because tasks raise it in other processes."""
         return LostRangeError, (self.where, self.wanted, self.earliest, self.why)
 
 
@@ -70,14 +71,14 @@ class FileSpan:
     end_position: int | None = None  # exclusive; None: to where the records end
 
     def within(self, lowest: int, highest: int) -> FileSpan | None:
-        """Narrow the span to these offsets, both inclusive; None if nothing is left."""
+        """Narrow the span to these offsets, both inclusive, or return None if no offset is left."""
         if self.is_checkpoint:
             return self if lowest <= self.end_offset - 1 <= highest else None
         start, end = max(self.start_offset, lowest), min(self.end_offset, highest + 1)
         return replace(self, start_offset=start, end_offset=end) if start < end else None
 
     def size_bytes(self) -> int:
-        """Approximate bytes to read, for sharing out work; 0 if the file is gone."""
+        """Return the approximate number of bytes to read, or 0 if the file is gone."""
         try:
             end = self.end_position or self.path.stat().st_size
         except OSError:
@@ -85,11 +86,11 @@ class FileSpan:
         return max(0, end - self.position)
 
     def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
-        """Yield records as `read_values`, from this machine's disk."""
+        """Yield the span's metadata records from this machine's disk."""
         return read_values(self)
 
     def batches(self) -> Iterator[Batch]:
-        """Yield batches as `read_batches`, from this machine's disk."""
+        """Yield the span's batches from this machine's disk."""
         return read_batches(self)
 
 
@@ -101,23 +102,32 @@ class LogFiles:
         self._files = files or RealFileSystem()
 
     def segments(self) -> list[int]:
-        """List the base offsets of the current segments, rising. Raises OSError."""
+        """List the base offsets of the segments in the directory, in rising order.
+
+        Raises:  OSError.
+        """
         found = (base_offset_of(name) for name in self._files.listdir(self.directory))
         return sorted(offset for offset in found if offset is not None)
 
     def checkpoints(self) -> list[OffsetAndEpoch]:
-        """List the ids of the current whole checkpoints, rising. Raises OSError."""
+        """List the ids of the complete checkpoints in the directory, in rising order.
+
+        Raises:  OSError.
+        """
         return list_checkpoints(self._files, self.directory)
 
     def checkpoint_spans(self) -> list[FileSpan]:
-        """List the current whole checkpoints as spans. Raises OSError."""
+        """List the complete checkpoints in the directory as spans, in rising order.
+
+        Raises:  OSError.
+        """
         return [
             FileSpan(self.directory / checkpoint_name(checkpoint), True, 0, checkpoint.offset)
             for checkpoint in self.checkpoints()
         ]
 
     def end_offset(self, committed: int = 0) -> int:
-        """Return the end offset of the last whole batch; 0 for an empty log.
+        """Return the end offset of the last whole batch, or 0 for an empty log.
 
         Not how much is committed: a bound of what can be read here. What a crash has torn ends the
         log, as for its node.
@@ -180,7 +190,10 @@ class LogFiles:
         return spans
 
     def _checkpoint_before(self, end_offset: int, segments: list[int]) -> FileSpan:
-        """Return the oldest checkpoint that the log continues: it replaced the fewest changes."""
+        """Return the oldest checkpoint from which the log continues without a gap.
+
+        The oldest replaced the fewest changes.
+        """
         for checkpoint in self.checkpoints():
             end = checkpoint.offset
             if end == end_offset or (end < end_offset and segments and segments[0] <= end):
@@ -215,7 +228,7 @@ class LogFiles:
 def read_values(
     span: FileSpan, files: FileSystem | None = None
 ) -> Iterator[tuple[LogPosition, Buffer]]:
-    """Yield the metadata records of a span: position, and value with its frame.
+    """Yield the position and framed value of each metadata record in a span.
 
     Control records, the log's own, are left out.
 
@@ -267,7 +280,10 @@ def _log_batches(span: FileSpan, files: FileSystem) -> Iterator[Batch]:
 
 
 def batch_values(batch: Batch, start: int, end: int) -> Iterator[tuple[LogPosition, Buffer]]:
-    """Yield the metadata records of a batch with offsets in [start, end). Raises RecordError."""
+    """Yield the metadata records of a batch with offsets from `start` to `end`, exclusive.
+
+    Raises:  RecordError.
+    """
     if batch.header.is_control:
         return
     epoch = batch.header.leader_epoch

@@ -46,25 +46,25 @@ class Span(Protocol):
 
     @property
     def is_checkpoint(self) -> bool:
-        """Whether the span is a checkpoint, which stands for everything before `end_offset`."""
+        """Return whether the span is a checkpoint, which stands for all before `end_offset`."""
         ...
 
     @property
     def start_offset(self) -> int:
-        """The first offset, inclusive."""
+        """Return the first offset of the span, inclusive."""
         ...
 
     @property
     def end_offset(self) -> int:
-        """The end offset, exclusive."""
+        """Return the end offset of the span, exclusive."""
         ...
 
     def within(self, lowest: int, highest: int) -> Span | None:
-        """Narrow the span to these offsets, both inclusive; None if nothing is left."""
+        """Narrow the span to these offsets, both inclusive, or return None if no offset is left."""
         ...
 
     def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
-        """Yield the metadata records in order: position, and value with its frame.
+        """Yield the position and framed value of each metadata record in the span, in order.
 
         Raises:  LostRangeError if it is gone meanwhile; DamagedFileError, RecordError; OSError.
         """
@@ -82,7 +82,10 @@ class Log(Protocol):
     """A replicated log, such as `__diskless-metadata-0`."""
 
     def end_offset(self) -> int:
-        """Return the end of the committed part that can be read here; exclusive. Raises OSError."""
+        """Return the end offset of the log's committed part that can be read here, exclusive.
+
+        Raises:  OSError.
+        """
         ...
 
     def spans(
@@ -108,7 +111,10 @@ class HasCheckpoints(Protocol):
     """A log whose checkpoints can be read by themselves; an archive has none."""
 
     def checkpoints(self) -> Sequence[Span]:
-        """List the readable checkpoints, oldest first. Raises OSError; LogsError."""
+        """List the readable checkpoints, oldest first.
+
+        Raises:  OSError; LogsError.
+        """
         ...
 
 
@@ -117,7 +123,7 @@ class Logs(Protocol):
 
     @property
     def cluster_id(self) -> str:
-        """The id of the cluster that the logs belong to."""
+        """Return the id of the cluster that the logs belong to."""
         ...
 
     def names(self) -> list[str]:
@@ -125,12 +131,15 @@ class Logs(Protocol):
         ...
 
     def log(self, name: str) -> Log:
-        """Return a log. Raises LogsError if there is none of that name."""
+        """Return the log of this name.
+
+        Raises:  LogsError if there is no log of this name.
+        """
         ...
 
 
 def coordinators_of(logs: Logs) -> list[int]:
-    """Return the partitions of `__diskless-metadata` that have logs, rising."""
+    """Return the partitions of `__diskless-metadata` that have logs, in rising order."""
     names = (name for name in logs.names() if name.startswith(DISKLESS_METADATA))
     return sorted(int(name.removeprefix(DISKLESS_METADATA)) for name in names)
 
@@ -143,7 +152,7 @@ class CommittedFiles:
         self._high_watermark = high_watermark
 
     def end_offset(self) -> int:
-        """Return the smaller of the committed end and the replica's end: a replica may lag.
+        """Return the high watermark, or the replica's end offset if the replica lags behind.
 
         Raises:  LogsError; DamagedFileError; OSError.
         """
@@ -151,7 +160,10 @@ class CommittedFiles:
         return min(committed, self.files.end_offset(committed))
 
     def checkpoints(self) -> Sequence[FileSpan]:
-        """List the readable checkpoints, oldest first. Raises OSError."""
+        """List the readable checkpoints, oldest first.
+
+        Raises:  OSError.
+        """
         end_offset = self.end_offset()
         return [
             checkpoint
@@ -166,7 +178,10 @@ class CommittedFiles:
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Sequence[FileSpan]:
-        """See `Log.spans`. Raises LogsError; CorruptFileError, too."""
+        """Return the spans of everything below `end_offset`, which must be committed.
+
+        Raises:  as `Log.spans`; LogsError; CorruptFileError.
+        """
         committed = self._high_watermark()
         if end_offset > committed:
             raise LostRangeError(
@@ -199,11 +214,17 @@ class ReplicaLogs:
         self._high_watermarks = high_watermarks
 
     def names(self) -> list[str]:
-        """See `Logs.names`. Raises OSError."""
+        """List the names of the logs in the log directory.
+
+        Raises:  OSError.
+        """
         return logs_in(self._log_dir)
 
     def log(self, name: str) -> CommittedFiles:
-        """See `Logs.log`. Raises CorruptFileError, OSError, too."""
+        """Return a log of the log directory, readable up to its high watermark.
+
+        Raises:  as `Logs.log`; CorruptFileError; OSError.
+        """
         self._high_watermark(name)
         return CommittedFiles(LogFiles(self._log_dir / name), lambda: self._high_watermark(name))
 
@@ -220,7 +241,7 @@ class ReplicaLogs:
 
 
 def _written_down(log_dir: Path) -> dict[str, int]:
-    """Return each log's high watermark as its node last saved it: seconds ago, or on exit."""
+    """Return the high watermark of each log as the node last saved it."""
     try:
         found = read_high_watermarks(RealFileSystem(), log_dir)
     except FileNotFoundError:
@@ -229,7 +250,7 @@ def _written_down(log_dir: Path) -> dict[str, int]:
 
 
 def checked_cluster_id(cluster_id: str, source: str) -> str:
-    """Return a cluster id unchanged if it can name a directory, where a cluster's files are kept.
+    """Return a cluster id unchanged if it is a safe name for a directory.
 
     Raises:  LogsError.
 
@@ -243,7 +264,10 @@ def checked_cluster_id(cluster_id: str, source: str) -> str:
 
 
 def logs_in(log_dir: Path) -> list[str]:
-    """List the logs in a node's log directory that jobs read. Raises OSError."""
+    """List the names of the logs in a node's log directory that jobs read.
+
+    Raises:  OSError.
+    """
     return names_in_order(path.name for path in log_dir.iterdir() if path.is_dir())
 
 

@@ -39,7 +39,7 @@ MAX_READ_BYTES: Final = 64 * 1024 * 1024
 
 
 def describe_failure(uri: str, error: StorageError) -> str:
-    """Describe a failure and the store it happened in, naming the store once."""
+    """Describe a storage error in a text that names the store exactly once."""
     names_store = error.key and f"{uri}/".startswith(f"{error.key}/")
     return str(error) if names_store else f"{uri}: {error}"
 
@@ -52,7 +52,7 @@ class ObjectStore(Protocol):
 
     @property
     def uri(self) -> str:
-        """The store's address, as `open_store` was given it."""
+        """Return the store's address in the form that `open_store` takes."""
         ...
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
@@ -63,11 +63,14 @@ class ObjectStore(Protocol):
         ...
 
     def head(self, key: str) -> StoredObject | None:
-        """Return what a listing shows of one object; None if there is none. Raises StorageError."""
+        """Return the key, size and time of one object, or None if it does not exist.
+
+        Raises:  StorageError.
+        """
         ...
 
     def read(self, key: str, start: int, size: int) -> bytes:
-        """Return exactly these bytes of an object.
+        """Return `size` bytes of an object from byte `start` on.
 
         Args:    start: the first byte, from 0.
                  size: number of bytes; at most MAX_READ_BYTES.
@@ -77,7 +80,7 @@ class ObjectStore(Protocol):
         ...
 
     def write(self, key: str, data: bytes) -> None:
-        """Store an object, replacing one of the same key.
+        """Store an object under a key, replacing any object of the same key.
 
         The object is there whole and durably when this returns, or not at all. Jobs write their
         archives and reports with it.
@@ -87,14 +90,14 @@ class ObjectStore(Protocol):
         ...
 
     def write_new(self, key: str, data: bytes) -> bool:
-        """Store an object unless its key is taken; then return False and leave it as it is.
+        """Store an object if its key is free; otherwise change nothing and return False.
 
         Of two concurrent calls one succeeds. Raises as `write`.
         """
         ...
 
     def close(self) -> None:
-        """Close connections."""
+        """Close the connections to the store."""
         ...
 
 
@@ -141,39 +144,39 @@ class DirectoryStore:
         self._objects = ObjectDirectory(root, creates_root=True)
 
     def __reduce__(self) -> tuple[type[DirectoryStore], tuple[Path]]:
-        """Pickle by the path."""
+        """Pickle the store by its path."""
         return DirectoryStore, (self._root,)
 
     @property
     def uri(self) -> str:
-        """See ObjectStore."""
+        """Return the path of the directory."""
         return str(self._root)
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
-        """See ObjectStore. A missing directory is an error: no listing is not an empty one."""
+        """Yield every object whose key begins with `prefix`; raise if the directory is missing."""
         try:
             yield from self._objects.list(prefix)
         except OSError as error:
             raise StorageError(self.uri, error.strerror or str(error)) from error
 
     def head(self, key: str) -> StoredObject | None:
-        """See ObjectStore."""
+        """Return the key, size and time of one object, or None if its file does not exist."""
         stored = self._guarded(key, lambda: self._objects.head(key))
         if stored is None and not self._root.is_dir():
             raise StorageError(self.uri, "no such directory")  # not mounted
         return stored
 
     def read(self, key: str, start: int, size: int) -> bytes:
-        """See ObjectStore."""
+        """Return `size` bytes of an object's file from byte `start` on."""
         _check_range(start, size)
         return self._guarded(key, lambda: self._objects.get(key, ByteRange(start, size)))
 
     def write(self, key: str, data: bytes) -> None:
-        """See ObjectStore."""
+        """Write an object as a file, replacing any object of the same key."""
         self._guarded(key, lambda: self._objects.put(key, data))
 
     def write_new(self, key: str, data: bytes) -> bool:
-        """See ObjectStore."""
+        """Write an object as a new file, or return False if its key is taken."""
         try:
             self._guarded(key, lambda: self._objects.put_new(key, data))
         except ObjectExistsError:
@@ -181,10 +184,10 @@ class DirectoryStore:
         return True
 
     def close(self) -> None:
-        """Do nothing: no file stays open."""
+        """Do nothing, because a directory store keeps no file open."""
 
     def _guarded(self, key: str, work: Callable[[], T]) -> T:
-        """Do it, and translate the operating system's errors."""
+        """Run a file operation on a key, and turn its OSError into a StorageError."""
         try:
             return work()
         except FileExistsError:
@@ -206,21 +209,21 @@ class S3Store:
         self._client: S3Client | None = None
 
     def __reduce__(self) -> tuple[type[S3Store], tuple[str, str, StoreOptions]]:
-        """Pickle without the client: connections cannot be moved."""
+        """Pickle the store without its client, whose connections cannot be pickled."""
         return S3Store, (self._bucket, self._prefix, self._options)
 
     @property
     def uri(self) -> str:
-        """See ObjectStore."""
+        """Return the bucket and prefix as an `s3://` address."""
         return f"{S3}{self._bucket}/{self._prefix}".rstrip("/")
 
     def list(self, prefix: str = "") -> Iterator[StoredObject]:
-        """See ObjectStore."""
+        """Yield every object of the bucket whose key begins with `prefix`, page by page."""
         for page in self._connected().list_pages(prefix):
             yield from page
 
     def head(self, key: str) -> StoredObject | None:
-        """See ObjectStore."""
+        """Return the key, size and time of one object, or None if the bucket does not have it."""
         try:
             return self._connected().head(key)[0]
         except ObjectNotFoundError:
@@ -228,16 +231,16 @@ class S3Store:
             return None
 
     def read(self, key: str, start: int, size: int) -> bytes:
-        """See ObjectStore."""
+        """Return `size` bytes of an object in the bucket from byte `start` on."""
         _check_range(start, size)
         return self._connected().get(key, ByteRange(start, size))
 
     def write(self, key: str, data: bytes) -> None:
-        """See ObjectStore."""
+        """Put an object into the bucket, replacing any object of the same key."""
         self._connected().put(key, data)
 
     def write_new(self, key: str, data: bytes) -> bool:
-        """See ObjectStore."""
+        """Put a new object into the bucket, or return False if its key is taken."""
         try:
             self._connected().put_new(key, data)
         except ObjectExistsError:
@@ -245,13 +248,13 @@ class S3Store:
         return True
 
     def close(self) -> None:
-        """See ObjectStore."""
+        """Close this process's S3 client, if there is one."""
         if self._client is not None:
             self._client.close()
             self._client = None
 
     def _connected(self) -> S3Client:
-        """Return this process's client, made on first use."""
+        """Return this process's S3 client, which is created on first use."""
         if self._client is None:
             options = self._options
             path_style = options.path_style
@@ -268,6 +271,6 @@ class S3Store:
 
 
 def _check_range(start: int, size: int) -> None:
-    """Raises ValueError for a range that is negative or too large for one read."""
+    """Raise ValueError if a range is negative or too large for one read."""
     if start < 0 or not 0 <= size <= MAX_READ_BYTES:
         raise ValueError(f"no range to read: {size} bytes at {start}; at most {MAX_READ_BYTES}")

@@ -96,7 +96,8 @@ class Fetched(NamedTuple):
 
 
 def partition_of(log: str) -> tuple[str, int]:
-    """
+    """Split a log's name into its topic and partition number.
+
     >>> partition_of("__diskless-metadata-12")
     ('__diskless-metadata', 12)
     """
@@ -110,7 +111,10 @@ class QuorumLink:
     """A connection to the leader of one log. Any thread may use it, one call at a time."""
 
     def __init__(self, quorum: Quorum, log: str) -> None:
-        """Prepare a link, which connects on first use. Raises LogsError for an invalid log name."""
+        """Prepare a connection to a log's leader, which is opened on first use.
+
+        Raises:  LogsError for an invalid log name.
+        """
         self._leader = _Leader(quorum, *partition_of(log))
         self._loop = (loop_factory() or asyncio.new_event_loop)()
         self._thread = threading.Thread(
@@ -143,7 +147,7 @@ class QuorumLink:
         error_of: Callable[[R], int],
         version: int | None = None,
     ) -> R:
-        """Send the leader a request made for its epoch, and return the response.
+        """Send the leader a request that is built for its epoch, and return the response.
 
         Args:    error_of: the answer's error code; those that mean "not I" are tried again.
         Raises:  LogsError if no leader answers in time.
@@ -151,11 +155,17 @@ class QuorumLink:
         return self._submit(self._leader.ask(request, response, error_of, version)).result()
 
     def cluster_id(self) -> str:
-        """Return the quorum's cluster id. Raises LogsError."""
+        """Return the quorum's cluster id.
+
+        Raises:  LogsError.
+        """
         return self._submit(self._leader.cluster_id()).result()
 
     def names(self) -> list[str]:
-        """List the logs of the leader's node. Raises LogsError."""
+        """List the logs of the leader's node.
+
+        Raises:  LogsError.
+        """
         answer = self.call(
             lambda _: DescribeSnapshotsRequest(), DescribeSnapshotsResponse, lambda a: a.error_code
         )
@@ -164,13 +174,19 @@ class QuorumLink:
         return [f"{group.topic_name}-{group.partition_index}" for group in answer.groups]
 
     def describe(self) -> Described:
-        """Describe the log as its leader has it now. Raises LogsError."""
+        """Return the leader's description of the log: its offsets, size and checkpoints.
+
+        Raises:  LogsError.
+        """
         return self._submit(self._leader.describe()).result()
 
     def fetch(
         self, offset: int, last_epoch: int | None = None, *, max_bytes: int = FETCH_BYTES
     ) -> Fetched:
-        """Fetch batches from the one with `offset` on, committed or not. Raises LogsError."""
+        """Fetch batches from the batch that holds `offset` on, committed or not.
+
+        Raises:  LogsError.
+        """
         return self.begin_fetch(offset, last_epoch, max_bytes=max_bytes).result()
 
     def begin_fetch(
@@ -186,12 +202,15 @@ class QuorumLink:
     def fetch_snapshot(
         self, snapshot_id: OffsetAndEpoch, position: int, max_bytes: int
     ) -> SnapshotChunk:
-        """Fetch bytes of a checkpoint. Raises GoneError; LogsError."""
+        """Fetch up to `max_bytes` bytes of a checkpoint from a position on.
+
+        Raises:  GoneError; LogsError.
+        """
         return self._submit(self._leader.fetch_snapshot(snapshot_id, position, max_bytes)).result()
 
 
 async def _cancel_others() -> None:
-    """Cancel the tasks on this loop: fetches that were begun in advance and not awaited."""
+    """Cancel all other tasks of this event loop, such as fetches that were begun in advance."""
     others = asyncio.all_tasks() - {asyncio.current_task()}
     for task in others:
         task.cancel()
@@ -243,7 +262,7 @@ class _Leader:
         return answer
 
     async def _retry(self, attempt: Callable[[], Coroutine[Any, Any, T]]) -> T:
-        """Retry a call until the time-out, looking for the leader again each time."""
+        """Retry a call until the time-out, with a new search for the leader each time."""
         deadline = time.monotonic() + self._quorum.timeout_ms / 1_000
         while True:
             try:
@@ -256,7 +275,7 @@ class _Leader:
             await asyncio.sleep(_PAUSE_S)
 
     async def _find(self) -> Rpc:
-        """Connect to the leader: the node that answers DescribeQuorum."""
+        """Return a connection to the leader, the node that answers DescribeQuorum."""
         if self._rpc is not None:
             return self._rpc
         failure = "there is no leader"
@@ -334,7 +353,7 @@ class _Leader:
         return await self._retry(attempt)
 
     async def describe(self) -> Described:
-        """Describe the log and its checkpoints; wait for a new leader's high watermark."""
+        """Describe the log and its checkpoints, once the leader has a high watermark."""
 
         async def attempt() -> Described:
             await self.close()  # look for the leader again
@@ -442,7 +461,7 @@ class _Leader:
 
 
 def explain_missing_leader(log: str, error: Exception) -> str:
-    """Return the error text for a missing leader; the address may be a broker's."""
+    """Return the error text for a log without a leader, with a hint at the likely cause."""
     of_broker = isinstance(error, NetError) and error.reason is Reason.UNSUPPORTED
     next_step = (
         "is it a broker's address? --bootstrap-controller wants a controller's"

@@ -61,7 +61,7 @@ class QuorumSpan:
     epoch: int | None = None  # of the record before the start; of a checkpoint its own
 
     def within(self, lowest: int, highest: int) -> QuorumSpan | None:
-        """Narrow the span to these offsets, both inclusive; None if nothing is left."""
+        """Narrow the span to these offsets, both inclusive, or return None if no offset is left."""
         if self.is_checkpoint:
             return self if lowest <= self.end_offset - 1 <= highest else None
         start, end = max(self.start_offset, lowest), min(self.end_offset, highest + 1)
@@ -71,7 +71,10 @@ class QuorumSpan:
         return replace(self, start_offset=start, end_offset=end, epoch=epoch)
 
     def values(self) -> Iterator[tuple[LogPosition, Buffer]]:
-        """See `Span.values`. Raises LostRangeError; LogsError; RecordError; OSError."""
+        """Yield the position and framed value of each metadata record, fetched from the quorum.
+
+        Raises:  LostRangeError; LogsError; RecordError; OSError.
+        """
         if self.is_checkpoint:
             yield from self._copy().values()
             return
@@ -90,7 +93,7 @@ class QuorumSpan:
             yield from _committed(link, self)
 
     def _copy(self) -> FileSpan:
-        """Return the checkpoint as a span of this machine's copy."""
+        """Download the checkpoint if this machine has no copy, and return the copy as a span."""
         assert self.epoch is not None, f"a checkpoint has an epoch: {self}"
         snapshot_id = OffsetAndEpoch(Offset(self.end_offset), Epoch(self.epoch))
         directory = copies_of(self.quorum.cluster_id, self.log)
@@ -110,16 +113,22 @@ class QuorumLog:
         self._quorum = quorum
 
     def describe(self) -> Described:
-        """Describe the log as its leader has it now. Raises LogsError."""
+        """Return the leader's description of the log: its offsets, size and checkpoints.
+
+        Raises:  LogsError.
+        """
         with QuorumLink(self._quorum, self.name) as link:
             return link.describe()
 
     def end_offset(self) -> int:
-        """Return the high watermark. Raises LogsError."""
+        """Return the leader's high watermark of the log.
+
+        Raises:  LogsError.
+        """
         return self.describe().high_watermark
 
     def contains(self, offset: int, epoch: int) -> bool:
-        """Return whether the record before `offset` is of this epoch, for its leader.
+        """Return whether the leader's record before `offset` has this epoch.
 
         Then all that is before it is the same, too (invariant 3, docs/design/invariants.md). Raises
         LogsError.
@@ -129,7 +138,10 @@ class QuorumLog:
         return found.diverging is None and found.snapshot_id is None
 
     def checkpoints(self) -> Sequence[QuorumSpan]:
-        """List the leader's checkpoints, oldest first. Raises LogsError."""
+        """List the leader's checkpoints, oldest first.
+
+        Raises:  LogsError.
+        """
         found = self.describe().checkpoints
         return [
             QuorumSpan(self._quorum, self.name, True, 0, checkpoint.offset, checkpoint.epoch)
@@ -143,7 +155,10 @@ class QuorumLog:
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Sequence[QuorumSpan]:
-        """See `Log.spans`; spans begin where batches do. Raises LostRangeError; LogsError."""
+        """Return the spans of everything below `end_offset`, cut at the base offsets of batches.
+
+        Raises:  LostRangeError; LogsError.
+        """
         with QuorumLink(self._quorum, self.name) as link:
             found = link.describe()
             if end_offset > found.high_watermark:
@@ -170,7 +185,10 @@ class QuorumLog:
         return spans
 
     def _checkpoint_before(self, found: Described, end_offset: int) -> OffsetAndEpoch:
-        """Return the oldest checkpoint that the log continues: it replaced the fewest changes."""
+        """Return the oldest checkpoint from which the log continues without a gap.
+
+        The oldest replaced the fewest changes.
+        """
         for checkpoint in found.checkpoints:
             if found.log_start_offset <= checkpoint.offset <= end_offset:
                 return checkpoint
@@ -181,7 +199,10 @@ class QuorumLog:
     def _cuts(
         self, link: QuorumLink, found: Described, start: int, end: int, split_bytes: int
     ) -> Iterator[tuple[int, int]]:
-        """Return the split offsets, at fixed multiples: a growing log keeps its earlier spans."""
+        """Yield the first and end offset of each span, cut near multiples of a fixed step.
+
+        With fixed multiples a growing log keeps its earlier spans.
+        """
         step = _step(found, split_bytes)
         first = start
         for wanted in range((start // step + 1) * step, end, step):
@@ -198,7 +219,8 @@ class QuorumLogs:
     """The logs of a running quorum."""
 
     def __init__(self, addresses: Sequence[Address], *, timeout_ms: int = 30_000) -> None:
-        """
+        """Connect to a quorum, and read its cluster id and the names of its logs.
+
         Args:    addresses: controllers to begin with; any of them will do.
                  timeout_ms: how long an answer is waited for, elections included.
         Raises:  LogsError if none answers, or what answers is no quorum.
@@ -210,11 +232,14 @@ class QuorumLogs:
         self.quorum = replace(quorum, cluster_id=self.cluster_id)
 
     def names(self) -> list[str]:
-        """See `Logs.names`; as of the creation of this object."""
+        """List the names of the quorum's logs, as of the creation of this object."""
         return list(self._names)
 
     def log(self, name: str) -> QuorumLog:
-        """See `Logs.log`."""
+        """Return a log of the quorum by its name.
+
+        Raises:  LogsError if the cluster has no log of that name.
+        """
         if name not in self._names:
             raise LogsError(f"the cluster has no log {name}; it has: {', '.join(self._names)}")
         return QuorumLog(self.quorum, name)
@@ -222,12 +247,17 @@ class QuorumLogs:
 
 @cache
 def _replica_id() -> int:
-    """Return this process's replica id: a stream that polls every second is one observer."""
+    """Return the replica id that all fetches of this process share.
+
+    So a stream that polls every second is one observer.
+    """
     return FIRST_REPLICA_ID + secrets.randbelow(_REPLICA_IDS)
 
 
 def _step(found: Described, split_bytes: int) -> int:
-    """Convert `split_bytes` into offsets, as a power of two that stays stable while a log grows.
+    """Convert `split_bytes` into a number of offsets, rounded down to a power of two.
+
+    The power of two stays stable while a log grows.
 
     How many bytes are where, only the leader's disk knows; so all are taken for equally large.
     """
@@ -237,7 +267,7 @@ def _step(found: Described, split_bytes: int) -> int:
 
 
 def _epoch_before(found: Described, offset: int) -> int | None:
-    """Return the epoch before the log's start offset, which only a checkpoint tells; else None."""
+    """Return the epoch before `offset` from the checkpoint at the log's start, or None."""
     if offset and offset == found.log_start_offset:
         return next(
             (checkpoint.epoch for checkpoint in found.checkpoints if checkpoint.offset == offset),
@@ -247,7 +277,7 @@ def _epoch_before(found: Described, offset: int) -> int | None:
 
 
 def _committed(link: QuorumLink, span: QuorumSpan) -> Iterator[Batch]:
-    """Yield a span's batches, fetching the next ones in advance."""
+    """Yield a span's committed batches, and fetch the next batches in advance."""
     offset = span.start_offset
     pending = link.begin_fetch(offset, span.epoch)
     nothing_since: float | None = None

@@ -43,7 +43,9 @@ def plan_spans(
     split_bytes: int = SPLIT_BYTES,
     fail_on_data_loss: bool = True,
 ) -> ReadPlan:
-    """Plan how to read a log from `start_offset` (None: its beginning) to `end_offset`, exclusive.
+    """Plan the spans to read of a log from `start_offset` to `end_offset`, exclusive.
+
+    A `start_offset` of None is the beginning of the log.
 
     Raises:  LostRangeError; LogsError; OSError.
     """
@@ -62,7 +64,9 @@ def plan_spans(
 
 
 def share_out(spans: Iterable[Span], task_bytes: int = TASK_BYTES) -> list[tuple[Span, ...]]:
-    """Group neighbouring spans into tasks: a task costs more than a small segment.
+    """Group neighbouring spans into tasks of about `task_bytes` each.
+
+    A task costs more than a small segment.
 
     Spans that cannot say how large they are were cut to size already.
     """
@@ -79,7 +83,10 @@ def share_out(spans: Iterable[Span], task_bytes: int = TASK_BYTES) -> list[tuple
 
 
 def epoch_before(log: Log, offset: int) -> int | None:
-    """Return the epoch of the record before an offset; None if deleted. Raises RecordError."""
+    """Return the epoch of the record before an offset, or None if that record was deleted.
+
+    Raises:  RecordError.
+    """
     if offset == 0:
         return None
     try:
@@ -93,7 +100,7 @@ def epoch_before(log: Log, offset: int) -> int | None:
 def _after_the_loss(
     log: Log, end_offset: int, error: LostRangeError, split_bytes: int
 ) -> Sequence[Span]:
-    """Return the checkpoint and what follows it; without a checkpoint, the rest of the log."""
+    """Return the spans after a loss: a checkpoint and the log after it, or the rest of the log."""
     try:
         return log.spans(end_offset, split_bytes=split_bytes)
     except LostRangeError as again:

@@ -93,7 +93,7 @@ class ClusterHistory:
     _now: dict[int, tuple[str, int]] = field(default_factory=dict)  # broker: state, since
 
     def all_episodes(self) -> list[Episode]:
-        """Return all episodes, those that still last included, by broker and time."""
+        """Return all episodes by broker and time, including episodes that have not ended."""
         now = [
             Episode(broker, state, since, None)
             for broker, (state, since) in self._now.items()
@@ -108,7 +108,7 @@ class ClusterHistory:
         return dict(Counter(partition.leader for partition in self.partitions.values()))
 
     def chunks(self) -> list[Chunk]:
-        """Return the chunks of partitions that have closed ones, by topic, partition and offset."""
+        """Return the chunks of partitions with closed chunks, by topic, partition and offset."""
         found: list[Chunk] = []
         for (topic_id, index), partition in self.partitions.items():
             if partition.start_offset < 0:
@@ -124,7 +124,7 @@ class ClusterHistory:
     # --- applying records ---
 
     def apply(self, position: LogPosition, record: Any) -> None:
-        """Apply one record."""
+        """Change the history by one record."""
         _APPLY[type(record)](self, position.timestamp_ms, record)
 
     def register(self, at_ms: int, record: RegisterBrokerRecord) -> None:
@@ -222,7 +222,7 @@ class ClusterHistory:
 
 
 def history_of(spans: Iterable[Span], window: Window) -> ClusterHistory:
-    """Return the history in consecutive spans.
+    """Compute the cluster's history from consecutive spans of its log.
 
     Raises:  as `Span.values`.
     """

@@ -67,12 +67,12 @@ class Counting:
     now_ms: int  # that ages are counted from
 
     def __call__(self, work: Work) -> pa.Table:
-        """Return the piece's rows, of all measures of this module."""
+        """Count one piece of a coordinator's log, and return its rows of every measure."""
         parts = _checkpoint if work.span.is_checkpoint else _commits
         return merge_rows(parts(self, work))
 
     def removed_ms(self, log: int, object_ids: Numbers) -> Numbers:
-        """Return the bucket in which each object was removed, or STILL_THERE."""
+        """Return the time bucket in which each object was removed, or STILL_THERE."""
         gone = self.known.removed.get(log, np.zeros((2, 0), np.int64))
         if not gone.shape[1]:
             return np.full(len(object_ids), STILL_THERE, np.int64)
@@ -80,7 +80,7 @@ class Counting:
         return np.where(gone[0][at] == object_ids, gone[1][at], STILL_THERE)
 
     def log_starts(self, topics: list[str], partitions: Numbers, codes: Numbers) -> Numbers:
-        """Return the log start of each of these partitions, whose topic is topics[code]."""
+        """Return each partition's log start; `codes` are indexes of their topics in `topics`."""
         starts = self.known.log_starts
         places = zip(codes.tolist(), partitions.tolist(), strict=True)
         return np.array([starts.get((topics[code], index), 0) for code, index in places], np.int64)
@@ -122,7 +122,7 @@ def _aggregate(
     *,
     label: str = "",
 ) -> pa.Table:
-    """Return rows of a measure, one for each distinct key; a value None counts rows.
+    """Aggregate values into one row for each distinct key; a value of None counts the rows.
 
     If there are topics, the key `name` holds numbers of them.
     """
@@ -237,7 +237,7 @@ class _Runs:
 
 
 def _runs_of(job: Counting, batches: _Batches, objects: Numbers) -> _Runs:
-    """Return live and dead runs; refused batches and duplicates are dead from the start."""
+    """Return the live and dead runs of objects; refused batches and duplicates count as dead."""
     pairs, partition = _pairs(batches.topic, batches["partition"])
     stored, refused = batches.stored, ~batches.stored
     of_run, run = join_runs(partition[stored], batches_of(batches.commits)[:, stored])
@@ -257,8 +257,7 @@ def _runs_of(job: Counting, batches: _Batches, objects: Numbers) -> _Runs:
 def _count_unused(
     job: Counting, log: int, objects: _Objects, runs: _Runs, batch_bytes: Numbers
 ) -> Iterator[pa.Table]:
-    """Count used and unused bytes of existing objects, by age, by topic, and by the topic that pins
-    them.
+    """Count the used and unused bytes of existing objects by age, topic and pinning topic.
 
     Args:  batch_bytes: of each object, without its framing.
     """
@@ -301,7 +300,7 @@ def _sums(place: Numbers, sizes: Numbers, count: int) -> Numbers:
 
 
 def _pins(runs: _Runs, pinned: npt.NDArray[np.bool_], dead: Numbers) -> pa.Table:
-    """Count the dead bytes that each topic pins.
+    """Count the dead bytes in the objects that each topic keeps in the store.
 
     `bytes` counts all objects that the topic pins, `part_bytes` those that it alone pins.
 

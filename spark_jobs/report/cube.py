@@ -73,14 +73,16 @@ class Cube(Protocol):
     """The merged rows of all pieces."""
 
     def largest(self, keys: Mapping[str, str], limit: int) -> dict[str, list[Any]]:
-        """Return the keys with the most bytes of each measure, largest first; ties by smaller key.
+        """Return the `limit` keys with the most bytes for each measure, largest first.
+
+        Of two keys with equal bytes the smaller comes first.
 
         Args:  keys: measure: the key that is meant.
         """
         ...
 
     def fold(self, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
-        """Return all rows, with the other keys of some measures folded into one row.
+        """Return all rows; merge the keys that `keep` leaves out into one row for each measure.
 
         Args:  keep: measure: the key it is about, and its values that are kept. The rows of all
                others become one, with that key empty and the label OTHERS.
@@ -96,12 +98,15 @@ class ReportEngine(Protocol):
     """Runs the counting: in this process, or in Spark."""
 
     def count(self, work: Sequence[Work], reduce: Reduce) -> Cube:
-        """Count every piece and merge the rows. Raises as reading the pieces does."""
+        """Count every piece of work with `reduce`, and merge the rows into a cube.
+
+        Raises:  as reading the pieces does.
+        """
         ...
 
 
 def rows(measure: str, count: int, **columns: Any) -> pa.Table:
-    """Return `count` rows of a measure: keys and values by name, a column or one value for all.
+    """Build `count` rows of a measure from columns, or from single values for all rows.
 
     >>> rows("topic", 2, name="t", bytes=np.array([3, 4])).column("bytes").to_pylist()
     [3, 4]
@@ -119,7 +124,7 @@ def rows(measure: str, count: int, **columns: Any) -> pa.Table:
 
 
 def merge_rows(parts: Iterable[pa.Table]) -> pa.Table:
-    """Merge rows of equal keys into one each, in the keys' order."""
+    """Merge rows with equal keys into one row for each key, in the order of the keys."""
     whole = pa.concat_tables([CUBE.empty_table(), *parts])
     found = whole.group_by(list(KEYS), use_threads=False).aggregate(HOW)
     found = found.select([*KEYS, *(f"{value}_{how}" for value, how in HOW)])
@@ -128,7 +133,9 @@ def merge_rows(parts: Iterable[pa.Table]) -> pa.Table:
 
 
 def band_starts(values: Numbers) -> Numbers:
-    """Return the lower end of each value's band; exact below 64, and -1 for negative values.
+    """Return the lower end of the histogram band that holds each value.
+
+    Values below 64 have bands of their own; negative values give -1.
 
     >>> band_starts(np.array([-7, 0, 63, 64, 67, 1000])).tolist()
     [-1, 0, 63, 64, 66, 992]
@@ -140,7 +147,7 @@ def band_starts(values: Numbers) -> Numbers:
 
 
 def band_middle(lower: Numbers) -> npt.NDArray[np.float64]:
-    """Return the value that stands for each band.
+    """Return the value in the middle of each histogram band.
 
     >>> band_middle(np.array([5, 64, 992])).tolist()
     [5.0, 65.0, 1000.0]
@@ -152,7 +159,7 @@ def band_middle(lower: Numbers) -> npt.NDArray[np.float64]:
 
 
 def percentiles(lower: Numbers, counts: Numbers, wanted: Sequence[float]) -> list[float | None]:
-    """Return percentiles of counts in bands, or None for each if there are no counts.
+    """Return percentiles of a histogram, or None for each if the histogram is empty.
 
     >>> percentiles(np.array([1, 10]), np.array([99, 1]), [50, 99, 99.5])
     [1.0, 1.0, 10.0]
@@ -172,7 +179,7 @@ class LocalCube:
         self._table = table
 
     def largest(self, keys: Mapping[str, str], limit: int) -> dict[str, list[Any]]:
-        """See `Cube.largest`."""
+        """Return the `limit` keys with the most bytes for each measure, largest first."""
         return {measure: self._largest(measure, key, limit) for measure, key in keys.items()}
 
     def _largest(self, measure: str, key: str, limit: int) -> list[Any]:
@@ -183,7 +190,7 @@ class LocalCube:
         return found
 
     def fold(self, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
-        """See `Cube.fold`."""
+        """Return all rows; merge the keys that `keep` leaves out into one row for each measure."""
         table = self._table
         for measure, (key, values) in keep.items():
             known = pc.is_in(table[key], value_set=pa.array(values, CUBE.field(key).type))
@@ -196,7 +203,7 @@ class LocalCube:
         return merge_rows([table])
 
     def close(self) -> None:
-        """Do nothing: memory is released with the cube."""
+        """Do nothing, because the memory is released with the cube."""
 
 
 MERGE_EVERY: Final = 500_000
@@ -207,11 +214,11 @@ class LocalReportEngine:
     """Counts one piece after the other in this process."""
 
     def __init__(self, progress: Callable[[], None] = lambda: None) -> None:
-        """Count in this process, and call `progress` after each piece."""
+        """Make an engine that calls `progress` after each counted piece."""
         self._progress = progress
 
     def count(self, work: Sequence[Work], reduce: Reduce) -> LocalCube:
-        """See `ReportEngine.count`."""
+        """Count every piece of work in this process, and merge the rows into a cube."""
         waiting: list[pa.Table] = []
         for piece in work:
             waiting.append(reduce(piece))

@@ -44,7 +44,10 @@ def figure(
     is_wide: bool = False,
     shape: tuple[float, float] | None = None,
 ) -> Figure:
-    """Draw a figure, or say why it is empty. The title is also its text alternative."""
+    """Build a figure from its drawing, or from the reason why it is empty.
+
+    The title is also the drawing's text alternative.
+    """
     drawing = None
     if draw is not None:
         drawing = svg(draw, shape or (WIDE if is_wide else HALF), f"{title} {caption}")
@@ -52,11 +55,11 @@ def figure(
 
 
 def rows_of(report: Report, table: str) -> Rows:
-    """Return a table's rows."""
+    """Return a table's rows as dictionaries."""
     rows: Rows = report.tables[table].to_pylist()
     return rows
 
 
 def ranking_shape(bars_shown: int) -> tuple[float, float]:
-    """Return the shape of a ranking with this number of bars."""
+    """Return the width and height, in inches, of a ranking with this number of bars."""
     return HALF[0], max(HALF[1], 0.9 + 0.27 * bars_shown)

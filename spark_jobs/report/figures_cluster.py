@@ -38,7 +38,7 @@ def _height(rows: int) -> tuple[float, float]:
 
 
 def brokers(report: Report, summary: Summary) -> Figure:
-    """Draw when each broker served, was leaving, or was fenced."""
+    """Draw the times in which each broker served, was leaving, or was fenced."""
     by_broker: dict[int, Rows] = defaultdict(list)
     for row in rows_of(report, "brokers"):
         by_broker[row["broker_id"]].append(row)
@@ -103,7 +103,7 @@ def changes(report: Report, _: Summary) -> Figure:
 
 
 def _stack(rows: Rows, key: str, value: str, starts: Sequence[int], keep: int = 8) -> Layers:
-    """Return layers over time, the largest names first."""
+    """Return one layer over time for each of the largest names, and one for all other names."""
     place = {start: i for i, start in enumerate(starts)}
     values: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(starts))
     for row in rows:
@@ -146,7 +146,7 @@ def epochs(report: Report, summary: Summary) -> Figure:
 
 
 def chunks(report: Report, _: Summary) -> Figure:
-    """Draw which broker holds which offsets of chunked partitions."""
+    """Draw the chunks of partitions by offset, coloured by the broker of the first replica."""
     by_partition: dict[tuple[str, int], Rows] = defaultdict(list)
     for row in rows_of(report, "chunks"):
         by_partition[row["topic"], row["partition"]].append(row)
@@ -211,7 +211,7 @@ def log_growth(report: Report, _: Summary) -> Figure:
 
 
 def objects_kept(report: Report, _: Summary) -> Figure:
-    """Draw the number of objects in the metadata, which checkpoints grow with."""
+    """Draw the number of objects in the metadata over time."""
     rows = rows_of(report, "objects_kept")
     draw, title = None, "No object is in the metadata."
     if any(row["held"] or row["committed"] for row in rows):
@@ -233,7 +233,7 @@ def objects_kept(report: Report, _: Summary) -> Figure:
 
 
 def checkpoints(report: Report, _: Summary) -> Figure:
-    """Draw the sizes of checkpoints, the newest last."""
+    """Draw the sizes of the newest checkpoints, the newest last."""
     rows = rows_of(report, "checkpoints")
     rows.sort(key=lambda row: (row["end_offset"], row["log"]))
     shown, draw, title = rows[-MAX_BARS:], None, "No checkpoint was there to be read."

@@ -18,7 +18,7 @@ from spark_jobs.report.words import duration, plain, share, size
 
 
 def costs(report: Report, summary: Summary) -> Figure:
-    """Draw the monthly cost of each item."""
+    """Draw the cost of each item for a month."""
     rows, prices = rows_of(report, "costs"), report.question.prices
     rows.sort(key=lambda row: -row["amount"])
     total = sum(row["amount"] for row in rows)
@@ -41,7 +41,7 @@ def costs(report: Report, summary: Summary) -> Figure:
 
 
 def what_if(report: Report, _: Summary) -> Figure:
-    """Draw the costs at other commit intervals."""
+    """Draw the costs of uploads at other commit intervals."""
     rows, prices = rows_of(report, "what_if"), report.question.prices
     now = next(row for row in rows if row["current"])
     draw, title = None, "What another commit interval would cost."
@@ -106,7 +106,7 @@ def ages(report: Report, summary: Summary) -> Figure:
 
 
 def pins(report: Report, _: Summary) -> Figure:
-    """Draw the topics that pin most dead bytes."""
+    """Draw the topics that keep the most dead bytes in the store."""
     rows = [row for row in rows_of(report, "topics") if row["pinned_bytes"]]
     rows.sort(key=lambda row: (-row["pinned_bytes"], row["topic_id"]))
     shown, draw, title = rows[:SHOWN], None, "No topic pins dead bytes."

@@ -32,7 +32,7 @@ from spark_jobs.report.words import count, duration, list_names, plain, share, s
 
 
 def _over_time(rows: Rows, key: str, value: str, starts: Sequence[int]) -> tuple[list[str], Layers]:
-    """Return a layer for each name, the largest first and the others last."""
+    """Return names and a layer over time for each, the largest first and the others last."""
     place = {start: i for i, start in enumerate(starts)}
     values: dict[str, list[float]] = defaultdict(lambda: [0.0] * len(starts))
     for row in rows:
@@ -45,7 +45,7 @@ def _over_time(rows: Rows, key: str, value: str, starts: Sequence[int]) -> tuple
 
 
 def _limit_names(names: list[str], values: dict[str, list[float]]) -> list[str]:
-    """Return as many names as can be told apart, and add the rest to the others."""
+    """Return the names that get a colour of their own, and add the other values to OTHERS."""
     over = [name for name in names[len(SERIES) :] if name != OTHERS]
     for name in over:
         values[OTHERS] = [a + b for a, b in zip(values[OTHERS], values[name], strict=True)]
@@ -188,7 +188,7 @@ def object_sizes(report: Report, summary: Summary) -> Figure:
 
 
 def fan_in(report: Report, _: Summary) -> Figure:
-    """Draw how many topics and partitions share an object."""
+    """Draw the number of objects by the number of topics and partitions in them."""
     rows = rows_of(report, "fan_in")
     draw, title = None, "How many partitions share an object."
     if rows:
@@ -210,7 +210,7 @@ def fan_in(report: Report, _: Summary) -> Figure:
 
 
 def outcomes(report: Report, _: Summary) -> Figure:
-    """Draw the batches that were uploaded and not stored, by reason."""
+    """Draw the batches that were uploaded but not stored, by reason."""
     rows = rows_of(report, "outcomes")
     refused = [row for row in rows if row["outcome"] != "stored"][:SHOWN]
     total, wasted = (sum(row["batches"] for row in chosen) for chosen in (rows, refused))

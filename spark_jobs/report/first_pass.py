@@ -54,7 +54,10 @@ class FirstPass:
     window: Window
 
     def __call__(self, work: Work) -> pa.Table:
-        """Return the piece's rows: `log_start`, `topic`, `removed`, `log`, `epoch`."""
+        """Count one piece of a log in the first pass, and return the rows.
+
+        The measures are `log_start`, `topic`, `removed`, `log` and `epoch`.
+        """
         counts = _PieceCounts(work.log)
         for position, value in work.span.values():
             key, _, _ = read_frame(value)
@@ -88,7 +91,7 @@ class _PieceCounts:
             self.epochs[position.epoch] = records + 1, min(first, at), max(last, at)
 
     def apply(self, position: LogPosition, record: Any, window: Window) -> None:
-        """Note the log starts, names and removals of a record."""
+        """Collect the log starts, topic names and removed objects of a record."""
         match record:
             case LogStartOffsetsRecord():
                 topics = [encode_uuid(one) for one in record.topic_ids]
@@ -177,7 +180,7 @@ class FirstPassResult:
 
 
 def first_pass_result(first: pa.Table) -> FirstPassResult:
-    """Extract the second pass's input from the first one's rows."""
+    """Extract the input of the second pass from the rows of the first pass."""
     starts = first.filter(pc.equal(first["measure"], "log_start"))
     columns = [starts[name].to_pylist() for name in ("name", "number", "highest")]
     removed = first.filter(pc.equal(first["measure"], "removed"))
@@ -194,7 +197,7 @@ def _by_id(gone: Numbers) -> Numbers:
 
 
 def names_of(first: pa.Table) -> dict[str, str]:
-    """Return topic names by id as coordinators knew them, deleted topics included."""
+    """Return the topic names by id in the coordinators' logs, including deleted topics."""
     found = first.filter(pc.equal(first["measure"], "topic"))
     return dict(zip(found["name"].to_pylist(), found["label"].to_pylist(), strict=True))
 

@@ -74,7 +74,7 @@ def make_report(
     split_bytes: int = SPLIT_BYTES,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Report:
-    """Read everything that is committed, and compute the tables.
+    """Read all committed records of a cluster's logs, and compute the report's tables.
 
     Args:    progress: called with the name of each step as it begins.
     Raises:  LogsError; LostRangeError, DamagedFileError, RecordError; OSError.
@@ -120,7 +120,7 @@ def _work(logs: Mapping[str, Log], ends: Mapping[str, int], split_bytes: int) ->
 def _count_all(
     engine: ReportEngine, work: Sequence[Work], reduce: Reduce, *, top: bool
 ) -> pa.Table:
-    """Count all pieces; over time only the largest topics and producers keep their names."""
+    """Count all pieces of work; with `top`, merge all but the largest topics and producers."""
     cube = engine.count(work, reduce)
     try:
         return cube.fold(_largest(cube) if top else {})
@@ -137,7 +137,7 @@ def _largest(cube: Cube) -> dict[str, tuple[str, list[object]]]:
 def _checkpoints(
     logs: Mapping[str, Log], work: Sequence[Work], first: pa.Table
 ) -> Iterator[Checkpoint]:
-    """Yield the checkpoints on disk, or the one that was read if a log is read from elsewhere."""
+    """Yield each log's checkpoints: every file on disk, or else the checkpoint that was read."""
     sizes = first.filter(pc.equal(first["label"], "checkpoint"))
     for name, log in logs.items():
         if isinstance(log, CommittedFiles):

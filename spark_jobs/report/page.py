@@ -55,7 +55,10 @@ _BEFORE_UNIT: Final = re.compile(rf"(?<=\d) (?={_UNITS})")
 
 
 def page(report: Report, summary: Summary, *, engine: str) -> str:
-    """Render the whole page. Args: engine: the engine that counted, `local` or `spark`."""
+    """Render the HTML page of a report.
+
+    Args:    engine: the engine that counted, `local` or `spark`.
+    """
     sections = [
         _section(report, key, title, [draw(report, summary) for draw in draws])
         for key, title, draws in SECTIONS
@@ -95,12 +98,12 @@ def _header(report: Report, summary: Summary) -> str:
 
 
 def _whole(text: str) -> str:
-    """Escape a text, and keep each number and its unit on one line."""
+    """Escape a text for HTML, and keep each number and its unit on one line."""
     return _BEFORE_UNIT.sub("\u00a0", escape(text))
 
 
 def _cards(report: Report, summary: Summary) -> Iterable[tuple[str, str, str]]:
-    """Yield name, value and remark of each card."""
+    """Yield the name, value and remark of each card on the first screen."""
     n, prices = summary.numbers, report.question.prices
     stored = n["stored_bytes"] or 0
     dead = (n["pinned_bytes"] or 0) + (n["free_bytes"] or 0)

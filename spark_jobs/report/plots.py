@@ -109,7 +109,7 @@ _NAMES: Final = {code: name for name, code in TOKENS.items()}
 
 
 def _element(text: str, label: str) -> str:
-    """Turn a standalone SVG file into an element: named colours, the page's font, unique ids."""
+    """Turn an SVG file into an element with the page's colours and font and with unique ids."""
     text = text[text.index("<svg") :]
     start = text.index(">") + 1
     found = re.search(r'viewBox="([^"]*)"', text[:start])
@@ -136,7 +136,7 @@ def to_dates(times_ms: Sequence[int]) -> Any:
 
 
 def time_axis(axes: Axes, start_ms: int, end_ms: int) -> None:
-    """Format the horizontal axis as times."""
+    """Format the horizontal axis as times between `start_ms` and `end_ms`."""
     locator = _DATES.AutoDateLocator(tz=UTC, minticks=3, maxticks=8)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(_DATES.ConciseDateFormatter(locator, tz=UTC))
@@ -146,7 +146,7 @@ def time_axis(axes: Axes, start_ms: int, end_ms: int) -> None:
 
 
 def format_axis(axes: Axes, which: str, word: Word, label: str = "") -> None:
-    """Format an axis's numbers with `word`; it starts at zero unless it is logarithmic."""
+    """Format the numbers of an axis with `word`, and set the axis's label."""
     axis = axes.yaxis if which == "y" else axes.xaxis
     axis.set_major_formatter(FuncFormatter(lambda value, _: word(value)))
     if axis.get_scale() == "linear":
@@ -206,7 +206,7 @@ def stacked_over_time(
 def lines_over_time(
     times_ms: Sequence[int], layers: Layers, word: Word, label: str, *, logarithmic: bool = False
 ) -> Draw:
-    """Draw one line for each layer; nan leaves a gap."""
+    """Draw one line over time for each layer, with gaps where values are nan."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -230,7 +230,7 @@ def lines_over_time(
 
 
 def bars(names: Sequence[str], layers: Layers, word: Word, label: str) -> Draw:
-    """Draw horizontal bars with the total at their end, the first on top."""
+    """Draw horizontal bars from top to bottom, each with its total at the end."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -259,7 +259,7 @@ def bars(names: Sequence[str], layers: Layers, word: Word, label: str) -> Draw:
 
 
 def columns(names: Sequence[str], layers: Layers, word: Word, label: str, below: str = "") -> Draw:
-    """Draw stacked vertical bars; if there are many names, some labels are left out."""
+    """Draw stacked vertical bars; leave out some labels if there are many."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -282,7 +282,7 @@ def columns(names: Sequence[str], layers: Layers, word: Word, label: str, below:
 def curve(
     x: Sequence[float], y: Sequence[float], words: tuple[Word, Word], labels: tuple[str, str]
 ) -> Draw:
-    """Draw a Lorenz curve, the diagonal of equality, and the area between."""
+    """Draw a Lorenz curve, the diagonal of equality, and the area between both."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -333,7 +333,7 @@ def heat(
     grid: Sequence[Sequence[float]], columns_: Sequence[str], rows: Sequence[str],
     labels: tuple[str, str],
 ) -> Draw:  # fmt: skip
-    """Draw counts over two dimensions as a heat map, with the numbers written in."""
+    """Draw counts over two dimensions as a heat map that shows each count as text."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()

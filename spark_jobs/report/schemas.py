@@ -219,7 +219,7 @@ def schema(name: str) -> pa.Schema:
 
 
 def documentation() -> str:
-    """Return the tables as docs/report.md lists them."""
+    """Return the description of all tables in Markdown, as docs/report.md contains it."""
     parts = []
     for name, spec in TABLES.items():
         parts += [

@@ -26,7 +26,7 @@ from spark_jobs.report.cube import CUBE, HOW, KEYS, OTHERS, Reduce, Work, merge_
 
 
 def count_in_spark(pieces: DataFrame, reduce: Reduce) -> DataFrame:
-    """Turn pieces (a column `work`, pickled) into rows of the cube, not merged."""
+    """Count pickled pieces of work on executors, and return the cube's rows before merging."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -37,15 +37,16 @@ def count_in_spark(pieces: DataFrame, reduce: Reduce) -> DataFrame:
 
 
 def merge_frame(frame: DataFrame) -> DataFrame:
-    """Merge rows as `cube.merge_rows` does, in no order."""
+    """Merge rows with equal keys into one row for each key, in no order."""
     how = {"sum": F.sum, "min": F.min, "max": F.max}
     values = [how[name](value).alias(value) for value, name in HOW]
     return frame.groupBy(*KEYS).agg(*values)
 
 
 def largest_of(frame: DataFrame, keys: Mapping[str, str], limit: int) -> DataFrame:
-    """Find the largest keys as `Cube.largest` does: rows of `measure`, `name`, `number` and
-    `bytes`, in no order.
+    """Return the `limit` keys with the most bytes for each measure, in no order.
+
+    Columns: `measure`, `name`, `number` and `bytes`.
     """
     parts = []
     for measure, key in keys.items():
@@ -56,7 +57,7 @@ def largest_of(frame: DataFrame, keys: Mapping[str, str], limit: int) -> DataFra
 
 
 def fold_frame(frame: DataFrame, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> DataFrame:
-    """Fold rows as `Cube.fold` does, in no order."""
+    """Merge the keys that `keep` leaves out into one row for each measure, in no order."""
     for measure, (key, values) in keep.items():
         empty = F.lit("") if CUBE.field(key).type == pa.string() else F.lit(0).cast("bigint")
         known = F.col(key).isin(list(values)) if values else F.lit(False)
@@ -77,7 +78,7 @@ class SparkCube:
         self._frame = frame
 
     def largest(self, keys: Mapping[str, str], limit: int) -> dict[str, list[Any]]:
-        """See `Cube.largest`; runs one Spark job."""
+        """Find the `limit` keys with the most bytes for each measure, in one Spark job."""
         self._frame = self._frame.persist()  # it is looked at again
         rows = largest_of(self._frame, keys, limit).toArrow().to_pylist()
         found: dict[str, list[Any]] = {}
@@ -88,12 +89,12 @@ class SparkCube:
         return found
 
     def fold(self, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
-        """See `Cube.fold`."""
+        """Return all rows; merge the keys that `keep` leaves out into one row for each measure."""
         frame = fold_frame(self._frame, keep) if keep else self._frame
         return merge_rows([frame.toArrow().select(CUBE.names).cast(CUBE)])
 
     def close(self) -> None:
-        """See `Cube.close`."""
+        """Release the rows that Spark keeps for this cube."""
         self._frame.unpersist()
 
 
@@ -104,7 +105,7 @@ class SparkReportEngine:
         self._spark = spark
 
     def count(self, work: Sequence[Work], reduce: Reduce) -> SparkCube:
-        """See `ReportEngine.count`."""
+        """Count every piece of work in a Spark task of its own, and merge the rows into a cube."""
         rows = [(pickle.dumps(piece),) for piece in work]
         pieces = self._spark.createDataFrame(rows, "work binary")
         if len(rows) > 1:

@@ -75,7 +75,7 @@ class Facts:
 
     @property
     def months(self) -> float:
-        """Length of the window in months; at least one second."""
+        """Return the length of the window in months, counted as at least one second."""
         return max(1_000, self.window.last_ms - self.window.start_ms) / MONTH_MS
 
 
@@ -85,7 +85,7 @@ def log_name(number: int) -> str:
 
 
 def tables_of(facts: Facts) -> dict[str, pa.Table]:
-    """Compute every table, with all its columns and possibly without rows."""
+    """Compute every table of the report; a table may be empty."""
     return {name: _arrow(name, build(facts)) for name, build in _BUILD.items()}
 
 

@@ -49,7 +49,7 @@ class Window:
     width_ms: int
 
     def bucket(self, time_ms: int) -> int:
-        """Return the beginning of the bucket that a time counts in.
+        """Return the start of the bucket that counts a time.
 
         >>> Window(60_000, 300_000, 60_000).bucket(61_000)
         60000
@@ -58,17 +58,17 @@ class Window:
         return clipped - clipped % self.width_ms
 
     def buckets(self, times_ms: Numbers) -> Numbers:
-        """Return the beginning of each time's bucket."""
+        """Return the start of the bucket that counts each time."""
         clipped = np.clip(times_ms, self.start_ms, self.last_ms)
         return clipped - clipped % self.width_ms
 
     def starts(self) -> list[int]:
-        """Return the beginning of each bucket."""
+        """Return the start of every bucket in the window."""
         return list(range(self.start_ms, self.bucket(self.last_ms) + 1, self.width_ms))
 
 
 def window(first_ms: int, last_ms: int) -> Window:
-    """Return the window with the narrowest buckets that are at most BUCKETS.
+    """Return a window over two times, in at most BUCKETS buckets of the least possible width.
 
     >>> window(1_000_500, 1_000_500 + 3_600_000).width_ms
     60000
@@ -83,7 +83,7 @@ def window(first_ms: int, last_ms: int) -> Window:
 
 
 def ends_of(logs: Iterable[tuple[Log, int]]) -> tuple[int, int] | None:
-    """Return the times of the first and the last record, or None if there is none.
+    """Return the times of the first and last record of all logs, or None without records.
 
     Args:    logs: with the end offset of each, exclusive.
     Raises:  LostRangeError, DamagedFileError, RecordError; OSError.

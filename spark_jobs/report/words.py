@@ -18,7 +18,7 @@ _TIMES: Final = (
 
 
 def plain(text: str) -> str:
-    r"""Make a name from a log printable and short. It is not yet escaped for HTML.
+    r"""Make a name from a log printable and short, without escaping it for HTML.
 
     >>> plain("a\x00b" + "x" * 50)
     'a·bxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx…'
@@ -40,7 +40,7 @@ def size(size_bytes: float) -> str:
 
 
 def count(number: float) -> str:
-    """Format a number.
+    """Format a number with a unit such as k or M.
 
     >>> count(7), count(9999), count(12_345), count(1_234_567), count(0.25)
     ('7', '9,999', '12 k', '1.2 M', '0.25')
@@ -52,7 +52,7 @@ def count(number: float) -> str:
 
 
 def duration(ms: float) -> str:
-    """Format a duration.
+    """Format a duration in ms with a readable unit.
 
     >>> duration(3), duration(1500), duration(90_000), duration(7 * 86_400_000)
     ('3 ms', '1.5 s', '1.5 min', '7 d')
@@ -78,7 +78,7 @@ def share(part: float, whole: float) -> str:
 
 
 def instant(time_ms: int) -> str:
-    """Format a time in UTC.
+    """Format a time in ms since 1970 as a date and time in UTC.
 
     >>> instant(1_700_000_000_000)
     '2023-11-14 22:13:20 UTC'
@@ -91,7 +91,7 @@ def instant(time_ms: int) -> str:
 
 
 def list_names(names: list[str], limit: int = 3) -> str:
-    """List names in a sentence.
+    """Join names with commas and `and`, and count the names beyond the limit.
 
     >>> list_names(["a"]), list_names(["a", "b"]), list_names(["a", "b", "c", "d"])
     ('a', 'a and b', 'a, b, c and 1 more')

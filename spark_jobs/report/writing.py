@@ -25,7 +25,7 @@ from spark_jobs.report.summary import Summary
 
 
 def as_json(report: Report, summary: Summary, *, engine: str) -> dict[str, Any]:
-    """Return the first screen as JSON, as `--json` prints it."""
+    """Return the report's first screen as the JSON object that `--json` prints."""
     return {
         "cluster_id": report.cluster_id,
         "as_of_ms": report.question.now_ms,
@@ -45,7 +45,10 @@ def as_json(report: Report, summary: Summary, *, engine: str) -> dict[str, Any]:
 
 
 def write_report(report: Report, summary: Summary, out: Path, *, engine: str) -> Path:
-    """Write all files and return the page's path. Raises OSError."""
+    """Write the report's page, JSON file and tables, and return the page's path.
+
+    Raises:  OSError.
+    """
     tables = out / "tables"
     tables.mkdir(parents=True, exist_ok=True)
     for name, table in report.tables.items():

@@ -64,7 +64,7 @@ class Work(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the piece's file, from its offsets."""
+        """Return the file name of the piece, which contains its offsets."""
         kind = "checkpoint" if self.span.is_checkpoint else f"{self.span.start_offset:020}"
         return f"{kind}-{self.span.end_offset:020}.runs"
 
@@ -76,24 +76,27 @@ class DigestCache:
     directory: Path | None
 
     def known_digest(self, work: Work) -> Digest | None:
-        """Return a piece's digest if it is cached where this process can read it."""
+        """Return a piece's digest from the cache, or None if it is not cached."""
         found = self._read(work, rows=False)
         return None if found is None else found[0]
 
     def digest(self, work: Work) -> Digest:
-        """Return a piece's digest, made if it is not cached. Raises as `Span.values` then."""
+        """Return a piece's digest from the cache, or compute it.
+
+        Raises:  as `Span.values` if the digest is computed.
+        """
         known = self.known_digest(work)
         return self._make(work).digest if known is None else known
 
     def piece(self, work: Work) -> Piece:
-        """Return a piece with its runs, made if it is not cached."""
+        """Return a piece with its runs from the cache, or compute it."""
         found = self._read(work, rows=True)
         if found is None or found[1] is None:
             return self._make(work)
         return Piece(found[0], found[1])
 
     def drop_before(self, first: Work) -> None:
-        """Delete the pieces that a log's first piece, a checkpoint, replaces."""
+        """Delete the cached pieces that a checkpoint at the beginning of the log replaces."""
         path = self._path(first)
         if path is not None and first.span.is_checkpoint:
             for other in path.parent.glob("*.runs"):
@@ -105,7 +108,7 @@ class DigestCache:
     def keep_to(
         self, cluster_id: str, log: str, end_offset: int, epoch_before: Callable[[int], int | None]
     ) -> bool:
-        """Delete the cached pieces of a log whose history has changed; False: cache nothing of it.
+        """Delete a log's cached pieces if its history has changed; return whether to cache any.
 
         Args:    end_offset: the end up to which it will be read.
                  epoch_before: epoch of the record before an offset; None: that record is gone.
@@ -150,7 +153,7 @@ class DigestCache:
 
 
 def _goes_through(path: Path, end_offset: int, epoch_before: Callable[[int], int | None]) -> bool:
-    """True if a log still has the record at which the last run stopped."""
+    """Return whether the log still has the record at which the last run stopped."""
     try:
         mark = json.loads(path.read_bytes())
         before, epoch = int(mark["end_offset"]), mark["epoch"]
@@ -174,7 +177,7 @@ def _replace(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def _drop_shorter(path: Path) -> None:
-    """Delete pieces with the same start and an earlier end: the log has grown since."""
+    """Delete cached pieces with the same start as this piece and an earlier end."""
     start = path.name.split("-")[0]
     if start != "checkpoint":
         for other in path.parent.glob(f"{start}-*.runs"):
@@ -186,7 +189,7 @@ def _drop_shorter(path: Path) -> None:
 
 
 def pack(piece: Piece) -> list[bytes]:
-    """Encode a piece as the parts of a file."""
+    """Encode a piece of a log as the parts of a cache file."""
     digest, rows = piece.digest, _narrow(piece.rows)
     of_digest = [np.ascontiguousarray(getattr(digest, name)) for name in _OF_DIGEST]
     of_rows = [np.ascontiguousarray(getattr(rows, name)) for name in _OF_ROWS]
@@ -206,7 +209,7 @@ def pack(piece: Piece) -> list[bytes]:
 
 
 def _narrow(rows: Rows) -> Rows:
-    """Halve the bytes of the columns where all runs are smaller than 4 GiB."""
+    """Convert columns to 32-bit numbers where the values fit."""
     sizes = rows.byte_sizes
     if len(sizes) and sizes.max() < 1 << 32:
         sizes = sizes.astype(np.uint32)
@@ -214,7 +217,10 @@ def _narrow(rows: Rows) -> Rows:
 
 
 def _unpack(file: Any, *, rows: bool) -> tuple[Digest, Rows | None]:
-    """Decode a file. Raises ValueError, KeyError, TypeError, struct.error if it is damaged."""
+    """Decode a cache file into a digest and, if requested, its runs.
+
+    Raises:  ValueError, KeyError, TypeError, struct.error if it is damaged.
+    """
     magic, size, front_crc, rows_crc = _FRONT.unpack(file.read(_FRONT.size))
     if magic != MAGIC:
         raise ValueError("no file of runs")

@@ -81,7 +81,7 @@ class Piece:
 
 
 def digest_span(span: Span) -> Piece:
-    """Digest a span.
+    """Read a span into its runs and their digest.
 
     Raises:  LogsError for a record of an unknown type; as `Span.values`.
     """
@@ -89,7 +89,7 @@ def digest_span(span: Span) -> Piece:
 
 
 def digest_records(values: Iterable[tuple[LogPosition, Buffer]]) -> Piece:
-    """Digest consecutive records of a log, or all records of a checkpoint."""
+    """Read consecutive records of a log, or a whole checkpoint, into runs and their digest."""
     commits, checkpoint = CommitPile(_FIELDS), CoordinatorLog()
     records: list[bytes] = []
 
@@ -140,7 +140,7 @@ def _build_piece(found: _PartitionRuns, rows: Rows, records: list[bytes]) -> Pie
 
 
 def _runs(columns: Columns) -> tuple[_PartitionRuns, Rows]:
-    """Merge touching accepted batches of a group into runs, and sort the runs by partition."""
+    """Merge adjacent accepted batches into runs, and sort the runs by partition."""
     codes, topics, partitions = _number_partitions(columns)
     batches = columns.batches
     group = np.repeat(np.arange(len(codes), dtype=np.int32), columns.batch_counts)
@@ -195,7 +195,10 @@ def _number_partitions(columns: Columns) -> tuple[AnyNumbers, AnyNumbers, AnyNum
 
 
 def _reduce_runs(how: Any, column: AnyNumbers, first: Numbers) -> AnyNumbers:
-    """Reduce a column of batches to one value for each run, [first[i], first[i + 1])."""
+    """Reduce a column of batches to one value for each run.
+
+    Run i has the batches [first[i], first[i + 1]).
+    """
     if len(first) == len(column):
         return column
     reduced: AnyNumbers = how.reduceat(column, first)
@@ -206,7 +209,7 @@ def _reduce_runs(how: Any, column: AnyNumbers, first: Numbers) -> AnyNumbers:
 
 
 def _checkpoint_runs(checkpoint: CoordinatorLog) -> tuple[_PartitionRuns, Rows]:
-    """Return a checkpoint's runs of existing partitions; long partitions come in several parts."""
+    """Return a checkpoint's runs as columns, and the number of runs of each partition."""
     ids, sizes, _, committed, _, _ = checkpoint.object_columns()
     _, (_, last, objects, _, byte_sizes, times, _, _) = checkpoint.run_columns()
     at = np.searchsorted(ids, objects)

@@ -66,7 +66,10 @@ def _used(
     which: npt.NDArray[np.bool_],
     count: int,
 ) -> npt.NDArray[np.int64]:
-    """Sum the bytes of each object in the chosen runs; exact, as no object has 2^53 bytes."""
+    """Sum the bytes of the chosen runs for each object.
+
+    The sums are exact, as no object has 2^53 bytes.
+    """
     totals = np.bincount(objects, weights=np.where(which, sizes, 0), minlength=count)
     return totals.astype(np.int64)
 

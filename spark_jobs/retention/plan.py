@@ -104,7 +104,7 @@ class RemovedRuns(NamedTuple):
 
 
 def sum_live_runs(digest: Digest, rows: Rows, request: LiveRequest) -> LiveRuns:
-    """Sum up the runs that end at or above the log starts."""
+    """Sum up each requested partition's runs that end at or above its log start."""
     counts, runs = _live_runs(digest, rows, request)
     code = np.repeat(np.arange(len(counts)), counts)
     youngest = np.full(len(counts), np.iinfo(np.int64).min, np.int64)
@@ -115,7 +115,7 @@ def sum_live_runs(digest: Digest, rows: Rows, request: LiveRequest) -> LiveRuns:
 
 
 def plan_within(digest: Digest, rows: Rows, request: LimitRequest) -> RemovedRuns:
-    """Plan which of the runs that end at or above the log starts are removed."""
+    """Plan which live runs of the requested partitions the retention limits remove."""
     counts, runs = _live_runs(digest, rows, request.live)
     plan = plan_retention(
         runs,
@@ -130,7 +130,7 @@ def plan_within(digest: Digest, rows: Rows, request: LimitRequest) -> RemovedRun
 
 
 def _live_runs(digest: Digest, rows: Rows, request: LiveRequest) -> tuple[Numbers, Runs]:
-    """Return the number of live runs of each requested partition, and those runs."""
+    """Return the number of live runs of each requested partition, and the runs themselves."""
     ends = np.cumsum(digest.run_counts)
     counts = digest.run_counts[request.rows]
     begins = ends[request.rows] - counts
@@ -200,11 +200,11 @@ class Planner:
         self._bounds = np.searchsorted(self._entries.partition, np.arange(len(self._places) + 1))
 
     def live_requests(self) -> Iterator[tuple[int, LiveRequest]]:
-        """Yield, for each piece that log starts lie in, the request for `sum_live_runs`."""
+        """Yield the `sum_live_runs` request of each piece that contains a log start."""
         yield from self._requests(np.flatnonzero(self._entries.partly))
 
     def apply_live(self, answers: Mapping[int, LiveRuns]) -> None:
-        """Take the results of `sum_live_runs`, by piece."""
+        """Replace the sums of pieces that contain a log start by the results of `sum_live_runs`."""
         entries = self._entries
         for piece, live in answers.items():
             indexes = np.flatnonzero(entries.partly & (entries.piece == piece))
@@ -213,7 +213,7 @@ class Planner:
             entries.max_timestamps[indexes] = live.max_timestamps
 
     def limit_requests(self, now_ms: int) -> Iterator[tuple[int, LimitRequest]]:
-        """Yield, for each piece that limits are crossed in, the request for `plan_within`."""
+        """Yield the `plan_within` request of each piece in which a partition crosses its limit."""
         entries, bounds = self._entries, self._bounds
         self._bytes_before = _sums(entries.byte_sums, bounds)
         whole = self._whole = plan_retention(
@@ -246,7 +246,7 @@ class Planner:
             )
 
     def plan(self, coordinator: int, answers: Mapping[int, RemovedRuns]) -> list[PlanRow]:
-        """Return the rows of the plan, by topic id and partition; `answers` are by piece."""
+        """Return the plan's rows by topic id and partition, from the `plan_within` results."""
         entries, whole = self._entries, self._whole
         log_starts, reasons = whole.log_start_offsets.copy(), whole.reasons.copy()
         gone_bytes = whole.removed_bytes.copy()
@@ -277,7 +277,7 @@ class Planner:
         )
 
     def _requests(self, which: Numbers) -> Iterator[tuple[int, LiveRequest]]:
-        """Yield the requests for some entries, which rise, by piece."""
+        """Yield the request for the chosen entries of each piece."""
         entries = self._entries
         for piece in np.unique(entries.piece[which]).tolist():
             here = which[entries.piece[which] == piece]
@@ -287,7 +287,7 @@ class Planner:
 def _live_entries(
     digests: Sequence[Digest], places: Sequence[tuple[str, int]], starts: Starts
 ) -> _Entries:
-    """Return the entries with live runs of these partitions, as far as digests show."""
+    """Return an entry for each of these partitions in each piece with live runs of it."""
     numbers = _partition_numbers(places)
     parts = []
     for piece, digest in enumerate(digests):
@@ -308,7 +308,7 @@ def _live_entries(
 
 
 def _partition_numbers(places: Sequence[tuple[str, int]]) -> Starts:
-    """Number the partitions, for lookup by topic and index like log starts."""
+    """Number the partitions, and return the numbers by topic and partition index."""
     by_topic: dict[str, tuple[list[int], list[int]]] = {}
     for number, (topic_id, index) in enumerate(places):
         indexes, numbers = by_topic.setdefault(topic_id, ([], []))
@@ -322,7 +322,7 @@ def _partition_numbers(places: Sequence[tuple[str, int]]) -> Starts:
 
 
 def _sums(values: Numbers, bounds: Numbers, counts: Numbers | None = None) -> Numbers:
-    """Sum each partition's entries, all of them or the first `counts`."""
+    """Sum the entries of each partition, or only its first `counts` entries."""
     totals = np.concatenate((np.zeros(1, np.int64), np.cumsum(values)))
     ends = bounds[1:] if counts is None else bounds[:-1] + counts
     found: Numbers = totals[ends] - totals[bounds[:-1]]
@@ -340,7 +340,7 @@ def _starts(partitions: Partitions) -> Starts:
 
 
 def apply_rows(starts: Starts, rows: Sequence[PlanRow]) -> Starts:
-    """Return the log starts after these rows are applied."""
+    """Return the log starts after the plan's rows are applied."""
     found = {topic_id: log_starts.copy() for topic_id, log_starts in starts.by_topic.items()}
     for row in rows:
         found[row.topic_id][row.partition] = row.new_log_start

@@ -69,7 +69,7 @@ class Survey:
 
 
 def survey(logs: Logs) -> Survey:
-    """Find the logs' committed ends, the topics, and the pieces.
+    """Find the logs' committed ends and the topics, and divide the logs into pieces.
 
     Raises:  LogsError; LostRangeError, DamagedFileError, RecordError; OSError.
     """
@@ -99,7 +99,7 @@ def make_plan(
     digest_cache: DigestCache | None = None,
     progress: Progress = lambda _: None,
 ) -> Plan:
-    """Plan retention as of the committed ends.
+    """Plan retention for all coordinators' logs up to their committed ends.
 
     Args:    now_ms: ms since 1970, that ages are counted from.
              engine: works on the pieces; None: this process.
@@ -118,7 +118,7 @@ def plan_survey(
     kept: DigestCache,
     progress: Progress = lambda _: None,
 ) -> Plan:
-    """Make the plan of a survey."""
+    """Make a retention plan from surveyed logs."""
     progress("digests")
     for name, log in found.logs.items():
         epoch = cache(partial(epoch_before, log))  # of an archive it is some work
@@ -150,9 +150,7 @@ def plan_survey(
 
 
 def _digests(engine: Engine, kept: DigestCache, found: Survey) -> list[list[Digest]]:
-    """Return the digests of each coordinator's pieces; this process reads the cached ones, a few KB
-    each.
-    """
+    """Return the digests of each coordinator's pieces, from the cache or from the engine."""
     for piece in found.pieces:
         if piece.number == 0:
             kept.drop_before(piece.work)
@@ -228,7 +226,8 @@ def _plan_within(kept: DigestCache, request: tuple[Work, LimitRequest]) -> Remov
 def _effect_of_piece(
     kept: DigestCache, starts: Sequence[tuple[Starts, Starts]], request: tuple[Work, int]
 ) -> PieceEffect:
-    """Compute the effect on a piece; log starts travel once with the task, and not with every
-    piece.
+    """Compute the effect of new log starts on one piece.
+
+    Log starts travel once with the task, and not with every piece.
     """
     return effect_of(kept.piece(request[0]), *starts[request[1]])

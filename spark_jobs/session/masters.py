@@ -32,7 +32,7 @@ class Master:
 
     @property
     def is_local(self) -> bool:
-        """Whether the master runs inside this process's own JVM."""
+        """Return whether the master runs inside this process's own JVM."""
         return self.threads > 0
 
     def check_reachable(self) -> None:
@@ -43,7 +43,7 @@ class Master:
             )
 
     def facing_address(self) -> str | None:
-        """Return this machine's address on the way to the master; None leaves it to Spark."""
+        """Return the local address that faces the master, or None to let Spark choose one."""
         return self._connect()
 
     def _connect(self) -> str | None:
@@ -57,7 +57,9 @@ class Master:
 
 
 def parse_master(url: str | None) -> Master:
-    """Parse a master's address. Raises ValueError.
+    """Parse a master's address.
+
+    Raises:  ValueError.
 
     >>> parse_master("local[3]").threads, parse_master("spark://a:7077,b:7078").addresses
     (3, (('a', 7077), ('b', 7078)))
@@ -81,7 +83,9 @@ def parse_master(url: str | None) -> Master:
 
 
 def parse_memory(text: str) -> str:
-    """Parse a memory size as the JVM takes it. Raises ValueError.
+    """Parse a memory size, such as 2g, and return it in the JVM's form.
+
+    Raises:  ValueError.
 
     >>> parse_memory("2G")
     '2g'

@@ -20,13 +20,16 @@ _WRITABLE: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
 def make_private(directory: Path) -> bool:
-    """Create a directory if missing, and return whether it is this user's alone. Raises OSError."""
+    """Create a directory if it is missing, and return whether it is private to this user.
+
+    Raises:  OSError.
+    """
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     return is_private(directory)
 
 
 def is_private(directory: Path) -> bool:
-    """Return whether a directory, not a link, belongs to and is writable by this user alone.
+    """Return whether a path is a directory, not a link, that only this user owns and writes to.
 
     Raises:  OSError.
     """

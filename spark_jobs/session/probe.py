@@ -29,7 +29,10 @@ class Probe:
 
 
 def probe(master: str | None) -> Probe:
-    """Run a small job on a master. Raises SessionError, also if the job fails."""
+    """Run a small job on a master, and return the versions of its driver and workers.
+
+    Raises:  SessionError, also if the job fails.
+    """
     with session(master, app="doctor", memory=MEMORY) as spark:
         try:
             rows = spark.range(1).mapInArrow(_versions, "python string").collect()
@@ -39,7 +42,10 @@ def probe(master: str | None) -> Probe:
 
 
 def _versions(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Return a worker's versions; imports our code, which must have been shipped."""
+    """Yield the Python version of the worker that runs this task.
+
+    It also imports our code, which must have been shipped.
+    """
     import platform
 
     import numpy  # noqa: F401 (jobs need it there)

@@ -38,7 +38,7 @@ def sources() -> Iterator[tuple[str, bytes]]:
 
 
 def code_zip(directory: Path) -> Path:
-    """Write the zip file into a directory, as `esker-<the first half of its SHA-256>.zip`."""
+    """Write a zip file of our modules into a directory, named by its SHA-256."""
     making = directory / "esker.zip"
     with zipfile.ZipFile(making, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sources():

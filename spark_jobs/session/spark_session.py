@@ -151,13 +151,19 @@ def stop_session(session: SparkSession) -> None:
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:
-    """Return whether a log record is not Py4J's: Py4J prints a trace of each Ctrl-C."""
+    """Return whether a log record comes from another library than Py4J.
+
+    Py4J prints a trace of each Ctrl-C.
+    """
     return "py4j" not in Path(record.pathname).parts
 
 
 @contextmanager
 def session(master: str | None = None, *, app: str, **given: Any) -> Iterator[SparkSession]:
-    """Run a session for the length of a block. Arguments as of `start_session`."""
+    """Start a Spark session for the block, and stop it afterwards.
+
+    Args:    as of `start_session`.
+    """
     started = start_session(master, app=app, **given)
     try:
         yield started
@@ -233,7 +239,7 @@ def _settings_of_master(where: Master) -> dict[str, str]:
 
 
 def _python(where: Master) -> str:
-    """Return the workers' Python: this one on this machine; on others the path may differ."""
+    """Return the path of the workers' Python, which is this process's Python on a local master."""
     return sys.executable if where.is_local else os.environ.get("PYSPARK_PYTHON", sys.executable)
 
 

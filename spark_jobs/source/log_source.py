@@ -69,7 +69,7 @@ class EskerLog(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format`."""
+        """Return the name by which Spark's `format(...)` finds this source."""
         return NAME
 
     def schema(self) -> StructType:
@@ -77,7 +77,7 @@ class EskerLog(DataSource):
         return from_arrow_schema(arrow_schema(parse_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 (Spark's keyword)
-        """Return a reader of what the logs hold now."""
+        """Return a reader of the records that the logs hold now."""
         options = parse_options(self.options)
         return PushingReader(options) if options.push_filters else LogReader(options)
 
@@ -85,7 +85,7 @@ class EskerLog(DataSource):
         self,
         schema: StructType,  # noqa: ARG002 (Spark's keyword)
     ) -> DataSourceStreamReader:
-        """Return a reader of what the logs hold and what is appended later."""
+        """Return a reader of the records that the logs hold now and of later records."""
         return LogStreamReader(parse_options(self.options))
 
 
@@ -96,7 +96,10 @@ class LogReader(DataSourceReader):
         self._options = options
 
     def plans(self) -> Iterator[ReadPlan]:
-        """Yield each log's read plan. Raises LogsError; LostRangeError; OptionError; OSError."""
+        """Yield the read plan of each chosen log.
+
+        Raises:  LogsError; LostRangeError; OptionError; OSError.
+        """
         options = self._options
         logs = open_logs(options.inputs)
         for name in options.chosen(logs):
@@ -118,7 +121,10 @@ class LogReader(DataSourceReader):
             )
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks of a read. Raises as `plans`."""
+        """Return the tasks that read the planned spans.
+
+        Raises:  as `plans`.
+        """
         found: list[InputPartition] = []
         for plan in self.plans():
             for remark in plan.remarks:
@@ -133,7 +139,10 @@ class LogReader(DataSourceReader):
         return found
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a task's rows. Raises as `spark_jobs.tables.arrow_batches.read_table`."""
+        """Yield the rows of a task's spans as Arrow batches.
+
+        Raises:  as `spark_jobs.tables.arrow_batches.read_table`.
+        """
         return read_partition(self._options, partition)
 
 
@@ -141,7 +150,7 @@ class PushingReader(LogReader):
     """A reader that applies those of Spark's filters that decide which bytes are read."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802 (Spark's name)
-        """Narrow the options by filters, and yield those that Spark has to apply."""
+        """Apply filters to the read options, and yield the filters that are left to Spark."""
         for pushed in filters:
             narrowed = _narrow(self._options, pushed)
             if narrowed is None:
@@ -151,7 +160,7 @@ class PushingReader(LogReader):
 
 
 def _narrow(options: Options, pushed: Filter) -> Options | None:
-    """Return the options narrowed by a filter; None if the filter cannot be applied here."""
+    """Return the options narrowed by a filter, or None if only Spark can apply the filter."""
     attribute: Any = getattr(pushed, "attribute", None)
     if attribute == (OFFSET_COLUMN,):
         bounds = _passing_offsets(pushed)
@@ -177,7 +186,7 @@ def _narrow(options: Options, pushed: Filter) -> Options | None:
 
 
 def _passing_values(pushed: Filter) -> tuple[Any, ...] | None:
-    """Return the values that pass a filter; None if it is not a set of values."""
+    """Return the values that pass an equality or list filter, or None for other filters."""
     match pushed:
         case EqualTo():
             return (pushed.value,)
@@ -187,7 +196,7 @@ def _passing_values(pushed: Filter) -> tuple[Any, ...] | None:
 
 
 def _passing_offsets(pushed: Filter) -> tuple[int, int] | None:
-    """Return the log offsets that pass, both inclusive; None if they are not a range."""
+    """Return the lowest and highest log offset that pass a filter, or None if it has no bounds."""
     value: Any = getattr(pushed, "value", None)
     if not isinstance(value, int):
         return None

@@ -74,7 +74,10 @@ class Options:
     only_logs: frozenset[str] | None = field(default=None)
 
     def chosen(self, logs: Logs) -> list[str]:
-        """Choose the logs to read. Raises OptionError."""
+        """Return the names of the logs to read.
+
+        Raises:  OptionError.
+        """
         there = logs.names()
         names = list(self.logs) or [name for name in there if can_hold(self.table, name)]
         if not names:
@@ -85,7 +88,10 @@ class Options:
 
 
 def parse_options(options: Mapping[str, str]) -> Options:
-    """Parse options given as text. Raises OptionError; TableError for an unknown table."""
+    """Parse the options of a read from text.
+
+    Raises:  OptionError; TableError for an unknown table.
+    """
     known = {name.lower(): name for name in OPTIONS}
     given = {}
     for name, text in options.items():
@@ -116,7 +122,10 @@ def parse_options(options: Mapping[str, str]) -> Options:
 
 
 def _inputs(given: Mapping[str, str]) -> Inputs:
-    """Parse the options that name the source; `open_logs` checks that they go together."""
+    """Parse the options that name the source of the logs.
+
+    `open_logs` checks that they go together.
+    """
     if "path" in given and "logDir" in given:
         raise OptionError("path: give path or logDir, not both")
     log_dir = given.get("logDir", given.get("path"))
@@ -154,7 +163,7 @@ def _starting(given: Mapping[str, str]) -> str | int:
 
 
 def _choice(given: Mapping[str, str], name: str, words: tuple[str, str]) -> str:
-    """Return one of two words; the first if the option is missing."""
+    """Return an option's value, which must be one of two words; the first is the default."""
     text = given.get(name, words[0]).lower()
     if text not in words:
         raise OptionError(f"{name}: {text!r} is neither {words[0]} nor {words[1]}")

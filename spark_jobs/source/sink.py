@@ -66,7 +66,7 @@ class Written(WriterCommitMessage):
 
     @property
     def name(self) -> str:
-        """The final name of the part's file."""
+        """Return the final file name of the part."""
         return f"{self.first_offset:020d}-{self.end_offset:020d}.parquet"
 
 
@@ -75,7 +75,7 @@ class OffsetFiles(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the name for `format`."""
+        """Return the name by which Spark's `format(...)` finds this sink."""
         return NAME
 
     def streamWriter(  # noqa: N802 (Spark's name)
@@ -83,7 +83,10 @@ class OffsetFiles(DataSource):
         schema: StructType,
         overwrite: bool,  # noqa: ARG002 (Spark's keyword)
     ) -> DataSourceStreamWriter:
-        """Return a writer into the directory of the option `path`. Raises SinkError."""
+        """Return a writer into the directory of the option `path`.
+
+        Raises:  SinkError.
+        """
         path = self.options.get("path")
         if not path:
             raise SinkError("path: give a directory")
@@ -101,7 +104,10 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
     # --- tasks --------------------------------------------------------------------------------
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write a task's rows as one part. Raises OSError."""
+        """Write a task's rows as one part.
+
+        Raises:  OSError.
+        """
         written, writer = Written(), None
         parts = self.directory / PARTS
         parts.mkdir(parents=True, exist_ok=True)
@@ -133,7 +139,10 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
     # --- the driver ---------------------------------------------------------------------------
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Give a batch's parts their final names, unless an earlier run did. Raises SinkError."""
+        """Give a batch's parts their final names, unless an earlier run has done so.
+
+        Raises:  SinkError.
+        """
         written = sorted(
             (part for part in messages if isinstance(part, Written) and part.part is not None),
             key=lambda part: part.first_offset,
@@ -155,7 +164,7 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
                 (self.directory / PARTS / part.part).unlink(missing_ok=True)
 
     def _batch_numbers(self) -> list[int]:
-        """List the numbers of the written batches, rising."""
+        """List the numbers of the written batches, in rising order."""
         found = (self.directory / BATCHES).glob("*.json")
         return sorted(int(path.stem) for path in found if path.stem.isdecimal())
 
@@ -196,13 +205,13 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
             end = part.end_offset
 
     def _reached(self, numbers: Sequence[int]) -> int:
-        """Return the end of the offsets that these batches hold."""
+        """Return the end offset of these batches, exclusive."""
         if not numbers:
             return 0
         return int(read_manifest(self._manifest_path(numbers[-1]))["reached"])
 
     def _write_manifest(self, batch: int, written: Sequence[Written]) -> None:
-        """Write a batch's manifest as pending: from here on the batch will be finished."""
+        """Write a batch's manifest as pending, so that a restart finishes the batch."""
         before = self._reached(self._batch_numbers())
         end = max((part.end_offset for part in written), default=0)
         manifest = {
@@ -223,7 +232,7 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
         _rename(temporary, path.with_suffix(PENDING))
 
     def _finish_pending(self) -> None:
-        """Finish pending batches, of this run or one that crashed: rename their parts."""
+        """Finish the pending batches of this run, or of a crashed run, by renaming their parts."""
         for pending in sorted((self.directory / BATCHES).glob(f"*{PENDING}")):
             for file in read_manifest(pending)["files"]:
                 part, final = self.directory / PARTS / file["part"], self.directory / file["name"]
@@ -236,13 +245,16 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
             _rename(pending, pending.with_suffix(".json"))
 
     def _drop_parts(self) -> None:
-        """Delete parts that no manifest names: of aborted runs and of repeated batches."""
+        """Delete the parts that are left over from aborted runs and repeated batches."""
         for path in (self.directory / PARTS).glob("*.parquet"):
             path.unlink(missing_ok=True)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Read a batch's manifest. Raises SinkError if it is invalid; OSError."""
+    """Read a batch's manifest.
+
+    Raises:  SinkError if it is invalid; OSError.
+    """
     try:
         manifest = json.loads(path.read_text())
         for file in manifest["files"]:

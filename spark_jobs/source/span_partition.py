@@ -29,7 +29,7 @@ class SpanPartition(InputPartition):
 
 
 def arrow_schema(options: Options) -> pa.Schema:
-    """Return the schema of the chosen columns: the log's name, and those of the table."""
+    """Return the Arrow schema of the chosen columns, which may include the log's name."""
     whole = schema_named(options.table)
     log_field = pa.field(LOG_COLUMN, pa.string(), nullable=False)
     return pa.schema(
@@ -38,9 +38,11 @@ def arrow_schema(options: Options) -> pa.Schema:
 
 
 def read_partition(options: Options, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-    """Yield a task's rows. Raises as `spark_jobs.tables.arrow_batches.read_table`.
+    """Yield the rows of a task's spans as Arrow batches.
 
     Where there is nothing to read, Spark invents an empty partition, and a task for it.
+
+    Raises:  as `spark_jobs.tables.arrow_batches.read_table`.
     """
     if type(partition) is InputPartition and partition.value is None:
         return

@@ -60,7 +60,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads one table of one log as a stream: plans in a driver process, reads in tasks."""
 
     def __init__(self, options: Options) -> None:
-        """Take the options. Raises OptionError for those that only a batch read can have."""
+        """Make a stream reader, and refuse options that only a batch read can have.
+
+        Raises:  OptionError.
+        """
         if options.start_offset is not None or options.end_offset is not None:
             raise OptionError(
                 "startingOffsets: a stream takes this option, and no startOffset or endOffset"
@@ -115,7 +118,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _stream_offset(logs, name, source, end)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of log offsets in one batch; the table may have fewer rows."""
+        """Return the limit of log offsets in one batch.
+
+        The table may have fewer rows.
+        """
         most = self._options.max_offsets
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
@@ -125,14 +131,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"log": name, "offset": logs.log(name).end_offset()}
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Limit this run to what the log holds now."""
+        """Limit this run to the records that the log holds now."""
         logs, name = self._opened()
         self._until = logs.log(name).end_offset()
 
     # --- batches ------------------------------------------------------------------------------
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
-        """Return the tasks between two offsets: always the same, whatever was appended meanwhile.
+        """Return the tasks between two offsets, which later appends do not change.
 
         Raises:  StreamError; LostRangeError, unless `failOnDataLoss` is false; LogsError; OSError.
         """
@@ -175,7 +181,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield a task's rows. Raises as `spark_jobs.tables.arrow_batches.read_table`."""
+        """Yield the rows of a task's spans as Arrow batches.
+
+        Raises:  as `spark_jobs.tables.arrow_batches.read_table`.
+        """
         return read_partition(self._options, partition)
 
     def _opened(self) -> tuple[Logs, str]:

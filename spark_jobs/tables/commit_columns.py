@@ -75,7 +75,8 @@ class CommitPile:
     """Collects commits and decodes many of them together."""
 
     def __init__(self, names: Sequence[str]) -> None:
-        """
+        """Start without commits, and choose the columns to decode.
+
         Args:    names: fields of the record, of those with one value a batch.
         """
         self._names = names
@@ -92,7 +93,7 @@ class CommitPile:
         self._parts: dict[int, list[bytes]] = {i: [] for i in self._wanted}
 
     def add(self, position: LogPosition, value: Buffer, version: int, body: int) -> None:
-        """Add one record's value, with its frame.
+        """Add the value of one commit record, frame included.
 
         Args:    version: as its frame says. body: where that ends.
         Raises:  MalformedMessageError if this, or one before it, is no ObjectCommitRecord.
@@ -107,7 +108,7 @@ class CommitPile:
             self._walk()
 
     def take(self) -> Columns:
-        """Return the commits that were added since the last call.
+        """Return the commits that were added since the last call, as columns.
 
         Raises:  MalformedMessageError as `add`; if a group names a topic that its record does not
                  have, or the groups of a record are not all its batches.
@@ -134,7 +135,7 @@ class CommitPile:
         return taken
 
     def _walk(self) -> None:
-        """Cut the chosen columns out of the collected records."""
+        """Cut the chosen columns out of the collected records, and drop the records."""
         lengths = np.fromiter(map(len, self._values), np.int64, len(self._values))
         data = b"".join([*self._values, _BEYOND])
         ends = np.cumsum(lengths)
@@ -165,7 +166,7 @@ class _Walked(NamedTuple):
 
 
 def _walk(raw: npt.NDArray[np.uint8], positions: Numbers, ends: Numbers) -> _Walked | None:
-    """Find the columns of all records, a column at a time. None if any record is malformed."""
+    """Find the position of each column in all records, or return None if a record is malformed."""
     if (positions + _HEAD.itemsize >= ends).any():
         return None
     heads = raw[positions[:, None] + np.arange(_HEAD.itemsize)].view(_HEAD)[:, 0]
@@ -193,7 +194,7 @@ def _walk(raw: npt.NDArray[np.uint8], positions: Numbers, ends: Numbers) -> _Wal
 
 
 def _uvarints(raw: npt.NDArray[np.uint8], positions: Numbers) -> tuple[Numbers, Numbers]:
-    """Read a varint of each record, and return the positions after them.
+    """Read one varint of each record; return the values and the positions after them.
 
     One that is too long becomes a number that is too large.
     """
@@ -210,7 +211,7 @@ def _uvarints(raw: npt.NDArray[np.uint8], positions: Numbers) -> tuple[Numbers, 
 
 
 def _cut(data: bytes, walked: _Walked, i: int) -> bytes:
-    """Cut out a column of all records; zeros for a record that omits it."""
+    """Return one column of all records, with zeros for a record that omits the column."""
     starts, counts, rows = walked.starts[i], walked.counts[i], walked.counts[OF_BATCHES[0]]
     if i in OPTIONAL and not counts.any():
         return bytes(int(rows.sum()) * WIDTHS[i])

@@ -39,7 +39,7 @@ UUID_BYTES: Final = 16
 
 
 def width_of(field: Field) -> int:
-    """Return the bytes of a number field, or of each number of a column."""
+    """Return the size in bytes of a number field, or of each number in a column."""
     kind = field.type.element if isinstance(field.type, ArrayOf) else field.type
     assert isinstance(kind, Fixed), f"{field.name} is neither a number nor a column of numbers"
     return kind.size
@@ -176,7 +176,10 @@ class CommitColumns:
         return np.frombuffer(b"".join(self._parts[index]), f">i{width}").astype(f"=i{width}")
 
     def _topic_ids(self, counts: Numbers) -> pa.Array:
-        """Return the topic id of each batch as text; each distinct topic is formatted once."""
+        """Return the topic id of each batch as text.
+
+        Each distinct topic is formatted once.
+        """
         ids = b"".join(self._parts[TOPIC_IDS])
         raw = pa.FixedSizeBinaryArray.from_buffers(
             pa.binary(UUID_BYTES), len(ids) // UUID_BYTES, [None, pa.py_buffer(ids)]
@@ -228,11 +231,14 @@ class ObjectColumns:
 
     @property
     def rows(self) -> int:
-        """Number of rows that were added and not taken."""
+        """Return the number of rows that were added and not taken yet."""
         return len(self._rows)
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """Add one commit, as `CommitColumns.add`."""
+        """Add one commit as a row for its object.
+
+        Raises:  as `CommitColumns.add`.
+        """
         head, columns = parse_commit(value)
         sizes, codes, duplicates = (_numbers(columns[i], i) for i in (_BYTE_SIZES, *OPTIONAL))
         self._rows.append(
@@ -284,7 +290,7 @@ def _numbers(column: Buffer, index: int) -> Numbers:
 
 
 def _cut(value: memoryview, position: int) -> list[Buffer]:
-    """Return the bytes of each column; only tagged fields may follow, which are skipped."""
+    """Return the bytes of each column of a commit, and skip tagged fields after the columns."""
     columns: list[Buffer] = []
     size = len(value)
     for width in WIDTHS:
@@ -304,7 +310,7 @@ def _cut(value: memoryview, position: int) -> list[Buffer]:
 
 
 def _check(version: int, columns: Sequence[Any], rows: int, groups: int) -> None:
-    """Check that the columns of batches, and those of groups, are equally long."""
+    """Check that the columns of batches, and the columns of groups, are equally long."""
     there = all(not columns[i] or len(columns[i]) == rows * WIDTHS[i] for i in OPTIONAL)
     found = [len(columns[i]) for i, _, _ in _SHAPES]
     if there and found == [rows * row + groups * group for _, row, group in _SHAPES]:

@@ -122,7 +122,7 @@ def fold(
 
 
 def unknown_record(position: LogPosition, key: int, version: int) -> LogsError:
-    """Make the error for a record that might change partitions or objects."""
+    """Build the error for a record of an unknown type, which might change partitions or objects."""
     return LogsError(
         f"the record at offset {position.offset} is of type {key}, version {version}, which this "
         "version does not know: nothing is concluded from such a log; use a newer one"
@@ -183,7 +183,10 @@ class CoordinatorLog:
         return dict.fromkeys(keys, self.add)
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """Decode and apply one record. Raises as `apply`, and RecordError."""
+        """Decode and apply one record.
+
+        Raises:  as `apply`, and RecordError.
+        """
         self.apply(position.offset, decode_record(value))
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
@@ -227,7 +230,7 @@ class CoordinatorLog:
                 self.partitions.apply(record)
 
     def marks(self) -> dict[int, int]:
-        """Return when each object was marked, in ms since 1970: the first time counts."""
+        """Return the time at which each object was first marked, in ms since 1970."""
         marks = dict(zip(reversed(self.marked), reversed(self.marked_at_ms), strict=True))
         for part in self.objects:
             ids, marked_at_ms = part.columns[0], part.columns[-1]
@@ -236,12 +239,12 @@ class CoordinatorLog:
         return marks
 
     def object_columns(self) -> Numbers:
-        """Return the checkpoint's objects by rows, as OBJECT_COLUMNS."""
+        """Return the checkpoint's objects as an array with a row for each of OBJECT_COLUMNS."""
         empty = np.zeros((len(OBJECT_COLUMNS), 0), np.int64)
         return np.concatenate([empty, *(part.columns for part in self.objects)], axis=1)
 
     def run_columns(self) -> tuple[Numbers, Numbers]:
-        """Return the log id of each of the checkpoint's runs; and runs by rows, as RUN_COLUMNS."""
+        """Return the log id of each run in the checkpoint, and the runs as RUN_COLUMNS."""
         empty = np.zeros((len(RUN_COLUMNS), 0), np.int64)
         log_ids = np.array([log_id for log_id, _ in self.runs], np.int64)
         counts = np.array([rows.shape[1] for _, rows in self.runs], np.int64)
@@ -249,7 +252,10 @@ class CoordinatorLog:
         return np.repeat(log_ids, counts), rows
 
     def lease_committed(self, object_id: int, lease_id: int) -> None:
-        """Apply the commit of an object to its lease. Raises LogsError outside of a lease."""
+        """Apply the commit of an object to its lease.
+
+        Raises:  LogsError if the lease does not include the object.
+        """
         lease = self.leases.get(lease_id)
         if lease is None or object_id <= lease.last_committed:
             raise LogsError(f"object {object_id} is committed outside of lease {lease_id}")

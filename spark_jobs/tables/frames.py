@@ -64,7 +64,7 @@ class StateFrames:
 def state_frames(
     spark: Any, log: Log, offset: int | None = None, *, timestamp_ms: int | None = None
 ) -> StateFrames:
-    """Compute the state below an offset, up to a time, or of the whole log.
+    """Compute a coordinator's state at an offset, at a time, or at the end of the log.
 
     Args, Raises:  as `spark_jobs.tables.log_state.state_at`; what tasks raise comes as
     LogsError.
@@ -96,7 +96,7 @@ def state_frames(
 def _until(
     spark: Any, spans: Sequence[Span], timestamp_ms: int, end: int
 ) -> tuple[int, list[Span]]:
-    """Return the offset of the first later record, and the spans before it."""
+    """Return the offset of the first record after a time, and the spans before it."""
     later = SparkEngine(spark).run(partial(_first_later, timestamp_ms), spans)
     stop = next((offset for offset in later if offset is not None), end)
     found = [
@@ -144,7 +144,7 @@ def _map_pieces(
     table: Callable[[int, LogState], pa.Table],
     schema: str,
 ) -> Any:
-    """Return a DataFrame of one table of every piece."""
+    """Compute one table of every span's state in Spark, and return all rows as a DataFrame."""
     pickled, known = [pickle.dumps(span) for span in spans], pickle.dumps(changes)
 
     def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -189,12 +189,12 @@ def _with_watermarks(partitions: Any, ends: Any) -> Any:
 
 
 def _with_orphans(objects: Any, orphans: Any) -> Any:
-    """Add the orphans that a listing of the store has shown, unless they were committed."""
+    """Add the orphans from listings of the store, except orphans that were committed."""
     return objects.unionByName(orphans.join(objects.select("object_id"), "object_id", "left_anti"))
 
 
 def _merge_producers(parts: Any) -> Any:
-    """Merge each producer's last batches in a partition from all pieces.
+    """Merge each producer's last batches in each partition from all pieces of the log.
 
     Its epoch never falls while it is remembered, so the highest is the last; and what was appended
     before it was forgotten, no piece tells of.

@@ -114,7 +114,7 @@ class LogState:
 
 
 def state_at(log: Log, offset: int | None = None, *, timestamp_ms: int | None = None) -> LogState:
-    """Compute the state below an offset, up to a time, or of the whole log.
+    """Compute a coordinator's state at an offset, at a time, or at the end of the log.
 
     Args:    offset: exclusive; at or below the log's end.
              timestamp_ms: ms since 1970, inclusive: what the first later record found.
@@ -126,7 +126,10 @@ def state_at(log: Log, offset: int | None = None, *, timestamp_ms: int | None = 
 
 
 def span_of_state(log: Log, offset: int | None) -> tuple[int, Sequence[Span]]:
-    """Return the offset, or the log's end, and the state's spans. Raises as `state_at`."""
+    """Return the offset of a state, by default the log's end, and the spans to read.
+
+    Raises:  as `state_at`.
+    """
     end = log.end_offset()
     if offset is not None and not 0 <= offset <= end:
         raise LogsError(f"there is no offset {offset}: the committed part ends at {end}")
@@ -139,7 +142,7 @@ def span_of_state(log: Log, offset: int | None) -> tuple[int, Sequence[Span]]:
 
 
 def _earliest(log: Log) -> int | None:
-    """Return the first offset with a state; None if there is none at all."""
+    """Return the lowest offset whose state can be computed, or None if there is none."""
     try:
         first = next(iter(log.spans(log.end_offset())), None)
     except LostRangeError:
@@ -148,7 +151,7 @@ def _earliest(log: Log) -> int | None:
 
 
 def state_of(spans: Iterable[Span], offset: int, *, until_ms: int | None = None) -> LogState:
-    """Return the state that these spans, which follow each other, give.
+    """Compute the state at the end of consecutive spans.
 
     Args:    offset: where they end.
              until_ms: stop at the first record that is later; the state is then as of that one.
@@ -165,7 +168,7 @@ def state_of(spans: Iterable[Span], offset: int, *, until_ms: int | None = None)
 
 
 def state_of_piece(span: Span, changes: CoordinatorLog) -> LogState:
-    """Return what a span has of the whole log's state.
+    """Compute the part of the whole log's state that lies in one span.
 
     Its runs and objects are those of the whole log that stand in this span. High watermarks and
     producers are as this span alone knows them; orphans that a listing showed are left out.
@@ -179,7 +182,7 @@ def state_of_piece(span: Span, changes: CoordinatorLog) -> LogState:
 
 
 def state_of_changes(changes: CoordinatorLog, offset: int) -> LogState:
-    """Build the state from a log's folded changes, without runs; its only objects are orphans."""
+    """Build the state from a log's folded changes, without runs and committed objects."""
     return _Tables(changes, CommitColumns()).state(offset)
 
 
@@ -190,7 +193,10 @@ def _add(
     keys: frozenset[int],
     until_ms: int | None = None,
 ) -> LogPosition | None:
-    """Apply a span's records of these types to `log`, and add its commits. Raises as `fold`."""
+    """Apply a span's records of these types to `log`, and add its commits.
+
+    Raises:  as `fold`.
+    """
 
     def on_commit(position: LogPosition, value: Buffer, _version: int, _body: int) -> None:
         commits.add(position, value)
@@ -239,7 +245,7 @@ class _Tables:
         )
 
     def _add_objects(self, commits: pa.RecordBatch, accepted: Mask) -> None:
-        """Add every object that was committed, and the orphans; remove the removed ones."""
+        """Add all committed objects and all orphans, and drop the removed objects."""
         ids = commits.column("object_id").to_numpy()
         _, first = np.unique(ids, return_index=True)
         names = ("size_bytes", "broker_id", "committed_at_ms", "object_format")
@@ -262,7 +268,7 @@ class _Tables:
         there: Mask,
         number: dict[tuple[str, int], int],
     ) -> tuple[Numbers, Numbers]:
-        """Return runs of the checkpoint, then accepted batches: partition numbers, and columns."""
+        """Return partition numbers and columns of checkpointed runs, then of accepted batches."""
         of_log = self._numbers_by_log(number)
         log_ids, rows = self._log.run_columns()
         of_run = np.array([of_log.get(log_id, -1) for log_id in log_ids.tolist()], np.int64)
@@ -273,11 +279,11 @@ class _Tables:
         )
 
     def _numbers_by_log(self, number: dict[tuple[str, int], int]) -> dict[int, int]:
-        """Return each log id's partition number; -1: the partition is not there any more."""
+        """Return the partition number of each log id, or -1 if the partition was removed."""
         return {log_id: number.get(place, -1) for log_id, place in self._partitions.places.items()}
 
     def _with_times(self, rows: Numbers) -> Numbers:
-        """Set the append times of a checkpoint's runs: their objects' commit times.
+        """Set the append times of a checkpoint's runs to the commit times of their objects.
 
         A removed object has only dead runs left, which any time suits.
         """

@@ -73,7 +73,7 @@ class Partitions:
                 self._log_starts(record)
 
     def in_order(self) -> list[tuple[str, int]]:
-        """Return topic id and index of every partition, rising."""
+        """Return the topic id and index of every partition, in rising order."""
         return [
             (topic_id, index)
             for topic_id in sorted(self.topics)

@@ -37,7 +37,7 @@ RUNS_SCHEMA: Final = pa.schema(
 
 
 def column(commits: pa.RecordBatch, name: str) -> Numbers:
-    """Return one column as int64."""
+    """Return one column of the commits as int64 numbers."""
     values: Numbers = commits.column(name).to_numpy().astype(np.int64)
     return values
 
@@ -54,14 +54,14 @@ def numbers_of(commits: pa.RecordBatch, number: dict[tuple[str, int], int]) -> N
 
 
 def is_accepted(commits: pa.RecordBatch) -> Mask:
-    """Return which batches were accepted: neither refused nor duplicates."""
+    """Return a mask of the batches that were neither refused nor duplicates."""
     error, duplicate = column(commits, "error_code"), column(commits, "duplicate")
     found: Mask = (error == 0) & (duplicate == 0)
     return found
 
 
 def batches(commits: pa.RecordBatch) -> Numbers:
-    """Return batches in the columns of runs."""
+    """Return each batch as a run, in the columns of runs."""
     base = column(commits, "base_offset")
     names = (
         "object_id", "byte_offset", "byte_size", "max_timestamp", "committed_at_ms",
@@ -72,7 +72,7 @@ def batches(commits: pa.RecordBatch) -> Numbers:
 
 
 def topics_of_objects(objects: Numbers, topics: pa.Array) -> dict[int, tuple[str, ...]]:
-    """Return the topics that each object has batches of, by rising id as bytes."""
+    """Return the ids of the topics in each object, sorted as bytes."""
     encoded = topics.dictionary_encode()
     names = sorted(encoded.dictionary.to_pylist(), key=lambda name: decode_uuid(name).bytes)
     rank = {name: i for i, name in enumerate(names)}
@@ -90,7 +90,7 @@ def topics_of_objects(objects: Numbers, topics: pa.Array) -> dict[int, tuple[str
 
 
 def join_runs(partition: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Join batches that lie back to back in one object into runs, by partition and offset."""
+    """Join batches that are adjacent in one object into runs, by partition and offset."""
     order = np.lexsort((rows[0], partition))
     partition, rows = partition[order], rows[:, order]
     if not len(partition):
@@ -113,7 +113,7 @@ def join_runs(partition: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def run_table(places: Sequence[tuple[str, int]], partition: Numbers, rows: Numbers) -> pa.Table:
-    """Return runs as a table.
+    """Return runs as an Arrow table.
 
     Args:    places: topic id and index by the partition's number.
     """

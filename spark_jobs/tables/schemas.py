@@ -144,7 +144,7 @@ def _same(value: Any) -> Any:
 
 
 def _value(kind: WireType, version: int) -> Value:
-    """Return the conversion of a type's values, in this version of the record, to Arrow's."""
+    """Return a function that converts values of a wire type to values for Arrow."""
     match kind:
         case Fixed(name="uuid"):
             return _uuid
@@ -200,18 +200,24 @@ class RecordColumns:
     """Collects records of one type, and returns them as one Arrow batch or as dictionaries."""
 
     def __init__(self, table: str) -> None:
-        """Collect records of a table. Raises TableError."""
+        """Start an empty collection of records for a table.
+
+        Raises:  TableError.
+        """
         self._class = _record(table)
         self._schema = schema_of(table)
         self._rows: list[_Row] = []
 
     @property
     def rows(self) -> int:
-        """Number of rows that were added and not taken."""
+        """Return the number of rows that were added and not taken yet."""
         return len(self._rows)
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """Add one record's value, with its frame. Raises RecordError."""
+        """Decode and add the value of one record, frame included.
+
+        Raises:  RecordError.
+        """
         _, version, body = read_frame(value)
         record = decode_message(self._class, bytes(value), version, body)
         self._rows.append(_Row(position, version, record))
@@ -227,7 +233,10 @@ class RecordColumns:
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
     def take_rows(self) -> Iterator[dict[str, Any]]:
-        """Return the rows as dictionaries; structures lack fields that their version lacks."""
+        """Return the rows that were added since the last call as dictionaries.
+
+        Structures lack the fields that their version lacks.
+        """
         names = self._schema.names
         return (dict(zip(names, row, strict=True)) for row in self._take())
 
@@ -255,11 +264,14 @@ class EnvelopeColumns:
 
     @property
     def rows(self) -> int:
-        """Number of rows that were added and not taken."""
+        """Return the number of rows that were added and not taken yet."""
         return len(self._rows)
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """Add one record's value, with its frame. Raises RecordError if it has none."""
+        """Add the value of one record, frame included, without decoding its body.
+
+        Raises:  RecordError if it has none.
+        """
         key, version, body = read_frame(value)
         known = METADATA_RECORDS.get(key)
         name = None if known is None else known.schema().name
@@ -280,7 +292,12 @@ Columns = CommitColumns | RecordColumns | EnvelopeColumns
 
 
 def columns_of(table: str) -> tuple[Columns, int | None]:
-    """Return an empty collector, and the record type it takes (None: all). Raises TableError."""
+    """Return an empty collector for a table, and the record type that the table takes.
+
+    A record type of None stands for all types.
+
+    Raises:  TableError.
+    """
     if table == RECORD:
         return EnvelopeColumns(), None
     if table == OBJECT_COMMIT:

@@ -60,7 +60,7 @@ class TopicSettings:
 
 
 def topics_at(log: Log, offset: int) -> dict[str, TopicSettings]:
-    """Return the settings of every topic by its id, below `offset` (exclusive).
+    """Return the settings of every topic by its id, from the records below an offset.
 
     Raises:  LogsError for a record of an unknown type; LostRangeError; as `read_values`.
     """

@@ -74,15 +74,18 @@ class Columns(Protocol):
 
     @property
     def rows(self) -> int:
-        """Number of rows that were added and not taken."""
+        """Return the number of rows that were added and not taken yet."""
         ...
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """Add one record. Raises RecordError."""
+        """Collect one record with its position in the log.
+
+        Raises:  RecordError.
+        """
         ...
 
     def take(self) -> pa.RecordBatch:
-        """Return the rows that were added since the last call."""
+        """Return the rows that were added since the last call as an Arrow batch."""
         ...
 
 
@@ -90,7 +93,10 @@ class UnknownColumns(EnvelopeColumns):
     """Collects records of types or versions without a declaration here, as bytes."""
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """Add a record unless it can be decoded here. Raises RecordError if it has no frame."""
+        """Add a record if it cannot be decoded here.
+
+        Raises:  RecordError if it has no frame.
+        """
         if not is_known(*read_frame(value)[:2]):
             super().add(position, value)
 
@@ -102,7 +108,10 @@ def is_known(key: int, version: int) -> bool:
 
 
 def resolve_table(name: str) -> str:
-    """Return the table or view that a name stands for. Raises TableError, which names them all."""
+    """Return the table or view that a name stands for.
+
+    Raises:  TableError, which names all tables and views.
+    """
     found = ALIASES.get(name, name)
     if found not in TABLES and found not in (OBJECTS, UNKNOWN, COVERAGE):
         names = ", ".join(sorted({*TABLES, *VIEWS}))
@@ -111,7 +120,10 @@ def resolve_table(name: str) -> str:
 
 
 def schema_named(name: str) -> pa.Schema:
-    """Return the schema of a table or view. Raises TableError."""
+    """Return the schema of a table or view.
+
+    Raises:  TableError.
+    """
     name = resolve_table(name)
     if name == OBJECTS:
         return OBJECT_SCHEMA
@@ -121,7 +133,12 @@ def schema_named(name: str) -> pa.Schema:
 
 
 def columns_named(name: str) -> tuple[Columns, int | None]:
-    """Return an empty collector, and the record type it takes (None: all). Raises TableError."""
+    """Return an empty collector for a table or view, and the record type that it takes.
+
+    A record type of None stands for all types.
+
+    Raises:  TableError.
+    """
     name = resolve_table(name)
     if name == OBJECTS:
         return ObjectColumns(), OBJECT_COMMIT_KEY
@@ -138,7 +155,7 @@ def versions_named(name: str) -> Versions | None:
 
 
 def can_hold(name: str, log: str) -> bool:
-    """Return whether a log can hold rows of this table; every log can, of the table `record`."""
+    """Return whether a log can hold rows of a table; every log can hold rows of `record`."""
     name = "object_commit" if resolve_table(name) == OBJECTS else resolve_table(name)
     record = RECORD_OF.get(name)
     if record is None:

@@ -56,7 +56,7 @@ SUMMARIES: Final = {
     "produce": "Write each line of standard input to a topic as a record.",
     "quorum": "Describe the metadata quorum: its leader and replicas.",
     "snapshot": "List, inspect and take the checkpoints of the quorum's logs (KIP-630).",
-    "spark": "Analysis of the log, and retention sweeps.",
+    "spark": "Analyse, audit and archive a cluster's logs, and plan retention, with Spark.",
     "start": "Run one node in the foreground until SIGTERM or Ctrl-C.",
     "storage": "Format and inspect a node's log directory.",
     "topics": "Create, list, describe, alter and delete the topics of a running cluster.",
@@ -97,7 +97,7 @@ class LazyCommands(TyperGroup):
 
 
 def _load(command: str) -> ModuleType:
-    """Import a command's module, without garbage collection, which takes a sixth of the time."""
+    """Import a command's module with garbage collection off, which saves a sixth of the time."""
     gc.disable()
     try:
         return importlib.import_module(COMMANDS[command])
@@ -134,7 +134,7 @@ def esker(
         ),
     ] = False,
 ) -> None:
-    """Esker: a Kafka-compatible diskless streaming store with a KRaft quorum, in Python."""
+    """Run Esker, a Kafka-compatible diskless streaming store with a KRaft quorum, in Python."""
 
 
 def main() -> None:
@@ -171,7 +171,7 @@ def _reopen_standard_files() -> None:
 
 
 def _run_any() -> None:
-    """Run any command; a full disk or a word that is not UTF-8 ends it with one line."""
+    """Run any command, ending with a one-line error on a full disk or a word that is not UTF-8."""
     try:
         app()
     except OSError as error:

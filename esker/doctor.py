@@ -81,7 +81,7 @@ def examine(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
 
 
 def passed(checks: list[Check]) -> bool:
-    """Return whether no requirement is missing."""
+    """Return whether all requirements are met."""
     return all(check.state is not State.MISSING for check in checks)
 
 
@@ -126,7 +126,7 @@ def _package(name: str) -> Check:
 
 
 def _wanted() -> dict[str, str]:
-    """Return the version range that our package declares for each package, extras included."""
+    """Return the version range that Esker declares for each package, extras included."""
     ranges: dict[str, str] = {}
     for line in metadata.requires("esker") or ():
         named = re.match(r"([\w.-]+)(?:\[[^]]*\])?\s*([^;]*)", line)
@@ -164,7 +164,7 @@ def _spark_home(environment: Mapping[str, str]) -> Iterator[Check]:
 
 
 def _avro() -> Check:
-    """Look for Spark's Avro reader: undocumented, but included in the jars that pip installs."""
+    """Check whether Spark's undocumented native Avro reader is in the installed jars."""
     try:
         jars = metadata.distribution("pyspark").locate_file("pyspark/jars")
         found = [
@@ -185,7 +185,7 @@ def _avro() -> Check:
 
 
 def _temporary() -> Check:
-    """Check the directory of temporary files: jobs spill there, and no session starts without."""
+    """Check that the directory of temporary files is writable, as every Spark session requires."""
     try:
         return _writable("temporary files", Path(tempfile.gettempdir()))
     except OSError as error:  # no usable temporary directory, or this one is not writable
@@ -194,7 +194,7 @@ def _temporary() -> Check:
 
 
 def _cache(directory: Path) -> Check:
-    """Check the cache directory of logs and the class archive; jobs also run without it."""
+    """Check the cache directory of Spark logs and the class archive, which is optional for jobs."""
     try:
         if make_private(directory):
             return _writable("cache", directory)
@@ -247,7 +247,7 @@ def _memory() -> Check:
 def available_memory(
     meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Return the free memory in bytes, the machine's or the container's, whichever is smaller."""
+    """Return the free memory in bytes of the machine or the container, whichever is smaller."""
     found = []
     try:
         available = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
@@ -270,7 +270,7 @@ def _open_files() -> Check:
 
 
 def _credentials(environment: Mapping[str, str]) -> Check:
-    """Check that the environment or a file names credentials, without trying them on S3."""
+    """Check that the environment or a file has S3 credentials, without using the credentials."""
     shared = Path(
         environment.get("AWS_SHARED_CREDENTIALS_FILE") or _home(environment, "credentials")
     )

@@ -89,7 +89,9 @@ class KafkaClient:
     def __init__(
         self, bootstrap: Sequence[Endpoint], *, timeout_ms: int = 30_000, client_id: str = "esker"
     ) -> None:
-        """Open no connection yet. `on_wait` is called with each reason for a wait of seconds, once.
+        """Create a client without opening a connection.
+
+        `on_wait` is called once with each reason for a wait of seconds.
 
         Args:    timeout_ms: how long one question is asked again before it is given up.
         """
@@ -108,7 +110,7 @@ class KafkaClient:
         self.close()
 
     def close(self) -> None:
-        """Close all connections; requests in flight fail."""
+        """Close all connections, so that requests in flight fail."""
         for rpc in self._connections.values():
             rpc.connection.close()
         self._connections.clear()
@@ -116,7 +118,7 @@ class KafkaClient:
     # --- connections
 
     async def connection(self, node: int | Endpoint, purpose: str = "") -> Rpc:
-        """Return an open connection to a node, by its id or its address. Raises NetError."""
+        """Return an open connection to a node, given by id or address. Raises NetError."""
         key = (node, purpose)
         async with self._opening.setdefault(key, asyncio.Lock()):
             rpc = self._connections.get(key)
@@ -147,7 +149,7 @@ class KafkaClient:
         return await rpc.call(request, response, version if most is None else min(version, most))
 
     async def ask_any(self, request: Request, response: type[R], *, most: int | None = None) -> R:
-        """Return the answer of the first broker that gives one. Raises ClientError."""
+        """Return the response of the first broker that answers. Raises ClientError."""
         failures: dict[str, None] = {}
         unserved: NetError | None = None
         nodes: tuple[int | Endpoint, ...] = (*self._nodes, *self._bootstrap)
@@ -164,7 +166,9 @@ class KafkaClient:
         raise ClientError(why, passing=bool(self._nodes))
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `attempt`, repeated after retriable failures. Raises ClientError.
+        """Return the result of `attempt`, repeating it after retriable failures.
+
+        Raises ClientError.
 
         A list where no broker answers is no such way at first: who mistyped an address wants to
         know at once. Once the cluster is known, its brokers are waited for.
@@ -201,7 +205,7 @@ class KafkaClient:
     async def metadata(
         self, topics: Sequence[str] | None, *, create: bool = False
     ) -> MetadataResponse:
-        """Request brokers and these topics (None: all) from any broker. Raises ClientError."""
+        """Request the brokers and named topics (None: all) from any broker. Raises ClientError."""
         named = MetadataRequest.MetadataRequestTopic
         request = MetadataRequest(
             topics=None if topics is None else tuple(named(name=name) for name in topics),
@@ -212,7 +216,9 @@ class KafkaClient:
         return answer
 
     async def brokers(self) -> tuple[int, ...]:
-        """Return the ids of the brokers that serve; Metadata names others too.
+        """Return the ids of the unfenced brokers, from DescribeCluster.
+
+        Metadata may list fenced brokers too.
 
         Raises ClientError.
         """
@@ -222,7 +228,7 @@ class KafkaClient:
         return tuple(node.broker_id for node in answer.brokers)
 
     async def leaders(self, topic: str, *, create: bool = False) -> dict[int, int]:
-        """Return the broker that serves each partition of a topic, by rising partition.
+        """Return the leader of each partition of a topic, by rising partition.
 
         Raises:  ClientError: there is no such topic (waited for, with `create`), or nobody answers.
         """
@@ -250,7 +256,7 @@ class KafkaClient:
         return f"no such topic: {topic}; {f'there is {near[0]}, or ' if near else ''}{advice}"
 
     async def offsets(self, topic: str, timestamps: dict[int, int]) -> dict[int, int]:
-        """Return each partition's first offset at or after a timestamp (EARLIEST, LATEST).
+        """Return each partition's first offset at or after a timestamp, EARLIEST or LATEST.
 
         A partition without such a record gives -1. Raises ClientError.
         """
@@ -278,7 +284,7 @@ class KafkaClient:
         return await self.patiently(attempt)
 
     async def group_coordinator(self, group: str) -> int:
-        """Return the broker that acts for a group. Raises ClientError."""
+        """Return the broker that coordinates a group. Raises ClientError."""
 
         async def attempt() -> int:
             request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=(group,))

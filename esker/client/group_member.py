@@ -69,7 +69,10 @@ class Member:
         self._coordinator = -1
 
     async def join(self) -> tuple[int, ...]:
-        """Join a generation; return this member's partitions. Raises ClientError."""
+        """Join the group's next generation, and return this member's partitions.
+
+        Raises ClientError.
+        """
 
         while True:
             try:
@@ -78,7 +81,7 @@ class Member:
                 continue
 
     async def heartbeat(self) -> None:
-        """Send a heartbeat. Raises RebalanceNeededError, ClientError."""
+        """Send a heartbeat to the group coordinator. Raises RebalanceNeededError, ClientError."""
         request = HeartbeatRequest(
             group_id=self._group, generation_id=self.generation, member_id=self._member_id
         )
@@ -89,7 +92,7 @@ class Member:
         return await committed_offsets(self._client, self._group, self._topic, partitions)
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
-        """Commit the next offset to read, by partition.
+        """Commit the next offset to read of each partition.
 
         Raises RebalanceNeededError, ClientError.
         """
@@ -117,7 +120,7 @@ class Member:
         await self._ask(request, OffsetCommitResponse, most=NAMED_VERSION)
 
     async def leave(self) -> None:
-        """Leave the group, so that it need not wait for a timeout; a failed request is ignored."""
+        """Leave the group at once, ignoring a failed request."""
         if not self._member_id or self._coordinator < 0:
             return
         who = LeaveGroupRequest.MemberIdentity(member_id=self._member_id)
@@ -129,7 +132,7 @@ class Member:
     # --- inside
 
     async def _ask(self, request: Request, response: type[R], *, most: int | None = None) -> R:
-        """Send a request to the group's present coordinator.
+        """Send a request to the group's current coordinator, with retries.
 
         Raises:  RebalanceNeededError; ClientError for an error that does not pass.
         """
@@ -192,7 +195,7 @@ class Member:
         )
 
     async def _deal(self, members: Mapping[str, Buffer]) -> dict[str, tuple[tuple[str, int], ...]]:
-        """Assign partitions to all members; members of other programs may read other topics too."""
+        """Assign the partitions of every subscribed topic to the members, as the group's leader."""
         wants = {member: decode_subscription(data) for member, data in members.items()}
         counts = {}
         for topic in sorted({topic for topics in wants.values() for topic in topics}):
@@ -215,7 +218,7 @@ async def committed_offsets(
 async def all_committed_offsets(
     client: KafkaClient, group: str, topics: Mapping[str, tuple[int, ...]] | None
 ) -> dict[tuple[str, int], int]:
-    """Return a group's committed offsets of these partitions or (None) of all.
+    """Return a group's committed offsets of the given partitions, or of all (None).
 
     Raises ClientError.
     """
@@ -264,12 +267,12 @@ def encode_subscription(topics: Iterable[str]) -> bytes:
 
 
 def decode_subscription(data: Buffer) -> tuple[str, ...]:
-    """Return the topics of a subscription of any version; () if the bytes are not one."""
+    """Return the topics of an encoded subscription, or () for bytes that are not a subscription."""
     return tuple(name for name, _ in _topics(data, with_partitions=False))
 
 
 def encode_assignment(places: Iterable[tuple[str, int]]) -> bytes:
-    """Encode a member's (topic, partition) pairs, at version 0.
+    """Encode a member's assigned (topic, partition) pairs, at version 0.
 
     >>> decode_assignment(encode_assignment([("t", 0), ("t", 2)]))
     (('t', 0), ('t', 2))
@@ -286,7 +289,7 @@ def encode_assignment(places: Iterable[tuple[str, int]]) -> bytes:
 
 
 def decode_assignment(data: Buffer) -> tuple[tuple[str, int], ...]:
-    """Return a member's (topic, partition) pairs; () if the bytes are not an assignment."""
+    """Return a member's assigned (topic, partition) pairs, or () for other bytes."""
     return tuple(
         (topic, partition)
         for topic, partitions in _topics(data, with_partitions=True)
@@ -295,7 +298,7 @@ def decode_assignment(data: Buffer) -> tuple[tuple[str, int], ...]:
 
 
 def _topics(data: Buffer, *, with_partitions: bool) -> list[tuple[str, tuple[int, ...]]]:
-    """Decode the topics at the start of both; bytes of another protocol (Connect's) give none."""
+    """Decode the topics of a subscription or assignment, or none for another protocol's bytes."""
     view = bytes(data)
     found: list[tuple[str, tuple[int, ...]]] = []
     try:

@@ -50,7 +50,7 @@ class Line(NamedTuple):
 
 
 def murmur2(data: bytes) -> int:
-    """Kafka's hash of a key, as an unsigned number of 32 bits.
+    """Return Kafka's murmur2 hash of a key, as an unsigned 32-bit number.
 
     >>> murmur2(b"21") == -973932308 % 2**32
     True
@@ -70,7 +70,7 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, count: int) -> int:
-    """Return the partition of a key's records.
+    """Return the partition of a record by the hash of its key.
 
     >>> partition_of(b"21", 1), partition_of(b"foobar", 4)
     (0, 2)
@@ -102,7 +102,7 @@ class Producer:
         self._turn = 0
 
     async def begin(self) -> None:
-        """Find the topic, which the cluster may create now, and get a producer id.
+        """Find the topic, creating it if the cluster allows, and get a producer id.
 
         Raises:  ClientError.
         """
@@ -119,7 +119,7 @@ class Producer:
         return answer.producer_id, answer.producer_epoch
 
     async def send(self, lines: Sequence[Line]) -> None:
-        """Write lines, each batch after the one before it. Raises ClientError."""
+        """Write lines as batches, one after the other in each partition. Raises ClientError."""
         waiting = self._by_partition(lines)
         while waiting:
             batches = {}
@@ -132,7 +132,7 @@ class Producer:
             await asyncio.gather(*(self._write(one, some) for one, some in batches.items()))
 
     def _by_partition(self, lines: Iterable[Line]) -> dict[int, list[list[Line]]]:
-        """Return each partition's batches, in order."""
+        """Return the batches of each partition, in order."""
         found: dict[int, list[list[Line]]] = {}
         sizes: dict[int, int] = {}
         keyless = self._turn
@@ -156,7 +156,7 @@ class Producer:
         return found
 
     async def _write(self, partition: int, lines: list[Line]) -> None:
-        """Write one batch, and retry it until it is answered."""
+        """Write one batch, retrying until a broker answers."""
         sequence = self._sequences.get(partition, 0)
         producer_id, producer_epoch = self._producer
         batch = build_batch(
@@ -208,7 +208,7 @@ class Producer:
         return ClientError(f"{where}: {why}; the last batch may be written or not")
 
     async def _unanswered(self, partition: int, request: ProduceRequest) -> None:
-        """Send a Produce with acks=0, and wait for the answer of a later request instead."""
+        """Send a Produce with acks=0, and wait for the response to a later request instead."""
         try:
             rpc = await self._client.connection(self._leaders[partition])
             version = min(rpc.version_for(ProduceRequest), PRODUCE_VERSION)

@@ -54,7 +54,7 @@ class Taken:
 async def describe_snapshots(
     bootstrap: tuple[Endpoint, ...], group: tuple[str, int] | None, *, timeout_ms: int
 ) -> list[NodeSnapshots]:
-    """Return every node's checkpoints, by node id, with nodes that do not answer last.
+    """Return every node's checkpoints, by node id, followed by the nodes that do not answer.
 
     Args:    group: topic and partition; None: all.
     Raises:  AdminError if no controller of the bootstrap list answers.
@@ -93,7 +93,7 @@ async def take_snapshots(
     timeout_ms: int,
     take_timeout_ms: int,
 ) -> list[Taken]:
-    """Have nodes take a checkpoint of a group now, one after the other.
+    """Make nodes take a checkpoint of a group now, one node after the other.
 
     One after the other, for a node that writes a checkpoint is a slower voter meanwhile.
 
@@ -133,7 +133,7 @@ async def take_snapshots(
 
 
 async def _everybody(bootstrap: tuple[Endpoint, ...], timeout_ms: int) -> list[Endpoint]:
-    """Return the quorum's controllers, then the other nodes of the bootstrap list."""
+    """Return the quorum's controllers, followed by the other nodes of the bootstrap list."""
     named = controllers(await ask_first(bootstrap, timeout_ms))
     return list(dict.fromkeys([*named, *bootstrap]))
 

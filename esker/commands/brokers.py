@@ -85,7 +85,7 @@ def unregister(
 
 
 def state_of(broker: DescribeBrokersResponse.Broker) -> str:
-    """Return the broker's state: fenced, shutting down or active."""
+    """Return the broker's state as a word: fenced, shutting down or active."""
     if broker.is_fenced:  # also a broker that has shut down, until it registers again
         return "fenced"
     return "shutting down" if broker.in_controlled_shutdown else "active"

@@ -52,7 +52,7 @@ BrokerBootstrap = Annotated[
     str,
     typer.Option(metavar="HOST:PORT[,...]", help="Addresses of one or more brokers."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 TimeoutMs = Annotated[
     int, typer.Option(min=1, help="Maximum time to wait for a response, in milliseconds.")
 ]
@@ -70,7 +70,7 @@ class Target:
 
 
 def target(bootstrap_controller: str | None, bootstrap_server: str | None) -> Target:
-    """Return the nodes that the two options name; raises typer.BadParameter if both are given."""
+    """Return the nodes named by either option; raises typer.BadParameter if both are given."""
     if bootstrap_controller is None:
         server = DEFAULT_SERVER if bootstrap_server is None else bootstrap_server
         return Target(broker_addresses(server), brokers=True)
@@ -95,7 +95,7 @@ def broker_addresses(bootstrap_server: str) -> tuple[Endpoint, ...]:
 
 
 def ask(cluster: Target, request: Request, response: type[R], timeout_ms: int) -> R:
-    """Return the active controller's response; ends the command if it does not respond."""
+    """Return the active controller's response, or end the command if no response arrives."""
     if cluster.brokers:
         return _ask_brokers(cluster, request, response, timeout_ms)
 
@@ -152,7 +152,7 @@ def _ask_brokers(cluster: Target, request: Request, response: type[R], timeout_m
 
 
 def _run_or_fail(exchange: Coroutine[Any, Any, R]) -> R:
-    """Run a request and return its response; prints one line and exits with 1 if it fails."""
+    """Run a request and return its response; a failure prints one line and exits with 1."""
     try:
         return run(exchange)
     except ClientError as error:
@@ -191,7 +191,7 @@ def fail(message: str) -> NoReturn:
 
 
 def stop_on(name: str, error_code: int, message: str | None) -> None:
-    """End the command if the response carries an error; `name` is printed if it has no message."""
+    """End the command with the response's error, if it has one; print `name` without a message."""
     if error_code:
         fail(message or f"{name}: {error_name(error_code)}")
 

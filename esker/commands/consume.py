@@ -91,7 +91,7 @@ def consume(
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per record.")
+        bool, typer.Option("--json", help="Print each record as one JSON object.")
     ] = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
@@ -170,7 +170,7 @@ async def _ends(client: KafkaClient, topic: str, partitions: Any) -> dict[int, i
 
 
 def _reached_ends(reader: Reader, found: list[Found], ends: dict[int, int]) -> bool:
-    """Return whether the reader, with `found`, has reached every partition's end offset."""
+    """Return whether the reader has reached every partition's end offset, with `found` read."""
     reached = dict(reader.positions)
     for item in found:
         reached[item.partition] = item.record.offset + 1
@@ -183,7 +183,7 @@ def _reached_ends(reader: Reader, found: list[Found], ends: dict[int, int]) -> b
 async def _in_group(
     client: KafkaClient, member: Member, topic: str, take: Take, *, first: bool, stop: bool
 ) -> None:
-    """Read the group's generations one after the other until done, then leave the group."""
+    """Consume one group generation after the other until done, then leave the group."""
     try:
         while True:
             partitions = await member.join()
@@ -204,7 +204,7 @@ async def _in_group(
 async def _generation(
     member: Member, reader: Reader, take: Take, ends: dict[int, int] | None
 ) -> bool:
-    """Read one generation; returns true when done and false when the group rebalances."""
+    """Consume one group generation; return True when done, and False at a rebalance."""
     printed: dict[int, int] = {}
     heartbeats = asyncio.get_running_loop().create_task(_send_heartbeats(member))
     committed_at = time.monotonic()
@@ -254,7 +254,7 @@ class _Printer:
         self._as_json = as_json
 
     def take(self, found: list[Found]) -> bool:
-        """Print `found`, cut in place to the records left of --max-messages; true when all are."""
+        """Print records up to --max-messages, dropping the rest of `found`; return whether done."""
         if self._most is not None:
             del found[self._most - self.records :]
         out = sys.stdout.buffer
@@ -291,7 +291,7 @@ class _Printer:
 
 
 def _text(name: str, data: Buffer | None) -> dict[str, str | None]:
-    """Return bytes as a UTF-8 JSON field `name`, or else as a base64 field `nameBase64`."""
+    """Return bytes as a UTF-8 JSON field `name`, or as a base64 field `nameBase64`."""
     if data is None:
         return {name: None}
     try:

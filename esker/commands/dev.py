@@ -55,7 +55,9 @@ def dev(
             min=1, max=65535, help="Port of the first broker; further brokers use the ports above."
         ),
     ] = 9092,
-    brokers: Annotated[int, typer.Option(min=1, max=MAX_BROKERS, help="Number of brokers.")] = 1,
+    brokers: Annotated[
+        int, typer.Option(min=1, max=MAX_BROKERS, help="Number of brokers to run.")
+    ] = 1,
     store: Annotated[
         str | None,
         typer.Option(
@@ -76,17 +78,20 @@ def dev(
     settings: Annotated[
         list[str] | None,
         typer.Option(
-            "--set", metavar="KEY=VALUE", help="Setting of all the nodes; may be repeated."
+            "--set",
+            metavar="KEY=VALUE",
+            help="Setting of every node as KEY=VALUE; may be repeated.",
         ),
     ] = None,
     reset: Annotated[
         bool,
         typer.Option(
-            "--reset", help="First remove the cluster's files from DIR, after a confirmation."
+            "--reset",
+            help="Remove the cluster's files from DIR before the start, after a confirmation.",
         ),
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="With --reset: do not ask for a confirmation.")
+        bool, typer.Option("--yes", help="With --reset: remove files without a confirmation.")
     ] = False,
 ) -> None:
     """Run three quorum nodes and one or more brokers on this machine, until Ctrl-C.
@@ -181,7 +186,7 @@ class _Signals:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Install the signal handlers within this context, and restore the previous ones after."""
+        """Install the signal handlers within this context, then restore the previous handlers."""
         kinds = (signal.SIGINT, signal.SIGTERM)
         before = {kind: signal.signal(kind, self._on_signal) for kind in kinds}
         try:
@@ -215,7 +220,7 @@ def _run(plan: Plan, *, interval_ms: str) -> None:
 
 
 def _wait_until_ready(processes: Processes, signals: _Signals) -> bool:
-    """Wait for all processes; false after a signal.
+    """Wait until all processes are ready; return False after a signal.
 
     Raises:  DevError if they are not ready within READY_WITHIN_S, or if a process exits.
     """

@@ -64,18 +64,22 @@ def diskless() -> None:
 def describe(
     topics: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[TOPIC]...", help="Topics to describe; default: all."),
+        typer.Argument(
+            metavar="[TOPIC]...", help="Names of the topics to describe; default: all topics."
+        ),
     ] = None,
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     coordinator: Annotated[
         int | None,
-        typer.Option(min=0, help="Partition of __diskless-metadata to read; default: all."),
+        typer.Option(
+            min=0, help="Partition of __diskless-metadata to read; default: all partitions."
+        ),
     ] = None,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 5000,
 ) -> None:
-    """Print offsets and bytes of diskless topics.
+    """Print the offsets and bytes of diskless topics.
 
     StoredBytes is the size of the topic's live batches. ObjectBytes is the total size of the
     objects that hold them; PastObjectBytes, that of objects which hold none of them any more and
@@ -118,7 +122,7 @@ def _describe(
 
 
 def merge_topics(topics: Iterable[_Topic]) -> list[_Topic]:
-    """Merge the topics of several coordinators, which may each hold some of a topic's partitions.
+    """Merge the topics of several coordinators, each having some of a topic's partitions.
 
     No object belongs to two coordinators, so the sizes are added.
     """

@@ -29,14 +29,14 @@ NAMES: Final = {State.OK: "ok", State.NOTE: "note", State.MISSING: "MISSING"}
 @app.command(epilog=EXAMPLE)
 def doctor(
     start: Annotated[
-        bool, typer.Option("--start", help="Also start Spark and run a small job.")
+        bool, typer.Option("--start", help="Also start Spark and run a small job as a check.")
     ] = False,
     master: Master = None,
     store: Annotated[
         str | None,
         typer.Option(
             metavar="DIR|s3://BUCKET",
-            help="Object store to list as a further check; default: no such check.",
+            help="Object store to list as a further check; default: check no object store.",
         ),
     ] = None,
     endpoint: Endpoint = None,
@@ -74,7 +74,7 @@ def _as_json(check: Check) -> dict[str, Any]:
 
 
 def _store(uri: str, endpoint: str | None, region: str | None) -> Iterator[Check]:
-    """Check that the object store can be listed; reads the first key only."""
+    """Check that the object store can be listed, by reading its first key."""
     from diskless.stores.interface import StorageError
     from spark_jobs.readers.object_store import StoreOptions, describe_failure, open_store
 

@@ -81,7 +81,8 @@ def dump_log(
         typer.Option("--verify", help="Check each file and print the result, not the contents."),
     ] = False,
     deep: Annotated[
-        bool, typer.Option("--deep", help="With --verify: also decode every record; slower.")
+        bool,
+        typer.Option("--deep", help="With --verify: also decode every record, which is slower."),
     ] = False,
     allow_gaps: Annotated[
         bool,
@@ -90,7 +91,7 @@ def dump_log(
         ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per line.")
+        bool, typer.Option("--json", help="Print the result as JSON, one object per line.")
     ] = False,
     print_data_log: Annotated[
         bool,
@@ -108,7 +109,11 @@ def dump_log(
         typer.Option(metavar="URL", help="URL of an S3 service; default: Amazon's."),
     ] = None,
     region: Annotated[
-        str | None, typer.Option(metavar="NAME", help="AWS region of the bucket.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="AWS region of the bucket; default: the AWS configuration's region.",
+        ),
     ] = None,
     bootstrap_server: Annotated[
         str | None,
@@ -205,7 +210,7 @@ def _require_regular_file(path: Path) -> None:
 
 
 def _verified(path: Path, kind: Kind, *, deep: bool, allow_gaps: bool, as_json: bool) -> str:
-    """Check a file and return the line that reports it as sound; raises as `verify` does."""
+    """Check a file and return the line that reports the file as sound; raises as `verify` does."""
     with _progress(path, beside_output=True) as progress:
         tally = verify(ReadOnly(), path, kind, deep=deep, allow_gaps=allow_gaps, progress=progress)
     if as_json:
@@ -214,7 +219,10 @@ def _verified(path: Path, kind: Kind, *, deep: bool, allow_gaps: bool, as_json: 
 
 
 def _verified_object(objects: Objects, found: ObjectBytes, *, deep: bool, as_json: bool) -> str:
-    """Check a WAL object, also against its coordinator's metadata; raises as `Objects` does."""
+    """Check a WAL object, and compare it with its coordinator's metadata.
+
+    Raises as `Objects` does.
+    """
     tally = verify_object(found, deep=deep, known=objects.known(found))
     if as_json:
         return verified_line(found.name, Kind.WAL_OBJECT, found.size_bytes, tally)
@@ -284,7 +292,7 @@ def _print_error(text: str) -> None:
 
 
 def _human_printer() -> HumanPrinter:
-    """Return a printer with the terminal's colours and width, or plain with 100 columns."""
+    """Return a printer with the terminal's colours and width, or without colours and 100 wide."""
     if not sys.stdout.isatty():
         return HumanPrinter(width=PIPED_WIDTH)
     from rich.console import Console

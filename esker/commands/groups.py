@@ -195,7 +195,7 @@ async def _describe(client: KafkaClient, group: str) -> tuple[_Group, list[Progr
 
 
 def _run_or_fail(exchange: Coroutine[Any, Any, T]) -> T:
-    """Run a request and return its response; prints one line and exits with 1 if it fails."""
+    """Run a request and return its response; a failure prints one line and exits with 1."""
     try:
         return run(exchange)
     except (ClientError, NetError) as error:

@@ -64,7 +64,7 @@ def produce(
     ] = "all",
     compression: Annotated[
         str,
-        typer.Option(metavar="none|gzip|snappy|lz4|zstd", help="Compression of each batch."),
+        typer.Option(metavar="none|gzip|snappy|lz4|zstd", help="Compression codec of each batch."),
     ] = "none",
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
@@ -104,7 +104,7 @@ def produce(
 
 
 async def _lines(separator: bytes | None) -> AsyncIterator[list[Line]]:
-    """Yield the lines of standard input, gathered for up to LINGER_S or ROUND_BYTES."""
+    """Yield lists of lines from standard input, collected for up to LINGER_S or ROUND_BYTES."""
     chunks = _chunks()
     rest = b""
     while True:
@@ -153,7 +153,7 @@ def _line(line: bytes, separator: bytes | None, now_ms: int) -> Line:
 
 
 def _chunks() -> asyncio.Queue[bytes]:
-    """Start a daemon thread that reads standard input; returns its queue of chunks, b"" last.
+    """Start a daemon thread that reads standard input; return its queue of chunks, b"" last.
 
     A daemon, because a terminal may never reach its end. The thread reads the file descriptor
     directly: a buffered reader would hold a lock that the interpreter needs at exit.

@@ -26,7 +26,7 @@ _TICK_S: Final = 0.2
 
 
 def interruptible(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine; Ctrl-C exits with 130, and a closed pipe on standard output with 141."""
+    """Run a coroutine, exiting with 130 on Ctrl-C and with 141 on a closed output pipe."""
     try:
         run(main)
         sys.stdout.flush()
@@ -60,7 +60,7 @@ def stop_if_unread() -> None:
 
 @contextmanager
 def counting(word: str, counts: Callable[[], tuple[int, int]]) -> Iterator[None]:
-    """Show a counter of records and bytes on a terminal; needs a running event loop.
+    """Show a counter of records and bytes on a terminal; a running event loop is required.
 
     Args:    word: "read" or "written"; counts: returns the records and bytes so far.
     """

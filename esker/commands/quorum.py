@@ -160,7 +160,7 @@ def _rows(found: QuorumDescription, own: GroupsByNode) -> list[dict[str, Any]]:
 
 
 def _snapshot_columns(group: DescribeSnapshotsResponse.Group | None) -> dict[str, Any]:
-    """Return a replica's log start and newest snapshot; None where it did not report one."""
+    """Return a replica's log start and newest snapshot, with None for a missing value."""
     newest = group.snapshots[-1] if group is not None and group.snapshots else None
     return {
         "LogStartOffset": None if group is None else group.log_start_offset,

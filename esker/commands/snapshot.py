@@ -44,7 +44,9 @@ INSPECT_EXAMPLE = (
     "/var/lib/esker/__cluster_metadata-0/00000000000000001280-0000000002.checkpoint"
 )
 
-JsonLines = Annotated[bool, typer.Option("--json", help="Print one JSON object per line.")]
+JsonLines = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON, one object per line.")
+]
 
 OK = 0
 DAMAGED = 1
@@ -79,11 +81,11 @@ def list_command(
         str | None,
         typer.Option(
             metavar="TOPIC-N",
-            help="With --bootstrap-controller: replicated partition to list; default: all.",
+            help="With --bootstrap-controller: replicated partition to list; default: all logs.",
         ),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read each checkpoint to its end; slower.")
+        bool, typer.Option("--verify", help="Read each checkpoint to its end, which is slower.")
     ] = False,
     as_json: JsonLines = False,
     timeout_ms: Annotated[
@@ -121,7 +123,7 @@ def list_command(
 
 
 def _group_lines(groups: Sequence[GroupFiles]) -> list[dict[str, Any]]:
-    """Return the JSON lines: one per group, each followed by one per checkpoint of the group."""
+    """Return the JSON lines of groups: one for each group and one for each of its checkpoints."""
     lines: list[dict[str, Any]] = []
     for group in groups:
         lines.append(
@@ -196,7 +198,7 @@ def _summary(group: GroupFiles) -> str:
 
 @app.command("inspect", epilog=INSPECT_EXAMPLE)
 def inspect_command(
-    paths: Annotated[list[Path], typer.Argument(metavar="FILE", help="Checkpoint file to read.")],
+    paths: Annotated[list[Path], typer.Argument(metavar="FILE", help="Checkpoint files to read.")],
     as_json: JsonLines = False,
 ) -> None:
     """Read whole checkpoints; print their end offset, epoch and records by type.

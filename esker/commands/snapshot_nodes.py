@@ -37,7 +37,7 @@ def _controllers(bootstrap: str) -> tuple[Endpoint, ...]:
 
 
 def parse_group(text: str) -> tuple[str, int]:
-    """Parse TOPIC-N into topic and partition; raises typer.BadParameter.
+    """Parse TOPIC-N into topic and partition; raises typer.BadParameter for other text.
 
     >>> parse_group("__cluster_metadata-0")
     ('__cluster_metadata', 0)
@@ -49,7 +49,7 @@ def parse_group(text: str) -> tuple[str, int]:
 
 
 def list_nodes(bootstrap: str, group: str | None, *, as_json: bool, timeout_ms: int) -> int:
-    """Print the checkpoints and log offsets of every node; returns the exit code."""
+    """Print the checkpoints and log offsets of every node; return the exit code."""
     chosen = None if group is None else parse_group(group)
     try:
         nodes = run(describe_snapshots(_controllers(bootstrap), chosen, timeout_ms=timeout_ms))
@@ -118,7 +118,7 @@ def _lines(nodes: Sequence[NodeSnapshots]) -> list[dict[str, Any]]:
 
 
 def _table(nodes: Sequence[NodeSnapshots]) -> str:
-    """Format one line per checkpoint, or one line of dashes for a log without checkpoints."""
+    """Format one line for each checkpoint, or a line of dashes for a log without checkpoints."""
     rows = []
     for group, node_id in _by_group(nodes):
         log = [str(group.log_start_offset), str(group.log_end_offset), str(group.log_size)]
@@ -152,7 +152,7 @@ def _state(group: Group) -> str:
 def take_on_nodes(
     bootstrap: str, group: str, nodes: Sequence[int] | None, *, as_json: bool, timeout_ms: int
 ) -> int:
-    """Take a checkpoint on each node and print the results; returns the exit code."""
+    """Take a checkpoint on each node and print the results; return the exit code."""
     chosen = frozenset(nodes) if nodes else None
     try:
         taken = run(

@@ -47,7 +47,9 @@ EXAMPLE = "Example: esker start node1.properties"
 
 @app.command(name="start", epilog=EXAMPLE, no_args_is_help=True)
 def start(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="Properties file of the node.")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Path of the node's properties file.")
+    ],
 ) -> None:
     """Run one node in the foreground until SIGTERM or Ctrl-C.
 

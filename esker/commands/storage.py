@@ -26,7 +26,7 @@ FORMAT_EXAMPLE = (
 
 ConfigFile = Annotated[
     Path,
-    typer.Option("--config", "-c", metavar="FILE", help="Properties file of the node."),
+    typer.Option("--config", "-c", metavar="FILE", help="Path of the node's properties file."),
 ]
 
 
@@ -101,7 +101,7 @@ def _words(error: Exception, settings: NodeSettings) -> str:
 
 
 def load_or_exit(path: Path) -> NodeSettings:
-    """Load a node's settings; prints one line and exits with 2 if the file is invalid."""
+    """Load a node's settings; an invalid file prints one line and exits with 2."""
     try:
         return load_config(path)
     except (ConfigError, PropertiesError) as error:

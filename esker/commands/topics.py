@@ -134,7 +134,10 @@ def describe(
     bootstrap_server: Server = None,
     topic: Annotated[
         list[str] | None,
-        typer.Option(metavar="TOPIC", help="Topic to describe; may be repeated; default: all."),
+        typer.Option(
+            metavar="TOPIC",
+            help="Name of a topic to describe; may be repeated; default: all topics.",
+        ),
     ] = None,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,

@@ -21,7 +21,7 @@ ALONE_S: Final = 10.0  # to end in good order, once the parent is gone
 
 
 def watch_parent(alone_s: float = ALONE_S) -> None:
-    """Start a thread that ends this process when standard input ends."""
+    """Wait until standard input ends, and then end this process."""
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)

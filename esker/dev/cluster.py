@@ -64,7 +64,7 @@ class Store:
     region: str | None = None
 
     def settings(self, directory: Path) -> dict[str, str]:
-        """Return a broker's settings for the store; `directory` is the cluster's own."""
+        """Return a broker's settings for the store of the cluster in this directory."""
         if self.bucket is None:
             return {
                 "diskless.storage.class.name": DIRECTORY_STORE,
@@ -82,7 +82,7 @@ class Store:
         return found
 
     def place(self, directory: Path) -> str:
-        """Return the store's location, for people."""
+        """Return the store's location as text for people."""
         if self.bucket is None:
             return str(directory / OBJECTS)
         return f"s3://{self.bucket}" + (f" at {self.endpoint}" if self.endpoint else "")
@@ -118,12 +118,12 @@ class Plan:
 
     @property
     def bootstrap(self) -> str:
-        """The bootstrap server of clients."""
+        """Return the bootstrap server of clients."""
         return ",".join(str(broker.endpoint) for broker in self.brokers)
 
     @property
     def controllers(self) -> str:
-        """The quorum's nodes as a value of `--bootstrap-controller`."""
+        """Return the quorum's addresses as a value of `--bootstrap-controller`."""
         return ",".join(str(node.endpoint) for node in self.quorum)
 
 
@@ -132,7 +132,10 @@ class Plan:
 
 @contextmanager
 def owned(directory: Path) -> Iterator[None]:
-    """Lock the directory, created if missing, against another `esker dev`. Raises DevError."""
+    """Lock the directory against another `esker dev`, creating it if missing.
+
+    Raises DevError.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = (directory / LOCK).open("w")
@@ -149,7 +152,7 @@ def owned(directory: Path) -> Iterator[None]:
 
 
 def wait_for_leftovers(directory: Path) -> None:
-    """Wait until the processes of a killed `esker dev` have ended.
+    """Wait until all processes of a killed `esker dev` have ended.
 
     Raises:  DevError if they do not.
     """
@@ -171,7 +174,7 @@ def _locked(lock: IO[str]) -> bool:
 
 
 def identify(directory: Path, store: Store | None) -> Identity:
-    """Return the directory's identity, a new one if it is empty.
+    """Return the cluster identity of the directory, writing a new identity into an empty directory.
 
     Args:    store: None: the one it has, a directory store if it is new. Another is taken as
              long as nothing was formatted: what came of a first attempt binds nobody.
@@ -222,7 +225,7 @@ def _parse(text: str) -> Identity:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the file atomically."""
+    """Write the text to the file atomically."""
     temporary = path.with_name(f"{path.name}.tmp")
     with temporary.open("w") as file:
         file.write(text)
@@ -232,7 +235,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def belongings(directory: Path) -> tuple[Path, ...]:
-    """List the files that `esker dev` created below a directory, which --reset removes."""
+    """List the files that `esker dev` created in a directory, for removal by --reset."""
     found = [
         entry
         for pattern in (
@@ -335,7 +338,7 @@ def _escaped(value: str) -> str:
 
 
 def is_free(port: int) -> bool:
-    """Return True if a loopback listener can bind the port. Raises DevError for no valid port."""
+    """Return whether a loopback listener can bind the port. Raises DevError for an invalid port."""
     if not 0 < port < 65536:
         raise DevError(f"{port} is no port")
     with socket.socket() as probe:
@@ -348,7 +351,7 @@ def is_free(port: int) -> bool:
 
 
 def _free_ports(first: int, count: int) -> list[int]:
-    """Return the first `count` free ports from `first` on. Raises DevError."""
+    """Return the lowest `count` free ports from `first` on. Raises DevError."""
     found: list[int] = []
     for port in range(first, min(first + 1000, 65536)):
         if is_free(port):

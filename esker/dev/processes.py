@@ -41,12 +41,12 @@ class Processes:
         self._deaths: dict[Process, deque[float]] = {}
 
     def start(self) -> None:
-        """Start the quorum's nodes, then the brokers."""
+        """Start the quorum's nodes, and then the brokers."""
         for process in (*self.plan.quorum, *self.plan.brokers):
             self._start(process)
 
     def ready(self) -> bool:
-        """Return True if all brokers serve clients, as one of them reports."""
+        """Return whether all brokers are unfenced, as reported by any broker."""
 
         async def asked() -> int:
             endpoints = [broker.endpoint for broker in self.plan.brokers]
@@ -59,7 +59,7 @@ class Processes:
             return False
 
     def watch(self, *, restart: bool = True) -> None:
-        """Restart processes that have ended.
+        """Restart the processes that have ended.
 
         Args:    restart: false while all is being started: what dies then would die again.
         Raises:  DevError for that, and for what dies again and again.

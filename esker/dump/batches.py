@@ -70,7 +70,7 @@ def _checkpoint(files: FileSystem, path: Path, tally: Tally) -> Iterator[FileSta
 
 
 def origin_remark(checkpoint: Checkpoint) -> str:
-    """Return a remark on the footer's writer and on what its fields prove."""
+    """Return a remark on the program that wrote the footer, and on what the footer proves."""
     match checkpoint.origin:
         case Origin.ESKER:
             return "whole: count and checksum in the footer are right"
@@ -86,7 +86,7 @@ def check_segment_order(
     epoch: int = -1,
     allow_gaps: bool = False,
 ) -> Iterator[Batch]:
-    """Yield the batches of a segment while each continues the one before it.
+    """Yield the batches of a segment while each batch continues its predecessor.
 
     Args:    expected_offset: of the first batch; None allows any.
              epoch: of the batch before the first.
@@ -111,7 +111,7 @@ def check_segment_order(
 
 
 def decode_records(path: Path, batch: Batch, tally: Tally) -> Iterator[RecordItem]:
-    """Yield the records of one batch, and count those shown as bytes.
+    """Yield the records of one batch, counting the records shown only as bytes.
 
     Raises:  DamagedFileError if the batch does not consist of records.
     """
@@ -132,7 +132,7 @@ def decode_records(path: Path, batch: Batch, tally: Tally) -> Iterator[RecordIte
 
 
 def _metadata(record: Record) -> tuple[Message | None, int, str | None]:
-    """Return a record's message and version, or the reason why only its bytes can be shown."""
+    """Return a record's message and version, or the reason for showing only its bytes."""
     if record.key is not None or not record.value or record.value[0] != 1:
         return None, 0, NOT_METADATA
     try:
@@ -150,7 +150,7 @@ def _metadata(record: Record) -> tuple[Message | None, int, str | None]:
 
 
 def _control(record: Record) -> tuple[Message | None, int, str | None]:
-    """Return a control record's message and version, or why only its bytes can be shown."""
+    """Return a control record's message and version, or the reason for showing only its bytes."""
     if record.key is None or record.value is None:
         return None, 0, "control record without key or value"
     version = int.from_bytes(record.value[:2], "big") if len(record.value) >= 2 else 0

@@ -76,7 +76,7 @@ class GroupFiles:
 
     @property
     def name(self) -> str:
-        """`topic-partition`."""
+        """The group's name as `topic-partition`."""
         return self.path.name
 
 
@@ -85,7 +85,7 @@ class NoGroupError(Exception):
 
 
 def survey(directories: Iterable[Path], *, verify: bool = False) -> list[GroupFiles]:
-    """List the checkpoints of directories: nodes' log directories or single groups'.
+    """List the checkpoints in nodes' log directories or in single groups' directories.
 
     Args:    verify: read every whole checkpoint to its end, decoding nothing.
     Raises:  NoGroupError; OSError.
@@ -112,7 +112,7 @@ def _is_group(directory: Path) -> bool:
 
 
 def _identify(path: Path) -> tuple[OffsetAndEpoch, State] | None:
-    """Return a file's state by its name, or None if it is not a checkpoint."""
+    """Return a checkpoint file's state from its name, or None for any other file."""
     if snapshot_id := parse_checkpoint_name(path.name):
         return snapshot_id, State.WHOLE
     if snapshot_id := parse_part_name(path.name):
@@ -155,7 +155,7 @@ def _log_start(directory: Path) -> Offset | None:
 
 
 def _look(path: Path, snapshot_id: OffsetAndEpoch, state: State, *, verify: bool) -> Found:
-    """Read a file's first batch, or the whole file if it is complete and `verify` is set."""
+    """Read a checkpoint's first batch, or all of a complete checkpoint if `verify` is set."""
     stat = path.stat()
     preamble, checkpoint, damage = None, None, None
     file = ReadOnly().open(path, Mode.READ)

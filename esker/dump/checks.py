@@ -81,7 +81,7 @@ def verify(
 
 
 def _skim(file: File, base_offset: Offset, tally: Tally, progress: Progress | None) -> Tail:
-    """Check the batches that continue the segment, by the rule of recovery and at its speed.
+    """Check the segment's batches by the rules of log recovery, as fast as recovery does.
 
     Where that stops, at a batch larger than a window or at one that is not sound, the careful
     reader goes on and says what is wrong. Batches are not counted on the way.
@@ -111,8 +111,11 @@ def _count(
     deep: bool,
     strict: bool,
 ) -> None:
-    """Exhaust the batches. `strict`: a record that is not what its type says is damage; else it may
-    be some other topic's value that only looks like one of ours."""
+    """Read all batches and count their contents; with `deep`, decode every record.
+
+    Args:    strict: a record that does not fit its type is damage; otherwise it may be the value of
+             another topic that only resembles a metadata record.
+    """
     for batch in batches:
         tally.saw_batch(batch.header)
         if deep:
@@ -128,7 +131,10 @@ def _count(
 
 
 def _fault(batch: Batch, item: RecordItem) -> str | None:
-    """Return why a checkpoint cannot hold a record; an unknown type may be a newer writer's."""
+    """Return why a checkpoint cannot contain this record, or None for an acceptable record.
+
+    An unknown type may be a newer writer's.
+    """
     if item.note is not None and item.note.startswith(MALFORMED):
         return item.note
     if not batch.header.is_control:

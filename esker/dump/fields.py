@@ -24,7 +24,7 @@ UNKNOWN_TAGGED = "unknownTaggedFields"
 
 
 def json_name(wire_name: str) -> str:
-    """Return Kafka's name of a field in JSON.
+    """Return Kafka's JSON name of a field.
 
     >>> json_name("TopicId"), json_name("KRaftVersion")
     ('topicId', 'kRaftVersion')
@@ -33,7 +33,7 @@ def json_name(wire_name: str) -> str:
 
 
 def fields_of(message: Message, version: int) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of the fields that the message has at a version."""
+    """Yield (name, value) of each field that the message has at a version."""
     for name, field, tagged in _layout(type(message), version):
         value = getattr(message, field.name)
         if not tagged or value != field.default:
@@ -53,7 +53,7 @@ def _layout(cls: type[Message], version: int) -> tuple[tuple[str, Field, bool], 
 
 
 def to_json(value: Any, version: int) -> Any:
-    """Return a field's value for JSON. `version` is that of the message around it."""
+    """Return a field's value as JSON; `version` is the version of the enclosing message."""
     match value:
         case None | bool() | int() | str():
             return value

@@ -116,7 +116,7 @@ class HumanPrinter:
         return "    " + "\n      ".join(self._wrapped("  ".join(pairs), indent=6))
 
     def _wrapped(self, text: str, indent: int = _INDENT) -> list[str]:
-        """Wrap the text beside the indent; of a very long text the rest is counted only."""
+        """Wrap the text beside the indent, cutting a very long text and counting the rest."""
         width = self._width - indent
         lines: list[str] = []
         start = 0
@@ -153,7 +153,7 @@ def tally_text(kind: Kind, tally: Tally) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Return a UTC time; the bare number if it has no date; `-` for none.
+    """Return a timestamp as UTC text, as a number outside the calendar, or as `-` for none.
 
     >>> time_text(0), time_text(-1)
     ('1970-01-01 00:00:00.000', '-')
@@ -168,12 +168,12 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def printable(path: Path | str) -> str:
-    """Return a path without control characters, for a terminal."""
+    """Return a path for a terminal, without control characters."""
     return on_one_line(str(path))
 
 
 def on_one_line(text: str) -> str:
-    """Return text as one line without control characters, for a terminal."""
+    """Return text for a terminal, on one line and without control characters."""
     return text if text.isprintable() else quoted(text)
 
 
@@ -182,7 +182,7 @@ def _count(number: int, one: str, many: str | None = None) -> str:
 
 
 def _sample(data: bytes | memoryview | None) -> str:
-    """Return bytes as text or as hexadecimal, shortened if there are many."""
+    """Return bytes as text or hexadecimal, with long values shortened."""
     if data is None:
         return "null"
     head = bytes(data[:MAX_VALUE_BYTES])

@@ -61,7 +61,7 @@ READABLE: Final = "segments (.log), checkpoints (.checkpoint), .index, .timeinde
 
 
 def kind_of(path: Path) -> Kind:
-    """Return the kind of a file.
+    """Return a log file's kind from its name.
 
     Raises:  UnknownKindError.
 

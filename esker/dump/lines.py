@@ -27,7 +27,7 @@ class LinePrinter:
         self._position = 0
 
     def render(self, item: Item) -> str:
-        """Return an item's line, without the newline."""
+        """Return an item as one JSON line, without the newline."""
         match item:
             case FileStart(path, kind, size_bytes):
                 self._file = str(path)
@@ -47,13 +47,13 @@ class LinePrinter:
 
 
 def verified_line(path: Path | str, kind: Kind, size_bytes: int, tally: Tally) -> str:
-    """Return the line of a file that `--verify` found sound."""
+    """Return the JSON line of a file that `--verify` found sound."""
     fields = {"kind": kind.value, "sizeBytes": size_bytes, **_tally(kind, tally)}
     return _dumps({"type": "verified", "file": str(path), **fields})
 
 
 def error_line(path: Path | str, reason: str, *, position: int | None, offset: int | None) -> str:
-    """Return the line of a file that cannot be read, or not to its end."""
+    """Return the JSON line of a file that cannot be read to its end."""
     fields = {"position": position, "offset": offset, "reason": reason}
     return _dumps({"type": "error", "file": str(path), **fields})
 

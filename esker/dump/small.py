@@ -40,7 +40,7 @@ class ReadOnly(RealFileSystem):
 
 
 def read_small(files: ReadOnly, path: Path, kind: Kind) -> Iterator[Item]:
-    """Yield the items of a file that is not made of batches.
+    """Yield the items of a file that does not consist of batches.
 
     Raises:  DamagedFileError, CorruptFileError, OSError.
     """
@@ -54,7 +54,7 @@ def read_small(files: ReadOnly, path: Path, kind: Kind) -> Iterator[Item]:
 
 
 def count_entries(files: ReadOnly, path: Path, kind: Kind, tally: Tally) -> None:
-    """Read such a file to its end. Raises as `read_small`."""
+    """Count the entries of a file that does not consist of batches. Raises as `read_small`."""
     for _ in _READERS[kind](files, path, tally):
         tally.entries += 1
 
@@ -76,7 +76,7 @@ class _IndexEntry(NamedTuple):
 
 
 def _index_entries(files: ReadOnly, path: Path, kind: Kind, tally: Tally) -> Iterator[_IndexEntry]:
-    """Yield the entries of an index, in order; the unused space of an open index is skipped.
+    """Yield the entries of an index in order, skipping the unused space of an open index.
 
     Raises:  DamagedFileError where entries do not rise, TruncatedFileError inside the last one.
     """
@@ -115,7 +115,7 @@ def _offset_index(files: ReadOnly, path: Path, tally: Tally) -> Iterator[Entry]:
 
 
 def _checked_by_log(files: ReadOnly, path: Path, tally: Tally) -> Iterator[_IndexEntry]:
-    """Yield an offset index's entries, each compared with the segment beside it if it exists.
+    """Yield an offset index's entries, each compared with the segment if the segment exists.
 
     Raises:  DamagedFileError for an entry that does not point at the start of a batch at or before
              its offset.

@@ -47,16 +47,16 @@ class ObjectBytes(Protocol):
 
     @property
     def name(self) -> str:
-        """The name in the request, or the object's key."""
+        """The object's name as requested, or its key."""
 
     @property
     def size_bytes(self) -> int: ...
 
     def read(self, offset: int, size: int) -> Buffer:
-        """Read exactly these bytes. Raises OSError, StorageError."""
+        """Read exactly these bytes of the object. Raises OSError, StorageError."""
 
     def close(self) -> None:
-        """Close the object; nothing is read afterwards."""
+        """Close the object after the last read."""
 
 
 class DamagedWalError(RecordError):
@@ -78,7 +78,7 @@ class Name(NamedTuple):
 
 
 def parse_name(key: str) -> Name | None:
-    """Parse the end of a key, or return None for a renamed file.
+    """Parse the end of an object's key, or return None for a renamed file.
 
     >>> parse_name("esker/ce/xBIbbGYlSzqHPEyzl9QSWw/0/4711").object_id
     4711
@@ -127,7 +127,7 @@ def read_object(source: ObjectBytes, *, records: bool) -> Iterator[Item]:
 
 
 def _camel(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with Kafka's names.
+    """Return the fields with Kafka's camel-case names.
 
     >>> _camel({"object_id": 7})
     {'objectId': 7}
@@ -146,7 +146,7 @@ def verify_object(
     known: DescribeDisklessObjectResponse | None = None,
     progress: Progress | None = None,
 ) -> Tally:
-    """Check footer, name and the bytes of every partition; return the counts.
+    """Check the footer, the name and the bytes of every partition; return the counts.
 
     Args:    deep: also take every batch apart into its records.
              known: what the coordinator knows of this object, to be compared.
@@ -183,7 +183,7 @@ def verify_object(
 
 
 def _find_fault(data: Buffer) -> None:
-    """Raise the error of the first damaged batch, if there is one."""
+    """Raise the error of the first damaged batch, if any batch is damaged."""
     for _ in iter_batches(data):
         pass
 
@@ -239,6 +239,6 @@ def _bytes_of(source: ObjectBytes, row: PartitionBytes) -> Buffer:
 
 
 def _damaged(source: ObjectBytes, error: RecordError, begin: int | None = None) -> DamagedWalError:
-    """Build the error; `begin` is the position of the partition's bytes in the object."""
+    """Build the error for a damaged object, with the position of the damage in the object."""
     position = None if begin is None else begin + (getattr(error, "position", None) or 0)
     return DamagedWalError(source.name, str(getattr(error, "reason", error)), position)

@@ -44,7 +44,10 @@ class S3Place:
     region: str | None = None
 
     def open(self) -> S3Storage:
-        """Raises StorageError."""
+        """Open the bucket as an object store.
+
+        Raises StorageError.
+        """
         return S3Storage(
             S3Config(
                 bucket=self.bucket,
@@ -73,7 +76,10 @@ class FileObject:
         self._path = path
 
     def read(self, offset: int, size: int) -> Buffer:
-        """Raises OSError, also for a file that has become shorter."""
+        """Read exactly these bytes of the file.
+
+        Raises OSError, also for a file that has become shorter.
+        """
         with self._path.open("rb") as file:
             file.seek(offset)
             data = file.read(size)
@@ -82,14 +88,17 @@ class FileObject:
         return data
 
     def close(self) -> None:
-        """Do nothing: the file is opened for each read."""
+        """Do nothing, because the file is opened for each read."""
 
 
 class S3Object:
     """An object in a bucket, read by one client until it is closed."""
 
     def __init__(self, place: S3Place, key: str) -> None:
-        """Raises NoSuchObjectError, StorageError."""
+        """Open an object in a bucket and read its size.
+
+        Raises NoSuchObjectError, StorageError.
+        """
         self.name = f"{S3}{place.bucket}/{key}"
         self._key = key
         self._store = place.open()
@@ -101,11 +110,14 @@ class S3Object:
             raise
 
     def read(self, offset: int, size: int) -> Buffer:
-        """Raises StorageError."""
+        """Read exactly these bytes of the object.
+
+        Raises StorageError.
+        """
         return self._runner.run(self._store.fetch(self._key, ByteRange(offset, size)))
 
     def close(self) -> None:
-        """Close the client's threads and connections."""
+        """Close the S3 client's threads and connections."""
         self._runner.run(self._store.close())
         self._runner.close()
 
@@ -197,7 +209,10 @@ async def _searched(place: S3Place, end: str) -> list[str]:
 
 
 async def cluster_of(client: KafkaClient) -> Cluster:
-    """Request a broker's cluster id and store. Raises ClientError, NoSuchObjectError."""
+    """Request the cluster id and the object store of any broker.
+
+    Raises ClientError, NoSuchObjectError.
+    """
     described = await client.ask_any(
         DescribeClusterRequest(include_cluster_authorized_operations=False),
         DescribeClusterResponse,
@@ -239,7 +254,7 @@ async def cluster_of(client: KafkaClient) -> Cluster:
 async def known_of(
     client: KafkaClient, key: str, coordinator: int
 ) -> DescribeDisklessObjectResponse:
-    """Request the coordinator's state of an object. Raises ClientError for an unknown one."""
+    """Request the coordinator's metadata of an object. Raises ClientError for an unknown object."""
     request = DescribeDisklessObjectRequest(coordinator_partition=coordinator, object_key=key)
     answer = await client.ask_any(request, DescribeDisklessObjectResponse)
     if answer.error_code:

@@ -29,14 +29,14 @@ METADATA_VERSION: Final = 27
 
 
 def topic_id(cluster_id: str, name: str) -> UUID:
-    """Return an internal topic's id, which every node derives from the cluster id and the name."""
+    """Return an internal topic's id, derived from the cluster id and the topic's name."""
     return uuid5(decode_uuid(cluster_id), name)
 
 
 def bootstrap_records(
     cluster_id: str, voters: Iterable[NodeId], *, bench_log: bool
 ) -> tuple[MetadataRecord, ...]:
-    """Return the records of an empty cluster, in order; `bench_log` adds the benchmarks' group."""
+    """Return the metadata records of an empty cluster; `bench_log` adds the benchmarks' group."""
     replicas = tuple(sorted(voters))
     assert replicas, "a quorum without voters"
     records: list[MetadataRecord] = [
@@ -62,7 +62,7 @@ def bootstrap_records(
 
 
 def write_bootstrap(files: FileSystem, log_dir: Path, records: Iterable[MetadataRecord]) -> Path:
-    """Write `bootstrap.checkpoint` durably, as upstream's format tool does. Raises OSError."""
+    """Write `bootstrap.checkpoint` durably, as Kafka's format tool does. Raises OSError."""
     with CheckpointWriter.create_bootstrap(files, log_dir) as writer:
         for record in records:
             writer.append(record)

@@ -31,7 +31,7 @@ def registration(
     listener: tuple[str, str, int],
     features: Mapping[str, tuple[int, int]],
 ) -> ControllerRegistrationRequest:
-    """Build a node's registration; `listener` is name, host and port."""
+    """Build a controller's registration request; `listener` is name, host and port."""
     name, host, port = listener
     request = ControllerRegistrationRequest
     return request(
@@ -57,8 +57,9 @@ class ControllerJoining:
         request: ControllerRegistrationRequest,
         image: Callable[[], MetadataImage],
     ) -> None:
-        """
-        Args:  client: made when it is first needed.
+        """Prepare to register this node's controller once the image lacks it.
+
+        Args:  client: called when a client is first needed.
         """
         self._make = client
         self._client: ControllerClient | None = None
@@ -68,7 +69,7 @@ class ControllerJoining:
         self._task: asyncio.Task[None] | None = None
 
     def tick(self, now_ms: int) -> None:
-        """Send the registration if it is due. `now_ms` is of a monotonic clock."""
+        """Send the registration request if it is due; `now_ms` is monotonic time."""
         image = self._image()
         if not image.record_count or (self._task is not None and not self._task.done()):
             return
@@ -93,7 +94,7 @@ class ControllerJoining:
             )
 
     async def close(self) -> None:
-        """Send no further registration."""
+        """Cancel the registration request and send no further one."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

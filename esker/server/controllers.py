@@ -75,7 +75,7 @@ class ClusterMachine:
 
     @property
     def applied_offset(self) -> Offset:
-        """The first offset that is not in the state."""
+        """The first offset not applied to the state yet."""
         return self._machine.applied.offset
 
     @property
@@ -85,7 +85,7 @@ class ClusterMachine:
 
     @property
     def controllers(self) -> Mapping[NodeId, VoterEndpoint]:
-        """The first listener of each registered controller."""
+        """The first listener's address of each registered controller."""
         return {
             NodeId(node_id): VoterEndpoint(listeners[0].name, listeners[0].host, listeners[0].port)
             for node_id, record in self._machine.image.controllers.items()
@@ -109,29 +109,32 @@ class ClusterMachine:
         return self._machine.checkpointable
 
     def apply(self, batches: Iterable[Batch]) -> None:
-        """See StateMachine."""
+        """Apply committed batches to the metadata image, and announce the applied offset."""
         self._machine.apply(batches)
         self._events.on_applied(self.applied_offset)
 
     def reset(self) -> None:
-        """See StateMachine. Groups that live end only if the log does not name them again."""
+        """Empty the metadata image without ending the running groups.
+
+        A running group ends only if the log, read anew, does not name it again.
+        """
         self._machine.reset()
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
-        """See StateMachine."""
+        """Load the metadata image from a checkpoint, and announce the applied offset."""
         yield from self._machine.load(snapshot_id, batches)
         self._events.on_applied(self.applied_offset)
 
     def freeze(self) -> Frozen:
-        """See StateMachine."""
+        """Return a frozen copy of the metadata image to write a checkpoint from."""
         return self._machine.freeze()
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:
-        """See StateMachine."""
+        """Record that a checkpoint of the metadata image has been written."""
         self._machine.checkpointed(snapshot_id, record_count)
 
     def _on_image(self, image: MetadataImage) -> None:
-        """Begin and end groups until the running ones are those that the image names."""
+        """Start and stop groups until the running groups equal the image's groups."""
         if not image.offset:
             return  # nothing is known yet, or everything is read anew
         wanted = [
@@ -176,18 +179,18 @@ class ControllerParts:
         return self._node_service
 
     def listen(self, listener: Callable[[MetadataImage], None]) -> None:
-        """Call `listener` with the present image of the cluster log and with each later one."""
+        """Call `listener` with the cluster log's current image and with each later image."""
         assert self._node_service is not None, "a listener before its node"
         self._node_service.machine.listen(listener)
 
     def metrics(self) -> Iterable[Metric]:
-        """Build the controller's metrics, for `NodeConfig.metrics`."""
+        """Yield the controller's metrics, for `NodeConfig.metrics`."""
         return self._collector.collect() if self._collector is not None else ()
 
     def cluster(
         self, host: ServiceHost, log: ReplicatedLog, events: ClusterEvents
     ) -> ClusterMachine:
-        """Build the controller's state on the cluster log, for `NodeConfig.cluster`."""
+        """Build the controller's state machine on the cluster log, for `NodeConfig.cluster`."""
         assert self._node_service is not None, "a cluster log before its node"
         return self._node_service.begin_cluster(host, log, events)
 
@@ -218,7 +221,7 @@ class ControllerNodeService:
         self.handlers: Mapping[int, Served] = self._service.handlers
 
     def _make_joining(self) -> ControllerJoining | None:
-        """Build the registration, or return None for a node that is not a voter."""
+        """Build the controller's registration, or return None on a node that is not a voter."""
         node_id, settings = self._host.node_id, self._settings
         place = settings.endpoints.get(node_id)
         if place is None:
@@ -283,13 +286,13 @@ class ControllerNodeService:
         return state
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """See NodeService.
+        """Do nothing when a group starts, because `begin_cluster` starts the cluster log.
 
         The cluster log is begun by `begin_cluster`; other groups are others'.
         """
 
     async def end(self, topic: str, partition: int) -> None:  # noqa: ARG002 (a NodeService's)
-        """See NodeService."""
+        """Stop the controller's timer and clients when the cluster log ends."""
         if topic == CLUSTER_METADATA:
             if self._timer is not None:
                 self._timer.cancel()
@@ -310,7 +313,7 @@ class ControllerNodeService:
         self._timer = self._host.call_later(delay_s, self._tick)
 
     def _pass_leaders_to_clients(self) -> None:
-        """Pass each coordinator's leader, as this node follows it, to its client."""
+        """Pass the known leader of each coordinator partition to that coordinator's client."""
         for coordinator, client in self._coordinators.items():
             log = self._host.log(DISKLESS_METADATA, coordinator)
             if log is not None and log.leader_id is not None:
@@ -332,7 +335,7 @@ class ControllerNodeService:
 
 
 def _behind(log: ReplicatedLog, on_done: Callable[[BaseException | None], None]) -> None:
-    """Wait for the log's read barrier in a task, for callers that cannot await."""
+    """Call `on_done` after the log's read barrier, for callers that cannot await."""
 
     def on_barrier(barrier: asyncio.Future[Offset]) -> None:
         on_done(asyncio.CancelledError() if barrier.cancelled() else barrier.exception())

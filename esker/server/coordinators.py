@@ -56,7 +56,7 @@ class Hosted(Protocol):
     def coordinator(self) -> BatchCoordinator: ...
 
     async def end(self) -> None:
-        """Close the coordinator: the group has ended on this node."""
+        """Close the coordinator after its group has ended on this node."""
 
 
 class HostedInQuorum:
@@ -84,7 +84,7 @@ class HostedInQuorum:
         self.coordinator.start()
 
     async def end(self) -> None:
-        """See Hosted."""
+        """Close the coordinator and its SQLite state machine."""
         await self.coordinator.close()
         self.machine.close()
 
@@ -99,7 +99,7 @@ class HostedInMemory:
         self.coordinator = coordinator
 
     async def end(self) -> None:
-        """See Hosted."""
+        """Close the coordinator, losing its state in memory."""
         await self.coordinator.close()
 
 
@@ -110,7 +110,7 @@ _OURS: Final[Mapping[str, Callable[[Group], Hosted]]] = {
 
 
 def find_implementation(class_name: str, *, voters: int) -> Callable[[Group], Hosted]:
-    """Return the constructor of a coordinator by its class name.
+    """Return the constructor of the batch coordinator with this class name.
 
     Raises:  as `esker.settings.coordinator_options.find_for_group`.
     """
@@ -124,7 +124,10 @@ class CoordinatorNodeService:
     def __init__(
         self, host: ServiceHost, options: CoordinatorOptions, view: ClusterView, *, voters: int
     ) -> None:
-        """Raises ValueError if there is no such implementation."""
+        """Prepare to host coordinators of the configured class.
+
+        Raises ValueError if there is no such class.
+        """
         self._host = host
         self._options = options
         self._view = view
@@ -138,12 +141,15 @@ class CoordinatorNodeService:
         return hosted.coordinator if hosted is not None else None
 
     def machine(self, partition: int) -> CoordinatorMachine | None:
-        """Return the state of a partition's replica, or None without a replicated one."""
+        """Return the state machine of a partition's replica, or None for an unreplicated one."""
         hosted = self._hosted.get(partition)
         return hosted.machine if isinstance(hosted, HostedInQuorum) else None
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """See NodeService. Raises OSError, sqlite3.Error."""
+        """Create the batch coordinator of a started `__diskless-metadata` partition.
+
+        Raises OSError, sqlite3.Error.
+        """
         if topic == DISKLESS_METADATA:
             group = Group(
                 host=self._host,
@@ -155,7 +161,7 @@ class CoordinatorNodeService:
             self._hosted[partition] = self._make(group)
 
     async def end(self, topic: str, partition: int) -> None:
-        """See NodeService."""
+        """Close the batch coordinator of an ended `__diskless-metadata` partition."""
         hosted = self._hosted.pop(partition, None) if topic == DISKLESS_METADATA else None
         if hosted is not None:
             await hosted.end()

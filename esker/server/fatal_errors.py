@@ -50,7 +50,7 @@ OF_DISKS: Final = frozenset(
 
 
 def describe_fatal_error(error: Exception, log_dir: Path, *, votes: bool = True) -> str:
-    """Return an operator's message: the place, the fault and, if it is known, the remedy.
+    """Return an operator's message with the file, the error and, if known, the remedy.
 
     Args:    votes: is it a directory of the quorum's, or of a node that is only a broker?
 
@@ -90,7 +90,7 @@ def _of_sqlite(error: sqlite3.Error) -> str:
 
 
 def _replace(log_dir: Path, *, votes: bool) -> str:
-    """Return the remedy for a damaged file."""
+    """Return the remedy for a damaged file in this log directory."""
     if not votes:
         return (
             f"A broker's directory holds copies alone: empty {log_dir}, run "

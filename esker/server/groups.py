@@ -56,7 +56,10 @@ class ClusterNews:
         self._brokers: object = None  # of the image that `brokers` was made from
 
     def on_image(self, image: MetadataImage) -> None:
-        """Take the next image, unless it is older: a log that is read again shows older ones."""
+        """Update the live brokers and announce deleted topics; ignore an older image.
+
+        A log that is read again produces older images.
+        """
         if image.offset <= self._offset:
             return
         self._offset = image.offset
@@ -78,21 +81,21 @@ class GroupReplica:
         self._host = host
 
     def groups(self) -> Iterable[tuple[str, Group]]:
-        """Return all groups, in no order; none before the log has begun on this node."""
+        """Return all consumer groups, unordered; none before the log has started on this node."""
         return self.machine.image.groups.items() if self.machine is not None else ()
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:  # noqa: ARG002
-        """See NodeService."""
+        """Create and host the state machine of the groups' log when the log starts."""
         if (topic, partition) == (CONSUMER_OFFSETS, 0):
             self.machine = GroupMachine()
             self._host.host(log, self.machine)
             self._begun(log, self.machine)
 
     def _begun(self, log: ReplicatedLog, machine: GroupMachine) -> None:
-        """Follow the log behind its machine; a replica without a leader needs nothing here."""
+        """Do nothing in a plain replica; a subclass starts its log leader's work here."""
 
     async def end(self, topic: str, partition: int) -> None:
-        """See NodeService."""
+        """Drop the state machine when the groups' log ends."""
         if (topic, partition) == (CONSUMER_OFFSETS, 0):
             self.machine = None
 
@@ -101,7 +104,8 @@ class GroupLogNodeService(GroupReplica):
     """The groups' log on a voter, which decides where it leads and answers brokers."""
 
     def __init__(self, host: ServiceHost, settings: LogSettings, listen: Listen) -> None:
-        """
+        """Prepare to host the groups' log on a voter.
+
         Args:  listen: to this node's replica of the cluster log; called when the group begins.
         """
         super().__init__(host)
@@ -130,7 +134,7 @@ class GroupLogNodeService(GroupReplica):
         self._sweep_later()
 
     async def end(self, topic: str, partition: int) -> None:
-        """See NodeService."""
+        """Stop the sweep timer and drop the state when the groups' log ends."""
         await super().end(topic, partition)
         if self.machine is None:
             self.log = None

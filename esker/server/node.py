@@ -56,7 +56,10 @@ class NodeParts:
     """
 
     def __init__(self, settings: NodeSettings) -> None:
-        """Raises:  as `esker.server.storage.open_storage`."""
+        """Open the node's storage and build the configuration of its parts.
+
+        Raises:  as `esker.server.storage.open_storage`.
+        """
         self.settings = settings
         self.meta, bootstrap = open_storage(settings)
         self._observed: ObservedCluster | None = None
@@ -74,12 +77,12 @@ class NodeParts:
 
     @property
     def cluster(self) -> ObservedCluster:
-        """The broker's view of its cluster, once the node is built."""
+        """Return the broker's view of its cluster, once the node is built."""
         assert self._observed is not None, "no broker, or a node that is not made yet"
         return self._observed
 
     def _config(self, bootstrap: tuple[MetadataRecord, ...]) -> NodeConfig:
-        """Return the driver's configuration.
+        """Return the Raft driver's configuration of this node.
 
         The directory ids of other voters stay unknown: kraft.version 0 has static voters by id.
         """
@@ -165,7 +168,7 @@ class NodeParts:
 
 
 def limits_of(settings: NodeSettings) -> Limits:
-    """Return the bounds of each listener's connections and memory."""
+    """Return the limits on each listener's connections and memory."""
     places = settings.addresses
     listeners = len(places.clients) + (places.controller is not None)
     return Limits(
@@ -178,7 +181,7 @@ def limits_of(settings: NodeSettings) -> Limits:
 def controller_settings(
     config: NodeSettings, cluster_id: str, bootstrap: tuple[MetadataRecord, ...]
 ) -> ControllerSettings:
-    """Return the settings of the node's controller."""
+    """Return the controller's settings, taken from the node's settings."""
     endpoints = {int(node): (place.host, place.port) for node, place in config.voters.items()}
     return ControllerSettings(
         controller=Deciding(

@@ -23,12 +23,12 @@ class JoinedServices:
         self.handlers: Mapping[int, Served] = _together(services)
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """Begin every service on an opened group."""
+        """Start every service on an opened group."""
         for node_service in self._services:
             node_service.begin(log, topic, partition, directory)
 
     async def end(self, topic: str, partition: int) -> None:
-        """End every service on a group, also after one that fails; then raise the first failure."""
+        """End every service on a group, even after a failure; then raise the first failure."""
         failures = []
         for node_service in reversed(self._services):
             try:
@@ -43,18 +43,18 @@ class BenchState:
     """The state machine of `esker-bench-log`, if `esker.bench.log.state` names one."""
 
     def __init__(self, host: ServiceHost, state: str) -> None:
-        """Host no machine for `none`, the key-value machine for `kv`."""
+        """Host no state machine for state `none`, or the key-value machine for state `kv`."""
         self.handlers: Mapping[int, Served] = {}
         self._host = host
         self._state = state
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:  # noqa: ARG002
-        """Host the machine on the benchmarks' log; other groups have none."""
+        """Host the key-value machine on the benchmark log if enabled; ignore other groups."""
         if topic == BENCH_LOG and self._state == "kv":
             self._host.host(log, KeyValueMachine())
 
     async def end(self, topic: str, partition: int) -> None:
-        """Do nothing: the node stops the machine."""
+        """Do nothing, because the node stops the state machine."""
 
 
 def _together(services: Sequence[NodeService]) -> Mapping[int, Served]:

@@ -34,7 +34,7 @@ log = logging.getLogger("esker")
 
 
 async def run_until_signalled(settings: NodeSettings) -> None:
-    """Run a node until SIGTERM or SIGINT, then hand over and close.
+    """Run a node until SIGTERM or SIGINT, then hand over leadership and close.
 
     Raises:  esker.server.storage.StorageError for the directory; NodeError, RecordError and
     OSError of the
@@ -108,13 +108,16 @@ def announce(line: str) -> None:
 
 
 def _is_hopeless(node: Node) -> bool:
-    """Return True after a failed disk or a broken invariant: the node ends without a hand-over."""
+    """Return whether a failed disk, a broken invariant or a cancellation rules out a hand-over."""
     task = asyncio.current_task()
     return node.failed.done() or (task is not None and task.cancelling() > 0)
 
 
 async def _until(work: Coroutine[Any, Any, Any], *ends: asyncio.Future[Any]) -> bool:
-    """Wait for `work`; return False if one of `ends` came first. Raises what either raises."""
+    """Wait for `work`; return False if one of `ends` finished first.
+
+    Raises what either raises.
+    """
     task = asyncio.ensure_future(work)
     await asyncio.wait((task, *ends), return_when=asyncio.FIRST_COMPLETED)
     if not task.done():

@@ -68,22 +68,22 @@ class Machines(Protocol):
 
     @property
     def controller(self) -> ControllerMachine:
-        """The state of the cluster log."""
+        """The state machine of the cluster log."""
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """Build the state of a group that was opened on this node."""
+        """Build the state machine of a group that was opened on this node."""
 
     async def end(self, topic: str, partition: int) -> None:
-        """Close the state of a group that has ended on this node."""
+        """Close the state machine of a group that has ended on this node."""
 
     def coordinator(self, partition: int) -> CoordinatorMachine | None:
-        """Return the state of a partition of `__diskless-metadata`, or None before it has begun."""
+        """Return a `__diskless-metadata` partition's state machine, or None before it starts."""
 
     def groups(self) -> Iterable[tuple[str, Group]]:
-        """Return all consumer groups."""
+        """Return all consumer groups in the local replica."""
 
     def group_machine(self) -> GroupMachine | None:
-        """Return the state of the groups' log, or None before it has begun."""
+        """Return the state machine of the groups' log, or None before the log starts."""
 
 
 class OwnMachines:
@@ -99,13 +99,16 @@ class OwnMachines:
     def begin_cluster(
         self, host: ServiceHost, log: ReplicatedLog, events: ClusterEvents
     ) -> ClusterMachine:
-        """Build the state of the opened cluster log, for `NodeConfig.cluster`."""
+        """Build and host the state machine of the cluster log, for `NodeConfig.cluster`."""
         state = ClusterMachine(self.controller, events, set(QUORUM_TOPICS))
         host.host(log, state)
         return state
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """See Machines. Raises OSError, sqlite3.Error."""
+        """Build and host the state machine of a started coordinator or groups' log.
+
+        Raises OSError, sqlite3.Error.
+        """
         if topic == DISKLESS_METADATA:
             host = self._host
             identity = Identity(host.cluster_id, host.directory_id.bytes, log.name)
@@ -114,7 +117,7 @@ class OwnMachines:
         self._groups.begin(log, topic, partition, directory)
 
     async def end(self, topic: str, partition: int) -> None:
-        """See Machines."""
+        """Close the state machine of an ended coordinator or groups' log."""
         if topic == DISKLESS_METADATA:
             machine = self._coordinators.pop(partition, None)
             if machine is not None:
@@ -122,11 +125,11 @@ class OwnMachines:
         await self._groups.end(topic, partition)
 
     def coordinator(self, partition: int) -> CoordinatorMachine | None:
-        """See Machines."""
+        """Return this broker's state machine of a coordinator partition, or None without one."""
         return self._coordinators.get(partition)
 
     def group_machine(self) -> GroupMachine | None:
-        """See Machines."""
+        """Return this broker's state machine of the groups' log, or None before it starts."""
         return self._groups.machine
 
 
@@ -146,18 +149,18 @@ class SharedMachines:
 
     @property
     def controller(self) -> ControllerMachine:
-        """See Machines."""
+        """The controller's state machine of the cluster log."""
         return self._controllers.machine
 
     def group_machine(self) -> GroupMachine | None:
-        """See Machines."""
+        """Return the controller's state machine of the groups' log, or None before it starts."""
         return self._groups.machine
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """See Machines."""
+        """Do nothing, because the controller in this process builds the state machine."""
 
     async def end(self, topic: str, partition: int) -> None:
-        """See Machines."""
+        """Do nothing, because the controller in this process closes the state machine."""
 
 
 class ObservedCluster(LatestImage):
@@ -182,7 +185,10 @@ class ObservedCluster(LatestImage):
     # --- a NodeService ------------------------------------------------------------------------
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """See NodeService. Raises OSError, sqlite3.Error."""
+        """Build the replica of a started log and follow its changes.
+
+        Raises OSError, sqlite3.Error.
+        """
         self._machines.begin(log, topic, partition, directory)
         if topic == CLUSTER_METADATA:
             machine = self._machines.controller
@@ -211,7 +217,7 @@ class ObservedCluster(LatestImage):
         replica.start()
 
     async def end(self, topic: str, partition: int) -> None:
-        """See NodeService."""
+        """Close the replica of an ended log."""
         if (topic, partition) == (CONSUMER_OFFSETS, 0):
             self._groups_age = None
         replica = self._replicas.pop(partition, None) if topic == DISKLESS_METADATA else None
@@ -220,7 +226,7 @@ class ObservedCluster(LatestImage):
         await self._machines.end(topic, partition)
 
     async def close(self) -> None:
-        """Send no further requests, and end those under way."""
+        """Close all clients of controllers, coordinators and groups, ending their requests."""
         for controller in self._controllers.values():
             await controller.close()
         for leader in self._leaders.values():
@@ -231,45 +237,45 @@ class ObservedCluster(LatestImage):
 
     @property
     def cluster_id(self) -> str:
-        """See Cluster."""
+        """The id of the cluster that this node belongs to."""
         return self._host.cluster_id
 
     @property
     def broker_id(self) -> int:
-        """See Cluster."""
+        """The id of this broker, which is its node id."""
         return self._host.node_id
 
     def image_age_ms(self) -> float | None:
-        """See Cluster."""
+        """Return an upper bound of the image's age in ms, or None if the image never caught up."""
         return _age_ms(self._cluster_age)
 
     def metadata_offset(self) -> Offset:
-        """See Cluster."""
+        """Return the offset of the last cluster log record in the image, or -1 without any."""
         return Offset(self._image.offset - 1)
 
     def replica(self, coordinator: int) -> ReadOnlyCoordinator | None:
-        """See Cluster."""
+        """Return this broker's replica of a coordinator partition, or None without one."""
         return self._replicas.get(coordinator)
 
     def replica_age_ms(self, coordinator: int) -> float | None:
-        """See Cluster."""
+        """Return an upper bound of a replica's age in ms, or None if it never caught up."""
         replica = self._replicas.get(coordinator)
         return None if replica is None else replica.age_ms
 
     def on_commit(self, callback: Callable[[int], None]) -> None:
-        """See Cluster."""
+        """Register a callback that gets the number of each coordinator partition that advances."""
         self._on_commit_told.append(callback)
 
     def groups(self) -> Iterable[tuple[str, Group]]:
-        """See Cluster."""
+        """Return all consumer groups in this broker's replica of the groups' log."""
         return self._machines.groups()
 
     def groups_age_ms(self) -> float | None:
-        """See Cluster."""
+        """Return an upper bound of the groups' replica's age in ms; None if it never caught up."""
         return _age_ms(self._groups_age)
 
     def _take_image(self, image: MetadataImage) -> None:
-        """Take a newer image; ignore older ones, which a log that is read again shows."""
+        """Publish a newer metadata image; ignore an older image of a log that is read again."""
         if image.offset <= self._image.offset:
             return
         if self._cluster_age is not None:
@@ -290,7 +296,7 @@ class ObservedCluster(LatestImage):
     # --- who is asked ---------------------------------------------------------------------------
 
     def leader(self, coordinator: int) -> CoordinatorClient:
-        """See Cluster."""
+        """Return the client of a coordinator partition's leader, created on first use."""
         client = self._leaders.get(coordinator)
         if client is None:
             assert 0 <= coordinator < self._image.coordinator_count, f"coordinator {coordinator}"
@@ -302,7 +308,7 @@ class ObservedCluster(LatestImage):
         return client
 
     async def ask_controller(self, request: Request, response: type[R]) -> R:
-        """See Cluster."""
+        """Send a request to the active controller, through one client for each type of request."""
         client = self._controllers.get(type(request))
         if client is None:
             beats = isinstance(request, BrokerHeartbeatRequest)
@@ -316,10 +322,10 @@ class ObservedCluster(LatestImage):
         return await client.call(request, response)
 
     async def ask_groups(self, request: Request) -> Response | None:
-        """See Cluster."""
+        """Send a request once to the groups' log leader; return None if the outcome is unknown."""
         return await self._groups.call(request)
 
 
 def _age_ms(age: Freshness | None) -> float | None:
-    """Return an age in ms by the loop's clock, which the logs use too."""
+    """Return an age in ms by the event loop's clock, or None without an age."""
     return None if age is None else age.age_ms(asyncio.get_running_loop().time())

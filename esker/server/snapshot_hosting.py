@@ -41,7 +41,7 @@ READERS_RETURN_MS: Final = 10_000
 
 
 def monotonic_ms() -> int:
-    """Return the time in ms of the clock that stores and hosts use."""
+    """Return the monotonic time in ms, by the clock of snapshot stores and hosts."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -59,7 +59,7 @@ class SnapshotKeeping:
         return SnapshotStore(files, directory, now_ms=monotonic_ms)
 
     def log_start(self, view: LogStartView) -> OffsetAndEpoch | None:
-        """Return the checkpoint that the log may start at, or None to leave its start.
+        """Return the checkpoint that becomes the log's start, or None to keep the present start.
 
         Source: docs/design/snapshots.md#where-the-log-starts.
         """
@@ -89,7 +89,7 @@ class SnapshotKeeping:
         )
 
     def _readers(self, view: LogStartView, since_ms: int) -> list[Holder]:
-        """Return the archives, and for a while after an election an unknown one that may exist."""
+        """Return the archives that hold the log start, with a possible one after an election."""
         bound = self.log_starts.archive_max_lag_bytes
         if not bound:
             return []
@@ -108,7 +108,7 @@ class SnapshotKeeping:
         node: ServiceHost,
         listener: StateListener | None,
     ) -> _Hosted:
-        """Host a state machine over a log."""
+        """Host a state machine on a log, with its checkpoints."""
         assert isinstance(log.snapshots, SnapshotStore), (
             f"{log.name} keeps no checkpoints: {log.snapshots}"
         )
@@ -142,11 +142,11 @@ class _Loop:
         self.fail = node.fail
 
     def now_ms(self) -> float:
-        """Return the loop's time in ms with fractions: slices are shorter than a millisecond."""
+        """Return the loop's time in ms, with fractions, as time slices are below a millisecond."""
         return time.monotonic() * 1_000
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        """Run a job in the thread; an exception of it is a broken invariant and stops the node."""
+        """Run a job in the thread and then call `done`; an exception in the job stops the node."""
 
         def over(future: asyncio.Future[None]) -> None:
             error = future.exception()

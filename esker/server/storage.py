@@ -53,7 +53,7 @@ def format_storage(
     rejoin: bool = False,
     files: FileSystem | None = None,
 ) -> Formatted:
-    """Format `config.log_dir` for this node, writing `meta.properties` last.
+    """Format the log directory of this node, writing `meta.properties` last.
 
     Args:    rejoin: this node was in the cluster before and its disk is lost.
     Raises:  StorageError if the directory is formatted or holds anything else, or the cluster id is
@@ -86,7 +86,7 @@ def format_storage(
 
 
 def _refuse_used(files: FileSystem, log_dir: Path, *, rejoin: bool) -> None:
-    """Raise StorageError if `log_dir` holds more than an interrupted format of this kind left."""
+    """Raise StorageError if `log_dir` has other files than an interrupted format leaves."""
     found = files.listdir(log_dir)
     if META_PROPERTIES_FILE in found:
         raise StorageError(f"{log_dir} is formatted already; nothing was changed")
@@ -103,7 +103,7 @@ def _refuse_used(files: FileSystem, log_dir: Path, *, rejoin: bool) -> None:
 def open_storage(
     config: NodeSettings, files: FileSystem | None = None
 ) -> tuple[MetaProperties, tuple[MetadataRecord, ...]]:
-    """Return the directory's owner, and the bootstrap records for the cluster log's first leader.
+    """Return a formatted directory's `meta.properties` and the records of its bootstrap file.
 
     Raises:  StorageError if it is not formatted, or another node's; CorruptFileError, RecordError.
     """
@@ -126,7 +126,7 @@ def open_storage(
 
 
 def _not_formatted(files: FileSystem, config: NodeSettings) -> str:
-    """Return the error's message for a directory that is not formatted.
+    """Return the error message for a directory that is not formatted.
 
     The trap: mostly its disk is not mounted. Formatting the mount point of a voter's disk would
     start a voter that has forgotten its votes.

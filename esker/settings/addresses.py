@@ -44,7 +44,7 @@ class Addresses:
 
     @property
     def warnings(self) -> list[str]:
-        """Return the warnings on open addresses, for the operator."""
+        """Return the operator's warnings on addresses that other machines can reach."""
         places = (*((self.controller,) if self.controller else ()), *self.clients)
         return [
             f"listener {place.name} at {place.bind} is open to every host that can reach it: "
@@ -57,7 +57,7 @@ class Addresses:
 def addresses_of(
     values: Mapping[str, Any], roles: frozenset[str], voters: Mapping[NodeId, Endpoint]
 ) -> Addresses:
-    """Return the listeners of a node. Raises ConfigError naming the key."""
+    """Return a node's listener addresses. Raises ConfigError naming the key."""
     names: tuple[str, ...] = values["controller.listener.names"]
     if not names:
         raise ConfigError("controller.listener.names", "names no listener")

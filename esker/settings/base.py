@@ -18,7 +18,7 @@ class Setting:
 
     @property
     def default_text(self) -> str:
-        """The default as text of a properties file; empty without one."""
+        """The default value as text of a properties file; empty without a default."""
         default = self.default
         if isinstance(default, bool):
             return str(default).lower()

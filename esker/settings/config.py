@@ -78,7 +78,10 @@ def load_config(path: Path) -> NodeSettings:
 
 
 def parse_config(properties: Mapping[str, str]) -> NodeSettings:
-    """Check settings one by one, then against each other. Raises ConfigError naming the key."""
+    """Parse each setting, then check the settings against each other.
+
+    Raises ConfigError naming the key.
+    """
     values = {key: setting.default for key, setting in SETTINGS.items()}
     for key, text in properties.items():
         setting = SETTINGS.get(key)

@@ -35,7 +35,7 @@ class CoordinatorOptions:
     producer_expiration_ms: int = 24 * 3600 * 1000
 
     def settings(self, cluster_id: str, partition: int) -> CoordinatorSettings:
-        """Return the settings of one coordinator."""
+        """Return the settings of one coordinator partition."""
         return CoordinatorSettings(
             keys=ObjectKeys(
                 prefix=self.key_prefix, cluster_id=cluster_id, coordinator_partition=partition
@@ -47,7 +47,7 @@ class CoordinatorOptions:
 
 
 def find_for_group(class_name: str, *, voters: int) -> Callable[[Any], Any] | None:
-    """Return the `for_group` of another's class, or None for a class of ours.
+    """Return the `for_group` method of a custom coordinator class, or None for a built-in class.
 
     Raises:  ValueError saying why the class cannot be used in a quorum of so many voters.
     """

@@ -24,7 +24,7 @@ class PropertiesError(Exception):
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Return the settings of a file, in its order.
+    """Return the settings of a properties file, in the file's order.
 
     Raises:  PropertiesError; OSError if the file cannot be read.
     """
@@ -36,7 +36,7 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def parse_properties(text: str, *, source: str) -> dict[str, str]:
-    """Return the settings in a text; errors name it as `source`.
+    """Return the settings in a text; error messages name the text as `source`.
 
     >>> parse_properties("# who\\nnode.id = 1\\nlog.dirs=/a,\\\\\\n  /b", source="x")
     {'node.id': '1', 'log.dirs': '/a,/b'}
@@ -61,7 +61,7 @@ def _separator_end(line: str, start: int) -> int:
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """Yield non-blank lines without comments, continuations joined, with their line numbers."""
+    """Yield each logical line with its line number, without blank lines and comments."""
     lines: list[tuple[int, str]] = []
     pending: tuple[int, str] | None = None
     for number, physical in enumerate(text.splitlines(), start=1):

@@ -28,7 +28,7 @@ class Endpoint:
 
 
 def integer(least: int, most: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers between two bounds, both inclusive."""
+    """Return a parser of whole numbers between two inclusive bounds."""
 
     def parse(text: str) -> int:
         try:
@@ -50,7 +50,7 @@ def boolean(text: str) -> bool:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Split a comma separated list."""
+    """Split a comma-separated list into its words."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -73,7 +73,7 @@ def parse_endpoint(text: str) -> Endpoint:
 
 
 def listeners(text: str) -> dict[str, Endpoint]:
-    """Parse `NAME://HOST:PORT`, comma separated."""
+    """Parse a comma-separated list of `NAME://HOST:PORT` listeners."""
     found: dict[str, Endpoint] = {}
     for part in words(text):
         name, separator, address = part.partition("://")
@@ -89,7 +89,7 @@ node_id_of = integer(0, 2**31 - 1)
 
 
 def voters_of(text: str) -> dict[NodeId, Endpoint]:
-    """Parse voters: `ID@HOST:PORT`, comma separated."""
+    """Parse a comma-separated list of voters, each written `ID@HOST:PORT`."""
     voters: dict[NodeId, Endpoint] = {}
     for part in words(text):
         node, at, address = part.partition("@")
@@ -108,7 +108,7 @@ def voters_of(text: str) -> dict[NodeId, Endpoint]:
 
 
 def protocol_map(text: str) -> dict[str, str]:
-    """Parse `NAME:PROTOCOL`, comma separated; PLAINTEXT is the only protocol."""
+    """Parse a comma-separated list of `NAME:PROTOCOL`; PLAINTEXT is the only allowed protocol."""
     pairs: dict[str, str] = {}
     for part in words(text):
         name, _, protocol = part.partition(":")
@@ -119,7 +119,7 @@ def protocol_map(text: str) -> dict[str, str]:
 
 
 def is_wildcard(host: str) -> bool:
-    """Return True for a host that means every address of this machine."""
+    """Return whether a host stands for every address of this machine."""
     try:
         return host == "" or ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -127,7 +127,7 @@ def is_wildcard(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return True for a host that only this machine can reach."""
+    """Return whether only this machine can reach a host."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -149,7 +149,7 @@ def ratio(text: str) -> float:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return a parser that accepts one of these words."""
+    """Return a parser that accepts only these words."""
 
     def parse(text: str) -> str:
         if text not in words:

@@ -18,7 +18,7 @@ from esker.commands.spark import retention as spark_retention
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Analysis of the log, and retention sweeps.",
+    help="Analyse, audit and archive a cluster's logs, and plan retention, with Spark.",
     epilog="Example: esker spark report --log-dir esker-data/quorum-1 --out report",
 )
 app.command(epilog=spark_archive.EXAMPLE)(spark_archive.archive)
@@ -30,4 +30,4 @@ app.add_typer(spark_retention.app, name="retention")
 
 @app.callback()
 def spark() -> None:
-    """Analysis of the log, and retention sweeps."""
+    """Analyse, audit and archive a cluster's logs, and plan retention, with Spark."""

@@ -73,7 +73,8 @@ def archive(
     out: Annotated[
         str,
         typer.Option(
-            metavar="DIR|s3://BUCKET/PREFIX", help="The archive; created if it does not exist."
+            metavar="DIR|s3://BUCKET/PREFIX",
+            help="Directory or bucket prefix of the archive; created if missing.",
         ),
     ],
     log_dir: LogDir = None,
@@ -83,7 +84,7 @@ def archive(
         typer.Option("--as", help="Format of decoded tables; default: the archive's, or avro."),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Repeat passes until interrupted.")
+        bool, typer.Option("--follow", help="Repeat archiving passes until interrupted.")
     ] = False,
     interval: Annotated[
         float,
@@ -91,19 +92,24 @@ def archive(
             min=0.1,
             max=86_400,
             metavar="S",
-            help="Seconds between passes of --follow, at most a day.",
+            help="Time between two passes of --follow, in seconds, at most a day.",
         ),
     ] = 60.0,
     verify: Annotated[
         bool,
-        typer.Option("--verify", help="Verify all files, after a pass if logs are named."),
+        typer.Option(
+            "--verify", help="Verify all files of the archive, after a pass if logs are named."
+        ),
     ] = False,
     range_mib: Annotated[
         int,
-        typer.Option(min=1, max=256, metavar="MIB", help="Approximate MiB of log in each file."),
+        typer.Option(
+            min=1, max=256, metavar="MIB", help="Approximate size of the log in each file, in MiB."
+        ),
     ] = 16,
     engine: Annotated[
-        EngineName, typer.Option(help="Engine that writes: this process, or Spark's executors.")
+        EngineName,
+        typer.Option(help="Engine that writes the archive: this process (local) or Spark (spark)."),
     ] = EngineName.LOCAL,
     master: Master = None,
     memory: Memory = MEMORY,
@@ -170,7 +176,7 @@ class _Job:
         hold: Hold | None,
         interval_s: float | None,
     ) -> None:
-        """Make one pass; or pass after pass, reporting and retrying failures.
+        """Archive in one pass, or with --follow in repeated passes that report and retry failures.
 
         Raises:  ForeignArchiveError, which a retry cannot mend; a single pass: as
                  `spark_jobs.archive.job`.
@@ -250,7 +256,7 @@ class _Job:
         typer.echo(f"{records} records in {seconds:.1f} s{rate}")
 
     def verify(self, store: ObjectStore, engine: ArchiveEngine) -> None:
-        """Verify the whole archive."""
+        """Verify every file of the archive."""
         from spark_jobs.archive.check import check_archive
         from spark_jobs.readers.archived_logs import list_ranges
 
@@ -267,7 +273,7 @@ class _Job:
             _print_verification(found)
 
     def end(self) -> None:
-        """Print the JSON answer, and exit with the code."""
+        """Print the JSON result, and exit with the job's exit code."""
         if self._as_json:
             typer.echo(json.dumps(self._output))
         if self._code:
@@ -278,7 +284,7 @@ class _Job:
 
 
 def _need_modules() -> None:
-    """Exit if Avro or Arrow is not installed."""
+    """Exit with an error if the Avro or Arrow package is not installed."""
     try:
         import fastavro  # noqa: F401
         import pyarrow  # noqa: F401
@@ -287,7 +293,7 @@ def _need_modules() -> None:
 
 
 def _make_directory(path: Path) -> None:
-    """Create the archive's directory; a bucket must exist already."""
+    """Create a local archive's directory; a bucket must already exist."""
     require_directory(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -317,7 +323,7 @@ def _engine(spark: Any) -> ArchiveEngine:
 
 
 def _begin(inputs: Inputs, store: ObjectStore, tables: Tables | None) -> About:
-    """Open the archive, or begin a new one."""
+    """Open an existing archive, or begin a new archive."""
     from spark_jobs.archive.job import TablesError, open_archive
 
     try:
@@ -328,7 +334,7 @@ def _begin(inputs: Inputs, store: ObjectStore, tables: Tables | None) -> About:
 
 @contextmanager
 def _hold_logs(inputs: Inputs, about: About) -> Iterator[Hold | None]:
-    """Hold the logs' starts for the archive, if a quorum was named."""
+    """Keep the log start offsets from passing the archive's end, if a quorum was named."""
     if not inputs.controllers:
         yield None
         return
@@ -341,7 +347,7 @@ def _hold_logs(inputs: Inputs, about: About) -> Iterator[Hold | None]:
 
 
 def _count_due(logs: Logs, store: ObjectStore, hold: Hold | None) -> int:
-    """Count the committed offsets that are not archived, and announce those that are."""
+    """Count the committed offsets not archived yet, and report the archived ends to the hold."""
     from spark_jobs.readers.archive_layout import chain
     from spark_jobs.readers.archived_logs import list_ranges
 
@@ -362,7 +368,7 @@ _HEADINGS: Final = ("Log", "From", "To", "Committed", "Records", "Batches", "Ran
 
 
 def _note(text: str) -> None:
-    """Print a message to stderr while the command goes on."""
+    """Print a message on standard error while the command continues."""
     typer.echo(f"esker: {text}", err=True)
 
 

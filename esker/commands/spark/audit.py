@@ -77,7 +77,7 @@ LogDirs = Annotated[
     typer.Option(
         "--log-dir",
         metavar="DIR",
-        help="A node's log directory (repeatable: further nodes are compared with the first).",
+        help="Log directory of a node; may be repeated to compare further nodes with the first.",
     ),
 ]
 Store = Annotated[
@@ -85,25 +85,33 @@ Store = Annotated[
     typer.Option(
         "--store",
         metavar="DIR|s3://BUCKET",
-        help="The brokers' object store. Default: objects are not checked.",
+        help="Object store of the brokers; default: objects are not checked.",
     ),
 ]
 Prefix = Annotated[
-    str, typer.Option(metavar="PREFIX", help="Key prefix of the objects: esker.object.key.prefix.")
+    str,
+    typer.Option(
+        metavar="PREFIX", help="Key prefix of the objects, as the brokers' esker.object.key.prefix."
+    ),
 ]
 Depth = Annotated[
     Bytes,
     typer.Option(
-        "--bytes", help="Objects to read whole: none, one of sixteen, or all. All must exist."
+        "--bytes", help="Objects to read whole: none, one in sixteen (sample) or all (full)."
     ),
 ]
 Chosen = Annotated[
     EngineOrAuto,
-    typer.Option("--engine", help="Engine; auto: this process up to 200000 offsets, then Spark."),
+    typer.Option(
+        "--engine", help="Engine that checks; auto: this process up to 200000 offsets, then Spark."
+    ),
 ]
 Out = Annotated[
     Path | None,
-    typer.Option(metavar="FILE", help="Write violations to this file, one JSON object a line."),
+    typer.Option(
+        metavar="FILE",
+        help="File to write violations to, one JSON object per line; default: no file.",
+    ),
 ]
 
 
@@ -185,7 +193,7 @@ def audit(
 
 
 def _replicas(logs: Logs, first: Path | None, more: list[Inputs]) -> Iterator[tuple[str, Logs]]:
-    """Yield the logs of the cluster's other nodes, by directory."""
+    """Yield the logs of the cluster's other nodes, each with its directory."""
     for replica in more:
         other = open_logs(replica)
         if other.cluster_id != logs.cluster_id:

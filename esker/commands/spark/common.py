@@ -51,7 +51,7 @@ class EngineOrAuto(StrEnum):
 
 @contextmanager
 def bar(what: str, total: int | None) -> Iterator[Step]:
-    """Show a progress bar on a terminal; yields the function that advances it.
+    """Show a progress bar on a terminal; yields the function that advances the bar.
 
     Args:  total: number of steps; None if unknown: then the bar moves but does not fill.
     """
@@ -83,7 +83,7 @@ def apply_command(job: str, plan: Path, controllers: str | None) -> str:
 
 
 def note_completed_plan(journal: Path) -> str:
-    """Return the note that a plan was applied completely before, so no cluster was contacted."""
+    """Return the note that the plan was applied before, so that no request was sent."""
     return f"  No request was sent: {journal} has all answers"
 
 
@@ -95,7 +95,7 @@ def print_result(
 
 
 def stop(message: str, code: int) -> NoReturn:
-    """Print a message to stderr, and exit with this code."""
+    """Print a message on standard error, and exit with this code."""
     typer.echo(f"esker: {message}", err=True)
     raise typer.Exit(code)
 
@@ -109,7 +109,7 @@ def require_writable_file(path: Path) -> None:
 
 
 def require_directory(path: Path) -> None:
-    """Exit with a usage error, before any work, if this cannot be a directory."""
+    """Exit with a usage error, before any work, if this path cannot be a directory."""
     there = next(candidate for candidate in (path, *path.parents) if candidate.exists())
     if not there.is_dir():
         stop(f"{there} is a file: name a directory", USAGE)

@@ -57,7 +57,10 @@ class ThroughBrokers:
         self._timeout_ms = timeout_ms
 
     async def call(self, request: CoordinatorRequest[R]) -> R:
-        """See BatchCoordinator; only calls that the table opens to clients."""
+        """Send the request to any broker, which forwards it to the coordinator's leader.
+
+        Only calls that the table opens to clients are forwarded.
+        """
         response = call_of(request).response
         try:
             async with KafkaClient(self._at.addresses, timeout_ms=self._timeout_ms) as client:

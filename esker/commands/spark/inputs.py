@@ -36,20 +36,22 @@ if TYPE_CHECKING:
 
 LogDir = Annotated[
     Path | None,
-    typer.Option("--log-dir", metavar="DIR", help="The log directory of any node."),
+    typer.Option("--log-dir", metavar="DIR", help="Log directory of any node."),
 ]
 FromQuorum = Annotated[
     str | None,
     typer.Option(
         "--bootstrap-controller",
         metavar="HOST:PORT[,...]",
-        help="Controllers to read from; one reachable controller is enough.",
+        help="Addresses of controllers to read from; one reachable controller is enough.",
     ),
 ]
 Archive = Annotated[
     str | None,
     typer.Option(
-        "--archive", metavar="DIR|s3://BUCKET/PREFIX", help="Read an archive instead of logs."
+        "--archive",
+        metavar="DIR|s3://BUCKET/PREFIX",
+        help="Directory or bucket prefix of an archive to read instead of logs.",
     ),
 ]
 
@@ -63,7 +65,7 @@ def inputs_of(
     endpoint: str | None = None,
     region: str | None = None,
 ) -> Inputs:
-    """Return the place of the logs that these options name.
+    """Return the location of the logs that these options name.
 
     Args:    endpoint, region: those of an archive's bucket (`esker.commands.spark.store`).
     Raises:  typer.BadParameter unless they name one place.
@@ -85,14 +87,17 @@ def inputs_of(
 
 
 def open_logs(inputs: Inputs) -> Logs:
-    """Open the logs. Raises as `reading_errors` says."""
+    """Open the logs at this location.
+
+    Raises as `reading_errors` says.
+    """
     from spark_jobs.readers.inputs import open_logs
 
     return open_logs(inputs)
 
 
 def may_be_behind(place: Path | str | None) -> str:
-    """Return the note that objects may seem lost because the logs were a copy that lags."""
+    """Return the note that objects may seem lost because the logs are a lagging copy."""
     return (
         f"{place} may be behind the cluster, and objects that retention removed since would look "
         "lost; read the running quorum instead: --bootstrap-controller HOST:PORT"
@@ -100,7 +105,10 @@ def may_be_behind(place: Path | str | None) -> str:
 
 
 def reading_errors() -> tuple[type[Exception], ...]:
-    """Return the errors that opening and reading logs may raise; each is one sentence for users."""
+    """Return the exception classes that opening and reading logs may raise.
+
+    Each message is one sentence for users.
+    """
     from spark_jobs.readers.log_files import LostRangeError
     from spark_jobs.readers.logs import LogsError
 
@@ -108,7 +116,10 @@ def reading_errors() -> tuple[type[Exception], ...]:
 
 
 def stop_reading(error: Exception) -> NoReturn:
-    """Exit for one of `reading_errors`: lost offsets are data loss, all others environment."""
+    """Exit after a reading error, with the code of data loss for lost offsets.
+
+    All other errors exit with the code of the environment.
+    """
     from spark_jobs.readers.log_files import LostRangeError
 
     stop(reason(error), DATA_LOSS if isinstance(error, LostRangeError) else ENVIRONMENT)

@@ -92,12 +92,16 @@ _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 24 * 3_600_000
 _DURATION: Final = re.compile(r"([0-9]{1,6})([smhd])")
 
 
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="File of the plan.")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="File of the plan to read.")]
 Prefix = Annotated[
-    str, typer.Option(metavar="PREFIX", help="Key prefix of the objects: esker.object.key.prefix.")
+    str,
+    typer.Option(
+        metavar="PREFIX", help="Key prefix of the objects, as the brokers' esker.object.key.prefix."
+    ),
 ]
 Engine = Annotated[
-    EngineName, typer.Option(help="Engine that lists the store: this process, or Spark.")
+    EngineName,
+    typer.Option(help="Engine that lists the store: this process (local) or Spark (spark)."),
 ]
 
 
@@ -105,7 +109,8 @@ Engine = Annotated[
 def plan(
     store: StoreUri,
     listings: Annotated[
-        Path, typer.Option(metavar="DIR", help="Directory that keeps orphans between listings.")
+        Path,
+        typer.Option(metavar="DIR", help="Directory to keep found orphans in between listings."),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="File to write the plan to.")],
     log_dir: LogDir = None,
@@ -116,10 +121,14 @@ def plan(
     prefix: Prefix = "",
     grace: Annotated[
         str,
-        typer.Option(metavar="72h", help="Time between two listings of an orphan (s, m, h, d)."),
+        typer.Option(
+            metavar="72h",
+            help="Minimum time between two listings of an orphan, such as 72h (units: s, m, h, d).",
+        ),
     ] = "72h",
     dangerously_short_grace: Annotated[
-        bool, typer.Option("--dangerously-short-grace", help="Allow a --grace below 24 h.")
+        bool,
+        typer.Option("--dangerously-short-grace", help="Allow a --grace shorter than 24 hours."),
     ] = False,
     listing: Annotated[
         Path | None,
@@ -130,7 +139,8 @@ def plan(
         ),
     ] = None,
     taken_at: Annotated[
-        int | None, typer.Option(metavar="MS", help="Time of a CSV inventory, ms since 1970.")
+        int | None,
+        typer.Option(metavar="MS", help="Time of a CSV inventory, in ms since 1970 UTC."),
     ] = None,
     engine: Engine = EngineName.LOCAL,
     master: Master = None,
@@ -195,7 +205,10 @@ def apply(
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     allow_large: Annotated[
-        bool, typer.Option("--allow-large", help="Allow a plan of over 25 % of all listed bytes.")
+        bool,
+        typer.Option(
+            "--allow-large", help="Allow a plan that deletes over 25 % of all listed bytes."
+        ),
     ] = False,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 30_000,
@@ -288,7 +301,7 @@ def _compare(
     out: Path,
     rules: Rules,
 ) -> None:
-    """Read the logs after the listing, and write the sightings and the plan."""
+    """Compare a finished listing with the logs, and write the sightings and the plan."""
     from spark_jobs.orphans.scan import find_orphans, plan_orphans
 
     with bar("reading logs", None) as step:
@@ -324,7 +337,7 @@ class _Spark:
     def lister(
         self, store: ObjectStore, directory: Path, options: StoreOptions
     ) -> Iterator[Lister]:
-        """Yield a function that lists the store; a local listing is kept in `directory`."""
+        """Yield a function that lists the store; a local listing is written to `directory`."""
         if self._engine is EngineName.SPARK:
             from spark_jobs.orphans.spark_listing import list_in_spark
 
@@ -360,7 +373,7 @@ def _now_ms() -> int:
 
 
 def _naming(inputs: Inputs, prefix: str) -> Naming:
-    """Return the form of the keys of these logs' cluster."""
+    """Return the key prefix and cluster id of these logs' objects."""
     from spark_jobs.orphans.listing import Naming
 
     return Naming(prefix.strip("/"), open_logs(inputs).cluster_id)

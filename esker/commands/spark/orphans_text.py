@@ -41,17 +41,17 @@ _WHY: Final = {
 
 
 def at(ms: int) -> str:
-    """Format a time in UTC."""
+    """Format a time in ms since 1970 as UTC text."""
     return datetime.fromtimestamp(ms / 1000, UTC).isoformat(timespec="seconds")
 
 
 def why(code: int) -> str:
-    """Explain an error code of a refused key."""
+    """Return the explanation of a refused key's error code."""
     return _WHY.get(ErrorCode(code), f"error {code}") if code in set(ErrorCode) else f"error {code}"
 
 
 def plan_lines(made: OrphansPlan) -> Iterator[str]:
-    """Yield the lines of a plan and of the listing that it was made from."""
+    """Yield the lines that describe a plan and the plan's listing."""
     header, report = made.file.header, made.file.end["report"]
     yield (
         f"Plan {made.plan_id} of cluster {made.cluster_id}, {header['store']} as listed at "
@@ -105,14 +105,17 @@ def _others(report: dict[str, Any]) -> Iterator[str]:
 
 
 def plan_json(made: OrphansPlan) -> dict[str, Any]:
-    """Return a plan as JSON, with a sample of its rows; the plan's file has all."""
+    """Return a plan as JSON, with a sample of its rows.
+
+    The plan's file has all rows.
+    """
     sample = [row._asdict() for row in islice(made.rows(), SHOWN)]
     header = {name: value for name, value in made.file.header.items() if name != "version"}
     return {"plan_id": made.plan_id, **header, **made.file.end["report"], "sample": sample}
 
 
 def outcome_lines(made: OrphansPlan, done: Progress) -> Iterator[str]:
-    """Yield the lines of an applied plan's results."""
+    """Yield the lines that describe the results of an applied plan."""
     if done.whole_refusal:
         yield f"Refused: {why(done.whole_refusal)}"
         return
@@ -141,7 +144,7 @@ def outcome_json(made: OrphansPlan, done: Progress) -> dict[str, Any]:
 
 
 def dangling_lines(found: Dangling) -> Iterator[str]:
-    """Yield the lines of a comparison: lost objects and unreadable offsets."""
+    """Yield the lines that describe lost objects and unreadable offsets."""
     yield (
         f"{found.live} objects are referred to; {found.looked_for} were looked for by themselves, "
         f"{found.retired} of them are not referred to any more"
@@ -179,7 +182,7 @@ def _ranges(ranges: list[tuple[int, int]]) -> str:
 
 
 def dangling_json(found: Dangling) -> dict[str, Any]:
-    """Return a comparison as JSON, with at most JSON_OBJECTS lost objects."""
+    """Return the lost objects and unreadable offsets as JSON, with at most JSON_OBJECTS objects."""
     return {
         "live": found.live,
         "looked_for": found.looked_for,

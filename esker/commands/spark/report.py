@@ -70,24 +70,29 @@ def report(
     commit_interval_ms: Annotated[
         int,
         typer.Option(
-            metavar="MS", min=1, help="Brokers' diskless.append.commit.interval.ms, in ms."
+            metavar="MS",
+            min=1,
+            help="Commit interval of the brokers (diskless.append.commit.interval.ms), in ms.",
         ),
     ] = 250,
     buffer_bytes: Annotated[
         int,
         typer.Option(
-            metavar="BYTES", min=1, help="Brokers' diskless.append.buffer.max.bytes, in bytes."
+            metavar="BYTES",
+            min=1,
+            help="Buffer size of the brokers (diskless.append.buffer.max.bytes), in bytes.",
         ),
     ] = 8 * MIB,
     now: Annotated[
         int | None,
         typer.Option(
-            metavar="MS", help="Time at which ages are measured, ms since 1970; default: now."
+            metavar="MS",
+            help="Time at which ages are measured, in ms since 1970 UTC; default: now.",
         ),
     ] = None,
     engine: Annotated[
         EngineOrAuto,
-        typer.Option(help="Engine that counts; auto: Spark from 2 million records on."),
+        typer.Option(help="Engine that counts records; auto: Spark from 2 million records on."),
     ] = EngineOrAuto.AUTO,
     master: Master = None,
     memory: Memory = MEMORY,
@@ -176,7 +181,10 @@ def _by_this_process(logs: Logs, question: Question, tell: Tell) -> Report:
 
 
 def _choose(engine: EngineOrAuto, master: str | None, logs: Logs) -> EngineOrAuto:
-    """Return the engine that `auto` means for these logs. Raises as reading logs does."""
+    """Return the engine to use, choosing by the number of records for `auto`.
+
+    Raises as reading logs does.
+    """
     if engine is not EngineOrAuto.AUTO:
         return engine
     if master is not None:
@@ -187,7 +195,7 @@ def _choose(engine: EngineOrAuto, master: str | None, logs: Logs) -> EngineOrAut
 
 @contextmanager
 def _progress_line() -> Iterator[Tell]:
-    """Show the current step on a terminal, and nothing elsewhere."""
+    """Show the current step on a terminal, and print nothing elsewhere."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

@@ -60,7 +60,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Plan and apply retention of topics.",
+    help="Plan and apply the retention of topics.",
     epilog="Example: esker spark retention show plan.jsonl",
 )
 
@@ -72,7 +72,7 @@ APPLY_EXAMPLE = f"Example: esker spark retention apply plan.jsonl {_AT}"
 SPARK_PIECES: Final = 24
 """Pieces of 64 MiB from which `auto` takes Spark: its start takes as long as they take here."""
 
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="File of the plan.")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="File of the plan to read.")]
 PriceFile = Annotated[
     Path | None,
     typer.Option(
@@ -91,17 +91,20 @@ def plan(
     region: Region = None,
     engine: Annotated[
         EngineOrAuto,
-        typer.Option(help="Where to work; auto: Spark from 1.5 GiB of log on."),
+        typer.Option(help="Engine that makes the plan; auto: Spark from 1.5 GiB of log on."),
     ] = EngineOrAuto.AUTO,
     digests: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Cache of log digests; default: ~/.cache/esker/digests."),
+        typer.Option(
+            metavar="DIR", help="Cache directory of log digests; default: ~/.cache/esker/digests."
+        ),
     ] = None,
     prices: PriceFile = None,
     now: Annotated[
         int | None,
         typer.Option(
-            metavar="MS", help="Time at which ages are measured, ms since 1970; default: now."
+            metavar="MS",
+            help="Time at which ages are measured, in ms since 1970 UTC; default: now.",
         ),
     ] = None,
     master: Master = None,

@@ -24,7 +24,7 @@ _ROWS: Final = (
 
 
 def plan_lines(made: Plan, prices: Prices) -> Iterator[str]:
-    """Yield the lines and tables of a plan."""
+    """Yield the lines and tables that describe a plan."""
     made_at = datetime.fromtimestamp(made.now_ms / 1000, UTC).isoformat(timespec="seconds")
     yield f"Plan {made.plan_id} of cluster {made.cluster_id}, as of {made_at}"
     if not made.rows:

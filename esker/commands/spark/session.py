@@ -45,7 +45,9 @@ KEPT_LOGS: Final = 10
 Master = Annotated[
     str | None,
     typer.Option(
-        "--master", metavar="URL", help="Spark cluster, spark://HOST:7077; default: this machine."
+        "--master",
+        metavar="URL",
+        help="URL of the Spark cluster, such as spark://HOST:7077; default: this machine.",
     ),
 ]
 Memory = Annotated[
@@ -64,7 +66,7 @@ SparkLog = Annotated[
         help="File for Spark's output; default: a new one in ~/.cache/esker/logs.",
     ),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Print whole errors with stack traces.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Print complete errors with stack traces.")]
 
 
 @contextmanager
@@ -77,7 +79,7 @@ def spark_session(
     debug: bool = False,
     heavy: bool = False,
 ) -> Iterator[SparkSession]:
-    """Open a Spark session for the block; an error of Spark's ends the command.
+    """Open a Spark session for the block; a Spark error ends the command.
 
     The job's own errors (of reading, of the store) pass through to the command.
 
@@ -127,7 +129,7 @@ def _fail(
 
 
 def _new_log(app: str) -> Path | None:
-    """Create a log file for this run and delete the oldest; return None if that is not possible."""
+    """Create a log file for this run and delete the oldest one; return None on failure."""
     directory = cache_directory() / "logs"
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{app}-{os.getpid()}.log"
     try:
@@ -142,5 +144,5 @@ def _new_log(app: str) -> Path | None:
 
 
 def _waiting(what: str) -> Any:
-    """Show a spinner on a terminal, and nothing elsewhere."""
+    """Show a spinner on a terminal, and print nothing elsewhere."""
     return Console(stderr=True).status(what) if sys.stderr.isatty() else nullcontext()

@@ -24,21 +24,26 @@ from spark_jobs.readers.object_store import ObjectStore, StoreOptions, open_stor
 StoreUri = Annotated[
     str,
     typer.Option(
-        "--store", metavar="DIR|s3://BUCKET", help="The object store of the cluster's brokers."
+        "--store", metavar="DIR|s3://BUCKET", help="Object store of the cluster's brokers."
     ),
 ]
 Endpoint = Annotated[
     str | None,
     typer.Option(metavar="URL", help="Endpoint of an S3-compatible store; default: Amazon's."),
 ]
-Region = Annotated[str | None, typer.Option(metavar="NAME", help="AWS region of the bucket.")]
+Region = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="AWS region of the bucket; default: the AWS configuration's region."
+    ),
+]
 
 
 @contextmanager
 def store_for_command(
     uri: str, endpoint: str | None = None, region: str | None = None
 ) -> Iterator[ObjectStore]:
-    """Open the store for the block; an error of the store ends the command.
+    """Open the object store for the block; a storage error ends the command.
 
     Raises:  typer.BadParameter if the URI names no store.
     """

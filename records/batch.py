@@ -302,14 +302,14 @@ def iter_records(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> 
     if header.record_count * MIN_RECORD_BYTES > len(body):
         raise _corrupt(batch, f"{header.record_count} records cannot fit in {len(body)} bytes")
     try:
-        yield from _iter_body(batch, body)
+        yield from iter_body(batch, body)
     except IndexError:
         raise _corrupt(batch, "ends inside a record") from None
     except (ValueError, struct.error) as error:  # includes bad UTF-8 in a header key
         raise _corrupt(batch, str(error)) from None
 
 
-def _iter_body(batch: Batch, body: memoryview) -> Iterator[Record]:
+def iter_body(batch: Batch, body: memoryview) -> Iterator[Record]:
     """Yield the records of a decompressed batch body."""
     header = batch.header
     base_offset, base_timestamp = header.base_offset, header.base_timestamp

@@ -11,7 +11,12 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.batch.cluster_view import Enforcer, TopicConfig
-from coordinator.controller.decide.configs import CLUSTER_DEFAULT, topic_value
+from coordinator.controller.config_defs import DELETE
+from coordinator.controller.decide.configs import (
+    CLUSTER_DEFAULT,
+    cleanup_policies,
+    topic_value,
+)
 from coordinator.controller.image import MetadataImage, TopicImage
 
 IN_THE_FUTURE: Final = 2**62  # ms: of ids that this image has not allocated yet
@@ -24,14 +29,22 @@ class ImageView:
         self._image = image
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
-        """Return a topic's retention settings; a setting with an invalid value is unlimited."""
+        """Return a topic's retention settings: no limits unless its policy contains `delete`.
+
+        A limit with an invalid value counts as unlimited.
+        """
         image = self._image()
         topic: TopicImage | None = image.topics.get(topic_id)
         if topic is None:
             return None
+        is_deleted = DELETE in cleanup_policies(image, topic.name)
+        keep_ms, keep_bytes = (
+            _limit(topic_value(image, topic.name, name)) if is_deleted else None
+            for name in ("retention.ms", "retention.bytes")
+        )
         return TopicConfig(
-            retention_ms=_limit(topic_value(image, topic.name, "retention.ms")),
-            retention_bytes=_limit(topic_value(image, topic.name, "retention.bytes")),
+            retention_ms=keep_ms,
+            retention_bytes=keep_bytes,
             enforcer=_enforcer(topic_value(image, topic.name, "esker.retention.enforcer")),
         )
 

@@ -1,20 +1,20 @@
 """The settings of topics and brokers: types, defaults and allowed values.
 
 A topic's setting overrides the cluster's default for all topics (a broker setting of the empty
-name), which overrides the built-in one. A setting without effect in Esker is still accepted if an
-ordinary Kafka client may send it and ignoring it loses nothing; otherwise it is refused:
-`cleanup.policy=compact` (compaction is not implemented, and Connect and Streams rely on it), and
-`diskless.enable=false` (every topic is diskless).
+name), which overrides the built-in one. All of Kafka's topic settings are accepted with Kafka's
+bounds, because tools copy them from topic to topic; those about replicas, segment files and local
+disks have no effect. Only what would break a promise is refused: `diskless.enable=false` (every
+topic is diskless) and `remote.storage.enable=true` (tiered storage is not implemented).
 
-Source: upstream's TopicConfig; KIP-1163, Public Interfaces.
+Source: upstream's TopicConfig and LogConfig; KIP-1163, Public Interfaces.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from coordinator.controller.errors import RefusedError
 from records.kafka_errors import ErrorCode
@@ -46,20 +46,34 @@ class ConfigDef(NamedTuple):
 
 _WHOLE: Final = re.compile(r" *[+-]?[0-9]{1,20} *")
 
+Check: TypeAlias = Callable[[str], str | None]
 
-def _number(lowest: int, highest: int) -> Callable[[str], str | None]:
+
+def _number(lowest: int, highest: int, kind: str = "LONG") -> Check:
     def check(value: str) -> str | None:
-        if not _WHOLE.fullmatch(value):  # Python's int() takes more than Java's
-            return "is not a whole number"
-        number = int(value)
-        return None if lowest <= number <= highest else f"is outside {lowest}..{highest}"
+        # Python's int() takes more than Java's
+        if not _WHOLE.fullmatch(value) or abs(int(value)) > _MAX[kind]:
+            return f"Not a number of type {kind}"
+        if int(value) < lowest:
+            return f"Value must be at least {lowest}"
+        return None if int(value) <= highest else f"Value must be no more than {highest}"
 
     return check
 
 
-def _one_of(*allowed: str) -> Callable[[str], str | None]:
+def _one_of(*allowed: str) -> Check:
     def check(value: str) -> str | None:
-        return None if value in allowed else f"is none of {', '.join(allowed)}"
+        known = value.strip() in allowed
+        return None if known else f"String must be one of: {', '.join(allowed)}"
+
+    return check
+
+
+def _list_of(*allowed: str) -> Check:
+    check_item = _one_of(*allowed)
+
+    def check(value: str) -> str | None:
+        return next(filter(None, map(check_item, split_list(value))), None)
 
     return check
 
@@ -68,108 +82,178 @@ def _fraction(value: str) -> str | None:
     try:
         number = float(value)
     except ValueError:
-        return "is not a number"
-    return None if 0 <= number <= 1 else "is outside 0..1"
+        return "Not a number of type DOUBLE"
+    if not number >= 0:
+        return "Value must be at least 0"
+    return None if number <= 1 else "Value must be no more than 1"
 
 
-def _cleanup(value: str) -> str | None:
-    if value == "delete":
+def _boolean(value: str) -> str | None:
+    known = value.strip().lower() in ("true", "false")
+    return None if known else "Expected value to be either true or false"
+
+
+def _only_true(value: str) -> str | None:
+    if value.strip().lower() == "false":
+        return "Every topic of this cluster is diskless"
+    return _boolean(value)
+
+
+_check_gzip: Final = _number(1, 9, "INT")
+
+
+def _gzip_level(value: str) -> str | None:
+    if value.strip() == "-1" or _check_gzip(value) is None:
         return None
-    return "is not supported: diskless topics are cleaned up by delete only"
+    return "Value must be between 1 and 9 or equal to -1"
 
 
-def _diskless(value: str) -> str | None:
-    if value == "true":
+_THROTTLED: Final = re.compile(r"(\*|( *[0-9]+:[0-9]+ *(,|$))*)")
+
+
+def _throttled(value: str) -> str | None:
+    if _THROTTLED.fullmatch(value):
         return None
-    return "is not supported: every topic of this cluster is diskless"
+    return "Must be * or a list of PARTITION:BROKER,PARTITION:BROKER,..."
 
 
-def _producer(value: str) -> str | None:
-    if value == "producer":
-        return None
-    return "is not supported: batches are stored as their producer sent them"
-
-
-def _anything(value: str) -> str | None:  # noqa: ARG001 (a check's)
-    return None
+def split_list(value: str) -> list[str]:
+    """Split a LIST setting's value into its items, without blanks around them."""
+    return [item.strip() for item in value.split(",") if item.strip()]
 
 
 _INT_MAX: Final = 2**31 - 1
 _LONG_MAX: Final = 2**63 - 1
-_LONG: Final = ConfigType.LONG
-_INT: Final = ConfigType.INT
-_BOOL: Final = ConfigType.BOOLEAN
-_TEXT: Final = ConfigType.STRING
-_true_or_false = _one_of("true", "false")
+_MAX: Final = {"INT": _INT_MAX, "LONG": _LONG_MAX}
+COMPACT: Final = "compact"
+DELETE: Final = "delete"
+
+
+def _long(
+    default: int, lowest: int, about: str, broker_name: str | None = None, highest: int = _LONG_MAX
+) -> ConfigDef:
+    check = _number(lowest, highest, "LONG")
+    return ConfigDef(ConfigType.LONG, str(default), check, about, broker_name)
+
+
+def _int(
+    default: int, lowest: int, about: str, broker_name: str | None = None, highest: int = _INT_MAX
+) -> ConfigDef:
+    check = _number(lowest, highest, "INT")
+    return ConfigDef(ConfigType.INT, str(default), check, about, broker_name)
+
+
+def _text(
+    default: str, allowed: tuple[str, ...], about: str, broker_name: str | None = None
+) -> ConfigDef:
+    return ConfigDef(ConfigType.STRING, default, _one_of(*allowed), about, broker_name)
+
+
+def _flag(default: str, about: str, check: Check = _boolean) -> ConfigDef:
+    return ConfigDef(ConfigType.BOOLEAN, default, check, about)
+
+
+NO_EFFECT: Final = "No effect: "
+_NO_FILES: Final = NO_EFFECT + "records lie in objects, not in segment files."
+_NO_REPLICAS: Final = NO_EFFECT + "partitions have no replicas; the object store copies data."
+_NO_TIERS: Final = NO_EFFECT + "tiered storage is not implemented."
+_NOT_COMPACTED: Final = NO_EFFECT + "compacted topics keep every record so far."
+_AS_SENT: Final = NO_EFFECT + "batches are stored as their producer compressed them."
 
 TOPIC_CONFIGS: Final[dict[str, ConfigDef]] = {
     "cleanup.policy": ConfigDef(
-        ConfigType.LIST, "delete", _cleanup, "How old data is removed.", "log.cleanup.policy"
+        ConfigType.LIST,
+        DELETE,
+        _list_of(COMPACT, DELETE),
+        "How old records are removed. With `delete` in the list, `retention.ms` and "
+        "`retention.bytes` apply. With `compact` in it, each record needs a key, and the newest "
+        "record of each key is kept; older ones are kept too, so far. An empty list keeps all.",
+        "log.cleanup.policy",
     ),
-    "compression.type": ConfigDef(
-        _TEXT, "producer", _producer, "Where batches are compressed.", "compression.type"
+    "diskless.enable": _flag(
+        "true",
+        "Whether records live in object storage; only `true`.",
+        _only_true,
     ),
-    "diskless.enable": ConfigDef(_BOOL, "true", _diskless, "Records live in object storage."),
-    "esker.retention.enforcer": ConfigDef(
-        _TEXT,
+    "esker.retention.enforcer": _text(
         "coordinator",
-        _one_of("coordinator", "external", "both"),
-        "Which component deletes data past retention.",
+        ("coordinator", "external", "both"),
+        "Which component deletes records past retention: the batch coordinator, the Spark sweep "
+        "(`external`), or both.",
         "esker.retention.enforcer",
     ),
-    "max.message.bytes": ConfigDef(
-        _INT, "1048588", _number(0, _INT_MAX), "Largest batch in bytes.", "message.max.bytes"
+    "max.message.bytes": _int(
+        1_048_588, 0, "Largest batch in bytes, as it is stored.", "message.max.bytes"
     ),
-    "message.timestamp.after.max.ms": ConfigDef(
-        _LONG,
-        "3600000",
-        _number(0, _LONG_MAX),
+    "message.timestamp.after.max.ms": _long(
+        3_600_000,
+        0,
         "How far a record's timestamp may lie in the future, in ms.",
         "log.message.timestamp.after.max.ms",
     ),
-    "message.timestamp.before.max.ms": ConfigDef(
-        _LONG,
-        str(_LONG_MAX),
-        _number(0, _LONG_MAX),
+    "message.timestamp.before.max.ms": _long(
+        _LONG_MAX,
+        0,
         "How far a record's timestamp may lie in the past, in ms.",
         "log.message.timestamp.before.max.ms",
     ),
-    "message.timestamp.type": ConfigDef(
-        _TEXT,
+    "message.timestamp.type": _text(
         "CreateTime",
-        _one_of("CreateTime", "LogAppendTime"),
-        "Which clock sets a record's timestamp.",
+        ("CreateTime", "LogAppendTime"),
+        "Which clock sets a record's timestamp: the producer's or the broker's.",
         "log.message.timestamp.type",
     ),
-    "retention.bytes": ConfigDef(
-        _LONG, "-1", _number(-1, _LONG_MAX), "Bytes to keep per partition.", "log.retention.bytes"
+    "retention.bytes": _long(
+        -1,
+        -_LONG_MAX,
+        "Bytes to keep of each partition; negative: no limit.",
+        "log.retention.bytes",
     ),
-    "retention.ms": ConfigDef(
-        _LONG, "604800000", _number(-1, _LONG_MAX), "Time to keep records (ms).", "log.retention.ms"
+    "retention.ms": _long(
+        604_800_000, -1, "Time to keep records, in ms; -1: no limit.", "log.retention.ms"
     ),
-    # Accepted because clients send them; partitions have no replicas and no files to which they
-    # would apply.
-    "delete.retention.ms": ConfigDef(_LONG, "86400000", _number(0, _LONG_MAX), "No effect."),
-    "file.delete.delay.ms": ConfigDef(_LONG, "60000", _number(0, _LONG_MAX), "No effect."),
-    "flush.messages": ConfigDef(_LONG, str(_LONG_MAX), _number(1, _LONG_MAX), "No effect."),
-    "flush.ms": ConfigDef(_LONG, str(_LONG_MAX), _number(0, _LONG_MAX), "No effect."),
+    # Accepted because clients and tools send them.
+    "compression.gzip.level": ConfigDef(
+        ConfigType.INT, "-1", _gzip_level, _AS_SENT, "compression.gzip.level"
+    ),
+    "compression.lz4.level": _int(9, 1, _AS_SENT, "compression.lz4.level", 17),
+    "compression.type": _text(
+        "producer",
+        ("uncompressed", "zstd", "lz4", "snappy", "gzip", "producer"),
+        _AS_SENT,
+        "compression.type",
+    ),
+    "compression.zstd.level": _int(3, -131_072, _AS_SENT, "compression.zstd.level", 22),
+    "delete.retention.ms": _long(86_400_000, 0, _NOT_COMPACTED, "log.cleaner.delete.retention.ms"),
+    "file.delete.delay.ms": _long(60_000, 0, _NO_FILES, "log.segment.delete.delay.ms"),
+    "flush.messages": _long(_LONG_MAX, 1, _NO_FILES, "log.flush.interval.messages"),
+    "flush.ms": _long(_LONG_MAX, 0, _NO_FILES),
     "follower.replication.throttled.replicas": ConfigDef(
-        ConfigType.LIST, "", _anything, "No effect."
+        ConfigType.LIST, "", _throttled, _NO_REPLICAS
     ),
-    "index.interval.bytes": ConfigDef(_INT, "4096", _number(0, _INT_MAX), "No effect."),
+    "index.interval.bytes": _int(4096, 0, _NO_FILES, "log.index.interval.bytes"),
     "leader.replication.throttled.replicas": ConfigDef(
-        ConfigType.LIST, "", _anything, "No effect."
+        ConfigType.LIST, "", _throttled, _NO_REPLICAS
     ),
-    "max.compaction.lag.ms": ConfigDef(_LONG, str(_LONG_MAX), _number(1, _LONG_MAX), "No effect."),
-    "min.cleanable.dirty.ratio": ConfigDef(ConfigType.DOUBLE, "0.5", _fraction, "No effect."),
-    "min.compaction.lag.ms": ConfigDef(_LONG, "0", _number(0, _LONG_MAX), "No effect."),
-    "min.insync.replicas": ConfigDef(_INT, "1", _number(1, _INT_MAX), "No effect."),
-    "preallocate": ConfigDef(_BOOL, "false", _true_or_false, "No effect."),
-    "segment.bytes": ConfigDef(_INT, "1073741824", _number(14, _INT_MAX), "No effect."),
-    "segment.index.bytes": ConfigDef(_INT, "10485760", _number(4, _INT_MAX), "No effect."),
-    "segment.jitter.ms": ConfigDef(_LONG, "0", _number(0, _LONG_MAX), "No effect."),
-    "segment.ms": ConfigDef(_LONG, "604800000", _number(1, _LONG_MAX), "No effect."),
-    "unclean.leader.election.enable": ConfigDef(_BOOL, "false", _true_or_false, "No effect."),
+    "local.retention.bytes": _long(-2, -2, _NO_TIERS, "log.local.retention.bytes"),
+    "local.retention.ms": _long(-2, -2, _NO_TIERS, "log.local.retention.ms"),
+    "max.compaction.lag.ms": _long(
+        _LONG_MAX, 1, _NOT_COMPACTED, "log.cleaner.max.compaction.lag.ms"
+    ),
+    "min.cleanable.dirty.ratio": ConfigDef(
+        ConfigType.DOUBLE, "0.5", _fraction, _NOT_COMPACTED, "log.cleaner.min.cleanable.ratio"
+    ),
+    "min.compaction.lag.ms": _long(0, 0, _NOT_COMPACTED, "log.cleaner.min.compaction.lag.ms"),
+    "min.insync.replicas": _int(1, 1, _NO_REPLICAS, "min.insync.replicas"),
+    "preallocate": _flag("false", _NO_FILES),
+    "remote.log.copy.disable": _flag("false", _NO_TIERS),
+    "remote.log.delete.on.disable": _flag("false", _NO_TIERS),
+    "remote.storage.enable": _flag("false", "Tiered storage; only `false`."),
+    "segment.bytes": _int(1_073_741_824, 1_048_576, _NO_FILES, "log.segment.bytes"),
+    "segment.index.bytes": _int(10_485_760, 4, _NO_FILES, "log.index.size.max.bytes"),
+    "segment.jitter.ms": _long(0, 0, _NO_FILES),
+    "segment.ms": _long(604_800_000, 1, _NO_FILES),
+    "unclean.leader.election.enable": _flag("false", _NO_REPLICAS),
 }
 """The settings of a topic. Source: upstream's TopicConfig."""
 
@@ -178,11 +262,11 @@ BROKER_CONFIGS: Final[dict[str, ConfigDef]] = {
     for definition in TOPIC_CONFIGS.values()
     if definition.broker_name is not None
 } | {
-    "producer.id.expiration.ms": ConfigDef(
-        _INT,
-        "86400000",
-        _number(1, 7 * 24 * 3_600_000),
+    "producer.id.expiration.ms": _int(
+        86_400_000,
+        1,
         "How long the state of an inactive producer is kept, in ms.",
+        highest=7 * 24 * 3_600_000,
     ),
 }
 """The settings that can be changed while brokers run, for one broker or for all."""
@@ -192,7 +276,8 @@ def check_config(name: str, value: str | None, known: dict[str, ConfigDef]) -> s
     """Return the value of a setting if it is valid, else raise RefusedError (INVALID_CONFIG)."""
     definition = known.get(name)
     if definition is None:
-        raise RefusedError(ErrorCode.INVALID_CONFIG, f"Unknown setting {name[:MAX_NAME_LENGTH]!r}.")
+        kind = "topic config name" if known is TOPIC_CONFIGS else "setting"
+        raise RefusedError(ErrorCode.INVALID_CONFIG, f"Unknown {kind}: {name[:MAX_NAME_LENGTH]}")
     if value is None:
         raise RefusedError(ErrorCode.INVALID_CONFIG, f"{name} has no value.")
     if len(value.encode()) > MAX_VALUE_BYTES:
@@ -201,5 +286,29 @@ def check_config(name: str, value: str | None, known: dict[str, ConfigDef]) -> s
         )
     wrong = definition.check(value)
     if wrong is not None:
-        raise RefusedError(ErrorCode.INVALID_CONFIG, f"{name}={value[:80]} {wrong}.")
+        message = f"Invalid value {value[:80]} for configuration {name}: {wrong}"
+        raise RefusedError(ErrorCode.INVALID_CONFIG, message)
     return value
+
+
+def check_combination(own: Mapping[str, str | None]) -> None:
+    """Check a topic's settings against one another and against what this cluster has.
+
+    Raises:  RefusedError (INVALID_CONFIG). Source: upstream's LogConfig.validate.
+    """
+    if (own.get("remote.storage.enable") or "false").strip().lower() == "true":
+        raise RefusedError(
+            ErrorCode.INVALID_CONFIG,
+            "Tiered Storage functionality is disabled in the broker. "
+            "Topic cannot be configured with remote log storage.",
+        )
+    shortest, longest = (
+        int(own.get(name) or TOPIC_CONFIGS[name].default)
+        for name in ("min.compaction.lag.ms", "max.compaction.lag.ms")
+    )
+    if shortest > longest:
+        raise RefusedError(
+            ErrorCode.INVALID_CONFIG,
+            f"conflict topic config setting min.compaction.lag.ms ({shortest}) > "
+            f"max.compaction.lag.ms ({longest})",
+        )

@@ -5,7 +5,7 @@ too, so that a client that deletes and then reads through the same broker does n
 records. The result is the coordinator's, whether or not the replica shows it in time.
 
 Source: KIP-107; KIP-630 (internal topics: POLICY_VIOLATION); upstream's ReplicaManager
-(deleteRecords).
+(deleteRecords) and Partition.deleteRecordsOnLeader (compacted topics: POLICY_VIOLATION).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from coordinator.controller.decide.configs import is_only_compacted
 from coordinator.errors import CoordinatorError
 from diskless.apis.forwarding import BoundedCalls, seconds
 from diskless.apis.partition_offsets import CoordinatedPartition, find_partition, split_chunks
@@ -64,7 +65,7 @@ class DeleteRecords:
             for requested in topic.partitions:
                 await pace.step()
                 place = find_partition(image, topic.name, requested.partition_index)
-                if topic.name in INTERNAL_TOPICS:
+                if topic.name in INTERNAL_TOPICS or is_only_compacted(image, topic.name):
                     answers.append(_Deleted(ErrorCode.POLICY_VIOLATION))
                 elif isinstance(place, ErrorCode):
                     answers.append(_Deleted(place))

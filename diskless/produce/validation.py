@@ -17,13 +17,15 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple, TypeAlias
 
-from coordinator.controller.decide.configs import topic_value
+from coordinator.controller.config_defs import COMPACT
+from coordinator.controller.decide.configs import cleanup_policies, topic_value
 from coordinator.controller.image import MetadataImage
 from records.batch import (
     COMPRESSION_MASK,
     MIN_RECORD_BYTES,
     NO_TIMESTAMP,
     Batch,
+    iter_body,
     read_batch,
     records_of,
 )
@@ -51,6 +53,7 @@ class TopicRules(NamedTuple):
     log_append_time: bool = False  # message.timestamp.type; then timestamps are not checked
     timestamp_before_max_ms: int = 2**63 - 1  # message.timestamp.before.max.ms
     timestamp_after_max_ms: int = 3_600_000  # message.timestamp.after.max.ms
+    keys_required: bool = False  # cleanup.policy contains compact
 
     @classmethod
     def of(cls, image: MetadataImage, topic: str) -> TopicRules:
@@ -62,6 +65,7 @@ class TopicRules(NamedTuple):
                 topic_value(image, topic, "message.timestamp.before.max.ms")
             ),
             timestamp_after_max_ms=int(topic_value(image, topic, "message.timestamp.after.max.ms")),
+            keys_required=COMPACT in cleanup_policies(image, topic),
         )
 
 
@@ -141,7 +145,27 @@ def validate(
         return _invalid("the batch ends inside a record")
     except ValueError as error:
         return _invalid(str(error))
+    if rules.keys_required:
+        refusal = _check_keys(batch, body)
+        if refusal is not None:
+            return refusal
     return _check_timestamps(batch, timestamps, rules, now_ms)
+
+
+def _check_keys(batch: Batch, body: memoryview) -> Refusal | None:
+    """Check that each record has a key, since compaction could not tell it from others.
+
+    Source: upstream's LogValidator.validateKey.
+    """
+    indices = [index for index, record in enumerate(iter_body(batch, body)) if record.key is None]
+    if not indices:
+        return None
+    errors = tuple(
+        RecordError(index, "a compacted topic takes no record without a key")
+        for index in indices[:MAX_RECORD_ERRORS]
+    )
+    message = f"{len(indices)} records without a key, and cleanup.policy contains compact"
+    return Refusal(ErrorCode.INVALID_RECORD, message, errors)
 
 
 def _invalid(message: str) -> Refusal:

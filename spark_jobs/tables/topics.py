@@ -37,6 +37,7 @@ UNLIMITED: Final = -1
 COORDINATOR, EXTERNAL, BOTH = "coordinator", "external", "both"
 
 _DEFAULTS: Final = {
+    "cleanup.policy": ("log.cleanup.policy", "delete"),
     "retention.ms": ("log.retention.ms", str(WEEK_MS)),
     "retention.bytes": ("log.retention.bytes", str(UNLIMITED)),
     "esker.retention.enforcer": ("esker.retention.enforcer", COORDINATOR),
@@ -51,7 +52,7 @@ _READ: Final = {
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """The retention settings of a topic."""
+    """The retention settings of a topic: no limits unless its policy contains `delete`."""
 
     name: str
     retention_ms: int  # -1: no limit
@@ -113,9 +114,10 @@ def _settings(topic: str, settings: Mapping[tuple[int, str, str], str]) -> Topic
             found = settings.get((BROKER, EVERY_BROKER, default_name))
         return built_in if found is None else found
 
+    is_deleted = "delete" in [item.strip() for item in value("cleanup.policy").split(",")]
     return TopicSettings(
         topic,
-        int(value("retention.ms")),
-        int(value("retention.bytes")),
+        int(value("retention.ms")) if is_deleted else UNLIMITED,
+        max(int(value("retention.bytes")), UNLIMITED) if is_deleted else UNLIMITED,
         value("esker.retention.enforcer"),
     )

@@ -144,7 +144,11 @@ def refused_topics(client: Client, world: World) -> None:
         with pytest.raises(Refused) as refused:
             client.create_topic(name, 1, {})
         assert refused.value.code == INVALID_TOPIC, refused.value
-    for configs in ({"cleanup.policy": "compact"}, {"diskless.enable": "false"}, {"no.such": "1"}):
+    for configs in (
+        {"cleanup.policy": "none"},
+        {"remote.storage.enable": "true"},
+        {"no.such": "1"},
+    ):
         with pytest.raises(Refused) as refused:
             client.create_topic(world.name(), 1, configs)
         assert refused.value.code == INVALID_CONFIG, f"{configs}: {refused.value}"

@@ -508,6 +508,23 @@ def test_deletions_out_of_range_of_unknown_and_of_internal_partitions_are_refuse
     tell(story)
 
 
+def test_delete_records_is_refused_where_the_policy_is_compact_alone() -> None:
+    """Source: upstream's Partition.deleteRecordsOnLeader, and a running Kafka."""
+
+    async def story(told: Story) -> None:
+        for name, policy, refused in (
+            ("a", "compact", True),
+            ("b", "compact,delete", False),
+            ("c", "", False),
+        ):
+            await told.world.create(name, configs={"cleanup.policy": policy})
+            await told.stored.commit(name, [batch(5, 6)])
+            expected = [(44, -1)] if refused else [(0, 1)]
+            assert await told.delete((0, 1), topic=name) == expected, policy
+
+    tell(story)
+
+
 def test_without_a_coordinator_nothing_is_deleted_and_the_error_is_retriable() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1, 2, 3)])

@@ -270,3 +270,18 @@ def test_the_short_cut_for_usual_records_decides_as_the_rule_does(
             _timestamps(taken, records_of(taken))
         return
     assert _timestamps(taken, records_of(taken)) == expected
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_compacted_topic_refuses_the_records_without_a_key(codec: Compression) -> None:
+    """An empty key is a key. Source: upstream's LogValidator.validateKey."""
+    keys = (b"key", None, b"", None)
+    records = [(key, b"value", NOW, []) for key in keys]
+    data = build_batch(records, base_offset=0, leader_epoch=-1, compression=codec)
+    refused = validate(data, 9, RULES._replace(keys_required=True), NOW)
+    assert isinstance(refused, Refusal)
+    assert refused.error == ErrorCode.INVALID_RECORD
+    assert [error.batch_index for error in refused.record_errors] == [1, 3]
+    assert isinstance(validate(data, 9, RULES, NOW), Accepted)
+    keyed = batch(NOW, codec=codec)
+    assert isinstance(validate(keyed, 9, RULES._replace(keys_required=True), NOW), Accepted)

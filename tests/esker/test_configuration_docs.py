@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from coordinator.controller.config_defs import NO_EFFECT, TOPIC_CONFIGS
 from esker.settings import SECTIONS, Section
 from esker.settings.config import parse_config
 from esker.settings.properties import parse_properties
@@ -22,6 +23,18 @@ shared; a key of another role is checked, and changes nothing.
 TABLE = """
 | key | default | what it is |
 | --- | --- | --- |
+"""
+
+TOPICS = """
+## Topics
+
+A topic's settings are given when it is created (`esker topics create --config NAME=VALUE`) and
+changed by `esker configs alter --entity-type topics`. A topic without its own value has the
+cluster's default (`esker configs alter --entity-type brokers --entity-name ""`, under the name in
+the third column), else the one below. Names, bounds and answers to wrong values are Kafka's.
+
+| setting | default | cluster-wide default | what it is |
+| --- | --- | --- | --- |
 """
 
 FOOT = """
@@ -72,9 +85,21 @@ def shown_section(section: Section) -> str:
     return f"\n## {section.title}\n" + TABLE + "".join(rows)
 
 
+def shown_topic_settings() -> str:
+    in_order = sorted(
+        TOPIC_CONFIGS.items(), key=lambda item: (item[1].about.startswith(NO_EFFECT), item[0])
+    )
+    return TOPICS + "".join(
+        f"| `{name}` | {definition.default or 'empty'} "
+        f"| {f'`{definition.broker_name}`' if definition.broker_name else 'none'} "
+        f"| {definition.about} |\n"
+        for name, definition in in_order
+    )
+
+
 def page() -> str:
     sections = "".join(shown_section(section) for section in SECTIONS if section.settings)
-    return HEAD + sections + "\n## Examples\n" + FOOT
+    return HEAD + sections + shown_topic_settings() + "\n## Examples\n" + FOOT
 
 
 def test_the_examples_are_accepted_as_they_stand():

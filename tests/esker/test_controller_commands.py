@@ -94,7 +94,7 @@ def test_a_topic_is_created_altered_and_deleted(esker: Esker) -> None:
 
 
 def test_an_invalid_setting_is_rejected_with_its_name(esker: Esker) -> None:
-    for setting in ("cleanup.policy=compact", "diskless.enable=false", "no.such.key=1"):
+    for setting in ("cleanup.policy=compressed", "diskless.enable=false", "no.such.key=1"):
         refused = esker("topics", "create", "--topic", "bad", "--config", setting, code=1)
         assert setting.partition("=")[0] in refused
     assert "internal" in esker(

@@ -335,6 +335,22 @@ def test_settings_have_the_controllers_names_and_defaults(
     ]
 
 
+@pytest.mark.parametrize(
+    ("policy", "limits"), [("compact", (-1, -1)), ("", (-1, -1)), ("compact, delete", (9, 8))]
+)
+def test_a_topic_whose_policy_lacks_delete_has_no_limits(
+    policy: str, limits: tuple[int, int], tmp_path: Path
+) -> None:
+    settings = {"cleanup.policy": policy, "retention.ms": "9", "retention.bytes": "8"}
+    records = [
+        ConfigRecord(resource_type=2, resource_name="t", name=name, value=value)
+        for name, value in settings.items()
+    ]
+    end = write_log(tmp_path / "log", [[TopicRecord(name="t", topic_id=TOPIC), *records]])
+    (topic,) = topics_at(LogFiles(tmp_path / "log"), end).values()
+    assert (topic.retention_ms, topic.retention_bytes) == limits
+
+
 def test_a_cluster_log_with_an_unknown_record_gives_no_settings(tmp_path: Path) -> None:
     values = [encode_record(TopicRecord(name="t", topic_id=TOPIC)), b"\x01\xe7\x07\x00"]
     end = write_values(tmp_path / "log", [values])

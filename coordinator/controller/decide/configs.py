@@ -15,11 +15,15 @@ from typing import Final
 
 from coordinator.controller.config_defs import (
     BROKER_CONFIGS,
+    COMPACT,
+    DELETE,
     MAX_NAME_LENGTH,
     TOPIC_CONFIGS,
     ConfigDef,
     ConfigType,
+    check_combination,
     check_config,
+    split_list,
 )
 from coordinator.controller.decide.context import Context, Decision
 from coordinator.controller.errors import RefusedError
@@ -83,9 +87,23 @@ def described_configs(
 
 
 def topic_value(image: MetadataImage, topic: str, name: str) -> str:
-    """Return the effective value of one topic setting."""
+    """Return the effective value of one topic setting, without blanks around it."""
     own = image.config(Resource(TOPIC, topic), name)
-    return synonyms(image, {name: own}, name, TOPIC_CONFIGS[name])[0][1]
+    return synonyms(image, {name: own}, name, TOPIC_CONFIGS[name])[0][1].strip()
+
+
+def cleanup_policies(image: MetadataImage, topic: str) -> list[str]:
+    """Return the items of a topic's `cleanup.policy`: of COMPACT and DELETE both, one or none."""
+    return split_list(topic_value(image, topic, "cleanup.policy"))
+
+
+def is_only_compacted(image: MetadataImage, topic: str) -> bool:
+    """Return whether a topic is compacted only, so that no request may delete its records.
+
+    Every record may be the newest of its key.
+    """
+    policies = cleanup_policies(image, topic)
+    return COMPACT in policies and DELETE not in policies
 
 
 # --- describing ---------------------------------------------------------------------------------
@@ -284,8 +302,9 @@ def _alter(item: _Resource, resource: Resource, image: MetadataImage) -> list[Co
             ErrorCode.INVALID_REQUEST, f"{resource.name}: settings repeat, or exceed {MAX_CHANGES}."
         )
     records = []
+    changed = dict(own)
     for config in item.configs:
-        value = _new_value(config, known, own.get(config.name))
+        value = changed[config.name] = _new_value(config, known, own.get(config.name))
         if value != own.get(config.name):
             records.append(
                 ConfigRecord(
@@ -295,6 +314,8 @@ def _alter(item: _Resource, resource: Resource, image: MetadataImage) -> list[Co
                     value=value,
                 )
             )
+    if resource.type == TOPIC:
+        check_combination(changed)
     return records
 
 
@@ -336,8 +357,8 @@ def _new_value(
         return check_config(config.name, config.value, known)
     if definition.type is not ConfigType.LIST:
         raise RefusedError(ErrorCode.INVALID_CONFIG, f"{config.name} is not a list.")
-    items = [item for item in (own if own is not None else definition.default).split(",") if item]
-    given = [item.strip() for item in config.value.split(",") if item.strip()]
+    items = split_list(own if own is not None else definition.default)
+    given = split_list(config.value)
     if config.config_operation == Operation.APPEND:
         items += [item for item in given if item not in items]
     else:

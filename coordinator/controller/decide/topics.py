@@ -18,7 +18,7 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.controller.apply import metric_name
-from coordinator.controller.config_defs import TOPIC_CONFIGS, check_config
+from coordinator.controller.config_defs import TOPIC_CONFIGS, check_combination, check_config
 from coordinator.controller.decide.configs import described_configs
 from coordinator.controller.decide.context import Context, Decision
 from coordinator.controller.decide.placement import (
@@ -251,14 +251,14 @@ class _Builder:
                 ErrorCode.INVALID_CONFIG,
                 f"{topic.name}: settings repeat, or exceed {MAX_TOPIC_CONFIGS}.",
             )
-        return [
-            ConfigRecord(
-                resource_type=TOPIC,
-                resource_name=topic.name,
-                name=config.name,
-                value=check_config(config.name, config.value, TOPIC_CONFIGS),
-            )
+        values = {
+            config.name: check_config(config.name, config.value, TOPIC_CONFIGS)
             for config in topic.configs
+        }
+        check_combination(values)
+        return [
+            ConfigRecord(resource_type=TOPIC, resource_name=topic.name, name=name, value=value)
+            for name, value in values.items()
         ]
 
 

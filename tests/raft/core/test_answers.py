@@ -195,14 +195,14 @@ def test_an_invalid_vote_request_is_refused_with_its_error(
         (vote(epoch=Epoch(2), last_epoch=Epoch(2), pre_vote=True), True),  # its epoch is not raised
     ],
 )
-def test_a_vote_is_granted_to_a_log_at_least_as_complete(
+def test_a_voter_grants_a_vote_only_to_a_log_at_least_as_complete_as_its_own(
     request_: VoteRequest, granted: bool
 ) -> None:
     answer = Member().ask(request_)
     assert answer == VoteResponse(leader_id=None, epoch=request_.epoch, granted=granted)
 
 
-def test_a_voter_grants_one_vote_per_epoch_and_remembers_it() -> None:
+def test_a_voter_grants_only_one_candidate_its_vote_in_an_epoch() -> None:
     member = Member()
     assert member.ask(vote()).granted
     assert member.ask(vote()).granted  # the answer may have been lost
@@ -221,7 +221,7 @@ def test_a_pre_vote_does_not_bind_the_voter() -> None:
     assert member.context.election_state == before
 
 
-def test_a_follower_that_hears_its_leader_grants_no_pre_vote() -> None:
+def test_a_follower_in_contact_with_its_leader_grants_no_pre_vote() -> None:
     member, sent = follower()
     request = vote(candidate=THREE, pre_vote=True)
     assert member.ask(request).granted  # it has not heard it yet
@@ -246,14 +246,14 @@ def test_leaders_and_candidates_give_no_binding_vote_in_their_epoch() -> None:
     assert member.ask(vote(pre_vote=True)).granted
 
 
-def test_a_voter_without_pre_vote_counts_as_granting() -> None:
+def test_a_voter_that_does_not_support_pre_votes_counts_as_granting_one() -> None:
     member = Member()
     effects = member.tick(3000)
     member.do(ev.UnsupportedVersion(member.sent(effects, VoteRequest, 3).request_id))
     assert isinstance(member.quorum.role, Candidate)
 
 
-def test_a_vote_is_kept_when_the_leader_of_its_epoch_becomes_known() -> None:
+def test_a_voter_keeps_its_vote_when_the_leader_of_the_epoch_becomes_known() -> None:
     member = Member()
     member.ask(vote())
     begin = BeginQuorumEpochRequest(cluster_id="here", voter=ME, leader_id=THREE.id, epoch=Epoch(3))
@@ -262,7 +262,7 @@ def test_a_vote_is_kept_when_the_leader_of_its_epoch_becomes_known() -> None:
     assert member.quorum.election_state == election
 
 
-def test_a_repeated_vote_counts_once() -> None:
+def test_a_candidate_counts_a_repeated_vote_once() -> None:
     voters = VoterSetHistory(VoterSet.of_ids(1, 2, 3, 4, 5))
     member = Member()
     member.context.voter_history = voters
@@ -291,7 +291,9 @@ def test_a_repeated_vote_counts_once() -> None:
         ({"leader_id": NodeId(3), "epoch": Epoch(3)}, ErrorCode.INVALID_REQUEST),  # 2 leads it
     ],
 )
-def test_a_false_claim_to_lead_is_refused(kind: type, claim: dict, error: ErrorCode) -> None:
+def test_a_voter_refuses_a_false_claim_of_leadership(
+    kind: type, claim: dict, error: ErrorCode
+) -> None:
     member, _ = follower()
     extra = {"voter": ME} if kind is BeginQuorumEpochRequest else {"preferred_candidates": ()}
     whole = {"cluster_id": "here", "leader_id": NodeId(2), "epoch": Epoch(4)} | claim | extra
@@ -311,7 +313,9 @@ def test_a_false_claim_to_lead_is_refused(kind: type, claim: dict, error: ErrorC
         ((3,), 1000),
     ],
 )
-def test_successors_campaign_in_turn(names: tuple[int, ...], turn_ms: int) -> None:
+def test_the_successors_of_a_resigned_leader_campaign_one_after_the_other(
+    names: tuple[int, ...], turn_ms: int
+) -> None:
     member, _ = follower()
     keys = tuple(ReplicaKey(NodeId(name)) for name in names)
     assert member.quorum._detector.turn_ms(keys) == turn_ms
@@ -341,7 +345,7 @@ def test_an_invalid_fetch_is_refused_with_its_error(
     assert member.quorum.role.epoch == 3  # a newer epoch in a Fetch changes nothing
 
 
-def test_a_replica_sent_to_a_snapshot_loses_its_acknowledged_offset() -> None:
+def test_a_leader_clears_the_acknowledged_offset_of_a_replica_that_needs_a_snapshot() -> None:
     """Its disk was replaced: the offset acknowledged before must not let the log be cut."""
     member = committed_leader()
     member.do(ev.SnapshotTaken(OffsetAndEpoch(Offset(5), Epoch(2))))
@@ -362,7 +366,7 @@ def test_a_replica_sent_to_a_snapshot_loses_its_acknowledged_offset() -> None:
     assert held() == 5
 
 
-def test_a_follower_refuses_requests_for_the_leader_and_names_it() -> None:
+def test_a_follower_refuses_requests_for_the_leader_and_names_the_leader() -> None:
     member, _ = follower()
     snapshot = FetchSnapshotRequest(
         cluster_id="here",
@@ -393,7 +397,7 @@ def test_a_node_that_shuts_down_refuses_a_fetch() -> None:
         ({"fetch_offset": 2**62, "last_fetched_epoch": 3}, EpochEnd(3, 6)),
     ],
 )
-def test_a_diverging_log_is_answered_with_the_shared_epoch_and_its_end(
+def test_a_fetch_with_a_diverging_log_is_answered_with_the_last_common_epoch_and_its_end(
     changes: dict, expected: EpochEnd | None
 ) -> None:
     assert leader().ask(fetch(**changes)).diverging == expected
@@ -428,7 +432,7 @@ def test_a_second_fetch_on_a_connection_answers_the_first() -> None:
     assert [e.token for e in effects if isinstance(e, fx.ReadReady)] == ["r"]
 
 
-def test_observers_are_bounded_and_the_one_silent_longest_is_forgotten() -> None:
+def test_a_leader_forgets_the_longest_silent_observer_when_there_are_too_many() -> None:
     member = committed_leader()
     for node in (10, 11, 12):
         member.now_ms += 1
@@ -440,7 +444,7 @@ def test_observers_are_bounded_and_the_one_silent_longest_is_forgotten() -> None
     assert answer.voters[2].log_end_offset is None
 
 
-def test_a_voters_id_with_another_disk_is_an_observer() -> None:
+def test_a_replica_with_a_voters_id_and_another_disk_is_an_observer() -> None:
     member = leader()
     two = replace(VoterSet([Voter(key=ME)]).voter(NodeId(1)), key=ReplicaKey(NodeId(2), DISK))
     member.context.voter_history = VoterSetHistory(VoterSet([Voter(key=ME), two]))
@@ -469,7 +473,7 @@ def test_a_leader_refuses_proposals_until_its_first_record_is_committed() -> Non
     assert effects == [fx.Refused("early", ErrorCode.NOT_LEADER_OR_FOLLOWER)]
 
 
-def test_a_flush_that_began_before_a_truncation_does_not_count() -> None:
+def test_a_flush_that_began_before_a_truncation_does_not_advance_the_flushed_end() -> None:
     member, _ = follower()
     log = member.quorum.log
     log.truncate(Offset(4))
@@ -480,7 +484,7 @@ def test_a_flush_that_began_before_a_truncation_does_not_count() -> None:
     assert log.flushed_end_offset == 6
 
 
-def test_a_follower_does_not_blame_its_leader_for_its_own_slow_disk() -> None:
+def test_a_follower_with_a_slow_disk_does_not_treat_its_leader_as_failed() -> None:
     member, _ = follower()
     member.quorum.log.append(Offset(5), Offset(6), Epoch(3))  # and not flushed
     member.tick(CONFIG.fetch_timeout_ms)
@@ -489,7 +493,7 @@ def test_a_follower_does_not_blame_its_leader_for_its_own_slow_disk() -> None:
     assert deadlines[Timer.FETCH] == member.now_ms + CONFIG.fetch_timeout_ms
 
 
-def test_a_timer_that_an_earlier_one_moves_is_not_due() -> None:
+def test_a_timer_that_an_earlier_timer_postpones_does_not_fire() -> None:
     timers = Timers(Gate(ElectionState(epoch=Epoch(0))))
     timers.set(Timer.FETCH, 10)
     timers.set(Timer.FAILOVER, 20)
@@ -501,14 +505,14 @@ def test_a_timer_that_an_earlier_one_moves_is_not_due() -> None:
     assert fired == [Timer.FETCH]
 
 
-def test_waiting_reads_are_bounded() -> None:
+def test_a_leader_limits_the_number_of_waiting_reads() -> None:
     member = committed_leader()
     effects = [effect for token in range(4) for effect in member.do(ev.Read(token))]
     refused = [e for e in effects if isinstance(e, fx.ReadRefused)]
     assert refused == [fx.ReadRefused(3, ErrorCode.THROTTLING_QUOTA_EXCEEDED)]
 
 
-def test_messages_held_for_a_stuck_disk_are_bounded() -> None:
+def test_the_gate_limits_the_number_of_messages_that_wait_for_a_stuck_disk() -> None:
     member = Member()
     member.quorum.step(ev.Received(7, 1, vote()), 0)  # the vote never gets durable
     for correlation in range(2 * MAX_HELD):
@@ -555,7 +559,7 @@ RECORD = Batch(Offset(5), Offset(6), Epoch(3), 100, b"")
         VoteResponse(leader_id=NodeId(2), epoch=Epoch(3), granted=True),  # to a Fetch
     ],
 )
-def test_an_invalid_answer_of_the_leader_is_reported_and_ignored(response: object) -> None:
+def test_a_follower_reports_and_ignores_an_invalid_fetch_response(response: object) -> None:
     member, sent = follower()
     member.quorum.log.high_watermark = Offset(4)
     effects = member.do(ev.ResponseReceived(sent.request_id, response))
@@ -570,7 +574,7 @@ def test_an_invalid_answer_of_the_leader_is_reported_and_ignored(response: objec
     ("snapshot_id", "why"),
     [(OffsetAndEpoch(5, 2), "not committed"), (OffsetAndEpoch(3, 2), "another history")],
 )
-def test_a_snapshot_that_the_committed_log_does_not_hold_stops_the_node(
+def test_a_snapshot_that_contradicts_the_committed_log_fails_an_assertion(
     snapshot_id: OffsetAndEpoch, why: str
 ) -> None:
     member, _ = follower()
@@ -587,7 +591,7 @@ def test_a_leader_reports_and_ignores_a_snapshot_that_contradicts_its_log() -> N
     assert effects == [fx.Committed(Offset(5))]  # an old download of what we hold
 
 
-def test_valid_batches_before_an_invalid_one_are_appended() -> None:
+def test_a_follower_appends_the_valid_batches_before_an_invalid_batch() -> None:
     member, sent = follower()
     batches = (RECORD, RECORD._replace(base_offset=Offset(9), end_offset=Offset(10)))
     response = FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), batches=batches)
@@ -627,7 +631,7 @@ def test_an_unanswered_fetch_is_repeated_on_a_new_connection() -> None:
     assert kinds == [fx.Reconnect, fx.Send]
 
 
-def test_the_back_off_doubles_with_each_failure_up_to_a_limit() -> None:
+def test_the_back_off_after_failed_requests_doubles_up_to_a_limit() -> None:
     member = leader()
     waits = []
     for _ in range(7):
@@ -640,7 +644,7 @@ def test_the_back_off_doubles_with_each_failure_up_to_a_limit() -> None:
     assert waits == [20, 40, 80, 160, 320, 500, 500]
 
 
-def test_time_that_goes_backwards_stops_the_node_and_early_ticks_are_harmless() -> None:
+def test_a_quorum_accepts_an_early_tick_and_refuses_time_that_goes_backwards() -> None:
     member = Member()
     member.now_ms = 100
     effects = member.do(ev.Tick())
@@ -650,7 +654,7 @@ def test_time_that_goes_backwards_stops_the_node_and_early_ticks_are_harmless() 
         member.do(ev.Tick())
 
 
-def test_a_leader_that_shuts_down_waits_for_the_voters_to_know() -> None:
+def test_a_leader_that_shuts_down_waits_until_the_voters_acknowledge_its_resignation() -> None:
     member = leader()
     effects = member.do(ev.Shutdown())
     assert not any(isinstance(effect, fx.ShutdownReady) for effect in effects)
@@ -663,7 +667,7 @@ def test_a_leader_that_shuts_down_waits_for_the_voters_to_know() -> None:
     assert fx.ShutdownReady() in followers_exit.do(ev.Shutdown())
 
 
-def test_the_helpers_build_members_in_the_roles_they_name() -> None:
+def test_the_test_helpers_build_members_in_the_role_of_their_name() -> None:
     assert isinstance(leader().quorum.role, Leader)
     assert isinstance(follower()[0].quorum.role, Follower)
     assert isinstance(Member().quorum.role, Unattached)
@@ -672,12 +676,14 @@ def test_the_helpers_build_members_in_the_roles_they_name() -> None:
 @pytest.mark.parametrize(
     "setting", [{"election_timeout_ms": 0}, {"fetch_max_wait_ms": 2000}, {"fetch_max_bytes": -1}]
 )
-def test_an_invalid_setting_is_refused_by_name(setting: dict) -> None:
+def test_an_invalid_quorum_setting_is_refused_with_an_error_that_names_the_setting(
+    setting: dict,
+) -> None:
     with pytest.raises(ValueError, match=next(iter(setting))):
         QuorumConfig(**setting)
 
 
-def test_an_answer_from_another_cluster_changes_neither_epoch_nor_leader() -> None:
+def test_a_response_from_another_cluster_changes_neither_epoch_nor_leader() -> None:
     """A node was formatted with the wrong cluster id; the fault names ours on either side."""
     member = Member()
     effects = member.tick(10_000)
@@ -698,7 +704,7 @@ def fetched(high_watermark: int) -> FetchResponse:
     return FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), high_watermark=Offset(high_watermark))
 
 
-def test_a_leaders_watermark_counts_from_the_time_of_the_fetch() -> None:
+def test_a_followers_copy_of_the_high_watermark_dates_from_the_time_of_its_fetch() -> None:
     """An answer may lie unread for as long as a process stands still.
 
     Source: docs/design/broker.md#staleness-is-bounded.
@@ -715,7 +721,7 @@ def test_a_leaders_watermark_counts_from_the_time_of_the_fetch() -> None:
     assert member.quorum.leader_watermark() == (5, asked_ms + 60_000)
 
 
-def test_a_leaders_own_watermark_counts_from_the_last_fetch_of_a_majority() -> None:
+def test_a_leaders_high_watermark_dates_from_the_last_fetch_of_a_majority() -> None:
     """Until then no other leader can have been elected."""
     member = leader()
     assert member.quorum.leader_watermark() is None, "nothing of its epoch is committed"

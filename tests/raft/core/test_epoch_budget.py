@@ -75,7 +75,7 @@ def question_to(member: Member, peer: int) -> int:
 # -- the budget, by itself ---------------------------------------------------------------------
 
 
-def test_a_budget_is_counted_in_epochs_and_refilled_by_one_a_second() -> None:
+def test_an_epoch_budget_is_refilled_by_one_epoch_per_second() -> None:
     budget = EpochBudget()
     assert budget.spend(BUDGET, 0)
     assert not budget.spend(1, 999)
@@ -86,7 +86,7 @@ def test_a_budget_is_counted_in_epochs_and_refilled_by_one_a_second() -> None:
 
 
 @pytest.mark.parametrize(("step", "times"), [(2**20, 2047), (BUDGET, 2_000_000), (1, 200_000)])
-def test_no_number_of_steps_outruns_the_budget(step: int, times: int) -> None:
+def test_repeated_requests_cannot_raise_the_epoch_beyond_the_budget(step: int, times: int) -> None:
     """A request a millisecond, for half an hour in the second case."""
     budget = EpochBudget()
     epoch = sum(step for now_ms in range(times) if budget.spend(step, now_ms))
@@ -96,7 +96,7 @@ def test_no_number_of_steps_outruns_the_budget(step: int, times: int) -> None:
 @given(
     st.lists(st.tuples(st.integers(1, 3 * BUDGET), st.integers(0, 5_000)), min_size=1, max_size=200)
 )
-def test_the_epoch_never_rises_faster_than_the_budget_says(steps: list[tuple[int, int]]) -> None:
+def test_the_epoch_never_rises_faster_than_the_budget_allows(steps: list[tuple[int, int]]) -> None:
     budget, epoch, now_ms = EpochBudget(), 0, 0
     for distance, pause_ms in steps:
         now_ms += pause_ms
@@ -105,7 +105,7 @@ def test_the_epoch_never_rises_faster_than_the_budget_says(steps: list[tuple[int
         assert epoch * 1000 <= BUDGET * 1000 + now_ms
 
 
-def test_a_claim_is_one_for_each_node_and_forgotten_unless_it_is_repeated() -> None:
+def test_the_budget_keeps_one_claim_for_each_node_until_the_claim_expires() -> None:
     budget = EpochBudget()
     new = [budget.claim(TWO_ID, Epoch(epoch), 0) for epoch in range(2_000, 4_000)]
     assert new == [True] + [False] * 1_999
@@ -122,7 +122,7 @@ def test_a_claim_is_one_for_each_node_and_forgotten_unless_it_is_repeated() -> N
 @pytest.mark.parametrize("request_", [hostile_vote, begin, end])
 @pytest.mark.parametrize("state", [Member, lambda: follower()[0], leader, committed_leader])
 @pytest.mark.parametrize("epoch", [BUDGET + 100, 2**20, MAX_EPOCH])
-def test_a_far_epoch_is_not_believed_and_the_node_itself_is_asked(
+def test_a_voter_does_not_adopt_an_epoch_beyond_its_budget_and_asks_the_named_node(
     request_: object, state: object, epoch: int
 ) -> None:
     member = state()
@@ -146,7 +146,7 @@ def test_an_epoch_within_the_budget_is_adopted_without_confirmation(request_: ob
 
 
 @pytest.mark.parametrize("request_", [hostile_vote, begin, end])
-def test_an_observer_believes_no_newer_epoch_unasked(request_: object) -> None:
+def test_an_observer_adopts_a_newer_epoch_only_after_confirmation(request_: object) -> None:
     """No leader would ever free it from an epoch that never began: it dials voters only."""
     member = Member(voters=(TWO, THREE))
     assert not member.quorum.is_voter
@@ -177,7 +177,9 @@ def test_an_observer_believes_no_newer_epoch_unasked(request_: object) -> None:
     ids=lambda request: type(request).__name__,
 )
 @pytest.mark.parametrize("state", [Member, leader])
-def test_other_requests_move_no_epoch(request_: Request, state: object) -> None:
+def test_requests_other_than_votes_and_leadership_claims_do_not_change_the_epoch(
+    request_: Request, state: object
+) -> None:
     member = state()
     before = member.quorum.epoch
     member.do(ev.Received(7, 1, request_))
@@ -193,7 +195,9 @@ def test_other_requests_move_no_epoch(request_: Request, state: object) -> None:
         (vote(candidate=ME._replace(id=NodeId(9)), epoch=FAR), ErrorCode.INCONSISTENT_VOTER_SET),
     ],
 )
-def test_a_refused_request_costs_no_budget(request_: Request, error: ErrorCode) -> None:
+def test_a_refused_request_does_not_spend_the_epoch_budget(
+    request_: Request, error: ErrorCode
+) -> None:
     member = Member()
     if error is ErrorCode.INCONSISTENT_CLUSTER_ID:
         member.quorum._context.cluster_id = "elsewhere"
@@ -229,26 +233,26 @@ def fenced(epoch: int, leader_id: NodeId | None = None) -> FetchResponse:
 
 
 @pytest.mark.parametrize("said", [FAR - 40_000, FAR, FAR + 1, MAX_EPOCH])
-def test_what_the_node_says_itself_is_believed_whatever_it_is(said: int) -> None:
+def test_any_epoch_that_the_asked_node_itself_names_is_adopted(said: int) -> None:
     member, question = claimed()
     member.do(ev.ResponseReceived(question.request_id, fenced(said)))
     assert member.quorum.epoch == said
     assert not member.quorum.unconfirmed_epochs
 
 
-def test_a_candidate_that_was_confirmed_gets_its_vote() -> None:
+def test_a_candidate_whose_epoch_was_confirmed_receives_the_vote() -> None:
     member, question = claimed()
     member.do(ev.ResponseReceived(question.request_id, fenced(FAR)))
     assert member.ask(hostile_vote(FAR)).granted
 
 
-def test_a_leader_that_was_confirmed_is_followed() -> None:
+def test_a_voter_follows_a_leader_whose_epoch_was_confirmed() -> None:
     member, question = claimed(begin)
     member.do(ev.ResponseReceived(question.request_id, fenced(FAR, leader_id=THREE_ID)))
     assert (member.quorum.epoch, member.quorum.leader_id) == (FAR, 3)
 
 
-def test_a_node_that_does_not_say_so_is_asked_again_later_and_only_if_it_is_claimed_again() -> None:
+def test_a_node_that_denied_a_claimed_epoch_is_asked_again_only_after_a_pause() -> None:
     member, question = claimed()
     denied = FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=None, epoch=Epoch(2))
     member.do(ev.ResponseReceived(question.request_id, denied))
@@ -265,7 +269,7 @@ def test_a_node_that_does_not_say_so_is_asked_again_later_and_only_if_it_is_clai
     assert questions(member.tick(50)).count(3) == 1
 
 
-def test_an_answer_to_any_request_of_ours_confirms() -> None:
+def test_a_response_to_any_request_confirms_a_claimed_epoch() -> None:
     member, _ = claimed()
     effects = member.tick(3000)
     asked = member.sent(effects, VoteRequest, 3)
@@ -274,7 +278,7 @@ def test_an_answer_to_any_request_of_ours_confirms() -> None:
     assert member.quorum.epoch == FAR
 
 
-def test_claims_are_asked_all_at_once_and_a_dead_node_delays_nobody() -> None:
+def test_a_voter_asks_all_claimed_nodes_at_once_so_that_a_dead_node_delays_no_other() -> None:
     """Node 3 does not answer; node 2 confirms."""
     member, _ = claimed()
     member.do(ev.Received(8, 1, vote(epoch=FAR)))
@@ -283,7 +287,7 @@ def test_claims_are_asked_all_at_once_and_a_dead_node_delays_nobody() -> None:
     assert member.ask(vote(epoch=FAR)).granted
 
 
-def test_a_node_that_cannot_be_dialled_stays_unconfirmed_and_an_election_goes_on() -> None:
+def test_an_election_succeeds_while_a_claimed_node_cannot_be_reached() -> None:
     member, question = claimed()
     member.do(ev.RequestFailed(question.request_id))
     effects = member.tick(3000)
@@ -297,7 +301,7 @@ def test_a_node_that_cannot_be_dialled_stays_unconfirmed_and_an_election_goes_on
     assert not member.quorum.unconfirmed_epochs
 
 
-def test_a_question_acknowledges_no_more_than_is_flushed() -> None:
+def test_a_fetch_that_asks_for_an_epoch_acknowledges_only_flushed_records() -> None:
     member, sent = follower()
     log = member.quorum.log
     log.append(Offset(5), Offset(6), Epoch(3))
@@ -310,7 +314,7 @@ def test_a_question_acknowledges_no_more_than_is_flushed() -> None:
 # -- after the attack --------------------------------------------------------------------------
 
 
-def test_after_2048_hostile_votes_an_honest_one_is_granted() -> None:
+def test_a_voter_grants_an_honest_vote_after_2048_hostile_vote_requests() -> None:
     member = Member()
     for number in range(2048):
         member.do(ev.Received(7, 1, hostile_vote(member.quorum.epoch + 1 + number % 3)))
@@ -322,7 +326,7 @@ def test_after_2048_hostile_votes_an_honest_one_is_granted() -> None:
     assert member.ask(vote(epoch=honest)).granted
 
 
-def test_in_the_last_epoch_no_node_campaigns_and_none_stops() -> None:
+def test_a_node_in_the_last_possible_epoch_neither_campaigns_nor_stops() -> None:
     member = Member(ElectionState(epoch=MAX_EPOCH))
     effects = member.tick(3000)
     request_id = member.sent(effects, VoteRequest, 2).request_id
@@ -334,7 +338,7 @@ def test_in_the_last_epoch_no_node_campaigns_and_none_stops() -> None:
     assert member.quorum.epoch == MAX_EPOCH
 
 
-def test_a_leader_of_the_last_epoch_starts_no_later_one_and_votes_for_no_other_node() -> None:
+def test_a_former_leader_of_the_last_possible_epoch_starts_no_epoch_and_grants_no_vote() -> None:
     member = Member(ElectionState(epoch=MAX_EPOCH, leader_id=ME.id, voted=ME))
     assert isinstance(member.quorum.role, Resigned)
     member.tick(3000)

@@ -29,7 +29,7 @@ def snapshot(offset: int, epoch: int) -> OffsetAndEpoch:
 
 
 @given(EPOCHS)
-def test_the_log_knows_the_epoch_of_each_record(epochs: list[int]) -> None:
+def test_the_log_returns_the_epoch_of_each_record(epochs: list[int]) -> None:
     log = log_of(epochs)
     assert [e.epoch for e in log.epochs] == sorted(set(epochs))
     assert all(epochs[e.start_offset] == e.epoch for e in log.epochs)
@@ -38,14 +38,16 @@ def test_the_log_knows_the_epoch_of_each_record(epochs: list[int]) -> None:
 
 
 @given(EPOCHS, st.integers(0, 8))
-def test_an_epoch_ends_where_a_larger_one_begins(epochs: list[int], epoch: int) -> None:
+def test_an_epoch_ends_at_the_start_offset_of_the_next_larger_epoch(
+    epochs: list[int], epoch: int
+) -> None:
     end = log_of(epochs).end_of_epoch(Epoch(epoch))
     smaller = [e for e in epochs if e <= epoch]
     assert end == (smaller[-1] if smaller else 0, len(smaller))
 
 
 @given(EPOCHS, st.data())
-def test_a_truncated_log_equals_one_never_longer(epochs: list[int], data) -> None:
+def test_a_truncated_log_equals_a_log_that_was_never_longer(epochs: list[int], data) -> None:
     log = log_of(epochs)
     end_offset = data.draw(st.integers(0, len(epochs)))
     log.truncate(Offset(end_offset))
@@ -55,7 +57,7 @@ def test_a_truncated_log_equals_one_never_longer(epochs: list[int], data) -> Non
 
 
 @given(EPOCHS, st.lists(st.integers(1, 6), max_size=8), st.lists(st.integers(1, 6), max_size=8))
-def test_repeated_fetches_find_where_two_logs_part(
+def test_repeated_fetches_find_the_offset_at_which_two_logs_diverge(
     common: list[int], leaders: list[int], followers: list[int]
 ) -> None:
     """A follower always ends up with exactly the records that it shares with the leader.
@@ -108,13 +110,13 @@ def test_an_empty_replica_is_sent_a_snapshot_rather_than_the_whole_log() -> None
     assert log.judge_fetch(Offset(1), Epoch(1)) is None
 
 
-def test_a_fetch_at_offset_0_with_an_epoch_gets_the_log_not_the_snapshot() -> None:
+def test_a_fetch_at_offset_0_with_an_epoch_is_answered_from_the_log() -> None:
     log = log_of([1, 1, 1])
     log.snapshot_id = snapshot(2, 1)
     assert log.judge_fetch(Offset(0), Epoch(1)) is None
 
 
-def test_a_log_may_start_at_its_end() -> None:
+def test_a_log_may_start_at_its_end_offset_and_accept_appends() -> None:
     log = log_of([1, 2])
     log.high_watermark, log.snapshot_id = Offset(2), snapshot(2, 2)
     log.move_start(Offset(2))
@@ -145,7 +147,7 @@ def test_a_log_start_past_the_flushed_end_advances_the_flushed_end() -> None:
         (lambda log: log.move_start(Offset(2)), "without snapshot"),
     ],
 )
-def test_an_impossible_change_of_a_log_fails_an_assertion(act, why: str) -> None:
+def test_an_invalid_change_of_the_log_fails_an_assertion(act, why: str) -> None:
     log = log_of([1, 1, 2])
     log.high_watermark = Offset(2)
     with pytest.raises(AssertionError, match=why):
@@ -164,6 +166,6 @@ def test_an_impossible_change_of_a_log_fails_an_assertion(act, why: str) -> None
         {"start_offset": 4, "start_epoch": 2, "end_offset": 4, "snapshot_id": snapshot(4, 1)},
     ],
 )
-def test_a_contradictory_log_geometry_is_refused(geometry: dict) -> None:
+def test_a_log_state_with_contradictory_offsets_is_refused(geometry: dict) -> None:
     with pytest.raises(ValueError, match=r"contradicts itself|snapshot"):
         LogState(**geometry)

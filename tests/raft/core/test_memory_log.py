@@ -60,7 +60,7 @@ def test_leadership_is_announced_after_its_first_record_is_committed() -> None:
     assert values(log) == [b"a", b"b"]
 
 
-def test_a_proposal_for_another_end_offset_or_epoch_is_refused_whole() -> None:
+def test_a_proposal_for_another_end_offset_or_epoch_is_refused_as_a_whole() -> None:
     log, diary = MemoryLog(), Diary()
     epoch = log.elect()
     log.propose(diary, epoch, draft(b"a"), expected_end_offset=Offset(1))
@@ -83,7 +83,7 @@ def test_uncommitted_records_are_lost_or_kept_when_leadership_ends() -> None:
         assert values(log) == kept
 
 
-def test_a_late_watcher_is_notified_of_the_present_state() -> None:
+def test_a_watcher_that_registers_late_is_notified_of_the_present_state() -> None:
     log, diary = MemoryLog(), Diary()
     log.install_snapshot(OffsetAndEpoch(Offset(10), Epoch(3)))
     log.elect()
@@ -93,7 +93,7 @@ def test_a_late_watcher_is_notified_of_the_present_state() -> None:
         log.read(Offset(9), 100)
 
 
-def test_a_read_returns_whole_batches_and_at_least_one() -> None:
+def test_a_read_of_the_memory_log_returns_at_least_one_whole_batch() -> None:
     log = MemoryLog()
     epoch = log.elect()
     for word in (b"a", b"b", b"c"):
@@ -104,7 +104,7 @@ def test_a_read_returns_whole_batches_and_at_least_one() -> None:
     assert values(log, 5) == [b"c", b"c"]
 
 
-def test_a_barrier_needs_leadership() -> None:
+def test_a_read_barrier_fails_on_a_node_that_does_not_lead() -> None:
     log = MemoryLog()
     with pytest.raises(NotLeaderError):
         asyncio.run(log._barrier())

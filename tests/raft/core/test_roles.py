@@ -65,13 +65,15 @@ def moves(quorum: Quorum, old: Role, new: Role) -> bool:
 
 
 @pytest.mark.parametrize(("old", "new"), list(product(ROLES, ROLES)))
-def test_a_voter_moves_as_the_table_says(old: type[Role], new: type[Role]) -> None:
+def test_a_voter_changes_its_role_only_as_the_transition_table_allows(
+    old: type[Role], new: type[Role]
+) -> None:
     assert moves(member(), ROLES[old], ROLES[new]) == (new in NEXT[old])
 
 
 @pytest.mark.parametrize(("old", "new"), list(product(ROLES, ROLES)))
 @pytest.mark.parametrize("quorum", [member(4), member(recovering=True)], ids=["observer", "lost"])
-def test_observers_and_recovering_voters_only_follow(
+def test_observers_and_recovering_voters_change_roles_only_as_their_table_allows(
     quorum: Quorum, old: type[Role], new: type[Role]
 ) -> None:
     allowed = new in OBSERVER_NEXT.get(old, ())
@@ -91,7 +93,7 @@ def test_a_transition_to_an_older_epoch_fails_an_assertion(
         context.become(new(**lower), "test")
 
 
-def test_every_state_is_in_the_table_and_reachable() -> None:
+def test_every_role_is_in_the_transition_table_and_reachable() -> None:
     assert set(NEXT) == set(ROLES)
     assert set().union(*NEXT.values()) == set(ROLES)
 

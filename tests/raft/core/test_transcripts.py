@@ -14,7 +14,9 @@ TRANSCRIPTS = sorted((Path(__file__).parent / "transcripts").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", TRANSCRIPTS, ids=lambda path: path.stem)
-def test_a_transcript_matches(path: Path, request: pytest.FixtureRequest) -> None:
+def test_a_replayed_transcript_produces_the_recorded_effects(
+    path: Path, request: pytest.FixtureRequest
+) -> None:
     blocks, outputs = play(path)
     if request.config.getoption("--rewrite"):
         path.write_text(render(blocks, outputs))

@@ -74,12 +74,12 @@ def closes(one: socket.socket) -> bool:
         bytes.fromhex("0000000e 0034 0002 00000001 ffff 00 ff ff ff"),  # Vote, cut short
     ],
 )
-def test_malformed_requests_close_the_connection(client: Client, data: bytes) -> None:
+def test_a_malformed_request_closes_its_connection(client: Client, data: bytes) -> None:
     client.socket.sendall(data)
     assert closes(client.socket)
 
 
-def test_a_request_without_records_of_several_megabytes_is_refused_undecoded(
+def test_a_request_of_several_megabytes_without_records_is_refused_before_decoding(
     client: Client,
 ) -> None:
     data = quorum.DescribeQuorumRequest.TopicData
@@ -91,7 +91,7 @@ def test_a_request_without_records_of_several_megabytes_is_refused_undecoded(
         client.ask(question, quorum.DescribeQuorumResponse, 2)
 
 
-def test_random_bodies_of_every_api_leave_the_node_serving(
+def test_a_node_still_serves_requests_after_random_bodies_for_every_api(
     cluster: Cluster, client: Client
 ) -> None:
     chance = random.Random(0x2F1C)
@@ -158,13 +158,17 @@ def fetch_request(replica: int, **fields: object) -> fetch.FetchRequest:
         ({"current_leader_epoch": 9_999}, 75),  # UNKNOWN_LEADER_EPOCH
     ],
 )
-def test_fetches_of_other_epochs_change_nothing(client: Client, fields: dict, error: int) -> None:
+def test_a_fetch_with_another_leader_epoch_is_refused_with_its_error_code(
+    client: Client, fields: dict, error: int
+) -> None:
     answer = client.ask(fetch_request(77, **fields), fetch.FetchResponse, 17)
     assert answer.responses[0].partitions[0].error_code == error
 
 
 @pytest.mark.parametrize("field", ["fetch_offset", "last_fetched_epoch", "current_leader_epoch"])
-def test_negative_numbers_are_an_invalid_request(client: Client, field: str) -> None:
+def test_a_request_with_negative_numbers_is_refused_with_invalid_request(
+    client: Client, field: str
+) -> None:
     answer = client.ask(fetch_request(77, **{field: -5}), fetch.FetchResponse, 17)
     assert answer.error_code == 42
 
@@ -239,7 +243,9 @@ def test_invalid_produce_requests_are_refused_and_append_nothing(
     assert client.end_offset() == before
 
 
-def test_many_garbage_connections_leave_no_memory_behind(cluster: Cluster, client: Client) -> None:
+def test_connections_that_send_random_bytes_leave_no_memory_allocated(
+    cluster: Cluster, client: Client
+) -> None:
     def resident_kib(node: int) -> int:
         pid = cluster.processes[node].pid
         lines = Path(f"/proc/{pid}/status").read_text().splitlines()

@@ -72,7 +72,7 @@ def test_three_processes_elect_a_leader_and_commit(tmp_path: Path) -> None:
         assert set(cluster.stop().values()) == {0}
 
 
-def test_acknowledged_records_survive_the_kill_of_the_leader(tmp_path: Path) -> None:
+def test_acknowledged_records_survive_when_the_leader_is_killed(tmp_path: Path) -> None:
     with Cluster(tmp_path, quorum=NEVER_LATE) as cluster:
         cluster.start()
         leader = cluster.wait_for_leader()
@@ -91,7 +91,7 @@ def test_acknowledged_records_survive_the_kill_of_the_leader(tmp_path: Path) -> 
         )
 
 
-def test_committed_records_survive_the_kill_of_all_nodes(tmp_path: Path) -> None:
+def test_committed_records_survive_when_all_nodes_are_killed(tmp_path: Path) -> None:
     with Cluster(tmp_path, quorum=QUICK) as cluster:
         cluster.start()
         with cluster.client(cluster.wait_for_leader()) as client:
@@ -105,7 +105,7 @@ def test_committed_records_survive_the_kill_of_all_nodes(tmp_path: Path) -> None
             assert client.produce([b"more"]) > end_offset  # a LeaderChange came between
 
 
-def test_a_deposed_leader_drops_what_no_majority_held(tmp_path: Path) -> None:
+def test_a_deposed_leader_truncates_records_that_no_majority_held(tmp_path: Path) -> None:
     with Cluster(tmp_path, quorum=QUICK | NEVER_LATE) as cluster:
         cluster.start()
         leader = cluster.wait_for_leader()
@@ -139,7 +139,7 @@ def test_a_deposed_leader_drops_what_no_majority_held(tmp_path: Path) -> None:
         assert [value for value in values if value != b"unknown"] == [b"before", b"after"]
 
 
-def test_a_clean_stop_hands_leadership_over(tmp_path: Path) -> None:
+def test_a_leader_that_stops_cleanly_hands_leadership_over(tmp_path: Path) -> None:
     with Cluster(tmp_path, quorum=NEVER_LATE) as cluster:
         cluster.start()
         leader = cluster.wait_for_leader()
@@ -150,7 +150,7 @@ def test_a_clean_stop_hands_leadership_over(tmp_path: Path) -> None:
         assert "role=resigned" in cluster.output(leader)
 
 
-def test_an_observer_follows_and_is_described(tmp_path: Path) -> None:
+def test_an_observer_replicates_the_log_and_appears_in_describe_quorum(tmp_path: Path) -> None:
     with Cluster(tmp_path, size=4, voters=3, quorum=QUICK) as cluster:
         cluster.start()
         leader = cluster.wait_for_leader()
@@ -163,7 +163,7 @@ def test_an_observer_follows_and_is_described(tmp_path: Path) -> None:
         assert sorted(state.replica_id for state in group.current_voters) == [1, 2, 3]
 
 
-def test_a_lost_group_directory_is_refused_and_a_rejoin_catches_up(tmp_path: Path) -> None:
+def test_a_node_with_a_lost_group_directory_starts_only_after_a_rejoin(tmp_path: Path) -> None:
     """Never a fresh log; a rejoined voter first catches up.
 
     Source: docs/design/quorum.md#lost-disks.
@@ -196,7 +196,7 @@ def test_a_lost_group_directory_is_refused_and_a_rejoin_catches_up(tmp_path: Pat
         assert cluster.wait_for_leader() != leader
 
 
-def test_a_second_process_on_the_directory_is_refused(tmp_path: Path) -> None:
+def test_a_second_process_on_the_same_log_directory_is_refused(tmp_path: Path) -> None:
     with Cluster(tmp_path, size=1, quorum=QUICK) as cluster:
         cluster.start()
         cluster.wait_for_leader()
@@ -242,7 +242,7 @@ def test_health_and_metrics_reflect_whether_a_majority_is_reachable(tmp_path: Pa
         wait_until(lambda: health(survivor) == 503, "one of three is not healthy")
 
 
-def test_an_idle_cluster_log_gets_no_op_records(tmp_path: Path) -> None:
+def test_the_leader_of_an_idle_cluster_log_writes_no_op_records(tmp_path: Path) -> None:
     """Followers of the log see that its leader is alive. KIP-835."""
     with Cluster(tmp_path, size=1, quorum=QUICK) as cluster:
         cluster.start()
@@ -259,7 +259,7 @@ def test_an_idle_cluster_log_gets_no_op_records(tmp_path: Path) -> None:
             assert client.end_offset() == quiet  # and only there
 
 
-def test_api_versions_names_features_and_answers_unknown_versions_in_version_0(
+def test_an_api_versions_response_lists_features_and_falls_back_to_version_0(
     tmp_path: Path,
 ) -> None:
     with Cluster(tmp_path, size=1, quorum=QUICK) as cluster:
@@ -277,7 +277,7 @@ def test_api_versions_names_features_and_answers_unknown_versions_in_version_0(
             assert frame[:6] == bytes.fromhex("00000007 0023")
 
 
-def test_a_node_whose_disk_is_full_stops_and_the_others_go_on(tmp_path: Path) -> None:
+def test_a_node_with_a_full_disk_stops_while_the_other_nodes_commit(tmp_path: Path) -> None:
     """A node that cannot write must not acknowledge; with free space it starts again."""
     with Cluster(tmp_path, quorum=QUICK) as cluster:
         cluster.extra[1] = {"max_file_bytes": 200_000}

@@ -85,7 +85,7 @@ class Watched:
         raise error
 
 
-def test_records_of_an_open_transaction_are_not_applied() -> None:
+def test_the_directory_does_not_apply_records_of_an_open_transaction() -> None:
     watched = Watched()
     watched.lead()
     watched.append(BeginTransactionRecord(name="t"), TOPIC, PARTITION)
@@ -94,7 +94,7 @@ def test_records_of_an_open_transaction_are_not_applied() -> None:
     assert watched.started == [GROUP]
 
 
-def test_an_aborted_transaction_changes_nothing() -> None:
+def test_the_directory_discards_the_records_of_an_aborted_transaction() -> None:
     watched = Watched()
     watched.lead()
     watched.append(BeginTransactionRecord(name="t"), TOPIC, PARTITION)
@@ -103,7 +103,7 @@ def test_an_aborted_transaction_changes_nothing() -> None:
     assert watched.started == []
 
 
-def test_a_removed_topic_ends_its_groups() -> None:
+def test_the_directory_ends_the_groups_of_a_removed_topic() -> None:
     watched = Watched()
     watched.lead()
     watched.append(TOPIC, PARTITION, PARTITION)
@@ -131,7 +131,7 @@ def test_the_first_leader_writes_the_bootstrap_records_once() -> None:
     assert watched.log.end_offset == end_offset + 1
 
 
-def test_a_long_log_is_applied_in_slices(monkeypatch) -> None:
+def test_the_directory_applies_a_long_log_in_slices(monkeypatch) -> None:
     monkeypatch.setattr(applying, "READ_BYTES", 200)
     monkeypatch.setattr(applying, "SLICE_S", 0)
     level = FeatureLevelRecord(name="metadata.version", feature_level=27)
@@ -194,7 +194,7 @@ def test_loading_a_checkpoint_stops_groups_that_it_does_not_name() -> None:
     assert watched.stopped == [GROUP]
 
 
-def test_nothing_is_checkpointed_inside_an_open_transaction() -> None:
+def test_the_directory_takes_no_checkpoint_inside_an_open_transaction() -> None:
     watched = Watched()
     watched.lead()
     watched.append(BeginTransactionRecord(name="t"), TOPIC)
@@ -203,14 +203,14 @@ def test_nothing_is_checkpointed_inside_an_open_transaction() -> None:
     assert watched.directory.checkpointable
 
 
-def test_no_checkpoint_is_taken_once_a_record_of_a_controller_was_seen() -> None:
+def test_the_directory_takes_no_checkpoint_of_a_log_with_controller_records() -> None:
     watched = Watched()
     watched.lead()
     watched.append(BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=1))
     assert not watched.directory.checkpointable
 
 
-def test_changed_records_are_counted_from_the_frozen_state_on() -> None:
+def test_the_directory_counts_changed_records_from_its_frozen_state_on() -> None:
     watched = Watched()
     watched.lead()
     watched.append(TOPIC, PARTITION)

@@ -18,7 +18,7 @@ def fail() -> None:
     raise FlushError
 
 
-def test_jobs_run_in_order_and_their_results_come_back() -> None:
+def test_the_disk_thread_runs_jobs_in_order_and_returns_their_results() -> None:
     async def story() -> None:
         failures, done = list[BaseException](), list[int]()
         disk = DiskThread("test", asyncio.get_running_loop(), failures.append)
@@ -32,7 +32,7 @@ def test_jobs_run_in_order_and_their_results_come_back() -> None:
     asyncio.run(story())
 
 
-def test_awaiting_a_job_after_a_failed_one_raises_that_failure() -> None:
+def test_awaiting_a_job_on_a_failed_disk_thread_raises_the_earlier_error() -> None:
     """Or a node whose disk fails while it stops would wait for ever."""
 
     async def story() -> None:

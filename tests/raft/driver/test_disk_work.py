@@ -45,7 +45,7 @@ class World:
         return data
 
 
-def test_small_fetched_batches_are_kept_in_memory_and_large_ones_are_not(tmp_path: Path) -> None:
+def test_small_fetched_batches_are_kept_in_memory_and_large_batches_are_not(tmp_path: Path) -> None:
     async def story() -> None:
         world, written = World(tmp_path), b""
         storage, most = world.storage, 1 << 20

@@ -27,7 +27,7 @@ def opened(log_dir) -> Storage:
     return Storage.open(FILES, log_dir, GROUP, LogConfig(), (NodeId(1),))
 
 
-def test_a_new_group_has_an_election_state_without_vote_on_disk(tmp_path):
+def test_a_new_group_stores_an_election_state_without_a_vote(tmp_path):
     Storage.create(FILES, tmp_path, GROUP, LogConfig(), recovering=False)
     storage = opened(tmp_path)
     assert storage.election_state() == ElectionState(epoch=Epoch(0))
@@ -40,7 +40,7 @@ def write_log(storage: Storage, epoch: int) -> None:
     storage.close()
 
 
-def test_a_log_far_ahead_of_the_election_state_is_refused_as_damaged(tmp_path):
+def test_a_log_with_an_epoch_far_above_the_election_state_is_refused_as_damaged(tmp_path):
     """A batch's epoch is outside its checksum: one damaged bit would become the quorum's epoch."""
     Storage.create(FILES, tmp_path, GROUP, LogConfig(), recovering=False)
     write_log(opened(tmp_path), 1 << 30)
@@ -50,7 +50,7 @@ def test_a_log_far_ahead_of_the_election_state_is_refused_as_damaged(tmp_path):
     storage.close()
 
 
-def test_a_log_slightly_ahead_of_the_election_state_is_accepted(tmp_path):
+def test_a_log_with_an_epoch_slightly_above_the_election_state_is_accepted(tmp_path):
     """Kafka, too, takes the later of the two."""
     Storage.create(FILES, tmp_path, GROUP, LogConfig(), recovering=False)
     write_log(opened(tmp_path), BUDGET)

@@ -183,7 +183,7 @@ def run(tmp_path: Path, story: Story) -> None:
     asyncio.run(told())
 
 
-def test_a_checkpoint_fetched_in_chunks_is_published_whole(tmp_path: Path) -> None:
+def test_a_follower_publishes_a_checkpoint_after_fetching_all_its_chunks(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         follower.fetch()
         assert await follower.end() == SnapshotFetched(ID)
@@ -202,7 +202,7 @@ def test_a_checkpoint_fetched_in_chunks_is_published_whole(tmp_path: Path) -> No
     run(tmp_path, story)
 
 
-def test_a_lost_connection_loses_only_the_chunk_in_flight(tmp_path: Path) -> None:
+def test_a_download_over_a_lost_connection_repeats_only_the_chunk_in_flight(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         lost = []
 
@@ -221,7 +221,7 @@ def test_a_lost_connection_loses_only_the_chunk_in_flight(tmp_path: Path) -> Non
     run(tmp_path, story)
 
 
-def test_a_download_from_a_dead_leader_fails_and_keeps_its_part(tmp_path: Path) -> None:
+def test_a_download_from_a_dead_leader_fails_and_keeps_its_partial_file(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         leader.tell = lambda position, size: None if position else leader.chunk(position, size)
         follower.fetch()
@@ -256,7 +256,7 @@ def test_a_download_resumes_at_a_new_leader(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_a_restarted_follower_resumes_its_download(tmp_path: Path) -> None:
+def test_a_restarted_follower_resumes_its_checkpoint_download(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         leader.tell = lambda position, size: None if position else leader.chunk(position, size)
         follower.fetch()
@@ -273,7 +273,9 @@ def test_a_restarted_follower_resumes_its_download(tmp_path: Path) -> None:
     run(tmp_path, story)
 
 
-def test_a_file_spliced_from_two_leaders_is_rejected_and_fetched_again(tmp_path: Path) -> None:
+def test_a_checkpoint_joined_from_two_leaders_files_is_rejected_and_fetched_again(
+    tmp_path: Path,
+) -> None:
     """Same id, same size, other bytes: only the footer's checksum can tell.
 
     Mutant "resume a download from another leader's file": here it would be installed.
@@ -327,7 +329,7 @@ def reversed_features(directory: Path) -> bytes:
         ),
     ],
 )
-def test_an_impossible_chunk_is_a_peer_fault_and_deletes_the_part(
+def test_an_invalid_chunk_is_reported_as_a_peer_fault_and_the_partial_file_deleted(
     tmp_path: Path, lie: dict
 ) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
@@ -340,7 +342,9 @@ def test_an_impossible_chunk_is_a_peer_fault_and_deletes_the_part(
     run(tmp_path, story)
 
 
-def test_a_damaged_file_of_the_right_size_is_rejected_before_publication(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_of_the_right_size_is_rejected_before_publication(
+    tmp_path: Path,
+) -> None:
     """Mutant "install before verifying": the name would be there, and `SnapshotFetched` told."""
 
     async def story(leader: Leader, follower: Follower) -> None:
@@ -353,13 +357,13 @@ def test_a_damaged_file_of_the_right_size_is_rejected_before_publication(tmp_pat
     run(tmp_path, story)
 
 
-def test_the_damaged_file_test_fails_without_verification(
+def test_a_mutant_that_skips_verification_publishes_a_damaged_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant itself, so that the story above is known to find it."""
     monkeypatch.setattr(PartDownload, "verify", lambda _: None)
     with pytest.raises(AssertionError, match="SnapshotFetched"):
-        test_a_damaged_file_of_the_right_size_is_rejected_before_publication(tmp_path)
+        test_a_damaged_checkpoint_of_the_right_size_is_rejected_before_publication(tmp_path)
 
 
 def from_store(tmp_path: Path, pin_ms: int) -> object:
@@ -395,7 +399,7 @@ def test_a_snapshot_is_kept_while_a_follower_fetches_it(tmp_path: Path) -> None:
     assert from_store(tmp_path, pin_ms=1_000) == SnapshotFetched(ID)
 
 
-def test_the_kept_snapshot_test_fails_without_the_pin(tmp_path: Path) -> None:
+def test_a_mutant_that_does_not_pin_a_fetched_snapshot_loses_the_snapshot(tmp_path: Path) -> None:
     """The mutant: nobody's reading keeps it."""
     assert from_store(tmp_path, pin_ms=0) == SnapshotFailed(ID)
 
@@ -413,7 +417,7 @@ def test_a_checkpoint_of_another_cluster_is_rejected(
 
 
 @pytest.mark.parametrize(("code", "kept"), [(98, 0), (99, 0), (6, 1), (74, 1), (56, 1), (-1, 1)])
-def test_a_refusal_fails_the_download_and_its_code_decides_whether_the_part_is_kept(
+def test_the_error_code_of_a_refused_download_decides_whether_its_partial_file_is_kept(
     tmp_path: Path, code: int, kept: int
 ) -> None:
     """SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE: rediscover by Fetch. KIP-630, Errors."""
@@ -429,7 +433,7 @@ def test_a_refusal_fails_the_download_and_its_code_decides_whether_the_part_is_k
     run(tmp_path, story)
 
 
-def test_an_undecodable_answer_is_a_peer_fault_and_leads_to_a_new_connection(
+def test_an_undecodable_response_is_reported_as_a_peer_fault_and_closes_the_connection(
     tmp_path: Path,
 ) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
@@ -449,7 +453,7 @@ def test_an_undecodable_answer_is_a_peer_fault_and_leads_to_a_new_connection(
     run(tmp_path, story)
 
 
-def test_an_unreachable_leader_fails_the_download_soon(tmp_path: Path) -> None:
+def test_a_download_from_an_unreachable_leader_fails_soon(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         await leader.listener.close()
         follower.fetch()
@@ -474,7 +478,7 @@ def test_a_complete_download_is_published_although_it_is_abandoned(tmp_path: Pat
     run(tmp_path, story)
 
 
-def test_an_abandoned_download_reports_nothing_and_keeps_its_part(tmp_path: Path) -> None:
+def test_an_abandoned_download_reports_no_event_and_keeps_its_partial_file(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         silent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         handle = leader.handle
@@ -497,7 +501,7 @@ def test_an_abandoned_download_reports_nothing_and_keeps_its_part(tmp_path: Path
     run(tmp_path, story)
 
 
-def test_a_full_disk_fails_the_download_and_deletes_the_part(
+def test_a_download_to_a_full_disk_fails_and_deletes_its_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(_: Leader, follower: Follower) -> None:

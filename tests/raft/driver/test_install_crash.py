@@ -154,7 +154,9 @@ def power_losses(steps: Steps, seed: int) -> list[tuple[bool, Offset, Offset, bo
 
 
 @pytest.mark.parametrize("seed", seeds(4))
-def test_power_loss_before_any_step_of_an_install(seed: int) -> None:
+def test_a_power_loss_during_a_snapshot_install_leaves_the_old_log_or_the_snapshot(
+    seed: int,
+) -> None:
     found = power_losses(install, seed)
     for step, (there, start, end, _) in enumerate(found):
         if there:
@@ -165,7 +167,7 @@ def test_power_loss_before_any_step_of_an_install(seed: int) -> None:
     assert found[-1][:3] == (True, ID.offset, ID.offset + 3)
 
 
-def test_the_install_crash_test_fails_if_the_log_is_reset_before_the_rename() -> None:
+def test_a_mutant_that_resets_the_log_before_the_rename_loses_the_snapshot() -> None:
     """A mutant: the log is emptied first, then the checkpoint gets its name."""
 
     def the_other_way_round(storage: Storage) -> None:
@@ -176,7 +178,7 @@ def test_the_install_crash_test_fails_if_the_log_is_reset_before_the_rename() ->
         power_losses(the_other_way_round, 0)
 
 
-def test_the_install_crash_test_fails_if_the_rename_is_not_synced(
+def test_a_mutant_that_does_not_sync_the_rename_loses_the_snapshot(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A mutant: the checkpoint is renamed, and its directory not synced."""
@@ -212,7 +214,7 @@ def cut(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(4))
-def test_power_loss_before_any_step_of_cutting_a_log(seed: int) -> None:
+def test_a_power_loss_while_the_log_start_moves_leaves_the_old_or_the_new_start(seed: int) -> None:
     for step in range(10_000):
         disk = prepared()
         storage = opened(disk)

@@ -114,7 +114,7 @@ def test_the_log_start_waits_for_an_archives_durable_offset_not_its_fetch_offset
     storage.close()
 
 
-def test_beyond_the_limit_the_longest_silent_reader_is_forgotten() -> None:
+def test_the_longest_silent_archive_reader_is_forgotten_beyond_the_limit() -> None:
     readers = ArchiveReaders()
     keys = [ReplicaKey(NodeId(node), ZERO_UUID) for node in range(MAX_READERS + 1)]
     for at_ms, key in enumerate(keys):
@@ -124,7 +124,7 @@ def test_beyond_the_limit_the_longest_silent_reader_is_forgotten() -> None:
     assert readers.all[0] == ArchiveReader(keys[0], Offset(MAX_READERS), MAX_READERS)
 
 
-def test_an_unreadable_checkpoint_leaves_the_log_start_and_the_node_running(
+def test_a_node_with_an_unreadable_checkpoint_runs_and_keeps_its_log_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Too many connections use up the descriptors, say; the next second is another chance."""

@@ -34,7 +34,9 @@ def test_metrics_report_mean_and_maximum_election_latency() -> None:
     assert (values["election_latency_avg"], values["election_latency_max"]) == (60.0, 90.0)
 
 
-def test_the_commit_rate_does_not_jump_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_commit_rate_metric_does_not_jump_after_a_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     group = FakeGroup()

@@ -94,7 +94,9 @@ def test_a_quorum_of_one_keeps_its_records_across_a_restart(log_dir: Path) -> No
     asyncio.run(asyncio.wait_for(story(), DEADLINE_S))
 
 
-def test_a_port_in_use_fails_the_start_and_frees_the_directory(log_dir: Path) -> None:
+def test_a_node_whose_port_is_in_use_fails_to_start_and_unlocks_its_directory(
+    log_dir: Path,
+) -> None:
     async def story() -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             node = Node(config_of(log_dir, taken.getsockname()[1]))
@@ -109,7 +111,9 @@ def test_a_port_in_use_fails_the_start_and_frees_the_directory(log_dir: Path) ->
     asyncio.run(asyncio.wait_for(story(), DEADLINE_S))
 
 
-def test_an_unformatted_or_foreign_directory_is_refused(tmp_path: Path, log_dir: Path) -> None:
+def test_a_node_refuses_a_log_directory_that_is_unformatted_or_of_another_node(
+    tmp_path: Path, log_dir: Path
+) -> None:
     async def story() -> None:
         empty = tmp_path / "empty"
         empty.mkdir()
@@ -121,7 +125,9 @@ def test_an_unformatted_or_foreign_directory_is_refused(tmp_path: Path, log_dir:
     asyncio.run(story())
 
 
-def test_impossible_settings_are_refused_by_name(tmp_path: Path) -> None:
+def test_invalid_node_settings_are_refused_with_an_error_that_names_the_setting(
+    tmp_path: Path,
+) -> None:
     good = config_of(tmp_path, 1)
     with pytest.raises(ValueError, match="max_idle_interval_ms"):
         NodeConfig(
@@ -138,7 +144,7 @@ def test_impossible_settings_are_refused_by_name(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
-def test_an_observer_without_listener_follows_the_high_watermark(tmp_path: Path) -> None:
+def test_an_observer_without_a_listener_follows_the_high_watermark(tmp_path: Path) -> None:
     """An idle log does not age; one whose leader is gone does.
 
     Source: docs/design/broker.md#staleness-is-bounded.

@@ -86,7 +86,7 @@ def ask_everything(client: Client) -> dict[tuple[str, int], Response]:
     }
 
 
-def test_every_version_is_answered_by_leader_and_follower(tmp_path: Path) -> None:
+def test_leader_and_follower_answer_every_version_of_every_request(tmp_path: Path) -> None:
     with Cluster(tmp_path, size=2, quorum=QUICK, state="kv") as cluster:
         cluster.start()
         leader = cluster.wait_for_leader()

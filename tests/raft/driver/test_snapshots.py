@@ -202,12 +202,14 @@ def whole(client: Client, topic: str = BENCH) -> bytes:
     return found
 
 
-def test_fetched_chunks_joined_are_the_file(alone: Cluster, client: Client) -> None:
+def test_the_fetched_chunks_of_a_checkpoint_join_to_the_leaders_file(
+    alone: Cluster, client: Client
+) -> None:
     snapshot_id = OffsetAndEpoch(*known(client)["id"])
     assert whole(client) == checkpoint_path(alone, 1, BENCH, snapshot_id).read_bytes()
 
 
-def test_two_groups_in_one_request_share_the_bytes_fairly(client: Client) -> None:
+def test_two_groups_in_one_fetch_snapshot_share_its_bytes_fairly(client: Client) -> None:
     """The long file gets the bytes that the short one leaves. KIP-630, Request Handling."""
     sizes = {topic: client.snapshots(topic).snapshots[-1].size for topic in (BENCH, METADATA)}
     assert sizes[METADATA] < 2_000 < 10_000 < sizes[BENCH]
@@ -252,7 +254,7 @@ def test_a_checkpoint_is_kept_while_it_is_being_fetched(client: Client) -> None:
         ({"partition": 7}, 3),  # UNKNOWN_TOPIC_OR_PARTITION
     ],
 )
-def test_unservable_snapshot_requests_are_refused_with_their_error_code(
+def test_invalid_fetch_snapshot_requests_are_refused_with_their_error_code(
     client: Client, change: dict, error: int
 ) -> None:
     (chunk,) = client.fetch_snapshot((BENCH, {**known(client), **change}))
@@ -263,7 +265,7 @@ def test_unservable_snapshot_requests_are_refused_with_their_error_code(
     ("fields", "error"),
     [({"max_bytes": -1}, 42), ({"cluster_id": "another"}, 104)],  # INCONSISTENT_CLUSTER_ID
 )
-def test_an_error_of_the_whole_request_is_answered_at_top_level(
+def test_an_error_of_a_whole_fetch_snapshot_is_returned_at_the_top_level(
     client: Client, fields: dict, error: int
 ) -> None:
     with pytest.raises(ClientError) as refused:
@@ -283,13 +285,13 @@ def test_snapshot_requests_without_or_with_too_many_partitions_are_refused(clien
         assert refused.value.error == 42
 
 
-def test_a_fetch_at_the_end_of_the_file_returns_no_bytes(client: Client) -> None:
+def test_a_fetch_snapshot_at_the_end_of_the_file_returns_no_bytes(client: Client) -> None:
     size = len(whole(client))
     (chunk,) = client.fetch_snapshot((BENCH, {**known(client), "position": size}))
     assert (chunk.error_code, chunk.size, len(chunk.unaligned_records)) == (0, size, 0)
 
 
-def test_take_snapshot_takes_a_checkpoint_and_refuses_invalid_requests(
+def test_a_take_snapshot_request_takes_a_checkpoint_unless_the_request_is_invalid(
     client: Client,
 ) -> None:
     first = taken(client, METADATA)
@@ -350,7 +352,7 @@ def test_a_node_restarts_from_its_checkpoints(alone: Cluster, client: Client) ->
     assert "Traceback" not in alone.output(1).removeprefix(before)
 
 
-def test_a_group_missing_from_a_checkpoint_is_stopped(alone: Cluster) -> None:
+def test_a_node_stops_a_group_that_a_loaded_checkpoint_does_not_name(alone: Cluster) -> None:
     """Its removal is no longer in the log: a node that was down learns it from the checkpoint."""
     with alone.client(1) as client:
         taken(client, METADATA)
@@ -367,7 +369,7 @@ def test_a_group_missing_from_a_checkpoint_is_stopped(alone: Cluster) -> None:
     wait_until(lambda: not listed(), "the group is listed no more")
 
 
-def test_a_log_that_begins_late_without_a_checkpoint_is_refused_with_a_clear_error(
+def test_a_log_that_starts_above_0_without_a_checkpoint_is_refused_with_a_clear_error(
     tmp_path: Path,
 ) -> None:
     with Cluster(tmp_path, size=1, quorum=QUICK, state="kv", log_starts=AT_ONCE) as cluster:

@@ -67,7 +67,9 @@ def fill(storage: Storage, appends: int) -> list[int]:
 
 
 @pytest.mark.parametrize("max_bytes", [1, 300, 2_000, 10**6])
-def test_every_read_is_whole_batches_from_its_offset_on(storage: Storage, max_bytes: int) -> None:
+def test_every_storage_read_returns_whole_batches_from_its_offset_on(
+    storage: Storage, max_bytes: int
+) -> None:
     begins = fill(storage, 60)
     end_offset = storage.log.log_end_offset
     for from_memory in (True, False):
@@ -81,7 +83,7 @@ def test_every_read_is_whole_batches_from_its_offset_on(storage: Storage, max_by
         assert storage.read_bytes(end_offset, end_offset, max_bytes) == b""
 
 
-def test_no_read_returns_batches_past_its_end(storage: Storage) -> None:
+def test_no_storage_read_returns_batches_past_its_end_offset(storage: Storage) -> None:
     begins = fill(storage, 30)
     for from_memory in (True, False):
         if not from_memory:
@@ -111,7 +113,7 @@ def test_the_election_state_survives_a_restart(
     assert (found.epoch, found.leader_id, found.voted and found.voted.id) == (4, None, 2)
 
 
-def test_a_rejoined_disk_is_marked_until_it_has_caught_up(
+def test_a_rejoined_group_keeps_its_recovery_marker_until_it_has_caught_up(
     tmp_path: Path, opened: Callable[[Path], Storage]
 ) -> None:
     Storage.create(RealFileSystem(), tmp_path, GROUP, SMALL, recovering=True)
@@ -121,7 +123,7 @@ def test_a_rejoined_disk_is_marked_until_it_has_caught_up(
     assert not opened(tmp_path).recovering
 
 
-def test_a_missing_or_foreign_group_directory_is_a_lost_disk(
+def test_a_missing_or_foreign_group_directory_is_reported_as_a_lost_disk(
     tmp_path: Path, opened: Callable[[Path], Storage]
 ) -> None:
     with pytest.raises(LostDiskError):
@@ -132,7 +134,7 @@ def test_a_missing_or_foreign_group_directory_is_a_lost_disk(
         opened(tmp_path)
 
 
-def test_closing_a_group_closes_its_checkpoints(storage: Storage) -> None:
+def test_closing_a_groups_storage_closes_its_checkpoints(storage: Storage) -> None:
     """Checkpoint files stay open while the group may serve them, and no longer."""
     closed = []
     storage.snapshots = NoSnapshots()

@@ -90,7 +90,9 @@ def test_a_response_survives_encoding_and_decoding(response: core.Response) -> N
 
 
 @pytest.mark.parametrize("version", range(2))
-def test_old_versions_drop_only_the_fields_they_lack(version: int) -> None:
+def test_encoding_at_an_old_version_drops_only_the_fields_that_the_version_lacks(
+    version: int,
+) -> None:
     """Version 0 has no directory ids; versions before 2 have no pre-vote."""
     request = core.VoteRequest(
         cluster_id="c", voter=ReplicaKey(NodeId(2), UUID(int=2)),
@@ -111,7 +113,7 @@ def test_old_versions_drop_only_the_fields_they_lack(version: int) -> None:
     ),
     st.integers(12, 18),
 )  # fmt: skip
-def test_a_replicas_fetch_arrives_at_every_version(
+def test_a_replicas_fetch_survives_encoding_and_decoding_at_every_version(
     request: core.FetchRequest, version: int
 ) -> None:
     message = over_the_wire(wire_fetch.write_fetch(GROUP, request, version), version)
@@ -128,7 +130,7 @@ def test_a_replicas_fetch_arrives_at_every_version(
         assert arrived.high_watermark == core.MAX_OFFSET  # KIP-1166: never taken to be behind
 
 
-def test_adjacent_fetched_batches_of_one_epoch_are_one_batch_for_the_core() -> None:
+def test_adjacent_fetched_batches_of_one_epoch_become_one_batch_of_the_core() -> None:
     records = b"".join(
         build_value_batch([b"x"], base_offset=offset, leader_epoch=epoch, timestamp=0)
         for offset, epoch in ((5, 1), (6, 1), (7, 2), (8, 2))
@@ -141,7 +143,7 @@ def test_adjacent_fetched_batches_of_one_epoch_are_one_batch_for_the_core() -> N
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut"])
-def test_a_bad_batch_and_all_after_it_are_dropped(damage: str) -> None:
+def test_an_invalid_fetched_batch_and_all_batches_after_it_are_dropped(damage: str) -> None:
     """KAFKA-18723: what is corrupt is fetched again, not appended."""
     batches = [
         build_value_batch([b"x" * 50], base_offset=offset, leader_epoch=1, timestamp=0)
@@ -165,14 +167,14 @@ def test_a_bad_batch_and_all_after_it_are_dropped(damage: str) -> None:
         (16, b"\x01"),  # magic
     ],
 )
-def test_batches_with_impossible_offsets_or_epochs_are_dropped(at: int, field: bytes) -> None:
+def test_fetched_batches_with_invalid_offsets_or_epochs_are_dropped(at: int, field: bytes) -> None:
     batch = build_value_batch([b"x"], base_offset=0, leader_epoch=1, timestamp=0)
     batch[at : at + len(field)] = field
     assert wire_fetch.read_batches(batch) == ()
 
 
 @pytest.mark.parametrize("delta", [-1, 0])
-def test_a_batch_that_ends_before_it_begins_is_dropped(delta: int) -> None:
+def test_a_fetched_batch_that_ends_before_its_base_offset_is_dropped(delta: int) -> None:
     """With a good checksum: a peer may send nonsense that is whole."""
     batch = build_value_batch([b"x"], base_offset=5, leader_epoch=1, timestamp=0)
     struct.pack_into(">i", batch, 23, delta)  # last offset delta
@@ -199,7 +201,7 @@ def test_a_fetch_response_carries_a_diverging_epoch_or_a_snapshot_id() -> None:
     assert message.node_endpoints[0].host == "localhost"
 
 
-def test_a_request_about_two_groups_or_none_is_refused() -> None:
+def test_a_quorum_request_that_names_two_groups_or_none_is_refused() -> None:
     topic = quorum.DescribeQuorumRequest.TopicData
     partition = topic.PartitionData(partition_index=0)
     one = topic(topic_name="a", partitions=(partition,))
@@ -209,7 +211,7 @@ def test_a_request_about_two_groups_or_none_is_refused() -> None:
 
 
 @pytest.mark.parametrize("field", ["replica_epoch", "replica_id", "last_offset"])
-def test_negative_numbers_are_refused(field: str) -> None:
+def test_a_quorum_request_with_negative_numbers_is_refused(field: str) -> None:
     topic = quorum.VoteRequest.TopicData
     numbers = {"replica_epoch": 1, "replica_id": 1, "last_offset_epoch": 1, "last_offset": 1}
     numbers[field] = -2
@@ -219,7 +221,9 @@ def test_negative_numbers_are_refused(field: str) -> None:
 
 
 @pytest.mark.parametrize("key", [52, 53, 54, 55])
-def test_an_unknown_group_is_answered_unknown_topic_or_partition(key: int) -> None:
+def test_a_request_for_an_unknown_group_is_refused_with_unknown_topic_or_partition(
+    key: int,
+) -> None:
     """The requester sees a failed request, which it will repeat."""
     request = {
         52: core.VoteRequest(
@@ -241,7 +245,7 @@ def test_an_unknown_group_is_answered_unknown_topic_or_partition(key: int) -> No
         wire.read_response(over_the_wire(answer, latest(answer)))
 
 
-def test_fetch_by_an_unknown_topic_id_is_answered_unknown_topic_id() -> None:
+def test_a_fetch_for_an_unknown_topic_id_is_refused_with_unknown_topic_id() -> None:
     ref = GroupRef(UUID(int=9), 0)
     answer = wire_fetch.refuse_fetch(ref, FetchForm("", UUID(int=9)))
     assert answer.responses[0].partitions[0].error_code == 100  # UNKNOWN_TOPIC_ID
@@ -250,7 +254,7 @@ def test_fetch_by_an_unknown_topic_id_is_answered_unknown_topic_id() -> None:
     assert isinstance(answer, fetch.FetchResponse)
 
 
-def test_an_archives_durable_offset_is_a_tagged_field_that_others_skip() -> None:
+def test_an_archive_sends_its_durable_offset_in_a_tagged_field_that_kafka_ignores() -> None:
     request = core.FetchRequest(
         cluster_id=None, replica=ReplicaKey(NodeId(2_000_000_001), UUID(int=0)),
         epoch=Epoch(3), fetch_offset=Offset(500), last_fetched_epoch=Epoch(3), max_bytes=1,

@@ -33,7 +33,7 @@ def echo(connection: ServerConnection, frame: Frame) -> Answer:  # noqa: ARG001
     return response_header(header.correlation_id, flexible=True) + frame[header.body_at :]
 
 
-def test_a_request_gets_its_answer(on_loop):
+def test_a_client_receives_the_response_to_its_request(on_loop):
     async def main():
         listener = Listener(echo)
         await listener.start("127.0.0.1", 0)
@@ -50,7 +50,7 @@ def test_a_request_gets_its_answer(on_loop):
     on_loop(main())
 
 
-def test_answers_are_sent_in_request_order_whenever_they_become_ready(on_loop):
+def test_a_server_sends_responses_in_request_order_whatever_order_they_are_ready_in(on_loop):
     async def main():
         parked: list[tuple[int, Reply]] = []
 
@@ -77,7 +77,7 @@ def test_answers_are_sent_in_request_order_whenever_they_become_ready(on_loop):
     on_loop(main())
 
 
-def test_a_lost_connection_notifies_its_owner_then_fails_requests_in_flight(on_loop):
+def test_a_lost_connection_notifies_its_owner_and_then_fails_the_requests_in_flight(on_loop):
     async def main():
         told: list[object] = []
         server_side: list[ServerConnection] = []
@@ -107,7 +107,7 @@ def test_a_lost_connection_notifies_its_owner_then_fails_requests_in_flight(on_l
     on_loop(main())
 
 
-def test_a_late_answer_closes_the_connection(on_loop):
+def test_a_response_after_its_deadline_closes_the_connection(on_loop):
     async def main():
         listener = Listener(lambda connection, _: Reply(connection))
         await listener.start("127.0.0.1", 0)
@@ -123,7 +123,7 @@ def test_a_late_answer_closes_the_connection(on_loop):
     on_loop(main())
 
 
-def test_a_deadline_that_is_already_over_ends_its_request(on_loop):
+def test_a_request_whose_deadline_is_already_over_fails(on_loop):
     """A timer of uvloop's that is due at once is a plain handle: it cannot say when it is due."""
 
     async def main():
@@ -139,7 +139,9 @@ def test_a_deadline_that_is_already_over_ends_its_request(on_loop):
     on_loop(main())
 
 
-def test_refused_and_unresolved_connects_have_different_reasons(on_loop, unused_port):
+def test_a_refused_connection_and_an_unresolved_name_fail_with_different_reasons(
+    on_loop, unused_port
+):
     async def main():
         with pytest.raises(ConnectError) as refused:
             await connect("127.0.0.1", unused_port)
@@ -151,7 +153,7 @@ def test_refused_and_unresolved_connects_have_different_reasons(on_loop, unused_
     on_loop(main())
 
 
-def test_an_answer_with_a_foreign_correlation_id_closes_the_connection(on_loop):
+def test_a_response_with_an_unknown_correlation_id_closes_the_connection(on_loop):
     async def main():
         listener = Listener(lambda *_: Struct(">ib").pack(999, 0))
         await listener.start("127.0.0.1", 0)
@@ -164,7 +166,7 @@ def test_an_answer_with_a_foreign_correlation_id_closes_the_connection(on_loop):
     on_loop(main())
 
 
-def test_small_answers_are_not_held_back_by_nagle(on_loop):
+def test_nagles_algorithm_does_not_delay_small_responses(on_loop):
     async def main():
         delays: list[int] = []
 
@@ -187,7 +189,7 @@ def test_small_answers_are_not_held_back_by_nagle(on_loop):
     on_loop(main())
 
 
-def test_a_name_is_resolved_at_every_connect_and_all_its_addresses_are_tried(unused_port):
+def test_a_client_resolves_a_name_at_every_connect_and_tries_all_its_addresses(unused_port):
     async def main():
         asked: list[str] = []
         addresses = ["127.0.0.2", "127.0.0.1"]
@@ -218,7 +220,7 @@ def test_a_name_is_resolved_at_every_connect_and_all_its_addresses_are_tried(unu
     asyncio.run(main())
 
 
-def test_a_host_that_does_not_answer_is_a_timeout(on_loop):
+def test_a_connection_to_a_host_that_does_not_answer_fails_with_a_timeout(on_loop):
     """With a full accept queue the kernel drops further connects, as a black hole does."""
 
     async def main():
@@ -250,7 +252,7 @@ def test_a_host_that_does_not_answer_is_a_timeout(on_loop):
         ("00000009 0000", 1, Reason.PEER_CLOSED),  # half an answer, then the end
     ],
 )
-def test_a_bad_answer_closes_the_connection(on_loop, sent, asked, reason):
+def test_an_invalid_response_closes_the_connection(on_loop, sent, asked, reason):
     async def main():
         loop = asyncio.get_running_loop()
         told: list[Reason] = []

@@ -49,7 +49,7 @@ def feed(reader: FrameReader, data: bytes, cuts: list[int]) -> list[bytes | memo
     st.randoms(use_true_random=False),
 )
 @settings(max_examples=100, deadline=None)
-def test_every_cut_of_a_stream_gives_the_same_frames(sizes, cuts, random):
+def test_a_frame_reader_returns_the_same_frames_wherever_the_stream_is_cut(sizes, cuts, random):
     bodies = [random.randbytes(size) for size in sizes]
     stream = b"".join(LENGTH.pack(len(body)) + body for body in bodies)
     reader = FrameReader(Arena(), max_frame_bytes=3 * ARENA_BYTES)
@@ -61,7 +61,7 @@ def test_every_cut_of_a_stream_gives_the_same_frames(sizes, cuts, random):
 
 
 @given(st.lists(st.integers(1, 7), min_size=1, max_size=40))
-def test_a_length_may_come_byte_by_byte(cuts):
+def test_a_frame_reader_accepts_a_length_prefix_byte_by_byte(cuts):
     stream = b"".join(length_prefix(size) + bytes(size) for size in range(5)) * 3
     reader = FrameReader(Arena(), max_frame_bytes=10)
     assert feed(reader, stream, cuts) == [bytes(size) for size in range(5)] * 3
@@ -81,7 +81,7 @@ def test_a_length_may_come_byte_by_byte(cuts):
     ],
 )
 @pytest.mark.parametrize("cut", [1, 3, 100])
-def test_an_invalid_length_is_reported_after_the_frames_before_it(stream, reason, cut):
+def test_a_frame_reader_reports_an_invalid_length_after_the_preceding_frames(stream, reason, cut):
     reader = FrameReader(Arena(), max_frame_bytes=65_536)
     assert feed(reader, length_prefix(2) + b"ok" + stream, [cut]) == [b"ok"]
     assert reader.error is not None
@@ -89,7 +89,7 @@ def test_an_invalid_length_is_reported_after_the_frames_before_it(stream, reason
         assert reader.error.reason is reason
 
 
-def test_a_length_alone_allocates_little_memory():
+def test_a_large_length_prefix_without_data_allocates_little_memory():
     reader = FrameReader(Arena(), max_frame_bytes=100_000_000)
     tracemalloc.start()
     try:
@@ -102,7 +102,7 @@ def test_a_length_alone_allocates_little_memory():
     assert not reader.partial
 
 
-def test_a_frame_larger_than_the_first_buffer_is_whole():
+def test_a_frame_larger_than_the_first_buffer_is_received_completely():
     body = bytes(range(256)) * (FIRST_BYTES // 128)  # twice FIRST_BYTES
     body += b"end"
     reader = FrameReader(Arena(), max_frame_bytes=len(body))
@@ -113,7 +113,7 @@ def test_a_frame_larger_than_the_first_buffer_is_whole():
 
 
 @given(st.lists(st.integers(0, 2 * JOIN_BYTES), max_size=20))
-def test_gathering_buffers_preserves_their_bytes(sizes):
+def test_gathering_buffers_preserves_their_bytes_and_order(sizes):
     parts = [bytes([n % 256]) * size for n, size in enumerate(sizes)]
     gathered = gather(list(parts))
     assert b"".join(gathered) == b"".join(parts)

@@ -27,7 +27,7 @@ INT32 = st.integers(-(2**31), 2**31 - 1)
 CLIENT_IDS = st.none() | st.text(st.characters(exclude_categories=["Cs"]), max_size=50)
 
 
-def test_request_header_v1_bytes():
+def test_a_version_1_request_header_has_its_golden_bytes():
     kind = RequestKind.of(1, 11, first_flexible=12)
     assert request_header(kind, 5, "me") == bytes.fromhex(
         "0001"  # api key: Fetch
@@ -37,7 +37,7 @@ def test_request_header_v1_bytes():
     )
 
 
-def test_request_header_v2_bytes():
+def test_a_version_2_request_header_has_its_golden_bytes():
     kind = RequestKind.of(1, 12, first_flexible=12)
     assert request_header(kind, 5, None) == bytes.fromhex(
         "0001 000c 00000005"  # Fetch, version, correlation id
@@ -46,12 +46,12 @@ def test_request_header_v2_bytes():
     )
 
 
-def test_response_header_bytes():
+def test_response_headers_have_their_golden_bytes():
     assert response_header(-2, flexible=False) == bytes.fromhex("fffffffe")
     assert response_header(7, flexible=True) == bytes.fromhex("00000007 00")
 
 
-def test_an_answer_to_api_versions_is_never_flexible():
+def test_the_header_of_an_api_versions_response_is_never_flexible():
     assert RequestKind.of(18, 3, first_flexible=3) == (18, 3, True, False)
     assert RequestKind.of(18, 2, first_flexible=3) == (18, 2, False, False)
     assert RequestKind.of(52, 0, first_flexible=0) == (52, 0, True, True)
@@ -59,7 +59,9 @@ def test_an_answer_to_api_versions_is_never_flexible():
 
 
 @given(st.booleans(), st.integers(0, 99), INT32, CLIENT_IDS)
-def test_request_headers_agree_with_kio_in_both_directions(flexible, version, correlation_id, name):
+def test_request_headers_are_encoded_and_decoded_as_by_the_kio_library(
+    flexible, version, correlation_id, name
+):
     kind = RequestKind(1, version, flexible, flexible)
     ours = request_header(kind, correlation_id, name)
     kio_type = KioV2 if flexible else KioV1
@@ -79,7 +81,7 @@ def test_request_headers_agree_with_kio_in_both_directions(flexible, version, co
 
 
 @given(st.booleans(), INT32)
-def test_kio_reads_our_response_headers(flexible, correlation_id):
+def test_the_kio_library_decodes_eskers_response_headers(flexible, correlation_id):
     kio_type = KioResponseV1 if flexible else KioResponseV0
     ours = response_header(correlation_id, flexible=flexible)
     assert kio_read(kio_type, ours).correlation_id == correlation_id
@@ -96,7 +98,7 @@ class EveryApi(dict):
 
 
 @given(st.binary(max_size=60), st.sampled_from([None, 0]))
-def test_garbage_is_a_bad_header_or_a_header_within_the_frame(garbage, first_flexible):
+def test_random_bytes_parse_as_a_header_within_the_frame_or_raise_an_error(garbage, first_flexible):
     try:
         header = parse_request_header(garbage, EveryApi(first_flexible))
     except BadHeaderError:
@@ -123,12 +125,12 @@ def test_garbage_is_a_bad_header_or_a_header_within_the_frame(garbage, first_fle
         ("0001 000c 00000005 ffff ffffffff0f", "four billion tagged fields"),
     ],
 )
-def test_a_header_that_contradicts_itself_is_refused(text, why):
+def test_an_invalid_request_header_is_refused(text, why):
     with pytest.raises(BadHeaderError):
         parse_request_header(bytes.fromhex(text), {1: 12}), why
 
 
-def test_unknown_tagged_fields_are_skipped():
+def test_unknown_tagged_fields_of_a_request_header_are_skipped():
     frame = bytes.fromhex("02 00 01 aa 07 02 bbbb") + b"body"
     assert frame[skip_tagged_fields(frame, 0) :] == b"body"
 

@@ -64,7 +64,7 @@ async def still_answers(listener: Listener) -> None:
         (b"\x00\x00\x00\x0b\x04\x4c\x00\x00\x00\x00\x00\x00\x7f\xff\x00", Reason.MALFORMED),
     ],
 )
-def test_garbage_closes_its_connection_with_one_line(on_loop, caplog, garbage, reason):
+def test_random_bytes_close_their_connection_with_one_log_line(on_loop, caplog, garbage, reason):
     async def main():
         listener = Listener(echo, name="front")
         await listener.start("127.0.0.1", 0)
@@ -92,7 +92,7 @@ def test_garbage_closes_its_connection_with_one_line(on_loop, caplog, garbage, r
 @settings(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_no_sequence_of_bytes_stops_a_listener(on_loop, pieces, good, half_close):
+def test_a_listener_serves_requests_after_any_sequence_of_bytes(on_loop, pieces, good, half_close):
     """Good requests, then anything at all; what was good is answered, and the next client too."""
     request = bytes.fromhex("00000010 044c 0000 00000000 ffff 00 6162636465")
 
@@ -119,7 +119,7 @@ def test_no_sequence_of_bytes_stops_a_listener(on_loop, pieces, good, half_close
     on_loop(main())
 
 
-def test_a_flood_of_garbage_does_not_flood_the_log(on_loop, caplog):
+def test_the_listener_limits_its_log_lines_about_malformed_connections(on_loop, caplog):
     async def main():
         listener = Listener(echo)
         await listener.start("127.0.0.1", 0)
@@ -170,7 +170,7 @@ def test_a_connection_stalled_in_the_middle_of_a_frame_is_closed(on_loop, sent):
     on_loop(main())
 
 
-def test_a_slow_peer_that_keeps_moving_is_not_closed(on_loop):
+def test_a_connection_to_a_slow_peer_that_makes_progress_stays_open(on_loop):
     async def main():
         limits = Limits(stall_ms=60_000, stall_bytes=1_000)
         listener = Listener(echo, limits=limits)
@@ -193,7 +193,7 @@ def test_a_slow_peer_that_keeps_moving_is_not_closed(on_loop):
     on_loop(main())
 
 
-def test_idle_connections_are_closed_and_waiting_ones_are_not(on_loop):
+def test_idle_connections_are_closed_and_connections_with_requests_in_flight_stay_open(on_loop):
     async def main():
         def park(connection: ServerConnection, frame: Frame) -> Answer:
             return Reply(connection) if len(frame) > 20 else echo(connection, frame)
@@ -222,7 +222,7 @@ def test_idle_connections_are_closed_and_waiting_ones_are_not(on_loop):
     on_loop(main())
 
 
-def test_a_listener_sweeps_by_itself(on_loop):
+def test_a_listener_closes_idle_connections_by_a_timer_of_its_own(on_loop):
     async def main():
         listener = Listener(echo, limits=Limits(idle_ms=20))
         await listener.start("127.0.0.1", 0)
@@ -234,7 +234,7 @@ def test_a_listener_sweeps_by_itself(on_loop):
     on_loop(main())
 
 
-def test_a_connection_beyond_the_limit_is_closed_and_the_others_stay_open(on_loop):
+def test_a_connection_beyond_the_limit_is_closed_and_earlier_connections_stay_open(on_loop):
     async def main():
         listener = Listener(echo, limits=Limits(max_connections=2))
         await listener.start("127.0.0.1", 0)
@@ -255,7 +255,7 @@ def test_a_connection_beyond_the_limit_is_closed_and_the_others_stay_open(on_loo
     on_loop(main())
 
 
-def test_claimed_lengths_cost_no_memory_beyond_the_bound(on_loop):
+def test_announced_frame_lengths_allocate_no_memory_beyond_the_limit(on_loop):
     """Fifty strangers announce 90 MB each and send a little: 4.5 GB announced."""
 
     async def main():
@@ -294,7 +294,7 @@ def free_descriptors() -> int:
     return soft - len(list(Path("/proc/self/fd").iterdir())) - 100
 
 
-def test_ten_thousand_idle_connections_cost_little_and_delay_no_request(on_loop):
+def test_ten_thousand_idle_connections_take_little_memory_and_delay_no_request(on_loop):
     """Both ends live in this process, so half the descriptors it may yet open, at most 10,000."""
 
     async def main():
@@ -331,7 +331,7 @@ def test_ten_thousand_idle_connections_cost_little_and_delay_no_request(on_loop)
     on_loop(main())
 
 
-def test_a_broken_invariant_in_a_handler_reaches_the_loop():
+def test_a_failed_assertion_in_a_handler_reaches_the_loops_exception_handler():
     reached: list[BaseException] = []
 
     def broken(*_: object) -> Answer:
@@ -369,7 +369,9 @@ def test_a_record_error_closes_the_connection_as_malformed(on_loop):
     on_loop(main())
 
 
-def test_a_handlers_bug_closes_one_connection_and_says_where_it_is(on_loop, caplog):
+def test_an_unexpected_error_in_a_handler_closes_one_connection_and_logs_its_source_line(
+    on_loop, caplog
+):
     async def main():
         def buggy(*_: object) -> Answer:
             return {}["missing"]
@@ -397,7 +399,7 @@ def test_a_handlers_bug_closes_one_connection_and_says_where_it_is(on_loop, capl
     assert "ValueError: from a task" in second
 
 
-def test_frames_that_handlers_keep_never_change(on_loop):
+def test_a_frame_that_a_handler_keeps_never_changes(on_loop):
     async def main():
         kept: list[Frame] = []
 

@@ -49,7 +49,9 @@ def answer_to(frame: Frame) -> bytes:
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_answers_come_in_request_order_however_they_are_made(on_loop, ways, sizes, limit, seed):
+def test_responses_arrive_in_request_order_for_every_kind_of_handler(
+    on_loop, ways, sizes, limit, seed
+):
     """Answers are bytes, buffers, deferred replies sent in any order, tasks, or None."""
     random = Random(seed)
 
@@ -156,7 +158,7 @@ def test_a_connection_with_too_many_requests_in_flight_is_not_read(on_loop):
     on_loop(main())
 
 
-def test_a_paused_connection_is_not_read_and_others_are(on_loop):
+def test_a_paused_connection_is_not_read_while_other_connections_are(on_loop):
     async def main():
         parked: list[tuple[Reply, Frame]] = []
 
@@ -201,7 +203,7 @@ def test_a_paused_connection_is_not_read_and_others_are(on_loop):
         Limits(memory_bytes=4_000),
     ],
 )
-def test_each_bound_holds_requests_back_until_answers_are_sent(on_loop, limits):
+def test_each_limit_delays_further_requests_until_responses_are_sent(on_loop, limits):
     async def main():
         parked: list[tuple[Reply, bytes]] = []
 
@@ -226,7 +228,7 @@ def test_each_bound_holds_requests_back_until_answers_are_sent(on_loop, limits):
     on_loop(main())
 
 
-def test_a_client_that_never_reads_is_paused_then_closed(on_loop):
+def test_a_connection_to_a_client_that_never_reads_is_paused_and_then_closed(on_loop):
     async def main():
         answer = response_header(0, flexible=True) + bytes(100_000)
         handled = 0
@@ -265,7 +267,7 @@ def test_a_client_that_never_reads_is_paused_then_closed(on_loop):
     on_loop(main())
 
 
-def test_all_connections_together_hold_no_more_than_the_memory_bound(on_loop):
+def test_the_requests_of_all_connections_stay_within_the_shared_memory_limit(on_loop):
     async def main():
         size, clients = 200_000, 12
         limits = Limits(memory_bytes=700_000, max_frame_bytes=1_000_000)
@@ -305,7 +307,7 @@ def test_all_connections_together_hold_no_more_than_the_memory_bound(on_loop):
     on_loop(main())
 
 
-def test_a_small_request_passes_while_large_ones_fill_the_memory(on_loop):
+def test_a_small_request_is_served_while_large_requests_fill_the_shared_memory(on_loop):
     async def main():
         parked: list[Reply] = []
 
@@ -342,7 +344,7 @@ def test_a_small_request_passes_while_large_ones_fill_the_memory(on_loop):
     on_loop(main())
 
 
-def test_requests_sent_before_close_arrive(on_loop):
+def test_requests_sent_before_a_client_closes_arrive(on_loop):
     async def main():
         arrived: list[bytes] = []
         listener = Listener(lambda _, frame: arrived.append(bytes(frame[11:])))
@@ -357,7 +359,7 @@ def test_requests_sent_before_close_arrive(on_loop):
     on_loop(main())
 
 
-def test_nothing_is_handled_after_the_handler_closed_the_connection(on_loop):
+def test_no_request_is_handled_after_a_handler_closed_the_connection(on_loop):
     async def main():
         handled: list[bytes] = []
         parked: list[Reply] = []
@@ -392,7 +394,7 @@ def test_nothing_is_handled_after_the_handler_closed_the_connection(on_loop):
     on_loop(main())
 
 
-def test_ids_grow_with_every_connection_of_both_sides(on_loop):
+def test_connection_ids_increase_with_every_connection_on_both_sides(on_loop):
     async def main():
         seen: list[int] = []
         listener = Listener(lambda c, f: (seen.append(c.id), answer_to(f))[1])

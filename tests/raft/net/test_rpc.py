@@ -71,19 +71,19 @@ def ask(server: Server) -> DescribeQuorumResponse:
     return run(main())
 
 
-def test_calls_use_the_highest_common_version():
+def test_an_rpc_client_uses_the_highest_version_that_both_sides_support():
     server = Server(describe=1)
     assert ask(server) == ANSWER
     assert server.seen == [(API_VERSIONS, 4), (DESCRIBE_QUORUM, 1)]
 
 
-def test_api_versions_is_repeated_at_an_older_servers_version():
+def test_an_rpc_client_repeats_api_versions_at_the_version_of_an_older_server():
     server = Server(api_versions=2)
     assert ask(server) == ANSWER
     assert [version for key, version in server.seen if key == API_VERSIONS] == [4, 2]
 
 
-def test_calling_an_api_that_the_server_lacks_raises_an_error_naming_it():
+def test_a_call_of_an_api_that_the_server_lacks_raises_an_error_that_names_the_api():
     server = Server()
     server.ranges = ranges(api_versions=4)
     with pytest.raises(NetError, match="does not serve DescribeQuorumRequest") as caught:
@@ -91,7 +91,7 @@ def test_calling_an_api_that_the_server_lacks_raises_an_error_naming_it():
     assert caught.value.reason is Reason.UNSUPPORTED
 
 
-def test_a_malformed_answer_raises_an_error_naming_its_defect():
+def test_a_malformed_response_raises_an_error_that_names_the_defect():
     server = Server(answer=lambda _: b"\x00")
     with pytest.raises(NetError, match="error_code at byte 0") as caught:
         ask(server)

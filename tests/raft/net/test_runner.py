@@ -9,7 +9,7 @@ import pytest
 from raft.net import loop_factory, run
 
 
-def test_a_broken_invariant_in_a_callback_ends_the_program():
+def test_a_failed_assertion_in_a_callback_ends_the_program():
     async def main() -> None:
         def broken() -> None:
             raise AssertionError("log start past watermark")
@@ -21,7 +21,7 @@ def test_a_broken_invariant_in_a_callback_ends_the_program():
         run(main())
 
 
-def test_run_returns_what_main_returns_on_uvloop_if_it_is_there():
+def test_run_returns_the_result_of_main_and_uses_an_installed_uvloop():
     async def main() -> str:
         return type(asyncio.get_running_loop()).__module__
 

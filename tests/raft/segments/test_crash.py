@@ -51,7 +51,7 @@ def run(model: LogAndModel, operations: list[tuple]) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(operations=OPERATIONS)
-def test_the_log_is_a_list_of_batches_while_the_power_stays_on(operations):
+def test_without_power_loss_the_log_behaves_like_a_list_of_batches(operations):
     model = LogAndModel(SimulatedDisk())
     run(model, operations)
     readable = [b for b in model.contents.batches if b.end_offset > model.contents.start]
@@ -66,7 +66,9 @@ def test_the_log_is_a_list_of_batches_while_the_power_stays_on(operations):
     ),
     seed=st.integers(0, 2**32),
 )
-def test_flushed_data_survives_and_truncated_data_stays_away_whenever_the_power_goes(rounds, seed):
+def test_after_a_power_loss_flushed_batches_remain_and_truncated_batches_do_not_return(
+    rounds, seed
+):
     rng = random.Random(seed)
     disk = SimulatedDisk()
     model = LogAndModel(disk)
@@ -78,7 +80,7 @@ def test_flushed_data_survives_and_truncated_data_stays_away_whenever_the_power_
 
 
 @pytest.mark.parametrize("seed", seeds(40))
-def test_a_truncated_segment_stays_away_where_it_would_fit_again(seed):
+def test_a_truncated_segment_does_not_return_after_a_power_loss(seed):
     """The one before it ends, flushed, exactly where the deleted one began.
 
     Source: docs/design/quorum.md#recovery-point.
@@ -91,7 +93,7 @@ def test_a_truncated_segment_stays_away_where_it_would_fit_again(seed):
 
 
 @pytest.mark.parametrize("seed", seeds(40))
-def test_a_segment_cut_by_recovery_stays_away_where_it_would_fit_again(seed):
+def test_a_segment_that_recovery_cut_does_not_return_after_a_power_loss(seed):
     rng = random.Random(seed)
     model = LogAndModel(SimulatedDisk())
     run(model, [("append", 1, 300)] * 3)
@@ -108,7 +110,7 @@ def test_a_segment_cut_by_recovery_stays_away_where_it_would_fit_again(seed):
 
 
 @pytest.mark.parametrize("seed", seeds(40))
-def test_dropping_everything_below_a_new_segment_leaves_a_segment(seed):
+def test_a_power_loss_while_all_old_segments_are_dropped_leaves_the_new_segment(seed):
     """Its name was not durable yet, the deletion of the others could be. Found by soak."""
     model = LogAndModel(SimulatedDisk())
     run(model, [("append", 1, 300), ("flush",), ("append", 1, 300), ("drop_prefix", 1.0)])
@@ -118,7 +120,7 @@ def test_dropping_everything_below_a_new_segment_leaves_a_segment(seed):
 
 @pytest.mark.parametrize("seed", seeds(40))
 @pytest.mark.parametrize("last", [("record",), ("restart",)])
-def test_a_segment_that_ends_at_the_recovery_point_is_read_and_not_trusted(seed, last):
+def test_recovery_scans_a_segment_that_ends_at_the_recovery_point(seed, last):
     """It was rolled after the point was recorded: its index files are those from before a
     truncation, or half written. Found by soak."""
     model = LogAndModel(SimulatedDisk())
@@ -132,7 +134,7 @@ def test_a_segment_that_ends_at_the_recovery_point_is_read_and_not_trusted(seed,
 
 
 @pytest.mark.parametrize("seed", seeds(60))
-def test_an_index_made_anew_is_not_trusted_half_written(seed):
+def test_recovery_does_not_trust_an_index_file_that_was_written_only_in_part(seed):
     """Recovery is cut short while it rebuilds what a trusted segment lacks. Found by soak."""
     rng = random.Random(seed)
     model = LogAndModel(SimulatedDisk())
@@ -178,7 +180,7 @@ STORY = [
 
 
 @pytest.mark.parametrize("seed", seeds(4))
-def test_a_crash_before_any_step_leaves_a_log_that_opens(seed):
+def test_a_log_can_be_opened_after_a_crash_before_any_disk_operation(seed):
     disk = SimulatedDisk()
     run(LogAndModel(disk), STORY)
     for step in range(15, disk.steps):  # the first steps create the log
@@ -193,7 +195,7 @@ def test_a_crash_before_any_step_leaves_a_log_that_opens(seed):
 
 
 @pytest.mark.parametrize("seed", seeds(6))
-def test_a_creation_cut_short_can_be_repeated(seed):
+def test_the_creation_of_a_log_can_be_repeated_after_a_power_loss(seed):
     """The caller lists a log once `create` has returned: until then there may be none, or half."""
     disk = SimulatedDisk()
     Log.create(disk, DIRECTORY)

@@ -64,7 +64,7 @@ def written(log: Log, *, recovery_point: int) -> None:
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_above_the_recovery_point_a_bad_batch_is_cut_with_one_log_line(
+def test_recovery_cuts_an_invalid_batch_above_the_recovery_point_with_one_log_line(
     log, disk, config, caplog, field
 ):
     written(log, recovery_point=10)
@@ -80,7 +80,7 @@ def test_above_the_recovery_point_a_bad_batch_is_cut_with_one_log_line(
 
 
 @pytest.mark.parametrize("field", FIELDS)
-def test_below_the_recovery_point_a_bad_batch_stops_the_node(log, disk, config, field):
+def test_an_invalid_batch_below_the_recovery_point_stops_the_node(log, disk, config, field):
     written(log, recovery_point=20)
     before = {name: disk.content(DIRECTORY / name) for name in disk.listdir(DIRECTORY)}
     disk.flip_bit(path(15), 2 * SIZE + FIELDS[field], bit=1)
@@ -97,7 +97,9 @@ def test_below_the_recovery_point_a_bad_batch_stops_the_node(log, disk, config, 
 
 
 @pytest.mark.parametrize(("bit", "found_at"), [(2, 12), (3, 13)])
-def test_a_damaged_leader_epoch_is_found_by_its_neighbours(log, disk, config, bit, found_at):
+def test_a_damaged_leader_epoch_is_detected_by_the_epochs_of_adjacent_batches(
+    log, disk, config, bit, found_at
+):
     """It lies outside the checksum: 6 became 2, older than what precedes, or 14, newer than what
     follows. (In the very last batch of a log nothing can tell. So it is in Kafka's format.)"""
     written(log, recovery_point=20)
@@ -109,7 +111,7 @@ def test_a_damaged_leader_epoch_is_found_by_its_neighbours(log, disk, config, bi
 
 
 @pytest.mark.parametrize("size", range(0, 5 * SIZE, 37))
-def test_a_torn_tail_is_cut_at_the_last_good_batch(log, disk, config, size):
+def test_recovery_cuts_a_torn_tail_after_the_last_valid_batch(log, disk, config, size):
     written(log, recovery_point=15)
     disk.replace(path(15), disk.content(path(15))[:size])
     opened = Log.open(disk, DIRECTORY, config)
@@ -118,7 +120,7 @@ def test_a_torn_tail_is_cut_at_the_last_good_batch(log, disk, config, size):
 
 
 @pytest.mark.parametrize("tail", [bytes(1), bytes(5000), b"\xff" * 500, batch(7), batch(20)[:-1]])
-def test_a_tail_of_anything_else_is_cut(log, disk, config, tail):
+def test_recovery_cuts_a_tail_of_arbitrary_bytes(log, disk, config, tail):
     written(log, recovery_point=20)
     disk.replace(path(15), disk.content(path(15)) + tail)
     assert Log.open(disk, DIRECTORY, config).log_end_offset == 20
@@ -144,7 +146,9 @@ def test_a_missing_segment_below_the_recovery_point_stops_the_node(
     assert caught.value.offset == expected
 
 
-def test_a_missing_segment_above_it_cuts_the_log_there(log, disk, config, caplog):
+def test_recovery_cuts_the_log_at_a_missing_segment_above_the_recovery_point(
+    log, disk, config, caplog
+):
     written(log, recovery_point=5)
     disk.unlink(path(10))
     assert Log.open(disk, DIRECTORY, config).log_end_offset == 10
@@ -155,7 +159,7 @@ def test_a_missing_segment_above_it_cuts_the_log_there(log, disk, config, caplog
     assert "the next segment starts at 15" in caplog.text
 
 
-def test_damage_in_an_unscanned_segment_is_found_by_a_read(log, disk, config):
+def test_a_read_detects_damage_in_an_unscanned_segment(log, disk, config):
     written(log, recovery_point=20)
     disk.flip_bit(path(5), SIZE + 70)
     opened = Log.open(disk, DIRECTORY, config)
@@ -165,7 +169,9 @@ def test_damage_in_an_unscanned_segment_is_found_by_a_read(log, disk, config):
     assert (caught.value.path, caught.value.position, caught.value.offset) == (path(5), SIZE, 6)
 
 
-def test_a_length_that_reaches_past_the_file_is_refused_without_taking_memory(log, disk, config):
+def test_a_batch_length_beyond_the_end_of_the_file_is_refused_without_allocating_memory(
+    log, disk, config
+):
     written(log, recovery_point=20)
     content = bytearray(disk.content(path(15)))
     content[SIZE + 8 : SIZE + 12] = bytes.fromhex("063ffff4")  # 100 MiB, as large as may be
@@ -177,7 +183,7 @@ def test_a_length_that_reaches_past_the_file_is_refused_without_taking_memory(lo
 
 @pytest.mark.parametrize("read", [Log.read, Log.read_data])
 @pytest.mark.parametrize("asked", [1, 3])
-def test_a_length_damaged_while_the_log_is_open_is_found_by_a_read(disk, read, asked):
+def test_a_read_detects_a_batch_length_that_was_damaged_while_the_log_was_open(disk, read, asked):
     log = Log.create(disk, DIRECTORY)  # too short for an index entry behind the damage
     fill(log, 5)
     log.flush()
@@ -189,7 +195,7 @@ def test_a_length_damaged_while_the_log_is_open_is_found_by_a_read(disk, read, a
     assert (caught.value.path, caught.value.position, caught.value.offset) == (path(0), SIZE, 1)
 
 
-def test_a_truncation_that_meets_damage_leaves_a_log_that_refuses_writes(disk):
+def test_a_log_refuses_writes_after_a_truncation_that_found_damage(disk):
     log = Log.create(disk, DIRECTORY)
     fill(log, 5)
     log.flush()
@@ -220,7 +226,7 @@ INDEX_DAMAGE = {
 
 @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
 @pytest.mark.parametrize("damage", INDEX_DAMAGE)
-def test_an_index_that_is_missing_or_stale_is_made_anew(log, disk, config, suffix, damage):
+def test_recovery_rebuilds_an_index_that_is_missing_or_stale(log, disk, config, suffix, damage):
     written(log, recovery_point=20)
     whole = {name: disk.content(DIRECTORY / name) for name in disk.listdir(DIRECTORY)}
     for base in (5, 15):  # one that is trusted, one that is scanned
@@ -239,7 +245,7 @@ def test_an_index_that_is_missing_or_stale_is_made_anew(log, disk, config, suffi
             assert disk.content(DIRECTORY / name) == whole[name]
 
 
-def test_an_index_with_wrong_middle_entries_is_found_by_the_log(disk):
+def test_an_index_with_wrong_entries_in_its_middle_is_rebuilt(disk):
     """Its last entry fits, so opening believes it; a lookup does not, and makes it anew."""
     config = LogConfig(segment_bytes=2000, index_interval_bytes=100)
     log = Log.create(disk, DIRECTORY, config)
@@ -253,7 +259,7 @@ def test_an_index_with_wrong_middle_entries_is_found_by_the_log(disk):
     assert values_of(opened, 1, max_bytes=1) == [1]
 
 
-def test_index_files_without_a_log_are_removed(log, disk, config):
+def test_recovery_removes_index_files_without_a_log_file(log, disk, config):
     written(log, recovery_point=20)
     disk.replace(path(77, ".index"), bytes(8))
     disk.replace(path(77, ".timeindex"), bytes(12))
@@ -280,7 +286,7 @@ def test_index_files_without_a_log_are_removed(log, disk, config):
         "0\n3\n3 0\n6 12\n9 99\n",
     ],
 )
-def test_an_epoch_checkpoint_that_is_not_this_log_s_is_made_anew(log, disk, config, text):
+def test_recovery_rebuilds_an_epoch_checkpoint_that_contradicts_the_log(log, disk, config, text):
     written(log, recovery_point=20)
     checkpoint = DIRECTORY / "leader-epoch-checkpoint"
     assert disk.content(checkpoint) == b"0\n2\n3 0\n6 12\n"
@@ -294,7 +300,7 @@ def test_an_epoch_checkpoint_that_is_not_this_log_s_is_made_anew(log, disk, conf
     assert disk.content(checkpoint) == b"0\n2\n3 0\n6 12\n"
 
 
-def test_a_log_without_a_recovery_point_is_scanned_whole(log, disk, config, caplog):
+def test_recovery_scans_a_log_without_a_recovery_point_completely(log, disk, config, caplog):
     """Another's log, or one restored from a copy: nothing is known to have been flushed."""
     written(log, recovery_point=20)
     disk.unlink(DIRECTORY / RECOVERY_POINT_FILE)
@@ -303,7 +309,7 @@ def test_a_log_without_a_recovery_point_is_scanned_whole(log, disk, config, capl
     assert "recovery_point=missing" in caplog.text
 
 
-def test_a_recovery_point_that_cannot_be_read_stops_the_node(log, disk, config):
+def test_an_unreadable_recovery_point_stops_the_node(log, disk, config):
     written(log, recovery_point=20)
     disk.replace(DIRECTORY / RECOVERY_POINT_FILE, b"?" * 8192)
     with pytest.raises(CorruptFileError):
@@ -312,7 +318,7 @@ def test_a_recovery_point_that_cannot_be_read_stops_the_node(log, disk, config):
 
 @settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 2**32), recovery_point=st.integers(0, 20), count=st.integers(1, 4))
-def test_any_damage_is_repaired_or_reported(seed, recovery_point, count):
+def test_recovery_repairs_or_reports_any_damage(seed, recovery_point, count):
     """Any file, any bytes: a typed error, or a log whose every offset reads as it was written."""
     rng = random.Random(seed)
     disk = SimulatedDisk()
@@ -349,7 +355,7 @@ def test_any_damage_is_repaired_or_reported(seed, recovery_point, count):
 # --- golden bytes of the indexes ------------------------------------------------------------------
 
 
-def test_golden_index_entries(disk):
+def test_index_entries_have_their_golden_bytes(disk):
     disk.make_directory(DIRECTORY)
     offsets, times = OffsetIndex(path(100, ".index"), 100), TimeIndex(path(100, ".timeindex"), 100)
     offsets.append(105, 4200)

@@ -15,7 +15,9 @@ from tests.simulation.disk import SimulatedDisk
 
 
 @pytest.mark.parametrize("seed", seeds(20))
-def test_what_an_opened_log_holds_survives_a_power_loss_after_a_failed_flush(seed: int) -> None:
+def test_a_log_reopened_after_a_failed_flush_keeps_its_records_through_a_power_loss(
+    seed: int,
+) -> None:
     """The process stops, another opens the log, the power fails. Found by simulation, seed 0x16."""
     disk, directory = SimulatedDisk(), Path("/log")
     log = Log.create(disk, directory)

@@ -28,7 +28,7 @@ OFFSETS = {("__cluster_metadata", 0): 8121, ("__diskless-metadata", 12): 1 << 59
 TEXT = "0\n2\n__cluster_metadata 0 8121\n__diskless-metadata 12 576460752303423488\n"
 
 
-def test_the_file_is_kafkas_and_durable() -> None:
+def test_the_high_watermark_file_is_durable_and_has_kafkas_format() -> None:
     disk = SimulatedDisk()
     disk.make_directory(ROOT)
     write_high_watermarks(disk, ROOT, {("__cluster_metadata", 0): 1})
@@ -55,7 +55,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("data", DAMAGED.values(), ids=list(DAMAGED))
-def test_a_damaged_file_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_a_damaged_high_watermark_file_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / HIGH_WATERMARKS_FILE).write_bytes(data)
     with pytest.raises(CorruptFileError):
         read_high_watermarks(RealFileSystem(), tmp_path)
@@ -89,7 +89,7 @@ def test_a_node_keeps_high_watermarks_written_before_its_restart(tmp_path: Path)
     assert read_high_watermarks(files, tmp_path) == {("b", 0): 12, ("a", 0): 12}
 
 
-def test_an_unwritable_directory_does_not_stop_the_node(tmp_path: Path) -> None:
+def test_a_node_that_cannot_write_its_high_watermarks_keeps_running(tmp_path: Path) -> None:
     async def live() -> None:
         marks = HighWatermarks(RealFileSystem(), tmp_path / "gone")
         marks.start([Led("a", 1)])

@@ -39,7 +39,7 @@ def partition(node: Path) -> Path:
     return node / "__cluster_metadata-0"
 
 
-def test_kafka_s_log_is_opened_whole(node):
+def test_a_log_written_by_kafka_is_opened_completely(node):
     log = Log.open(FILES, partition(node))
     size = sum(path.stat().st_size for path in (RECORDED / node.name).glob("*/*.log"))
     assert log.size_bytes == size, "nothing was cut"
@@ -53,7 +53,7 @@ def test_kafka_s_log_is_opened_whole(node):
     log.close()
 
 
-def test_kafka_s_log_can_be_appended_to(node):
+def test_a_log_written_by_kafka_accepts_appends(node):
     log = Log.open(FILES, partition(node), LogConfig(segment_bytes=8192))
     end = log.log_end_offset
     template = log.read(end - 1, max_bytes=1)
@@ -66,7 +66,7 @@ def test_kafka_s_log_can_be_appended_to(node):
     again.close()
 
 
-def test_our_indexes_equal_kafka_s(node):
+def test_rebuilt_indexes_equal_the_indexes_that_kafka_wrote(node):
     """The offset index byte for byte. The time index has every entry of ours; Kafka adds one more
     whenever it stops, and the recorded node was stopped in the middle of a segment."""
     originals = {path.name: path.read_bytes() for path in (RECORDED / node.name).glob("*/*index")}
@@ -83,7 +83,7 @@ def test_our_indexes_equal_kafka_s(node):
         assert ours[-12:] == original[-12:]
 
 
-def test_kafka_s_time_index_answers(node):
+def test_a_time_index_written_by_kafka_answers_lookups(node):
     for path in partition(node).glob("*.timeindex"):
         index = TimeIndex(path, int(path.name[:20]))
         assert index.load(FILES)
@@ -93,7 +93,7 @@ def test_kafka_s_time_index_answers(node):
             assert index.lookup(timestamp) < offset
 
 
-def test_kafka_s_small_files_are_read_and_written_alike(node):
+def test_kafkas_metadata_files_are_read_and_written_back_byte_for_byte(node):
     directory = partition(node)
     assert read_partition_metadata(FILES, directory) == METADATA_TOPIC_ID
     state = read_quorum_state(FILES, directory)

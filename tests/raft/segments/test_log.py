@@ -39,14 +39,14 @@ def names(disk: SimulatedDisk, suffix: str = ".log") -> list[int]:
 # --- appending and reading ------------------------------------------------------------------------
 
 
-def test_an_append_returns_its_offsets(log):
+def test_an_append_returns_the_offsets_of_its_batches(log):
     assert log.append(batch(0, records=3)) == (0, 3, 1)
     assert log.append(batch(3, epoch=2) + batch(4, epoch=4)) == (3, 5, 4)
     assert log.epochs == (EpochStart(1, 0), EpochStart(2, 3), EpochStart(4, 4))
     assert (log.log_start_offset, log.log_end_offset, log.last_epoch) == (0, 5, 4)
 
 
-def test_a_read_returns_whole_batches_and_the_first_whatever_its_size(log):
+def test_a_read_returns_whole_batches_and_the_first_batch_even_above_the_size_limit(log):
     fill(log, 4, size=200)
     one = len(batch(0, size=200))
     assert values_of(log, 0, max_bytes=1) == [0]
@@ -61,7 +61,7 @@ def test_a_read_from_inside_a_batch_starts_with_that_batch(log):
     assert values_of(log, 6) == [4, 8]
 
 
-def test_a_read_stops_below_the_end_it_is_given(log):
+def test_a_read_returns_no_batch_at_or_above_the_given_end_offset(log):
     """A follower's Fetch may go to the log end, a consumer's only to the high watermark."""
     fill(log, 3, records=2, size=20)
     assert values_of(log, 0, end_offset=4) == [0, 2]
@@ -70,14 +70,14 @@ def test_a_read_stops_below_the_end_it_is_given(log):
     assert values_of(log, 4, end_offset=4) == []
 
 
-def test_offsets_outside_the_log_are_refused(log):
+def test_reads_of_offsets_outside_the_log_are_refused(log):
     fill(log, 3)
     for offset in (-1, 4):
         with pytest.raises(OffsetOutOfRangeError):
             log.read(offset, max_bytes=1)
 
 
-def test_every_offset_is_found_through_the_index(log):
+def test_a_read_of_any_offset_finds_its_batch_through_the_index(log):
     for i in range(60):
         log.append(batch(log.log_end_offset, records=1 + i % 3, size=10 + i * 7 % 90))
     for offset in range(log.log_end_offset):
@@ -98,7 +98,7 @@ def test_a_batch_that_fails_its_checksum_is_not_appended(log, damage):
     assert log.log_end_offset == 0
 
 
-def test_a_batch_that_no_reader_would_accept_is_not_appended(log):
+def test_the_log_does_not_append_a_batch_that_readers_would_refuse(log):
     """A peer may send nonsense with a good checksum: more records than its bytes can hold."""
     data = bytearray(batch(0))
     data[23:27] = (999).to_bytes(4, "big")  # last offset delta
@@ -109,7 +109,7 @@ def test_a_batch_that_no_reader_would_accept_is_not_appended(log):
     assert log.log_end_offset == 0
 
 
-def test_a_compressed_batch_may_hold_more_records_than_bytes(log):
+def test_the_log_appends_a_compressed_batch_with_more_records_than_bytes(log):
     values = [b""] * 1000
     data = build_value_batch(
         values, base_offset=0, leader_epoch=1, timestamp=0, compression=Compression.ZSTD
@@ -135,13 +135,13 @@ def test_segments_roll_by_size_and_are_named_for_their_first_offset(log, disk):
     assert names(disk) == [0, 6, 12, 18]
 
 
-def test_a_group_larger_than_a_segment_is_spread_over_several(log, disk):
+def test_an_append_larger_than_a_segment_is_spread_over_several_segments(log, disk):
     log.append(b"".join(batch(i, size=300) for i in range(8)))
     assert log.log_end_offset == 8
     assert names(disk) == [0, 2, 4, 6]
 
 
-def test_a_batch_larger_than_a_segment_gets_one_of_its_own(log, disk):
+def test_a_batch_larger_than_the_segment_size_gets_a_segment_of_its_own(log, disk):
     fill(log, 1)
     fill(log, 1, size=5000)
     fill(log, 1)
@@ -149,14 +149,14 @@ def test_a_batch_larger_than_a_segment_gets_one_of_its_own(log, disk):
     assert values_of(log, 1, max_bytes=10) == [1]
 
 
-def test_segments_roll_by_the_times_of_their_batches(disk):
+def test_segments_roll_by_the_timestamps_of_their_batches(disk):
     log = Log.create(disk, DIRECTORY, LogConfig(segment_ms=1000))
     for offset, time in enumerate((5000, 5999, 6000, 6001, 7001, 7002)):
         log.append(batch(offset, time=time))
     assert names(disk) == [0, 3, 5]
 
 
-def test_the_epoch_of_a_diverging_follower_is_answered(log):
+def test_the_log_returns_the_end_offset_for_the_epoch_of_a_diverging_follower(log):
     """KIP-595, Fetch: also across a restart, and from the middle of a log cut at both ends."""
     fill(log, 4, epoch=2)
     fill(log, 4, epoch=5)
@@ -172,7 +172,7 @@ def test_the_epoch_of_a_diverging_follower_is_answered(log):
     assert [log.epoch_at(offset) for offset in (1, 2, 3, 4, 5)] == [None, 2, 2, 5, 5]
 
 
-def test_an_index_entry_is_due_when_more_than_the_interval_lies_behind_the_last(disk):
+def test_the_log_adds_an_index_entry_after_more_than_the_interval_of_bytes(disk):
     """As upstream: exactly the interval is not enough, and the first batch needs none."""
     size = len(batch(0))
     log = Log.create(disk, DIRECTORY, LogConfig(index_interval_bytes=2 * size))
@@ -185,7 +185,7 @@ def test_an_index_entry_is_due_when_more_than_the_interval_lies_behind_the_last(
 # --- opening --------------------------------------------------------------------------------------
 
 
-def test_opening_a_missing_log_fails(disk):
+def test_opening_a_log_that_does_not_exist_fails(disk):
     """A directory that is gone is a lost disk, never a fresh log.
 
     Source: docs/design/quorum.md#lost-disks.
@@ -197,20 +197,20 @@ def test_opening_a_missing_log_fails(disk):
         Log.open(disk, DIRECTORY)
 
 
-def test_a_log_is_not_created_over_another(log, disk):
+def test_creating_a_log_in_a_directory_with_a_log_fails(log, disk):
     fill(log, 1)
     log.close()
     with pytest.raises(WriteFailedError, match="already there"):
         Log.create(disk, DIRECTORY)
 
 
-def test_a_new_log_may_start_anywhere(disk):
+def test_a_new_log_may_start_at_any_offset(disk):
     log = Log.create(disk, DIRECTORY, start_offset=50)
     assert (log.log_start_offset, log.log_end_offset, log.last_epoch) == (50, 50, None)
     assert names(disk) == [50]
 
 
-def test_a_clean_restart_rebuilds_nothing(log, disk, config, caplog):
+def test_a_clean_restart_rebuilds_no_index(log, disk, config, caplog):
     fill(log, 20, epoch=1)
     fill(log, 20, epoch=2)
     log.close()
@@ -220,7 +220,7 @@ def test_a_clean_restart_rebuilds_nothing(log, disk, config, caplog):
     assert again.log_end_offset == again.recovery_point == 40
 
 
-def test_a_closed_log_accepts_nothing(log):
+def test_a_closed_log_refuses_appends(log):
     log.close()
     with pytest.raises(LogFailedError, match="closed"):
         log.append(batch(0))
@@ -229,7 +229,7 @@ def test_a_closed_log_accepts_nothing(log):
 # --- flushing -------------------------------------------------------------------------------------
 
 
-def test_the_recovery_point_follows_once_a_second_and_when_a_segment_was_rolled(disk):
+def test_the_recovery_point_advances_once_a_second_and_after_a_segment_roll(disk):
     now = [0.0]
     log = Log.create(disk, DIRECTORY, LogConfig(segment_bytes=1000), clock=lambda: now[0])
     fill(log, 1)
@@ -268,7 +268,7 @@ def test_a_log_accepts_no_write_after_a_failed_flush(log, disk, operation):
     log.close()
 
 
-def test_appends_go_on_while_another_thread_flushes(tmp_path):
+def test_appends_continue_while_another_thread_flushes(tmp_path):
     """On the real file system: every flush covers what was appended before it began."""
     log = Log.create(RealFileSystem(), tmp_path / "log", LogConfig(segment_bytes=20_000))
     done = threading.Event()
@@ -306,7 +306,7 @@ def test_appends_go_on_while_another_thread_flushes(tmp_path):
 
 
 @pytest.mark.parametrize("room", [0, 1, 60, 100])
-def test_a_full_disk_fails_the_append_and_nothing_else(log, disk, config, room):
+def test_a_full_disk_fails_the_append_and_leaves_the_log_usable(log, disk, config, room):
     fill(log, 3)
     log.flush()
     disk.capacity_bytes = 0
@@ -325,7 +325,7 @@ def test_a_full_disk_fails_the_append_and_nothing_else(log, disk, config, room):
     assert Log.open(disk, DIRECTORY, config).log_end_offset == 4
 
 
-def test_a_group_that_half_fitted_on_a_full_disk_does_not_come_back(log, disk, config):
+def test_an_append_that_a_full_disk_cut_short_does_not_return_after_a_restart(log, disk, config):
     """Its first batches were written whole; others of the same epoch take their offsets."""
     fill(log, 1, size=10)
     log.flush()
@@ -339,7 +339,7 @@ def test_a_group_that_half_fitted_on_a_full_disk_does_not_come_back(log, disk, c
         assert Log.open(disk, DIRECTORY, config).log_end_offset == 1
 
 
-def test_a_full_disk_stops_neither_restart_nor_truncation(log, disk, config):
+def test_a_log_on_a_full_disk_can_be_opened_and_truncated(log, disk, config):
     fill(log, 20, epoch=1)
     fill(log, 1, epoch=2)
     log.flush()
@@ -355,7 +355,7 @@ def test_a_full_disk_stops_neither_restart_nor_truncation(log, disk, config):
     assert (again.log_end_offset, again.epochs) == (15, (EpochStart(1, 0),))
 
 
-def test_no_room_for_a_new_segment_fails_the_append(log, disk):
+def test_an_append_fails_if_the_disk_has_no_space_for_a_new_segment(log, disk):
     fill(log, 5)
     disk.fail_next("create", error=errno.ENOSPC)
     with pytest.raises(DiskFullError):
@@ -364,7 +364,7 @@ def test_no_room_for_a_new_segment_fails_the_append(log, disk):
     assert names(disk) == [0, 5]
 
 
-def test_a_write_error_other_than_a_full_disk_has_its_own_type(log, disk):
+def test_a_write_error_other_than_a_full_disk_raises_write_failed_error(log, disk):
     disk.fail_next("write", error=errno.EIO)
     with pytest.raises(WriteFailedError):
         log.append(batch(0))
@@ -381,7 +381,7 @@ def test_a_log_accepts_no_write_after_an_append_that_cannot_be_undone(log, disk)
 
 
 @pytest.mark.parametrize("operation", ["unlink", "truncate", "fdatasync", "fsync_directory"])
-def test_a_truncation_that_fails_half_way_is_the_end_and_the_next_open_recovers(
+def test_a_log_whose_truncation_failed_refuses_writes_and_recovers_when_reopened(
     log, disk, config, operation
 ):
     fill(log, 20)
@@ -399,7 +399,9 @@ def test_a_truncation_that_fails_half_way_is_the_end_and_the_next_open_recovers(
 
 
 @pytest.mark.parametrize("offset", range(0, 21, 3))
-def test_truncating_drops_what_is_above_and_appending_goes_on(log, disk, config, offset):
+def test_a_truncated_log_lacks_the_batches_above_the_offset_and_accepts_appends(
+    log, disk, config, offset
+):
     fill(log, 20, epoch=1)
     assert log.truncate_to(offset) == offset
     fill(log, 5, epoch=2)
@@ -416,12 +418,12 @@ def test_truncating_drops_what_is_above_and_appending_goes_on(log, disk, config,
         assert found == [1] * offset + [2] * 5
 
 
-def test_truncating_inside_a_batch_drops_the_batch(log):
+def test_truncating_the_log_inside_a_batch_drops_the_whole_batch(log):
     fill(log, 3, records=4, size=20)
     assert log.truncate_to(6) == log.log_end_offset == 4
 
 
-def test_truncating_past_the_end_does_nothing_and_below_the_start_is_refused(log):
+def test_truncating_the_log_past_its_end_does_nothing_and_below_its_start_is_refused(log):
     fill(log, 20)
     log.flush()
     assert log.truncate_to(99) == 20
@@ -430,7 +432,7 @@ def test_truncating_past_the_end_does_nothing_and_below_the_start_is_refused(log
         log.truncate_to(9)
 
 
-def test_only_whole_segments_are_dropped_and_never_the_active_one(log, disk):
+def test_dropping_a_prefix_deletes_only_whole_segments_and_never_the_active_segment(log, disk):
     fill(log, 20)
     log.flush()
     assert names(disk) == [0, 5, 10, 15]
@@ -447,7 +449,7 @@ def test_only_whole_segments_are_dropped_and_never_the_active_one(log, disk):
         log.drop_prefix(21)
 
 
-def test_an_interrupted_drop_is_finished_by_the_next_open(log, disk, config):
+def test_the_next_open_finishes_an_interrupted_drop_of_segments(log, disk, config):
     fill(log, 20)
     log.flush()
     disk.fail_next("unlink")
@@ -459,7 +461,7 @@ def test_an_interrupted_drop_is_finished_by_the_next_open(log, disk, config):
     assert again.log_start_offset == 12
 
 
-def test_after_a_snapshot_the_log_starts_anew_at_its_end(log, disk, config):
+def test_a_log_reset_to_a_snapshot_starts_at_the_snapshots_end(log, disk, config):
     fill(log, 20)
     log.flush()
     log.reset_to(100)
@@ -471,7 +473,7 @@ def test_after_a_snapshot_the_log_starts_anew_at_its_end(log, disk, config):
     assert (again.log_start_offset, again.log_end_offset, again.last_epoch) == (100, 102, 9)
 
 
-def test_an_interrupted_reset_is_finished_by_the_next_open(log, disk, config):
+def test_the_next_open_finishes_an_interrupted_reset_of_the_log(log, disk, config):
     fill(log, 20)
     log.flush()
     disk.fail_next("unlink")
@@ -485,7 +487,7 @@ def test_an_interrupted_reset_is_finished_by_the_next_open(log, disk, config):
 # --- the real thing -------------------------------------------------------------------------------
 
 
-def test_a_log_on_the_real_file_system_from_creation_to_deletion(tmp_path):
+def test_a_log_on_the_real_file_system_keeps_its_offsets_when_it_is_reopened(tmp_path):
     files, directory = RealFileSystem(), tmp_path / "a" / "b" / "log"
     config = LogConfig(segment_bytes=1000, index_interval_bytes=300)
     log = Log.create(files, directory, config)

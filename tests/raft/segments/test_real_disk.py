@@ -18,7 +18,7 @@ from tests.raft.segments.conftest import batch, fill, values_of
 CONFIG = LogConfig(segment_bytes=100_000, index_interval_bytes=300)
 
 
-def test_a_write_that_the_system_cuts_short_is_undone(tmp_path):
+def test_a_write_that_the_operating_system_cuts_short_is_undone(tmp_path):
     """RLIMIT_FSIZE lets a file grow to a size and no further: part of a write fits, as on a full
     disk, and the rest is refused."""
     log = Log.create(RealFileSystem(), tmp_path / "log", CONFIG)
@@ -107,7 +107,7 @@ def test_flushed_records_survive_a_killed_process(tmp_path):
 
 
 @pytest.mark.parametrize("bench", ["bench_append", "bench_recovery"])
-def test_the_benchmarks_still_run(bench, tmp_path):
+def test_the_log_benchmarks_run_without_errors(bench, tmp_path):
     shown = printed(bench, "--tiny", cwd=tmp_path)
     assert "ratio" in shown or "together" in shown
     assert not list(tmp_path.iterdir()), "it cleans up"

@@ -51,7 +51,7 @@ def disk() -> SimulatedDisk:
 # --- leader-epoch-checkpoint ----------------------------------------------------------------------
 
 
-def test_golden_leader_epoch_checkpoint(disk):
+def test_the_leader_epoch_checkpoint_has_its_golden_bytes(disk):
     entries = [EpochStart(1, 0), EpochStart(5, 1234)]
     write_epochs(disk, ROOT, entries)
     assert disk.content(ROOT / EPOCHS_FILE) == (
@@ -63,7 +63,7 @@ def test_golden_leader_epoch_checkpoint(disk):
     assert read_epochs(disk, ROOT) == entries
 
 
-def test_a_missing_checkpoint_means_no_epochs(disk):
+def test_a_missing_leader_epoch_checkpoint_is_read_as_no_epochs(disk):
     assert read_epochs(disk, ROOT) == []
 
 
@@ -88,7 +88,7 @@ def test_a_missing_checkpoint_means_no_epochs(disk):
         "\0\0\0\0",
     ],
 )
-def test_a_malformed_checkpoint_is_refused(disk, text):
+def test_a_malformed_leader_epoch_checkpoint_is_refused(disk, text):
     disk.replace(ROOT / EPOCHS_FILE, text.encode())
     with pytest.raises(CorruptFileError) as caught:
         read_epochs(disk, ROOT)
@@ -99,7 +99,7 @@ EPOCH_OF_OFFSET = st.lists(st.integers(0, 6), min_size=1, max_size=30).map(sorte
 
 
 @given(epoch_of=EPOCH_OF_OFFSET, asked=st.integers(-1, 8))
-def test_end_offset_of_an_epoch_is_where_a_diverging_log_is_cut(epoch_of, asked):
+def test_the_end_offset_of_an_epoch_is_the_offset_at_which_a_diverging_log_is_cut(epoch_of, asked):
     """KIP-595, Fetch: the greatest epoch not later than the one asked for, and its end."""
     epochs = Epochs()
     for offset, epoch in enumerate(epoch_of):
@@ -113,7 +113,7 @@ def test_end_offset_of_an_epoch_is_where_a_diverging_log_is_cut(epoch_of, asked)
 
 
 @given(epoch_of=EPOCH_OF_OFFSET, data=st.data())
-def test_epochs_shrink_from_both_ends_like_the_log(epoch_of, data):
+def test_the_epoch_cache_drops_entries_when_the_log_is_truncated_at_either_end(epoch_of, data):
     epochs = Epochs()
     for offset, epoch in enumerate(epoch_of):
         epochs.assign(epoch, offset)
@@ -131,7 +131,7 @@ def test_epochs_shrink_from_both_ends_like_the_log(epoch_of, data):
 # --- partition.metadata, meta.properties ----------------------------------------------------------
 
 
-def test_golden_partition_metadata(disk):
+def test_the_partition_metadata_file_has_its_golden_bytes(disk):
     write_partition_metadata(disk, ROOT, METADATA_TOPIC_ID)
     assert disk.content(ROOT / "partition.metadata") == (
         b"version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAQ"  # no line end, as upstream
@@ -146,7 +146,7 @@ def test_malformed_partition_metadata_is_refused(disk, text):
         read_partition_metadata(disk, ROOT)
 
 
-def test_golden_meta_properties(disk):
+def test_the_meta_properties_file_has_its_golden_bytes(disk):
     meta = MetaProperties(
         cluster_id="8TY_nVm5SQm0rIZu0fbEjA", node_id=3, directory_id=METADATA_TOPIC_ID
     )
@@ -161,13 +161,13 @@ def test_golden_meta_properties(disk):
     assert read_meta_properties(disk, ROOT) == meta
 
 
-def test_properties_as_java_writes_them_are_read(disk):
+def test_escaped_java_properties_are_parsed(disk):
     text = "#\n#Sat Nov 21 03:00:00 UTC 2026\ncluster.id=a\\:b\\=\nnode.id=1\nversion=1\nx=y\n"
     disk.replace(ROOT / "meta.properties", text.encode())
     assert read_meta_properties(disk, ROOT) == MetaProperties(cluster_id="a:b=", node_id=1)
 
 
-def test_version_0_of_meta_properties_calls_the_node_a_broker(disk):
+def test_version_0_of_meta_properties_names_the_node_id_broker_id(disk):
     disk.replace(ROOT / "meta.properties", b"version=0\nbroker.id=4\ncluster.id=c\n")
     assert read_meta_properties(disk, ROOT).node_id == 4
 
@@ -186,7 +186,7 @@ def test_version_0_of_meta_properties_calls_the_node_a_broker(disk):
         "\x00\ufffd",
     ],
 )
-def test_meta_properties_that_name_no_node_are_refused(disk, text):
+def test_meta_properties_without_a_valid_node_id_are_refused(disk, text):
     disk.replace(ROOT / "meta.properties", text.encode())
     with pytest.raises(CorruptFileError):
         read_meta_properties(disk, ROOT)
@@ -195,7 +195,7 @@ def test_meta_properties_that_name_no_node_are_refused(disk, text):
 # --- quorum-state ---------------------------------------------------------------------------------
 
 
-def test_golden_quorum_state_0(disk):
+def test_the_quorum_state_file_of_version_0_has_its_golden_bytes(disk):
     state = QuorumState(epoch=5, voted_id=2, voters=(1, 2, 3))
     write_quorum_state(disk, ROOT, state)
     assert disk.content(ROOT / "quorum-state") == (
@@ -205,7 +205,7 @@ def test_golden_quorum_state_0(disk):
     assert read_quorum_state(disk, ROOT) == state
 
 
-def test_golden_quorum_state_1(disk):
+def test_the_quorum_state_file_of_version_1_has_its_golden_bytes(disk):
     state = QuorumState(epoch=5, leader_id=1, voted_id=1, voted_directory_id=UUID(int=1))
     write_quorum_state(disk, ROOT, state, version=1)
     assert disk.content(ROOT / "quorum-state") == (
@@ -215,7 +215,7 @@ def test_golden_quorum_state_1(disk):
     assert read_quorum_state(disk, ROOT) == state
 
 
-def test_a_missing_file_means_no_election_state(disk):
+def test_a_missing_quorum_state_file_is_read_as_no_election_state(disk):
     assert read_quorum_state(disk, ROOT) is None
 
 
@@ -238,14 +238,14 @@ def test_a_missing_file_means_no_election_state(disk):
         '{"leaderId":1,"leaderEpoch":5,"votedId":1,"votedDirectoryId":"?","data_version":1}',
     ],
 )
-def test_an_election_state_that_cannot_be_read_stops_the_node(disk, text):
+def test_an_unreadable_quorum_state_file_stops_the_node(disk, text):
     disk.replace(ROOT / "quorum-state", text.encode())
     with pytest.raises(CorruptFileError):
         read_quorum_state(disk, ROOT)
 
 
 @pytest.mark.parametrize("epoch", [-1, 2**31, 2**40])
-def test_an_epoch_that_no_message_carries_is_neither_read_nor_written(disk, epoch):
+def test_an_election_state_with_an_epoch_out_of_range_is_neither_read_nor_written(disk, epoch):
     """Voters that were told an epoch near 2^31 once wrote the one after it."""
     text = f'{{"leaderId":-1,"leaderEpoch":{epoch},"votedId":1,"data_version":0}}'
     disk.replace(ROOT / "quorum-state", text.encode())
@@ -255,13 +255,13 @@ def test_an_epoch_that_no_message_carries_is_neither_read_nor_written(disk, epoc
         write_quorum_state(disk, ROOT, QuorumState(epoch=epoch))
 
 
-def test_the_last_epoch_can_be_read_and_written(disk):
+def test_an_election_state_with_the_last_possible_epoch_is_read_and_written(disk):
     write_quorum_state(disk, ROOT, QuorumState(epoch=2**31 - 1))
     assert read_quorum_state(disk, ROOT) == QuorumState(epoch=2**31 - 1)
 
 
 @pytest.mark.parametrize("seed", seeds(30))
-def test_a_power_loss_keeps_a_vote_that_was_given(disk, seed):
+def test_a_vote_that_was_written_survives_a_power_loss(disk, seed):
     rng = random.Random(seed)
     old, new = QuorumState(epoch=1, voters=(1,)), QuorumState(epoch=2, voted_id=1, voters=(1,))
     write_quorum_state(disk, ROOT, old)
@@ -278,7 +278,7 @@ def test_a_power_loss_keeps_a_vote_that_was_given(disk, seed):
 # --- recovery-point -------------------------------------------------------------------------------
 
 
-def test_golden_recovery_point(disk):
+def test_the_recovery_point_file_has_its_golden_bytes(disk):
     file = RecoveryPointFile.create(disk, ROOT, LogState(5, 9))
     file.write(LogState(5, 12, resetting=True))
     content = disk.content(ROOT / RECOVERY_POINT_FILE)
@@ -294,7 +294,7 @@ def test_golden_recovery_point(disk):
     assert content[SLOT_BYTES - 1] == ord("\n")
 
 
-def test_the_newest_sound_slot_is_read(disk):
+def test_the_recovery_point_is_read_from_the_newest_valid_slot(disk):
     file = RecoveryPointFile.create(disk, ROOT, LogState(0, 0))
     for point in range(1, 6):
         file.write(LogState(0, point))

@@ -132,7 +132,7 @@ def test_a_broker_does_not_listen_before_it_has_read_the_cluster() -> None:
 @pytest.mark.parametrize(
     ("log", "name"), [("image", "__cluster_metadata-0"), ("groups", "__consumer_offsets-0")]
 )
-def test_a_broker_does_not_listen_with_half_of_a_log(log: str, name: str) -> None:
+def test_a_broker_does_not_listen_before_its_replicas_have_caught_up(log: str, name: str) -> None:
     """It would deny topics and groups that it has not read yet."""
 
     async def story() -> None:
@@ -178,7 +178,7 @@ def test_a_stopping_broker_writes_and_answers_buffered_batches() -> None:
     run(story)
 
 
-def test_a_new_epoch_has_its_own_writers() -> None:
+def test_a_broker_writes_with_new_writers_after_its_epoch_changes() -> None:
     async def story() -> None:
         async with (
             ClusterWorld(brokers=()) as world,
@@ -223,7 +223,7 @@ def test_a_broker_whose_id_was_registered_again_coordinates_no_group() -> None:
     run(story)
 
 
-def test_a_broker_with_an_expired_session_stops_at_once() -> None:
+def test_a_broker_with_an_expired_session_shuts_down_without_a_wait() -> None:
     """The controller has fenced it, so clients have left already."""
 
     async def story() -> None:
@@ -239,7 +239,7 @@ def test_a_broker_with_an_expired_session_stops_at_once() -> None:
     run(story)
 
 
-def test_an_unfounded_doubt_about_an_offset_ends() -> None:
+def test_a_broker_writes_again_after_a_false_report_of_a_newer_epoch() -> None:
     """A coordinator may be wrong about a newer epoch; the controller decides."""
 
     async def story() -> None:
@@ -258,7 +258,7 @@ def test_an_unfounded_doubt_about_an_offset_ends() -> None:
     run(story)
 
 
-def test_records_wait_for_a_store_that_is_away(tmp_path: Path) -> None:
+def test_a_broker_buffers_records_while_its_store_is_unmounted(tmp_path: Path) -> None:
     """No record is lost while a mount is away, and none is written to the wrong disk."""
 
     async def story() -> None:

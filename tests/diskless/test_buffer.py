@@ -41,7 +41,7 @@ def closed_buffers(
 
 @given(batches=BATCHES, max_bytes=st.sampled_from([1, 200, 1_000, 10**6]))
 @settings(max_examples=60, deadline=None)
-def test_every_batch_is_stored_where_its_commit_says_and_gets_its_own_outcome(
+def test_each_batch_is_stored_at_its_committed_position_and_gets_its_own_outcome(
     batches: list[tuple[UUID, int, int, int]], max_bytes: int
 ) -> None:
     sent, closed = closed_buffers(batches, max_bytes)

@@ -157,7 +157,7 @@ def tell(story: Callable[[Story], Awaitable[None]]) -> None:
 # --- KIP-1114, Test Plan ------------------------------------------------------------------------
 
 
-def test_create_chunk_test_with_non_transactional_producer_and_consumer() -> None:
+def test_a_consumer_reads_every_record_across_a_newly_created_chunk() -> None:
     async def story(told: Story) -> None:
         consumer = Consumer(told)
         await told.produce(10)
@@ -176,7 +176,7 @@ def test_create_chunk_test_with_non_transactional_producer_and_consumer() -> Non
     tell(story)
 
 
-def test_alter_chunk_assignments_test() -> None:
+def test_a_consumer_reads_a_reassigned_chunk_from_its_new_broker() -> None:
     async def story(told: Story) -> None:
         await told.produce(10)
         assert await told.create(1) == (0, None)
@@ -191,7 +191,7 @@ def test_alter_chunk_assignments_test() -> None:
     tell(story)
 
 
-def test_chunks_are_outputs_of_a_topics_description_at_every_broker() -> None:
+def test_every_broker_describes_the_inactive_chunks_of_a_topic() -> None:
     async def story(told: Story) -> None:
         await told.produce(10)
         now_ms = told.world.wall_ms()
@@ -214,7 +214,7 @@ def test_chunks_are_outputs_of_a_topics_description_at_every_broker() -> None:
 # --- what may go wrong --------------------------------------------------------------------------
 
 
-def test_the_broker_reads_the_high_watermark_whatever_the_request_and_its_replica_say() -> None:
+def test_a_chunk_ends_at_the_coordinators_high_watermark_despite_a_lagging_replica() -> None:
     async def story(told: Story) -> None:
         for replica in told.world.cluster(1).replicas.values():
             replica.paused = True
@@ -225,7 +225,7 @@ def test_the_broker_reads_the_high_watermark_whatever_the_request_and_its_replic
     tell(story)
 
 
-def test_an_empty_range_makes_no_chunk() -> None:
+def test_creating_a_chunk_without_new_records_is_refused() -> None:
     async def story(told: Story) -> None:
         assert (await told.create(1))[0] == 42
         await told.produce(1)
@@ -237,7 +237,7 @@ def test_an_empty_range_makes_no_chunk() -> None:
     tell(story)
 
 
-def test_the_controller_decides_the_replicas_of_a_chunk() -> None:
+def test_the_controller_validates_the_replicas_of_a_chunk() -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         for replicas in ((), (1, 2), (9,), (1, 1)):
@@ -248,7 +248,7 @@ def test_the_controller_decides_the_replicas_of_a_chunk() -> None:
     tell(story)
 
 
-def test_partitions_that_are_not_there_or_are_internal_have_no_chunks() -> None:
+def test_creating_chunks_of_missing_or_internal_partitions_is_refused() -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         assert (await told.create(1, topic="none"))[0] == 3
@@ -289,7 +289,7 @@ def test_without_a_read_barrier_no_chunk_is_created() -> None:
     tell(story)
 
 
-def test_without_a_controller_the_outcome_of_a_change_is_unknown() -> None:
+def test_without_a_controller_a_chunk_change_times_out() -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         told.world.controller_away = True

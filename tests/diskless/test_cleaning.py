@@ -130,7 +130,7 @@ def test_a_partial_deletion_is_finished_in_later_passes() -> None:
     claim(work)
 
 
-def test_throttling_only_slows_writing_down() -> None:
+def test_throttled_deletions_are_retried_with_growing_pauses() -> None:
     async def work(scene: Scene) -> None:
         scene.store.rules = (FaultRule(fault=Fault.THROTTLED, operations=DELETE),)
         scene.cleaner.start()
@@ -147,7 +147,7 @@ def test_throttling_only_slows_writing_down() -> None:
 
 
 @pytest.mark.parametrize("step", range(4))
-def test_a_crash_between_any_two_steps_of_deletion_is_harmless(step: int) -> None:
+def test_an_interrupted_deletion_is_completed_by_a_later_pass(step: int) -> None:
     """Steps: listed, deleted, reported, listed again. A successor has no state."""
 
     async def work(scene: Scene) -> None:
@@ -174,7 +174,7 @@ def test_the_next_broker_finishes_the_deletions_of_a_killed_one(steps: int) -> N
     claim(work)
 
 
-def test_a_deletion_with_a_lost_answer_is_repeated() -> None:
+def test_a_deletion_with_a_lost_response_is_repeated() -> None:
     async def work(scene: Scene) -> None:
         scene.store.rules = (FaultRule(fault=Fault.LOST_ANSWER, operations=DELETE),)
         assert not await scene.cleaner.clean()
@@ -199,7 +199,7 @@ def test_a_foreign_key_is_never_deleted() -> None:
     claim(work)
 
 
-def test_one_broker_cleans_for_a_coordinator_and_another_takes_over() -> None:
+def test_one_broker_deletes_a_coordinators_objects_until_another_takes_over() -> None:
     async def on_loop() -> None:
         async with ClusterWorld(brokers=(1, 2, 3), coordinators=8) as world:
             first = [cleaning_broker(number, world.image) for number in range(8)]

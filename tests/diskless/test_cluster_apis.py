@@ -105,7 +105,7 @@ def with_front(
 
 
 @pytest.mark.parametrize("version", [0, 3, 4, 9, 13])
-def test_a_requested_topic_is_created_and_can_be_written(version: int) -> None:
+def test_a_topic_requested_by_metadata_is_created_and_accepts_records(version: int) -> None:
     """The answer waits for coordinator and broker, so that the client need not retry."""
 
     async def story(front: Front) -> None:
@@ -181,7 +181,7 @@ def test_a_colliding_topic_name_is_refused_with_the_controllers_error() -> None:
     with_front(story)
 
 
-def test_a_thousand_clients_naming_one_topic_cause_one_request() -> None:
+def test_a_thousand_requests_for_one_missing_topic_cause_one_creation_request() -> None:
     async def story(front: Front) -> None:
         answers = await asyncio.gather(*(front.codes("fresh") for _ in range(1_000)))
         assert answers == [{"fresh": 0}] * 1_000
@@ -190,7 +190,7 @@ def test_a_thousand_clients_naming_one_topic_cause_one_request() -> None:
     with_front(story)
 
 
-def test_two_brokers_asked_at_once_create_one_topic() -> None:
+def test_two_brokers_that_create_a_topic_concurrently_create_one_topic() -> None:
     async def story(front: Front) -> None:
         other = Front(front.world, 2)
         answers = await asyncio.gather(front.metadata("fresh"), other.metadata("fresh"))
@@ -200,7 +200,7 @@ def test_two_brokers_asked_at_once_create_one_topic() -> None:
     with_front(story, brokers=(1, 2))
 
 
-def test_without_a_controller_a_client_is_soon_told_to_retry() -> None:
+def test_without_a_controller_a_client_soon_gets_a_retriable_error() -> None:
     """The topic is created once there is a controller."""
 
     async def story(front: Front) -> None:
@@ -228,7 +228,7 @@ def test_a_lagging_broker_answers_leader_not_available() -> None:
     with_front(story)
 
 
-def test_many_new_topics_are_created_in_portions() -> None:
+def test_many_missing_topics_are_created_in_several_requests() -> None:
     """Clients choose the names, so one request creates only a limited number."""
 
     async def story(front: Front) -> None:
@@ -245,7 +245,7 @@ def test_many_new_topics_are_created_in_portions() -> None:
 # --- racks ----------------------------------------------------------------------------------------
 
 
-def test_clients_are_sent_to_their_own_rack() -> None:
+def test_metadata_directs_clients_to_leaders_in_their_own_rack() -> None:
     async def story(front: Front) -> None:
         await front.world.create("t", 8)
         for rack, brokers in (("a", {1}), ("b", {2, 3})):
@@ -363,7 +363,7 @@ def test_all_brokers_name_the_same_group_coordinator(version: int) -> None:
     with_front(story, brokers=(1, 2, 3))
 
 
-def test_a_fenced_broker_acts_for_no_group() -> None:
+def test_a_fenced_broker_coordinates_no_group() -> None:
     async def story(front: Front) -> None:
         groups = [f"g{number}" for number in range(40)]
         before = {one.key: one.node_id for one in await front.find(0, *groups)}
@@ -379,7 +379,7 @@ def test_a_fenced_broker_acts_for_no_group() -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_a_lookup_of_a_transaction_coordinator_is_refused_at_once(version: int) -> None:
+def test_find_coordinator_for_a_transactional_id_is_refused_at_once(version: int) -> None:
     """53 is fatal to the Java client and to librdkafka: initTransactions() does not try again."""
 
     async def story(front: Front) -> None:
@@ -391,7 +391,7 @@ def test_a_lookup_of_a_transaction_coordinator_is_refused_at_once(version: int) 
 
 
 @pytest.mark.parametrize(("key_type", "version"), [(2, 6), (4, 6), (-1, 5), (3, 3)])
-def test_other_coordinator_types_are_refused(key_type: int, version: int) -> None:
+def test_find_coordinator_refuses_unknown_coordinator_types(key_type: int, version: int) -> None:
     async def story(front: Front) -> None:
         (found,) = await front.find(key_type, "k", version=version)
         assert found.error_code == 42
@@ -400,7 +400,9 @@ def test_other_coordinator_types_are_refused(key_type: int, version: int) -> Non
 
 
 @pytest.mark.parametrize("version", [4, 5, 6])
-def test_batch_coordinators_are_read_here_and_written_at_the_quorums_leader(version: int) -> None:
+def test_find_coordinator_directs_reads_to_this_broker_and_writes_to_the_quorums_leader(
+    version: int,
+) -> None:
     """Source: KIP-1164; docs/design/numbers.md#findcoordinator-for-batch-coordinators."""
 
     async def story(front: Front) -> None:
@@ -445,7 +447,7 @@ def listed(answer: DescribeTopicPartitionsResponse) -> Iterable[tuple[str | None
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 2_000])
-def test_all_pages_together_have_each_partition_once(limit: int) -> None:
+def test_all_pages_of_a_description_together_have_each_partition_once(limit: int) -> None:
     async def story(front: Front) -> None:
         for name, partitions in (("b", 3), ("a", 4), ("c", 1)):
             await front.world.create(name, partitions)
@@ -464,7 +466,7 @@ def test_all_pages_together_have_each_partition_once(limit: int) -> None:
     with_front(story)
 
 
-def test_no_names_mean_all_topics_described_as_in_metadata() -> None:
+def test_a_description_request_without_names_describes_all_topics_as_metadata_does() -> None:
     async def story(front: Front) -> None:
         await front.world.create("t", 2)
         answer = await page(front)
@@ -486,7 +488,7 @@ def test_no_names_mean_all_topics_described_as_in_metadata() -> None:
     with_front(story, brokers=(1, 2, 3), racks={1: "a", 2: "b"})
 
 
-def test_each_missing_topic_has_its_own_error() -> None:
+def test_describe_partitions_returns_an_error_for_each_missing_topic() -> None:
     async def story(front: Front) -> None:
         answer = await page(front, "nowhere", "a b")
         assert [(t.name, t.error_code) for t in answer.topics] == [("a b", 17), ("nowhere", 3)]
@@ -496,7 +498,7 @@ def test_each_missing_topic_has_its_own_error() -> None:
 
 
 @pytest.mark.parametrize("cursor", [("t", -1), ("u", 0)])
-def test_an_invalid_cursor_is_refused(cursor: tuple[str, int]) -> None:
+def test_a_description_request_with_an_invalid_cursor_is_refused(cursor: tuple[str, int]) -> None:
     async def story(front: Front) -> None:
         await front.world.create("t", 2)
         answer = await page(front, "t", cursor=cursor)

@@ -201,7 +201,7 @@ def test_a_request_to_describe_another_broker_is_refused(kind: int, name: str, c
     tell(story)
 
 
-def test_describe_quorum_of_the_clusters_log_is_the_controllers_answer() -> None:
+def test_describe_quorum_of_the_cluster_log_returns_the_controllers_response() -> None:
     async def story(told: Story) -> None:
         found = await told.describe(TOPIC, "__cluster_metadata")
         assert [(e.name, e.value, e.read_only) for e in found.configs] == [
@@ -211,7 +211,7 @@ def test_describe_quorum_of_the_clusters_log_is_the_controllers_answer() -> None
     tell(story)
 
 
-def test_many_resources_are_answered_each_for_itself_and_too_many_are_refused() -> None:
+def test_describe_configs_answers_each_resource_and_refuses_resources_above_the_limit() -> None:
     async def story(told: Story) -> None:
         asked = rpc.DescribeConfigsRequest.DescribeConfigsResource
         names = ["t", "none", *(f"none-{number}" for number in range(configs.MAX_RESOURCES))]
@@ -238,7 +238,7 @@ def test_many_resources_are_answered_each_for_itself_and_too_many_are_refused() 
     tell(story)
 
 
-def test_a_client_that_sets_a_value_then_reads_it() -> None:
+def test_a_client_reads_a_setting_back_after_it_changed_the_setting() -> None:
     async def story(told: Story) -> None:
         cluster = told.world.cluster(1)
         cluster.pause()
@@ -288,7 +288,7 @@ def test_alter_configs_sets_and_deletes_values_and_changes_lists(version: int) -
         (APPEND, "retention.ms", "1"),
     ],
 )
-def test_a_change_without_effect_is_refused_with_a_reason(
+def test_a_change_of_a_setting_without_effect_is_refused_with_a_reason(
     change: tuple[int, str, str | None],
 ) -> None:
     async def story(told: Story) -> None:
@@ -303,7 +303,7 @@ def test_a_change_without_effect_is_refused_with_a_reason(
     tell(story)
 
 
-def test_settings_that_esker_acts_on_can_be_changed() -> None:
+def test_settings_that_esker_uses_can_be_changed() -> None:
     async def story(told: Story) -> None:
         kept = {
             "diskless.enable": "true",
@@ -325,7 +325,7 @@ def test_settings_that_esker_acts_on_can_be_changed() -> None:
     tell(story)
 
 
-def test_internal_topics_keep_their_settings() -> None:
+def test_changes_to_the_settings_of_internal_topics_are_refused() -> None:
     async def story(told: Story) -> None:
         for name in ("__consumer_offsets", "__cluster_metadata", "__diskless-metadata"):
             assert (await told.alter((SET, "retention.ms", "5"), name=name))[0] == 17
@@ -333,7 +333,7 @@ def test_internal_topics_keep_their_settings() -> None:
     tell(story)
 
 
-def test_without_a_controller_changes_time_out_and_descriptions_continue() -> None:
+def test_without_a_controller_setting_changes_time_out_and_descriptions_succeed() -> None:
     async def story(told: Story) -> None:
         told.world.controller_away = True
         assert (await told.alter((SET, "retention.ms", "5")))[0] == 7

@@ -135,7 +135,9 @@ def test_api_versions_announces_exactly_the_served_requests(version: int) -> Non
 
 
 @pytest.mark.parametrize("version", [5, 9, 32_767])
-def test_an_unknown_api_versions_version_gets_the_list_in_version_0(version: int) -> None:
+def test_an_api_versions_request_of_an_unknown_version_is_answered_in_version_0(
+    version: int,
+) -> None:
     """KIP-511: the answer is error 35 in version 0, and the client retries with one of those."""
 
     async def story(front: Front) -> None:
@@ -150,7 +152,7 @@ def test_an_unknown_api_versions_version_gets_the_list_in_version_0(version: int
     with_front(story)
 
 
-def test_features_are_announced_from_the_version_that_has_them() -> None:
+def test_features_are_announced_from_the_first_api_versions_version_with_features() -> None:
     async def story(front: Front) -> None:
         for version, names in ((2, []), (3, ["metadata.version"]), (4, ["kraft.version"])):
             answer = await front.versions(version)
@@ -168,7 +170,7 @@ def test_features_are_announced_from_the_version_that_has_them() -> None:
     with_front(story, features={"metadata.version": (15, 27), "kraft.version": (0, 0)})
 
 
-def test_kinds_of_clients_are_counted_and_each_is_logged_once(
+def test_requests_are_counted_by_client_software_and_each_software_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "diskless.dispatch")
@@ -330,7 +332,7 @@ def test_a_log_line_about_a_client_is_bounded() -> None:
     with_front(story)
 
 
-def test_a_request_of_more_than_a_megabyte_is_refused_undecoded() -> None:
+def test_a_request_of_more_than_a_megabyte_is_refused_before_decoding() -> None:
     """Decoded, an array of structures takes thirty times its bytes. Produce bounds itself."""
 
     async def story(front: Front) -> None:
@@ -366,7 +368,7 @@ def announced() -> dict[int, tuple[int, int]]:
     return asyncio.run(main())
 
 
-def test_every_client_finds_the_versions_it_chose_elsewhere() -> None:
+def test_the_announced_versions_include_those_that_each_client_chooses_on_kafka() -> None:
     versions = announced()
     for client, chosen in CLIENTS.items():
         for key, version in chosen.items():
@@ -375,6 +377,6 @@ def test_every_client_finds_the_versions_it_chose_elsewhere() -> None:
             assert lowest <= version <= highest, f"{client}: {key} v{version} of {versions[key]}"
 
 
-def test_unsupported_requests_are_not_announced() -> None:
+def test_api_versions_does_not_announce_unsupported_requests() -> None:
     """ApiVersions lists none of the unsupported keys."""
     assert not set(announced()) & set(NOT_SERVED)

@@ -265,7 +265,7 @@ def test_a_waiting_fetch_ignores_commits_of_other_partitions() -> None:
     claim(work)
 
 
-def test_a_leaving_broker_sends_its_consumers_away_at_once() -> None:
+def test_a_stopping_broker_redirects_its_consumers_at_once() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1)
         waiting = asyncio.ensure_future(broker.fetch(2, max_wait_ms=30_000))
@@ -279,7 +279,7 @@ def test_a_leaving_broker_sends_its_consumers_away_at_once() -> None:
     claim(work)
 
 
-def test_the_first_batch_is_returned_whole_whatever_its_size() -> None:
+def test_a_fetch_returns_its_first_batch_whole_even_above_max_bytes() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1, 2)
         assert numbers((await broker.fetch(0, max_bytes=1)).records) == [(0, 1), (1, 1)]
@@ -288,7 +288,7 @@ def test_the_first_batch_is_returned_whole_whatever_its_size() -> None:
 
 
 @pytest.mark.parametrize("at_once", [1, 200])
-def test_the_minimum_of_one_batch_applies_to_the_response_not_to_each_partition(
+def test_a_fetch_with_tiny_max_bytes_returns_one_batch_per_response(
     monkeypatch: pytest.MonkeyPatch, at_once: int
 ) -> None:
     """The request's max_bytes bounds the response, whatever the partitions' bounds are."""
@@ -312,7 +312,7 @@ def test_the_minimum_of_one_batch_applies_to_the_response_not_to_each_partition(
     claim(work)
 
 
-def test_the_first_partition_rotates() -> None:
+def test_successive_fetches_begin_with_different_partitions() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1, partition=0)
         await broker.produce(2, partition=1)
@@ -341,7 +341,7 @@ def test_the_first_partition_rotates() -> None:
     claim(work)
 
 
-def test_missing_topics_and_partitions_have_kafkas_errors() -> None:
+def test_a_fetch_of_missing_topics_and_partitions_gets_kafkas_errors() -> None:
     async def work(broker: Broker) -> None:
         assert (await broker.fetch(0, topic="nowhere")).error_code == 3
         assert (await broker.fetch(0, partition=9)).error_code == 3
@@ -356,7 +356,7 @@ def test_missing_topics_and_partitions_have_kafkas_errors() -> None:
     claim(work)
 
 
-def test_out_of_range_is_decided_behind_the_barrier() -> None:
+def test_the_coordinator_decides_whether_a_fetch_offset_is_out_of_range() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1, 2, 3)
         topic = DeleteDisklessRecordsRequest.Topic
@@ -380,7 +380,7 @@ def test_out_of_range_is_decided_behind_the_barrier() -> None:
     claim(work)
 
 
-def test_a_lagging_replica_gives_no_wrong_answer() -> None:
+def test_a_fetch_from_a_lagging_replica_returns_no_false_error() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1)
         behind = Broker(broker.image)
@@ -395,7 +395,7 @@ def test_a_lagging_replica_gives_no_wrong_answer() -> None:
     claim(work)
 
 
-def test_a_missing_referenced_object_is_a_storage_error() -> None:
+def test_a_fetch_of_a_missing_referenced_object_returns_a_storage_error() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1)
         kept, broker.memory.objects = broker.memory.objects, {}
@@ -406,7 +406,7 @@ def test_a_missing_referenced_object_is_a_storage_error() -> None:
     claim(work)
 
 
-def test_a_missing_object_that_was_deleted_is_out_of_range() -> None:
+def test_a_fetch_of_deleted_records_is_out_of_range() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1)
         behind = Broker(broker.image)  # knows the batch, and not that it was deleted
@@ -425,7 +425,7 @@ def test_a_missing_object_that_was_deleted_is_out_of_range() -> None:
     claim(work)
 
 
-def test_a_failing_store_is_distinguished_from_damage() -> None:
+def test_fetch_errors_distinguish_a_failing_store_from_damaged_records() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1)
         broker.store.rules = (FaultRule(fault=Fault.ERROR),)

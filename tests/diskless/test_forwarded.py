@@ -64,7 +64,7 @@ def quorum(topic: str = "__cluster_metadata", *partitions: int) -> DescribeQuoru
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_the_quorum_is_described_in_the_clients_version(version: int) -> None:
+def test_describe_quorum_is_answered_in_the_version_of_the_request(version: int) -> None:
     answered = DescribeQuorumResponse.TopicData
     voter = ReplicaState(replica_id=101, replica_directory_id=UUID(int=7), log_end_offset=9)
     node = DescribeQuorumResponse.Node
@@ -115,7 +115,7 @@ def test_describe_quorum_of_another_log_is_refused(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_features_are_updated_in_every_version(version: int) -> None:
+def test_update_features_is_forwarded_in_every_version(version: int) -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
         down = _Update(feature="metadata.version", max_version_level=26, upgrade_type=2)
         if version == 0:
@@ -135,7 +135,7 @@ def test_features_are_updated_in_every_version(version: int) -> None:
     tell(story)
 
 
-def test_a_broker_is_unregistered_through_another() -> None:
+def test_a_broker_forwards_the_unregistration_of_another_broker() -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
         for code in (0, 102):
             request = UnregisterBrokerRequest(broker_id=2)
@@ -219,7 +219,7 @@ def test_a_retention_plan_is_decided_by_the_coordinator_that_it_names() -> None:
 
 
 @pytest.mark.parametrize("coordinator", [-1, 2, 2**31 - 1])
-def test_a_coordinator_that_does_not_exist_is_not_called(coordinator: int) -> None:
+def test_a_request_to_a_missing_coordinator_is_refused_without_a_call(coordinator: int) -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
         topics = DescribeDisklessTopicsRequest(coordinator_partition=coordinator)
         answer = await call(handlers, topics, DescribeDisklessTopicsResponse, 0)
@@ -231,7 +231,7 @@ def test_a_coordinator_that_does_not_exist_is_not_called(coordinator: int) -> No
     tell(story)
 
 
-def test_an_unavailable_coordinator_has_kafkas_error() -> None:
+def test_a_request_to_an_unavailable_coordinator_gets_kafkas_error() -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
         world.controller_away = True
         for leader in world.leaders:
@@ -266,7 +266,7 @@ def test_an_unavailable_coordinator_has_kafkas_error() -> None:
     tell(story)
 
 
-def test_requests_that_could_harm_others_are_not_forwarded() -> None:
+def test_requests_that_could_damage_the_cluster_are_not_forwarded() -> None:
     """IsSafeToDeleteFile fences an object, AllocateProducerIds spends ids: brokers' own calls."""
 
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:

@@ -145,7 +145,7 @@ async def a_broker() -> AsyncIterator[tuple[ClusterWorld, GroupApis]]:
         await apis.close()
 
 
-def test_every_group_api_is_served_at_each_version_that_there_is() -> None:
+def test_every_group_api_is_served_at_each_of_its_versions() -> None:
     async def story() -> None:
         async with a_broker() as (_, apis):
             served = {key: one[:2] for key, one in apis.handlers.items()}
@@ -159,7 +159,7 @@ def test_every_group_api_is_served_at_each_version_that_there_is() -> None:
 
 
 @pytest.mark.parametrize("version", range(11))
-def test_a_member_of_any_version_works_commits_and_leaves(version: int) -> None:
+def test_a_group_member_joins_commits_and_leaves_at_every_version(version: int) -> None:
     async def story() -> None:
         async with a_broker() as (world, apis):
             member = Member(apis, world, version)
@@ -234,7 +234,7 @@ def test_a_fenced_broker_sends_members_to_another_without_a_rebalance() -> None:
     run(story)
 
 
-def test_a_broker_that_knows_it_is_fenced_does_not_wait_for_its_image() -> None:
+def test_a_fenced_broker_redirects_members_before_its_image_shows_the_fencing() -> None:
     async def story() -> None:
         async with a_broker() as (world, apis):
             member = Member(apis, world)
@@ -247,7 +247,7 @@ def test_a_broker_that_knows_it_is_fenced_does_not_wait_for_its_image() -> None:
     run(story)
 
 
-def test_one_of_two_brokers_that_claim_a_group_can_commit() -> None:
+def test_of_two_brokers_that_coordinate_one_group_only_the_assigned_broker_commits() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=(1, 2)) as world:
             await world.create("t")
@@ -267,7 +267,7 @@ def test_one_of_two_brokers_that_claim_a_group_can_commit() -> None:
     run(story)
 
 
-def test_waiting_and_later_group_requests_are_sent_on_when_the_broker_closes() -> None:
+def test_a_closing_broker_redirects_waiting_and_later_group_requests() -> None:
     async def story() -> None:
         async with a_broker() as (world, apis):
             member, second = Member(apis, world), Member(apis, world, version=3)
@@ -284,7 +284,7 @@ def test_waiting_and_later_group_requests_are_sent_on_when_the_broker_closes() -
     run(story)
 
 
-def test_a_commit_times_out_without_a_rebalance_if_the_log_does_not_answer() -> None:
+def test_an_offset_commit_times_out_without_a_rebalance_if_the_groups_log_is_unavailable() -> None:
     async def story() -> None:
         async with a_broker() as (world, apis):
             member = Member(apis, world)

@@ -198,7 +198,7 @@ TLS_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
         (framed(11, 5, bytes(3 << 20)), "2097152"),
     ],
 )
-def test_foreign_bytes_close_the_connection_with_one_log_line(
+def test_bytes_of_another_protocol_close_the_connection_with_one_log_line(
     sent: bytes, line: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "raft.net")
@@ -282,7 +282,7 @@ LONG_ANSWERS: dict[str, tuple[Request, int]] = {
 
 
 @pytest.mark.parametrize("name", LONG_ANSWERS)
-def test_a_client_that_never_reads_costs_one_answer(name: str) -> None:
+def test_a_client_that_never_reads_uses_bounded_memory(name: str) -> None:
     """Four clients send three hundred requests each for 10 KB and more, and read nothing.
 
     What is held for each client is what its socket takes, the transport's bound, its requests, and
@@ -374,7 +374,7 @@ def test_disconnecting_clients_leave_no_tasks_behind() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 9])
-def test_bytes_behind_a_requests_end_are_ignored(version: int) -> None:
+def test_trailing_bytes_of_a_request_are_ignored(version: int) -> None:
     """In every family, as Kafka's brokers do; librdkafka sends some."""
 
     async def story(scene: Scene) -> None:

@@ -111,7 +111,9 @@ class Scene:
 
 
 @pytest.mark.parametrize("acks", [-1, 0])
-def test_a_stuck_store_bounds_memory_and_all_records_arrive_later(acks: int) -> None:
+def test_produce_requests_use_bounded_memory_while_the_store_hangs_and_complete_later(
+    acks: int,
+) -> None:
     async def on_loop() -> None:
         async with ClusterWorld() as world:
             await world.create("t", partitions=PRODUCERS)
@@ -163,7 +165,7 @@ async def everything_is_there(scene: Scene) -> None:
             assert found == records
 
 
-def test_a_request_that_waits_too_long_for_memory_times_out_unwritten() -> None:
+def test_a_produce_request_that_waits_too_long_for_memory_times_out_unwritten() -> None:
     async def on_loop() -> None:
         async with ClusterWorld() as world:
             await world.create("t", partitions=1)
@@ -182,7 +184,7 @@ def test_a_request_that_waits_too_long_for_memory_times_out_unwritten() -> None:
     asyncio.run(on_loop())
 
 
-def test_no_request_overtakes_in_the_line() -> None:
+def test_produce_requests_that_wait_for_memory_keep_their_order() -> None:
     async def on_loop() -> None:
         in_flight = InFlight(100)
         in_flight.acquire(150)

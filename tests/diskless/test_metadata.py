@@ -54,7 +54,7 @@ def beating() -> World:
     return world
 
 
-def test_a_topic_is_described_at_every_version() -> None:
+def test_metadata_describes_a_topic_at_every_version() -> None:
     image = beating().image
     for version in range(14):
         answer = ask(image, "t", version=version)
@@ -73,7 +73,7 @@ def test_a_topic_is_described_at_every_version() -> None:
             assert partition.leader_epoch == (0 if version >= 7 else -1)
 
 
-def test_null_or_an_empty_list_in_version_0_requests_all_topics() -> None:
+def test_metadata_requests_all_topics_by_null_or_by_an_empty_list_in_version_0() -> None:
     image = beating().image
     assert [t.name for t in ask(image).topics] == sorted(image.topic_ids)
     none = MetadataRequest(topics=())
@@ -84,7 +84,7 @@ def test_null_or_an_empty_list_in_version_0_requests_all_topics() -> None:
     assert not internal["t"]
 
 
-def test_each_unknown_topic_has_its_own_error() -> None:
+def test_metadata_returns_an_error_for_each_unknown_topic() -> None:
     image = beating().image
     by_name = ask(image, "nowhere", "t").topics
     assert [(t.name, t.error_code) for t in by_name] == [("nowhere", 3), ("t", 0)]
@@ -93,7 +93,7 @@ def test_each_unknown_topic_has_its_own_error() -> None:
     assert (by_id.error_code, by_id.topic_id) == (100, UUID(int=99))
 
 
-def test_a_topic_is_found_by_its_id_and_named() -> None:
+def test_metadata_finds_a_topic_by_its_id_and_returns_its_name() -> None:
     image = beating().image
     topic_id = image.topic_ids["t"]
     request = MetadataRequest(topics=(_asked(topic_id=topic_id, name=None),))
@@ -145,7 +145,7 @@ def test_fenced_brokers_are_not_listed_while_another_serves() -> None:
     assert {partition.leader_id for partition in answer.topics[0].partitions} <= {1, 3}
 
 
-def test_if_no_broker_serves_all_are_listed_and_lead_nothing() -> None:
+def test_metadata_lists_all_brokers_without_leaders_if_every_broker_is_fenced() -> None:
     """librdkafka forgets brokers that are not listed, and does not recover from an empty list."""
     world = beating()
     serving = ask(world.image, "t").brokers
@@ -160,7 +160,7 @@ def test_if_no_broker_serves_all_are_listed_and_lead_nothing() -> None:
 
 
 @pytest.mark.parametrize("asked", [None, 1, 2, 3, 4])
-def test_an_answer_with_brokers_names_a_controller(asked: int | None) -> None:
+def test_a_metadata_response_with_brokers_names_a_controller(asked: int | None) -> None:
     """librdkafka's admin client asks only once, and waits for minutes if there is none."""
     world = beating()
     request, view = MetadataRequest(topics=()), VIEW._replace(broker_id=asked)
@@ -219,7 +219,7 @@ def test_authorized_operations_are_described_on_request() -> None:
     assert silent.topics[0].topic_authorized_operations == -(2**31)
 
 
-def test_chunks_travel_in_tagged_fields() -> None:
+def test_metadata_has_chunks_in_tagged_fields() -> None:
     world = beating()
     world.ask(chunk(replicas=(3, 1), start=10))
     cut, whole = ask(world.image, "t").topics[0].partitions
@@ -241,7 +241,7 @@ topic_ids = st.integers(1, 2**128 - 1).map(lambda value: UUID(int=value))
 @given(
     brokers=brokers, topic_id=topic_ids, index=st.integers(0, 99), rack=racks, order=st.randoms()
 )
-def test_every_broker_answers_the_same(
+def test_every_broker_returns_the_same_metadata(
     brokers: list[PlacedBroker], topic_id: UUID, index: int, rack: str | None, order: object
 ) -> None:
     """The order of registrations does not matter; the replicas are each rack's leaders."""
@@ -264,7 +264,7 @@ def test_every_broker_answers_the_same(
     rack=racks,
     which=st.integers(min_value=0),
 )
-def test_a_broker_that_joins_or_leaves_moves_only_its_share(
+def test_a_broker_that_joins_or_leaves_moves_only_its_own_share_of_partitions(
     brokers: list[PlacedBroker], topic_id: UUID, rack: str | None, which: int
 ) -> None:
     gone = brokers[which % len(brokers)]

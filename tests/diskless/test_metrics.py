@@ -84,7 +84,7 @@ def test_metrics_count_produced_and_fetched_records() -> None:
     run(story)
 
 
-def test_docs_list_exactly_the_existing_metrics() -> None:
+def test_the_metrics_page_lists_exactly_the_existing_metrics() -> None:
     async def story() -> set[str]:
         async with ClusterWorld() as world:
             broker = RecordsBroker(world, 1)

@@ -77,7 +77,7 @@ def lost_puts(writer: type[ObjectWriter]) -> set[int]:
     return outcomes(lives(world))
 
 
-def test_a_mutant_that_takes_a_lost_put_answer_for_failure_is_caught() -> None:
+def test_a_mutant_that_treats_a_lost_put_response_as_a_failure_is_caught() -> None:
     assert lost_puts(ObjectWriter) == {0}
     assert lost_puts(GivesUpLostPuts) == {0, ErrorCode.KAFKA_STORAGE_ERROR}
 
@@ -108,6 +108,6 @@ class TellsHalf(ObjectWriter):
         super()._settle(written, response)
 
 
-def test_a_mutant_that_mixes_up_answers_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_that_mixes_up_responses_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diskless.produce.writers, "ObjectWriter", TellsHalf)
     dies(Story(0))

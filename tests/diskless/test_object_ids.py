@@ -60,7 +60,7 @@ async def take(ids: ObjectIds, count: int) -> list[int]:
 
 
 @pytest.mark.parametrize("taken", [1, BLOCK - 1, BLOCK, BLOCK + 1])
-def test_an_id_is_never_older_than_its_lease_is_usable(taken: int) -> None:
+def test_object_ids_are_not_used_after_their_lease_expires(taken: int) -> None:
     """Also an id of a block that was requested ahead, before an idle time."""
 
     async def story() -> None:
@@ -76,7 +76,7 @@ def test_an_id_is_never_older_than_its_lease_is_usable(taken: int) -> None:
     run(story)
 
 
-def test_a_block_refused_ahead_is_requested_again() -> None:
+def test_a_refused_block_of_object_ids_is_requested_again() -> None:
     """An earlier failure must not fail the next call."""
 
     async def story() -> None:
@@ -92,7 +92,7 @@ def test_a_block_refused_ahead_is_requested_again() -> None:
     run(story)
 
 
-def test_ids_rise_and_each_is_given_once() -> None:
+def test_object_ids_rise_and_each_is_issued_once() -> None:
     async def story() -> None:
         ids = ids_of(Leasing())
         assert await take(ids, 5 * BLOCK) == list(range(5 * BLOCK))
@@ -101,7 +101,7 @@ def test_ids_rise_and_each_is_given_once() -> None:
 
 
 @pytest.mark.parametrize("ends", ["released", "dropped", "cancelled"])
-def test_a_refused_block_that_is_not_needed_raises_no_error(ends: str) -> None:
+def test_a_refused_block_of_object_ids_that_is_not_needed_raises_no_error(ends: str) -> None:
     """Without a leader, an unused request ahead causes no logged exception."""
     complaints: list[str] = []
 

@@ -42,7 +42,7 @@ def lives(world: World) -> World:
     return world
 
 
-def test_no_story_loses_duplicates_or_reorders_acknowledged_batches() -> None:
+def test_an_object_writer_never_loses_duplicates_or_reorders_acknowledged_batches() -> None:
     acknowledged = repeated = lost = failed = 0
     for seed in SEEDS:
         world = lives(World(seed))
@@ -121,7 +121,9 @@ class NewIdForAnotherTry(ObjectWriter):
         (NewIdForAnotherTry, 2),
     ],
 )
-def test_a_mutant_is_caught(mutant: type[ObjectWriter], seed: int) -> None:
+def test_the_object_writer_simulation_catches_each_mutant(
+    mutant: type[ObjectWriter], seed: int
+) -> None:
     world = World(seed, writer=mutant)
     with pytest.raises(AssertionError):
         lives(world)
@@ -144,7 +146,7 @@ def outcomes(world: World) -> set[int]:
     return {sent.results[0].error for sent in world.sent}
 
 
-def test_nothing_is_written_while_no_ids_are_leased() -> None:
+def test_an_object_writer_without_leased_ids_uploads_nothing() -> None:
     world = quiet()
     world.coordinator.away = 1.0
     lives(world)
@@ -152,7 +154,7 @@ def test_nothing_is_written_while_no_ids_are_leased() -> None:
     assert not world.memory.objects
 
 
-def test_a_store_that_is_down_fails_its_own_objects_only() -> None:
+def test_a_store_outage_fails_only_the_batches_written_during_it() -> None:
     world = quiet()
     world.store.rules = (FaultRule(fault=Fault.REFUSED, operations=frozenset({"upload"})),)
 
@@ -176,11 +178,11 @@ def overtaking(writer: type[ObjectWriter]) -> World:
     return lives(world)
 
 
-def test_uploads_that_overtake_each_other_change_nothing() -> None:
+def test_uploads_that_finish_out_of_order_are_committed_in_order() -> None:
     assert outcomes(overtaking(ObjectWriter)) == {0}
 
 
-def test_a_mutant_that_commits_as_uploads_end_loses_overtaken_batches() -> None:
+def test_a_mutant_that_commits_in_the_order_of_finished_uploads_loses_batches() -> None:
     assert NOT_WRITTEN.error in outcomes(overtaking(CommitsAsUploadsEnd))
 
 
@@ -195,14 +197,14 @@ def test_a_failed_upload_is_retried_under_its_key() -> None:
     assert len(world.memory.objects) == len(world.coordinator.answers)
 
 
-def test_closing_ends_even_if_outcomes_stay_unknown() -> None:
+def test_closing_an_object_writer_ends_even_if_outcomes_stay_unknown() -> None:
     world = quiet()
     world.coordinator.lost = 1.0
     run(world.live)
     assert {sent.results[0] for sent in world.sent} == {UNKNOWN}
 
 
-def test_a_batch_larger_than_the_buffer_is_an_object_of_its_own() -> None:
+def test_a_batch_larger_than_the_buffer_becomes_an_object_of_its_own() -> None:
     world = quiet(settings=WriterSettings(commit_interval_ms=10_000, buffer_max_bytes=1_000))
     lives(world)
     assert outcomes(world) == {0}
@@ -212,7 +214,7 @@ def test_a_batch_larger_than_the_buffer_is_an_object_of_its_own() -> None:
         assert [p for p in world.coordinator.placed if p[3] == place[3]] == [place]
 
 
-def test_a_lease_must_outlive_an_upload() -> None:
+def test_a_lease_timeout_too_short_for_the_upload_timeout_is_refused() -> None:
     with pytest.raises(ValueError, match="does not outlive"):
         WriterSettings(upload_timeout_ms=60_000, lease_timeout_ms=100_000)
 
@@ -230,7 +232,7 @@ def test_a_closed_writer_accepts_no_batch() -> None:
     run(story)
 
 
-def test_a_commit_without_a_stored_answer_has_an_unknown_outcome() -> None:
+def test_a_commit_answered_with_duplicate_sequence_number_has_an_unknown_outcome() -> None:
     """Any batch may have been refused, and clients take DUPLICATE_SEQUENCE_NUMBER for success."""
     world = quiet()
 

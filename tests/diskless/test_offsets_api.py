@@ -147,7 +147,7 @@ def test_a_timestamp_lookup_times_out_if_the_store_hangs() -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 12))
-def test_log_start_and_high_watermark_are_listed_at_every_version(version: int) -> None:
+def test_list_offsets_returns_log_start_and_high_watermark_at_every_version(version: int) -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(5, 6, 7)])
         await told.delete((0, 1))
@@ -159,7 +159,7 @@ def test_log_start_and_high_watermark_are_listed_at_every_version(version: int) 
     tell(story)
 
 
-def test_earliest_local_is_the_log_start_and_nothing_is_tiered() -> None:
+def test_list_offsets_returns_the_log_start_as_earliest_local_and_no_tiered_offset() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(5, 6, 7)])
         await told.delete((0, 2))
@@ -171,7 +171,9 @@ def test_earliest_local_is_the_log_start_and_nothing_is_tiered() -> None:
 
 
 @pytest.mark.parametrize(("sentinel", "since"), [(-3, 7), (-4, 8), (-5, 9), (-6, 11), (-7, 99)])
-def test_a_sentinel_newer_than_the_version_is_unsupported(sentinel: int, since: int) -> None:
+def test_a_timestamp_sentinel_newer_than_the_request_version_is_unsupported(
+    sentinel: int, since: int
+) -> None:
     async def story(told: Story) -> None:
         for version in range(1, 12):
             code, _, _ = await told.at(sentinel, version=version)
@@ -189,11 +191,11 @@ async def lagging(told: Story) -> None:
     assert await told.epoch_end(0) == (0, 0, 3)
 
 
-def test_a_lagging_replica_does_not_make_offsets_stale() -> None:
+def test_list_offsets_returns_current_offsets_despite_a_lagging_replica() -> None:
     tell(lagging)
 
 
-def test_without_a_barrier_the_offset_is_not_available() -> None:
+def test_list_offsets_without_a_read_barrier_returns_offset_not_available() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1)])
         for leader in told.world.leaders:
@@ -210,7 +212,7 @@ def test_without_a_barrier_the_offset_is_not_available() -> None:
     tell(story)
 
 
-def test_a_missing_read_barrier_times_out_with_the_request() -> None:
+def test_list_offsets_waits_for_a_read_barrier_until_the_request_times_out() -> None:
     async def story(told: Story) -> None:
         async def never(request: object) -> Any:  # noqa: ARG001
             await asyncio.Event().wait()
@@ -226,7 +228,7 @@ def test_a_missing_read_barrier_times_out_with_the_request() -> None:
     tell(story)
 
 
-def test_missing_partitions_are_unknown_and_the_others_are_answered() -> None:
+def test_list_offsets_returns_unknown_partition_for_missing_partitions_only() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1)])
         found = await told.ask(
@@ -239,7 +241,7 @@ def test_missing_partitions_are_unknown_and_the_others_are_answered() -> None:
     tell(story)
 
 
-def test_a_partition_that_is_named_twice_is_refused() -> None:
+def test_list_offsets_refuses_a_partition_that_is_named_twice() -> None:
     async def story(told: Story) -> None:
         twice = _Partition(partition_index=0, timestamp=-1)
         other = _Partition(partition_index=1, timestamp=-1)
@@ -249,7 +251,7 @@ def test_a_partition_that_is_named_twice_is_refused() -> None:
     tell(story)
 
 
-def test_a_leader_epoch_above_0_is_unknown() -> None:
+def test_list_offsets_with_a_leader_epoch_above_0_returns_unknown_leader_epoch() -> None:
     async def story(told: Story) -> None:
         for epoch, code in ((-1, 0), (0, 0), (1, 75)):
             asked = _Partition(partition_index=0, current_leader_epoch=epoch, timestamp=-1)
@@ -260,7 +262,7 @@ def test_a_leader_epoch_above_0_is_unknown() -> None:
     tell(story)
 
 
-def test_a_deleted_topic_is_unknown_also_where_the_image_lags() -> None:
+def test_list_offsets_of_a_deleted_topic_is_unknown_even_if_the_image_lags() -> None:
     async def story(told: Story) -> None:
         told.world.cluster(1).pause()
         state = DeleteTopicsRequest.DeleteTopicState(name="t")
@@ -277,7 +279,9 @@ def test_a_deleted_topic_is_unknown_also_where_the_image_lags() -> None:
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_a_timestamp_finds_the_first_record_that_is_not_earlier(compression: Compression) -> None:
+def test_a_timestamp_lookup_finds_the_first_record_that_is_not_earlier(
+    compression: Compression,
+) -> None:
     async def story(told: Story) -> None:
         await told.stored.commit(
             "t",
@@ -299,7 +303,9 @@ def test_a_timestamp_finds_the_first_record_that_is_not_earlier(compression: Com
     tell(story)
 
 
-def test_very_many_records_are_read_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timestamp_lookup_reads_very_many_records_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     many, few = batch(*range(25_000)), batch(30_000, 29_000)
     threads: set[threading.Thread] = set()
 
@@ -327,7 +333,7 @@ def test_very_many_records_are_read_in_a_thread(monkeypatch: pytest.MonkeyPatch)
     asyncio.run(main())
 
 
-def test_timestamps_come_from_records_and_not_from_headers() -> None:
+def test_a_timestamp_lookup_uses_record_timestamps_instead_of_batch_headers() -> None:
     async def story(told: Story) -> None:
         lying = bytearray(batch(100, 900, 200))
         lying[35:43] = (1).to_bytes(8, "big")  # the header's max timestamp
@@ -349,7 +355,7 @@ async def append_time(told: Story) -> None:
     assert await told.at(before + 1) == (0, -1, -1)
 
 
-def test_under_log_append_time_the_timestamp_is_the_commits() -> None:
+def test_a_timestamp_lookup_with_log_append_time_returns_the_commit_time() -> None:
     tell(append_time)
 
 
@@ -370,13 +376,13 @@ async def cut_by_the_log_start(told: Story) -> None:
     assert await told.at(0) == (0, -1, -1)
 
 
-def test_records_below_the_log_start_are_not_found() -> None:
+def test_a_timestamp_lookup_ignores_records_below_the_log_start() -> None:
     """The run exists, and its record with the greatest timestamp is deleted."""
 
     tell(cut_by_the_log_start)
 
 
-def test_records_without_a_timestamp_are_not_found_by_timestamp() -> None:
+def test_a_timestamp_lookup_ignores_records_without_a_timestamp() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(-1, -1)])
         assert await told.at(0) == (0, -1, -1)
@@ -386,7 +392,7 @@ def test_records_without_a_timestamp_are_not_found_by_timestamp() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(8))
-def test_any_timestamp_lookup_agrees_with_a_list_model(seed: int) -> None:
+def test_timestamp_lookups_agree_with_a_list_model(seed: int) -> None:
     """Reproduce: pytest tests/diskless/test_offsets_api.py -k list_model, the seed is its id."""
     random = Random(seed)
 
@@ -411,7 +417,7 @@ def test_any_timestamp_lookup_agrees_with_a_list_model(seed: int) -> None:
     tell(story)
 
 
-def test_a_missing_object_is_looked_up_again_and_then_a_storage_error() -> None:
+def test_a_timestamp_lookup_retries_a_missing_object_and_then_returns_a_storage_error() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(100)])
         await told.stored.commit("t", [batch(200)])
@@ -432,7 +438,7 @@ def test_a_missing_object_is_looked_up_again_and_then_a_storage_error() -> None:
     tell(story)
 
 
-def test_a_damaged_object_is_reported_and_affects_no_other() -> None:
+def test_a_timestamp_lookup_in_a_damaged_object_fails_only_its_own_partition() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(100)])
         await told.stored.commit("t", [batch(100)], partition=1)
@@ -451,7 +457,9 @@ def test_a_damaged_object_is_reported_and_affects_no_other() -> None:
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_epoch_0_ends_at_the_high_watermark_and_others_are_unknown(version: int) -> None:
+def test_leader_epoch_0_ends_at_the_high_watermark_and_other_epochs_are_unknown(
+    version: int,
+) -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1, 2, 3)])
         assert await told.epoch_end(0, version=version) == (0, 0, 3)
@@ -466,7 +474,7 @@ def test_epoch_0_ends_at_the_high_watermark_and_others_are_unknown(version: int)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_records_are_deleted_up_to_an_offset_or_all_of_them(version: int) -> None:
+def test_delete_records_deletes_up_to_an_offset_or_all_records(version: int) -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1, 2, 3)])
         await told.stored.commit("t", [batch(1, 2)], partition=1)
@@ -477,7 +485,7 @@ def test_records_are_deleted_up_to_an_offset_or_all_of_them(version: int) -> Non
     tell(story)
 
 
-def test_a_client_that_deletes_records_sees_it_at_the_same_broker() -> None:
+def test_a_broker_shows_the_new_log_start_before_it_answers_delete_records() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1, 2, 3)])
         topic = told.world.image.topic("t")
@@ -525,7 +533,7 @@ def test_delete_records_is_refused_where_the_policy_is_compact_alone() -> None:
     tell(story)
 
 
-def test_without_a_coordinator_nothing_is_deleted_and_the_error_is_retriable() -> None:
+def test_delete_records_without_a_coordinator_returns_a_retriable_error() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1, 2, 3)])
         for leader in told.world.leaders:
@@ -538,7 +546,7 @@ def test_without_a_coordinator_nothing_is_deleted_and_the_error_is_retriable() -
     tell(story)
 
 
-def test_a_deletion_that_times_out_is_still_carried_out() -> None:
+def test_delete_records_that_times_out_is_still_carried_out() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1, 2, 3)])
         for leader in told.world.leaders:
@@ -556,7 +564,7 @@ def test_a_deletion_that_times_out_is_still_carried_out() -> None:
     tell(story)
 
 
-def test_a_recreated_topic_has_no_offsets_of_the_old_one() -> None:
+def test_a_recreated_topic_has_no_offsets_of_the_deleted_topic() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(100, 200)])
         state = DeleteTopicsRequest.DeleteTopicState(name="t")
@@ -605,7 +613,9 @@ MUTANTS: dict[str, tuple[Any, str, Any, Callable[[Story], Awaitable[None]]]] = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_each_broker_mutant_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_offsets_tests_catch_each_broker_mutant(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     where, attribute, wrong, story = MUTANTS[name]
     monkeypatch.setattr(where, attribute, wrong)
     with pytest.raises(AssertionError):

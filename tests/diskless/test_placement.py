@@ -33,14 +33,16 @@ partitions = [(UUID(int=topic), partition) for topic in range(5) for partition i
 
 
 @given(brokers, racks, st.randoms(use_true_random=False))
-def test_the_order_in_which_brokers_are_known_does_not_matter(found, rack, random) -> None:  # type: ignore[no-untyped-def]
+def test_the_leader_of_a_partition_does_not_depend_on_the_order_of_brokers(
+    found, rack, random
+) -> None:  # type: ignore[no-untyped-def]
     other = random.sample(found, len(found))
     for topic_id, partition in partitions:
         assert leader(topic_id, partition, rack, found) == leader(topic_id, partition, rack, other)
 
 
 @given(brokers, racks)
-def test_a_leader_is_in_the_clients_rack_if_a_broker_is(
+def test_a_leader_is_in_the_clients_rack_if_the_rack_has_a_broker(
     found: list[PlacedBroker], rack: str | None
 ) -> None:
     near = {broker.broker_id for broker in found if rack is not None and broker.rack == rack}
@@ -51,7 +53,7 @@ def test_a_leader_is_in_the_clients_rack_if_a_broker_is(
 
 
 @given(brokers.filter(lambda found: len(found) > 1), st.data())
-def test_only_a_leaving_brokers_own_groups_move(
+def test_only_a_leaving_brokers_own_groups_move_to_other_brokers(
     found: list[PlacedBroker], data: st.DataObject
 ) -> None:
     gone = data.draw(st.sampled_from(found))
@@ -62,7 +64,7 @@ def test_only_a_leaving_brokers_own_groups_move(
             assert leader(topic_id, partition, None, left) == before
 
 
-def test_shares_are_about_even() -> None:
+def test_partitions_are_spread_evenly_over_brokers() -> None:
     found = [PlacedBroker(number, None) for number in range(5)]
     shares = [0] * 5
     for topic in range(100):
@@ -73,7 +75,7 @@ def test_shares_are_about_even() -> None:
     assert max(shares) < 1.15 * min(shares), shares
 
 
-def test_no_broker_means_no_leader() -> None:
+def test_a_partition_without_brokers_has_no_leader() -> None:
     assert leader(UUID(int=1), 0, None, []) is None
 
 
@@ -90,11 +92,13 @@ def test_no_broker_means_no_leader() -> None:
         ("notesker_rack=a", None),
     ],
 )
-def test_a_client_states_its_rack_in_its_client_id(client_id: str | None, rack: str | None) -> None:
+def test_the_rack_of_a_client_is_read_from_its_client_id(
+    client_id: str | None, rack: str | None
+) -> None:
     assert rack_hint(client_id) == rack
 
 
-def test_an_unknown_rack_is_distinguished_from_no_rack() -> None:
+def test_placement_distinguishes_an_unknown_rack_from_no_rack() -> None:
     found = [PlacedBroker(1, "a")]
     assert is_known(None, found)
     assert is_known("a", found)
@@ -105,7 +109,7 @@ HERE, THERE, LONELY = PlacedBroker(1, "a"), PlacedBroker(2, "b"), PlacedBroker(3
 TOPIC = UUID(int=1)
 
 
-def test_a_consumer_is_redirected_into_its_own_rack_once_a_minute() -> None:
+def test_a_consumer_is_redirected_to_its_own_rack_once_a_minute() -> None:
     redirects = Redirects()
 
     def ask(rack: str | None, here: PlacedBroker, now_s: float) -> int | None:
@@ -120,14 +124,14 @@ def test_a_consumer_is_redirected_into_its_own_rack_once_a_minute() -> None:
     assert ask("b", LONELY, REDIRECT_PAUSE_S * 3) == 2
 
 
-def test_remembered_redirects_are_bounded() -> None:
+def test_the_number_of_remembered_redirects_is_bounded() -> None:
     redirects = Redirects()
     for partition in range(MAX_REMEMBERED + 10):
         redirects.preferred_broker("c", TOPIC, partition, "b", HERE, [HERE, THERE], 0)
     assert len(redirects._sent) == MAX_REMEMBERED
 
 
-def test_brokers_of_all_versions_agree() -> None:
+def test_the_placement_hash_is_the_same_in_all_versions() -> None:
     """Pinned, because another hash would bounce clients during a rolling upgrade."""
     found = [PlacedBroker(number, None) for number in range(5)]
     assert [leader(UUID(int=7), partition, None, found) for partition in range(8)] == [

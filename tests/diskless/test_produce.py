@@ -160,7 +160,7 @@ def errors(answer: ProduceResponse) -> list[int]:
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_a_batch_is_answered_with_its_offset(version: int) -> None:
+def test_a_produce_response_has_the_offset_of_the_batch(version: int) -> None:
     image = with_topic().image
     topic_id = image.topic_ids["t"]
 
@@ -178,7 +178,7 @@ def test_a_batch_is_answered_with_its_offset(version: int) -> None:
 
 
 @pytest.mark.parametrize("acks", [-1, 0])
-def test_a_produce_waits_in_order_for_a_topic_that_another_broker_knows(acks: int) -> None:
+def test_a_produce_waits_in_order_for_a_topic_that_its_image_lacks(acks: int) -> None:
     """Its id is not in the image yet; the client's next requests wait behind it."""
     later = with_topic().image
     topic_id = later.topic_ids["t"]
@@ -221,7 +221,7 @@ def test_a_produce_waits_in_order_for_a_topic_that_another_broker_knows(acks: in
 @pytest.mark.parametrize(
     ("timeout_ms", "patience_s"), [(500, 0.45), (0, 0), (30_000, TOPIC_WAIT_S)]
 )
-def test_an_unknown_topic_is_awaited_within_the_requests_timeout(
+def test_a_produce_waits_for_an_unknown_topic_within_its_timeout(
     timeout_ms: int, patience_s: float
 ) -> None:
     """The error is UNKNOWN_TOPIC_ID: REQUEST_TIMED_OUT would mean that it may be written."""
@@ -279,7 +279,7 @@ def test_slow_validation_does_not_delay_other_connections(
     claim(work)
 
 
-def test_each_partition_is_validated_by_itself() -> None:
+def test_a_produce_validates_each_partition_on_its_own() -> None:
     async def work(broker: Broker) -> None:
         spoiled = bytearray(batch())
         spoiled[-1] ^= 1
@@ -301,7 +301,7 @@ def test_each_partition_is_validated_by_itself() -> None:
     claim(work)
 
 
-def test_an_unknown_id_and_an_unknown_name_have_different_errors() -> None:
+def test_a_produce_returns_different_errors_for_an_unknown_id_and_an_unknown_name() -> None:
     async def work(broker: Broker) -> None:
         answer = await broker.ask(request(("", 0, batch()), topic_id=UUID(int=99)), 13)
         assert errors(answer) == [100]
@@ -310,7 +310,9 @@ def test_an_unknown_id_and_an_unknown_name_have_different_errors() -> None:
 
 
 @pytest.mark.parametrize(("version", "code"), [(9, 3), (12, 3), (13, 100)])
-def test_a_topic_deleted_under_a_batch_is_unknown_by_name_or_by_id(version: int, code: int) -> None:
+def test_a_produce_to_a_topic_that_is_deleted_meanwhile_gets_an_unknown_topic_error(
+    version: int, code: int
+) -> None:
     """The coordinator knows ids only; a client that sent a name need not know of ids."""
     image = with_topic().image
 
@@ -344,7 +346,7 @@ def test_a_broker_without_an_epoch_writes_nothing() -> None:
     claim(work)
 
 
-def test_an_outcome_unknown_in_time_times_out_and_may_still_be_committed() -> None:
+def test_a_produce_without_an_outcome_in_time_times_out_and_may_still_be_committed() -> None:
     async def work(broker: Broker) -> None:
         assert broker.writer is not None
         broker.writer.at_once = None
@@ -378,7 +380,7 @@ def test_acks_0_has_no_response_and_an_error_closes_the_connection() -> None:
     claim(work)
 
 
-def test_a_topics_rules_are_those_of_its_settings() -> None:
+def test_a_produce_validates_batches_by_the_settings_of_the_topic() -> None:
     world = with_topic()
     for key, value in (
         ("max.message.bytes", "80"),

@@ -40,7 +40,7 @@ def naming(topics: int, partitions: int, *, size: int = 0) -> ProduceRequest:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_request_that_names_too_much_is_refused(version: int) -> None:
+def test_a_produce_that_names_too_many_items_is_refused(version: int) -> None:
     check(encode_message(naming(1, MAX_NAMED - 1), version), version)
     check(encode_message(naming(10, 10, size=100_000), version), version)
     for topics, partitions in ((1, MAX_NAMED), (2, MAX_NAMED // 2), (MAX_NAMED + 1, 0)):
@@ -49,7 +49,7 @@ def test_a_request_that_names_too_much_is_refused(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])
-def test_tagged_fields_count_too(version: int) -> None:
+def test_tagged_fields_count_towards_the_limit_of_items_in_a_produce(version: int) -> None:
     body = encode_message(naming(1, 1), version)[:-1]
     many = b"\xc0\xd1\x26" + b"".join(  # 633,024 of them
         bytes((0x80 | (tag & 0x7F), 0x80 | (tag >> 7 & 0x7F), tag >> 14, 0))
@@ -59,7 +59,7 @@ def test_tagged_fields_count_too(version: int) -> None:
         check(body + many, version)
 
 
-def test_a_hundred_megabytes_of_empty_partitions_are_refused_at_once() -> None:
+def test_a_produce_of_a_hundred_megabytes_of_empty_partitions_is_refused_at_once() -> None:
     """Decoding them would take minutes and gigabytes."""
     partitions = 13_000_000
     body = pack(">hhii", -1, 1, 1_000, 1) + b"\0\1t" + pack(">i", partitions)
@@ -72,7 +72,7 @@ def test_a_hundred_megabytes_of_empty_partitions_are_refused_at_once() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), version=st.sampled_from(VERSIONS))
-def test_the_scan_ends_where_the_request_ends(data: st.DataObject, version: int) -> None:
+def test_the_scan_of_a_produce_ends_at_the_requests_end(data: st.DataObject, version: int) -> None:
     body = encode_message(data.draw(messages(ProduceRequest, version)), version)
     scan = produce_bounds._Scan(body, version)
     scan.request()
@@ -81,7 +81,7 @@ def test_the_scan_ends_where_the_request_ends(data: st.DataObject, version: int)
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), version=st.sampled_from(VERSIONS), keep=st.floats(0, 1), more=st.binary())
-def test_a_damaged_request_is_refused_here_or_left_to_the_codec(
+def test_a_damaged_produce_is_refused_by_the_scan_or_by_the_codec(
     data: st.DataObject, version: int, keep: float, more: bytes
 ) -> None:
     body = encode_message(data.draw(messages(ProduceRequest, version)), version)

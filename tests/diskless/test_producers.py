@@ -101,7 +101,7 @@ def test_no_two_producers_share_an_id_across_brokers() -> None:
     producer_story(story, brokers=(1, 2))
 
 
-def test_the_next_block_is_there_before_this_one_is_used_up() -> None:
+def test_the_next_block_of_producer_ids_is_fetched_before_the_current_block_is_used_up() -> None:
     """A producer waits for the controller only when a broker has just started."""
 
     async def story(scene: Scene) -> None:
@@ -119,7 +119,7 @@ def test_the_next_block_is_there_before_this_one_is_used_up() -> None:
     producer_story(story)
 
 
-def test_producers_wait_when_blocks_are_used_up_faster_than_they_arrive() -> None:
+def test_producers_wait_if_producer_ids_are_used_up_faster_than_blocks_arrive() -> None:
     async def story(scene: Scene) -> None:
         scene.asking.delay_s = 0.5
         answers = await asyncio.gather(*(ask(scene.apis) for _ in range(3 * BLOCK)))
@@ -130,7 +130,7 @@ def test_producers_wait_when_blocks_are_used_up_faster_than_they_arrive() -> Non
 
 
 @pytest.mark.parametrize("version", [3, 4, 5])
-def test_a_producer_with_a_refused_sequence_gets_its_next_epoch(version: int) -> None:
+def test_a_producer_that_reports_its_id_and_epoch_gets_the_next_epoch(version: int) -> None:
     """KIP-360; also if it asks twice, because the first answer was lost."""
 
     async def story(scene: Scene) -> None:
@@ -159,7 +159,7 @@ def test_a_producer_id_without_an_epoch_is_refused(producer: tuple[int, int]) ->
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_transactions_are_refused_at_once_and_for_good(version: int) -> None:
+def test_a_producer_with_a_transactional_id_gets_a_permanent_error_at_once(version: int) -> None:
     """53 is fatal to the Java client and librdkafka; Kafka refuses an empty id, too."""
 
     async def story(scene: Scene) -> None:
@@ -182,7 +182,7 @@ def test_transactional_requests_are_not_announced() -> None:
     producer_story(story)
 
 
-def test_without_a_controller_producers_are_told_to_retry() -> None:
+def test_without_a_controller_producers_get_a_retriable_error() -> None:
     """COORDINATOR_LOAD_IN_PROGRESS, after a wait shorter than clients' request timeouts."""
 
     async def story(scene: Scene) -> None:
@@ -213,7 +213,7 @@ def test_an_unregistered_broker_hands_out_no_producer_ids() -> None:
     producer_story(story)
 
 
-def test_a_stopped_broker_leaves_no_pending_call() -> None:
+def test_a_stopped_broker_leaves_no_pending_request_for_producer_ids() -> None:
     async def story(scene: Scene) -> None:
         scene.asking.delay_s = 100.0
         waiting = asyncio.ensure_future(ask(scene.apis))

@@ -41,7 +41,7 @@ def claim(work: Callable[[ObjectCache, FaultyStore], Awaitable[None]], **bounds:
     run(on_loop)
 
 
-def test_equal_reads_share_one_get_and_its_bytes_are_kept() -> None:
+def test_equal_reads_share_one_get_and_the_cache_keeps_its_bytes() -> None:
     async def work(cache: ObjectCache, _: FaultyStore) -> None:
         where = ByteRange(100, 50)
         found = await asyncio.gather(*(cache.read("a", where) for _ in range(10)))
@@ -70,7 +70,7 @@ def test_a_read_of_a_hanging_store_times_out_without_a_second_get() -> None:
     claim(work)
 
 
-def test_neighbouring_reads_are_merged_and_distant_ones_are_not() -> None:
+def test_the_cache_merges_neighbouring_reads_but_not_distant_reads() -> None:
     async def work(cache: ObjectCache, _: FaultyStore) -> None:
         far = 200 + MERGE_GAP_BYTES + 10_000
         ranges = [ByteRange(150, 50), ByteRange(0, 100), ByteRange(far, 10), ByteRange(90, 20)]
@@ -83,7 +83,7 @@ def test_neighbouring_reads_are_merged_and_distant_ones_are_not() -> None:
     claim(work)
 
 
-def test_a_merged_get_is_bounded() -> None:
+def test_the_size_of_a_merged_get_is_bounded() -> None:
     async def work(cache: ObjectCache, _: FaultyStore) -> None:
         await asyncio.gather(*(cache.read("a", ByteRange(at, 100)) for at in range(0, 1_000, 100)))
         assert cache.counters.gets == 4
@@ -92,7 +92,7 @@ def test_a_merged_get_is_bounded() -> None:
     claim(work, max_get_bytes=300)
 
 
-def test_the_cache_is_bounded_and_drops_the_longest_unused_first() -> None:
+def test_the_cache_is_bounded_and_drops_the_least_recently_used_range_first() -> None:
     async def work(cache: ObjectCache, _: FaultyStore) -> None:
         far = 200_000
         for number in range(4):
@@ -124,7 +124,7 @@ def test_a_just_written_object_is_served_without_a_get() -> None:
     claim(work, max_bytes=100, max_ranges=5)
 
 
-def test_bytes_are_verified_once_for_as_long_as_they_are_kept() -> None:
+def test_cached_bytes_are_verified_once() -> None:
     data, runs = two_runs()
 
     async def on_loop() -> None:
@@ -206,7 +206,7 @@ def offsets(answer: bytes) -> list[int]:
     return found
 
 
-def test_batches_get_their_offsets() -> None:
+def test_fetched_batches_are_stamped_with_their_offsets() -> None:
     data, runs = two_runs()
     assert offsets(fetch(data, runs, 100)) == list(range(100, 110))
 
@@ -217,7 +217,7 @@ def test_a_fetch_begins_with_the_batch_that_holds_its_offset() -> None:
     assert offsets(fetch(data, runs[1:], 109)) == [106, 107, 108, 109]
 
 
-def test_a_response_is_bounded_except_for_its_first_batch() -> None:
+def test_a_fetch_response_is_bounded_except_for_its_first_batch() -> None:
     data, runs = two_runs()
     assert offsets(fetch(data, runs, 100, max_bytes=1)) == [100, 101]
     assert offsets(fetch(data, runs, 100, max_bytes=len(batch(0, 2)) * 2 + 30)) == [
@@ -225,7 +225,7 @@ def test_a_response_is_bounded_except_for_its_first_batch() -> None:
     ]
 
 
-def test_log_append_time_is_the_commits_time() -> None:
+def test_fetched_batches_with_log_append_time_have_the_commit_time() -> None:
     data, runs = two_runs()
     batches = list(iter_batches(fetch(data, runs, 100)))
     times = [record.timestamp for each in batches for record in iter_records(each)]
@@ -233,7 +233,7 @@ def test_log_append_time_is_the_commits_time() -> None:
     assert [each.header.is_log_append_time for each in batches] == [False] * 3 + [True]
 
 
-def test_a_response_ends_before_a_damaged_batch() -> None:
+def test_a_fetch_response_ends_before_a_damaged_batch() -> None:
     data, runs = two_runs()
     spoiled = bytearray(data)
     spoiled[-1] ^= 1
@@ -266,7 +266,7 @@ def test_only_sound_batches_of_a_damaged_run_are_served() -> None:
     assert served >= size - HEADER_SIZE_BYTES
 
 
-def test_bytes_damaged_in_transit_are_read_again() -> None:
+def test_a_run_with_bytes_damaged_in_transit_is_read_again() -> None:
     data, runs = two_runs()
 
     async def on_loop() -> None:
@@ -287,14 +287,16 @@ def test_bytes_damaged_in_transit_are_read_again() -> None:
 
 
 @pytest.mark.parametrize("wrong", [(99, 105), (100, 104), (100, 106)])
-def test_batches_that_are_not_the_run_are_damage(wrong: tuple[int, int]) -> None:
+def test_batches_that_differ_from_the_committed_run_are_reported_as_damage(
+    wrong: tuple[int, int],
+) -> None:
     data, runs = two_runs()
     lying = runs[0]._replace(base_offset=wrong[0], last_offset=wrong[1])
     with pytest.raises(DamagedRunError, match="were committed"):
         fetch(data, [lying], 100)
 
 
-def test_a_deleted_object_is_not_found() -> None:
+def test_reading_a_run_of_a_deleted_object_raises_object_not_found() -> None:
     _, runs = two_runs()
 
     async def on_loop() -> None:

@@ -41,7 +41,7 @@ def claim(
     run(on_loop)
 
 
-def test_every_announced_version_is_served() -> None:
+def test_produce_and_fetch_are_served_at_every_announced_version() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         topic = world.image.topic("t")
         assert topic is not None
@@ -59,7 +59,7 @@ def test_every_announced_version_is_served() -> None:
     claim(work)
 
 
-def test_a_recreated_topic_never_returns_old_bytes() -> None:
+def test_a_fetch_of_a_recreated_topic_never_returns_records_of_the_deleted_topic() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         old = world.image.topic("t")
         assert old is not None
@@ -93,7 +93,7 @@ def test_a_recreated_topic_never_returns_old_bytes() -> None:
 RACKS = {1: "a", 2: "b", 3: "b"}
 
 
-def test_a_client_of_another_rack_is_redirected_once_a_minute() -> None:
+def test_a_consumer_of_another_rack_is_redirected_once_a_minute() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         topic = world.image.topic("t")
         assert topic is not None
@@ -113,7 +113,7 @@ def test_a_client_of_another_rack_is_redirected_once_a_minute() -> None:
     claim(work, racks=RACKS)
 
 
-def test_no_client_is_redirected_out_of_its_rack_or_to_no_broker() -> None:
+def test_a_consumer_is_never_redirected_out_of_its_rack_or_to_a_missing_broker() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         await broker.produce("t", 0, batch(1, now_ms=world.wall_ms()))
         for rack in ("a", "", "nowhere"):
@@ -128,7 +128,7 @@ def test_no_client_is_redirected_out_of_its_rack_or_to_no_broker() -> None:
     claim(work, racks=RACKS)
 
 
-def test_a_redirect_agrees_with_metadata() -> None:
+def test_a_fetch_redirects_to_the_leader_that_metadata_names() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         topic = world.image.topic("t")
         assert topic is not None
@@ -209,7 +209,7 @@ def test_a_disconnected_client_leaves_no_waiting_fetch() -> None:
     on_socket(work)
 
 
-def test_a_waiting_fetch_does_not_block_the_requests_behind_it() -> None:
+def test_a_waiting_fetch_does_not_block_later_requests_of_its_connection() -> None:
     async def work(world: ClusterWorld, socket: Socket) -> None:
         client = await connect("127.0.0.1", socket.listener.port)
         waiting = fetching("t", [(0, 0)], max_wait_ms=30_000)

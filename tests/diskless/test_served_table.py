@@ -43,7 +43,7 @@ def table() -> str:
     return "".join(rows)
 
 
-def test_the_docs_page_lists_the_served_requests(request: pytest.FixtureRequest) -> None:
+def test_the_protocol_page_lists_the_served_requests(request: pytest.FixtureRequest) -> None:
     before, _, rest = PAGE.read_text().partition(BEGIN)
     shown, _, after = rest.partition(END)
     if request.config.getoption("--rewrite"):

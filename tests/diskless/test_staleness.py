@@ -45,7 +45,7 @@ def claim(work: Callable[[Scene], Awaitable[None]]) -> None:
     run(on_loop)
 
 
-def test_the_limit_is_half_of_the_deletion_delay() -> None:
+def test_the_age_limit_of_a_replica_is_half_of_the_file_deletion_delay() -> None:
     age_ms: float | None = None
     staleness = Staleness(lambda _: age_ms, file_delete_delay_ms=60_000)
     assert not staleness.may_serve(0), "a replica that was never level serves nothing"
@@ -83,7 +83,7 @@ def test_a_waiting_fetch_fails_when_its_replica_becomes_stale() -> None:
     claim(work)
 
 
-def test_a_replica_that_never_caught_up_serves_nothing() -> None:
+def test_a_replica_that_never_caught_up_serves_no_fetch() -> None:
     async def work(scene: Scene) -> None:
         two = scene.two
         two.cluster.ages_ms[0] = None
@@ -116,7 +116,7 @@ def test_a_lagging_broker_reports_no_offset_out_of_range() -> None:
     claim(work)
 
 
-def test_deleted_records_are_out_of_range_only_behind_the_barrier() -> None:
+def test_deleted_records_are_out_of_range_only_after_the_coordinators_read_barrier() -> None:
     async def work(scene: Scene) -> None:
         world = scene.world
         two = scene.two
@@ -130,7 +130,7 @@ def test_deleted_records_are_out_of_range_only_behind_the_barrier() -> None:
     claim(work)
 
 
-def test_without_a_leader_known_batches_are_served_until_stale() -> None:
+def test_without_a_leader_a_broker_serves_batches_until_its_replica_is_stale() -> None:
     async def work(scene: Scene) -> None:
         world = scene.world
         two = scene.two
@@ -145,7 +145,7 @@ def test_without_a_leader_known_batches_are_served_until_stale() -> None:
     claim(work)
 
 
-def test_a_missing_object_of_deleted_records_is_out_of_range() -> None:
+def test_a_fetch_of_a_missing_object_of_deleted_records_is_out_of_range() -> None:
     async def work(scene: Scene) -> None:
         world = scene.world
         two = scene.two
@@ -158,7 +158,7 @@ def test_a_missing_object_of_deleted_records_is_out_of_range() -> None:
     claim(work)
 
 
-def test_a_missing_referenced_object_is_a_storage_error_and_is_counted() -> None:
+def test_a_fetch_of_a_missing_referenced_object_is_a_counted_storage_error() -> None:
     async def work(scene: Scene) -> None:
         world = scene.world
         two = scene.two

@@ -28,7 +28,7 @@ def lives(story: Story) -> Story:
     return story
 
 
-def test_no_story_loses_duplicates_or_reorders_records_for_consumers() -> None:
+def test_simulated_brokers_never_lose_duplicate_or_reorder_records_for_consumers() -> None:
     again = lost = acknowledged = 0
     errors: set[int] = set()
     for seed in SEEDS:

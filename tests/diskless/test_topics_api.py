@@ -105,7 +105,7 @@ def test_a_created_topic_is_in_the_image_and_the_replica_of_the_answering_broker
     tell(story)
 
 
-def test_the_answer_waits_for_the_image_of_this_broker() -> None:
+def test_create_topics_is_answered_after_this_brokers_image_has_the_topic() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         world.cluster(1).pause()
         asked = asyncio.ensure_future(create(handlers, "a"))
@@ -164,7 +164,7 @@ def test_without_a_controller_every_topic_times_out_when_the_request_does() -> N
     tell(story)
 
 
-def test_a_request_without_a_timeout_is_still_carried_out() -> None:
+def test_create_topics_with_a_timeout_of_zero_is_still_carried_out() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         assert await create(handlers, "a", timeout_ms=0) == [7]
         await asyncio.sleep(1)
@@ -176,7 +176,7 @@ def test_a_request_without_a_timeout_is_still_carried_out() -> None:
     tell(story)
 
 
-def test_a_validate_only_request_creates_nothing() -> None:
+def test_a_validate_only_create_topics_creates_no_topic() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         assert await create(handlers, "a", validate_only=True) == [0]
         assert world.image.topic("a") is None
@@ -194,7 +194,7 @@ def test_a_validate_only_request_creates_nothing() -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_new_partitions_are_seen_before_the_answer(version: int) -> None:
+def test_create_partitions_is_answered_after_this_broker_has_the_partitions(version: int) -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         await create(handlers, "a")
         topic = world.image.topic("a")
@@ -216,7 +216,7 @@ def test_new_partitions_are_seen_before_the_answer(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_topics_are_deleted_by_name_at_every_version(version: int) -> None:
+def test_delete_topics_deletes_topics_by_name_at_every_version(version: int) -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         await create(handlers, "a", "b")
         request = deleting("a", "none", "b")
@@ -248,7 +248,7 @@ def test_a_topic_named_twice_in_create_partitions_grows_once() -> None:
     tell(story)
 
 
-def test_more_batch_coordinators_are_not_waited_for_among_their_own_batches() -> None:
+def test_adding_batch_coordinators_does_not_wait_for_the_new_partitions() -> None:
     """`__diskless-metadata` grows like a topic, and no coordinator has any batches of it."""
 
     async def story(_world: ClusterWorld, handlers: Handlers) -> None:
@@ -261,7 +261,7 @@ def test_more_batch_coordinators_are_not_waited_for_among_their_own_batches() ->
     tell(story)
 
 
-def test_topics_are_deleted_by_id() -> None:
+def test_delete_topics_deletes_topics_by_id() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         topic = await world.create("a")
         answer = await call(
@@ -300,7 +300,7 @@ def test_internal_topics_cannot_be_deleted_or_created() -> None:
     tell(story)
 
 
-def test_a_recreated_topic_is_a_new_topic_to_every_client() -> None:
+def test_a_recreated_topic_has_a_new_id() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         first = await call(handlers, creating("a"), rpc.CreateTopicsResponse, 7)
         assert await delete(handlers, deleting("a")) == [0]
@@ -345,7 +345,7 @@ def test_a_topic_whose_coordinator_is_down_times_out_at_the_controller() -> None
     tell(story, coordinators=1)
 
 
-def test_invalid_names_and_counts_are_refused_as_by_kafka() -> None:
+def test_create_topics_refuses_invalid_names_and_counts_with_kafkas_errors() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         await create(handlers, "a.b")
         assert await create(handlers, "a_b", "a b", "", "x" * 250, ".") == [17, 17, 17, 17, 17]
@@ -375,7 +375,9 @@ def test_invalid_names_and_counts_are_refused_as_by_kafka() -> None:
         ("no.such.setting", "1"),
     ],
 )
-def test_a_setting_without_effect_is_refused_with_a_reason(setting: str, value: str) -> None:
+def test_create_topics_refuses_a_setting_without_effect_with_a_reason(
+    setting: str, value: str
+) -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         request = creating("a", configs={setting: value})
         answer = await call(handlers, request, rpc.CreateTopicsResponse, 7)
@@ -387,7 +389,7 @@ def test_a_setting_without_effect_is_refused_with_a_reason(setting: str, value: 
     tell(story)
 
 
-def test_creation_settings_are_in_the_answer() -> None:
+def test_the_create_topics_response_has_the_settings_of_the_topic() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         kept = {
             "diskless.enable": "true",

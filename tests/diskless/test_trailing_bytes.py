@@ -17,7 +17,7 @@ ALL_TOPICS = bytes.fromhex("00 00 00 0001 00 00")
 """librdkafka 2.16 asks so for the metadata of all topics: three bytes too many, at version 13."""
 
 
-def test_a_client_that_sends_too_much_is_answered() -> None:
+def test_a_request_with_trailing_bytes_is_answered() -> None:
     asked: list[MetadataRequest] = []
 
     def describe(request: MetadataRequest, _: RequestContext) -> MetadataResponse:
@@ -34,7 +34,7 @@ def test_a_client_that_sends_too_much_is_answered() -> None:
     assert asked == [MetadataRequest(topics=None, allow_auto_topic_creation=False)]
 
 
-def test_all_other_messages_must_be_whole() -> None:
+def test_messages_other_than_requests_must_not_have_trailing_bytes() -> None:
     assert decode_message(MetadataRequest, ALL_TOPICS, 13, whole=False).topics is None
     with pytest.raises(MalformedMessageError, match="3 bytes left over"):
         decode_message(MetadataRequest, ALL_TOPICS, 13)

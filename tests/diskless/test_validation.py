@@ -82,7 +82,7 @@ def refused(records: bytes | bytearray | None, version: int = 9) -> ErrorCode:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_valid_batch_is_accepted_unchanged(codec: Compression) -> None:
+def test_validation_accepts_a_valid_batch_unchanged(codec: Compression) -> None:
     data = batch(codec=codec)
     outcome = validate(data, 9, RULES, NOW)
     assert isinstance(outcome, Accepted)
@@ -90,7 +90,7 @@ def test_a_valid_batch_is_accepted_unchanged(codec: Compression) -> None:
     assert outcome.max_timestamp == NOW + 5
 
 
-def test_the_greatest_timestamp_is_computed_from_the_records() -> None:
+def test_the_max_timestamp_of_a_batch_is_computed_from_its_records() -> None:
     lying = changed(batch(NOW, NOW + 7), 35, struct.pack(">q", 0))
     outcome = validate(lying, 9, RULES, NOW)
     assert isinstance(outcome, Accepted)
@@ -103,7 +103,7 @@ def test_a_partition_must_have_exactly_one_batch() -> None:
     assert refused(batch() + b"\0") == ErrorCode.INVALID_RECORD
 
 
-def test_bytes_that_are_no_batch_are_corrupt() -> None:
+def test_bytes_that_are_no_record_batch_are_refused_as_corrupt() -> None:
     spoiled = batch()
     spoiled[-1] ^= 1
     assert refused(spoiled) == ErrorCode.CORRUPT_MESSAGE
@@ -138,12 +138,12 @@ def test_a_wrong_record_count_is_detected_in_compressed_batches() -> None:
         assert refused(changed(data, 21, struct.pack(">h", 3))) == ErrorCode.INVALID_RECORD
 
 
-def test_only_a_broker_writes_control_records() -> None:
+def test_control_records_of_a_producer_are_refused() -> None:
     assert refused(batch(attributes=CONTROL)) == ErrorCode.INVALID_RECORD
 
 
 @pytest.mark.parametrize("log_append_time", [False, True])
-def test_only_a_broker_may_set_log_append_time(log_append_time: bool) -> None:
+def test_a_producer_batch_with_log_append_time_is_refused(log_append_time: bool) -> None:
     """Consumers would take the header's greatest time for that of every record, and look-ups by
     time would not. Source: upstream's LogValidator, validateTimestamp."""
     rules = RULES._replace(log_append_time=log_append_time)
@@ -152,13 +152,13 @@ def test_only_a_broker_may_set_log_append_time(log_append_time: bool) -> None:
     assert outcome.error == ErrorCode.INVALID_TIMESTAMP
 
 
-def test_a_producer_id_comes_with_epoch_and_sequence() -> None:
+def test_a_producer_id_without_epoch_or_sequence_is_refused() -> None:
     assert isinstance(validate(batch(producer=(7, 0, 0)), 9, RULES, NOW), Accepted)
     for producer in ((7, -1, 0), (7, 0, -1)):
         assert refused(batch(producer=producer)) == ErrorCode.INVALID_RECORD
 
 
-def test_codecs_are_those_of_the_version() -> None:
+def test_a_codec_unknown_to_the_produce_version_is_refused() -> None:
     assert refused(batch(codec=Compression.ZSTD), 6) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     assert isinstance(validate(batch(codec=Compression.ZSTD), 7, RULES, NOW), Accepted)
     unknown = changed(batch(), 21, struct.pack(">h", 6))
@@ -251,7 +251,7 @@ NULLABLE = st.none() | st.binary(max_size=70) | st.sampled_from([bytes(200), byt
     ),
     spoil=st.lists(st.tuples(st.integers(0), st.integers(0, 255)), max_size=3),
 )
-def test_the_short_cut_for_usual_records_decides_as_the_rule_does(
+def test_the_fast_path_for_common_records_accepts_the_same_records_as_the_slow_path(
     some: list[tuple[bytes | None, bytes | None, int, list[tuple[str, bytes | None]]]],
     spoil: list[tuple[int, int]],
 ) -> None:

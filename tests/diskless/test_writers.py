@@ -96,7 +96,7 @@ class Forgetful:
         raise OutcomeUnknownError(ErrorCode.REQUEST_TIMED_OUT, "the answer was lost")
 
 
-def test_a_submitted_commit_gets_its_outcome_in_the_end(
+def test_a_commit_submitted_before_the_epoch_ends_still_gets_its_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
@@ -116,7 +116,7 @@ def test_a_submitted_commit_gets_its_outcome_in_the_end(
     claim(work)
 
 
-def test_a_coordinator_with_a_newer_epoch_fences_this_one_once() -> None:
+def test_a_coordinator_with_a_newer_broker_epoch_fences_the_writers_once() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         assert (await send(world, broker, 1)).error_code == 0
         await register_anew(world)  # a second process with our id
@@ -132,7 +132,7 @@ def test_a_coordinator_with_a_newer_epoch_fences_this_one_once() -> None:
     claim(work)
 
 
-def test_flush_writes_the_buffer_before_its_interval() -> None:
+def test_flush_writes_the_buffer_before_the_commit_interval_ends() -> None:
     async def on_loop() -> None:
         async with ClusterWorld() as world:
             await world.create("t")

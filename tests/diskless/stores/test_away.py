@@ -80,7 +80,7 @@ def run(mount: Mount, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 @INSTEAD
-def test_nothing_is_written_in_the_place_of_a_missing_store(
+def test_an_unmounted_store_refuses_writes_into_its_mount_point(
     tmp_path: Path, instead: Callable[[Path], None]
 ) -> None:
     mount = Mount(tmp_path)
@@ -101,7 +101,7 @@ def test_nothing_is_written_in_the_place_of_a_missing_store(
 
 
 @INSTEAD
-def test_no_object_of_a_missing_store_is_reported_as_deleted(
+def test_an_unmounted_store_reports_no_object_as_deleted(
     tmp_path: Path, instead: Callable[[Path], None]
 ) -> None:
     """Fetch, delete and list must fail: a broker would believe any of their results."""
@@ -124,7 +124,7 @@ def test_no_object_of_a_missing_store_is_reported_as_deleted(
 
 @INSTEAD
 @pytest.mark.parametrize("with_other_numbers", [False, True])
-def test_a_store_that_comes_back_is_used_again(
+def test_a_remounted_store_serves_reads_and_writes_again(
     tmp_path: Path, instead: Callable[[Path], None], *, with_other_numbers: bool
 ) -> None:
     mount = Mount(tmp_path)
@@ -158,7 +158,7 @@ class Watched(RealFileSystem):
         return super().open(path, mode)
 
 
-def test_an_upload_fails_if_the_mount_is_lost_meanwhile(tmp_path: Path) -> None:
+def test_an_upload_fails_if_the_store_is_unmounted_during_it(tmp_path: Path) -> None:
     """Its bytes went to the disk below the mount point."""
     mount, files = Mount(tmp_path), Watched()
     mount.store = DirectoryStorage(mount.path, files)
@@ -193,7 +193,7 @@ def test_a_removed_key_directory_is_created_again(tmp_path: Path) -> None:
     run(mount, story)
 
 
-def test_all_openers_of_a_store_read_the_same_mark(tmp_path: Path) -> None:
+def test_all_processes_that_open_a_store_read_the_same_mark(tmp_path: Path) -> None:
     """A store of before there were names is given one; what is there already is found."""
     (tmp_path / "objects" / "a").mkdir(parents=True)
     (tmp_path / "objects" / "a" / "1").write_bytes(b"x")

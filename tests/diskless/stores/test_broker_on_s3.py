@@ -19,7 +19,7 @@ RECORDS = 200
 @pytest.mark.parametrize(
     "bucket", ["s3_config", pytest.param("ceph_config", marks=pytest.mark.soak)]
 )
-def test_a_broker_that_lost_its_directory_serves_everything_from_the_bucket(
+def test_a_broker_without_its_local_directory_serves_all_records_from_the_bucket(
     bucket: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     config: S3Config = request.getfixturevalue(bucket)

@@ -35,7 +35,7 @@ def test_an_uploaded_object_is_readable_by_another_process(open_store: Open) -> 
     asyncio.run(claim())
 
 
-def test_a_wrong_length_stores_nothing(open_store: Open) -> None:
+def test_an_upload_with_a_wrong_length_stores_no_object(open_store: Open) -> None:
     async def claim() -> None:
         store = open_store()
         for size_bytes in (6, 8, 0, -1):
@@ -46,7 +46,7 @@ def test_a_wrong_length_stores_nothing(open_store: Open) -> None:
     asyncio.run(claim())
 
 
-def test_an_object_key_stands_for_one_byte_string(open_store: Open) -> None:
+def test_a_second_upload_cannot_change_the_bytes_of_an_object(open_store: Open) -> None:
     async def claim() -> None:
         store = open_store()
         await store.upload("a", [b"first"], 5)
@@ -59,7 +59,7 @@ def test_an_object_key_stands_for_one_byte_string(open_store: Open) -> None:
     asyncio.run(claim())
 
 
-def test_one_of_many_uploads_under_one_key_wins(open_store: Open) -> None:
+def test_one_of_many_concurrent_uploads_under_a_key_succeeds(open_store: Open) -> None:
     async def claim() -> None:
         store = open_store()
         bodies = [b"%04d" % number for number in range(16)]
@@ -74,7 +74,7 @@ def test_one_of_many_uploads_under_one_key_wins(open_store: Open) -> None:
     asyncio.run(claim())
 
 
-def test_a_range_is_read_exactly_or_fails(open_store: Open) -> None:
+def test_a_range_read_returns_exactly_the_requested_bytes_or_fails(open_store: Open) -> None:
     async def claim() -> None:
         store = open_store()
         await store.upload("a", [b"0123456789"], 10)
@@ -90,7 +90,7 @@ def test_a_range_is_read_exactly_or_fails(open_store: Open) -> None:
     asyncio.run(claim())
 
 
-def test_a_missing_object_is_not_found(open_store: Open) -> None:
+def test_reading_a_missing_object_raises_object_not_found(open_store: Open) -> None:
     async def claim() -> None:
         store = open_store()
         await store.upload("a/b", [b"x"], 1)
@@ -102,7 +102,7 @@ def test_a_missing_object_is_not_found(open_store: Open) -> None:
     asyncio.run(claim())
 
 
-def test_deleting_is_idempotent_and_in_bulk(open_store: Open) -> None:
+def test_bulk_deletion_of_objects_is_idempotent(open_store: Open) -> None:
     async def claim() -> None:
         store = open_store()
         names = [f"d/{number:04d}" for number in range(20)]
@@ -133,7 +133,7 @@ def test_a_listing_shows_every_object_by_rising_key(open_store: Open) -> None:
     asyncio.run(claim())
 
 
-def test_a_listing_longer_than_a_page_is_whole(open_store: Open) -> None:
+def test_a_listing_longer_than_a_page_is_complete(open_store: Open) -> None:
     async def claim() -> None:
         store = open_store()
         names = [f"{number % 7}/{number:05d}" for number in range(1_100)]
@@ -145,7 +145,7 @@ def test_a_listing_longer_than_a_page_is_whole(open_store: Open) -> None:
     asyncio.run(claim())
 
 
-def test_keys_that_could_leave_the_store_are_refused(open_store: Open) -> None:
+def test_keys_that_escape_the_stores_directory_are_refused(open_store: Open) -> None:
     async def claim() -> None:
         store = open_store()
         for key in ("", "/a", "a/", "a//b", "../a", "a/../b", ".", "a/.hidden", "a b", "a\n", "ä"):

@@ -69,7 +69,7 @@ def fetch(store: S3Storage, byte_range: ByteRange) -> bytes:
 
 
 @pytest.mark.parametrize("spoil", list(Spoil))
-def test_a_broker_reads_again_after_one_cut_body(
+def test_a_broker_repeats_a_read_after_one_truncated_response(
     server: CuttingServer, broker_store: S3Storage, spoil: Spoil
 ) -> None:
     server.spoils = [spoil]
@@ -78,7 +78,7 @@ def test_a_broker_reads_again_after_one_cut_body(
 
 
 @pytest.mark.parametrize("spoil", IN_THE_BODY)
-def test_a_broker_fails_with_a_retriable_storage_error(
+def test_a_broker_raises_a_retriable_error_after_repeated_truncated_responses(
     server: CuttingServer, broker_store: S3Storage, spoil: Spoil
 ) -> None:
     server.spoils = [spoil] * 99
@@ -90,7 +90,7 @@ def test_a_broker_fails_with_a_retriable_storage_error(
     assert server.requests == ATTEMPTS
 
 
-def test_an_object_that_ends_before_the_range_does_was_not_cut(
+def test_a_range_beyond_an_objects_end_is_an_error_without_a_retry(
     server: CuttingServer, broker_store: S3Storage
 ) -> None:
     with pytest.raises(RangeError):
@@ -99,7 +99,7 @@ def test_an_object_that_ends_before_the_range_does_was_not_cut(
 
 
 @pytest.mark.parametrize("spoil", list(Spoil))
-def test_a_job_reads_again_after_one_cut_body(
+def test_a_job_repeats_a_read_after_one_truncated_response(
     server: CuttingServer, job_store: S3Store, spoil: Spoil
 ) -> None:
     server.spoils = [spoil]
@@ -108,7 +108,7 @@ def test_a_job_reads_again_after_one_cut_body(
 
 
 @pytest.mark.parametrize("spoil", IN_THE_BODY)
-def test_a_job_fails_with_a_storage_error(
+def test_a_job_raises_a_storage_error_after_repeated_truncated_responses(
     server: CuttingServer, job_store: S3Store, spoil: Spoil
 ) -> None:
     server.spoils = [spoil] * 99

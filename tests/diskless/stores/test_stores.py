@@ -38,7 +38,7 @@ def test_a_temporary_file_is_no_object_and_is_removed_when_old(tmp_path: Path) -
     asyncio.run(claim())
 
 
-def test_an_upload_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_upload_leaves_no_files_behind(tmp_path: Path) -> None:
     async def claim() -> None:
         (tmp_path / "a").write_bytes(b"a file where a directory should be")
         store = DirectoryStorage(tmp_path)
@@ -50,7 +50,7 @@ def test_an_upload_that_fails_leaves_nothing(tmp_path: Path) -> None:
     asyncio.run(claim())
 
 
-def test_two_prefixes_in_one_bucket_never_meet(s3_config: S3Config) -> None:
+def test_stores_with_two_prefixes_in_one_bucket_are_isolated(s3_config: S3Config) -> None:
     async def claim() -> None:
         one = S3Storage(s3_config)
         two = S3Storage(dataclasses.replace(s3_config, prefix="database"))  # begins alike
@@ -99,7 +99,7 @@ def test_an_unreachable_server_is_a_retriable_error() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR, Fault.THROTTLED, Fault.REFUSED])
-def test_a_refused_operation_was_not_done(tmp_path: Path, fault: Fault) -> None:
+def test_a_refused_operation_has_no_effect_on_the_store(tmp_path: Path, fault: Fault) -> None:
     async def claim() -> None:
         inner = DirectoryStorage(tmp_path)
         store = FaultyStore(inner, Random(1), _no_sleep, [FaultRule(fault=fault)])
@@ -159,7 +159,7 @@ def test_the_damage_fault_flips_one_bit(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_a_wrong_secret_is_refused_for_good(
+def test_a_wrong_s3_secret_is_a_permanent_error(
     ceph_config: S3Config, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def claim() -> None:

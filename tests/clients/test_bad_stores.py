@@ -88,9 +88,7 @@ def test_a_slow_store_loses_and_doubles_no_record(world: World, cluster: EskerCl
         check_sent(world.other, topic, numbered(MANY), How(idempotent=True))
 
 
-def test_uploads_whose_answers_are_lost_are_stored_once(
-    world: World, cluster: EskerCluster
-) -> None:
+def test_uploads_with_lost_responses_are_stored_once(world: World, cluster: EskerCluster) -> None:
     topic = world.topic()
     with spoiled(cluster.store, Fault.LOST_ANSWER, "upload", probability=0.5):
         for part in range(5):
@@ -104,7 +102,9 @@ def given_up(cluster: EskerCluster) -> int:
     return len(re.findall(r"object=\d+ error=", cluster.output(cluster.broker_ids[0])))
 
 
-def test_a_failed_upload_is_an_error_to_its_producer(world: World, cluster: EskerCluster) -> None:
+def test_a_failed_upload_returns_an_error_to_its_producer(
+    world: World, cluster: EskerCluster
+) -> None:
     """KAFKA_STORAGE_ERROR once it is given up; REQUEST_TIMED_OUT if it asked to hear earlier."""
     topic, broker = world.topic(), cluster.brokers[0]
     with spoiled(cluster.store, Fault.REFUSED, "upload"):
@@ -165,7 +165,7 @@ def test_producers_and_consumers_recover_from_a_long_store_outage(
         down(world, cluster, client, SOAK_DOWN_S)
 
 
-def test_damaged_bytes_of_a_store_never_reach_a_consumer(
+def test_damaged_bytes_from_a_store_never_reach_a_consumer(
     world: World, cluster: EskerCluster
 ) -> None:
     topic = world.topic()
@@ -203,7 +203,9 @@ def test_a_consumer_retries_while_the_store_returns_damaged_bytes(
         assert got == [one.value for one in sent]
 
 
-def test_a_broker_dies_while_it_uploads(world: World, cluster: EskerCluster) -> None:
+def test_a_broker_killed_during_an_upload_loses_no_acknowledged_record(
+    world: World, cluster: EskerCluster
+) -> None:
     """What it had taken and not acknowledged is sent again, to another: it is there once."""
     topic = world.topic()
     world.other.send(topic, numbered(1, "first"))
@@ -276,7 +278,7 @@ def _peak_mib(pid: int) -> int:
     return int(text.split("VmHWM:")[1].split()[0]) // 1024
 
 
-def test_a_full_disk_is_an_error_and_passes(tmp_path: Path) -> None:
+def test_a_full_disk_is_a_storage_error_until_the_disk_has_space_again(tmp_path: Path) -> None:
     """Producers hear KAFKA_STORAGE_ERROR while it is full, and are served when it is not."""
     try:
         disks = Disks(tmp_path / "disks")

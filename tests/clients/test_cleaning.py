@@ -48,7 +48,9 @@ def objects(cluster: EskerCluster) -> set[Path]:
     }
 
 
-def test_unreferenced_objects_are_deleted_and_referenced_ones_stay(cluster: EskerCluster) -> None:
+def test_unreferenced_objects_are_deleted_and_referenced_objects_remain(
+    cluster: EskerCluster,
+) -> None:
     world = World(cluster.brokers)
     gone, cut, kept = world.topic(), world.topic(), world.topic()
     for part in range(5):

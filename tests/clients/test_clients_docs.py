@@ -38,7 +38,7 @@ def table() -> str:
     return "\n".join(lines) + "\n\n" + "\n".join(notes) + "\n"
 
 
-def test_the_page_shows_the_table(request: pytest.FixtureRequest) -> None:
+def test_the_clients_page_shows_the_table_of_tested_clients(request: pytest.FixtureRequest) -> None:
     text = PAGE.read_text()
     before, rest = text.split(BEGIN)
     after = rest[rest.index(END) :]
@@ -49,7 +49,7 @@ def test_the_page_shows_the_table(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.mark.parametrize("package", ["confluent-kafka", "aiokafka", "kafka-python"])
-def test_the_page_names_the_pinned_versions(package: str) -> None:
+def test_the_clients_page_names_the_pinned_client_versions(package: str) -> None:
     pinned = re.search(rf"^{package}==(\S+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     assert pinned is not None
     assert re.search(rf"^\| {package}.*\| {re.escape(pinned[1])}", PAGE.read_text(), re.MULTILINE)

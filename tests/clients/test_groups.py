@@ -349,14 +349,14 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Told]:
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_killing_the_logs_leader_and_the_groups_broker_causes_no_rebalance(
+def test_killing_the_groups_log_leader_and_the_coordinating_broker_causes_no_rebalance(
     told: Told, library: str
 ) -> None:
     assert told.groups[library].meanwhile() == []
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_members_read_everything_once_and_in_order(told: Told, library: str) -> None:
+def test_group_members_read_every_record_once_and_in_order(told: Told, library: str) -> None:
     read = told.groups[library].read()
     assert sorted(read) == sorted(told.writer.written)
     for partition in range(PARTITIONS):
@@ -373,7 +373,7 @@ def test_a_static_member_that_returns_within_its_session_causes_no_rebalance(tol
     assert group.meanwhile() == []
 
 
-def test_a_dead_member_is_removed_and_no_record_is_skipped(told: Told) -> None:
+def test_a_killed_group_member_is_removed_and_no_record_is_skipped(told: Told) -> None:
     group = told.groups["mortal"]
     assert {tuple(place) for place in group.read()} == set(told.writer.written)
     survivor = owned(Group(group.name, group.processes[1:2]))
@@ -381,7 +381,7 @@ def test_a_dead_member_is_removed_and_no_record_is_skipped(told: Told) -> None:
     assert set(survivor) == {"b"}
 
 
-def test_a_later_member_resumes_at_the_last_committed_offset(told: Told) -> None:
+def test_a_new_group_member_resumes_at_the_last_committed_offset(told: Told) -> None:
     assert not told.writer.failed
     for group in told.groups.values():
         assert told.resumed[group.name] == told.writer.end_offsets, group.name

@@ -99,7 +99,9 @@ def test_a_static_cooperative_java_member_resumes_at_reset_offsets(
     assert member[5] == str(PARTITIONS)
 
 
-def test_a_group_without_members_is_deleted(tools: Tools, topic: str, world: World) -> None:
+def test_kafkas_tool_deletes_a_group_without_members(
+    tools: Tools, topic: str, world: World
+) -> None:
     group = world.name("group")
     assert len(tools.consume(topic, group, MESSAGES)) == MESSAGES
     tools.groups("--delete", "--group", group)

@@ -70,13 +70,15 @@ def run(home: Path, client: str, bootstrap: str, *more: str) -> None:
 
 
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_node_client(client: str, node_clients: Path, world: World) -> None:
+def test_each_node_js_client_produces_and_consumes(
+    client: str, node_clients: Path, world: World
+) -> None:
     run(node_clients, client, world.bootstrap)
 
 
 @pytest.mark.java
 @pytest.mark.parametrize("client", CLIENTS)
-def test_a_node_client_on_kafka(
+def test_each_node_js_client_produces_and_consumes_on_kafka(
     client: str, node_clients: Path, kafka: Kafka, tmp_path: Path
 ) -> None:
     with apache_kafka(kafka, tmp_path / "node") as world:

@@ -16,7 +16,9 @@ from tests.clients.world import World
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=cell_id)
-def test_a_client(cell: tuple[Row, type[Client]], world: World, cluster: EskerCluster) -> None:
+def test_each_client_library_passes_each_scenario(
+    cell: tuple[Row, type[Client]], world: World, cluster: EskerCluster
+) -> None:
     row, client = cell
     if client is Kcat and not is_installed():
         pytest.skip("NOT TESTED: kcat is not installed (Debian: apt-get install kcat)")

@@ -26,7 +26,9 @@ def world(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Wo
 
 
 @pytest.mark.parametrize("cell", [cell for cell in CELLS if cell[0].of_kafka], ids=cell_id)
-def test_a_client_on_kafka(cell: tuple[Row, type[Client]], world: World) -> None:
+def test_each_client_library_passes_each_scenario_on_kafka(
+    cell: tuple[Row, type[Client]], world: World
+) -> None:
     row, client = cell
     if client is Kcat and not is_installed():
         pytest.skip("NOT TESTED: kcat is not installed (Debian: apt-get install kcat)")

@@ -44,7 +44,7 @@ def numbers(count: int) -> str:
     return "".join(f"{number}\n" for number in range(count))
 
 
-def test_a_topic_from_its_creation_to_its_end(dev: Dev) -> None:
+def test_topic_commands_create_describe_alter_and_delete_a_topic_through_a_broker(dev: Dev) -> None:
     created = dev.esker("topics", "create", "--topic", "t", "--partitions", "2",
                         "--config", "retention.ms=60000")  # fmt: skip
     assert created.startswith("Created topic t with id ")
@@ -61,7 +61,7 @@ def test_a_topic_from_its_creation_to_its_end(dev: Dev) -> None:
     assert "no such topic" in dev.esker("topics", "describe", "--topic", "t", code=1)
 
 
-def test_brokers_and_the_quorum_are_described(dev: Dev) -> None:
+def test_broker_and_quorum_commands_work_through_a_broker(dev: Dev) -> None:
     (broker,) = as_json(dev, "brokers", "list")["brokers"]
     assert broker["id"] == 101
     assert "2000" in dev.esker("brokers", "unregister", "--id", "2000", code=1)
@@ -74,7 +74,7 @@ def test_brokers_and_the_quorum_are_described(dev: Dev) -> None:
     assert "ask with --bootstrap-controller" in dev.esker(*other, code=1)
 
 
-def test_objects_are_described_found_and_verified(dev: Dev) -> None:
+def test_object_commands_describe_find_and_verify_objects_through_a_broker(dev: Dev) -> None:
     dev.esker("topics", "create", "--topic", "stored")
     dev.esker("produce", "--topic", "stored", text=numbers(100))
     (topic,) = as_json(dev, "diskless", "describe", "stored")["topics"]
@@ -93,7 +93,7 @@ def test_objects_are_described_found_and_verified(dev: Dev) -> None:
     assert "no such object" in dev.esker("dump-log", "--verify", "999999", code=2)
 
 
-def test_chunks_are_cut_where_the_broker_sees_the_end(dev: Dev, tmp_path: Path) -> None:
+def test_chunks_create_starts_a_chunk_at_the_high_watermark(dev: Dev, tmp_path: Path) -> None:
     dev.esker("topics", "create", "--topic", "cut")
     dev.esker("produce", "--topic", "cut", text=numbers(10))
     file = tmp_path / "create.json"
@@ -133,7 +133,7 @@ def test_a_topic_name_that_is_not_text_is_refused_in_one_line(dev: Dev) -> None:
 # --- produce and consume ------------------------------------------------------------------------
 
 
-def test_lines_are_written_and_read_with_every_codec(dev: Dev) -> None:
+def test_produce_and_consume_transfer_lines_with_every_codec(dev: Dev) -> None:
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         topic = f"codec-{codec}"
         dev.esker("produce", "--topic", topic, "--compression", codec, text=numbers(300))
@@ -141,7 +141,7 @@ def test_lines_are_written_and_read_with_every_codec(dev: Dev) -> None:
         assert dev.esker(*words) == numbers(300)
 
 
-def test_keys_choose_partitions_and_come_back(dev: Dev) -> None:
+def test_produce_sends_equal_keys_to_one_partition_and_consume_prints_the_keys(dev: Dev) -> None:
     dev.esker("topics", "create", "--topic", "keyed", "--partitions", "3")
     text = "".join(f"k{number % 5}={number}\n" for number in range(50))
     dev.esker("produce", "--topic", "keyed", "--key-separator", "=", text=text)
@@ -190,7 +190,7 @@ def test_a_group_resumes_at_its_committed_offsets_and_is_described(dev: Dev) -> 
     assert dev.esker(*words, "--until-end").splitlines()[-1] == "19"
 
 
-def test_ctrl_c_makes_a_member_commit_and_leave(dev: Dev) -> None:
+def test_ctrl_c_makes_a_group_member_commit_and_leave(dev: Dev) -> None:
     dev.esker("produce", "--topic", "endless", text=numbers(20))
     words = ("consume", "--topic", "endless", "--group", "leaver", "--from-beginning")
     with subprocess.Popen(
@@ -210,7 +210,7 @@ def test_ctrl_c_makes_a_member_commit_and_leave(dev: Dev) -> None:
     assert (found["state"], found["partitions"][0]["lag"]) == ("Empty", 0)
 
 
-def test_two_members_share_a_topic_and_one_takes_over(dev: Dev) -> None:
+def test_two_group_members_share_a_topic_and_one_takes_over(dev: Dev) -> None:
     dev.esker("topics", "create", "--topic", "pair", "--partitions", "2")
     at = ["--bootstrap-server", f"{HOST}:{dev.port}"]
     words = ["consume", "--topic", "pair", "--group", "pair", "--from-beginning", "--json", *at]
@@ -277,7 +277,7 @@ def test_a_group_without_members_can_be_deleted(dev: Dev) -> None:
     assert "no such group: leavers" in dev.esker(*delete, code=1)
 
 
-def test_a_closed_output_pipe_is_no_error(dev: Dev) -> None:
+def test_consume_with_a_closed_output_pipe_is_no_error(dev: Dev) -> None:
     dev.esker("produce", "--topic", "piped", text=numbers(5_000))
     ran = subprocess.run(
         f"{sys.executable} -m esker consume --topic piped --from-beginning "
@@ -287,7 +287,7 @@ def test_a_closed_output_pipe_is_no_error(dev: Dev) -> None:
     assert (ran.stdout, ran.stderr) == ("0\n", "")
 
 
-def test_lines_typed_one_by_one_are_written_while_the_input_is_open(dev: Dev) -> None:
+def test_produce_writes_each_typed_line_while_its_input_is_open(dev: Dev) -> None:
     dev.esker("topics", "create", "--topic", "typed")
     at = ("--bootstrap-server", f"{HOST}:{dev.port}")
     with subprocess.Popen(
@@ -305,7 +305,7 @@ def test_lines_typed_one_by_one_are_written_while_the_input_is_open(dev: Dev) ->
         assert process.stderr.read() == b""
 
 
-def test_a_long_read_counts_on_a_terminal_and_only_there(dev: Dev, tmp_path: Path) -> None:
+def test_a_long_consume_shows_a_counter_only_on_a_terminal(dev: Dev, tmp_path: Path) -> None:
     dev.esker("produce", "--topic", "counted", text=numbers(500))
     at = ("--bootstrap-server", f"{HOST}:{dev.port}")
     read = ("consume", "--topic", "counted", "--from-beginning", "--until-end", *at)

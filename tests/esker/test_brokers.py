@@ -86,7 +86,7 @@ def fetch_error(cluster: EskerCluster, topic: str) -> int:
     return found.error_code
 
 
-def test_a_broker_says_when_it_is_ready_and_where(cluster: EskerCluster) -> None:
+def test_a_ready_broker_prints_its_addresses(cluster: EskerCluster) -> None:
     for broker in cluster.broker_ids:
         starts = cluster.output(broker).count("listening=no")
         assert len(lives(cluster, broker)) == starts > 0, cluster.output(broker)
@@ -150,7 +150,7 @@ def test_a_killed_broker_restarts_before_its_session_expires(
     round_trip(cluster, "after-a-kill")
 
 
-def test_a_broker_whose_disk_was_lost_is_formatted_again_and_serves(cluster: EskerCluster) -> None:
+def test_a_broker_with_a_lost_disk_serves_again_after_a_format(cluster: EskerCluster) -> None:
     """By then the logs begin at their checkpoints: it has those fetched."""
     before = len(lives(cluster, SECOND))
     cluster.kill(SECOND)
@@ -165,7 +165,7 @@ def test_a_broker_whose_disk_was_lost_is_formatted_again_and_serves(cluster: Esk
     round_trip(cluster, "after-a-loss")
 
 
-def test_brokers_survive_the_death_of_the_quorums_leader(cluster: EskerCluster) -> None:
+def test_brokers_serve_clients_after_the_quorums_leader_is_killed(cluster: EskerCluster) -> None:
     round_trip(cluster, "before-the-leader-died")
     for node in cluster.quorum_ids:  # each in turn: one of them led each log
         cluster.kill(node)
@@ -216,7 +216,7 @@ def test_a_paused_leader_delays_clients_no_longer_than_an_election(
         assert created - sent < 7 + 8 * usual, f"without {node}: {took}"
 
 
-def test_a_second_broker_with_the_same_id_is_refused_without_harm_to_the_first(
+def test_a_second_broker_with_the_same_id_is_refused_while_the_first_serves(
     cluster: EskerCluster, tmp_path: Path
 ) -> None:
     before = len(lives(cluster, FIRST))
@@ -236,7 +236,7 @@ def test_a_second_broker_with_the_same_id_is_refused_without_harm_to_the_first(
     assert len(lives(cluster, FIRST)) == before
 
 
-def test_a_broker_without_a_quorum_waits_logs_it_and_exits(tmp_path: Path) -> None:
+def test_a_broker_without_a_quorum_logs_its_wait_and_exits(tmp_path: Path) -> None:
     """And one that loses its quorum serves what it knows, for a time.
 
     Source: docs/design/broker.md#staleness-is-bounded.
@@ -272,7 +272,7 @@ def test_a_broker_without_a_quorum_waits_logs_it_and_exits(tmp_path: Path) -> No
         assert time.monotonic() - began < 40
 
 
-def test_a_start_that_is_interrupted_ends_cleanly(tmp_path: Path) -> None:
+def test_a_broker_interrupted_during_its_start_exits_cleanly(tmp_path: Path) -> None:
     with EskerCluster(tmp_path, brokers=1, settings=SETTINGS) as cluster:
         cluster.launch(FIRST)
         wait_until(lambda: "listening=no" in cluster.output(FIRST), "its logs are open")
@@ -281,7 +281,7 @@ def test_a_start_that_is_interrupted_ends_cleanly(tmp_path: Path) -> None:
         assert "Traceback" not in cluster.output(FIRST)
 
 
-def test_one_process_is_controller_and_broker(tmp_path: Path) -> None:
+def test_one_process_runs_as_controller_and_broker(tmp_path: Path) -> None:
     with EskerCluster(tmp_path, brokers=0, quorum=(1,)) as cluster:
         port = free_port()
         path, own = cluster.properties(1), cluster.ports[1]
@@ -300,7 +300,7 @@ def test_one_process_is_controller_and_broker(tmp_path: Path) -> None:
         assert "Traceback" not in cluster.output(1)
 
 
-def test_a_store_that_cannot_be_opened_is_one_line_that_names_the_setting(tmp_path: Path) -> None:
+def test_an_unusable_store_is_a_one_line_error_that_names_the_setting(tmp_path: Path) -> None:
     with EskerCluster(tmp_path, brokers=1) as cluster:
         cluster.store.write_text("no directory")
         cluster.launch(FIRST)

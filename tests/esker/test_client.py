@@ -134,7 +134,7 @@ def written(log: Log, *rounds: list[Line], acks: int = -1) -> Producer:
     return run(main())
 
 
-def test_batches_retried_after_failures_are_written_once_and_in_order() -> None:
+def test_a_producer_writes_batches_once_and_in_order_despite_retries() -> None:
     log = Log("lost before", 6, "lost after", 19, 7, "lost after")
     producer = written(log, lines(1, 2), lines(3), lines(4, 5, 6))
     assert log.values == [b"1", b"2", b"3", b"4", b"5", b"6"]
@@ -142,21 +142,23 @@ def test_batches_retried_after_failures_are_written_once_and_in_order() -> None:
 
 
 @pytest.mark.parametrize("failure", ["lost after", "timed out after"])
-def test_with_acks_below_all_a_lost_answer_is_reported_and_not_retried(failure: str) -> None:
+def test_a_producer_with_acks_below_all_reports_a_lost_response_without_a_retry(
+    failure: str,
+) -> None:
     log = Log(failure)
     with pytest.raises(ClientError, match="may be written or not"):
         written(log, lines(1), acks=1)
     assert log.values == [b"1"]
 
 
-def test_a_permanent_error_is_not_retried() -> None:
+def test_the_producer_does_not_retry_a_permanent_error() -> None:
     log = Log(10)
     with pytest.raises(ClientError, match="MESSAGE_TOO_LARGE"):
         written(log, lines(1))
     assert log.values == []
 
 
-def test_batches_are_bounded_and_keyless_lines_rotate_partitions(
+def test_the_producer_bounds_batches_and_rotates_partitions_for_lines_without_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(producing, "BATCH_BYTES", 100)
@@ -182,7 +184,7 @@ def test_batches_are_bounded_and_keyless_lines_rotate_partitions(
 
 
 @given(st.binary(max_size=40))
-def test_keys_hash_as_kafkas_do(key: bytes) -> None:
+def test_key_hashes_equal_kafkas_murmur2(key: bytes) -> None:
     assert murmur2(key) == kafka_python_murmur2(key) % 2**32
     assert 0 <= partition_of(key, 7) < 7
 
@@ -230,7 +232,7 @@ def asked_offsets(client: Scripted) -> list[int]:
     ]
 
 
-def test_a_batch_that_begins_earlier_or_is_cut_off_gives_each_record_once() -> None:
+def test_the_consumer_returns_each_record_once_from_overlapping_or_truncated_batches() -> None:
     answers = iter([fetched(batch(0, 5) + batch(5, 5)[:-3]), fetched(batch(5, 5)), fetched()])
     client = Scripted(lambda _: next(answers))
     found, _ = read(client, 3, 3)
@@ -238,7 +240,7 @@ def test_a_batch_that_begins_earlier_or_is_cut_off_gives_each_record_once() -> N
     assert asked_offsets(client) == [3, 5, 10]
 
 
-def test_deleted_offsets_are_skipped_and_offsets_past_the_end_refused() -> None:
+def test_the_consumer_skips_deleted_offsets_and_refuses_offsets_past_the_end() -> None:
     answers = iter([fetched(code=1), fetched(batch(7, 1)), fetched()])
     client = Scripted(lambda _: next(answers))
     client.first = 7
@@ -249,7 +251,7 @@ def test_deleted_offsets_are_skipped_and_offsets_past_the_end_refused() -> None:
         read(gone, 99, 1)
 
 
-def test_a_failed_request_is_retried_and_a_refused_one_is_not() -> None:
+def test_the_consumer_retries_a_failed_request_but_not_a_refused_request() -> None:
     answers = iter([LOST, fetched(code=6), fetched(code=56), fetched(batch(0, 1))])
 
     def answer(_: Any) -> FetchResponse:
@@ -264,7 +266,7 @@ def test_a_failed_request_is_retried_and_a_refused_one_is_not() -> None:
         read(Scripted(lambda _: fetched(code=29)), 0, 1)
 
 
-def test_damaged_records_are_reported_in_a_sentence() -> None:
+def test_the_consumer_reports_damaged_records_in_a_sentence() -> None:
     data = bytearray(batch(0, 3))
     data[-1] ^= 1
     with pytest.raises(ClientError, match=r"t-0: batch at position 0"):
@@ -326,7 +328,7 @@ def test_a_member_that_joins_through_failures_gets_its_partitions() -> None:
     assert coordinator.members[-1] != coordinator.members[0], "an unknown member comes as another"
 
 
-def test_a_heartbeat_survives_its_coordinator_and_reports_rebalances() -> None:
+def test_a_heartbeat_is_retried_at_a_new_coordinator_and_reports_rebalances() -> None:
     coordinator = Coordinator(HeartbeatRequest=[LOST, 16, None, None, 27])
 
     async def main() -> None:
@@ -353,7 +355,7 @@ names = st.text("abc-_", min_size=1, max_size=5)
 
 
 @given(st.lists(names, unique=True, max_size=5))
-def test_subscriptions_are_those_of_another_client(topics: list[str]) -> None:
+def test_encoded_subscriptions_equal_those_of_kafka_python(topics: list[str]) -> None:
     theirs = ConsumerProtocolSubscription(topics=topics, user_data=None).encode(version=0)
     assert encode_subscription(topics) == bytes(theirs)
     for version in range(4):
@@ -362,7 +364,7 @@ def test_subscriptions_are_those_of_another_client(topics: list[str]) -> None:
 
 
 @given(st.dictionaries(names, st.lists(st.integers(0, 9), unique=True, min_size=1), max_size=4))
-def test_assignments_are_those_of_another_client(places: dict[str, list[int]]) -> None:
+def test_encoded_assignments_equal_those_of_kafka_python(places: dict[str, list[int]]) -> None:
     flat = [(topic, one) for topic, partitions in places.items() for one in partitions]
     ours = ConsumerProtocolAssignment.decode(encode_assignment(flat), version=0)
     assert [(one.topic, one.partition) for one in ours.partitions()] == flat
@@ -408,7 +410,7 @@ def test_an_unreachable_bootstrap_server_fails_at_once() -> None:
     assert run(main()) < 5
 
 
-def test_a_topic_without_leaders_is_waited_for_and_then_given_up() -> None:
+def test_the_client_waits_until_a_topic_has_leaders() -> None:
     topic = MetadataResponse.MetadataResponseTopic
     partition = topic.MetadataResponsePartition
     codes = iter([5, 6, 0])
@@ -426,7 +428,9 @@ def test_a_topic_without_leaders_is_waited_for_and_then_given_up() -> None:
     assert run(main()) == {0: 1}
 
 
-def test_each_reason_for_a_long_wait_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_reports_each_reason_for_a_long_wait_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("esker.client.client.SAY_AFTER_S", 0.0)
     codes = iter([5, 5, 6, 0])
 

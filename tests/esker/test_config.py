@@ -15,7 +15,7 @@ GOOD = {
 }
 
 
-def test_a_minimal_file_is_enough_and_the_rest_has_kafkas_defaults():
+def test_a_minimal_properties_file_suffices_and_other_settings_have_kafkas_defaults():
     config = parse_config(GOOD)
     assert config.node_id == 2
     assert config.voters[3] == Endpoint("127.0.0.1", 9095)
@@ -32,7 +32,7 @@ def test_a_minimal_file_is_enough_and_the_rest_has_kafkas_defaults():
 
 
 @pytest.mark.parametrize("key", [key for key in GOOD if key != "log.dirs"])
-def test_a_missing_required_setting_is_named(key):
+def test_the_error_for_a_missing_required_setting_names_the_setting(key):
     settings = {k: v for k, v in GOOD.items() if k != key}
     with pytest.raises(ConfigError, match="must be set") as caught:
         parse_config(settings)
@@ -76,7 +76,7 @@ def test_a_missing_required_setting_is_named(key):
         ("esker.metrics.listener", "::1:9", "brackets"),
     ],
 )
-def test_an_impossible_value_is_refused_by_name(key, value, reason):
+def test_the_error_for_an_invalid_value_names_the_setting(key, value, reason):
     with pytest.raises(ConfigError, match=reason) as caught:
         parse_config({**GOOD, key: value})
     assert caught.value.key == key
@@ -93,7 +93,7 @@ BROKER = {
 }
 
 
-def test_a_broker_binds_its_clients_listeners_and_none_of_the_quorum():
+def test_a_broker_binds_its_client_listeners_but_no_controller_listener():
     config = parse_config({**BROKER, "listeners": "A://127.0.0.1:1,B://127.0.0.1:2"})
     assert config.roles == {"broker"}
     assert config.addresses.controller is None
@@ -102,14 +102,14 @@ def test_a_broker_binds_its_clients_listeners_and_none_of_the_quorum():
 
 
 @pytest.mark.parametrize("name", ["SSL", "SASL_SSL", "SASL_PLAINTEXT"])
-def test_a_listener_with_a_secure_protocol_is_not_served_in_plain_text(name):
+def test_a_listener_with_a_secure_protocol_is_refused(name):
     with pytest.raises(ConfigError, match=f"listeners: {name}: only PLAINTEXT"):
         parse_config({**BROKER, "listeners": f"{name}://127.0.0.1:9093"})
     said = {"listener.security.protocol.map": f"{name}:PLAINTEXT"}
     parse_config({**BROKER, "listeners": f"{name}://127.0.0.1:9093", **said})
 
 
-def test_both_roles_have_both_kinds_of_listeners():
+def test_a_node_with_both_roles_has_client_and_controller_listeners():
     both = {"process.roles": "broker,controller", "node.id": "2"}
     own = "CONTROLLER://127.0.0.1:9094,PLAINTEXT://0.0.0.0:9092"
     told = "PLAINTEXT://broker.example:9092"
@@ -147,13 +147,13 @@ def test_settings_that_a_broker_cannot_run_with_are_refused_by_name(key, value, 
     assert caught.value.key == key
 
 
-def test_a_key_of_another_role_is_checked_and_changes_nothing():
+def test_a_setting_of_another_role_is_checked_and_has_no_effect():
     assert parse_config({**GOOD, "broker.rack": "a", "diskless.system.enable": "false"})
     with pytest.raises(ConfigError, match="not a whole number"):
         parse_config({**GOOD, "broker.heartbeat.interval.ms": "soon"})
 
 
-def test_an_unknown_key_is_refused_and_the_likely_one_is_named():
+def test_the_error_for_an_unknown_setting_suggests_the_likely_setting():
     with pytest.raises(ConfigError, match=r"did you mean controller\.quorum\.voters\?"):
         parse_config({**GOOD, "controller.quorum.voter": "1@h:1"})
 
@@ -165,7 +165,7 @@ def test_a_missing_log_directory_is_refused():
     assert caught.value.key == "log.dirs"
 
 
-def test_a_wildcard_is_bound_but_never_advertised():
+def test_a_wildcard_address_is_bound_but_never_advertised():
     own = {**GOOD, "listeners": "CONTROLLER://0.0.0.0:9094"}
     config = parse_config(own)
     assert config.addresses.controller is not None
@@ -178,7 +178,7 @@ def test_a_wildcard_is_bound_but_never_advertised():
     assert caught.value.key == "advertised.listeners"
 
 
-def test_an_open_address_brings_a_warning():
+def test_a_listener_that_other_machines_can_reach_causes_a_warning():
     config = parse_config({**GOOD, "listeners": "CONTROLLER://0.0.0.0:9094"})
     assert "no authentication" in config.warnings[0]
 
@@ -206,7 +206,7 @@ def test_properties_are_read_as_java_reads_them(text, expected):
 
 
 @pytest.mark.parametrize("text", ["a=1\na=2", "=1"])
-def test_a_line_that_is_not_a_setting_is_refused_with_its_number(text):
+def test_the_error_for_an_invalid_line_of_a_properties_file_names_the_line_number(text):
     with pytest.raises(PropertiesError, match="line"):
         parse_properties(text, source="test")
 

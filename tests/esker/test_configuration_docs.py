@@ -102,13 +102,13 @@ def page() -> str:
     return HEAD + sections + shown_topic_settings() + "\n## Examples\n" + FOOT
 
 
-def test_the_examples_are_accepted_as_they_stand():
+def test_the_examples_of_the_configuration_page_are_valid():
     texts = re.findall(r"```properties\n(.*?)```", page(), re.DOTALL)
     roles = [parse_config(parse_properties(text, source="page")).roles for text in texts]
     assert roles == [{"controller"}, {"broker"}, {"broker", "controller"}]
 
 
-def test_the_page_lists_every_setting(request):
+def test_the_configuration_page_lists_every_setting(request):
     if request.config.getoption("--rewrite"):
         PAGE.write_text(page())
     assert PAGE.read_text() == page(), "docs/configuration.md is stale: pytest --rewrite"

@@ -54,7 +54,7 @@ def esker(story: Story) -> Esker:
     return Esker(story)
 
 
-def test_a_topic_is_created_altered_and_deleted(esker: Esker) -> None:
+def test_topic_commands_create_alter_and_delete_a_topic_through_a_controller(esker: Esker) -> None:
     created = esker("topics", "create", "--topic", "orders", "--partitions", "2",
                     "--replication-factor", "2", "--config", "retention.ms=60000")  # fmt: skip
     assert created.startswith("Created topic orders with id ")
@@ -133,7 +133,9 @@ def test_a_broker_after_its_shutdown_is_fenced_and_not_shutting_down() -> None:
         assert state_of(broker) == state
 
 
-def test_chunks_are_created_and_moved_with_files_of_kip_1114(esker: Esker, tmp_path: Path) -> None:
+def test_chunk_commands_create_and_move_chunks_with_the_json_files_of_kip_1114(
+    esker: Esker, tmp_path: Path
+) -> None:
     esker("topics", "create", "--topic", "cut", "--partitions", "1", "--replication-factor", "2")
     (cut,) = esker.json("topics", "describe", "--topic", "cut")["topics"]
     assert cut["partitions"][0]["chunks"] == []
@@ -154,7 +156,7 @@ def test_chunks_are_created_and_moved_with_files_of_kip_1114(esker: Esker, tmp_p
     assert "No such file" in esker("chunks", "alter", "--alter-chunk-json-file", "none", code=1)
 
 
-def test_topics_of_different_coordinators_are_described(esker: Esker) -> None:
+def test_topics_describe_prints_topics_of_different_coordinators(esker: Esker) -> None:
     wanted = [f"spread-{number}" for number in range(5)]
     esker("topics", "create", "--topic", wanted[0])  # where all is
     esker("topics", "alter", "--topic", "__diskless-metadata", "--partitions", "2")

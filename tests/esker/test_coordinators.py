@@ -240,7 +240,9 @@ def kill_leader(quorum: Quorum) -> None:
     quorum.start(leader)
 
 
-def test_commits_are_ordered_once_across_leader_changes(runs: list[tuple[int, int, str]]) -> None:
+def test_each_commit_is_decided_once_across_leader_changes(
+    runs: list[tuple[int, int, str]],
+) -> None:
     assert len({key for _, _, key in runs}) == len(runs)
 
 
@@ -262,7 +264,7 @@ def test_all_nodes_have_the_same_state_after_a_restart_of_all(
     assert run(again()) == runs
 
 
-def test_restarted_nodes_answer_completely_or_not_at_all(
+def test_restarted_nodes_return_complete_answers_or_errors(
     quorum: Quorum, runs: list[tuple[int, int, str]]
 ) -> None:
     """Each asked for itself, whoever leads; without their databases nothing is applied at first."""
@@ -306,7 +308,7 @@ def invoke(quorum: Quorum, *words: str) -> Any:
     return RUNNER.invoke(app, ["diskless", *words, "--bootstrap-controller", bootstrap, "--json"])
 
 
-def test_topics_and_objects_can_be_described(
+def test_coordinators_describe_their_topics_and_objects(
     quorum: Quorum, runs: list[tuple[int, int, str]]
 ) -> None:
     shown = invoke(quorum, "describe")
@@ -324,7 +326,7 @@ def test_topics_and_objects_can_be_described(
     assert [(owner["topic"], owner["usedBytes"]) for owner in found["owners"]] == [("orders", 100)]
 
 
-def test_replicas_have_the_same_checkpoint_even_after_a_lost_disk(
+def test_coordinator_replicas_write_equal_checkpoints_even_after_a_lost_disk(
     quorum: Quorum, runs: list[tuple[int, int, str]]
 ) -> None:
     leader = leader_of(quorum)
@@ -401,7 +403,7 @@ def properties(class_name: str, *, voters: int = 3) -> dict[str, str]:
         (f"{__name__}.Elsewhere", 3, ""),
     ],
 )
-def test_the_implementation_is_chosen_by_name_and_checked_at_start(
+def test_the_coordinator_class_is_chosen_by_name_and_checked_at_start(
     class_name: str, voters: int, says: str
 ) -> None:
     if not says:
@@ -424,7 +426,7 @@ class Host:
     cluster_id = "abc"
 
 
-def test_one_node_alone_may_keep_it_in_memory(tmp_path: Path) -> None:
+def test_a_single_node_may_run_the_in_memory_coordinator(tmp_path: Path) -> None:
     host: Any = Host()
     log: Any = None
 

@@ -58,7 +58,7 @@ def plan_of(directory: Path, **settings: str) -> Plan:
 # --- the directory and the plan -----------------------------------------------------------------
 
 
-def test_a_directory_keeps_its_cluster_and_its_store(tmp_path: Path) -> None:
+def test_a_dev_directory_keeps_its_cluster_id_and_its_store(tmp_path: Path) -> None:
     first = identify(tmp_path, None)
     plan_of(tmp_path)
     assert identify(tmp_path, None) == identify(tmp_path, Store()) == first
@@ -66,20 +66,20 @@ def test_a_directory_keeps_its_cluster_and_its_store(tmp_path: Path) -> None:
         identify(tmp_path, Store(bucket="other"))
 
 
-def test_a_failed_first_start_does_not_fix_the_store(tmp_path: Path) -> None:
+def test_a_dev_store_can_change_after_a_failed_first_start(tmp_path: Path) -> None:
     first = identify(tmp_path, None)
     bucket = Store(bucket="other")
     assert identify(tmp_path, bucket) == replace(first, store=bucket) == identify(tmp_path, None)
 
 
-def test_a_directory_of_another_program_is_not_touched(tmp_path: Path) -> None:
+def test_esker_dev_refuses_a_directory_of_another_program(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").touch()
     with pytest.raises(DevError, match=r"holds something else \(thesis\.tex\)"):
         identify(tmp_path, None)
     assert belongings(tmp_path) == ()
 
 
-def test_a_damaged_identity_does_not_start_a_new_cluster(tmp_path: Path) -> None:
+def test_esker_dev_refuses_a_damaged_identity_file(tmp_path: Path) -> None:
     identify(tmp_path, None)
     for text in ("", "{}", "[]", '{"clusterId": 1'):
         (tmp_path / IDENTITY).write_text(text)
@@ -87,7 +87,7 @@ def test_a_damaged_identity_does_not_start_a_new_cluster(tmp_path: Path) -> None
             identify(tmp_path, None)
 
 
-def test_a_plan_formats_once_and_writes_settings_anew(tmp_path: Path) -> None:
+def test_a_dev_restart_rewrites_settings_without_formatting_again(tmp_path: Path) -> None:
     plan = plan_of(tmp_path)
     metas = [(tmp_path / p.name / "meta.properties").read_bytes() for p in plan.quorum]
     again = plan_of(tmp_path, **{"diskless.append.commit.interval.ms": "10"})
@@ -103,7 +103,7 @@ def test_a_plan_formats_once_and_writes_settings_anew(tmp_path: Path) -> None:
     assert min(ports[2:]) >= ports[0] + QUORUM_PORTS_FROM
 
 
-def test_records_go_to_s3_if_a_bucket_is_given(tmp_path: Path) -> None:
+def test_esker_dev_stores_records_in_a_given_bucket(tmp_path: Path) -> None:
     store = Store(bucket="b", endpoint="http://127.0.0.1:1", region="r")
     plan = make_plan(tmp_path, identify(tmp_path, store), port=free_port(), brokers=1, extra={})
     settings = read_properties(plan.brokers[0].properties)
@@ -114,7 +114,7 @@ def test_records_go_to_s3_if_a_bucket_is_given(tmp_path: Path) -> None:
     assert identify(tmp_path, None).store == store
 
 
-def test_a_taken_port_is_named_and_no_file_is_created(tmp_path: Path) -> None:
+def test_esker_dev_names_a_taken_port_and_creates_no_file(tmp_path: Path) -> None:
     identity = identify(tmp_path, None)
     port = free_port()
     with socket.socket() as other:
@@ -125,7 +125,7 @@ def test_a_taken_port_is_named_and_no_file_is_created(tmp_path: Path) -> None:
     assert not (tmp_path / "quorum-1").exists()
 
 
-def test_a_full_disk_is_reported_with_its_path(
+def test_esker_dev_reports_a_full_disk_with_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Writing to a file that is open fails without naming it."""
@@ -142,7 +142,7 @@ def test_a_full_disk_is_reported_with_its_path(
     )
 
 
-def test_one_directory_has_one_esker_dev(tmp_path: Path) -> None:
+def test_a_second_esker_dev_in_a_directory_is_refused(tmp_path: Path) -> None:
     with owned(tmp_path), pytest.raises(DevError, match="in use by another"), owned(tmp_path):
         pass
     with owned(tmp_path):
@@ -185,7 +185,7 @@ def test_an_interrupted_reset_can_be_repeated(tmp_path: Path) -> None:
         (["--port", "0"], "--port"),
     ],
 )
-def test_impossible_options_are_refused_before_any_file_is_created(
+def test_esker_dev_refuses_invalid_options_before_it_creates_a_file(
     tmp_path: Path, words: list[str], says: str
 ) -> None:
     directory = tmp_path / "data"
@@ -194,7 +194,7 @@ def test_impossible_options_are_refused_before_any_file_is_created(
     assert says in ran.stderr
 
 
-def test_an_impossible_value_is_refused_by_its_key(tmp_path: Path) -> None:
+def test_esker_dev_names_the_setting_of_an_invalid_value(tmp_path: Path) -> None:
     words = ["dev", "--dir", str(tmp_path), "--port", str(free_port())]
     ran = runner.invoke(app, [*words, "--set", "num.partitions=0"])
     assert (ran.exit_code, ran.stderr.count("\n")) == (1, 1)
@@ -274,7 +274,7 @@ def running(directory: Path, port: int, *words: str) -> Iterator[Dev]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc for processes that have ended")
-def test_a_cluster_restarts_killed_processes_and_resumes_after_a_stop(tmp_path: Path) -> None:
+def test_a_dev_cluster_restarts_killed_processes_and_resumes_after_a_stop(tmp_path: Path) -> None:
     directory, port = tmp_path / "data", free_port()
     lines = "".join(f"{number}\n" for number in range(2_000))
     with running(directory, port, "--set", "diskless.append.commit.interval.ms=20") as dev:
@@ -311,7 +311,7 @@ def test_a_cluster_restarts_killed_processes_and_resumes_after_a_stop(tmp_path: 
         wait_until(lambda: not any(map(alive, pids)), f"{pids} go when their parent has gone")
 
 
-def test_processes_that_ignore_a_stop_are_killed() -> None:
+def test_esker_dev_kills_processes_that_ignore_a_stop() -> None:
     """Its parent has died, and so has the quorum that it would take its leave of."""
     busy = (
         "import signal, threading, time; from esker.dev.child import watch_parent; "
@@ -330,7 +330,7 @@ def test_processes_that_ignore_a_stop_are_killed() -> None:
     assert ALONE_S < LEFTOVERS_S, "whoever comes next waits for it"
 
 
-def test_a_process_that_fails_at_its_start_stops_the_cluster(tmp_path: Path) -> None:
+def test_a_process_that_fails_at_its_start_stops_the_dev_cluster(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     directory.mkdir()
     plan_of(directory)

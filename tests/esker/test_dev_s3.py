@@ -38,7 +38,7 @@ def put(config: S3Config, key: str, data: bytes) -> None:
     asyncio.run(main())
 
 
-def test_an_object_in_a_bucket_is_found_by_url_key_and_id(s3_config: S3Config) -> None:
+def test_dump_log_finds_an_object_in_a_bucket_by_url_key_and_id(s3_config: S3Config) -> None:
     put(s3_config, KEY, whole_object())
     at = ["--endpoint", str(s3_config.endpoint_url), "--region", "us-east-1"]
     store = ["--store", f"s3://{s3_config.bucket}"]
@@ -78,7 +78,7 @@ def test_a_cluster_with_records_in_s3_resumes_after_a_restart(
         assert read == lines
 
 
-def test_an_unwritable_bucket_is_named_before_any_file_is_created(
+def test_esker_dev_names_an_unwritable_bucket_before_it_creates_a_file(
     tmp_path: Path, s3_config: S3Config
 ) -> None:
     """Else a cluster is ready, and whoever writes to it hangs for a minute."""
@@ -96,7 +96,7 @@ def test_an_unwritable_bucket_is_named_before_any_file_is_created(
     assert not list(tmp_path.glob("quorum-*"))
 
 
-def test_the_probe_object_is_deleted(s3_config: S3Config) -> None:
+def test_the_probe_object_of_esker_dev_is_deleted(s3_config: S3Config) -> None:
     store = Store(bucket=s3_config.bucket, endpoint=s3_config.endpoint_url, region=s3_config.region)
     check_bucket(Identity(cluster_id="c", store=store))
 

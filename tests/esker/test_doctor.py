@@ -28,7 +28,7 @@ def checks(environment: dict[str, str]) -> dict[str, Check]:
     return {check.name: check for check in examine(environment)}
 
 
-def test_missing_java_is_reported_with_what_to_install(
+def test_missing_java_is_reported_with_the_package_to_install(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java, "bundled_runtime", lambda: None)
@@ -38,7 +38,7 @@ def test_missing_java_is_reported_with_what_to_install(
     assert "esker[spark,java]" in found.hint
 
 
-def test_an_old_java_is_missing_and_reported_with_its_version(
+def test_an_old_java_counts_as_missing_and_is_reported_with_its_version(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java, "bundled_runtime", lambda: None)
@@ -81,7 +81,7 @@ def test_pyspark_must_have_a_version_in_our_packages_range(
     assert found.hint == "pip install 'esker[spark]'"
 
 
-def test_every_package_that_make_installs_is_found() -> None:
+def test_doctor_finds_every_package_that_make_installs() -> None:
     found = checks(dict(os.environ))
     packages = {name: found[name].state for name in doctor.SPARK_PACKAGES}
     assert packages == dict.fromkeys(doctor.SPARK_PACKAGES, State.OK)
@@ -97,7 +97,7 @@ def test_an_ignored_spark_home_is_a_note(
     assert (found.state, found.found) == (State.NOTE, "/opt/spark-3, ignored")
 
 
-def test_an_unusable_temporary_directory_is_missing_and_an_unusable_cache_is_a_note(
+def test_an_unusable_temporary_directory_is_an_error_and_an_unusable_cache_is_a_note(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -137,11 +137,13 @@ def test_available_memory_is_the_smaller_of_machine_and_container(tmp_path: Path
         ("1.0", "", True),
     ],
 )
-def test_versions_are_compared_as_numbers(version: str, wanted: str, is_within: bool) -> None:
+def test_package_versions_are_compared_as_numbers(
+    version: str, wanted: str, is_within: bool
+) -> None:
     assert within(version, wanted) is is_within
 
 
-def test_the_command_exits_with_3_if_a_requirement_is_missing(
+def test_doctor_exits_with_3_if_a_requirement_is_missing(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java, "bundled_runtime", lambda: None)
@@ -151,7 +153,9 @@ def test_the_command_exits_with_3_if_a_requirement_is_missing(
     assert "\nJava: install Java 17 or newer" in shown.output
 
 
-def test_json_output_has_the_same_checks(environment: dict[str, str], tmp_path: Path) -> None:
+def test_doctor_json_output_has_the_same_checks(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
     home = fake_java(tmp_path / "java", "17.0.9")
     shown = CliRunner().invoke(
         app, ["doctor", "--json"], env={**environment, "JAVA_HOME": str(home)}
@@ -164,7 +168,7 @@ def test_json_output_has_the_same_checks(environment: dict[str, str], tmp_path: 
     assert found["class archive"]["state"] == "note"
 
 
-def test_store_option_lists_the_object_store(tmp_path: Path) -> None:
+def test_the_store_option_of_doctor_lists_the_object_store(tmp_path: Path) -> None:
     (tmp_path / "objects").mkdir()
     shown = CliRunner().invoke(app, ["doctor", "--store", str(tmp_path / "objects")])
     assert "object store" in shown.output
@@ -173,7 +177,7 @@ def test_store_option_lists_the_object_store(tmp_path: Path) -> None:
     assert (shown.exit_code, "object store     MISSING" in shown.output) == (3, True), shown.output
 
 
-def test_all_notes_pass() -> None:
+def test_doctor_passes_with_notes_but_not_with_missing_requirements() -> None:
     ok, note = Check("a", State.OK, ""), Check("b", State.NOTE, "")
     assert passed([ok, note])
     assert not passed([ok, Check("c", State.MISSING, "")])

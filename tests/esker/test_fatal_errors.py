@@ -106,7 +106,7 @@ def test_a_node_that_finds_damage_exits_with_the_remedy(tmp_path: Path) -> None:
     assert f"empty {home}, run `esker storage format`" in ran.stderr
 
 
-def test_a_directory_in_a_file_s_place_is_named(tmp_path: Path) -> None:
+def test_the_error_for_a_directory_in_place_of_a_file_names_the_path(tmp_path: Path) -> None:
     """Reading it would fail without a name."""
     with pytest.raises(IsADirectoryError) as caught:
         RealFileSystem().open(tmp_path, Mode.READ)
@@ -114,7 +114,7 @@ def test_a_directory_in_a_file_s_place_is_named(tmp_path: Path) -> None:
     assert "take the directory away" in describe_fatal_error(caught.value, HOME)
 
 
-def test_a_lost_partition_metadata_is_a_lost_disk(tmp_path: Path) -> None:
+def test_a_missing_partition_metadata_file_is_a_lost_disk_error(tmp_path: Path) -> None:
     files, group = RealFileSystem(), Group("g", 0, random_uuid())
     config = LogConfig()
     Storage.create(files, tmp_path, group, config, recovering=False)

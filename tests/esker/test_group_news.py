@@ -53,7 +53,7 @@ def test_groups_are_assigned_to_brokers_that_clients_can_reach() -> None:
     assert heard.news.brokers == (1, 2)
 
 
-def test_a_deleted_topic_is_notified_once() -> None:
+def test_the_deletion_of_a_topic_is_notified_once() -> None:
     heard = Heard()
     heard.news.on_image(image(5, (), 1, 2, 3))
     heard.news.on_image(image(6, (), 1, 3, 4))

@@ -17,7 +17,7 @@ NODE = {
 }
 
 
-def test_every_setting_of_groups_arrives_where_it_is_used() -> None:
+def test_every_group_setting_reaches_its_component() -> None:
     given = {setting.key: str(100 + number) for number, setting in enumerate(SETTINGS)}
     given |= {"group.max.session.timeout.ms": "1000"}
     values = parse_config(NODE | given).values
@@ -40,7 +40,7 @@ def test_group_settings_default_to_kafkas_except_the_group_size() -> None:
     assert values["group.max.size"] == 1_000
 
 
-def test_impossible_session_timeouts_are_refused_by_name() -> None:
+def test_the_error_for_invalid_session_timeouts_names_the_setting() -> None:
     with pytest.raises(ConfigError, match=r"below group\.min\.session\.timeout\.ms") as caught:
         parse_config(NODE | {"group.max.session.timeout.ms": "5999"})
     assert caught.value.key == "group.max.session.timeout.ms"

@@ -255,7 +255,7 @@ async def stored(broker: Broker) -> FetchGroupStateResponse:
         await asyncio.sleep(deadline.pause_s(answer))
 
 
-def test_members_survive_the_logs_leader_and_then_their_own_broker(
+def test_group_members_continue_after_the_log_leader_and_their_broker_are_killed(
     quorum: Quorum,
 ) -> None:
     async def story() -> None:
@@ -354,7 +354,9 @@ async def one_member_commits(quorum: Quorum) -> None:
     await broker.close()
 
 
-def test_replicas_have_the_same_checkpoint_even_after_a_lost_disk(quorum: Quorum) -> None:
+def test_replicas_of_the_groups_log_write_equal_checkpoints_even_after_a_lost_disk(
+    quorum: Quorum,
+) -> None:
     """Invariant 4, on what a member of a group has left."""
 
     async def story() -> None:

@@ -26,13 +26,13 @@ def limit(monkeypatch: pytest.MonkeyPatch) -> Limit:
     return begin
 
 
-def test_the_soft_limit_is_raised_as_far_as_needed(limit: Limit) -> None:
+def test_a_node_raises_the_soft_limit_of_open_files_as_far_as_needed(limit: Limit) -> None:
     limits = limit(1024, 100_000)
     assert connections_allowed(10_000, 2) == 10_000
     assert limits["now"] == (20_000 + RESERVED, 100_000)
 
 
-def test_a_high_limit_is_left_alone(limit: Limit) -> None:
+def test_a_node_keeps_a_high_limit_of_open_files_unchanged(limit: Limit) -> None:
     limits = limit(resource.RLIM_INFINITY, resource.RLIM_INFINITY)
     assert connections_allowed(10_000, 1) == 10_000
     assert limits["now"] == (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
@@ -41,7 +41,7 @@ def test_a_high_limit_is_left_alone(limit: Limit) -> None:
     assert limits["now"] == (10_000 + RESERVED, resource.RLIM_INFINITY)
 
 
-def test_past_the_hard_limit_there_are_fewer_connections(
+def test_the_hard_limit_of_open_files_reduces_the_number_of_connections(
     limit: Limit, caplog: pytest.LogCaptureFixture
 ) -> None:
     limits = limit(256, 1024)
@@ -50,7 +50,7 @@ def test_past_the_hard_limit_there_are_fewer_connections(
     assert "ulimit -Hn" in caplog.text
 
 
-def test_a_node_without_room_for_connections_does_not_start(limit: Limit) -> None:
+def test_a_node_without_open_files_for_connections_does_not_start(limit: Limit) -> None:
     """It would refuse even its peers and itself, and they come again at once, for ever."""
     limit(128, 128)
     with pytest.raises(NodeError, match=rf"^128 files .* {RESERVED + 2 * LEAST} at least.* -Hn"):

@@ -7,7 +7,7 @@ from esker.server.own_settings import own_settings
 from esker.settings import SETTINGS
 
 
-def test_every_setting_is_described_once_with_its_default() -> None:
+def test_every_setting_of_a_process_is_described_once_with_its_default() -> None:
     own = {setting.name: setting for setting in own_settings({"node.id": "7"})}
     assert set(own) == set(SETTINGS)
     assert (own["node.id"].value, own["node.id"].is_default) == ("7", False)
@@ -17,7 +17,7 @@ def test_every_setting_is_described_once_with_its_default() -> None:
     assert all(setting.about for setting in own.values())
 
 
-def test_no_setting_is_a_secret() -> None:
+def test_no_setting_of_a_process_is_sensitive() -> None:
     assert not [setting.name for setting in own_settings({}) if setting.is_sensitive], (
         "there is one now: let this test ask a broker for it"
     )

@@ -29,7 +29,7 @@ def describe(quorum: Quorum, *words: str):
     return runner.invoke(app, ["quorum", "describe", "--bootstrap-controller", addresses, *words])
 
 
-def test_status_has_the_field_names_of_kafkas_own_tool(quorum):
+def test_quorum_describe_prints_the_field_names_of_kafkas_tool(quorum):
     shown = describe(quorum)
     assert shown.exit_code == 0, shown.stderr
     words = [line.split(":")[0] for line in shown.stdout.splitlines()]
@@ -45,7 +45,7 @@ def test_status_has_the_field_names_of_kafkas_own_tool(quorum):
     ]
 
 
-def test_the_status_is_the_same_from_any_controller(quorum):
+def test_quorum_describe_prints_the_same_status_from_any_controller(quorum):
     answers = []
     for port in quorum.ports.values():
         shown = runner.invoke(
@@ -57,7 +57,7 @@ def test_the_status_is_the_same_from_any_controller(quorum):
     assert sorted(replica["nodeId"] for replica in answers[0]["replicas"]) == list(NODES)
 
 
-def test_replication_prints_one_line_per_replica_with_the_leader_first(quorum):
+def test_quorum_replication_prints_one_line_per_replica_with_the_leader_first(quorum):
     shown = describe(quorum, "--replication", "--group", "esker-bench-log-0")
     head, leader, *followers = shown.stdout.splitlines()
     assert head.split()[:4] == ["NodeId", "DirectoryId", "LogEndOffset", "Lag"]
@@ -66,7 +66,7 @@ def test_replication_prints_one_line_per_replica_with_the_leader_first(quorum):
     assert [line.split()[-3] for line in followers] == ["Follower", "Follower"]
 
 
-def test_an_unknown_group_is_an_error_that_names_it(quorum):
+def test_quorum_describe_names_an_unknown_group_in_its_error(quorum):
     shown = describe(quorum, "--group", "nothing-0")
     assert (shown.exit_code, shown.stderr.count("\n")) == (1, 1)
     assert "nothing-0" in shown.stderr
@@ -74,7 +74,7 @@ def test_an_unknown_group_is_an_error_that_names_it(quorum):
         assert describe(quorum, "--group", group).exit_code == 2
 
 
-def test_an_unreachable_address_is_a_one_line_error():
+def test_quorum_describe_of_an_unreachable_address_is_a_one_line_error():
     shown = runner.invoke(app, ["quorum", "describe", "--bootstrap-controller", "127.0.0.1:1"])
     assert (shown.exit_code, shown.stderr.count("\n")) == (1, 1)
     assert "127.0.0.1:1" in shown.stderr

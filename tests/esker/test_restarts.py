@@ -117,7 +117,7 @@ def the_quorum_is_killed_under_brokers(cluster: EskerCluster) -> None:
         pytest.param(the_quorum_is_killed_under_brokers, marks=pytest.mark.soak),
     ],
 )
-def test_existing_topics_are_not_denied_during_a_restart_of_all(
+def test_no_existing_topic_is_reported_unknown_while_all_nodes_restart(
     cluster: EskerCluster, known: Known, happens: Story
 ) -> None:
     with ExitStack() as stack:

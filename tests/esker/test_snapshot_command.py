@@ -41,7 +41,7 @@ def lines(shown) -> list[dict]:
     return [json.loads(line) for line in shown.stdout.splitlines()]
 
 
-def test_take_on_every_node_needs_the_address_of_one_node_only(quorum):
+def test_snapshot_take_on_every_node_requires_the_address_of_only_one_node(quorum):
     taken = lines(esker(quorum, "snapshot", "take", "--group", BENCH, "--json", nodes=[2]))
     assert [checkpoint["nodeId"] for checkpoint in taken] == list(NODES)
     listed = lines(esker(quorum, "snapshot", "list", "--group", BENCH, "--json", nodes=[3]))
@@ -60,7 +60,7 @@ def test_take_on_every_node_needs_the_address_of_one_node_only(quorum):
     assert sum(line.startswith(CLUSTER) for line in table) == 3
 
 
-def test_only_the_named_node_takes_a_checkpoint(quorum):
+def test_snapshot_take_with_a_node_id_takes_a_checkpoint_on_that_node_only(quorum):
     shown = esker(quorum, "snapshot", "take", "--node", "2")
     assert shown.exit_code == 0, shown.stderr
     (line,) = shown.stdout.splitlines()
@@ -70,7 +70,7 @@ def test_only_the_named_node_takes_a_checkpoint(quorum):
     assert "no node 7 answers" in missing.stderr
 
 
-def test_replication_shows_each_replicas_newest_snapshot_and_log_start(quorum):
+def test_quorum_replication_shows_each_replicas_newest_snapshot_and_log_start(quorum):
     (taken,) = lines(esker(quorum, "snapshot", "take", "--group", BENCH, "--node", "1", "--json"))
     words = ("quorum", "describe", "--replication", "--group", BENCH)
     head = esker(quorum, *words).stdout.splitlines()[0]
@@ -91,7 +91,7 @@ def test_replication_shows_each_replicas_newest_snapshot_and_log_start(quorum):
     assert all(start is None or start >= 0 for start in starts())
 
 
-def test_an_unknown_group_is_an_error_that_names_it(quorum):
+def test_snapshot_commands_name_an_unknown_group_in_their_error(quorum):
     for command in ("list", "take"):
         shown = esker(quorum, "snapshot", command, "--group", "nothing-0")
         assert shown.exit_code == 1
@@ -99,7 +99,7 @@ def test_an_unknown_group_is_an_error_that_names_it(quorum):
         assert esker(quorum, "snapshot", command, "--group", "nothing").exit_code == 2
 
 
-def test_directories_and_running_nodes_cannot_be_listed_together(quorum):
+def test_snapshot_list_refuses_directories_together_with_running_nodes(quorum):
     home = str(quorum.home / "1")
     assert esker(quorum, "snapshot", "list", home).exit_code == 2
     assert runner.invoke(app, ["snapshot", "list"]).exit_code == 2
@@ -107,7 +107,7 @@ def test_directories_and_running_nodes_cannot_be_listed_together(quorum):
     assert shown.exit_code == 0, shown.stderr
 
 
-def test_an_unreachable_quorum_is_a_one_line_error():
+def test_snapshot_list_of_an_unreachable_quorum_is_a_one_line_error():
     for command in ("list", "take"):
         words = ["snapshot", command, "--bootstrap-controller", "127.0.0.1:1"]
         shown = runner.invoke(app, words)
@@ -115,7 +115,7 @@ def test_an_unreachable_quorum_is_a_one_line_error():
         assert "127.0.0.1:1" in shown.stderr
 
 
-def test_a_stopped_node_is_reported_and_the_others_are_listed(quorum):
+def test_snapshot_list_reports_a_stopped_node_and_lists_the_others(quorum):
     quorum.kill(3)
     try:
         shown = esker(quorum, "snapshot", "list", "--json", "--group", CLUSTER)
@@ -129,7 +129,7 @@ def test_a_stopped_node_is_reported_and_the_others_are_listed(quorum):
         quorum.ready()
 
 
-def test_the_subcommands_are_listed_by_a_process_of_their_own():
+def test_snapshot_take_prints_its_help_in_a_separate_process():
     ran = subprocess.run(
         [sys.executable, "-m", "esker", "snapshot", "take", "--help"],
         capture_output=True, text=True, timeout=280, check=False,

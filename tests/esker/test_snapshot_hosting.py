@@ -52,7 +52,7 @@ def threads() -> list[threading.Thread]:
 
 
 @pytest.mark.parametrize("finish", [False, True])
-def test_a_group_that_ends_leaves_no_thread_and_no_partial_file(
+def test_a_group_that_ends_leaves_no_snapshot_thread_and_no_partial_file(
     tmp_path: Path, *, finish: bool
 ) -> None:
     """A node lives on when one of its groups ends: idle, or in the middle of a checkpoint."""
@@ -140,7 +140,7 @@ def test_a_running_archive_holds_the_log_start_up_to_its_bound(
         (READERS_RETURN_MS, 10_000, 30),
     ],
 )
-def test_a_new_leader_waits_a_moment_for_archives_it_cannot_know(
+def test_a_new_leader_keeps_the_log_start_until_running_archives_can_reconnect(
     now_ms: int, bound: int, expected: int
 ) -> None:
     assert log_start(now_ms=now_ms, bound=bound) == expected

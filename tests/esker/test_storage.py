@@ -32,7 +32,7 @@ def properties(directory: Path, node_id: int = 1) -> dict[str, str]:
     }
 
 
-def test_a_formatted_directory_names_its_node(tmp_path):
+def test_format_writes_the_node_id_into_the_log_directory(tmp_path):
     config = config_in(tmp_path / "a")
     made = format_storage(config, CLUSTER_ID)
     meta, records = open_storage(config)
@@ -41,7 +41,7 @@ def test_a_formatted_directory_names_its_node(tmp_path):
     assert records == bootstrap_records(CLUSTER_ID, config.voters, bench_log=False)
 
 
-def test_bootstrap_begins_with_the_metadata_version_then_names_the_internal_topics():
+def test_the_bootstrap_file_has_the_metadata_version_before_the_internal_topics():
     records = bootstrap_records(CLUSTER_ID, [3, 1, 2], bench_log=True)
     assert records[0] == FeatureLevelRecord(name="metadata.version", feature_level=27)
     topics = [r for r in records if isinstance(r, TopicRecord)]
@@ -55,7 +55,7 @@ def test_bootstrap_begins_with_the_metadata_version_then_names_the_internal_topi
     assert all(p.replicas == p.isr == (1, 2, 3) for p in partitions)
 
 
-def test_every_node_of_a_cluster_writes_the_same_bootstrap_file(tmp_path):
+def test_format_writes_the_same_bootstrap_file_on_every_node_of_a_cluster(tmp_path):
     files = []
     for node_id in (1, 2, 3):
         format_storage(config_in(tmp_path / str(node_id), node_id), CLUSTER_ID)
@@ -65,7 +65,7 @@ def test_every_node_of_a_cluster_writes_the_same_bootstrap_file(tmp_path):
     assert other != bootstrap_records(CLUSTER_ID, [1, 2, 3], bench_log=False)
 
 
-def test_formatting_twice_changes_nothing(tmp_path):
+def test_a_second_format_is_refused_and_changes_no_file(tmp_path):
     config = config_in(tmp_path / "a")
     format_storage(config, CLUSTER_ID)
     before = (tmp_path / "a" / "meta.properties").read_bytes()
@@ -74,13 +74,13 @@ def test_formatting_twice_changes_nothing(tmp_path):
     assert (tmp_path / "a" / "meta.properties").read_bytes() == before
 
 
-def test_a_directory_with_other_files_is_left_alone(tmp_path):
+def test_format_refuses_a_directory_with_other_files(tmp_path):
     (tmp_path / "holiday.jpg").write_bytes(b"x")
     with pytest.raises(StorageError, match=r"holiday\.jpg"):
         format_storage(config_in(tmp_path), CLUSTER_ID)
 
 
-def test_rejoin_leaves_a_mark(tmp_path):
+def test_format_with_rejoin_writes_the_rejoin_file(tmp_path):
     config = config_in(tmp_path / "a")
     format_storage(config, CLUSTER_ID, rejoin=True)
     assert (tmp_path / "a" / REJOIN_FILE).exists()
@@ -88,7 +88,7 @@ def test_rejoin_leaves_a_mark(tmp_path):
 
 @pytest.mark.parametrize("rejoin", [False, True])
 @pytest.mark.parametrize("steps", range(12))
-def test_a_format_that_lost_power_can_be_repeated(steps, rejoin):
+def test_a_format_interrupted_by_a_power_loss_can_be_repeated(steps, rejoin):
     config = config_in(Path("/data"))
     disk = SimulatedDisk()
     disk.power_loss_at = disk.steps + steps
@@ -102,7 +102,7 @@ def test_a_format_that_lost_power_can_be_repeated(steps, rejoin):
     assert disk.exists(config.log_dir / REJOIN_FILE) == rejoin
 
 
-def test_a_rejoin_that_lost_power_is_not_followed_by_a_plain_format(tmp_path):
+def test_an_interrupted_rejoin_format_cannot_be_repeated_without_rejoin(tmp_path):
     """It would give a node that may have voted its votes back."""
     (tmp_path / REJOIN_FILE).touch()
     with pytest.raises(StorageError, match=REJOIN_FILE):
@@ -115,7 +115,7 @@ def test_an_unmounted_disk_is_reported_before_anything_is_formatted(tmp_path):
         open_storage(config_in(tmp_path / "a"))
 
 
-def test_a_lost_meta_properties_beside_logs_is_named(tmp_path):
+def test_the_error_for_a_missing_meta_properties_beside_logs_names_the_file(tmp_path):
     format_storage(config_in(tmp_path / "a"), CLUSTER_ID)
     (tmp_path / "a" / "meta.properties").rename(tmp_path / "kept")
     (tmp_path / "a" / "esker.server.groups").write_text("0\n")
@@ -123,7 +123,7 @@ def test_a_lost_meta_properties_beside_logs_is_named(tmp_path):
         open_storage(config_in(tmp_path / "a"))
 
 
-def test_start_never_formats_and_another_nodes_directory_is_refused(tmp_path):
+def test_a_node_refuses_an_unformatted_directory_and_another_nodes_directory(tmp_path):
     with pytest.raises(StorageError, match="not formatted"):
         open_storage(config_in(tmp_path / "a"))
     format_storage(config_in(tmp_path / "a"), CLUSTER_ID)
@@ -131,7 +131,7 @@ def test_start_never_formats_and_another_nodes_directory_is_refused(tmp_path):
         open_storage(config_in(tmp_path / "a", node_id=2))
 
 
-def test_commands_report_errors_in_one_line(tmp_path):
+def test_storage_commands_report_errors_in_one_line(tmp_path):
     runner = CliRunner()
     file = tmp_path / "node.properties"
     text = "".join(f"{k}={v}\n" for k, v in properties(tmp_path / "a").items())
@@ -151,6 +151,6 @@ def test_commands_report_errors_in_one_line(tmp_path):
     assert (missing.exit_code, missing.stderr.count("\n")) == (2, 1)
 
 
-def test_a_random_uuid_is_one_that_format_takes(tmp_path):
+def test_format_accepts_the_output_of_random_uuid(tmp_path):
     printed = CliRunner().invoke(app, ["storage", "random-uuid"]).stdout.strip()
     format_storage(config_in(tmp_path / "a"), printed)

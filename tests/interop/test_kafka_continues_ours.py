@@ -115,11 +115,13 @@ def _write_node(directory: Path, log_directory: Path) -> None:
     write_quorum_state(FILES, log_directory, state, version=0)
 
 
-def test_kafka_serves_the_topic_of_our_records(continued: Path) -> None:
+def test_kafka_serves_the_topic_in_a_log_written_by_esker(continued: Path) -> None:
     assert (continued.parents[1] / "served.txt").read_text() == f"{TOPIC} {TOPIC_ID}"
 
 
-def test_kafka_keeps_our_bytes_and_appends_to_them(continued: Path) -> None:
+def test_kafka_appends_to_a_log_written_by_esker_without_changing_its_bytes(
+    continued: Path,
+) -> None:
     ours = (continued.parents[1] / "ours.log").read_bytes()
     # Our records are older than metadata.log.segment.ms, so Kafka went on in a new segment.
     written = b"".join(segment.read_bytes() for segment in sorted(continued.glob("*.log")))
@@ -133,7 +135,7 @@ def test_kafka_keeps_our_bytes_and_appends_to_them(continued: Path) -> None:
     assert changes[0].leader == NODE_ID, "Kafka elects a leader for our partition"
 
 
-def test_our_log_opens_what_kafka_continued(continued: Path) -> None:
+def test_esker_opens_a_log_that_kafka_continued(continued: Path) -> None:
     """Although its recovery point is the one we left before Kafka wrote."""
     log = Log.open(FILES, continued)
     try:

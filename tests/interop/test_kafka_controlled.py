@@ -110,7 +110,7 @@ def test_kafkas_tools_print_features_and_endpoints(
     assert broker not in quorum.ports
 
 
-def test_kafkas_tool_changes_and_prints_settings(kafka: Kafka, quorum: EskerQuorum) -> None:
+def test_kafkas_configs_tool_changes_and_prints_settings(kafka: Kafka, quorum: EskerQuorum) -> None:
     whole = ("--bootstrap-controller", quorum.bootstrap, "--entity-type", "brokers")
     kafka.run(
         CONFIGS, *whole, "--entity-default", "--alter", "--add-config", "log.retention.ms=1234567"
@@ -122,7 +122,7 @@ def test_kafkas_tool_changes_and_prints_settings(kafka: Kafka, quorum: EskerQuor
     assert "1234567" not in said, said
 
 
-def test_kafkas_shell_reads_our_image_from_a_checkpoint(
+def test_kafkas_metadata_shell_reads_a_checkpoint_written_by_esker(
     kafka: Kafka, quorum: EskerQuorum, broker: int
 ) -> None:
     """Topics, the broker and its endpoints, as a Java node would load them."""
@@ -138,7 +138,9 @@ def test_kafkas_shell_reads_our_image_from_a_checkpoint(
     assert kafka.shell(checkpoint, "ls", "/image/cluster/brokers").split() == [str(broker)]
 
 
-def test_only_the_active_controller_decides(quorum: EskerQuorum) -> None:
+def test_only_the_active_controller_accepts_an_unregister_broker_request(
+    quorum: EskerQuorum,
+) -> None:
     codes = []
     for port in quorum.ports.values():
         with Client("127.0.0.1", port, timeout_s=30) as client:

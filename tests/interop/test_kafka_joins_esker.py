@@ -37,7 +37,9 @@ def quorum(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[E
         yield running
 
 
-def test_kafkas_tool_prints_the_status_of_our_quorum(kafka: Kafka, quorum: EskerQuorum) -> None:
+def test_kafkas_tool_prints_the_status_of_an_esker_quorum(
+    kafka: Kafka, quorum: EskerQuorum
+) -> None:
     said = kafka.run(
         QUORUM_COMMAND, "--bootstrap-controller", quorum.bootstrap, "describe", "--status"
     ).out
@@ -54,7 +56,9 @@ def test_kafkas_tool_prints_the_status_of_our_quorum(kafka: Kafka, quorum: Esker
     assert shown["CurrentObservers"] == "[]"
 
 
-def test_kafkas_tool_prints_the_replicas_of_our_quorum(kafka: Kafka, quorum: EskerQuorum) -> None:
+def test_kafkas_tool_prints_the_replicas_of_an_esker_quorum(
+    kafka: Kafka, quorum: EskerQuorum
+) -> None:
     said = kafka.run(
         QUORUM_COMMAND, "--bootstrap-controller", quorum.bootstrap, "describe", "--replication"
     ).out
@@ -75,7 +79,7 @@ def bereft(tmp_path: Path) -> Iterator[EskerQuorum]:
         yield running
 
 
-def test_a_kafka_broker_follows_our_leaders_to_the_same_bytes(
+def test_a_kafka_broker_replicates_the_log_of_esker_leaders_byte_for_byte(
     kafka: Kafka, bereft: EskerQuorum, tmp_path: Path
 ) -> None:
     quorum = bereft

@@ -24,7 +24,7 @@ NEVER_WRITTEN_BY_KAFKA_4 = {
 }
 
 
-def test_our_reader_and_kafkas_tool_read_the_same_records(kafka_files: Recording) -> None:
+def test_eskers_log_reader_and_kafkas_tool_read_the_same_records(kafka_files: Recording) -> None:
     """Every field of every batch header and of every record, in every file."""
     dumped = kafka_files.dumped()
     assert dumped.keys() == {*kafka_files.logs(), *kafka_files.checkpoints()}
@@ -32,7 +32,7 @@ def test_our_reader_and_kafkas_tool_read_the_same_records(kafka_files: Recording
         assert read(file) == said, file
 
 
-def test_every_record_kafka_wrote_is_encoded_to_its_exact_bytes(kafka_files: Recording) -> None:
+def test_esker_encodes_every_record_of_kafkas_log_to_the_same_bytes(kafka_files: Recording) -> None:
     for file in [*kafka_files.logs(), *kafka_files.checkpoints()]:
         for batch in batches(file):
             for record in iter_records(batch):
@@ -43,7 +43,7 @@ def test_every_record_kafka_wrote_is_encoded_to_its_exact_bytes(kafka_files: Rec
                     assert encode_record(message, version) == record.value, message
 
 
-def test_every_batch_kafka_wrote_is_built_to_its_exact_bytes(kafka_files: Recording) -> None:
+def test_esker_builds_every_batch_of_kafkas_log_to_the_same_bytes(kafka_files: Recording) -> None:
     """Header, varints and checksum: our writer, given a batch's records, gives the batch."""
     for file in [*kafka_files.logs(), *kafka_files.checkpoints()]:
         for batch in batches(file):
@@ -59,7 +59,9 @@ def test_every_batch_kafka_wrote_is_built_to_its_exact_bytes(kafka_files: Record
             assert built == batch.view, (file, header)
 
 
-def test_the_recording_has_every_record_type_that_kafka_writes(kafka_files: Recording) -> None:
+def test_the_recorded_kafka_log_has_every_record_type_that_kafka_writes(
+    kafka_files: Recording,
+) -> None:
     """Else the claims above are about less than they seem to be."""
 
     written = Counter(
@@ -74,7 +76,9 @@ def test_the_recording_has_every_record_type_that_kafka_writes(kafka_files: Reco
     assert sum(written.values()) > 200
 
 
-def test_the_recording_is_small_enough_for_a_repository(recorded_from_kafka: Recording) -> None:
+def test_the_recorded_kafka_log_is_small_enough_for_a_repository(
+    recorded_from_kafka: Recording,
+) -> None:
 
     files = [file for file in recorded_from_kafka.directory.rglob("*") if file.is_file()]
     assert sum(file.stat().st_size for file in files) < MAX_BYTES

@@ -49,7 +49,7 @@ def copied_log(node: Path, tmp_path: Path) -> Path:
     return tmp_path / METADATA
 
 
-def test_our_log_opens_kafkas_directory_and_reads_its_bytes(node: Path, copied_log: Path) -> None:
+def test_esker_opens_kafkas_log_directory_and_reads_its_bytes(node: Path, copied_log: Path) -> None:
     segments = sorted((node / METADATA).glob("*.log"))
     written = b"".join(segment.read_bytes() for segment in segments)
     log = Log.open(FILES, copied_log)
@@ -82,7 +82,7 @@ def test_rebuilt_offset_indexes_equal_kafkas(
             _check_offset_index(theirs)
 
 
-def test_rebuilt_time_indexes_answer_as_kafkas(
+def test_rebuilt_time_indexes_agree_with_kafkas(
     node: Path, copied_log: Path, kafka_files: Recording
 ) -> None:
     """Kafka adds an entry whenever it closes a segment, so its index may say more, never else."""
@@ -137,7 +137,7 @@ def _entries(time_index: Path) -> list[tuple[int, int]]:
     return list(struct.iter_unpack(">qi", time_index.read_bytes()))
 
 
-def test_leader_epochs_are_the_same_bytes(node: Path, tmp_path: Path) -> None:
+def test_esker_writes_the_leader_epoch_file_with_kafkas_bytes(node: Path, tmp_path: Path) -> None:
     epochs = read_epochs(FILES, node / METADATA)
     assert epochs[0] == EpochStart(Epoch(1), Offset(0))
     write_epochs(FILES, tmp_path, epochs)
@@ -145,7 +145,9 @@ def test_leader_epochs_are_the_same_bytes(node: Path, tmp_path: Path) -> None:
     assert (tmp_path / name).read_bytes() == (node / METADATA / name).read_bytes()
 
 
-def test_partition_metadata_is_the_same_bytes(node: Path, tmp_path: Path) -> None:
+def test_esker_writes_the_partition_metadata_file_with_kafkas_bytes(
+    node: Path, tmp_path: Path
+) -> None:
     assert read_partition_metadata(FILES, node / METADATA) == METADATA_TOPIC_ID
     write_partition_metadata(FILES, tmp_path, METADATA_TOPIC_ID)
     name = "partition.metadata"
@@ -153,7 +155,7 @@ def test_partition_metadata_is_the_same_bytes(node: Path, tmp_path: Path) -> Non
     assert ours == theirs
 
 
-def test_quorum_state_is_the_same_bytes(node: Path, tmp_path: Path) -> None:
+def test_esker_writes_the_quorum_state_file_with_kafkas_bytes(node: Path, tmp_path: Path) -> None:
     state = read_quorum_state(FILES, node / METADATA)
     assert state is not None
     assert state.epoch == read_epochs(FILES, node / METADATA)[-1].epoch
@@ -164,7 +166,7 @@ def test_quorum_state_is_the_same_bytes(node: Path, tmp_path: Path) -> None:
     assert json.loads(written)["data_version"] == version
 
 
-def test_meta_properties_have_the_same_content(node: Path, tmp_path: Path) -> None:
+def test_esker_writes_meta_properties_with_kafkas_content(node: Path, tmp_path: Path) -> None:
     """Their bytes differ in the comment, where Java puts the date, and in the order of lines."""
     meta = read_meta_properties(FILES, node)
     assert meta.cluster_id == CLUSTER_ID
@@ -178,7 +180,7 @@ def _properties(directory: Path) -> set[str]:
     return {line for line in lines if not line.startswith("#")}
 
 
-def test_kafkas_checkpoints_pass_our_verification(node: Path) -> None:
+def test_kafkas_checkpoints_pass_eskers_verification(node: Path) -> None:
     """Their footers lack our count and checksum, which is no reason to refuse them."""
     found = list_checkpoints(FILES, node / METADATA)
     assert len(found) == len(list((node / METADATA).glob("*.checkpoint")))

@@ -46,7 +46,9 @@ def esker(port: int, *words: str, text: str = "") -> str:
     return ran.stdout
 
 
-def test_produced_records_are_consumed_with_and_without_a_group(port: int) -> None:
+def test_eskers_client_produces_to_and_consumes_from_kafka_with_and_without_a_group(
+    port: int,
+) -> None:
     text = "".join(f"{number % 9}:{number}\n" for number in range(3_000))
     for codec in ("snappy", "zstd"):
         esker(port, "produce", "--topic", codec, "--key-separator", ":", "--compression", codec,

@@ -54,7 +54,7 @@ def dumped(kafka: Kafka, our_files: OurFiles) -> dict[Path, list[DumpedBatch]]:
     return dump(kafka, our_files.segments + our_files.checkpoints)
 
 
-def test_kafka_decodes_every_type_of_record_to_the_values_we_wrote(
+def test_kafka_decodes_every_record_type_to_the_values_that_esker_wrote(
     our_files: OurFiles, dumped: dict[Path, list[DumpedBatch]]
 ) -> None:
     expected = [(kind_of(r), version, to_json(r, version)) for r, version in our_files.records]
@@ -73,7 +73,7 @@ def _payloads(batches: list[DumpedBatch]) -> list[tuple[str, int, object]]:
     ]
 
 
-def test_kafka_sees_the_batches_that_we_see(
+def test_kafka_and_esker_read_the_same_batches(
     dumped: dict[Path, list[DumpedBatch]],
 ) -> None:
     """Headers, control records, offsets, positions, and that Kafka finds the checksum right."""
@@ -81,20 +81,22 @@ def test_kafka_sees_the_batches_that_we_see(
         assert read(file) == said, file
 
 
-def test_the_samples_fill_several_segments_in_every_compression(our_files: OurFiles) -> None:
+def test_the_sample_logs_have_several_segments_in_every_compression(our_files: OurFiles) -> None:
     assert len(our_files.segments) > 2
     used = {batch.header.compression for file in our_files.segments for batch in batches(file)}
     assert used == set(Compression)
 
 
-def test_kafka_finds_our_indexes_sound(kafka: Kafka, our_files: OurFiles) -> None:
+def test_kafka_accepts_the_indexes_written_by_esker(kafka: Kafka, our_files: OurFiles) -> None:
     """DumpLogSegments looks up every entry of an index in the segment beside it."""
     indexes = [s.with_suffix(suffix) for s in our_files.segments for suffix in INDEX_SUFFIXES]
     assert sum(index.stat().st_size > 0 for index in indexes) > len(our_files.segments)
     assert not _verify_indexes(kafka, indexes)
 
 
-def test_kafka_finds_a_wrong_index_entry(kafka: Kafka, our_files: OurFiles, tmp_path: Path) -> None:
+def test_kafka_rejects_a_wrong_index_entry(
+    kafka: Kafka, our_files: OurFiles, tmp_path: Path
+) -> None:
     """The claim before this one would be worth nothing if it did not."""
     shutil.copytree(our_files.segments[0].parent, tmp_path, dirs_exist_ok=True)
     indexes = [i for s in INDEX_SUFFIXES for i in tmp_path.glob(f"*{s}") if i.stat().st_size]
@@ -112,7 +114,7 @@ def _verify_indexes(kafka: Kafka, indexes: list[Path]) -> str:
     return kafka.run(DUMP, "--verify-index-only", "--files", joined).err
 
 
-def test_kafka_replays_its_own_log_from_our_files_to_its_own_image(
+def test_kafka_replays_a_log_rewritten_by_esker_to_the_same_metadata_image(
     kafka: Kafka, written_by_kafka: Recording, tmp_path: Path
 ) -> None:
     """A Kafka node's image of the cluster is the same from three files: the checkpoint it wrote, a

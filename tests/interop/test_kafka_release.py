@@ -55,14 +55,14 @@ def test_a_missing_mvn_is_reported_as_missing(tools: Path) -> None:
         fetch()
 
 
-def test_unreachable_jars_are_reported_as_missing(tools: Path) -> None:
+def test_jars_that_cannot_be_downloaded_are_reported_as_missing(tools: Path) -> None:
     _install(tools, "java", JAVA_17)
     _install(tools, "mvn", "echo '[ERROR] Could not transfer artifact x: Unknown host'; exit 1\n")
     with pytest.raises(KafkaMissingError, match="out of mvn's reach"):
         fetch()
 
 
-def test_another_failure_of_mvn_fails_the_setup_and_leaves_no_files(tools: Path) -> None:
+def test_a_failing_mvn_fails_the_setup_and_leaves_no_files(tools: Path) -> None:
     _install(tools, "java", JAVA_17)
     _install(tools, "mvn", f"{MVN}echo '[ERROR] No space left on device'; exit 1\n")
     with pytest.raises(KafkaSetupError, match="No space left"):
@@ -71,7 +71,7 @@ def test_another_failure_of_mvn_fails_the_setup_and_leaves_no_files(tools: Path)
     assert left == {f"kafka-{kafka_release.VERSION}.lock"}
 
 
-def test_fetched_jars_are_reused_until_the_pom_changes(
+def test_downloaded_jars_are_reused_until_the_pom_changes(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _install(tools, "java", JAVA_17)
@@ -90,7 +90,7 @@ def test_fetched_jars_are_reused_until_the_pom_changes(
     assert calls.read_text() == "called\n" * 2
 
 
-def test_two_processes_fetch_once(tools: Path) -> None:
+def test_two_concurrent_setups_download_the_jars_once(tools: Path) -> None:
     _install(tools, "java", JAVA_17)
     _install(tools, "mvn", MVN)
     command = [sys.executable, kafka_release.__file__]
@@ -109,7 +109,7 @@ def test_two_processes_fetch_once(tools: Path) -> None:
         ("true", "1", True, True),
     ],
 )
-def test_in_ci_a_required_tool_that_is_missing_or_broken_fails(
+def test_in_ci_a_missing_or_broken_required_tool_fails_the_setup(
     monkeypatch: pytest.MonkeyPatch, ci: str, required: str, missing_fails: bool, setup_fails: bool
 ) -> None:
     monkeypatch.setenv("CI", ci)

@@ -190,7 +190,9 @@ def _plain_order(said: dict[str, Said], version: int) -> list[str]:
 
 @pytest.mark.java
 @pytest.mark.parametrize("name", sorted(DECLARED))
-def test_a_declaration_is_upstreams_schema(name: str, upstream_schemas: dict[str, Schema]) -> None:
+def test_each_message_declaration_equals_kafkas_schema(
+    name: str, upstream_schemas: dict[str, Schema]
+) -> None:
     cls, theirs = DECLARED[name], upstream_schemas[name]
     ours = cls.schema()
     valid = Versions.parse(theirs["validVersions"])
@@ -227,7 +229,7 @@ def _without(said: Said, version: int) -> Said:
 
 
 @pytest.mark.java
-def test_every_record_of_upstream_is_declared(upstream_schemas: dict[str, Schema]) -> None:
+def test_every_metadata_record_of_kafka_is_declared(upstream_schemas: dict[str, Schema]) -> None:
     theirs = {
         schema["apiKey"]: name
         for name, schema in upstream_schemas.items()
@@ -237,7 +239,7 @@ def test_every_record_of_upstream_is_declared(upstream_schemas: dict[str, Schema
     assert {key: ours.get(key) for key in theirs} == theirs
 
 
-def test_a_java_reader_can_skip_every_extension_of_ours() -> None:
+def test_a_java_reader_can_skip_every_esker_extension() -> None:
     """It is a tagged field with a number of ours, or in a version that upstream does not have."""
     described = {
         path: said for cls in DECLARED.values() for path, said in describe_ours(cls).items()
@@ -250,7 +252,7 @@ def test_a_java_reader_can_skip_every_extension_of_ours() -> None:
         assert private or in_a_version_of_ours, path
 
 
-def test_every_declared_extension_is_used() -> None:
+def test_every_declared_esker_extension_is_used() -> None:
     paths = {path for cls in DECLARED.values() for path in describe_ours(cls)}
     assert OURS.keys() <= paths, "OURS allows a field that is not declared"
     assert (MORE_VERSIONS.keys() | FEWER_VERSIONS.keys()) <= DECLARED.keys()

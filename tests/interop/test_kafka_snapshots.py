@@ -81,7 +81,7 @@ def listed(quorum: EskerQuorum, group: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in quorum.esker(*words, "--json").splitlines()]
 
 
-def test_a_java_controller_that_is_no_voter_replicates_our_log_byte_for_byte(
+def test_a_java_observer_replicates_eskers_cluster_log_byte_for_byte(
     kafka: Kafka, tmp_path: Path
 ) -> None:
     """Of a quorum of one: for five minutes after it is gone, a replica holds on to the log."""
@@ -96,7 +96,7 @@ def test_a_java_controller_that_is_no_voter_replicates_our_log_byte_for_byte(
     assert not list_checkpoints(FILES, plan.directory / METADATA), "it came by the log alone"
 
 
-def test_a_late_java_controller_loads_our_snapshot(
+def test_a_late_java_controller_loads_eskers_snapshot(
     kafka: Kafka, quorum: EskerQuorum, tmp_path: Path
 ) -> None:
     leader = quorum.wait_for_leader()
@@ -127,7 +127,7 @@ def test_a_late_java_controller_loads_our_snapshot(
     assert their_log == ours[begin : begin + len(their_log)]
 
 
-def test_kafkas_tools_read_the_checkpoints_that_our_nodes_generate(
+def test_kafkas_tools_read_the_checkpoints_that_esker_nodes_write(
     kafka: Kafka, quorum: EskerQuorum
 ) -> None:
     """The cluster log's by DumpLogSegments with its metadata decoder, and by MetadataShell, which

@@ -77,7 +77,7 @@ def consume(kafka: Kafka, bootstrap: str, topic: str, count: int, *words: str) -
     return said.out.splitlines()
 
 
-def test_topics_are_created_described_grown_and_deleted(
+def test_kafkas_tools_create_describe_grow_and_delete_topics(
     kafka: Kafka, bootstrap: str, topic: str
 ) -> None:
     at = ("--bootstrap-server", bootstrap)
@@ -100,7 +100,7 @@ def test_topics_are_created_described_grown_and_deleted(
     assert topic not in kafka.run(TOPICS, *at, "--list").out.split()
 
 
-def test_a_group_reads_the_console_producers_records(
+def test_kafkas_console_consumer_reads_the_console_producers_records_in_a_group(
     kafka: Kafka, bootstrap: str, topic: str
 ) -> None:
     """With the Java client's defaults: idempotent, acks=all; then the group begins anew."""
@@ -134,7 +134,9 @@ def test_kafkas_tools_read_offsets_and_delete_records(
     assert consume(kafka, bootstrap, topic, LINES - 12, "--from-beginning") == sent[12:]
 
 
-def test_settings_of_a_topic_are_changed(kafka: Kafka, bootstrap: str, topic: str) -> None:
+def test_kafkas_configs_tool_changes_the_settings_of_a_topic(
+    kafka: Kafka, bootstrap: str, topic: str
+) -> None:
     at = ("--bootstrap-server", bootstrap)
     kafka.run(TOPICS, *at, "--create", "--topic", topic)
     whole = (*at, "--entity-type", "topics", "--entity-name", topic)
@@ -144,13 +146,13 @@ def test_settings_of_a_topic_are_changed(kafka: Kafka, bootstrap: str, topic: st
     assert re.search(r"compression\.type=producer", said), said
 
 
-def test_a_java_client_accepts_the_announced_versions(kafka: Kafka, bootstrap: str) -> None:
+def test_the_java_client_accepts_the_announced_api_versions(kafka: Kafka, bootstrap: str) -> None:
     said = kafka.run(API_VERSIONS, "--bootstrap-server", bootstrap).out
     for api in ("Produce", "Fetch", "Metadata", "OffsetCommit", "JoinGroup"):
         assert re.search(rf"\b{api}\(\d+\): \d+ to \d+ \[usable: \d+\]", said), said
 
 
-def test_transactions_are_refused_at_once(
+def test_a_java_transactional_producer_is_refused_at_once(
     kafka: Kafka, bootstrap: str, topic: str, request: pytest.FixtureRequest
 ) -> None:
     """`initTransactions()` fails within a second, with an error that no retry helps.

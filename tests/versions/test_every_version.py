@@ -110,13 +110,15 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Heard]:
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-def test_every_announced_version_is_answered(answers: dict[str, Heard], listener: str) -> None:
+def test_every_announced_version_of_every_api_is_answered(
+    answers: dict[str, Heard], listener: str
+) -> None:
     heard = answers[listener]
     assert not heard.problems, "\n".join(heard.problems)
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-def test_every_announced_api_has_a_realistic_request(
+def test_every_announced_api_has_a_realistic_test_request(
     answers: dict[str, Heard], listener: str
 ) -> None:
     missing = {API[key].request.__name__ for key in answers[listener].announced} - {
@@ -126,7 +128,7 @@ def test_every_announced_api_has_a_realistic_request(
 
 
 @pytest.mark.parametrize("listeners", [(BROKER,), (LEADER, FOLLOWER)])  # each leads some groups
-def test_realistic_requests_are_not_all_refused(
+def test_each_api_version_accepts_a_realistic_request(
     answers: dict[str, Heard], listeners: tuple[str, ...]
 ) -> None:
     codes: dict[tuple[int, int], set[int]] = {}

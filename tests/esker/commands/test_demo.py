@@ -183,7 +183,7 @@ class FakeConsumer:
         """Do nothing: a fake consumer holds no resources."""
 
 
-def test_members_read_only_once_each_has_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_demo_members_read_only_after_each_has_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the first member could read every record, and the demo would have one reader."""
     lines = {f"{number}.py": [b"one", b"two"] for number in range(8)}
     group = FakeGroup("python", lines, 4)
@@ -237,7 +237,7 @@ def test_every_command_in_the_documentation_parses(page: str, line: str) -> None
             assert word.partition("=")[0] in known, f"{page}: {line}: no option {word}"
 
 
-def test_the_documentation_contains_commands() -> None:
+def test_the_documentation_contains_esker_commands() -> None:
     assert len(commands()) > 80
 
 

@@ -98,7 +98,7 @@ def invoke(bootstrap: str, *words: str) -> Any:
     return runner.invoke(app, ["diskless", *words, "--bootstrap-controller", bootstrap])
 
 
-def test_topics_are_printed_with_kip_1163s_figures(bootstrap: str) -> None:
+def test_diskless_describe_prints_topics_with_the_figures_of_kip_1163(bootstrap: str) -> None:
     shown = invoke(bootstrap, "describe", *ONE)
     assert shown.exit_code == 0, shown.stderr
     assert shown.stdout.splitlines() == [
@@ -109,7 +109,7 @@ def test_topics_are_printed_with_kip_1163s_figures(bootstrap: str) -> None:
     ]
 
 
-def test_json_output_is_one_object(bootstrap: str) -> None:
+def test_diskless_json_output_is_one_object(bootstrap: str) -> None:
     found = json.loads(invoke(bootstrap, "describe", "orders", "--json", *ONE).stdout)
     assert found["coordinators"] == [{"coordinator": 0, "appliedOffset": 57}]
     (topic,) = found["topics"]
@@ -124,7 +124,7 @@ def test_json_output_is_one_object(bootstrap: str) -> None:
     assert found["owners"][0]["topicId"] == "AAAAAAAAAAAAAAAAAAAABw"
 
 
-def test_an_object_is_printed_with_the_partitions_that_use_it(bootstrap: str) -> None:
+def test_diskless_object_prints_the_partitions_that_use_an_object(bootstrap: str) -> None:
     shown = invoke(bootstrap, "object", KEY)
     assert shown.exit_code == 0, shown.stderr
     rows = dict(line.split(": ", 1) for line in shown.stdout.splitlines()[:-1])
@@ -151,7 +151,7 @@ def test_an_object_is_printed_with_the_partitions_that_use_it(bootstrap: str) ->
         (["describe", "--coordinator", "-1"], 2, "coordinator"),
     ],
 )
-def test_a_failed_request_prints_one_line_and_sets_the_exit_code(
+def test_a_failed_diskless_command_prints_one_line_and_sets_the_exit_code(
     bootstrap: str, words: list[str], code: int, says: str
 ) -> None:
     shown = invoke(bootstrap, *words)
@@ -168,7 +168,7 @@ def test_an_invalid_or_unreachable_bootstrap_address_is_an_error(bootstrap: str)
     assert "no controller answers" in shown.stderr
 
 
-def test_a_topic_with_two_coordinators_is_printed_once() -> None:
+def test_diskless_describe_prints_a_topic_with_two_coordinators_once() -> None:
     first, second = (
         structs.replace(ORDERS, partitions=(partition,)) for partition in ORDERS.partitions
     )

@@ -39,7 +39,7 @@ CHECKPOINT = "00000000000000000057-0000000003.checkpoint"
 @pytest.mark.parametrize(
     ("options", "golden"), [([], "golden_table.txt"), (["--json"], "golden_lines.jsonl")]
 )
-def test_the_output_equals_the_golden_file(esker, tmp_path, options, golden):
+def test_dump_log_output_equals_the_golden_file(esker, tmp_path, options, golden):
     write_segment(tmp_path)
     write_indexes(tmp_path)
     ran = esker("dump-log", *options, SEGMENT, INDEX, TIME_INDEX)
@@ -47,7 +47,7 @@ def test_the_output_equals_the_golden_file(esker, tmp_path, options, golden):
     assert ran.out == (HERE / golden).read_text()
 
 
-def test_the_table_has_at_most_100_columns_and_no_escape_codes(esker, tmp_path):
+def test_dump_log_tables_have_at_most_100_columns_and_no_escape_codes(esker, tmp_path):
     values = [b"\x01" + bytes([n]) * 4000 for n in range(256)]
     data = build_value_batch(values, base_offset=0, leader_epoch=1, timestamp=TIME)
     (tmp_path / SEGMENT).write_bytes(segment_bytes() + data)
@@ -56,7 +56,7 @@ def test_the_table_has_at_most_100_columns_and_no_escape_codes(esker, tmp_path):
     assert out.replace("\n", "").isprintable()
 
 
-def test_a_long_record_is_shortened_as_text_and_whole_as_json(esker, tmp_path):
+def test_dump_log_shortens_a_long_record_as_text_but_not_as_json(esker, tmp_path):
     name = "x" * 5000
     value = b"\x01\x0c\x00" + b"\x89\x27" + name.encode() + b"\x00\x01\x00"
     data = build_value_batch([value], base_offset=100, leader_epoch=1, timestamp=TIME)
@@ -67,7 +67,7 @@ def test_a_long_record_is_shortened_as_text_and_whole_as_json(esker, tmp_path):
 
 
 @pytest.mark.parametrize("codec", Compression)
-def test_a_compressed_batch_is_printed_with_its_codec(esker, tmp_path, codec):
+def test_dump_log_prints_the_codec_of_a_compressed_batch(esker, tmp_path, codec):
     data = build_value_batch(
         [b"\x01\x14\x00\x00"], base_offset=0, leader_epoch=1, timestamp=TIME, compression=codec
     )
@@ -76,7 +76,7 @@ def test_a_compressed_batch_is_printed_with_its_codec(esker, tmp_path, codec):
     assert (batch["compression"], record["record"]) == (codec.name.lower(), "NoOpRecord")
 
 
-def test_a_checkpoint_is_printed_with_its_origin(esker, tmp_path):
+def test_dump_log_prints_the_origin_of_a_checkpoint(esker, tmp_path):
     (tmp_path / CHECKPOINT).write_bytes(written(3))
     ran = esker("dump-log", "--json", CHECKPOINT)
     assert ran.lines[-1]["remarks"] == ["whole: count and checksum in the footer are right"]
@@ -86,7 +86,7 @@ def test_a_checkpoint_is_printed_with_its_origin(esker, tmp_path):
     assert "whole: count and checksum" in esker("dump-log", "--verify", CHECKPOINT).out
 
 
-def test_small_files_are_printed_with_kafkas_field_names(esker, tmp_path):
+def test_dump_log_prints_small_files_with_kafkas_field_names(esker, tmp_path):
     files = RealFileSystem()
     write_epochs(files, tmp_path, [EpochStart(1, 0), EpochStart(4, 17)])
     write_quorum_state(files, tmp_path, QuorumState(epoch=4, leader_id=2), version=1)
@@ -121,7 +121,7 @@ def test_small_files_are_printed_with_kafkas_field_names(esker, tmp_path):
     assert f'clusterId="c"  nodeId=3  directoryId={topic}' in table.out
 
 
-def test_a_read_only_file_is_never_written_to(esker, tmp_path):
+def test_dump_log_never_writes_to_a_file(esker, tmp_path):
     path = write_segment(tmp_path)
     RecoveryPointFile.create(RealFileSystem(), tmp_path, LogState(5, 9)).close()
     before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in tmp_path.iterdir()}
@@ -131,7 +131,7 @@ def test_a_read_only_file_is_never_written_to(esker, tmp_path):
     assert before == {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in tmp_path.iterdir()}
 
 
-def test_the_fields_equal_those_of_kafkas_own_tool(esker):
+def test_dump_log_prints_the_same_fields_as_kafkas_tool(esker):
     """Compare every record of a log and of checkpoints that Kafka wrote with DumpLogSegments."""
     recording = Recording(DIRECTORY)
     compared = 0
@@ -150,7 +150,7 @@ def test_the_fields_equal_those_of_kafkas_own_tool(esker):
     assert compared > 200
 
 
-def test_files_that_kafka_wrote_pass_verification(esker):
+def test_dump_log_verifies_files_written_by_kafka(esker):
     paths = [
         str(path)
         for path in sorted(DIRECTORY.rglob("*"))
@@ -163,7 +163,7 @@ def test_files_that_kafka_wrote_pass_verification(esker):
     assert "unknown" not in ran.out
 
 
-def test_bytes_are_printed_as_base64_and_uuids_as_kafka_prints_them(esker, tmp_path):
+def test_dump_log_prints_bytes_as_base64_and_uuids_as_kafka_does(esker, tmp_path):
     write_segment(tmp_path)
     records = [line for line in esker("dump-log", "--json", SEGMENT).lines if "offset" in line]
     strange = next(record for record in records if record["offset"] == 105)

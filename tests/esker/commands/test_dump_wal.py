@@ -62,7 +62,7 @@ def put(directory: Path, data: bytes, key: str = KEY) -> Path:
     return path
 
 
-def test_the_footer_is_printed_and_with_print_data_log_also_the_records(esker, tmp_path):
+def test_dump_log_prints_a_wal_objects_footer_and_on_request_its_records(esker, tmp_path):
     path = put(tmp_path, whole_object())
     shown = esker("dump-log", str(path))
     assert shown.code == 0, shown.err
@@ -76,7 +76,9 @@ def test_the_footer_is_printed_and_with_print_data_log_also_the_records(esker, t
     assert "zstd" in full.out
 
 
-def test_json_has_a_line_for_each_partition_batch_and_record(esker, tmp_path):
+def test_dump_log_json_of_a_wal_object_has_a_line_for_each_partition_batch_and_record(
+    esker, tmp_path
+):
     path = put(tmp_path, whole_object())
     lines = esker("dump-log", "--json", "--print-data-log", str(path)).lines
     kinds = [line["type"] for line in lines]
@@ -90,14 +92,14 @@ def test_json_has_a_line_for_each_partition_batch_and_record(esker, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["4711", KEY])
-def test_an_object_is_found_by_its_id_or_key_below_a_store(esker, tmp_path, name):
+def test_dump_log_finds_a_wal_object_by_its_id_or_key_below_a_store(esker, tmp_path, name):
     put(tmp_path, whole_object())
     found = esker("dump-log", "--verify", "--deep", "--store", str(tmp_path / "objects"), name)
     assert (found.code, found.err) == (0, "")
     assert found.out.startswith("sound")
 
 
-def test_an_unknown_or_ambiguous_id_is_a_one_line_error(esker, tmp_path):
+def test_an_unknown_or_ambiguous_object_id_is_a_one_line_error(esker, tmp_path):
     put(tmp_path, whole_object())
     store = str(tmp_path / "objects")
     put(tmp_path, whole_object(), key=f"other/{KEY}")
@@ -112,7 +114,7 @@ def test_an_unknown_or_ambiguous_id_is_a_one_line_error(esker, tmp_path):
     assert esker("dump-log", "s3://bucket-without-key").code == 2
 
 
-def test_every_flipped_bit_is_reported_with_its_position(tmp_path):
+def test_every_flipped_bit_of_a_wal_object_is_reported_with_its_position(tmp_path):
     data = whole_object()
     for position in range(0, len(data), 7):
         damaged = bytearray(data)
@@ -123,7 +125,7 @@ def test_every_flipped_bit_is_reported_with_its_position(tmp_path):
         assert str(path) in str(caught.value), f"flipped at {position}"
 
 
-def test_damage_is_reported_in_one_line_that_names_the_batch(esker, tmp_path):
+def test_damage_in_a_wal_object_is_reported_in_one_line_that_names_the_batch(esker, tmp_path):
     data = bytearray(whole_object())
     second = len(batch(b"a", b"b"))
     data[second + 70] ^= 4
@@ -146,7 +148,7 @@ def test_damage_is_reported_in_one_line_that_names_the_batch(esker, tmp_path):
         (whole_object(cluster="b" * 22), "stands under another one's name"),
     ],
 )
-def test_an_incomplete_or_misnamed_object_is_damaged(esker, tmp_path, data, says):
+def test_an_incomplete_or_misnamed_wal_object_is_reported_as_damaged(esker, tmp_path, data, says):
     path = put(tmp_path, data)
     for options in ([], ["--verify"], ["--json"]):
         ran = esker("dump-log", *options, str(path))
@@ -168,7 +170,7 @@ def known(**changed) -> DescribeDisklessObjectResponse:
     return DescribeDisklessObjectResponse(**(values | changed))
 
 
-def test_an_object_is_compared_with_its_coordinators_metadata(tmp_path):
+def test_verification_compares_a_wal_object_with_its_coordinators_metadata(tmp_path):
     source = FileObject(put(tmp_path, whole_object()))
     (remark,) = verify_object(source, known=known()).remarks
     assert remark.startswith("as its coordinator has it: 100 of ")

@@ -39,7 +39,7 @@ def test_the_help_of_every_command_ends_with_an_example(name):
     assert has_example(command, name)
 
 
-def test_the_example_is_the_last_line_of_the_help(esker):
+def test_the_last_line_of_each_commands_help_is_its_example(esker):
     for words, example in ((["--help"], "dev"), (["dump-log", "--help"], "dump-log")):
         ran = esker(*words)
         assert ran.code == 0
@@ -57,7 +57,7 @@ def test_the_list_of_commands_repeats_the_first_line_of_each_commands_help() -> 
 
 
 @pytest.mark.parametrize("optimize", ["1", "2"])
-def test_python_without_assertions_is_refused(tmp_path, optimize):
+def test_esker_refuses_to_run_in_python_without_assertions(tmp_path, optimize):
     write_segment(tmp_path)
     ran = run("dump-log", SEGMENT, cwd=tmp_path, env=os.environ | {"PYTHONOPTIMIZE": optimize})
     assert (ran.returncode, ran.stdout) == (2, "")
@@ -104,7 +104,7 @@ def test_a_mistyped_command_gets_a_suggestion(esker):
     ],
 )
 @pytest.mark.parametrize("options", [[], ["--verify"], ["--json"]])
-def test_an_unreadable_file_is_a_one_line_error(esker, tmp_path, name, says, options):
+def test_dumping_an_unreadable_file_is_a_one_line_error(esker, tmp_path, name, says, options):
     for present in ("0000.snapshot", "17.txt"):
         (tmp_path / present).touch()
     ran = esker("dump-log", *options, name)
@@ -114,7 +114,7 @@ def test_an_unreadable_file_is_a_one_line_error(esker, tmp_path, name, says, opt
     assert (ran.out + ran.err).count("\n") == 1
 
 
-def test_a_named_pipe_is_an_error_instead_of_a_hang(esker, tmp_path):
+def test_dumping_a_named_pipe_is_an_error_instead_of_a_hang(esker, tmp_path):
     os.mkfifo(tmp_path / SEGMENT)
     ran = esker("dump-log", SEGMENT)
     assert (ran.code, ran.err) == (2, f"esker: {SEGMENT}: not a regular file\n")
@@ -140,7 +140,7 @@ def test_a_closed_pipe_on_standard_output_is_not_reported(tmp_path):
     assert (ran.stdout, ran.stderr) == (f"{SEGMENT}\n", "")
 
 
-def test_piped_output_contains_no_escape_codes(tmp_path):
+def test_output_to_a_pipe_contains_no_escape_codes(tmp_path):
     write_segment(tmp_path)
     ran = run("dump-log", SEGMENT, cwd=tmp_path, env=os.environ | {"FORCE_COLOR": "1"})
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -189,7 +189,7 @@ def test_output_on_a_terminal_has_colours_and_the_terminals_width(tmp_path):
     assert all(len(line) <= 70 for line in fields)
 
 
-def test_no_color_turns_colours_off(tmp_path):
+def test_the_no_color_variable_turns_colours_off(tmp_path):
     write_segment(tmp_path)
     assert "\x1b" not in on_a_terminal("dump-log", SEGMENT, cwd=tmp_path, NO_COLOR="1")
 

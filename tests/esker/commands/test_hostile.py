@@ -77,12 +77,12 @@ def test_dumping_arbitrary_values_with_a_valid_checksum_does_not_crash(values):
 
 
 @pytest.mark.parametrize("timestamp", [-(1 << 63) + 1, -2, (1 << 63) - 1])
-def test_a_timestamp_outside_the_calendar_is_printed_as_a_number(timestamp):
+def test_dump_log_prints_a_timestamp_outside_the_calendar_as_a_number(timestamp):
     batch = build_value_batch([b"x"], base_offset=100, leader_epoch=0, timestamp=timestamp)
     dump(SEGMENT, bytes(batch))
 
 
-def test_a_decompression_bomb_is_an_error(tmp_path):
+def test_dumping_a_decompression_bomb_is_an_error(tmp_path):
     values = [bytes(1024 * 1024)] * (MAX_DECOMPRESSED_BYTES // (1024 * 1024) + 1)
     batch = build_value_batch(
         values, base_offset=100, leader_epoch=0, timestamp=TIME, compression=Compression.ZSTD
@@ -93,7 +93,7 @@ def test_a_decompression_bomb_is_an_error(tmp_path):
     assert CliRunner().invoke(app, ["dump-log", str(path)]).exit_code == 1
 
 
-def test_a_sparse_file_larger_than_any_disk_is_rejected_at_once(tmp_path):
+def test_dumping_a_sparse_file_larger_than_any_disk_fails_at_once(tmp_path):
     path = tmp_path / SEGMENT
     with path.open("wb") as file:
         file.truncate(1 << 42)

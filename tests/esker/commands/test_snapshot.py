@@ -48,7 +48,7 @@ def node(tmp_path: Path) -> Path:
     return tmp_path / "node1"
 
 
-def test_checkpoints_are_listed_by_end_offset_with_their_state(esker, node):
+def test_snapshot_list_sorts_checkpoints_by_end_offset_and_shows_their_state(esker, node):
     ran = esker("snapshot", "list", "--json", str(node))
     assert ran.code == 0
     group, *files = ran.lines
@@ -60,7 +60,7 @@ def test_checkpoints_are_listed_by_end_offset_with_their_state(esker, node):
     assert files[2]["lastContainedLogTimestamp"] == TIME
 
 
-def test_the_table_shows_the_log_start_offset_and_sizes(esker, node):
+def test_snapshot_list_shows_the_log_start_offset_and_sizes(esker, node):
     out = esker("snapshot", "list", str(node)).out
     head, *rows, gap, summary = out.splitlines()
     assert head.split()[:4] == ["Group", "EndOffset", "Epoch", "Bytes"]
@@ -69,13 +69,13 @@ def test_the_table_shows_the_log_start_offset_and_sizes(esker, node):
     assert f"{node / GROUP}: log from offset 0, 0 bytes in 1 segment; checkpoints, " in summary
 
 
-def test_the_directory_of_one_group_can_be_listed(esker, node):
+def test_snapshot_list_accepts_the_directory_of_one_group(esker, node):
     assert (
         esker("snapshot", "list", str(node / GROUP)).out == esker("snapshot", "list", str(node)).out
     )
 
 
-def test_list_reads_the_header_and_verify_the_whole_checkpoint(esker, node):
+def test_snapshot_list_reads_checkpoint_headers_or_with_verify_whole_checkpoints(esker, node):
     data = bytearray(written(5))
     data[-80] ^= 1
     (node / GROUP / NAME).write_bytes(data)
@@ -100,7 +100,7 @@ def test_a_checkpoint_without_a_header_is_damaged_but_a_temporary_file_is_not(es
     assert (ran.code, found[NAME], found[part_name(ID, 9)]) == (1, "damaged", "part")
 
 
-def test_a_path_that_is_not_a_log_directory_is_a_one_line_error(esker, tmp_path):
+def test_listing_a_path_that_is_not_a_log_directory_is_a_one_line_error(esker, tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     for name, says in (("nix", "No such file"), ("file", "Not a directory"), ("empty", "no log")):
@@ -110,7 +110,7 @@ def test_a_path_that_is_not_a_log_directory_is_a_one_line_error(esker, tmp_path)
         assert "name a node's log directory" in ran.err
 
 
-def test_the_directory_of_a_kafka_node_can_be_listed(esker):
+def test_snapshot_list_accepts_the_directory_of_a_kafka_node(esker):
     ran = esker("snapshot", "list", "--verify", "--json", str(DIRECTORY / DYNAMIC))
     group, *files = ran.lines
     assert (ran.code, group["logStartOffset"]) == (0, None)
@@ -138,7 +138,7 @@ def test_inspect_prints_the_voters_that_a_checkpoint_records(esker, tmp_path):
 
 
 @pytest.mark.parametrize("codec", Compression)
-def test_compressed_checkpoints_are_read(esker, tmp_path, codec):
+def test_inspect_reads_compressed_checkpoints(esker, tmp_path, codec):
     values = [b"\x01\x14\x00\x00"] * 9
     batch = build_value_batch(
         values, base_offset=1, leader_epoch=3, timestamp=TIME, compression=codec
@@ -148,7 +148,7 @@ def test_compressed_checkpoints_are_read(esker, tmp_path, codec):
     assert ran["types"] == {"NoOpRecord": {"records": 9, "value_bytes": 36}}
 
 
-def test_a_record_type_of_a_newer_version_is_counted_and_not_damage(esker, tmp_path):
+def test_inspect_counts_a_record_type_of_a_newer_version_without_reporting_damage(esker, tmp_path):
     batch = build_value_batch(
         [b"\x01\x8f\x4e\x00abc"], base_offset=1, leader_epoch=3, timestamp=TIME
     )
@@ -157,7 +157,7 @@ def test_a_record_type_of_a_newer_version_is_counted_and_not_damage(esker, tmp_p
     assert list(ran["types"]) == ["unknown type 9999"]
 
 
-def test_damage_is_reported_with_its_position_and_later_files_are_read(esker, tmp_path):
+def test_inspect_reports_the_position_of_damage_and_reads_later_files(esker, tmp_path):
     data = bytearray(written(5))
     position = [batch.position for batch in iter_batches(bytes(data))][2]
     data[position + 61] ^= 1
@@ -175,20 +175,22 @@ def test_damage_is_reported_with_its_position_and_later_files_are_read(esker, tm
 @pytest.mark.parametrize(
     "value", [b"\x00", b"\x01\x0c\x00\xff\xff"], ids=["not metadata", "malformed"]
 )
-def test_an_undecodable_record_is_damage_despite_a_valid_checksum(esker, tmp_path, value):
+def test_inspect_reports_an_undecodable_record_with_a_valid_checksum_as_damage(
+    esker, tmp_path, value
+):
     batch = build_value_batch([value], base_offset=1, leader_epoch=3, timestamp=TIME)
     (tmp_path / NAME).write_bytes(closed(header_batch() + bytes(batch)))
     assert esker("snapshot", "inspect", NAME).code == 1
 
 
-def test_a_path_that_is_not_a_file_is_a_one_line_error(esker, tmp_path):
+def test_inspecting_a_path_that_is_not_a_file_is_a_one_line_error(esker, tmp_path):
     (tmp_path / "dir.checkpoint").mkdir()
     for name in ("nix.checkpoint", "dir.checkpoint"):
         ran = esker("snapshot", "inspect", name)
         assert (ran.code, ran.out, ran.err.count("\n")) == (2, "", 1)
 
 
-def test_the_help_of_each_subcommand_ends_with_an_example(esker):
+def test_the_help_of_each_snapshot_subcommand_ends_with_an_example(esker):
     for command in ("list", "inspect"):
         out = esker("snapshot", command, "--help").out
         assert f"Example: esker snapshot {command}" in out.split("─╯")[-1]

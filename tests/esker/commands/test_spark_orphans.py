@@ -92,7 +92,7 @@ def command(request: pytest.FixtureRequest, tmp_path: Path) -> Command:
     return made
 
 
-def test_two_listings_apart_in_time_make_a_plan(command: Command, clock: Clock) -> None:
+def test_two_listings_a_grace_period_apart_yield_a_plan(command: Command, clock: Clock) -> None:
     clock.now_ms = START_MS + 10**12  # later than any file's time
     first = command.plan().stdout
     assert "Waiting: 2 orphans of 6 bytes, seen for less than the grace" in first
@@ -111,7 +111,9 @@ def test_two_listings_apart_in_time_make_a_plan(command: Command, clock: Clock) 
 
 
 @pytest.mark.parametrize("command", ["directory"], indirect=True)
-def test_dangling_reports_nothing_for_logs_without_objects(command: Command, clock: Clock) -> None:
+def test_orphans_dangling_reports_no_loss_for_logs_without_objects(
+    command: Command, clock: Clock
+) -> None:
     assert clock.now_ms == START_MS
     ran = command("dangling", *command.where)
     assert "Nothing is missing." in ran.stdout
@@ -121,7 +123,9 @@ def test_dangling_reports_nothing_for_logs_without_objects(command: Command, clo
 class TestRefusals:
     """Errors that end the command before it writes a file."""
 
-    def test_a_short_grace_period_requires_its_flag(self, command: Command, clock: Clock) -> None:
+    def test_a_grace_period_below_a_day_requires_its_flag(
+        self, command: Command, clock: Clock
+    ) -> None:
         assert clock.now_ms == START_MS
         for grace in ("23h", "1s", "1439m"):
             stderr = command.plan("--grace", grace, code=2).stderr
@@ -131,11 +135,13 @@ class TestRefusals:
         command.plan("--grace", "1s", "--dangerously-short-grace")
 
     @pytest.mark.parametrize("grace", ["", "72", "h", "-1h", "1.5h", "72 h", "1w", "9999999h"])
-    def test_an_invalid_duration(self, command: Command, clock: Clock, grace: str) -> None:
+    def test_an_invalid_grace_period_is_a_usage_error(
+        self, command: Command, clock: Clock, grace: str
+    ) -> None:
         assert clock.now_ms == START_MS
         command.plan("--grace", grace, code=2)
 
-    def test_a_missing_store(self, command: Command, clock: Clock) -> None:
+    def test_a_missing_store_is_an_environment_error(self, command: Command, clock: Clock) -> None:
         assert clock.now_ms == START_MS
         command.where[1] = str(command.directory / "not-mounted")
         stderr = command.plan(code=3).stderr
@@ -146,12 +152,14 @@ class TestRefusals:
         command.where[1] = "gs://bucket"
         command.plan(code=2)
 
-    def test_a_clock_that_was_set_back(self, command: Command, clock: Clock) -> None:
+    def test_a_clock_that_was_set_back_is_a_stale_plan_error(
+        self, command: Command, clock: Clock
+    ) -> None:
         command.plan()
         clock.now_ms -= 5
         assert "the clocks disagree" in command.plan(code=4).stderr
 
-    def test_unreadable_logs(
+    def test_unreadable_logs_are_an_environment_error(
         self, command: Command, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def broken(_: object) -> MemoryLogs:
@@ -161,7 +169,9 @@ class TestRefusals:
         monkeypatch.setattr(spark_orphans, "open_logs", broken)
         assert command.plan(code=3).stderr == "esker: nobody leads\n"
 
-    def test_a_modified_plan_and_a_large_plan(self, command: Command, clock: Clock) -> None:
+    def test_applying_a_modified_or_large_plan_is_refused(
+        self, command: Command, clock: Clock
+    ) -> None:
         options = ("--bootstrap-controller", "127.0.0.1:1")
         clock.now_ms = START_MS + 10**12
         command.plan()
@@ -173,7 +183,9 @@ class TestRefusals:
         assert "make a new one" in command("show", str(command.out), code=4).stderr
         command("show", str(command.directory / "none"), code=3)
 
-    def test_a_plan_that_cannot_be_submitted(self, command: Command, clock: Clock) -> None:
+    def test_a_plan_without_a_reachable_controller_can_be_applied_again(
+        self, command: Command, clock: Clock
+    ) -> None:
         clock.now_ms = START_MS + 10**12
         command.plan()
         clock.now_ms += GRACE_MS
@@ -193,7 +205,9 @@ class TestRefusals:
         ahead = ("--listing", str(csv), "--taken-at", str(START_MS + 1))
         assert "is in the future" in command.plan(*ahead, code=4).stderr
 
-    def test_an_old_inventory_makes_a_valid_plan(self, command: Command, clock: Clock) -> None:
+    def test_an_inventory_taken_hours_ago_yields_a_valid_plan(
+        self, command: Command, clock: Clock
+    ) -> None:
         """S3 delivers an inventory hours after it was made."""
         csv = command.directory / "all.csv"
         csv.write_text(f"key,size_bytes,modified_ms\n{NAMING.key(0, 9)},7,0\n")
@@ -203,7 +217,7 @@ class TestRefusals:
             assert report["expires_at_ms"] == clock.now_ms + 3_600_000
         assert report["planned"]["objects"] == 1
 
-    def test_each_plan_has_its_own_journal(self, command: Command, clock: Clock) -> None:
+    def test_each_orphans_plan_has_its_own_journal(self, command: Command, clock: Clock) -> None:
         """A nightly sweep writes its plan to the same file each time."""
         options = ("--allow-large", "--bootstrap-controller", "127.0.0.1:1", "--timeout-ms", "200")
         clock.now_ms = START_MS + 10**12

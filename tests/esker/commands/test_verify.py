@@ -70,7 +70,7 @@ def test_a_truncated_segment_is_sound_only_at_a_batch_boundary(esker, tmp_path):
         (GOOD[:-1], 313, 103, "ends inside a batch of 147 bytes, 146 are there"),
     ],
 )
-def test_damage_has_file_position_offset_and_reason(
+def test_a_damage_report_has_file_position_offset_and_reason(
     esker, tmp_path, data, position, offset, reason
 ):
     write_segment(tmp_path, data)
@@ -90,7 +90,7 @@ def test_allow_gaps_accepts_the_gaps_of_a_compacted_topic(esker, tmp_path):
     assert esker("dump-log", "--verify", "--allow-gaps", SEGMENT).code == 0
 
 
-def test_without_verify_the_contents_before_the_damage_are_printed(esker, tmp_path):
+def test_dump_log_without_verify_prints_the_contents_before_the_damage(esker, tmp_path):
     write_segment(tmp_path, GOOD[:-1])
     ran = esker("dump-log", SEGMENT)
     assert ran.code == 1
@@ -116,14 +116,14 @@ def test_an_incomplete_checkpoint_is_damaged(esker, tmp_path, content, reason):
     assert reason in damaged(esker("dump-log", "--verify", "--json", CHECKPOINT))["reason"]
 
 
-def test_the_report_tells_which_footer_a_checkpoint_has(esker, tmp_path):
+def test_the_verification_report_names_the_kind_of_a_checkpoints_footer(esker, tmp_path):
     (tmp_path / CHECKPOINT).write_bytes(as_kafka_closes(header_batch()))
     ran = esker("dump-log", "--verify", CHECKPOINT)
     assert ran.code == 0
     assert "written by Kafka: its footer holds no checksum of the whole" in ran.out
 
 
-def test_deep_reports_undecodable_records_with_a_valid_checksum(esker, tmp_path):
+def test_deep_verification_reports_undecodable_records_with_a_valid_checksum(esker, tmp_path):
     wrong = build_value_batch([b"\x01\x02\x00"], base_offset=1, leader_epoch=3, timestamp=TIME)
     (tmp_path / CHECKPOINT).write_bytes(closed(header_batch() + bytes(wrong)))
     assert esker("dump-log", "--verify", CHECKPOINT).code == 0

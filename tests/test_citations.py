@@ -61,7 +61,9 @@ def test_every_cited_page_and_heading_exists() -> None:
         ("STYLE (event in, effects out), HOUSE §3", 2),
     ],
 )
-def test_the_checker_finds_a_planted_dead_citation(tmp_path: Path, text: str, count: int) -> None:
+def test_the_citation_checker_finds_a_citation_of_a_missing_page(
+    tmp_path: Path, text: str, count: int
+) -> None:
     (tmp_path / "docs" / "deeper").mkdir(parents=True)
     (tmp_path / "docs" / "page.md").write_text("# A page\n\n## A heading\n")
     (tmp_path / "docs" / "deeper" / "other.md").write_text("# Other\n")

@@ -30,7 +30,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_link_has_a_target(page: Path) -> None:
+def test_every_link_in_docs_has_a_target(page: Path) -> None:
     for target in LINK.findall(prose(page)):
         assert not target.startswith("http"), "what is said here is here"
         name, _, anchor = target.partition("#")
@@ -40,12 +40,12 @@ def test_every_link_has_a_target(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_named_file_exists(page: Path) -> None:
+def test_every_file_named_in_docs_exists(page: Path) -> None:
     for name in FILE.findall(page.read_text()):
         assert list(ROOT.glob(name)), name
 
 
-def test_the_index_has_every_page() -> None:
+def test_the_docs_index_lists_every_page() -> None:
     index = ROOT / "docs" / "README.md"
     linked = {target.partition("#")[0] for target in LINK.findall(prose(index))}
     pages = {page.relative_to(index.parent).as_posix() for page in PAGES if page.parent != ROOT}

@@ -221,11 +221,11 @@ def violations(root: Path) -> list[str]:
     return found
 
 
-def test_every_import_goes_where_the_table_says() -> None:
+def test_every_import_is_allowed_by_the_table_of_layers() -> None:
     assert not violations(ROOT), "\n".join(["", *violations(ROOT)])
 
 
-def test_every_pure_name_is_a_module() -> None:
+def test_every_module_listed_as_pure_exists() -> None:
     """A rename must not take a module out of the rule in silence."""
     assert not set(PURE) - set(modules(ROOT))
 
@@ -245,7 +245,7 @@ def test_every_folder_with_modules_is_a_package_of_a_packaged_room() -> None:
         assert (path.parent / "__init__.py").exists(), f"{path.parent} has no __init__.py"
 
 
-def test_raft_init_imports_nothing() -> None:
+def test_the_init_module_of_raft_imports_no_module() -> None:
     known = modules(ROOT)
     assert list(imports("raft", known["raft"], known)) == []
 
@@ -304,7 +304,7 @@ PLANTED = [  # module, what it says, whether the checker must object
 
 
 @pytest.mark.parametrize(("module", "text", "forbidden"), PLANTED)
-def test_the_checker_finds_a_planted_import(
+def test_the_layer_checker_finds_a_forbidden_import(
     tmp_path: Path, module: str, text: str, forbidden: bool
 ) -> None:
     for known in ("raft/core/__init__.py", "raft/interfaces.py", "raft/net/frames.py"):

@@ -30,7 +30,7 @@ def test_no_two_processes_get_the_same_port() -> None:
     assert len(ports) == len(set(ports)) == 120
 
 
-def test_ports_are_reused_and_rows_do_not_overlap() -> None:
+def test_free_ports_are_reused_and_port_rows_do_not_overlap() -> None:
     rows = [free_row((0, 1, 10)) for _ in range(10)]
     ports = [row + distance for row in rows for distance in range(11)]
     assert len(ports) == len(set(ports))

@@ -20,7 +20,7 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_module_that_imports_what_starts_processes_is_left_out(tmp_path: Path) -> None:
+def test_the_quick_run_leaves_out_modules_whose_imports_start_processes(tmp_path: Path) -> None:
     by_itself = write(tmp_path / "tests/a/test_it.py", "import subprocess\n")
     in_a_function = write(
         tmp_path / "tests/b/test_it.py", "def f():\n    from subprocess import run\n"
@@ -35,13 +35,13 @@ def test_a_module_that_imports_what_starts_processes_is_left_out(tmp_path: Path)
     assert quick.is_quick(harmless, tmp_path)
 
 
-def test_most_rooms_have_quick_tests() -> None:
+def test_most_test_folders_have_quick_tests() -> None:
     rooms = {path.relative_to(ROOT / "tests").parts[0] for path in quick.quick_modules()}
     assert rooms >= {"coordinator", "diskless", "esker", "raft", "records", "snapshot"}
 
 
 @pytest.mark.parametrize("starts", [False, True])
-def test_a_test_that_starts_a_process_after_all_fails_and_is_named(
+def test_a_quick_test_that_starts_a_process_fails_and_is_named(
     tmp_path: Path, *, starts: bool
 ) -> None:
     command = "[sys.executable, '-c', '']"

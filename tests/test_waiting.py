@@ -37,7 +37,7 @@ def test_a_wait_returns_the_value_that_made_its_condition_true() -> None:
     assert asyncio.run(story()) == 3
 
 
-def test_other_errors_of_a_condition_end_the_wait() -> None:
+def test_an_unexpected_error_of_a_condition_ends_the_wait() -> None:
     with pytest.raises(OSError, match="not yet"):
         wait_until(count_to(3), "three calls")
 
@@ -56,7 +56,7 @@ def test_a_wait_past_its_deadline_names_the_condition_and_the_last_state() -> No
         )
 
 
-def test_pauses_grow_to_the_longest_and_end_at_the_deadline() -> None:
+def test_the_pauses_of_a_wait_grow_to_a_limit_and_end_at_the_deadline() -> None:
     now = 0.0
     deadline = Deadline("an hour passes", 60, lambda: now)
     pauses = [deadline.pause_s() for _ in range(20)]

@@ -48,7 +48,7 @@ INTERESTING = [b"\0", b"\xff", b"\x7f", b"\x80", b"\xff" * 4, b"\x7f\xff\xff\xff
 
 
 @pytest.mark.timeout(SECONDS + 120)
-def test_mutated_log_directories_are_repaired_or_reported():
+def test_the_damage_of_mutated_log_directories_is_repaired_or_reported():
     originals = [our_files(), *map(recorded_files, sorted(RECORDED.glob("*/__cluster*")))]
 
     def one(rng: random.Random) -> None:
@@ -68,7 +68,7 @@ def test_mutated_log_directories_are_repaired_or_reported():
 
 
 @pytest.mark.timeout(SECONDS + 120)
-def test_random_operations_end_in_power_losses():
+def test_a_log_recovers_from_power_losses_after_random_operations():
     def one(rng: random.Random) -> None:
         disk = SimulatedDisk()
         model = LogAndModel(disk)

@@ -83,7 +83,7 @@ def applied(made: Plan, journal: Path, coordinators: Coordinators, at_once: int 
     return asyncio.run(ask)
 
 
-def test_a_plan_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+def test_a_retention_plan_survives_writing_and_reading(tmp_path: Path) -> None:
     made = plan(row(0), row(1, topic_id=OTHER))
     write_plan(made, tmp_path / "plan")
     assert read_plan(tmp_path / "plan") == made
@@ -111,12 +111,12 @@ def test_a_damaged_plan_file_is_refused(tmp_path: Path, harm: Callable[[str], st
         read_plan(path)
 
 
-def test_a_plan_is_large_by_its_share_of_live_bytes() -> None:
+def test_a_plan_is_large_if_it_removes_a_large_share_of_live_bytes() -> None:
     assert plan(row(0), live_bytes=399).is_large
     assert not plan(row(0), live_bytes=400).is_large
 
 
-def test_every_row_reaches_its_coordinator(tmp_path: Path) -> None:
+def test_every_plan_row_is_sent_to_its_coordinator(tmp_path: Path) -> None:
     coordinators = Coordinators()
     made = plan(row(0), row(1, topic_id=OTHER), row(2), row(3, coordinator=4))
     outcome = applied(made, tmp_path / "journal", coordinators)
@@ -130,7 +130,7 @@ def test_a_plan_expires_when_coordinators_refuse_it() -> None:
     assert EXPIRES_AFTER_MS == PLAN_LASTS_MS
 
 
-def test_a_row_that_is_refused_does_not_stop_the_others(tmp_path: Path) -> None:
+def test_applying_a_plan_continues_after_a_refused_row(tmp_path: Path) -> None:
     outcome = applied(plan(row(0), row(1), row(2)), tmp_path / "j", Coordinators({1: 44}))
     assert (outcome.applied, outcome.refused) == ({0: 10, 2: 12}, {1: 44})
     assert not outcome.is_stale()
@@ -165,7 +165,7 @@ class Reluctant(Coordinators):
         return ApplyRetentionResponse(responses=(told,))
 
 
-def test_a_partly_applied_row_is_sent_until_it_is_complete(tmp_path: Path) -> None:
+def test_a_partly_applied_row_is_sent_again_until_it_is_complete(tmp_path: Path) -> None:
     made, coordinators = plan(row(0), row(1), row(2)), Reluctant({})
     outcome = applied(made, tmp_path / "j", coordinators)
     assert (outcome.applied, outcome.refused) == ({0: 10, 1: 11, 2: 12}, {})
@@ -173,7 +173,7 @@ def test_a_partly_applied_row_is_sent_until_it_is_complete(tmp_path: Path) -> No
     assert len(coordinators.requests) == 9, "four offsets at a time"
 
 
-def test_rows_that_stop_short_are_distinguished_from_refused_ones(tmp_path: Path) -> None:
+def test_partly_applied_rows_are_distinguished_from_refused_rows(tmp_path: Path) -> None:
     made, coordinators = plan(row(0), row(1), row(2)), Reluctant({0: 6, 1: 0})
     outcome = applied(made, tmp_path / "j", coordinators)
     assert (outcome.applied, outcome.refused) == ({0: 6, 2: 12}, {1: 44})
@@ -197,14 +197,14 @@ def test_a_plan_whose_rows_have_all_expired_is_stale(tmp_path: Path) -> None:
     assert outcome.is_stale()
 
 
-def test_requests_are_bounded(tmp_path: Path) -> None:
+def test_the_number_of_plan_rows_in_a_request_is_bounded(tmp_path: Path) -> None:
     coordinators = Coordinators()
     outcome = applied(plan(*map(row, range(5))), tmp_path / "j", coordinators, 2)
     assert len(outcome.applied) == 5
     assert len(coordinators.requests) == 3
 
 
-def test_a_killed_apply_continues_where_its_journal_ends(tmp_path: Path) -> None:
+def test_applying_a_plan_after_a_kill_continues_where_its_journal_ends(tmp_path: Path) -> None:
     """The process is killed after the second answer, before it is written to the journal."""
     made, journal = plan(*map(row, range(5))), tmp_path / "j"
     coordinators = Coordinators()
@@ -228,7 +228,7 @@ def test_a_killed_apply_continues_where_its_journal_ends(tmp_path: Path) -> None
     assert len(coordinators.requests) == 4, "and nothing is left to ask"
 
 
-def test_rows_without_an_answer_stay_for_the_next_run(tmp_path: Path) -> None:
+def test_plan_rows_without_an_answer_are_left_for_the_next_run(tmp_path: Path) -> None:
     made, coordinators = plan(row(0), row(1, coordinator=1)), Coordinators()
 
     async def away() -> None:
@@ -241,7 +241,9 @@ def test_rows_without_an_answer_stay_for_the_next_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", sorted(NO_ANSWER))
-def test_a_broker_without_a_coordinator_refuses_no_row(tmp_path: Path, code: int) -> None:
+def test_plan_rows_are_sent_again_after_a_broker_found_no_coordinator(
+    tmp_path: Path, code: int
+) -> None:
     """A broker that reaches no coordinator reports an error for every row; they are sent again."""
     made, coordinators = plan(row(0), row(1), row(2)), Coordinators({1: code, 2: code})
     outcome = applied(made, tmp_path / "j", coordinators, 1)
@@ -253,7 +255,9 @@ def test_a_broker_without_a_coordinator_refuses_no_row(tmp_path: Path, code: int
     assert (outcome.applied, outcome.unanswered) == ({0: 10, 1: 11, 2: 12}, None)
 
 
-def test_a_plan_refused_by_another_cluster_still_applies_to_its_own(tmp_path: Path) -> None:
+def test_a_plan_that_another_cluster_refused_still_applies_to_its_own_cluster(
+    tmp_path: Path,
+) -> None:
     made, journal = plan(row(0), row(1)), tmp_path / "j"
     foreign = int(ErrorCode.INCONSISTENT_CLUSTER_ID)
     assert applied(made, journal, Coordinators({0: foreign, 1: foreign})).is_stale()
@@ -261,7 +265,7 @@ def test_a_plan_refused_by_another_cluster_still_applies_to_its_own(tmp_path: Pa
     assert (outcome.applied, outcome.refused) == ({0: 10, 1: 11}, {})
 
 
-def test_a_plan_that_expires_halfway_is_stale(tmp_path: Path) -> None:
+def test_a_plan_that_expires_while_it_is_applied_is_stale(tmp_path: Path) -> None:
     outcome = applied(plan(row(0), row(1), row(2)), tmp_path / "j", Coordinators({1: 44, 2: 32}))
     assert outcome.is_stale()
 
@@ -281,7 +285,7 @@ def test_an_invalid_journal_is_refused(tmp_path: Path, line: str) -> None:
         orphans_applying.Journal(tmp_path / "j", "0").read()
 
 
-def test_a_journal_has_one_json_object_per_line(tmp_path: Path) -> None:
+def test_a_journal_has_one_json_object_in_each_line(tmp_path: Path) -> None:
     made = plan(row(0), row(1))
     applied(made, tmp_path / "j", Coordinators({1: 44}))
     lines = [json.loads(line) for line in (tmp_path / "j").read_text().splitlines()]

@@ -59,7 +59,7 @@ __all__ = ["logs", "store"]  # fixtures
 
 
 @pytest.mark.parametrize("seed", seeds(8))
-def test_a_batch_rebuilt_from_its_rows_is_identical(seed: int) -> None:
+def test_a_batch_rebuilt_from_archived_rows_is_identical(seed: int) -> None:
     """Batches are compressed, keyed, transactional or control, with headers and odd frames."""
     data = b"".join(odd_batches(seed, 80))
     batches = list(iter_batches(data))
@@ -77,7 +77,7 @@ def test_a_batch_rebuilt_from_its_rows_is_identical(seed: int) -> None:
     assert 0 < carried_whole < len(batches)
 
 
-def test_the_archive_is_the_log_byte_for_byte(logs: FileLogs, store: ObjectStore) -> None:
+def test_an_archive_contains_the_log_byte_for_byte(logs: FileLogs, store: ObjectStore) -> None:
     done = one_pass(logs, store)
     assert done.end_offset == logs.end_offset
     assert done.ranges > 5
@@ -88,7 +88,9 @@ def test_the_archive_is_the_log_byte_for_byte(logs: FileLogs, store: ObjectStore
     assert values(archived.log(LOG), logs.end_offset) == values(logs.log(LOG), logs.end_offset)
 
 
-def test_every_record_reads_the_same_from_the_archive(tmp_path: Path, store: ObjectStore) -> None:
+def test_records_read_from_an_archive_equal_the_logs_records(
+    tmp_path: Path, store: ObjectStore
+) -> None:
     """Reading starts and ends at any offset; tasks are pickled together with their store."""
     logs = FileLogs(tmp_path / "node")
     logs.append(odd_batches(seed=5, count=60, framed=True))
@@ -106,7 +108,9 @@ def test_every_record_reads_the_same_from_the_archive(tmp_path: Path, store: Obj
         assert 0 < len(rows[0]) <= end
 
 
-def test_a_span_is_read_lazily(logs: FileLogs, store: ObjectStore) -> None:
+def test_a_narrowed_archive_span_reads_only_the_ranges_it_needs(
+    logs: FileLogs, store: ObjectStore
+) -> None:
     one_pass(logs, store)
     (span,) = ArchivedLogs(store).log(LOG).spans(logs.end_offset)
     part = span.within(50, 60)
@@ -118,7 +122,7 @@ def test_a_span_is_read_lazily(logs: FileLogs, store: ObjectStore) -> None:
     assert span.within(logs.end_offset, logs.end_offset + 5) is None
 
 
-def test_small_files_are_read_in_one_span_and_large_ones_separately(
+def test_small_archive_files_are_read_in_one_span_and_large_files_separately(
     logs: FileLogs, store: ObjectStore
 ) -> None:
     done = one_pass(logs, store)
@@ -129,7 +133,7 @@ def test_small_files_are_read_in_one_span_and_large_ones_separately(
     assert all(one.end_offset == two.start_offset for one, two in pairwise(apart))
 
 
-def test_every_process_writes_the_same_bytes() -> None:
+def test_every_process_writes_the_same_bytes_of_an_avro_file() -> None:
     """Each process has its own hash seed, and so its own order of sets."""
     program = (
         "from spark_jobs.readers.avro_files import AvroWriter; import hashlib;"
@@ -153,7 +157,7 @@ def test_every_process_writes_the_same_bytes() -> None:
 # --- pass after pass ------------------------------------------------------------------------------
 
 
-def test_a_second_pass_writes_only_new_records_and_a_third_nothing(
+def test_a_second_archive_pass_writes_only_new_records_and_a_third_writes_no_file(
     logs: FileLogs, store: ObjectStore
 ) -> None:
     first = one_pass(logs, store)
@@ -187,7 +191,9 @@ def test_a_lagging_replica_adds_nothing_to_the_archive(logs: FileLogs, store: Ob
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_a_kill_at_any_write_loses_and_repeats_nothing(tmp_path: Path, *, after: bool) -> None:
+def test_an_archive_job_killed_at_any_write_neither_loses_nor_repeats_records(
+    tmp_path: Path, *, after: bool
+) -> None:
     """The log grows meanwhile, so a new plan would have other ranges. The data directory holds
     exactly the files that manifests name, so that readers by pattern see each record once.
     """
@@ -215,7 +221,7 @@ def test_a_kill_at_any_write_loses_and_repeats_nothing(tmp_path: Path, *, after:
     assert died > 10
 
 
-def test_concurrent_jobs_write_the_same_files(logs: FileLogs, store: ObjectStore) -> None:
+def test_concurrent_archive_jobs_write_the_same_files(logs: FileLogs, store: ObjectStore) -> None:
     """The first job writes the plan, and the other one follows it."""
     other = FileLogs(logs.directory, logs.end_offset)
     about = open_archive(store, CLUSTER_ID)
@@ -299,7 +305,7 @@ def test_lost_offsets_are_reported_and_the_archive_continues_from_the_checkpoint
     assert found.faults == []
 
 
-def test_a_log_head_deleted_between_plan_and_reading_is_replanned(
+def test_the_archive_is_planned_again_if_the_log_head_is_deleted_before_reading(
     cut: tuple[FileLogs, bytes], store: ObjectStore
 ) -> None:
     logs, checkpoint = cut
@@ -336,7 +342,7 @@ def test_archiving_fails_if_the_log_start_is_cut_and_no_checkpoint_exists(
 
 
 @pytest.mark.parametrize("tables", [AVRO, PARQUET])
-def test_undecodable_records_are_kept_and_counted(
+def test_undecodable_records_are_archived_as_bytes_and_counted(
     logs: FileLogs, store: ObjectStore, tables: str
 ) -> None:
     done = one_pass(logs, store, tables)
@@ -376,7 +382,9 @@ RECORDS = [case for case in CASES if case[0] in RECORD_OF.values()]
 @settings(  # an example has every type; a smaller one would not be found in minutes
     max_examples=2, deadline=None, phases=(Phase.explicit, Phase.reuse, Phase.generate)
 )
-def test_every_record_type_and_version_has_the_data_sources_rows(data: st.DataObject) -> None:
+def test_archived_tables_of_every_record_version_equal_the_data_sources_tables(
+    data: st.DataObject,
+) -> None:
     """Records have nested structures, arrays of two, null and absent fields, and unknown tags."""
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
@@ -400,7 +408,7 @@ def test_every_record_type_and_version_has_the_data_sources_rows(data: st.DataOb
             assert table_rows(store, table, AVRO) == rows
 
 
-def test_parquet_has_the_rows_of_avro(tmp_path: Path, logs: FileLogs) -> None:
+def test_archived_parquet_tables_equal_archived_avro_tables(tmp_path: Path, logs: FileLogs) -> None:
     rows = []
     for suffix in (AVRO, PARQUET):
         (tmp_path / suffix).mkdir()

@@ -67,7 +67,9 @@ def node(tmp_path: Path) -> Node:
     return node
 
 
-def test_a_pass_is_reported_and_not_repeated(node: Node, tmp_path: Path) -> None:
+def test_the_archive_command_reports_a_pass_and_archives_no_record_twice(
+    node: Node, tmp_path: Path
+) -> None:
     out = tmp_path / "new" / "archive"
     code, told, _ = run("--out", out, "--log-dir", node.directory)
     assert code == 0
@@ -90,7 +92,7 @@ def test_a_pass_is_reported_and_not_repeated(node: Node, tmp_path: Path) -> None
     assert (found["records"], found["faults"], found["lost"]) == (int(end), [], [])
 
 
-def test_verify_needs_no_logs(node: Node, tmp_path: Path) -> None:
+def test_verifying_an_archive_needs_no_logs(node: Node, tmp_path: Path) -> None:
     out = tmp_path / "archive"
     run("--out", out, "--log-dir", node.directory)
     code, told, _ = run("--out", out, "--verify")
@@ -103,7 +105,7 @@ def test_verify_needs_no_logs(node: Node, tmp_path: Path) -> None:
     assert told.splitlines()[-1].endswith("1 faults")
 
 
-def test_lost_offsets_are_reported_now_and_by_every_later_verification(
+def test_lost_offsets_are_reported_by_the_pass_and_by_every_later_verification(
     node: Node, tmp_path: Path
 ) -> None:
     out = tmp_path / "archive"
@@ -122,7 +124,7 @@ def test_lost_offsets_are_reported_now_and_by_every_later_verification(
     assert f"offsets {archived} to {at - 1} were lost" in told
 
 
-def test_invalid_options_are_refused_with_a_sentence(node: Node, tmp_path: Path) -> None:
+def test_invalid_archive_options_are_refused_with_one_sentence(node: Node, tmp_path: Path) -> None:
     out = tmp_path / "archive"
     run("--out", out, "--log-dir", node.directory)
     other = Node(tmp_path / "other")
@@ -152,7 +154,7 @@ def test_invalid_options_are_refused_with_a_sentence(node: Node, tmp_path: Path)
 
 
 @pytest.mark.parametrize("follow", [(), ("--follow", "--interval", 60)])
-def test_a_log_with_another_history_ends_the_command(
+def test_the_archive_command_fails_for_a_log_with_another_history(
     node: Node, tmp_path: Path, follow: tuple[object, ...]
 ) -> None:
     out = tmp_path / "archive"
@@ -170,7 +172,9 @@ def test_a_lost_range_without_a_checkpoint_is_data_loss(node: Node, tmp_path: Pa
     assert (code, "there is no checkpoint before it" in " ".join(errors.split())) == (6, True)
 
 
-def test_damage_in_the_log_ends_the_command_and_is_located(node: Node, tmp_path: Path) -> None:
+def test_the_archive_command_fails_for_a_damaged_log_and_names_the_place(
+    node: Node, tmp_path: Path
+) -> None:
     (segment,) = (node.directory / LOG).glob("*.log")
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 1
@@ -235,7 +239,7 @@ def test_an_archive_is_complete_after_repeated_kills(tmp_path: Path) -> None:
     assert b"".join(bytes(b.view) for span in spans for b in span.batches()) == node.logs.raw()
 
 
-def test_follow_repeats_passes_until_interrupted(tmp_path: Path) -> None:
+def test_the_follow_option_repeats_archive_passes_until_an_interrupt(tmp_path: Path) -> None:
     node = Node(tmp_path / "node")
     node.append(many(0, 1))
     out = tmp_path / "archive"

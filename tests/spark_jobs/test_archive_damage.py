@@ -101,7 +101,7 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes], str]] = [
 
 
 @pytest.mark.parametrize(("what", "change", "told"), DAMAGE)
-def test_damaged_files_are_found_and_named(
+def test_verification_names_damaged_archive_files(
     logs: FileLogs, store: ObjectStore, what: str, change: Callable[[bytes], bytes], told: str
 ) -> None:
     one_pass(logs, store)
@@ -115,7 +115,7 @@ def test_damaged_files_are_found_and_named(
             values(ArchivedLogs(store).log(LOG), logs.end_offset)
 
 
-def test_missing_files_are_found_and_named(logs: FileLogs, store: ObjectStore) -> None:
+def test_verification_names_missing_archive_files(logs: FileLogs, store: ObjectStore) -> None:
     one_pass(logs, store)
     root = Path(store.uri)
     files = sorted((root / "data" / LOG / "record").iterdir())
@@ -130,7 +130,9 @@ def test_missing_files_are_found_and_named(logs: FileLogs, store: ObjectStore) -
     assert ArchivedLogs(store).log(LOG).end_offset() == faults[-1].start_offset
 
 
-def test_an_unknown_file_is_reported_and_is_not_a_fault(logs: FileLogs, store: ObjectStore) -> None:
+def test_verification_reports_an_unknown_file_without_a_fault(
+    logs: FileLogs, store: ObjectStore
+) -> None:
     one_pass(logs, store)
     store.write(f"data/{LOG}/record/mine.avro", b"?")
     found = check_archive(store, engine=LocalArchiveEngine())
@@ -138,12 +140,12 @@ def test_an_unknown_file_is_reported_and_is_not_a_fault(logs: FileLogs, store: O
 
 
 @pytest.mark.parametrize("data", [b"", b"Obj\x01", b"x" * 100, b"Obj\x01\x02\x00"])
-def test_bytes_other_than_avro_are_an_error(data: bytes) -> None:
+def test_reading_bytes_that_are_not_avro_raises_an_error(data: bytes) -> None:
     with pytest.raises(AvroFileError):
         list(read_avro(data))
 
 
-def test_a_truncated_avro_file_is_an_error_or_has_whole_blocks(logs: FileLogs) -> None:
+def test_a_truncated_avro_file_raises_an_error_or_has_no_rows(logs: FileLogs) -> None:
     writer = AvroWriter(SCHEMA, {})
     for batch in iter_batches(logs.raw()):
         writer.write(rows_of(batch))
@@ -156,7 +158,7 @@ def test_a_truncated_avro_file_is_an_error_or_has_whole_blocks(logs: FileLogs) -
         assert rows == []
 
 
-def test_rows_without_their_batch_are_an_error() -> None:
+def test_rebuilding_rows_without_their_batch_header_raises_an_error() -> None:
     (batch, *_) = iter_batches(b"".join(odd_batches(3, 4)[1:]))
     rows = rows_of(batch) * 2
     rows[0] = {**rows[0], "batch": None}
@@ -164,7 +166,7 @@ def test_rows_without_their_batch_are_an_error() -> None:
         list(batches_of(rows))
 
 
-def test_overlapping_ranges_make_one_chain() -> None:
+def test_overlapping_archive_ranges_form_one_chain() -> None:
     """Two concurrent jobs left these manifests; every reader must choose the same chain."""
     links = [
         Range(LOG, 0, 9, KIND_LOG),
@@ -182,7 +184,9 @@ def test_overlapping_ranges_make_one_chain() -> None:
     ]
 
 
-def test_manifests_and_plans_are_read_back_as_written(logs: FileLogs, store: ObjectStore) -> None:
+def test_manifests_and_plans_survive_encoding_and_decoding(
+    logs: FileLogs, store: ObjectStore
+) -> None:
     about = open_archive(store, logs.cluster_id)
     assert About.from_json(about.to_json()) == about
     assert open_archive(store, logs.cluster_id) == about
@@ -211,7 +215,9 @@ def test_impossible_values_of_manifests_and_plans_are_refused(
                     plan_from_json(data, "plan")
 
 
-def test_an_empty_batch_is_an_error_with_its_offset(logs: FileLogs, store: ObjectStore) -> None:
+def test_archiving_an_empty_batch_raises_an_error_with_its_offset(
+    logs: FileLogs, store: ObjectStore
+) -> None:
     """Compaction leaves such batches, and Esker's logs are never compacted."""
     at = logs.end_offset
     empty = build_value_batch([b"gone"], base_offset=at, leader_epoch=1, timestamp=1)[:61]

@@ -152,7 +152,9 @@ def test_a_running_archive_holds_the_log_start_up_to_its_bound(
     assert files, "no replica has such a checkpoint"
 
 
-def test_a_new_leader_learns_of_the_archive(cluster: Cluster, store: ObjectStore) -> None:
+def test_the_archived_offset_is_announced_to_a_new_leader(
+    cluster: Cluster, store: ObjectStore
+) -> None:
     """The archive is soft state: no record mentions it, and none is needed."""
     logs = logs_of(cluster)
     about = open_archive(store, CLUSTER_ID)
@@ -206,7 +208,7 @@ class Refusing:
 
 
 @pytest.mark.parametrize(("errors", "told"), [([31] * 10_000, False), ([31], True)])
-def test_a_hold_is_not_announced_while_the_leader_refuses_it(
+def test_an_archived_offset_is_not_announced_while_the_leader_refuses_it(
     monkeypatch: pytest.MonkeyPatch, errors: list[int], told: bool
 ) -> None:
     monkeypatch.setattr("spark_jobs.archive.hold.QuorumLink", Refusing)
@@ -216,7 +218,7 @@ def test_a_hold_is_not_announced_while_the_leader_refuses_it(
         assert hold.wait_until_announced(LOG, 7, 20 if told else 0.1) is told
 
 
-def test_an_archives_replica_id_is_no_nodes() -> None:
+def test_replica_ids_of_archives_differ_and_are_outside_of_the_node_ids() -> None:
     ids = {replica_id_of(UUID(int=number)) for number in range(1_000)}
     assert len(ids) > 990
     assert all(FIRST_REPLICA_ID <= one < 2**31 for one in ids)

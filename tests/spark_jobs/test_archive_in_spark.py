@@ -37,7 +37,9 @@ def archived(
     return done, {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
-def test_executors_write_the_same_files_as_one_process(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_executors_write_the_same_archive_files_as_one_process(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Lost offsets are included: a task finds them and the driver must handle them."""
     from spark_jobs.archive.engines import SparkArchiveEngine
 
@@ -62,7 +64,7 @@ def test_executors_write_the_same_files_as_one_process(spark: SparkSession, tmp_
     )
 
 
-def test_the_data_source_reads_the_same_rows_from_an_archive(
+def test_the_data_source_reads_the_same_rows_from_an_archive_and_a_log_directory(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     from spark_jobs.notebook import LogTables
@@ -80,7 +82,9 @@ def test_the_data_source_reads_the_same_rows_from_an_archive(
     assert len(rows[0]) > 40
 
 
-def test_spark_reads_a_table_directory_of_two_releases(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_reads_an_archived_table_written_by_two_releases(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Old and new files are read together, although a release added a column in between."""
     logs = FileLogs(tmp_path / "node")
     logs.append(odd_batches(5, 30))

@@ -29,7 +29,7 @@ def released() -> dict[str, Schema]:
     return found
 
 
-def test_schemas_are_compatible_with_the_last_release(
+def test_archive_schemas_are_compatible_with_the_last_release(
     request: pytest.FixtureRequest,
 ) -> None:
     if request.config.getoption("--rewrite"):
@@ -65,7 +65,7 @@ def written(schema: Schema, *rows: Any) -> bytes:
 
 
 @pytest.mark.parametrize("table", [RECORD, *(table for table in TABLES if table != RECORD)])
-def test_every_table_is_written_and_read_with_the_schemas_of_either_release(table: str) -> None:
+def test_every_archived_table_is_readable_with_the_schemas_of_either_release(table: str) -> None:
     for writer, reader in [(released(), current()), (current(), released())]:
         rows = [row(writer[table]), row(writer[table], empty=True)]
         found = list(read_avro(written(writer[table], *rows), reader[table]))
@@ -78,7 +78,7 @@ def test_every_table_is_written_and_read_with_the_schemas_of_either_release(tabl
         )
 
 
-def test_the_columns_are_those_of_the_table() -> None:
+def test_an_archive_schema_has_the_columns_of_its_table() -> None:
     for table, schema in avro_schemas().items():
         assert [field["name"] for field in schema["fields"]] == schema_of(table).names
 
@@ -174,7 +174,7 @@ def changed(change: Change) -> dict[str, Schema]:
 
 
 @pytest.mark.parametrize("change", ALLOWED)
-def test_allowed_changes_are_readable_in_both_directions(change: Change) -> None:
+def test_allowed_schema_changes_are_readable_in_both_directions(change: Change) -> None:
     old, new = current(), changed(change)
     assert faults_between(old, new) == []
     for table in set(old) & set(new):
@@ -191,7 +191,7 @@ def test_allowed_changes_are_readable_in_both_directions(change: Change) -> None
 
 
 @pytest.mark.parametrize(("change", "told"), FORBIDDEN)
-def test_forbidden_changes_are_reported(change: Change, told: str) -> None:
+def test_forbidden_schema_changes_are_reported(change: Change, told: str) -> None:
     assert any(fault.startswith(told) for fault in faults_between(current(), changed(change)))
 
 
@@ -202,14 +202,14 @@ def retype_to_number(schemas: dict[str, Schema]) -> None:
 @pytest.mark.parametrize(
     "change", [retype_to_number, add("topic", {"name": "must", "type": "int"})]
 )
-def test_forbidden_changes_make_old_files_unreadable(change: Change) -> None:
+def test_forbidden_schema_changes_make_old_files_unreadable(change: Change) -> None:
     old, new = current(), changed(change)
     (table,) = [table for table in old if old[table] != new[table]]
     with pytest.raises(AvroFileError):
         list(read_avro(written(old[table], row(old[table])), new[table]))
 
 
-def test_attributes_carry_the_facts_of_declarations() -> None:
+def test_archive_schemas_contain_the_declared_types_tags_and_versions() -> None:
     schemas = current()
     assert field_of(schemas, "producer_ids", "block_time_ms")["esker.tag"] == 1000
     assert field_of(schemas, "topic", "topic_id")["esker.type"] == "uuid"
@@ -217,7 +217,7 @@ def test_attributes_carry_the_facts_of_declarations() -> None:
     assert field_of(schemas, "partition", "directories")["esker.versions"] == "1+"
 
 
-def test_a_fingerprint_ignores_attributes() -> None:
+def test_a_schema_fingerprint_ignores_attributes() -> None:
     schema = copy.deepcopy(avro_schema("topic"))
     before = fingerprint(schema)
     schema["fields"][-1]["esker.note"] = "x"

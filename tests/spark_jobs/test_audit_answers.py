@@ -83,7 +83,7 @@ HISTORY = a_history_of_sweeps()
 
 
 @pytest.mark.parametrize("first", [0, 6, 30, 60, 80])
-def test_a_checkpoint_at_any_offset_agrees_with_the_log(
+def test_the_audit_finds_correct_checkpoints_at_any_offset_clean(
     first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log starts at its beginning, or at a checkpoint."""
@@ -124,7 +124,9 @@ def test_committing_an_orphan_that_a_sweep_found_is_a_violation(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("object_id", [-1, 10_000])
-def test_a_found_orphan_must_have_been_in_a_lease(object_id: int, tmp_path: Path) -> None:
+def test_a_found_orphan_that_was_never_in_a_lease_is_a_violation(
+    object_id: int, tmp_path: Path
+) -> None:
     found = OrphansFoundRecord(object_ids=(object_id,), marked_at_ms=5)
     write_entries(tmp_path, [*HISTORY, Entry(found)])
     assert set(broken_rules(audit_directory(tmp_path))) == {"objects-leased"}

@@ -166,7 +166,7 @@ PLANTS: Final[dict[str, list[Callable[[], Records]]]] = {
 @pytest.mark.parametrize(
     ("name", "records"), [(name, plant) for name, plants in PLANTS.items() for plant in plants]
 )
-def test_each_plant_breaks_only_its_own_rule(
+def test_each_fault_in_the_cluster_log_breaks_only_its_own_rule(
     name: str, records: Callable[[], Records], tmp_path: Path
 ) -> None:
     write_entries(tmp_path, [Entry(1), *(Entry(record) for record in records())])
@@ -194,7 +194,9 @@ def in_a_checkpoint() -> Records:
 
 
 @pytest.mark.parametrize("left_out", [None, *range(10)])
-def test_a_checkpoint_must_agree_with_the_log(left_out: int | None, tmp_path: Path) -> None:
+def test_a_cluster_checkpoint_that_lacks_any_record_is_a_violation(
+    left_out: int | None, tmp_path: Path
+) -> None:
     """Leaving any record out of the checkpoint is reported."""
     end = write_entries(tmp_path, [Entry(1), *(Entry(record) for record in the_history())])
     records = in_a_checkpoint()

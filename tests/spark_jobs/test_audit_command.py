@@ -52,7 +52,7 @@ def node(tmp_path: Path) -> Path:
     return directory
 
 
-def test_a_clean_audit_says_what_it_checked(node: Path) -> None:
+def test_a_clean_audit_reports_the_checked_logs_and_the_skipped_checks(node: Path) -> None:
     code, output, _ = run("--log-dir", node)
     assert code == 0
     first, _, cluster, coordinator, *unchecked, last = output.splitlines()
@@ -67,7 +67,9 @@ def test_a_clean_audit_says_what_it_checked(node: Path) -> None:
     assert last.startswith("Clean: ")
 
 
-def test_a_violation_exits_with_1_and_is_written_to_the_file(node: Path, tmp_path: Path) -> None:
+def test_an_audit_violation_exits_with_1_and_is_written_to_the_file(
+    node: Path, tmp_path: Path
+) -> None:
     entries, _ = the_world()
     other = a_node(tmp_path / "node2", edit_commit(list(entries), 9, broker_epoch=5))
     out = tmp_path / "violations.jsonl"
@@ -78,7 +80,7 @@ def test_a_violation_exits_with_1_and_is_written_to_the_file(node: Path, tmp_pat
     assert (line["rule"], line["offset"]) == ("replicas-agree", 13)
 
 
-def test_lost_objects_exit_with_6(node: Path, tmp_path: Path) -> None:
+def test_an_audit_that_finds_lost_objects_exits_with_6(node: Path, tmp_path: Path) -> None:
     (tmp_path / "store" / KEYS.key(8)).unlink()
     options = ("--log-dir", node, "--store", tmp_path / "store", "--prefix", KEYS.prefix)
     code, output, _ = run(*options, "--bytes", "full", "--json")
@@ -92,7 +94,9 @@ def test_lost_objects_exit_with_6(node: Path, tmp_path: Path) -> None:
     assert "offsets 40 to 44" in violation["first"]["what"]
 
 
-def test_unknown_record_types_are_reported_and_checkpoints_compared(tmp_path: Path) -> None:
+def test_the_audit_command_reports_unknown_record_types_and_compares_checkpoints(
+    tmp_path: Path,
+) -> None:
     entries, _ = the_world()
     unknown = Entry(Unknown(b"\x01\xd0\x0f\x00later"))
     node = a_node(tmp_path / "node1", [*entries, unknown])
@@ -106,7 +110,9 @@ def test_unknown_record_types_are_reported_and_checkpoints_compared(tmp_path: Pa
     assert "checkpoint-*" not in output
 
 
-def test_unreadable_input_exits_with_3_and_bad_options_with_2(node: Path, tmp_path: Path) -> None:
+def test_an_audit_of_unreadable_input_exits_with_3_and_invalid_options_with_2(
+    node: Path, tmp_path: Path
+) -> None:
     code, _, stderr = run("--log-dir", tmp_path / "nothing")
     assert (code, "is not a node's log directory" in stderr) == (3, True)
     code, _, stderr = run("--log-dir", node, "--store", tmp_path / "nowhere")

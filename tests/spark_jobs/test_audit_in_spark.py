@@ -44,7 +44,9 @@ def plain(report: Report) -> dict[str, Any]:
     return found
 
 
-def test_both_engines_report_the_same_violations(spark: SparkSession, tmp_path: Path) -> None:
+def test_spark_and_the_local_engine_report_the_same_violations(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """One world is sound; the other has faults in log, checkpoint, replica and store."""
     from spark_jobs.readers.engines import SparkEngine
 

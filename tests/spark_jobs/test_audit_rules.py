@@ -52,7 +52,7 @@ from tests.spark_jobs.audit_world import (
 @pytest.mark.parametrize(
     ("name", "plant"), [(name, plant) for name, plants in PLANTS.items() for plant in plants]
 )
-def test_each_plant_breaks_only_its_own_rule(
+def test_each_fault_in_a_coordinator_log_breaks_only_its_own_rule(
     name: str, plant: Plant, per_segment: int | None, tmp_path: Path
 ) -> None:
     """The result does not depend on how the log is cut into spans."""
@@ -67,7 +67,7 @@ def test_each_plant_breaks_only_its_own_rule(
     assert first.offset is not None
 
 
-def test_the_unchanged_history_is_clean(tmp_path: Path) -> None:
+def test_an_audit_of_the_unchanged_history_finds_no_violation(tmp_path: Path) -> None:
     end = write_entries(tmp_path, the_history())
     report = audit_directory(tmp_path)
     assert not broken_rules(report), describe_findings(report)
@@ -75,7 +75,7 @@ def test_the_unchanged_history_is_clean(tmp_path: Path) -> None:
     assert report.logs[0].types[1104, 0] > 10
 
 
-def test_a_damaged_log_is_checked_up_to_the_damage(tmp_path: Path) -> None:
+def test_the_audit_checks_a_damaged_log_up_to_the_damage(tmp_path: Path) -> None:
     """Spans before the damage are checked, the rest is not, and the report says so."""
     write_entries(tmp_path, the_history())
     path = tmp_path / segment_name(0)
@@ -259,7 +259,7 @@ UNSOUND: Final[list[tuple[str, type, dict[str, int]]]] = [
 
 
 @pytest.mark.parametrize(("name", "cls", "fields"), UNSOUND)
-def test_an_unsound_checkpoint_is_found_without_its_log(
+def test_the_audit_finds_an_unsound_checkpoint_without_its_log(
     name: str, cls: type, fields: dict[str, int], tmp_path: Path
 ) -> None:
     """The faults are found without a log before the checkpoint to compare it with."""
@@ -311,7 +311,7 @@ def test_replicas_that_differ_are_a_violation(tmp_path: Path) -> None:
     assert not broken_rules(audit_directory(one, audit_request=same))
 
 
-def test_a_log_cut_while_it_is_read_asks_for_another_audit(tmp_path: Path) -> None:
+def test_an_audit_of_a_log_cut_during_reading_requests_another_audit(tmp_path: Path) -> None:
     """A log that is cut while it is read is not a violation."""
     write_entries(tmp_path, the_history(), 7)
     logs = DirectoryLogs({COORDINATOR: tmp_path})
@@ -394,7 +394,7 @@ def test_an_audit_without_logs_is_an_error() -> None:
 NOTHING: Final = ProducersExpiredRecord(log_ids=(), producer_ids=())
 
 
-def test_leaving_out_any_record_is_a_violation(tmp_path: Path) -> None:
+def test_a_log_that_lacks_any_record_is_a_violation(tmp_path: Path) -> None:
     """The records behind it or the last checkpoint contradict; only a fence can be left out,
     because it forbids a commit that never came.
     """
@@ -411,7 +411,7 @@ def test_leaving_out_any_record_is_a_violation(tmp_path: Path) -> None:
     assert unseen == ["DeleteFenceRecord"]
 
 
-def test_repeating_any_commit_is_a_violation(tmp_path: Path) -> None:
+def test_a_log_that_repeats_any_commit_is_a_violation(tmp_path: Path) -> None:
     life = list(the_history())
     for index, entry in enumerate(life):
         if isinstance(entry.value, ObjectCommitRecord):

@@ -189,7 +189,7 @@ def test_each_fault_of_an_object_breaks_its_rule(
         assert "offsets 20 to" in first.what, "the message names the lost offsets"
 
 
-def test_whole_objects_are_clean_at_every_depth(tmp_path: Path) -> None:
+def test_an_audit_of_undamaged_objects_finds_no_violation_at_any_depth(tmp_path: Path) -> None:
     entries, objects = the_world()
     write_entries(tmp_path / "log", entries)
     store = put(tmp_path / "store", objects)

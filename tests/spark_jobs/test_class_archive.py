@@ -30,7 +30,7 @@ def write(path: Path, size: int = LEAST_BYTES) -> None:
         file.truncate(size)
 
 
-def test_the_archive_is_written_once_and_then_used(archive: ClassArchive) -> None:
+def test_a_class_archive_is_written_once_and_then_used(archive: ClassArchive) -> None:
     assert not archive.is_whole()
     assert archive.writing_options() == (f"-XX:ArchiveClassesAtExit={archive.writing}",)
     write(archive.writing)
@@ -41,7 +41,9 @@ def test_the_archive_is_written_once_and_then_used(archive: ClassArchive) -> Non
 
 
 @pytest.mark.parametrize("change", [b"", b"short", b"\0" * (LEAST_BYTES + 1), b"x" * LEAST_BYTES])
-def test_a_changed_archive_is_deleted_unread(archive: ClassArchive, change: bytes) -> None:
+def test_a_changed_class_archive_is_deleted_and_not_used(
+    archive: ClassArchive, change: bytes
+) -> None:
     write(archive.writing)
     archive.keep(0)
     archive.file.write_bytes(change)
@@ -49,7 +51,7 @@ def test_a_changed_archive_is_deleted_unread(archive: ClassArchive, change: byte
     assert list(archive.file.parent.iterdir()) == []
 
 
-def test_an_archive_without_its_mark_is_not_used(archive: ClassArchive) -> None:
+def test_a_class_archive_without_its_checksum_file_is_not_used(archive: ClassArchive) -> None:
     """The machine stopped after writing the archive and before its mark."""
     write(archive.file)
     assert not archive.is_whole()
@@ -60,7 +62,7 @@ def test_an_archive_without_its_mark_is_not_used(archive: ClassArchive) -> None:
 
 
 @pytest.mark.parametrize(("size", "exit_code"), [(LEAST_BYTES, 1), (LEAST_BYTES - 1, 0)])
-def test_an_incomplete_archive_is_not_kept(
+def test_an_incomplete_class_archive_is_not_kept(
     archive: ClassArchive, size: int, exit_code: int
 ) -> None:
     write(archive.writing, size)
@@ -68,7 +70,7 @@ def test_an_incomplete_archive_is_not_kept(
     assert list(archive.file.parent.iterdir()) == []
 
 
-def test_of_two_jvms_that_end_at_once_either_archive_is_kept(archive: ClassArchive) -> None:
+def test_one_class_archive_is_kept_if_two_jvms_end_at_the_same_time(archive: ClassArchive) -> None:
     other = ClassArchive(archive.file, archive.file.with_name("java-1.1.new"))
     write(archive.writing)
     write(other.writing, LEAST_BYTES + 1)
@@ -80,13 +82,13 @@ def test_of_two_jvms_that_end_at_once_either_archive_is_kept(archive: ClassArchi
     assert archive.is_whole()
 
 
-def test_a_jvm_that_wrote_nothing_is_no_error(archive: ClassArchive) -> None:
+def test_a_jvm_that_wrote_no_class_archive_is_not_an_error(archive: ClassArchive) -> None:
     archive.keep(0)
     archive.discard()
     assert not archive.is_whole()
 
 
-def test_no_archive_is_written_to_a_full_disk(
+def test_no_class_archive_is_written_to_a_full_disk(
     archive: ClassArchive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Usage(NamedTuple):
@@ -96,7 +98,7 @@ def test_no_archive_is_written_to_a_full_disk(
     assert archive.writing_options() == ()
 
 
-def test_no_archive_is_used_in_an_unwritable_directory(tmp_path: Path) -> None:
+def test_no_class_archive_is_used_in_an_unwritable_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     nowhere = tmp_path / "file" / "classes"
     assert ClassArchive(nowhere / "a.jsa", nowhere / "a.1.new").writing_options() == ()
@@ -104,7 +106,7 @@ def test_no_archive_is_used_in_an_unwritable_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("which", ["classes", "cache"])
 @pytest.mark.parametrize("taken", ["group", "others", "linked", "another user's"])
-def test_no_archive_is_used_where_other_users_can_write(
+def test_no_class_archive_is_used_where_other_users_can_write(
     archive: ClassArchive, monkeypatch: pytest.MonkeyPatch, which: str, taken: str
 ) -> None:
     """It is code, and a user who can write it can write its checksum."""
@@ -126,7 +128,7 @@ def test_no_archive_is_used_where_other_users_can_write(
     assert archive.file.exists()  # nor is anything removed there
 
 
-def test_old_archives_and_leftovers_are_deleted(archive: ClassArchive) -> None:
+def test_old_class_archives_and_temporary_files_are_deleted(archive: ClassArchive) -> None:
     directory = archive.file.parent
     for number in range(KEPT + 2):
         write(directory / f"java-0.{number}.jsa")
@@ -139,7 +141,7 @@ def test_old_archives_and_leftovers_are_deleted(archive: ClassArchive) -> None:
     assert names == ["java-0.3.jsa", "java-0.4.jsa", "java-1.1.new", "java-1.jsa"]
 
 
-def test_another_java_or_other_jars_have_another_archive(tmp_path: Path) -> None:
+def test_each_java_and_set_of_jars_has_its_own_class_archive(tmp_path: Path) -> None:
     def named(java: str, jar: str) -> str:
         home, jars = tmp_path / java, tmp_path / f"jars-{jar}"
         (home / "lib" / "server").mkdir(parents=True, exist_ok=True)
@@ -158,7 +160,7 @@ def test_another_java_or_other_jars_have_another_archive(tmp_path: Path) -> None
 
 
 @pytest.mark.spark
-def test_java_starts_from_the_archive_it_wrote(tmp_path: Path) -> None:
+def test_java_starts_from_the_class_archive_that_it_wrote(tmp_path: Path) -> None:
     import pyspark
 
     java = find_java()

@@ -48,7 +48,7 @@ def logs(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache" / "esker" / "logs").iterdir())
 
 
-def test_the_terminal_shows_a_sentence_and_the_log_file_the_whole_error(tmp_path: Path) -> None:
+def test_a_failed_job_prints_one_sentence_and_logs_the_whole_error(tmp_path: Path) -> None:
     shown = CliRunner().invoke(app)
     (log,) = logs(tmp_path)
     sentence = "the machine has less memory than the JVM requests; try --memory 512m"
@@ -57,14 +57,14 @@ def test_the_terminal_shows_a_sentence_and_the_log_file_the_whole_error(tmp_path
     assert "Traceback" in log.read_text()
 
 
-def test_debug_prints_the_whole_error() -> None:
+def test_the_debug_option_prints_the_whole_error() -> None:
     shown = CliRunner().invoke(app, ["--debug"])
     assert shown.exit_code == 3
     assert "Traceback" in shown.stderr
     assert shown.stderr.splitlines()[-1].startswith("esker: the machine has less memory")
 
 
-def test_a_named_log_file_is_appended_to(tmp_path: Path) -> None:
+def test_a_job_appends_to_a_named_log_file(tmp_path: Path) -> None:
     (tmp_path / "mine.log").write_text("before\n")
     shown = CliRunner().invoke(app, ["--spark-log", str(tmp_path / "mine.log")])
     assert f"(all of it: {tmp_path}/mine.log)" in shown.stderr
@@ -73,7 +73,7 @@ def test_a_named_log_file_is_appended_to(tmp_path: Path) -> None:
     assert (shown.exit_code, "No such file or directory" in shown.stderr) == (3, True)
 
 
-def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
+def test_only_the_newest_log_files_of_jobs_are_kept(tmp_path: Path) -> None:
     directory = tmp_path / "cache" / "esker" / "logs"
     directory.mkdir(parents=True)
     for number in range(KEPT_LOGS + 5):
@@ -84,14 +84,14 @@ def test_only_the_newest_logs_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [["--memory", "much"], ["--master", "http://a:1"]])
-def test_invalid_options_exit_with_2(options: list[str]) -> None:
+def test_a_job_with_invalid_options_exits_with_2(options: list[str]) -> None:
     shown = CliRunner().invoke(app, options)
     assert shown.exit_code == 2
     assert repr(options[1]) in shown.stderr
     assert shown.stderr.count("\n") == 1
 
 
-def test_missing_java_exits_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_java_exits_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     shown = CliRunner().invoke(app)

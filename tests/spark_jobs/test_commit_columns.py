@@ -37,7 +37,9 @@ def one_by_one(values: list[bytes]) -> dict[str, list[object]]:
 
 @settings(deadline=None, max_examples=100)
 @given(st.lists(commits(), max_size=6))
-def test_columns_are_those_of_records_read_one_by_one(records: list[ObjectCommitRecord]) -> None:
+def test_commits_decoded_together_equal_commits_decoded_one_by_one(
+    records: list[ObjectCommitRecord],
+) -> None:
     values = [encode_record(record) for record in records]
     found, expected = piled(values), one_by_one(values)
     for name in NAMES:
@@ -51,7 +53,7 @@ def test_columns_are_those_of_records_read_one_by_one(records: list[ObjectCommit
 
 @settings(deadline=None, max_examples=200)
 @given(st.lists(commits(), min_size=1, max_size=4), st.data())
-def test_damage_raises_the_same_error_as_one_by_one(
+def test_damaged_commits_decoded_together_or_one_by_one_raise_the_same_error(
     records: list[ObjectCommitRecord], data: st.DataObject
 ) -> None:
     values = [bytearray(encode_record(record)) for record in records]

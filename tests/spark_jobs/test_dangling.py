@@ -98,7 +98,7 @@ def test_a_complete_store_has_no_missing_objects(life: Stored) -> None:
     assert found.live >= len(life.used()) > 20
 
 
-def test_exactly_the_lost_objects_and_their_offsets_are_reported(life: Stored) -> None:
+def test_only_lost_objects_and_their_offsets_are_reported_as_missing(life: Stored) -> None:
     gone, cut, longer, *_ = used = life.used()[3:9]
     for object_id in used:
         if object_id not in (cut, longer):

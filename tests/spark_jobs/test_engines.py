@@ -71,7 +71,7 @@ def is_here(piece: Piece) -> bool:
     return not piece.is_helper
 
 
-def test_process_and_helper_share_the_work_with_results_in_order(tmp_path: Path) -> None:
+def test_results_are_in_order_if_a_process_and_its_helper_share_the_work(tmp_path: Path) -> None:
     done: list[int] = []
     found = LocalEngine(helper=True).run(answer, pieces(tmp_path), done.append)
     assert [number for number, _ in found] == list(range(3 * HELPED))
@@ -79,18 +79,18 @@ def test_process_and_helper_share_the_work_with_results_in_order(tmp_path: Path)
     assert sum(done) == 3 * HELPED
 
 
-def test_the_work_is_finished_without_a_dead_helper(tmp_path: Path) -> None:
+def test_the_local_engine_finishes_its_work_after_its_helper_process_dies(tmp_path: Path) -> None:
     found = LocalEngine(helper=True).run(dies, pieces(tmp_path))
     assert found == list(range(3 * HELPED))
 
 
-def test_the_error_of_the_first_failed_piece_is_raised(tmp_path: Path) -> None:
+def test_the_local_engine_raises_the_error_of_the_first_failed_item(tmp_path: Path) -> None:
     """It does not matter which process met it first."""
     with pytest.raises(OSError, match=r"^piece 1$"):
         LocalEngine(helper=True).run(fails, pieces(tmp_path))
 
 
-def test_an_interrupt_ends_the_helper(tmp_path: Path) -> None:
+def test_an_interrupt_ends_the_helper_process(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         LocalEngine(helper=True).run(interrupted, pieces(tmp_path))
     with pytest.raises(ProcessLookupError):
@@ -98,15 +98,13 @@ def test_an_interrupt_ends_the_helper(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("light", [True, False])
-def test_a_job_of_few_or_light_pieces_runs_in_the_calling_process(
-    tmp_path: Path, light: bool
-) -> None:
+def test_few_or_light_work_items_run_in_the_calling_process(tmp_path: Path, light: bool) -> None:
     some = pieces(tmp_path, 3 * HELPED if light else HELPED - 1)
     here = LocalEngine(helper=True).run(is_here, some, light=light)
     assert all(here)
 
 
-def test_a_tasks_error_keeps_its_type() -> None:
+def test_a_pickled_error_of_a_task_keeps_its_type() -> None:
     lost = pickle.loads(pickled(LostRangeError("a log", 3, 7, "its head was cut off")))
     assert isinstance(lost, LostRangeError)
     assert (lost.wanted, lost.earliest) == (3, 7)
@@ -119,7 +117,7 @@ class UntravelledError(ValueError):
         super().__init__(f"{one} and {two}")
 
 
-def test_an_error_that_cannot_be_pickled_keeps_its_message() -> None:
+def test_a_task_error_that_cannot_be_pickled_keeps_its_message() -> None:
     found = pickle.loads(pickled(UntravelledError(1, 2)))
     assert isinstance(found, LogsError)
     assert str(found) == "UntravelledError: 1 and 2"

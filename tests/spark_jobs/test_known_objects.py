@@ -85,12 +85,12 @@ class Watched(RecordedLife):
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-def test_ids_are_classified_as_their_coordinator_does(seed: int) -> None:
+def test_object_ids_are_classified_like_in_their_coordinators_state(seed: int) -> None:
     """The seed decides the run: repeat one with `-k "classified and 2"`."""
     asyncio.run(Watched(seed).run())
 
 
-def test_the_histories_contain_every_kind_of_id() -> None:
+def test_the_random_histories_contain_every_kind_of_object_id() -> None:
     life = Watched(0)
     asyncio.run(life.run())
     missing = [kind.name for kind in Kind if not life.met[kind.name]]
@@ -104,6 +104,6 @@ def test_a_log_with_unknown_records_is_an_error() -> None:
         known_objects_of([Values([encode_record(NoOpRecord()), unknown])], 2, coordinator=0)  # type: ignore[list-item]
 
 
-def test_an_empty_log_has_no_objects() -> None:
+def test_an_empty_coordinator_log_has_no_objects() -> None:
     known = known_objects_of([], 0, coordinator=0)
     assert known.classify(np.array([0, 5])).tolist() == [Kind.NOT_GIVEN, Kind.NOT_GIVEN]

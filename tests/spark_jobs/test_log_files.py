@@ -54,16 +54,16 @@ def test_all_segments_are_read_in_order(log: LogFiles) -> None:
 
 
 @pytest.mark.parametrize("end_offset", [0, 1, 5, 6, 7, 29, 30])
-def test_nothing_above_the_end_is_read(log: LogFiles, end_offset: int) -> None:
+def test_records_above_the_requested_end_are_not_read(log: LogFiles, end_offset: int) -> None:
     assert offsets(log, end_offset) == list(range(end_offset))
 
 
 @pytest.mark.parametrize("start_offset", [0, 1, 5, 6, 13, 29, 30])
-def test_reading_resumes_at_any_offset(log: LogFiles, start_offset: int) -> None:
+def test_reading_a_log_resumes_at_any_offset(log: LogFiles, start_offset: int) -> None:
     assert offsets(log, 30, start_offset=start_offset) == list(range(start_offset, 30))
 
 
-def test_a_large_segment_is_split_into_adjacent_spans(tmp_path: Path) -> None:
+def test_a_large_segment_is_split_into_adjacent_spans_of_offsets(tmp_path: Path) -> None:
     end_offset = write_log(tmp_path / "log-0", batches(500), index_interval_bytes=256)
     log = LogFiles(tmp_path / "log-0")
     spans = log.spans(end_offset, split_bytes=4_000)
@@ -77,7 +77,7 @@ def test_a_span_can_be_read_in_another_process(log: LogFiles) -> None:
     assert [place.offset for place, _ in read_values(span)] == list(range(6))
 
 
-def test_a_batch_being_written_is_not_read(log: LogFiles) -> None:
+def test_a_batch_that_is_still_being_written_is_not_read(log: LogFiles) -> None:
     active = log.directory / segment_name(24)
     with active.open("ab") as file:
         file.write(build_value_batch(
@@ -86,7 +86,7 @@ def test_a_batch_being_written_is_not_read(log: LogFiles) -> None:
     assert offsets(log, 30) == list(range(30))
 
 
-def test_damage_below_the_end_is_an_error(log: LogFiles) -> None:
+def test_log_damage_below_the_requested_end_is_an_error(log: LogFiles) -> None:
     path = log.directory / segment_name(6)
     data = bytearray(path.read_bytes())
     data[70] ^= 1
@@ -96,7 +96,7 @@ def test_damage_below_the_end_is_an_error(log: LogFiles) -> None:
     assert offsets(log, 6) == list(range(6)), "and below it, none"
 
 
-def test_a_deleted_head_without_checkpoint_is_an_error(log: LogFiles) -> None:
+def test_a_deleted_log_head_without_a_checkpoint_is_an_error(log: LogFiles) -> None:
     (log.directory / segment_name(0)).unlink()
     with pytest.raises(LostRangeError, match=r"from 3 on are gone.*first offset is 6"):
         log.spans(30, start_offset=3)
@@ -105,7 +105,7 @@ def test_a_deleted_head_without_checkpoint_is_an_error(log: LogFiles) -> None:
     assert offsets(log, 30, start_offset=6) == list(range(6, 30))
 
 
-def test_a_file_deleted_between_planning_and_reading_is_an_error(log: LogFiles) -> None:
+def test_a_segment_deleted_between_planning_and_reading_is_an_error(log: LogFiles) -> None:
     spans = log.spans(30)
     (log.directory / segment_name(0)).unlink()
     with pytest.raises(LostRangeError, match="deleted meanwhile"):
@@ -119,7 +119,7 @@ def checkpoint(directory: Path, end_offset: int, key: bytes) -> None:
         writer.freeze()
 
 
-def test_a_log_without_head_begins_with_a_checkpoint(log: LogFiles) -> None:
+def test_a_log_whose_head_was_deleted_is_read_from_a_checkpoint(log: LogFiles) -> None:
     (log.directory / segment_name(0)).unlink()
     checkpoint(log.directory, 12, b"old")
     checkpoint(log.directory, 18, b"new")
@@ -132,12 +132,12 @@ def test_a_log_without_head_begins_with_a_checkpoint(log: LogFiles) -> None:
     assert (row["from_checkpoint"], row["log_offset"], row["key"]) == (True, 11, b"old")
 
 
-def test_a_log_with_its_head_needs_no_checkpoint(log: LogFiles) -> None:
+def test_a_log_that_begins_at_offset_0_is_read_without_a_checkpoint(log: LogFiles) -> None:
     checkpoint(log.directory, 12, b"old")
     assert not any(span.is_checkpoint for span in log.spans(30))
 
 
-def test_a_state_between_checkpoints_needs_the_one_before(log: LogFiles) -> None:
+def test_reading_to_an_offset_needs_a_checkpoint_at_or_before_the_offset(log: LogFiles) -> None:
     (log.directory / segment_name(0)).unlink()
     (log.directory / segment_name(6)).unlink()
     checkpoint(log.directory, 12, b"old")
@@ -146,7 +146,7 @@ def test_a_state_between_checkpoints_needs_the_one_before(log: LogFiles) -> None
     assert log.spans(12)[0].end_offset == 12
 
 
-def test_a_table_has_its_own_records_only(tmp_path: Path) -> None:
+def test_a_table_contains_only_records_of_its_own_type(tmp_path: Path) -> None:
     mixed: list[list[MetadataRecord]] = [[feature(1), NoOpRecord()], [feature(2)]]
     write_log(tmp_path / "log-0", mixed)
     spans = LogFiles(tmp_path / "log-0").spans(3)
@@ -157,7 +157,7 @@ def test_a_table_has_its_own_records_only(tmp_path: Path) -> None:
     assert [row["log_timestamp_ms"] for row in rows] == [1_000, 1_001]
 
 
-def test_large_tables_come_in_batches(log: LogFiles) -> None:
+def test_large_tables_are_read_in_several_batches(log: LogFiles) -> None:
     sizes = [
         batch.num_rows
         for span in log.spans(6)
@@ -167,7 +167,9 @@ def test_large_tables_come_in_batches(log: LogFiles) -> None:
 
 
 @pytest.mark.parametrize(("lowest", "highest"), [(0, 29), (5, 5), (7, 12), (30, 40), (12, 3)])
-def test_bounds_of_offsets_decide_what_is_read(log: LogFiles, lowest: int, highest: int) -> None:
+def test_narrowed_spans_read_only_offsets_within_the_bounds(
+    log: LogFiles, lowest: int, highest: int
+) -> None:
     spans = [span.within(lowest, highest) for span in log.spans(30)]
     found = [place.offset for span in spans if span for place, _ in read_values(span)]
     assert found == [offset for offset in range(30) if lowest <= offset <= highest]

@@ -30,7 +30,9 @@ def log_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_filters_and_columns_go_through_spark(spark: SparkSession, log_dir: Path) -> None:
+def test_spark_passes_filters_and_columns_to_the_data_source(
+    spark: SparkSession, log_dir: Path
+) -> None:
     from spark_jobs.notebook import LogTables
 
     tables = LogTables(spark, logDir=log_dir)
@@ -47,7 +49,7 @@ def test_filters_and_columns_go_through_spark(spark: SparkSession, log_dir: Path
         spark.catalog.dropTempView("brokers")
 
 
-def test_a_stream_that_is_stopped_and_started_again_gives_each_offset_once(
+def test_a_stream_that_is_stopped_and_started_again_reads_each_offset_once(
     spark: SparkSession, log_dir: Path
 ) -> None:
     from spark_jobs.notebook import LogTables

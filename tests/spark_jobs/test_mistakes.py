@@ -39,14 +39,14 @@ def test_a_binary_file_is_refused_as_a_plan_without_printing_it(tmp_path: Path) 
     assert str(caught.value) == f"{path} is not a whole retention plan: make a new one"
 
 
-def test_a_missing_file_is_reported_without_an_error_number(tmp_path: Path) -> None:
+def test_a_missing_plan_file_is_reported_without_an_error_number(tmp_path: Path) -> None:
     missing = tmp_path / "none"
     for words in (["retention", "show"], ["orphans", "show"]):
         assert run(*words, missing) == (3, f"esker: {missing}: No such file or directory\n")
     assert reason(ValueError("odd")) == "odd"
 
 
-def test_a_damaged_log_suggests_another_node(node: Path) -> None:
+def test_the_error_for_a_damaged_log_suggests_another_node(node: Path) -> None:
     (log,) = (node / "__diskless-metadata-0").glob("*.log")
     data = bytearray(log.read_bytes())
     data[len(data) // 2] ^= 1
@@ -57,7 +57,7 @@ def test_a_damaged_log_suggests_another_node(node: Path) -> None:
     assert "use another node's --log-dir, or --bootstrap-controller HOST:PORT" in said
 
 
-def test_the_directory_of_a_whole_cluster_suggests_its_nodes_directories(node: Path) -> None:
+def test_the_error_for_a_clusters_directory_suggests_its_nodes_directories(node: Path) -> None:
     code, said = run("audit", "--log-dir", node.parent)
     assert code == 3
     assert said == (
@@ -66,7 +66,9 @@ def test_the_directory_of_a_whole_cluster_suggests_its_nodes_directories(node: P
     )
 
 
-def test_a_damaged_archive_suggests_its_verification(node: Path, tmp_path: Path) -> None:
+def test_the_error_for_a_damaged_archive_suggests_its_verification(
+    node: Path, tmp_path: Path
+) -> None:
     archive = tmp_path / "archive"
     assert run("archive", "--log-dir", node, "--out", archive)[0] == 0
     for file in archive.glob("data/*/record/*.avro"):
@@ -89,7 +91,7 @@ def test_a_node_of_another_cluster_is_refused_as_a_replica(node: Path, tmp_path:
     assert said.startswith(f"esker: {other} is of cluster another, {node} of ")
 
 
-def test_a_store_without_any_of_the_objects_suggests_checking_store_and_prefix(
+def test_the_error_for_a_store_without_any_objects_suggests_checking_store_and_prefix(
     node: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -116,7 +118,7 @@ def test_the_suggested_apply_command_is_quoted_for_a_shell() -> None:
     assert apply_command("orphans", file, None).endswith("--bootstrap-controller HOST:PORT")
 
 
-def test_applying_a_completed_plan_again_sends_no_request_and_says_so(tmp_path: Path) -> None:
+def test_applying_a_completed_plan_again_sends_no_request_and_reports_it(tmp_path: Path) -> None:
     path = tmp_path / "plan.jsonl"
     made = plan(row(0), live_bytes=10**6)
     write_plan(made, path)
@@ -140,7 +142,7 @@ def test_a_brokers_address_as_controller_is_an_error() -> None:
     )
 
 
-def test_a_store_is_named_once() -> None:
+def test_the_error_of_a_store_names_the_store_once() -> None:
     missing = StorageError("s3://b", "no such bucket")
     assert describe_failure("s3://b", missing) == "s3://b: no such bucket"
     assert describe_failure("s3://b", StorageError("k", "gone")) == "s3://b: k: gone"

@@ -77,14 +77,14 @@ def test_writing_replaces_an_object(store: ObjectStore) -> None:
     assert [found.key for found in store.list()] == ["manifest"]
 
 
-def test_of_two_that_write_the_same_new_object_one_succeeds(store: ObjectStore) -> None:
+def test_only_the_first_write_of_a_new_object_succeeds(store: ObjectStore) -> None:
     assert store.write_new("plan/0", b"mine")
     assert not store.write_new("plan/0", b"yours")
     assert store.read("plan/0", 0, 4) == b"mine"
     assert [found.key for found in store.list()] == ["plan/0"]
 
 
-def test_a_listing_has_the_keys_with_a_prefix_in_order(store: ObjectStore) -> None:
+def test_a_listing_returns_the_keys_with_a_prefix_in_order(store: ObjectStore) -> None:
     keys = ["00/c/0/1", "00/c/0/10", "00/c/0/9", "00/c/1/1", "0a/c/0/2", "a-b", "a/b", "a=b"]
     for key in reversed(keys):
         store.write(key, b"x")
@@ -94,7 +94,7 @@ def test_a_listing_has_the_keys_with_a_prefix_in_order(store: ObjectStore) -> No
     assert list(store.list("nothing/")) == []
 
 
-def test_a_listing_has_more_than_a_page(
+def test_a_listing_of_more_than_one_page_is_complete(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diskless.stores.s3_client.LIST_PAGE", 3)
@@ -114,7 +114,7 @@ def test_a_truncated_listing_without_continuation_is_an_error(
         list(open_store("s3://bucket", StoreOptions(region="us-east-1")).list("7f/"))
 
 
-def test_a_store_below_a_prefix_sees_nothing_else(opener: Opener) -> None:
+def test_a_store_below_a_prefix_lists_only_objects_below_it(opener: Opener) -> None:
     opener("one").write("k", b"1")
     opener("two").write("k", b"2")
     assert [found.key for found in opener("one").list()] == ["k"]
@@ -122,7 +122,7 @@ def test_a_store_below_a_prefix_sees_nothing_else(opener: Opener) -> None:
     assert {found.key for found in opener("").list()} == {"one/k", "two/k"}
 
 
-def test_missing_objects_and_ranges(store: ObjectStore) -> None:
+def test_reading_a_missing_object_or_range_raises_an_error(store: ObjectStore) -> None:
     store.write("k", b"abc")
     assert store.head("other") is None
     for key, start, size in (("other", 0, 1), ("other", 0, 0), ("k", 2, 2), ("k", 5, 1)):
@@ -131,7 +131,7 @@ def test_missing_objects_and_ranges(store: ObjectStore) -> None:
 
 
 @pytest.mark.parametrize("kind", ["directory", "s3"])
-def test_a_missing_store_is_an_error_and_not_empty(
+def test_a_missing_store_is_an_error_instead_of_an_empty_listing(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     if kind == "s3":
@@ -174,7 +174,7 @@ def test_invalid_store_addresses_are_refused(uri: str) -> None:
         open_store(uri)
 
 
-def test_no_job_can_delete_an_object() -> None:
+def test_the_object_store_of_jobs_cannot_delete_an_object() -> None:
     """By name: no code of jobs, nor of the stores they may import, calls what deletes an object.
 
     The modules of `diskless.stores` that jobs may import are listed in tests/test_layers.py.

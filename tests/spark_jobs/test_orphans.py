@@ -116,7 +116,7 @@ def bucket(tmp_path: Path) -> Bucket:
     return Bucket(tmp_path)
 
 
-def test_an_orphan_is_planned_once_two_listings_a_grace_apart_have_seen_it(bucket: Bucket) -> None:
+def test_an_orphan_is_planned_after_two_listings_a_grace_period_apart(bucket: Bucket) -> None:
     key = bucket.orphan(7)
     for hours, planned in ((0, []), (1, []), (71, []), (72, [key]), (200, [key])):
         bucket.now_ms = START_MS + hours * HOUR_MS
@@ -127,13 +127,13 @@ def test_an_orphan_is_planned_once_two_listings_a_grace_apart_have_seen_it(bucke
             assert outcome.due_ms == START_MS + GRACE_MS
 
 
-def test_one_listing_alone_plans_nothing_however_old_the_object_is(bucket: Bucket) -> None:
+def test_an_old_orphan_is_not_planned_after_a_single_listing(bucket: Bucket) -> None:
     bucket.put(NAMING.key(0, 7), modified_ms=0)
     bucket.sweep()
     assert bucket.planned() == []
 
 
-def test_a_rewritten_or_returned_object_counts_as_seen_for_the_first_time(
+def test_a_rewritten_or_returned_orphan_counts_as_seen_for_the_first_time(
     bucket: Bucket,
 ) -> None:
     same, other_time, other_size, away = (bucket.orphan(number) for number in range(4))
@@ -152,7 +152,7 @@ def test_a_rewritten_or_returned_object_counts_as_seen_for_the_first_time(
     assert sorted(bucket.planned()) == sorted([same, other_time, other_size, away])
 
 
-def test_objects_are_kept_if_the_stores_clock_is_far_ahead(bucket: Bucket) -> None:
+def test_orphans_are_not_planned_if_the_stores_clock_is_far_ahead(bucket: Bucket) -> None:
     key = NAMING.key(0, 7)
     bucket.put(key, modified_ms=START_MS + HOUR_MS)
     bucket.sweep()
@@ -173,7 +173,7 @@ def test_a_small_skew_of_the_stores_clock_is_tolerated(bucket: Bucket) -> None:
     assert len(bucket.planned()) == 2
 
 
-def test_nothing_is_written_if_the_local_clock_went_back(bucket: Bucket) -> None:
+def test_no_plan_is_written_if_the_local_clock_went_back(bucket: Bucket) -> None:
     bucket.orphan(7)
     bucket.sweep()
     before = (bucket.listings / SEEN_FILE).read_bytes()
@@ -185,7 +185,7 @@ def test_nothing_is_written_if_the_local_clock_went_back(bucket: Bucket) -> None
     assert (bucket.listings / SEEN_FILE).read_bytes() == before
 
 
-def test_a_listing_that_fails_halfway_writes_nothing(bucket: Bucket) -> None:
+def test_a_failed_listing_leaves_plan_and_sightings_unchanged(bucket: Bucket) -> None:
     for object_id in range(300):
         bucket.orphan(object_id)
     bucket.sweep()
@@ -222,7 +222,7 @@ def test_keys_of_other_clusters_are_reported_and_never_planned(bucket: Bucket) -
     assert (report["listed"]["objects"], report["strange"]["objects"]) == (1, 4)
 
 
-def test_ids_unknown_to_the_log_are_reported_and_never_planned(bucket: Bucket) -> None:
+def test_object_ids_unknown_to_the_log_are_reported_and_never_planned(bucket: Bucket) -> None:
     bucket.put(NAMING.key(0, 1_000))  # in no lease yet
     bucket.put(NAMING.key(3, 7))  # of a coordinator without a log
     for _ in range(2):
@@ -250,7 +250,7 @@ def test_sightings_of_another_store_are_refused(bucket: Bucket) -> None:
 
 
 @pytest.mark.parametrize("how", ["cut", "edited", "longer"])
-def test_an_edited_file_is_refused(how: str, bucket: Bucket) -> None:
+def test_an_edited_orphans_plan_or_sightings_file_is_refused(how: str, bucket: Bucket) -> None:
     bucket.orphan(7)
     bucket.sweep()
     bucket.now_ms += GRACE_MS
@@ -268,7 +268,7 @@ def test_an_edited_file_is_refused(how: str, bucket: Bucket) -> None:
         bucket.sweep()
 
 
-def test_memory_does_not_grow_with_the_bucket() -> None:
+def test_a_listing_is_written_in_chunks_of_bounded_size() -> None:
     """Rows are written to disk in chunks, however many there are."""
     tally = Tally()
 
@@ -281,7 +281,7 @@ def test_memory_does_not_grow_with_the_bucket() -> None:
     assert tally.objects == 3 * PIECE_ROWS + 1
 
 
-def test_every_spread_is_listed() -> None:
+def test_a_listing_covers_every_spread_of_the_keys() -> None:
     assert len(set(SPREADS)) == 256
     assert {NAMING.key(0, object_id)[6:8] for object_id in range(10_000)} == set(SPREADS)
 
@@ -327,7 +327,7 @@ def journal(plan: OrphansPlan, tmp_path: Path) -> Journal:
 
 
 @pytest.mark.parametrize("answered", range(10))
-def test_an_interrupted_apply_repeats_at_most_one_window(
+def test_applying_orphans_after_an_interrupt_repeats_at_most_one_window(
     answered: int, plan: OrphansPlan, tmp_path: Path
 ) -> None:
     first, second = Recorder(away_after=answered), Recorder()
@@ -343,7 +343,9 @@ def test_an_interrupted_apply_repeats_at_most_one_window(
     assert (done.taken, done.unanswered) == (25, None)
 
 
-def test_an_incomplete_journal_line_is_ignored(plan: OrphansPlan, tmp_path: Path) -> None:
+def test_an_incomplete_line_of_an_orphans_journal_is_ignored(
+    plan: OrphansPlan, tmp_path: Path
+) -> None:
     first = Recorder(away_after=4)
     asyncio.run(apply_orphans(plan, journal(plan, tmp_path), lambda _: first))
     path = tmp_path / "plan.journal"
@@ -354,7 +356,9 @@ def test_an_incomplete_journal_line_is_ignored(plan: OrphansPlan, tmp_path: Path
     assert (done.taken, len(again.asked)) == (25, 15)
 
 
-def test_refused_keys_are_counted_and_the_others_go_on(plan: OrphansPlan, tmp_path: Path) -> None:
+def test_refused_keys_are_counted_and_all_other_keys_are_marked(
+    plan: OrphansPlan, tmp_path: Path
+) -> None:
     keys = [row.key for row in plan.rows()]
     picky = Recorder(answer=lambda key: 44 if key in keys[3:5] else 0)
     done = asyncio.run(apply_orphans(plan, journal(plan, tmp_path), lambda _: picky))
@@ -364,7 +368,7 @@ def test_refused_keys_are_counted_and_the_others_go_on(plan: OrphansPlan, tmp_pa
 
 
 @pytest.mark.parametrize("code", [32, 104])
-def test_applying_stops_when_the_whole_plan_is_refused(
+def test_applying_orphans_stops_when_the_whole_plan_is_refused(
     code: int, plan: OrphansPlan, tmp_path: Path
 ) -> None:
     strict = Recorder()
@@ -374,13 +378,13 @@ def test_applying_stops_when_the_whole_plan_is_refused(
     assert not (tmp_path / "plan.journal").exists()
 
 
-def test_the_journal_of_another_plan_is_refused(plan: OrphansPlan, tmp_path: Path) -> None:
+def test_the_journal_of_another_orphans_plan_is_refused(plan: OrphansPlan, tmp_path: Path) -> None:
     asyncio.run(apply_orphans(plan, journal(plan, tmp_path), lambda _: Recorder()))
     with pytest.raises(ValueError, match="is the journal of plan"):
         Journal(tmp_path / "plan.journal", "another").read()
 
 
-def test_each_coordinator_gets_only_its_own_keys(tmp_path: Path) -> None:
+def test_each_coordinator_receives_only_its_own_orphan_keys(tmp_path: Path) -> None:
     row = {"size_bytes": 1, "modified_ms": 0, "first_seen_ms": 0}
     header = {"cluster_id": "c-1", "expires_at_ms": 1}
     with writing(tmp_path / "p", "esker-orphans-plan", header) as rows:
@@ -397,11 +401,13 @@ def test_each_coordinator_gets_only_its_own_keys(tmp_path: Path) -> None:
         assert all(f"/c-1/{number}/" in key for key in recorder.asked)
 
 
-def test_a_plan_for_a_large_share_of_listed_bytes_is_large(plan: OrphansPlan) -> None:
+def test_an_orphans_plan_is_large_if_it_has_a_large_share_of_the_listed_bytes(
+    plan: OrphansPlan,
+) -> None:
     assert plan.is_large
 
 
-def test_the_benchmark_finds_the_difference_of_two_key_sets() -> None:
+def test_the_orphans_benchmark_finds_the_difference_of_two_key_sets() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "bench.bench_orphans", "--objects", "1500"],
         cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True, timeout=60,

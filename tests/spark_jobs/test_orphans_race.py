@@ -187,7 +187,7 @@ AT_ONCE = Rules(grace_ms=0)
 
 
 @pytest.mark.parametrize("seed", [2, 3])
-def test_concurrent_sweeps_delete_all_orphans_and_nothing_else(seed: int, tmp_path: Path) -> None:
+def test_concurrent_sweeps_delete_all_orphans_and_no_live_object(seed: int, tmp_path: Path) -> None:
     """A run is its seed: repeat one with `-k "concurrent and 3"`."""
     race = Race(seed, tmp_path, Rules())
     now(race.run())
@@ -202,7 +202,7 @@ def test_either_the_job_or_the_coordinator_alone_protects_live_objects(
     now(Race(3, tmp_path, AT_ONCE).run())
 
 
-def test_live_objects_are_lost_if_neither_of_them_checks(
+def test_live_objects_are_lost_if_neither_job_nor_coordinator_checks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     careless_job(monkeypatch)

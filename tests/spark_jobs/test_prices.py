@@ -15,7 +15,7 @@ def test_default_prices_are_those_of_s3() -> None:
     assert prices.source == "S3 Standard list prices"
 
 
-def test_a_price_file_overrides_single_prices(tmp_path: Path) -> None:
+def test_a_price_file_overrides_only_the_prices_it_names(tmp_path: Path) -> None:
     path = tmp_path / "prices.toml"
     path.write_text('currency = "EUR"\ngb_month = 0.01\nput_per_1000 = 0\n')
     prices = read_prices(path)

@@ -125,7 +125,7 @@ def test_a_cluster_id_that_would_name_a_path_is_refused(
 
 
 @pytest.mark.parametrize("taken", ["writable", "linked"])
-def test_copies_are_refused_in_a_directory_that_others_can_write_to(
+def test_checkpoint_copies_in_a_directory_writable_by_others_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: str
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -143,7 +143,7 @@ def test_copies_are_refused_in_a_directory_that_others_can_write_to(
         copy_checkpoint(link, copies, OffsetAndEpoch(Offset(3), Epoch(1)))
 
 
-def test_fetches_begun_in_advance_end_with_the_link(controllers: Controllers) -> None:
+def test_closing_a_quorum_link_cancels_fetches_begun_in_advance(controllers: Controllers) -> None:
     asked = asyncio.Event()
 
     async def never(_: object) -> None:

@@ -68,7 +68,7 @@ def streamed(port: int, start: dict[str, Any] | None) -> tuple[dict[str, Any], l
     ]
 
 
-def test_a_quorum_is_read_while_leaders_die_and_heads_are_cut(
+def test_a_quorum_is_readable_while_leaders_fail_and_log_heads_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
@@ -174,7 +174,7 @@ def test_a_growing_log_keeps_its_earlier_spans() -> None:
     assert quorum_logs._step(Described(1, 0, 0, 0, 0, ()), 50_000) == 32_768  # nothing to cut
 
 
-def test_an_unreachable_quorum_is_one_sentence() -> None:
+def test_an_unreachable_quorum_is_reported_in_one_sentence() -> None:
     with pytest.raises(LogsError, match="are a majority of the voters running"):
         QuorumLogs([("127.0.0.1", 1)], timeout_ms=1)
 
@@ -209,13 +209,13 @@ def test_uncommitted_records_of_a_leader_are_not_read() -> None:
     assert leader.asked == [(10, 2), (12, 3)]  # asked again, naming what came before
 
 
-def test_a_new_leader_without_high_watermark_is_asked_again() -> None:
+def test_a_fetch_is_repeated_until_a_new_leader_has_a_high_watermark() -> None:
     sent = batch(10, b"a")
     leader = Leader(Fetched(-1, 0, sent), Fetched(11, 0, sent))
     assert read(leader, 10, 11) == [10]
 
 
-def test_a_leader_that_never_commits_the_span_is_an_error() -> None:
+def test_a_leader_that_never_commits_the_requested_offsets_is_an_error() -> None:
     leader = Leader(*[Fetched(10, 0, b"")] * 20)
     with pytest.raises(LostRangeError, match="has not committed more yet"):
         read(leader, 10, 11)

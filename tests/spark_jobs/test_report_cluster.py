@@ -90,7 +90,7 @@ def moved(start: int, replicas: tuple[int, ...]) -> ChunkChangeRecord:
     )
 
 
-def test_a_broker_changes_state_with_each_record(tmp_path: Path) -> None:
+def test_broker_records_change_the_reported_state_of_a_broker(tmp_path: Path) -> None:
     found = history(
         tmp_path, [broker(1)], [change(1, fenced=-1)], [change(1, leaving=1)],
         [change(1, fenced=1)], [change(1, fenced=1)], 
@@ -114,7 +114,7 @@ def test_fence_records_of_older_releases_fence_a_broker(tmp_path: Path) -> None:
     assert found.changes[1_000, "fencings"] == 1
 
 
-def test_the_episodes_of_a_flapping_broker_are_bounded() -> None:
+def test_the_reported_episodes_of_a_flapping_broker_are_bounded() -> None:
     found = ClusterHistory(OVER)
     for at in range(MAX_EPISODES + 50):
         found.change(at, change(1, fenced=1 if at % 2 else -1))
@@ -122,7 +122,7 @@ def test_the_episodes_of_a_flapping_broker_are_bounded() -> None:
     assert found.forgotten > 0
 
 
-def test_leaders_and_isrs_change_and_are_counted(tmp_path: Path) -> None:
+def test_the_report_counts_changes_of_leaders_and_isrs(tmp_path: Path) -> None:
     found = history(
         tmp_path,
         [TopicRecord(name="t", topic_id=TOPIC), partition(0, (1, 2)), partition(1, (2, 1))],
@@ -136,7 +136,7 @@ def test_leaders_and_isrs_change_and_are_counted(tmp_path: Path) -> None:
     assert found.leaders() == {2: 2}
 
 
-def test_chunks_are_made_moved_and_removed(tmp_path: Path) -> None:
+def test_the_report_follows_the_creation_move_and_removal_of_chunks(tmp_path: Path) -> None:
     found = history(
         tmp_path,
         [TopicRecord(name="t", topic_id=TOPIC), partition()],
@@ -148,7 +148,7 @@ def test_chunks_are_made_moved_and_removed(tmp_path: Path) -> None:
     assert found.chunks() == [Chunk("t", 0, 10, 19, (3,)), Chunk("t", 0, 20, None, (2,))]
 
 
-def test_a_removed_topic_takes_its_partitions_with_it(tmp_path: Path) -> None:
+def test_the_report_drops_the_partitions_of_a_removed_topic(tmp_path: Path) -> None:
     found = history(
         tmp_path, [TopicRecord(name="t", topic_id=TOPIC), partition(start_offset=5)],
         [RemoveTopicRecord(topic_id=TOPIC)],
@@ -156,7 +156,7 @@ def test_a_removed_topic_takes_its_partitions_with_it(tmp_path: Path) -> None:
     assert (found.chunks(), found.leaders(), found.names) == ([], {}, {})
 
 
-def test_records_of_an_unfinished_transaction_are_ignored(tmp_path: Path) -> None:
+def test_the_report_ignores_records_of_an_unfinished_transaction(tmp_path: Path) -> None:
     found = history(
         tmp_path,
         [BeginTransactionRecord(name="a"), broker(1)], [EndTransactionRecord()],

@@ -39,7 +39,9 @@ def node(harbour: World) -> World:
     return harbour
 
 
-def test_a_report_of_a_directory_has_page_tables_and_numbers(node: World, tmp_path: Path) -> None:
+def test_the_report_of_a_log_directory_has_a_page_tables_and_a_json_file(
+    node: World, tmp_path: Path
+) -> None:
     out = tmp_path / "report"
     code, told, errors = run("--log-dir", node.directory, "--out", out, "--now", node.now_ms)
     assert (code, errors) == (0, "")
@@ -52,7 +54,9 @@ def test_a_report_of_a_directory_has_page_tables_and_numbers(node: World, tmp_pa
     assert {path.stem for path in (out / "tables").iterdir()} == TABLES.keys()
 
 
-def test_json_has_the_numbers_of_the_first_screen(node: World, tmp_path: Path) -> None:
+def test_the_json_option_prints_the_numbers_of_the_first_screen(
+    node: World, tmp_path: Path
+) -> None:
     where = ("--log-dir", node.directory, "--out", tmp_path / "report", "--now", node.now_ms)
     prices = tmp_path / "prices.toml"
     prices.write_text('source = "our contract"\ncurrency = "EUR"\nput_per_1000 = 1.0\n')
@@ -66,7 +70,9 @@ def test_json_has_the_numbers_of_the_first_screen(node: World, tmp_path: Path) -
     assert found == json.loads((tmp_path / "report" / "report.json").read_text())
 
 
-def test_each_error_is_one_sentence_with_an_exit_code(node: World, tmp_path: Path) -> None:
+def test_each_error_of_the_report_command_is_one_sentence_with_an_exit_code(
+    node: World, tmp_path: Path
+) -> None:
     out = ("--out", tmp_path / "report")
     code, _, told = run("--log-dir", tmp_path / "nowhere", *out)
     assert (code, told.count("\n")) == (3, 1)
@@ -83,7 +89,9 @@ def test_each_error_is_one_sentence_with_an_exit_code(node: World, tmp_path: Pat
     assert (code, told) == (2, f"esker: {tmp_path / 'report'} is a file: name a directory\n")
 
 
-def test_a_damaged_log_is_named_and_no_page_is_written(node: World, tmp_path: Path) -> None:
+def test_the_report_command_names_a_damaged_log_and_writes_no_page(
+    node: World, tmp_path: Path
+) -> None:
     copy = tmp_path / "node"
     copy.mkdir()
     for path in node.directory.rglob("*"):
@@ -101,7 +109,7 @@ def test_a_damaged_log_is_named_and_no_page_is_written(node: World, tmp_path: Pa
     assert not (tmp_path / "report").exists()
 
 
-def test_auto_chooses_spark_for_large_logs(node: World) -> None:
+def test_the_automatic_engine_of_a_report_is_spark_for_large_logs(node: World) -> None:
     assert _choose(EngineOrAuto.AUTO, None, node.logs) is EngineOrAuto.LOCAL
     assert _choose(EngineOrAuto.AUTO, "spark://here:7077", node.logs) is EngineOrAuto.SPARK
     assert _choose(EngineOrAuto.LOCAL, "spark://here:7077", node.logs) is EngineOrAuto.LOCAL

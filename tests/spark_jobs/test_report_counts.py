@@ -184,7 +184,7 @@ def sum_by(found: list[Any], key: str, value: str) -> Counter[Any]:
     return total
 
 
-def test_counts_equal_those_of_the_coordinator_and_its_records() -> None:
+def test_report_counts_equal_counts_from_the_coordinator_and_its_records() -> None:
     wanted = (
         "live", "free", "pinned", "pinned with others", "duplicates", "refused",
         "from a checkpoint",
@@ -200,13 +200,15 @@ def tables(world: World, **options: Any) -> dict[str, list[Any]]:
     return {name: table.to_pylist() for name, table in report.tables.items()}
 
 
-def test_the_size_of_pieces_does_not_change_the_counts(harbour: World) -> None:
+def test_the_size_of_spans_does_not_change_the_report_counts(harbour: World) -> None:
     whole = tables(harbour)
     for split_bytes in (1 << 12, 1 << 16):
         assert tables(harbour, split_bytes=split_bytes) == whole
 
 
-def test_cutting_the_logs_head_changes_no_state(tmp_path: Path, harbour: World) -> None:
+def test_deleting_the_logs_head_does_not_change_the_reported_state(
+    tmp_path: Path, harbour: World
+) -> None:
     """After a cut, live bytes and the topics that pin dead ones stay the same."""
     cut = tables(build(tmp_path / "log", step_ms=40_000, segment_batches=150, cut=True))
     whole = tables(harbour)
@@ -236,7 +238,7 @@ def test_committed_and_removed_objects_add_up_to_the_objects_held(harbour: World
     assert kept[-1]["held"] == state_at(harbour.logs.log(LOG)).objects.num_rows
 
 
-def test_uncommitted_records_are_not_counted(harbour: World) -> None:
+def test_the_report_does_not_count_uncommitted_records(harbour: World) -> None:
     half = tables(with_end(harbour, harbour.end_offset // 2))
     assert sum(row["objects"] for row in half["broker_objects"]) > 0
     assert sum(row["objects"] for row in half["broker_objects"]) < sum(
@@ -244,7 +246,7 @@ def test_uncommitted_records_are_not_counted(harbour: World) -> None:
     )
 
 
-def test_removed_partitions_stay_removed_and_log_starts_only_rise(tmp_path: Path) -> None:
+def test_reported_partitions_stay_removed_and_log_starts_never_fall(tmp_path: Path) -> None:
     def starts(*offsets: int) -> list[LogStartOffsetsRecord]:
         return [
             LogStartOffsetsRecord(
@@ -262,7 +264,7 @@ def test_removed_partitions_stay_removed_and_log_starts_only_rise(tmp_path: Path
     assert first_pass_result(first).log_starts == {(topic, 0): 9, (topic, 1): GONE}
 
 
-def test_throughput_tables_sum_the_smaller_producers_as_others(harbour: World) -> None:
+def test_throughput_tables_add_up_small_producers_as_others(harbour: World) -> None:
     found = tables(harbour)
     names = {row["producer"] for row in found["producer_throughput"]}
     assert len(names) == TOP + 1
@@ -275,7 +277,7 @@ def test_throughput_tables_sum_the_smaller_producers_as_others(harbour: World) -
 # --- the cube -----------------------------------------------------------------------------------
 
 
-def test_merging_merged_rows_changes_nothing() -> None:
+def test_merging_merged_rows_again_leaves_the_rows_unchanged() -> None:
     parts = [rows("topic", 2, name=["a", "b"], bytes=[1, 2], lowest=[5, 6], highest=[5, 6]),
              rows("topic", 1, name="a", bytes=[10], lowest=[3], highest=[9])]  # fmt: skip
     once = merge_rows(parts)
@@ -284,7 +286,7 @@ def test_merging_merged_rows_changes_nothing() -> None:
     assert (first["name"], first["bytes"], first["lowest"], first["highest"]) == ("a", 11, 3, 9)
 
 
-def test_small_keys_are_folded_into_others() -> None:
+def test_keys_with_few_bytes_are_merged_into_others() -> None:
     cube = LocalCube(
         merge_rows(
             [rows("producer", 3, number=[-1, 5, 6], bytes=[7, 9, 7]), rows("log", 1, bytes=1)]
@@ -300,7 +302,7 @@ def test_small_keys_are_folded_into_others() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(4))
-def test_percentiles_are_exact_to_two_per_cent(seed: int) -> None:
+def test_percentiles_from_bands_are_exact_to_two_per_cent(seed: int) -> None:
     """Repeat one with -k 'two_per_cent and 3'."""
     random = np.random.default_rng(seed)
     values = np.exp(random.normal(6, 2, 4_999)).astype(np.int64)
@@ -314,14 +316,14 @@ def test_percentiles_are_exact_to_two_per_cent(seed: int) -> None:
         assert found == pytest.approx(exact, rel=0.017, abs=0.5)
 
 
-def test_bands_cover_every_64_bit_number() -> None:
+def test_histogram_bands_cover_every_64_bit_number() -> None:
     values = np.array([0, 1, 63, 64, 1 << 20, (1 << 53) + 1, (1 << 62) + 12345], np.int64)
     found = band_starts(values)
     assert (found <= values).all()
     assert (values - found <= values / 32).all()
 
 
-def test_a_window_has_at_most_120_buckets_that_cover_every_time() -> None:
+def test_a_report_window_has_at_most_120_buckets_that_cover_every_time() -> None:
     for length in (0, 1, 999, 3_600_000, 86_400_000, 400 * 86_400_000, 1 << 52):
         over = window(1_700_000_000_123, 1_700_000_000_123 + length)
         assert 1 <= len(over.starts()) <= 120

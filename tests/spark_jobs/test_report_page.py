@@ -84,7 +84,7 @@ class Elements(HTMLParser):
         assert self.open.pop() == tag
 
 
-def test_the_page_refers_to_no_other_file(html: str) -> None:
+def test_the_report_page_refers_to_no_other_file(html: str) -> None:
     elements = Elements(html).found
     tags = {tag for tag, _ in elements}
     assert not tags & {"script", "link", "iframe", "object", "img", "base", "form"}
@@ -99,7 +99,7 @@ def test_the_page_refers_to_no_other_file(html: str) -> None:
     assert not re.search(r"url\((?!#)", html)
 
 
-def test_ids_are_unique_and_every_reference_has_a_target(html: str) -> None:
+def test_ids_on_the_report_page_are_unique_and_every_reference_has_a_target(html: str) -> None:
     elements = Elements(html).found
     ids = [attributes["id"] for _, attributes in elements if "id" in attributes]
     assert len(ids) == len(set(ids))
@@ -110,19 +110,19 @@ def test_ids_are_unique_and_every_reference_has_a_target(html: str) -> None:
     assert set(re.findall(r"url\(#([^)]*)\)", html)) <= set(ids)
 
 
-def test_every_figure_has_a_text_alternative(html: str) -> None:
+def test_every_figure_of_the_report_has_a_text_alternative(html: str) -> None:
     drawings = [attributes for tag, attributes in Elements(html).found if tag == "svg"]
     assert len(drawings) == sum(len(drawn) for _, _, drawn in SECTIONS)
     assert all(one["role"] == "img" and len(one["aria-label"] or "") > 40 for one in drawings)
 
 
-def test_drawings_use_only_colours_of_the_style_sheet(html: str) -> None:
+def test_report_drawings_use_only_colours_of_the_style_sheet(html: str) -> None:
     body = html[html.index("<main>") :]
     assert not re.search(r"(fill|stroke): ?#", body)
     assert set(re.findall(r"var\(--([\w]+)\)", body)) <= {*TOKENS, "font"}
 
 
-def test_names_from_the_log_are_escaped(html: str) -> None:
+def test_the_report_page_escapes_names_from_the_log(html: str) -> None:
     assert TOPICS[4].name == "billing <eu> & more"
     assert "billing <eu>" not in html
     assert html.count("billing &lt;eu&gt; &amp; more") > 3
@@ -134,7 +134,7 @@ HOSTILE = (
 )  # fmt: skip
 
 
-def test_hostile_names_do_no_harm(report: Report) -> None:
+def test_hostile_names_in_the_log_add_no_markup_to_the_report_page(report: Report) -> None:
     """A log may hold any topic name."""
     tables: dict[str, pa.Table] = {}
     for name, table in report.tables.items():
@@ -157,7 +157,9 @@ def test_hostile_names_do_no_harm(report: Report) -> None:
     assert "x" * 60 not in text
 
 
-def test_the_page_of_an_empty_cluster_says_that_it_is_empty(empty: Report, tmp_path: Path) -> None:
+def test_the_report_page_of_an_empty_cluster_states_that_the_cluster_is_empty(
+    empty: Report, tmp_path: Path
+) -> None:
     assert empty.is_empty
     summary = summarise(empty)
     assert summary.lead == "The logs hold no record yet: there is nothing to report on."
@@ -169,7 +171,7 @@ def test_the_page_of_an_empty_cluster_says_that_it_is_empty(empty: Report, tmp_p
     assert write_report(empty, summary, tmp_path / "out", engine="local").exists()
 
 
-def test_the_first_screen_has_costs_and_dead_bytes(report: Report) -> None:
+def test_the_first_screen_of_a_report_shows_costs_and_dead_bytes(report: Report) -> None:
     summary = summarise(report)
     n = summary.numbers
     assert summary.lead.startswith("Your data costs ")
@@ -183,7 +185,7 @@ def test_the_first_screen_has_costs_and_dead_bytes(report: Report) -> None:
     assert n["fencings"] == 3
 
 
-def test_costs_are_bytes_and_requests_times_prices(harbour: World) -> None:
+def test_reported_costs_are_bytes_and_requests_times_prices(harbour: World) -> None:
     prices = Prices(put_per_1000=1.0, gb_month=2.0, currency="EUR")
     question = Question(now_ms=harbour.now_ms, prices=prices)
     found = make_report(harbour.logs, LocalReportEngine(), question)
@@ -193,7 +195,9 @@ def test_costs_are_bytes_and_requests_times_prices(harbour: World) -> None:
     assert " EUR a month" in summarise(found).lead
 
 
-def test_the_estimate_at_the_current_interval_equals_the_uploads(report: Report) -> None:
+def test_the_estimated_uploads_at_the_current_interval_equal_the_real_uploads(
+    report: Report,
+) -> None:
     uploads = next(row for row in report.tables["costs"].to_pylist() if row["unit"] == "requests")
     tried = report.tables["what_if"].to_pylist()
     now = next(row for row in tried if row["current"])
@@ -203,7 +207,7 @@ def test_the_estimate_at_the_current_interval_equals_the_uploads(report: Report)
     assert len(tried) == 7
 
 
-def test_a_busy_broker_uploads_once_an_interval() -> None:
+def test_the_upload_estimate_adds_the_interval_to_the_idle_time_of_a_broker() -> None:
     """100 s with an object every 500 ms at an interval of 250 ms; then an interval of 750 ms."""
     over = Window(0, 99_999, 100_000)
     counts = rows("broker", 1, number=1, objects=200, bytes=200)
@@ -215,7 +219,7 @@ def test_a_busy_broker_uploads_once_an_interval() -> None:
     assert puts_at(facts, 500) == pytest.approx(100_000 / 750)
 
 
-def test_the_files_hold_the_same_numbers_as_the_report(
+def test_the_written_report_files_have_the_same_numbers_as_the_report(
     report: Report, html: str, tmp_path: Path
 ) -> None:
     summary = summarise(report)
@@ -231,7 +235,7 @@ def test_the_files_hold_the_same_numbers_as_the_report(
     assert written.read_text() == html, "drawn alike each time"
 
 
-def test_the_page_of_a_huge_cluster_has_a_bounded_size(report: Report) -> None:
+def test_the_report_page_of_a_huge_cluster_has_a_bounded_size(report: Report) -> None:
     wide: dict[str, Any] = dict(report.tables)
     row = report.tables["partitions"].to_pylist()[0]
     many = [{**row, "partition": number, "bytes": 1 + number % 97} for number in range(50_000)]
@@ -246,13 +250,13 @@ def test_the_page_of_a_huge_cluster_has_a_bounded_size(report: Report) -> None:
         assert 50_000 < len(page(made, summarise(made), engine="local")) < 300_000
 
 
-def test_a_drawing_holds_text_and_not_glyph_shapes() -> None:
+def test_a_report_drawing_contains_text_instead_of_glyph_shapes() -> None:
     drawn = svg(bars(["a$b$c"], [("", "c1", [3])], count, ""), (4, 2), "a label")
     assert ">a$b$c</text>" in drawn
     assert ">3</text>" in drawn
 
 
-def test_the_report_page_documents_every_table(request: pytest.FixtureRequest) -> None:
+def test_the_docs_page_of_the_report_describes_every_table(request: pytest.FixtureRequest) -> None:
     text = PAGE.read_text()
     before, _, rest = text.partition(BEGIN)
     written, _, after = rest.partition(END)
@@ -262,7 +266,7 @@ def test_the_report_page_documents_every_table(request: pytest.FixtureRequest) -
         assert written.strip() == documentation().strip(), "run it again with --rewrite"
 
 
-def test_every_table_is_on_the_page(report: Report, html: str) -> None:
+def test_every_table_of_the_report_is_named_on_the_page(report: Report, html: str) -> None:
     assert report.tables.keys() == TABLES.keys()
     for name in TABLES:
         assert f"tables/{name}.parquet" in html

@@ -120,7 +120,7 @@ def rows_of_coordinator(
     return sorted(retention_pass(oracle, view, now_ms, max_runs=1_000_000).rows)
 
 
-def test_a_plan_equals_the_coordinators_own() -> None:
+def test_a_retention_plan_equals_the_coordinators_own_plan() -> None:
     """The naive planner agrees too, for digests of any pieces, their files, and the planner's two
     steps.
     """
@@ -170,7 +170,7 @@ def two_topics(tmp_path: Path) -> tuple[Worlds, LogState]:
     return Worlds(tmp_path, [(tmp_path / "log-0", end)]), state
 
 
-def test_a_topic_with_long_retention_pins_bytes_of_others(tmp_path: Path) -> None:
+def test_a_topic_with_long_retention_keeps_dead_bytes_of_other_topics(tmp_path: Path) -> None:
     worlds, state = two_topics(tmp_path)
     topics = settings_of(state, retention_ms=0)
     topics[encode_uuid(OTHER)] = TopicSettings("long", -1, -1, "external")
@@ -189,7 +189,7 @@ def test_a_topic_with_long_retention_pins_bytes_of_others(tmp_path: Path) -> Non
     assert plan.is_large
 
 
-def test_topics_enforced_by_the_coordinator_are_skipped(tmp_path: Path) -> None:
+def test_a_retention_plan_skips_topics_that_the_coordinator_enforces(tmp_path: Path) -> None:
     worlds, state = two_topics(tmp_path)
     worlds.set(settings_of(state, retention_ms=0, enforcer="coordinator"))
     assert not make_plan(worlds, now_ms=10_000).rows
@@ -197,13 +197,13 @@ def test_topics_enforced_by_the_coordinator_are_skipped(tmp_path: Path) -> None:
     assert len(make_plan(worlds, now_ms=10_000).rows) == 2
 
 
-def test_a_topic_unknown_to_the_cluster_log_is_skipped(tmp_path: Path) -> None:
+def test_a_retention_plan_skips_topics_unknown_to_the_cluster_log(tmp_path: Path) -> None:
     worlds, _ = two_topics(tmp_path)
     worlds.set({})
     assert not make_plan(worlds, now_ms=10_000).rows
 
 
-def test_unknown_records_prevent_a_plan() -> None:
+def test_unknown_records_prevent_a_retention_plan() -> None:
     """A record of a later version may say anything, for example that a limit was lifted."""
     position = LogPosition(False, 7, 1, 0)
     with pytest.raises(LogsError, match="record at offset 7 is of type 1199"):
@@ -214,7 +214,7 @@ def test_unknown_records_prevent_a_plan() -> None:
         digest_records([(position, newer)])
 
 
-def test_a_damaged_digest_is_made_again(tmp_path: Path) -> None:
+def test_a_damaged_cached_digest_is_computed_again(tmp_path: Path) -> None:
     worlds, state = two_topics(tmp_path)
     worlds.set(settings_of(state, retention_ms=0))
     kept = DigestCache(tmp_path / "digests")
@@ -230,7 +230,7 @@ def test_a_damaged_digest_is_made_again(tmp_path: Path) -> None:
     assert make_plan(worlds, now_ms=10_000, digest_cache=kept) == plan, "that cannot be written"
 
 
-def test_only_the_newest_digest_of_a_growing_log_is_kept(tmp_path: Path) -> None:
+def test_only_the_newest_cached_digest_of_a_growing_log_is_kept(tmp_path: Path) -> None:
     kept = DigestCache(tmp_path / "digests")
     log = LogFiles(tmp_path / "log-0")
     two_topics(tmp_path)
@@ -241,7 +241,7 @@ def test_only_the_newest_digest_of_a_growing_log_is_kept(tmp_path: Path) -> None
     assert names == [f"{0:020}-{end:020}.runs" for end in (4, 5)]
 
 
-def test_digests_of_another_history_are_not_used(tmp_path: Path) -> None:
+def test_cached_digests_of_another_history_of_the_log_are_not_used(tmp_path: Path) -> None:
     """A cluster restored from a copy has the same id and other records at known offsets."""
     kept = DigestCache(tmp_path / "digests")
     directory = tmp_path / "digests" / "cluster" / "log-0"
@@ -263,7 +263,7 @@ def test_digests_of_another_history_are_not_used(tmp_path: Path) -> None:
     assert not left(12, 4)
 
 
-def test_a_restored_log_is_planned_from_its_own_records(tmp_path: Path) -> None:
+def test_a_retention_plan_for_a_restored_log_uses_its_own_records(tmp_path: Path) -> None:
     worlds, state = two_topics(tmp_path)
     worlds.set(settings_of(state, retention_ms=0))
     kept = DigestCache(tmp_path / "digests")
@@ -275,7 +275,7 @@ def test_a_restored_log_is_planned_from_its_own_records(tmp_path: Path) -> None:
     assert not make_plan(worlds, now_ms=10_000, digest_cache=kept).rows
 
 
-def test_digests_of_a_deleted_log_head_are_dropped(tmp_path: Path) -> None:
+def test_cached_digests_of_a_deleted_log_head_are_deleted(tmp_path: Path) -> None:
     kept = DigestCache(tmp_path)
     directory = tmp_path / "cluster" / "log-0"
     directory.mkdir(parents=True)
@@ -289,7 +289,7 @@ def test_digests_of_a_deleted_log_head_are_dropped(tmp_path: Path) -> None:
     assert {path.name for path in directory.iterdir()} == {names[2], later}
 
 
-def test_settings_come_from_topic_cluster_or_default(tmp_path: Path) -> None:
+def test_retention_settings_come_from_the_topic_the_cluster_or_the_default(tmp_path: Path) -> None:
     def config(kind: int, resource: str, name: str, value: str | None) -> ConfigRecord:
         return ConfigRecord(resource_type=kind, resource_name=resource, name=name, value=value)
 
@@ -314,7 +314,7 @@ def test_settings_come_from_topic_cluster_or_default(tmp_path: Path) -> None:
     }, "and a transaction that is not over has not happened"
 
 
-def test_settings_have_the_controllers_names_and_defaults(
+def test_retention_settings_have_the_controllers_names_and_defaults(
     tmp_path: Path,
 ) -> None:
     topic = TopicRecord(name="t", topic_id=TOPIC)
@@ -338,7 +338,7 @@ def test_settings_have_the_controllers_names_and_defaults(
 @pytest.mark.parametrize(
     ("policy", "limits"), [("compact", (-1, -1)), ("", (-1, -1)), ("compact, delete", (9, 8))]
 )
-def test_a_topic_whose_policy_lacks_delete_has_no_limits(
+def test_a_topic_whose_policy_lacks_delete_has_no_retention_limits(
     policy: str, limits: tuple[int, int], tmp_path: Path
 ) -> None:
     settings = {"cleanup.policy": policy, "retention.ms": "9", "retention.bytes": "8"}
@@ -351,7 +351,9 @@ def test_a_topic_whose_policy_lacks_delete_has_no_limits(
     assert (topic.retention_ms, topic.retention_bytes) == limits
 
 
-def test_a_cluster_log_with_an_unknown_record_gives_no_settings(tmp_path: Path) -> None:
+def test_a_cluster_log_with_an_unknown_record_is_refused_for_retention_settings(
+    tmp_path: Path,
+) -> None:
     values = [encode_record(TopicRecord(name="t", topic_id=TOPIC)), b"\x01\xe7\x07\x00"]
     end = write_values(tmp_path / "log", [values])
     with pytest.raises(LogsError, match="record of type 999"):

@@ -65,7 +65,7 @@ def compare(worlds: Worlds, states: list[LogState], settings: Any, **how: Any) -
     return plan
 
 
-def test_plans_of_random_worlds_equal_those_of_a_quadratic_planner(tmp_path: Path) -> None:
+def test_plans_for_random_logs_equal_the_plans_of_a_quadratic_planner(tmp_path: Path) -> None:
     random = Random(SEED)
     worlds, states = make_worlds(tmp_path, 40, random)
     reasons: set[int] = set()
@@ -76,7 +76,9 @@ def test_plans_of_random_worlds_equal_those_of_a_quadratic_planner(tmp_path: Pat
 
 
 @pytest.mark.spark
-def test_spark_and_the_local_engine_make_the_same_plan(tmp_path: Path, spark: Any) -> None:
+def test_spark_and_the_local_engine_make_the_same_retention_plan(
+    tmp_path: Path, spark: Any
+) -> None:
     """The plans are equal byte for byte, with Spark's own digests and with those of the local
     engine.
     """
@@ -92,7 +94,7 @@ def test_spark_and_the_local_engine_make_the_same_plan(tmp_path: Path, spark: An
 
 
 @pytest.mark.spark
-def test_spark_reports_damage_like_the_local_engine(tmp_path: Path, spark: Any) -> None:
+def test_spark_reports_a_damaged_log_like_the_local_engine(tmp_path: Path, spark: Any) -> None:
     worlds, _ = make_worlds(tmp_path, 1, Random(SEED))
     worlds.set({})
     (segment,) = (tmp_path / "world-0").glob("*.log")

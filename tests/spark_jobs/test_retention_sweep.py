@@ -141,19 +141,23 @@ def killed_and_gone_on(cluster: EskerCluster, tmp_path: Path, engine: str) -> No
     )
 
 
-def test_a_killed_sweep_continues_where_it_was(cluster: EskerCluster, tmp_path: Path) -> None:
+def test_a_killed_retention_sweep_continues_after_its_last_answered_row(
+    cluster: EskerCluster, tmp_path: Path
+) -> None:
     killed_and_gone_on(cluster, tmp_path, "local")
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
-def test_a_killed_sweep_in_spark_continues_where_it_was(
+def test_a_killed_retention_sweep_in_spark_continues_after_its_last_answered_row(
     cluster: EskerCluster, tmp_path: Path
 ) -> None:
     killed_and_gone_on(cluster, tmp_path, "spark")
 
 
-def test_an_outdated_plan_is_refused_with_the_reason(cluster: EskerCluster, tmp_path: Path) -> None:
+def test_an_outdated_retention_plan_is_refused_with_the_reason(
+    cluster: EskerCluster, tmp_path: Path
+) -> None:
     sweep, world = Sweep(cluster, tmp_path), World(cluster.brokers)
     topic = world.topic(1, EXTERNAL | {"retention.bytes": "0", "retention.ms": "-1"})
     other = world.topic(1, EXTERNAL | {"retention.bytes": "0", "retention.ms": "-1"})

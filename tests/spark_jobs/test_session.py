@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def test_a_task_runs_our_python(spark: SparkSession) -> None:
+def test_a_spark_task_runs_a_python_function_on_arrow_batches(spark: SparkSession) -> None:
     def doubled(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import pyarrow.compute as pc
 

@@ -30,18 +30,18 @@ def run(archive: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_worker_imports_the_shipped_code_and_not_the_installed(tmp_path: Path) -> None:
+def test_a_worker_imports_the_shipped_code_instead_of_the_installed_code(tmp_path: Path) -> None:
     archive = code_zip(tmp_path)
     done = run(archive)
     assert done.stdout.strip() == f"{archive}/spark_jobs/tables/schemas.py", done.stderr
 
 
-def test_the_same_code_has_the_same_name(tmp_path: Path) -> None:
+def test_equal_code_is_shipped_under_the_same_file_name(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     assert code_zip(tmp_path).name == code_zip(tmp_path / "again").name
 
 
-def test_every_room_that_jobs_may_import_is_sent(tmp_path: Path) -> None:
+def test_every_package_that_jobs_may_import_is_shipped(tmp_path: Path) -> None:
     for room in ("spark_jobs", *MAY_IMPORT["spark_jobs"]):
         assert any(f"{room}.".startswith(f"{package}.") for package in PACKAGES), room
     names = zipfile.ZipFile(code_zip(tmp_path)).namelist()
@@ -49,13 +49,13 @@ def test_every_room_that_jobs_may_import_is_sent(tmp_path: Path) -> None:
     assert all(name.endswith(".py") for name in names)
 
 
-def test_of_the_broker_only_its_stores_are_sent(tmp_path: Path) -> None:
+def test_only_the_stores_package_of_the_broker_is_shipped(tmp_path: Path) -> None:
     names = zipfile.ZipFile(code_zip(tmp_path)).namelist()
     sent = [name for name in names if name.startswith("diskless/")]
     assert all(n == "diskless/__init__.py" or n.startswith("diskless/stores/") for n in sent)
 
 
-def test_code_damaged_in_transit_does_not_run(tmp_path: Path) -> None:
+def test_shipped_code_that_is_damaged_does_not_run(tmp_path: Path) -> None:
     archive = code_zip(tmp_path)
     with zipfile.ZipFile(archive, "a") as changed:
         changed.writestr("spark_jobs/added.py", "")

@@ -76,13 +76,13 @@ def read(log_dir: Path, **more: Any) -> list[dict[str, Any]]:
     return rows(LogReader(parse_options(options(log_dir, **more))))
 
 
-def test_every_partition_is_read_by_a_reader_of_its_own(log_dir: Path) -> None:
+def test_small_splits_are_read_as_partitions_of_their_own(log_dir: Path) -> None:
     reader = LogReader(parse_options(options(log_dir, splitBytes=1)))
     assert len(reader.partitions()) == 4
     assert [row["feature_level"] for row in rows(reader)] == list(range(10))
 
 
-def test_small_segments_are_read_together(log_dir: Path) -> None:
+def test_small_segments_are_read_by_one_task(log_dir: Path) -> None:
     reader = LogReader(parse_options(options(log_dir)))
     partition: Any
     (partition,) = reader.partitions()
@@ -115,7 +115,7 @@ def test_no_record_above_the_high_watermark_is_read(log_dir: Path) -> None:
     assert read(log_dir, startOffset=7) == []
 
 
-def test_a_table_is_read_from_the_logs_that_hold_it(log_dir: Path) -> None:
+def test_a_table_is_read_from_the_logs_that_can_contain_its_records(log_dir: Path) -> None:
     def lengths(**more: Any) -> Counter[str]:
         return Counter(row["log"] for row in read(log_dir, **more))
 
@@ -159,7 +159,7 @@ def test_filters_on_offsets_and_logs_are_accepted(
         ([EqualTo(("type",), 99)], []),
     ],
 )
-def test_filters_on_types_are_accepted_for_the_record_table(
+def test_filters_on_record_types_are_accepted_for_the_record_table(
     log_dir: Path, pushed: list[Any], expected: list[int]
 ) -> None:
     reader = PushingReader(parse_options(options(log_dir, table="record", log=CLUSTER)))
@@ -167,13 +167,13 @@ def test_filters_on_types_are_accepted_for_the_record_table(
     assert [row["log_offset"] for row in rows(reader)] == expected
 
 
-def test_an_empty_read_is_one_empty_task(log_dir: Path) -> None:
+def test_an_empty_read_has_no_partitions_and_accepts_sparks_empty_partition(log_dir: Path) -> None:
     reader = LogReader(parse_options(options(log_dir, endOffset=0)))
     assert reader.partitions() == []
     assert list(reader.read(InputPartition(None))) == []  # as Spark does
 
 
-def test_other_filters_are_left_to_spark(log_dir: Path) -> None:
+def test_unsupported_filters_are_left_to_spark(log_dir: Path) -> None:
     reader = PushingReader(parse_options(options(log_dir)))
     others = [
         StringStartsWith(("name",), "f"),
@@ -200,24 +200,26 @@ def test_other_filters_are_left_to_spark(log_dir: Path) -> None:
         ({"path": "/x", "startingOffsets": "soon"}, "startingOffsets: 'soon'"),
     ],
 )
-def test_a_bad_option_is_named(given: dict[str, str], named: str) -> None:
+def test_the_error_for_an_invalid_option_names_the_option(
+    given: dict[str, str], named: str
+) -> None:
     with pytest.raises(OptionError, match=named):
         parse_options(given)
 
 
-def test_an_unknown_table_is_named(log_dir: Path) -> None:
+def test_the_error_for_an_unknown_table_names_the_table(log_dir: Path) -> None:
     with pytest.raises(TableError, match=r"no table 'topic_s'.* topics"):
         parse_options(options(log_dir, table="topic_s"))
 
 
 @pytest.mark.parametrize("table", [*TABLES, *VIEWS])
-def test_spark_has_a_schema_for_every_table(table: str, log_dir: Path) -> None:
+def test_every_table_has_a_spark_schema(table: str, log_dir: Path) -> None:
     schema = EskerLog(options(log_dir, table=table)).schema()
     assert schema.names[:2] == ["log", "from_checkpoint"]
     assert len(set(schema.names)) == len(schema.names)
 
 
-def test_all_records_is_the_default(log_dir: Path) -> None:
+def test_the_data_source_reads_all_records_by_default(log_dir: Path) -> None:
     given = options(log_dir)
     del given["table"]
     assert parse_options(given).table == RECORD
@@ -261,7 +263,7 @@ def test_a_lost_range_is_an_error_unless_fail_on_data_loss_is_off(
     assert [row["feature_level"] for row in found] == [55, 6, 7, 8, 9]
 
 
-def test_a_segment_that_ends_too_early_is_an_error(log_dir: Path) -> None:
+def test_a_segment_that_ends_before_its_committed_end_is_an_error(log_dir: Path) -> None:
     reader = LogReader(parse_options(options(log_dir, splitBytes=1)))
     planned = reader.partitions()
     path = log_dir / CLUSTER / f"{18:020d}.log"
@@ -291,7 +293,7 @@ def test_unknown_records_are_kept_as_bytes_and_counted(
     assert "unknown_versions=1: skipped" in caplog.text
 
 
-def test_an_object_is_one_row(log_dir: Path) -> None:
+def test_the_objects_view_has_one_row_for_each_object(log_dir: Path) -> None:
     commit = ObjectCommitRecord(
         object_id=7, object_format=1, size_bytes=90, broker_id=3, broker_epoch=4, lease_id=5,
         committed_at_ms=6, topic_ids=(UUID(int=1),), topic_indexes=(0, 0), partitions=(0, 1),
@@ -309,7 +311,7 @@ def test_an_object_is_one_row(log_dir: Path) -> None:
     assert len(read(log_dir, table="object_commits", log="__diskless-metadata-2")) == 3
 
 
-def test_an_archive_reads_the_same_as_the_directory(log_dir: Path) -> None:
+def test_the_rows_of_an_archive_equal_the_rows_of_the_log_directory(log_dir: Path) -> None:
     (log_dir / "archive").mkdir()
     store, logs = open_store(str(log_dir / "archive")), ReplicaLogs(log_dir)
     archive(logs, store, about=open_archive(store, logs.cluster_id), engine=LocalArchiveEngine())

@@ -54,7 +54,7 @@ def listed_by(spark: SparkSession, uri: str) -> SparkListing:
     return list_in_spark(spark, uri, StoreOptions(), NAMING, lambda: 5, tasks=4)
 
 
-def test_both_engines_give_the_same_listing_and_comparison(
+def test_spark_and_the_local_engine_give_the_same_listing_and_comparison(
     spark: SparkSession, life: Stored, tmp_path: Path
 ) -> None:
     (tmp_path / "scratch").mkdir()
@@ -75,7 +75,7 @@ def test_both_engines_give_the_same_listing_and_comparison(
     assert suspects[0] == suspects[1] == sorted((0, object_id) for object_id in life.used()[:2])
 
 
-def test_own_objects_are_counted_beside_many_other_clusters(
+def test_a_listing_counts_own_objects_among_many_other_clusters_objects(
     spark: SparkSession, life: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_listing, "COUNTED_ROWS", 2)
@@ -84,6 +84,8 @@ def test_own_objects_are_counted_beside_many_other_clusters(
     assert tally.strange == 1
 
 
-def test_a_listing_fails_if_one_part_fails(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_listing_in_spark_fails_if_one_of_its_tasks_fails(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     with pytest.raises(Exception, match="no-such-place"):
         listed_by(spark, str(DirectoryStore(tmp_path / "no-such-place").uri))

@@ -32,7 +32,7 @@ def log_dir(tmp_path: Path) -> Path:
     return tmp_path / "node"
 
 
-def test_a_job_outlives_a_worker_that_is_killed_in_its_middle(
+def test_a_spark_job_completes_after_one_of_its_workers_is_killed(
     tmp_path: Path, log_dir: Path
 ) -> None:
     """Each task reports that it runs, then waits; with two running one worker is killed.
@@ -86,7 +86,7 @@ def test_a_job_outlives_a_worker_that_is_killed_in_its_middle(
     assert all(".zip/spark_jobs/__init__.py" in file for file in files), files
 
 
-def test_what_workers_lack_is_reported_in_one_sentence(
+def test_missing_memory_or_python_on_workers_is_reported_in_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from spark_jobs.session import spark_session

@@ -48,7 +48,7 @@ def refused(
     return error.value
 
 
-def test_without_java_the_error_names_the_remedy(
+def test_the_error_for_missing_java_names_the_remedy(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scratch: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", "")
@@ -57,7 +57,7 @@ def test_without_java_the_error_names_the_remedy(
     assert list(scratch.iterdir()) == []
 
 
-def test_a_java_that_is_too_old(
+def test_the_error_for_a_java_that_is_too_old_names_its_version(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scratch: Path
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", "11.0.2")))
@@ -66,7 +66,7 @@ def test_a_java_that_is_too_old(
     assert list(scratch.iterdir()) == []
 
 
-def test_too_little_memory_is_a_sentence_with_details_in_the_log(
+def test_too_little_memory_is_reported_in_a_sentence_with_details_in_the_log(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     scratch: Path,
@@ -81,7 +81,7 @@ def test_too_little_memory_is_a_sentence_with_details_in_the_log(
     assert list(scratch.iterdir()) == []
 
 
-def test_older_output_in_the_log_file_is_ignored(
+def test_a_start_failure_is_not_explained_by_older_output_in_the_log_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "spark.log").write_text("No space left on device\n")
@@ -89,7 +89,7 @@ def test_older_output_in_the_log_file_is_ignored(
     assert "memory" in str(refused(log=tmp_path / "spark.log"))
 
 
-def test_after_a_crash_a_class_archive_is_deleted_and_the_jvm_started_without(
+def test_a_jvm_that_crashes_with_a_class_archive_is_started_again_without_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """This `java` never starts a session: its arguments are recorded."""
@@ -127,7 +127,7 @@ def test_ctrl_c_is_delivered_after_the_jvm_has_started() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_unreachable_master_is_an_error(scratch: Path) -> None:
+def test_an_unreachable_spark_master_is_an_error(scratch: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         url = f"spark://127.0.0.1:{port}"
@@ -141,7 +141,7 @@ def test_an_unreachable_master_is_an_error(scratch: Path) -> None:
 @pytest.mark.parametrize(
     "url", ["spark://", "spark://host", "mesos://a:1", "local[0]", "", "local[x]"]
 )
-def test_an_invalid_master_is_a_usage_error(url: str) -> None:
+def test_an_invalid_spark_master_is_a_usage_error(url: str) -> None:
     error = refused(url)
     assert error.usage
     assert "spark://HOST:7077" in str(error)
@@ -154,7 +154,7 @@ def test_an_invalid_memory_size_is_a_usage_error(memory: str) -> None:
     assert memory in str(error)
 
 
-def test_without_pyspark_a_command_says_one_sentence() -> None:
+def test_a_command_without_pyspark_prints_one_sentence() -> None:
     script = (
         "import sys; sys.modules['pyspark'] = None\n"
         "from esker.commands.spark.session import spark_session\n"

@@ -177,7 +177,7 @@ class Lives(QuorumVersusMemory):
             writer.freeze()
 
 
-def test_state_by_columns_equals_the_coordinators() -> None:
+def test_the_state_computed_from_columns_equals_the_coordinators_state() -> None:
     wanted = (
         "logs", "runs", "objects", "marked", "log starts", "from a checkpoint", "producers",
         "topics", "deleted topics",
@@ -239,7 +239,7 @@ def test_a_producer_has_the_last_five_batches_of_its_last_epoch(tmp_path: Path) 
     assert state.producers.column("last_sequences").to_pylist() == [[0]]
 
 
-def test_an_expired_producer_starts_anew(tmp_path: Path) -> None:
+def test_an_expired_producer_loses_its_batches_until_it_appends_again(tmp_path: Path) -> None:
     forgotten = ProducersExpiredRecord(log_ids=(0,), producer_ids=(7,))
     before = [[partitions(TOPIC, 1)], [appended(0, 0), appended(2, 0, producer=8)], [forgotten]]
     write_log(tmp_path / "gone-0", before)
@@ -248,7 +248,7 @@ def test_an_expired_producer_starts_anew(tmp_path: Path) -> None:
     assert kept(LogFiles(tmp_path / "back-0")) == [(7, 0, [0], [4]), (8, 0, [0], [2])]
 
 
-def test_a_topic_of_many_partitions_comes_whole_from_a_checkpoint(tmp_path: Path) -> None:
+def test_a_topic_with_many_partitions_is_read_completely_from_a_checkpoint(tmp_path: Path) -> None:
     """A checkpoint cuts it into records of a thousand."""
     state = InMemoryState()
     state.apply(0, partitions(TOPIC, 2_500))
@@ -261,7 +261,7 @@ def test_a_topic_of_many_partitions_comes_whole_from_a_checkpoint(tmp_path: Path
     assert (found.partitions.num_rows, found.partitions["log_id"][2_499].as_py()) == (2_500, 2_499)
 
 
-def test_a_time_stands_for_the_first_record_that_is_later(tmp_path: Path) -> None:
+def test_the_state_at_a_time_ends_before_the_first_later_record(tmp_path: Path) -> None:
     batches = [[partitions(TOPIC, 1)], *([appended(2 * i, 2 * i)] for i in range(4))]
     write_log(tmp_path / "log-0", batches)  # a second apart from 1,000 on
     log = LogFiles(tmp_path / "log-0")
@@ -271,7 +271,9 @@ def test_a_time_stands_for_the_first_record_that_is_later(tmp_path: Path) -> Non
         assert found.runs.equals(state_at(log, offset).runs)
 
 
-def test_a_state_below_the_deleted_head_is_an_error_that_names_the_earliest(tmp_path: Path) -> None:
+def test_the_error_for_a_state_below_the_deleted_head_names_the_earliest_offset(
+    tmp_path: Path,
+) -> None:
     state = InMemoryState()
     for offset, record in enumerate((partitions(TOPIC, 1), partitions(TOPIC, 1, first=1))):
         state.apply(offset, record)
@@ -293,7 +295,9 @@ def test_a_state_below_the_deleted_head_is_an_error_that_names_the_earliest(tmp_
         state_at(log, 4)
 
 
-def test_an_orphan_that_a_listing_showed_is_an_object_until_it_is_removed(tmp_path: Path) -> None:
+def test_an_orphan_from_a_listing_is_an_object_of_the_state_until_it_is_removed(
+    tmp_path: Path,
+) -> None:
     records = [
         OrphansFoundRecord(object_ids=(5, 7), marked_at_ms=10),
         OrphansFoundRecord(object_ids=(5,), marked_at_ms=20),
@@ -311,7 +315,7 @@ def test_an_orphan_that_a_listing_showed_is_an_object_until_it_is_removed(tmp_pa
     }  # fmt: skip
 
 
-def test_an_object_of_the_checkpoint_that_was_removed_since_is_gone(tmp_path: Path) -> None:
+def test_an_object_removed_after_the_checkpoint_is_not_in_the_state(tmp_path: Path) -> None:
     state = InMemoryState()
     lease = LeaseGrantedRecord(
         lease_id=1, broker_id=1, broker_epoch=1, first_object_id=100, object_count=10,

@@ -92,7 +92,7 @@ def test_a_stream_reads_existing_and_new_offsets_once(log_dir: Path) -> None:
     assert batches == [[17, 18, 19]]
 
 
-def test_a_batch_that_runs_again_is_the_same(log_dir: Path) -> None:
+def test_a_repeated_batch_of_a_stream_has_the_same_rows(log_dir: Path) -> None:
     start = reader(log_dir).initialOffset()
     end = reader(log_dir).latestOffset(start, ReadMaxRows(7))
     first = batch(log_dir, start, end)
@@ -112,7 +112,9 @@ def test_a_stream_begins_at_its_starting_offset(
     assert [row for rows in batches for row in rows] == expected
 
 
-def test_a_checkpoint_comes_first_if_the_head_is_deleted_or_on_request(log_dir: Path) -> None:
+def test_a_stream_begins_with_a_checkpoint_if_the_head_is_deleted_or_on_request(
+    log_dir: Path,
+) -> None:
     levels = [FeatureLevelRecord(name="f", feature_level=n) for n in (100, 101)]
     with pytest.raises(OptionError, match="has no checkpoint here"):
         reader(log_dir, startingOffsets="checkpoint").initialOffset()
@@ -173,14 +175,14 @@ def test_another_log_of_the_same_name_stops_the_stream(log_dir: Path) -> None:
         )
 
 
-def test_a_lagging_replica_gives_nothing_and_no_older_offset(log_dir: Path) -> None:
+def test_a_stream_from_a_lagging_replica_stays_at_its_offset(log_dir: Path) -> None:
     start, _ = run(log_dir, reader(log_dir).initialOffset())
     mark_committed(log_dir, {LOG: 9})
     assert reader(log_dir).latestOffset(start, ReadAllAvailable()) == start
     assert reader(log_dir).partitions(start, start) == []
 
 
-def test_an_available_now_run_reads_what_the_log_held_when_it_began(log_dir: Path) -> None:
+def test_an_available_now_run_reads_the_records_present_at_its_start(log_dir: Path) -> None:
     one = reader(log_dir, maxOffsetsPerTrigger=10)
     one.prepareForTriggerAvailableNow()
     mark_committed(log_dir, {LOG: 20})
@@ -195,7 +197,7 @@ def test_an_available_now_run_reads_what_the_log_held_when_it_began(log_dir: Pat
     assert reader(log_dir).getDefaultReadLimit() == ReadAllAvailable()
 
 
-def test_options_of_batch_reads_are_refused_for_a_stream(log_dir: Path) -> None:
+def test_a_stream_refuses_the_options_of_batch_reads(log_dir: Path) -> None:
     with pytest.raises(OptionError, match="no startOffset or endOffset"):
         reader(log_dir, endOffset=5)
     with pytest.raises(OptionError, match="is committed up to offset 17 only"):
@@ -205,7 +207,7 @@ def test_options_of_batch_reads_are_refused_for_a_stream(log_dir: Path) -> None:
         source.streamReader(source.schema()).initialOffset()
 
 
-def test_the_epoch_before_an_offset_is_that_of_the_record_there(log_dir: Path) -> None:
+def test_the_epoch_before_an_offset_is_the_epoch_of_the_preceding_record(log_dir: Path) -> None:
     from spark_jobs.readers.logs import ReplicaLogs
 
     log = ReplicaLogs(log_dir).log(LOG)

@@ -141,7 +141,7 @@ def rows_of(value: bytes) -> list[dict[str, Any]]:
         ({"topic_indexes": (-1,)}, "log offset 7"),
     ],
 )
-def test_columns_of_different_lengths_are_refused(changes: Any, named: str) -> None:
+def test_a_commit_with_columns_of_different_lengths_is_refused(changes: Any, named: str) -> None:
     with pytest.raises(MalformedMessageError, match=named):
         rows_of(one_commit(**changes))
 
@@ -155,7 +155,7 @@ def test_a_commit_that_is_cut_short_is_refused(length: int) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_every_record_type_becomes_a_row(data: st.DataObject) -> None:
+def test_a_record_of_every_type_becomes_a_row(data: st.DataObject) -> None:
     """Arrow accepts a record of any type and version, and its plain fields are unchanged."""
     table = data.draw(
         st.sampled_from([name for name in TABLES if name not in (RECORD, OBJECT_COMMIT)])
@@ -180,7 +180,7 @@ def test_every_record_type_becomes_a_row(data: st.DataObject) -> None:
             assert told == getattr(record, field.name)
 
 
-def test_null_is_neither_a_default_nor_an_empty_list() -> None:
+def test_null_and_absent_fields_become_null_and_empty_lists_stay_empty() -> None:
     """In a change, null means unchanged; before version 1 there were no directories to change."""
     topic_id = random_uuid()
     change = PartitionChangeRecord(partition_id=0, topic_id=topic_id, isr=(), leader=-1)
@@ -193,7 +193,7 @@ def test_null_is_neither_a_default_nor_an_empty_list() -> None:
     assert row["directories"] is None
 
 
-def test_nested_structures_are_structs() -> None:
+def test_nested_structures_become_arrow_structs() -> None:
     end_point = RegisterBrokerRecord.BrokerEndpoint(
         name="PLAINTEXT", host="b1", port=9092, security_protocol=0
     )

@@ -105,7 +105,7 @@ def test_a_control_batch_has_its_golden_bytes():
     assert control_record_type(record.key) == ControlType.SNAPSHOT_FOOTER
 
 
-def test_golden_bytes_of_a_record_with_everything():
+def test_a_record_with_every_field_has_its_golden_bytes():
     batch = build_batch(
         [(b"k", None, 100, ()), (None, b"v", 97, [("h", b"1"), ("n", None)])],
         base_offset=0,
@@ -128,7 +128,7 @@ def test_golden_bytes_of_a_record_with_everything():
 
 
 @given(records=RECORDS, offset=st.integers(0, 1 << 62), codec=st.sampled_from(list(Compression)))
-def test_a_built_batch_is_read_back(records, offset, codec):
+def test_a_batch_survives_building_and_reading(records, offset, codec):
     batch = build_batch(records, base_offset=offset, leader_epoch=3, compression=codec)
     assert plain(batch) == [
         (offset + i, timestamp, key, value, headers)
@@ -141,7 +141,7 @@ def test_a_built_batch_is_read_back(records, offset, codec):
 
 
 @given(values=st.lists(st.binary(max_size=5000), min_size=1, max_size=30), base=st.integers(0, 99))
-def test_the_fast_path_for_values_builds_what_the_general_one_does(values, base):
+def test_build_value_batch_and_build_batch_write_the_same_bytes(values, base):
     fast = build_value_batch(values, base_offset=base, leader_epoch=2, timestamp=77)
     general = build_batch(
         [(None, value, 77, ()) for value in values], base_offset=base, leader_epoch=2
@@ -150,7 +150,7 @@ def test_the_fast_path_for_values_builds_what_the_general_one_does(values, base)
 
 
 @given(records=RECORDS)
-def test_kafka_python_reads_what_we_write(records):
+def test_kafka_python_decodes_the_batches_that_esker_builds(records):
     batch = DefaultRecordBatch(bytes(build_batch(records, base_offset=40, leader_epoch=3)))
     assert batch.validate_crc()
     assert [(r.offset, r.timestamp, r.key, r.value, r.headers) for r in batch] == [
@@ -160,7 +160,7 @@ def test_kafka_python_reads_what_we_write(records):
 
 
 @given(records=RECORDS, codec=st.sampled_from([0, 1]))
-def test_we_read_what_kafka_python_writes(records, codec):
+def test_esker_decodes_the_batches_that_kafka_python_builds(records, codec):
     builder = DefaultRecordBatchBuilder(
         magic=2,
         compression_type=codec,
@@ -182,7 +182,7 @@ def test_we_read_what_kafka_python_writes(records, codec):
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (123, 4, 6)
 
 
-def test_stamping_a_batch_leaves_its_checksum_alone():
+def test_stamping_a_batch_with_its_offset_does_not_change_its_checksum():
     batch = build_value_batch([b"a"], base_offset=0, leader_epoch=0, timestamp=1)
     crc = parse_header(batch).crc
     stamp(batch, base_offset=1 << 40, leader_epoch=12)
@@ -190,7 +190,7 @@ def test_stamping_a_batch_leaves_its_checksum_alone():
     assert (header.base_offset, header.leader_epoch, header.crc) == (1 << 40, 12, crc)
 
 
-def test_log_append_time_covers_every_record_and_is_sealed_anew():
+def test_the_log_append_time_replaces_the_timestamp_of_every_record_in_a_batch():
     """KIP-32. The deltas stay in the records and are ignored; kafka-python agrees."""
     batch = build_batch([(None, b"a", 10, ()), (None, b"b", 99, ())], base_offset=0, leader_epoch=0)
     stamp_log_append_time(batch, timestamp=5000)
@@ -200,7 +200,7 @@ def test_log_append_time_covers_every_record_and_is_sealed_anew():
     assert [record.timestamp for record in judge] == [5000, 5000]
 
 
-def test_batches_are_walked_without_copying():
+def test_iterating_over_batches_and_records_copies_no_bytes():
     first = build_value_batch([b"a", b"b"], base_offset=0, leader_epoch=1, timestamp=1)
     second = build_value_batch([b"c"], base_offset=2, leader_epoch=1, timestamp=1)
     buffer = first + second
@@ -212,7 +212,7 @@ def test_batches_are_walked_without_copying():
     assert all(value.obj is buffer for value in values)
 
 
-def test_a_cut_buffer_is_incomplete_and_not_corrupt():
+def test_a_batch_cut_short_is_reported_as_incomplete_and_not_as_corrupt():
     first = build_value_batch([b"a"], base_offset=0, leader_epoch=1, timestamp=1)
     buffer = bytes(first + build_value_batch([b"b"], base_offset=1, leader_epoch=1, timestamp=1))
     for size in range(len(first) + 1, len(buffer)):
@@ -222,7 +222,7 @@ def test_a_cut_buffer_is_incomplete_and_not_corrupt():
         assert caught.value.position == len(first)
 
 
-def test_every_flipped_bit_under_the_checksum_is_found():
+def test_a_flipped_bit_under_the_checksum_of_a_batch_is_detected():
     """Only base offset (0-7), length (8-11) and leader epoch (12-15) are not covered by the CRC."""
     batch = bytes(build_value_batch([b"abc"], base_offset=4, leader_epoch=1, timestamp=1))
     for position in range(len(batch)):
@@ -251,7 +251,9 @@ def test_every_flipped_bit_under_the_checksum_is_found():
         (57, "7fffffff", "2147483647 records"),
     ],
 )
-def test_a_header_that_contradicts_itself_is_refused_before_its_checksum(position, field, reason):
+def test_a_contradictory_batch_header_is_refused_before_its_checksum_is_verified(
+    position, field, reason
+):
     batch = build_value_batch([b"abc"], base_offset=4, leader_epoch=1, timestamp=1)
     value = bytes.fromhex(field)
     batch[position : position + len(value)] = value
@@ -261,7 +263,7 @@ def test_a_header_that_contradicts_itself_is_refused_before_its_checksum(positio
     assert caught.value.position == 0
 
 
-def test_more_records_than_bytes_are_refused():
+def test_a_batch_header_with_a_count_of_more_records_than_bytes_is_refused():
     batch = build_value_batch([b""] * 3, base_offset=0, leader_epoch=1, timestamp=1)
     batch[23:27] = batch[57:61] = bytes.fromhex("00ffffff")
     batch[26] = 0xFE
@@ -295,7 +297,7 @@ def reseal(batch: bytearray) -> bytearray:
         ("1e 00 ff ff ff ff ff ff ff ff ff 02 00 01 00 00", "exceeds 64 bits"),
     ],
 )
-def test_records_that_do_not_fill_their_batch_are_refused(records, reason):
+def test_a_batch_whose_records_do_not_fill_its_body_exactly_is_refused(records, reason):
     """Under a checksum that is right: a peer may send nonsense and seal it."""
     batch = build_value_batch([b""], base_offset=4, leader_epoch=1, timestamp=1)
     del batch[61:]
@@ -314,7 +316,7 @@ def test_a_batch_emptied_by_compaction_has_no_records():
     assert list(iter_records(read_batch(reseal(batch)))) == []
 
 
-def test_a_batch_above_the_limit_is_neither_built_nor_read():
+def test_a_batch_above_the_size_limit_is_neither_built_nor_read():
     batch = build_value_batch([bytes(1000)], base_offset=0, leader_epoch=0, timestamp=0)
     with pytest.raises(BatchTooLargeError):
         build_value_batch(
@@ -324,14 +326,14 @@ def test_a_batch_above_the_limit_is_neither_built_nor_read():
         read_batch(batch, max_size_bytes=1000)
 
 
-def test_control_keys_longer_than_ours_are_accepted_and_shorter_ones_are_not():
+def test_a_control_record_key_may_be_longer_and_not_shorter_than_four_bytes():
     assert control_record_type(bytes.fromhex("0001 0063 ffff")) == 99
     for key in (None, b"", b"\0\0\0"):
         with pytest.raises(MalformedMessageError, match="expected 4 bytes"):
             control_record_type(key)
 
 
-def test_several_control_records_share_a_batch():
+def test_a_control_batch_holds_several_control_records():
     """A new leader writes LeaderChange, KRaftVersion and Voters together. KIP-853."""
     kinds = [ControlType.LEADER_CHANGE, ControlType.KRAFT_VERSION, ControlType.VOTERS]
     batch = read_batch(
@@ -342,7 +344,7 @@ def test_several_control_records_share_a_batch():
     assert [record.offset for record in iter_records(batch)] == [9, 10, 11]
 
 
-def test_a_record_is_a_tuple_without_a_dictionary():
+def test_a_decoded_record_is_a_tuple_without_an_instance_dictionary():
     (record,) = iter_records(
         read_batch(build_value_batch([b"v"], base_offset=1, leader_epoch=1, timestamp=2))
     )

@@ -68,19 +68,19 @@ def read_everything(data: bytes) -> int:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(data=damaged_batches())
-def test_damaged_batches_raise_only_record_errors(data):
+def test_reading_a_damaged_batch_raises_only_record_errors(data):
     read_everything(data)
 
 
 @settings(max_examples=examples(150), deadline=None)
 @given(data=st.binary(max_size=300))
-def test_noise_raises_only_record_errors(data):
+def test_reading_random_bytes_as_batches_raises_only_record_errors(data):
     read_everything(data)
 
 
 @settings(max_examples=100, deadline=None)
 @given(data=damaged_batches())
-def test_damaged_batches_are_read_in_bounded_memory(data):
+def test_reading_a_damaged_batch_takes_bounded_memory(data):
     tracemalloc.start()
     read_everything(data)
     peak = tracemalloc.get_traced_memory()[1]

@@ -30,14 +30,14 @@ from records.wire import (
 )
 
 
-def test_every_catalogue_entry_documents_itself() -> None:
+def test_every_record_class_has_a_docstring() -> None:
     for module in (metadata, control):
         for name, value in vars(module).items():
             if isinstance(value, type) and issubclass(value, Message):
                 assert value.__doc__, name
 
 
-def test_no_two_declarations_share_a_number() -> None:
+def test_no_two_records_or_messages_share_a_number() -> None:
     for base, known in [
         (MetadataRecord, METADATA_RECORDS),
         (ControlRecord, CONTROL_RECORDS),
@@ -50,7 +50,7 @@ def test_no_two_declarations_share_a_number() -> None:
         assert numbers == sorted(known), f"{base.__name__}: a number twice, or one left out"
 
 
-def test_only_record_batches_vary_in_their_fields() -> None:
+def test_the_nested_structures_of_a_record_have_the_same_fields_at_every_version() -> None:
     # `lowest_version` looks no deeper; encoding would refuse the version it chose.
     def nested(cls: type[Message]) -> Iterator[type[Message]]:
         for field in cls.schema().fields:
@@ -77,7 +77,7 @@ class Named(NamedTuple):
     name: String
 
 
-def test_a_declaration_that_contradicts_itself_is_refused() -> None:
+def test_a_contradictory_message_declaration_is_refused() -> None:
     class TwoTags(Message):
         one: Annotated[Int32, tag(0)] = 0
         two: Annotated[Int32, tag(0)] = 0
@@ -106,12 +106,12 @@ def test_a_declaration_that_contradicts_itself_is_refused() -> None:
             cls.schema()
 
 
-def test_a_message_prints_its_name() -> None:
+def test_a_message_class_without_a_docstring_is_refused() -> None:
     with pytest.raises(TypeError, match="docstring"):
         type(Message)("Mute", (Message,), {"__qualname__": "Mute", "__module__": __name__})
 
 
-def test_versions_are_written_as_upstream_writes_them() -> None:
+def test_version_ranges_are_printed_in_kafkas_notation() -> None:
     assert [repr(Versions.parse(text)) for text in ("3", "1-3", "12+", "none")] == [
         "3", "1-3", "12+", "none",
     ]  # fmt: skip
@@ -119,7 +119,7 @@ def test_versions_are_written_as_upstream_writes_them() -> None:
     assert repr(Versions.parse("1-2") & Versions.parse("3+")) == "none"
 
 
-def test_messages_are_values() -> None:
+def test_messages_with_equal_fields_are_equal_and_immutable() -> None:
     one, other = (
         FeatureLevelRecord(name="x", feature_level=1),
         TopicRecord(name="x", topic_id=ZERO_UUID),
@@ -135,7 +135,7 @@ def test_messages_are_values() -> None:
     assert FetchSnapshotResponse.schema().key == 59
 
 
-def test_a_message_shows_its_fields_and_unknown_tags_only_if_there_are_any() -> None:
+def test_the_repr_of_a_message_shows_its_fields_and_any_unknown_tagged_fields() -> None:
     record = FeatureLevelRecord(name="x", feature_level=7)
     assert repr(record) == "FeatureLevelRecord(name='x', feature_level=7)"
     tagged = FeatureLevelRecord(name="x", feature_level=7, unknown_tagged_fields=((9, b"y"),))
@@ -144,7 +144,9 @@ def test_a_message_shows_its_fields_and_unknown_tags_only_if_there_are_any() -> 
     assert repr(voter) == "VotersRecord.Voter.Endpoint(name='n', host='h', port=1)"
 
 
-def test_generated_code_can_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_codegen_command_prints_the_generated_source(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     show(["PartitionRecord", "2"])
     shown = capsys.readouterr().out
     assert "def decode(buf, pos, end):" in shown

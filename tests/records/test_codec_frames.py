@@ -25,7 +25,7 @@ from records.metadata import PartitionRecord
 from records.types import ZERO_UUID
 
 
-def test_a_record_is_written_at_the_lowest_version_that_loses_nothing() -> None:
+def test_a_record_is_encoded_at_the_lowest_version_that_holds_all_its_fields() -> None:
     record = PartitionRecord(
         topic_id=ZERO_UUID, replicas=(), isr=(), removing_replicas=(), adding_replicas=()
     )
@@ -57,12 +57,12 @@ def test_a_record_is_written_at_the_lowest_version_that_loses_nothing() -> None:
         ("01 02 00", "TopicRecord v0, name at byte 0"),
     ],
 )
-def test_a_frame_that_upstream_would_not_write_is_refused(value: str, reason: str) -> None:
+def test_a_record_frame_that_kafka_would_not_write_is_refused(value: str, reason: str) -> None:
     with pytest.raises(MalformedMessageError, match=reason):
         decode_record(bytes.fromhex(value))
 
 
-def test_a_record_without_a_value_is_malformed() -> None:
+def test_decoding_a_record_without_a_value_raises_malformed_message_error() -> None:
     with pytest.raises(MalformedMessageError, match="at byte 0: the record's value is null"):
         decode_record(None)
     with pytest.raises(MalformedMessageError, match="null"):
@@ -71,7 +71,7 @@ def test_a_record_without_a_value_is_malformed() -> None:
         decode_control_record(b"\0\0\0\4", None)
 
 
-def test_a_control_record_says_the_version_it_is_written_in() -> None:
+def test_a_control_record_contains_the_version_of_its_encoding() -> None:
     change = control.LeaderChangeMessage(version=1, leader_id=1, voters=(), granting_voters=())
     key, value = encode_control_record(change, 1)
     assert decode_control_record(key, value) == change
@@ -85,7 +85,7 @@ def test_a_control_record_of_an_unknown_version_is_refused() -> None:
 
 
 @pytest.mark.parametrize("bits", range(33))
-def test_varints_around_every_power_of_two(bits: int) -> None:
+def test_varints_around_every_power_of_two_survive_encoding_and_decoding(bits: int) -> None:
     for value in {
         max(0, (1 << bits) - 1),
         min(1 << bits, 2**32 - 1),
@@ -102,7 +102,7 @@ def test_a_varint_of_more_than_32_bits_is_refused(encoded: str) -> None:
         read_uvarint(bytes.fromhex(encoded), 0)
 
 
-def test_the_largest_type_and_version_are_those_of_an_int16() -> None:
+def test_a_record_frame_accepts_types_and_versions_up_to_the_largest_int16() -> None:
     assert read_frame(bytes.fromhex("01 ffff01 ffff01"))[:2] == (32767, 32767)
     with pytest.raises(UnknownRecordError, match="unknown metadata record type 32767"):
         decode_record(bytes.fromhex("01 ffff01 00"))

@@ -76,7 +76,7 @@ class Sample(Message, key=1, versions="0-3", flexible="2+"):
     port: Annotated[UInt16, since(3), tag(1), IGNORABLE] = 80
 
 
-def test_the_old_encoding_byte_by_byte() -> None:
+def test_a_message_in_the_old_encoding_has_its_golden_bytes() -> None:
     sample = Sample(text="é", numbers=(1, -1), cells=(Cell(left=-1, right=2**32 - 1),), old=9)
     assert encode_message(sample, 0) == bytes.fromhex(
         "00"  # flag
@@ -95,7 +95,7 @@ def test_the_old_encoding_byte_by_byte() -> None:
     )
 
 
-def test_the_compact_encoding_byte_by_byte() -> None:
+def test_a_message_in_the_compact_encoding_has_its_golden_bytes() -> None:
     sample = Sample(
         flag=True,
         text="é",
@@ -137,18 +137,18 @@ def test_the_compact_encoding_byte_by_byte() -> None:
 
 
 @pytest.mark.parametrize("version", range(4))
-def test_defaults_come_back_at_every_version(version: int) -> None:
+def test_default_values_survive_encoding_and_decoding_at_every_version(version: int) -> None:
     encoded = encode_message(Sample(), version)
     assert decode_message(Sample, encoded, version) == Sample()
     assert reference_encode(Sample(), version) == encoded
 
 
-def test_what_a_version_lacks_decodes_to_its_default() -> None:
+def test_a_field_that_a_version_lacks_decodes_to_its_default() -> None:
     assert decode_message(Sample, encode_message(Sample(strict=6), 3), 3).middle == -1
     assert decode_message(Sample, encode_message(Sample(old=4), 1), 1).old == 4
 
 
-def test_an_ignorable_field_is_left_out_and_another_refused() -> None:
+def test_a_version_omits_ignorable_fields_and_refuses_other_fields_that_it_lacks() -> None:
     assert encode_message(Sample(old=4), 3) == encode_message(Sample(), 3)
     assert encode_message(Sample(inner=Inner(later="x")), 1) == encode_message(Sample(), 1)
     with pytest.raises(ValueError, match="Sample v0 cannot carry strict = 6: only in 1"):
@@ -159,7 +159,7 @@ def test_an_ignorable_field_is_left_out_and_another_refused() -> None:
         encode_message(Sample(tagged_inner=Inner(number=1)), 2)
 
 
-def test_null_is_accepted_only_where_declared() -> None:
+def test_the_codec_accepts_null_only_in_fields_declared_nullable() -> None:
     assert decode_message(Sample, encode_message(Sample(maybe_ids=None), 1), 1).maybe_ids is None
     with pytest.raises(ValueError, match="maybe_ids = None"):
         encode_message(Sample(maybe_ids=None), 0)
@@ -209,7 +209,7 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("values", "path"), REFUSED, ids=lambda x: repr(x)[:40])
-def test_a_value_that_does_not_fit_is_refused_by_message_and_field(
+def test_a_value_out_of_range_is_refused_with_an_error_that_names_message_and_field(
     values: dict[str, object], path: str
 ) -> None:
     message = Sample(**values)  # type: ignore[arg-type]
@@ -218,13 +218,13 @@ def test_a_value_that_does_not_fit_is_refused_by_message_and_field(
             encode(message, 3)
 
 
-def test_tagged_fields_are_refused_where_a_version_has_none() -> None:
+def test_tagged_fields_are_refused_at_a_version_without_tagged_fields() -> None:
     message = Sample(unknown_tagged_fields=((9, b"x"),))
     with pytest.raises(ValueError, match="unknown_tagged_fields"):
         encode_message(message, 1)
 
 
-def test_an_error_shortens_large_values() -> None:
+def test_an_encoding_error_shortens_large_values() -> None:
     huge = ProduceRequest.TopicProduceData.PartitionProduceData(
         index=-(2**40), records=bytes(2**20)
     )
@@ -234,7 +234,7 @@ def test_an_error_shortens_large_values() -> None:
     assert len(str(caught.value)) < 500
 
 
-def test_bytes_are_counted_as_bytes_whatever_the_view() -> None:
+def test_a_memoryview_of_any_item_size_is_encoded_with_its_length_in_bytes() -> None:
     view = memoryview(array.array("i", [1, 2, 3]))
     encoded = encode_message(Sample(raw=view, batches=view), 3)  # type: ignore[arg-type]
     decoded = decode_message(Sample, encoded, 3)
@@ -242,7 +242,7 @@ def test_bytes_are_counted_as_bytes_whatever_the_view() -> None:
     assert decoded.batches == view.tobytes()
 
 
-def test_record_batches_are_views_of_the_message() -> None:
+def test_decoded_record_batches_are_views_of_the_message_buffer() -> None:
     batches = bytes(range(64))
     buffer = encode_message(Sample(batches=batches), 3)
     decoded = decode_message(Sample, memoryview(buffer), 3)
@@ -250,14 +250,16 @@ def test_record_batches_are_views_of_the_message() -> None:
     assert decoded.batches.obj is buffer
 
 
-def test_large_batches_are_handed_on_without_a_copy() -> None:
+def test_large_record_batches_are_encoded_without_a_copy() -> None:
     batches = memoryview(bytes(2**20))
     assert any(part is batches for part in encode_parts(Sample(batches=batches), 3))
 
 
 @pytest.mark.parametrize("version", [1, 3])
 @pytest.mark.parametrize("size", [0, 62, 63, 64, 65, 126, 127, 128, 300, 16_383, 32_767])
-def test_sizes_where_a_length_or_a_count_grows_a_byte(size: int, version: int) -> None:
+def test_lengths_and_counts_survive_where_their_encoding_grows_by_a_byte(
+    size: int, version: int
+) -> None:
     sample = Sample(
         text="x" * size,
         maybe_text="y" * size,
@@ -278,7 +280,7 @@ def test_sizes_where_a_length_or_a_count_grows_a_byte(size: int, version: int) -
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_row_takes_no_tagged_fields(count: int) -> None:
+def test_a_row_with_tagged_fields_is_refused(count: int) -> None:
     rows = bytes([count + 1]) + bytes.fromhex("01 00000002 00") * count
     encoded = encode_message(Sample(cells=(Cell(left=1, right=2),) * count), 3)
     assert decode_message(Sample, encoded, 3).cells == (Cell(left=1, right=2),) * count
@@ -289,14 +291,14 @@ def test_a_row_takes_no_tagged_fields(count: int) -> None:
         decode_message(Sample, damaged, 3)
 
 
-def test_tags_out_of_order_or_twice_are_refused() -> None:
+def test_unknown_tagged_fields_out_of_order_or_repeated_are_refused() -> None:
     topic = encode_message(TopicRecord(name="x", topic_id=ZERO_UUID), 0)
     for tags in ("02 05 00 04 00", "02 05 00 05 00"):
         with pytest.raises(MalformedMessageError, match="after tag 5"):
             decode_message(TopicRecord, topic[:-1] + bytes.fromhex(tags), 0)
 
 
-def test_known_tags_out_of_order_or_twice_are_refused() -> None:
+def test_known_tagged_fields_out_of_order_or_repeated_are_refused() -> None:
     base = encode_message(Sample(), 3)[:-1]
     for tags in ("02 01 02 0050 01 02 0050", "02 03 02 02 74 01 02 0050", "02 05 00 01 02 0050"):
         with pytest.raises(MalformedMessageError, match="tags at byte"):
@@ -309,7 +311,7 @@ class Moved(Message, key=3, versions="0-2", flexible="1+"):
     number: Annotated[Int16, tag(4, "2+")] = 9
 
 
-def test_a_field_may_become_a_tagged_one() -> None:
+def test_a_field_may_become_a_tagged_field_in_a_later_version() -> None:
     for version, encoded in [(0, "0007"), (1, "0007 00"), (2, "01 04 02 0007")]:
         assert encode_message(Moved(number=7), version) == bytes.fromhex(encoded)
         assert reference_encode(Moved(number=7), version) == bytes.fromhex(encoded)
@@ -324,12 +326,12 @@ def test_a_known_tagged_field_of_the_wrong_size_is_refused() -> None:
             decode_message(Sample, base + bytes.fromhex(tags), 3)
 
 
-def test_a_default_written_out_reads_as_the_default() -> None:
+def test_a_tagged_field_with_its_default_written_out_decodes_to_the_default() -> None:
     base = encode_message(Sample(), 3)[:-1]
     assert decode_message(Sample, base + bytes.fromhex("01 01 02 0050"), 3) == Sample()
 
 
-def test_any_negative_marker_is_a_null_structure() -> None:
+def test_any_negative_marker_decodes_as_a_null_structure() -> None:
     absent = encode_message(Sample(), 3)
     at = absent.index(b"later\x00\xff") + 6
     for marker, inner in [(0x80, None), (0xFE, None), (0x7F, Inner()), (0x00, Inner())]:
@@ -345,7 +347,7 @@ class Numbers(Message, key=4, versions="0", flexible="none"):
     numbers: Array[Int32] = ()
 
 
-def test_an_array_may_end_where_the_message_does_and_no_later() -> None:
+def test_an_array_that_extends_past_the_end_of_its_message_is_refused() -> None:
     encoded = encode_message(Numbers(numbers=(1, 2, 3)), 0)
     assert decode_message(Numbers, encoded, 0) == Numbers(numbers=(1, 2, 3))
     with pytest.raises(MalformedMessageError, match="3 elements of at least 4 bytes, 11 left"):
@@ -364,6 +366,6 @@ class Nests(Message, key=2, versions="0", flexible="0+"):
     items: Array[Nest] = ()
 
 
-def test_an_array_of_null_structures_is_not_too_short() -> None:
+def test_an_array_of_null_structures_passes_the_minimum_size_check() -> None:
     nests = Nests(items=(Nest(), Nest(), Nest()))
     assert decode_message(Nests, encode_message(nests, 0), 0) == nests

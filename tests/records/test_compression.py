@@ -40,12 +40,12 @@ MIB = 1 << 20
     times=st.integers(0, 200),
     codec=st.sampled_from(list(Compression)),
 )
-def test_compressed_records_are_read_back(data, times, codec):
+def test_records_survive_compression_and_decompression_with_each_codec(data, times, codec):
     assert bytes(decompress(codec, memoryview(compress(codec, data * times)))) == data * times
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_the_limit_is_inclusive(codec):
+def test_decompression_accepts_exactly_the_limit_and_refuses_one_byte_more(codec):
     packed = compress(codec, SAMPLE)
     assert bytes(decompress(codec, packed, limit_bytes=len(SAMPLE))) == SAMPLE
     with pytest.raises(DecompressedTooLargeError) as caught:
@@ -54,7 +54,7 @@ def test_the_limit_is_inclusive(codec):
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_cut_bytes_are_refused(codec):
+def test_truncated_compressed_data_is_refused(codec):
     packed = compress(codec, SAMPLE)
     for size in (1, 5, 15, 17, 19, 21, len(packed) // 2, len(packed) - 1):
         if codec is Compression.SNAPPY and size == 16:
@@ -68,7 +68,7 @@ def test_cut_bytes_are_refused(codec):
     codec=st.sampled_from(CODECS),
     flips=st.lists(st.tuples(st.integers(0, 1 << 20), st.integers(0, 7)), min_size=1, max_size=4),
 )
-def test_damaged_bytes_raise_only_compression_errors(codec, flips):
+def test_damaged_compressed_data_raises_only_compression_errors(codec, flips):
     packed = bytearray(compress(codec, SAMPLE[:6000]))
     for position, bit in flips:
         packed[position % len(packed)] ^= 1 << bit
@@ -78,7 +78,7 @@ def test_damaged_bytes_raise_only_compression_errors(codec, flips):
 
 @settings(max_examples=200, deadline=None)
 @given(codec=st.sampled_from(CODECS), noise=st.binary(min_size=1, max_size=100))
-def test_noise_raises_only_compression_errors(codec, noise):
+def test_random_bytes_raise_only_compression_errors(codec, noise):
     start = compress(codec, b"x" * 50)[:8]
     for data in (noise, start + noise):
         with contextlib.suppress(CompressionError):
@@ -104,7 +104,7 @@ def bomb(codec: Compression) -> bytes:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_bomb_is_refused_before_it_takes_memory(codec):
+def test_a_decompression_bomb_is_refused_before_it_takes_memory(codec):
     packed = bomb(codec)
     tracemalloc.start()
     with pytest.raises(DecompressedTooLargeError):
@@ -114,7 +114,7 @@ def test_a_bomb_is_refused_before_it_takes_memory(codec):
     assert peak < 4 * MIB, f"{peak} bytes were taken for a limit of {MIB}"
 
 
-def test_a_snappy_block_that_promises_more_than_it_can_hold_takes_no_memory():
+def test_a_snappy_block_with_an_impossible_declared_length_takes_no_memory():
     """The length is a varint in front: 64 MiB, said by nine bytes."""
     lie = bytes.fromhex("8080 8020") + b"\x00abcd"
     tracemalloc.start()
@@ -124,14 +124,14 @@ def test_a_snappy_block_that_promises_more_than_it_can_hold_takes_no_memory():
     tracemalloc.stop()
 
 
-def test_the_codecs_error_for_a_small_buffer_is_recognized():
+def test_the_error_of_cramjam_for_a_small_output_buffer_has_the_expected_text():
     """`_decompress_growing` tells "too small" from "corrupt" by these words of cramjam's."""
     for codec in (cramjam.lz4, cramjam.zstd):
         with pytest.raises(cramjam.DecompressionError, match="failed to write whole buffer"):
             codec.decompress_into(bytes(codec.compress(SAMPLE)), bytearray(100))
 
 
-def test_golden_framing_of_snappy():
+def test_snappy_compression_writes_the_golden_xerial_framing():
     assert compress(Compression.SNAPPY, b"abc") == bytes.fromhex(
         "82 534e41505059 00"  # xerial's magic: 0x82, "SNAPPY", 0
         "00000001 00000001"  # version, oldest version that reads it
@@ -140,7 +140,7 @@ def test_golden_framing_of_snappy():
     )
 
 
-def test_golden_framing_of_lz4():
+def test_lz4_compression_writes_the_golden_frame():
     """Java refuses linked blocks, and took years to compute the header checksum right (KIP-57)."""
     packed = compress(Compression.LZ4, b"abc")
     assert packed[:7] == bytes.fromhex(
@@ -152,11 +152,11 @@ def test_golden_framing_of_lz4():
     assert packed[-4:] == bytes(4), "end mark"
 
 
-def test_one_raw_snappy_block_is_read_as_librdkafka_sends_it():
+def test_a_single_raw_snappy_block_as_librdkafka_sends_is_decompressed():
     assert decompress(Compression.SNAPPY, bytes(cramjam.snappy.compress_raw(SAMPLE))) == SAMPLE
 
 
-def test_gzip_members_may_follow_each_other():
+def test_gzip_data_of_several_members_is_decompressed():
     packed = gzip.compress(b"one, ") + gzip.compress(b"two")
     assert decompress(Compression.GZIP, packed) == b"one, two"
     with pytest.raises(DecompressedTooLargeError):
@@ -188,7 +188,7 @@ def test_tiny_gzip_members_take_linear_time(monkeypatch):
 
 
 @pytest.mark.parametrize("tool", ["gzip", "lz4", "zstd"])
-def test_the_gzip_tool_reads_our_bytes(tool):
+def test_the_gzip_tool_decompresses_eskers_gzip_data(tool):
     """The command line tools link the reference libraries, which cramjam's Rust is not all of."""
     if shutil.which(tool) is None:
         pytest.skip(f"{tool} is not installed: the reference library was not asked")
@@ -215,7 +215,7 @@ def kafka_with_snappy(monkeypatch):
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.SNAPPY])
 @pytest.mark.usefixtures("kafka_with_snappy")
-def test_kafka_python_and_we_read_each_other_s_compressed_batches(codec):
+def test_kafka_python_and_esker_decode_each_others_compressed_batches(codec):
     values = [SAMPLE[i * 500 : i * 500 + 700] for i in range(100)]
     ours = build_value_batch(values, base_offset=0, leader_epoch=0, timestamp=1, compression=codec)
     assert [record.value for record in DefaultRecordBatch(bytes(ours))] == values
@@ -236,7 +236,7 @@ def test_kafka_python_and_we_read_each_other_s_compressed_batches(codec):
     assert [bytes(record.value) for record in iter_records(theirs)] == values
 
 
-def test_codecs_kafka_has_not_defined_are_refused():
+def test_a_batch_with_a_codec_that_kafka_does_not_define_is_refused():
     for codec_id in (5, 6, 7):
         with pytest.raises(UnknownCodecError):
             codec_of(0xFFF8 | codec_id)

@@ -38,7 +38,7 @@ def test_every_record_type_has_golden_bytes_at_its_first_and_last_version() -> N
     assert expected - golden == set()
 
 
-def test_golden_bytes_set_every_tagged_field() -> None:
+def test_the_golden_bytes_cover_every_tagged_field() -> None:
     set_somewhere = {
         (type(case.message).__name__, field.name)
         for family in FAMILIES

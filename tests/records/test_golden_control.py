@@ -128,7 +128,7 @@ GOLDEN: list[Golden] = [
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=golden_name)
-def test_a_control_record_has_its_golden_bytes(golden: Golden) -> None:
+def test_each_control_record_has_its_golden_bytes(golden: Golden) -> None:
     record = golden.message
     assert isinstance(record, ControlRecord)
     key = bytes([0, 0, 0, record.schema().key or 0])  # key version 0, then the type

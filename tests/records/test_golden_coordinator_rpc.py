@@ -389,7 +389,7 @@ GOLDEN: list[Golden] = [
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=golden_name)
-def test_coordinator_rpcs_have_exactly_these_bytes(golden: Golden) -> None:
+def test_each_coordinator_request_and_response_has_its_golden_bytes(golden: Golden) -> None:
     assert encode_message(golden.message, golden.version).hex(" ") == golden.encoded.hex(" ")
     assert decode_message(type(golden.message), golden.encoded, golden.version) == golden.message
 

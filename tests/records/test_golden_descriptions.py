@@ -89,7 +89,7 @@ GOLDEN: list[Golden] = [
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=golden_name)
-def test_a_message_has_its_golden_bytes(golden: Golden) -> None:
+def test_each_description_message_has_its_golden_bytes(golden: Golden) -> None:
     assert encode_message(golden.message, golden.version) == golden.encoded
     decoded = decode_message(type(golden.message), golden.encoded, golden.version)
     assert decoded == golden.message

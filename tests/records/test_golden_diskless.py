@@ -471,7 +471,7 @@ GOLDEN: list[Golden] = [
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=golden_name)
-def test_a_record_has_its_golden_bytes(golden: Golden) -> None:
+def test_each_diskless_record_has_its_golden_bytes(golden: Golden) -> None:
     record = golden.message
     assert isinstance(record, MetadataRecord)
     assert encode_record(record, golden.version) == golden.encoded

@@ -270,7 +270,7 @@ RPCS: list[Golden] = [
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=golden_name)
-def test_a_record_has_its_golden_bytes(golden: Golden) -> None:
+def test_each_consumer_group_record_has_its_golden_bytes(golden: Golden) -> None:
     record = golden.message
     assert isinstance(record, MetadataRecord)
     assert encode_record(record, golden.version) == golden.encoded
@@ -278,6 +278,6 @@ def test_a_record_has_its_golden_bytes(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("golden", RPCS, ids=golden_name)
-def test_a_message_has_its_golden_bytes(golden: Golden) -> None:
+def test_each_consumer_group_message_has_its_golden_bytes(golden: Golden) -> None:
     assert encode_message(golden.message, golden.version) == golden.encoded
     assert decode_message(type(golden.message), golden.encoded, golden.version) == golden.message

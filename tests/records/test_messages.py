@@ -40,7 +40,9 @@ few = settings(
 @every_case
 @few
 @given(st.data())
-def test_a_message_comes_back_and_both_codecs_agree(case: Case, data: st.DataObject) -> None:
+def test_a_message_survives_the_generated_codec_and_the_reference_codec_alike(
+    case: Case, data: st.DataObject
+) -> None:
     cls, version = case
     message = data.draw(messages(cls, version))
     encoded = encode_message(message, version)
@@ -68,7 +70,7 @@ FLEXIBLE = [cls for cls in MESSAGES if cls.schema().versions.last in cls.schema(
 @pytest.mark.parametrize("cls", FLEXIBLE, ids=lambda cls: cls.__name__)
 @settings(max_examples=examples(4), deadline=None, database=None)
 @given(st.data())
-def test_unknown_tagged_fields_survive_a_round_trip(
+def test_unknown_tagged_fields_survive_decoding_and_encoding(
     cls: type[Message], data: st.DataObject
 ) -> None:
     version = cls.schema().versions.last

@@ -69,7 +69,7 @@ def refused_or_decoded(decode: Callable[[], object]) -> None:
 @every_case
 @some
 @given(st.binary(max_size=64))
-def test_arbitrary_bytes_are_a_message_or_a_malformed_one(
+def test_arbitrary_bytes_decode_to_a_message_or_raise_malformed_message_error(
     case: tuple[type[Message], int], data: bytes
 ) -> None:
     decode_or_explain(case[0], data, case[1])
@@ -78,7 +78,7 @@ def test_arbitrary_bytes_are_a_message_or_a_malformed_one(
 @every_case
 @some
 @given(st.data())
-def test_damaged_bytes_are_a_message_or_a_malformed_one(
+def test_a_damaged_message_decodes_or_raises_malformed_message_error(
     case: tuple[type[Message], int], data: st.DataObject
 ) -> None:
     cls, version = case
@@ -97,14 +97,18 @@ def test_damaged_bytes_are_a_message_or_a_malformed_one(
 
 @settings(max_examples=200, deadline=None, database=None)
 @given(key=st.binary(max_size=6), value=st.binary(max_size=40))
-def test_arbitrary_records_raise_record_errors_only(key: bytes, value: bytes) -> None:
+def test_decoding_an_arbitrary_record_value_raises_only_record_errors(
+    key: bytes, value: bytes
+) -> None:
     refused_or_decoded(lambda: decode_record(value))
     refused_or_decoded(lambda: decode_control_record(key, value))
 
 
 @settings(max_examples=200, deadline=None, database=None)
 @given(st.sampled_from(range(30)) | st.sampled_from(range(1020, 1130)), st.binary(max_size=40))
-def test_arbitrary_bodies_in_a_good_frame_raise_record_errors_only(key: int, body: bytes) -> None:
+def test_decoding_an_arbitrary_body_in_a_valid_frame_raises_only_record_errors(
+    key: int, body: bytes
+) -> None:
     for version in range(5):
         value = b"\x01" + uvarint(key) + uvarint(version) + body
         refused_or_decoded(partial(decode_record, value))
@@ -130,7 +134,7 @@ HUGE_COUNTS = [  # message, version, field, bytes: every array claims about 2^31
 @pytest.mark.parametrize(
     ("cls", "version", "field", "data"), HUGE_COUNTS, ids=lambda x: getattr(x, "__name__", None)
 )
-def test_a_hostile_count_is_refused_before_memory_is_taken(
+def test_an_array_count_beyond_the_message_is_refused_before_memory_is_taken(
     cls: type[Message], version: int, field: str, data: str
 ) -> None:
     raw = bytes.fromhex(data)
@@ -147,7 +151,7 @@ def test_a_hostile_count_is_refused_before_memory_is_taken(
     assert peak_bytes < 100_000
 
 
-def test_an_error_names_message_field_and_byte() -> None:
+def test_a_decoding_error_names_message_field_and_byte() -> None:
     good = encode_message(
         PartitionRecord(
             topic_id=ZERO_UUID, replicas=(1,), isr=(), removing_replicas=(), adding_replicas=()
@@ -161,12 +165,12 @@ def test_an_error_names_message_field_and_byte() -> None:
     )
 
 
-def test_text_that_is_not_utf8_is_refused() -> None:
+def test_a_string_field_that_is_not_utf_8_is_refused() -> None:
     with pytest.raises(MalformedMessageError, match=r"name at byte .*: not UTF-8"):
         decode_message(TopicRecord, bytes.fromhex("02 ff") + bytes(17), 0)
 
 
-def test_a_version_without_declaration_is_refused() -> None:
+def test_decoding_at_an_undeclared_version_is_refused() -> None:
     with pytest.raises(UnsupportedVersionError, match="TopicRecord has versions 0, not 1"):
         decode_message(TopicRecord, b"", 1)
     record = TopicRecord(name="x", topic_id=ZERO_UUID)
@@ -174,7 +178,7 @@ def test_a_version_without_declaration_is_refused() -> None:
         encode_record(record, 7)
 
 
-def test_the_explanation_of_a_huge_message_is_cut_short() -> None:
+def test_the_search_for_the_error_in_a_huge_malformed_message_stops_at_a_limit() -> None:
     # The slow codec takes about a microsecond a value: of a frame of 100 MB, a minute.
     strings = 3_000_000
     data = b"\1\1" + uvarint(strings + 1) + b"\1" * strings + bytes(10)
@@ -185,7 +189,7 @@ def test_the_explanation_of_a_huge_message_is_cut_short() -> None:
     assert caught.value.reason == "malformed from here on; not examined further"
 
 
-def test_damage_late_in_a_message_of_usual_size_is_explained() -> None:
+def test_damage_late_in_a_message_of_ordinary_size_is_explained_with_its_field() -> None:
     columns = {
         field.name: (0,) * 5_000
         for field in ObjectCommitRecord.schema().fields

@@ -110,7 +110,7 @@ def assert_same(message: Any, theirs: Any, version: int, *, flexible: bool) -> N
 @pytest.mark.parametrize("case", CASES, ids=case_name)
 @_few
 @given(st.data())
-def test_kafka_python_reads_what_we_write(
+def test_kafka_python_decodes_the_messages_that_esker_encodes(
     case: tuple[type[Message], int], data: st.DataObject
 ) -> None:
     cls, version = case

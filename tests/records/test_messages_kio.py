@@ -157,7 +157,7 @@ class _Parts(list[bytes]):
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.large_base_example],
 )
 @given(st.data())
-def test_kio_writes_the_same_bytes_and_reads_the_same_value(
+def test_the_kio_library_and_esker_encode_and_decode_messages_alike(
     case: tuple[type[Message], int], data: st.DataObject
 ) -> None:
     cls, version = case
@@ -173,7 +173,7 @@ def test_kio_writes_the_same_bytes_and_reads_the_same_value(
     assert decode_message(cls, b"".join(written), version) == message
 
 
-def test_kio_has_every_upstream_message_that_we_have() -> None:
+def test_the_kio_library_has_every_kafka_message_that_esker_declares() -> None:
     judged = {cls for cls, _ in JUDGED}
     for key, api in API.items():
         assert (key >= 1000) or {*api} <= judged, f"api key {key}"

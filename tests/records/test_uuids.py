@@ -10,12 +10,12 @@ from records.uuids import decode_uuid, encode_uuid
 
 
 @given(value=st.uuids())
-def test_an_id_has_22_characters_and_comes_back(value):
+def test_a_uuid_is_printed_in_22_characters_and_parsed_again(value):
     assert len(encode_uuid(value)) == 22
     assert decode_uuid(encode_uuid(value)) == value
 
 
-def test_golden_ids_use_the_url_safe_alphabet():
+def test_printed_uuids_use_the_url_safe_base64_alphabet():
     assert encode_uuid(UUID(bytes=b"\xfb\xff" * 8)) == "-__7__v_-__7__v_-__7_w"
     assert encode_uuid(UUID(int=0)) == "A" * 22
 
@@ -33,6 +33,6 @@ def test_golden_ids_use_the_url_safe_alphabet():
         "A" * 20 + "\n\n",
     ],
 )
-def test_text_that_is_not_an_id_is_refused_by_name(text):
+def test_text_that_is_not_a_uuid_is_refused_with_an_error_that_names_the_text(text):
     with pytest.raises(ValueError, match="is not a UUID as Kafka writes it"):
         decode_uuid(text)

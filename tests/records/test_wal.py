@@ -62,7 +62,7 @@ def with_footer(fields: object, data: bytes = b"") -> bytes:
     return data + footer + TRAILER.pack(len(footer), crc32c(footer), size_bytes, b"EskrWAL1")
 
 
-def test_an_objects_footer_locates_each_partitions_bytes() -> None:
+def test_the_footer_of_a_wal_object_locates_the_bytes_of_each_partition() -> None:
     whole = two_partitions()
     footer = read_footer(whole)
     assert (footer.cluster_id, footer.object_id) == (CLUSTER, 7)
@@ -72,7 +72,7 @@ def test_an_objects_footer_locates_each_partitions_bytes() -> None:
     audit(whole)
 
 
-def test_golden_bytes() -> None:
+def test_a_wal_object_has_its_golden_bytes() -> None:
     whole = an_object([PartitionBatches(ONE, 2, [b"batch"], 9)])
     footer = bytes.fromhex(
         "96"  # six fields
@@ -90,7 +90,7 @@ def test_golden_bytes() -> None:
 
 
 @given(st.integers(0), st.integers(0, 7))
-def test_a_damaged_object_is_found(position: int, bit: int) -> None:
+def test_a_damaged_wal_object_is_detected(position: int, bit: int) -> None:
     whole = bytearray(two_partitions())
     whole[position % len(whole)] ^= 1 << bit
     with pytest.raises(RecordError):
@@ -98,19 +98,19 @@ def test_a_damaged_object_is_found(position: int, bit: int) -> None:
 
 
 @given(st.integers(1))
-def test_a_truncated_object_is_found(size_bytes: int) -> None:
+def test_a_truncated_wal_object_is_detected(size_bytes: int) -> None:
     whole = two_partitions()
     with pytest.raises(DamagedObjectError):
         read_footer(whole[: size_bytes % len(whole)])
 
 
 @given(st.binary(max_size=200))
-def test_random_bytes_are_not_an_object(data: bytes) -> None:
+def test_random_bytes_are_refused_as_a_wal_object(data: bytes) -> None:
     with pytest.raises(DamagedObjectError):
         read_footer(data)
 
 
-def test_a_footer_under_a_right_checksum_is_still_checked() -> None:
+def test_an_invalid_wal_footer_with_a_valid_checksum_is_refused() -> None:
     row = [ONE.bytes, 0, 0, 1, 1, 1, crc32c(b"x")]
     good = [1, CLUSTER, 7, 3, 40, [row]]
     read_footer(with_footer(good, b"x"))
@@ -133,7 +133,7 @@ def test_a_footer_under_a_right_checksum_is_still_checked() -> None:
             read_footer(with_footer(bad, b"x"))
 
 
-def test_footer_counts_that_contradict_the_bytes_are_found() -> None:
+def test_a_wal_footer_whose_counts_contradict_the_batches_is_refused() -> None:
     whole = an_object([PartitionBatches(ONE, 0, [batch(b"a", b"b")], 3)])
     row = read_footer(whole).partitions[0]
     with pytest.raises(DamagedObjectError, match="2 records"):

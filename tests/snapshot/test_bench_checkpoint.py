@@ -7,6 +7,6 @@ from pathlib import Path
 from tests.benches import printed
 
 
-def test_the_benchmark_still_runs(tmp_path: Path):
+def test_the_checkpoint_benchmark_runs_without_errors(tmp_path: Path):
     assert "ratio" in printed("bench_checkpoint", "--tiny", cwd=tmp_path)
     assert not list(tmp_path.iterdir()), "it cleans up"

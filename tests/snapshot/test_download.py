@@ -81,7 +81,7 @@ def reject(download: PartDownload, position: int, piece: SnapshotChunk, match: s
         download.take(position, piece)
 
 
-def test_a_download_equals_the_leaders_file():
+def test_a_downloaded_checkpoint_equals_the_leaders_file():
     disk = new_disk()
     store = shelf_on(disk)
     assert store.newest is None
@@ -94,7 +94,7 @@ def test_a_download_equals_the_leaders_file():
     assert download.size_bytes == len(WHOLE)
 
 
-def test_a_download_on_a_real_disk(tmp_path: Path):
+def test_a_checkpoint_is_downloaded_to_the_real_file_system(tmp_path: Path):
     store = SnapshotStore(RealFileSystem(), tmp_path, now_ms=lambda: 0)
     fetch(store, limit=3).keep()
     store = SnapshotStore(RealFileSystem(), tmp_path, now_ms=lambda: 0)
@@ -117,7 +117,7 @@ def test_a_kept_partial_file_is_resumed_after_its_last_whole_batch():
     assert disk.content(PATH) == WHOLE
 
 
-def test_a_complete_partial_file_requests_its_footer_again():
+def test_a_download_that_resumes_a_complete_partial_file_requests_its_footer_again():
     """No leader answers a position at the end: upstream's refuses it."""
     store = shelf_on(new_disk())
     fetch(store).keep()
@@ -135,7 +135,7 @@ def test_a_partial_file_of_another_snapshot_is_replaced():
     assert store.receive(ID).position == 0
 
 
-def test_a_file_smaller_than_the_partial_one_is_refused_and_discards_it():
+def test_a_checkpoint_smaller_than_the_partial_file_is_refused_and_the_file_discarded():
     disk = new_disk()
     store = shelf_on(disk)
     fetch(store, limit=4).keep()
@@ -156,7 +156,7 @@ def test_a_file_smaller_than_the_partial_one_is_refused_and_discards_it():
     ],
     ids=["a-gap", "a-repetition", "another-size", "nothing", "too-much"],
 )
-def test_an_impossible_chunk_discards_the_partial_file(position, piece, match):
+def test_an_invalid_chunk_discards_the_partial_file(position, piece, match):
     disk = new_disk()
     store = shelf_on(disk)
     reject(fetch(store, limit=1), position, piece, match)
@@ -165,12 +165,12 @@ def test_an_impossible_chunk_discards_the_partial_file(position, piece, match):
 
 
 @pytest.mark.parametrize("size", [-1, -(1 << 63)])
-def test_a_negative_size_is_refused(size):
+def test_a_chunk_with_a_negative_checkpoint_size_is_refused(size):
     download = shelf_on(new_disk()).receive(ID)
     reject(download, 0, SnapshotChunk(size, b""), "bytes up to 0")
 
 
-def test_a_size_that_no_disk_has_is_refused_before_the_disk_is_full():
+def test_a_checkpoint_larger_than_the_free_disk_space_is_refused_at_its_first_chunk():
     disk = new_disk()
     disk.capacity_bytes = 10_000
     store = shelf_on(disk)
@@ -198,7 +198,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("data", DAMAGED.values(), ids=DAMAGED.keys())
-def test_an_invalid_file_never_gets_a_checkpoints_name(data):
+def test_an_invalid_download_is_never_renamed_to_a_checkpoint(data):
     disk = new_disk()
     store = shelf_on(disk)
     download = store.receive(ID)
@@ -211,7 +211,7 @@ def test_an_invalid_file_never_gets_a_checkpoints_name(data):
     assert disk.content(PATH) == WHOLE
 
 
-def test_a_file_spliced_from_two_leaders_is_found_and_fetched_anew():
+def test_a_checkpoint_joined_from_two_leaders_files_is_detected_and_fetched_again():
     """Each batch is sound and in its place; only the footer knows.
 
     Source: docs/design/snapshots.md#fetching-a-snapshot.
@@ -241,14 +241,14 @@ def _resealed(batch: bytes) -> bytes:
     return batch[:17] + crc32c(batch[21:]).to_bytes(4, "big") + batch[21:]
 
 
-def test_a_java_leaders_checkpoint_is_accepted_with_its_weaker_footer():
+def test_a_checkpoint_of_a_java_leader_is_accepted_without_eskers_footer_fields():
     data = as_kafka_closes(header_batch() + data_batch(3, base_offset=1))
     disk = new_disk()
     install(shelf_on(disk), data)
     assert disk.content(PATH) == data
 
 
-def test_a_disk_that_fills_up_keeps_the_chunks_written_before():
+def test_a_download_to_a_disk_that_fills_up_keeps_the_chunks_written_before():
     disk = new_disk()
     store = shelf_on(disk)
     download = fetch(store, limit=3)
@@ -266,7 +266,7 @@ def test_a_disk_that_fills_up_keeps_the_chunks_written_before():
     assert disk.content(PATH) == WHOLE
 
 
-def test_a_failed_flush_discards_the_partial_file(monkeypatch):
+def test_a_download_whose_flush_fails_discards_its_partial_file(monkeypatch):
     """Nobody knows what is on the disk after one."""
     monkeypatch.setattr(module, "FLUSH_EVERY_BYTES", 400)
     disk = new_disk()
@@ -279,7 +279,7 @@ def test_a_failed_flush_discards_the_partial_file(monkeypatch):
 
 
 @pytest.mark.parametrize("operation", ["fdatasync", "rename", "fsync_directory"])
-def test_a_failed_publication_can_be_repeated(operation):
+def test_the_publication_of_a_download_can_be_repeated_after_an_error(operation):
     disk = new_disk()
     store = shelf_on(disk)
     download = fetch(store)
@@ -291,7 +291,7 @@ def test_a_failed_publication_can_be_repeated(operation):
     assert disk.listdir(DIRECTORY) == [PATH.name]
 
 
-def test_bytes_are_flushed_now_and_then_and_not_all_at_the_end(monkeypatch):
+def test_a_download_flushes_its_bytes_periodically(monkeypatch):
     monkeypatch.setattr(module, "FLUSH_EVERY_BYTES", 2 * PIECE)
     disk = new_disk()
     store = shelf_on(disk)
@@ -321,7 +321,7 @@ def often(monkeypatch):
 
 @pytest.mark.usefixtures("often")
 @pytest.mark.parametrize("seed", seeds(12))
-def test_a_power_loss_leaves_a_whole_or_a_resumable_checkpoint(seed):
+def test_a_power_loss_during_a_download_leaves_a_complete_or_a_resumable_checkpoint(seed):
     disk = story_disk()
     full_story(disk)
     for step in range(disk.steps + 1):
@@ -349,7 +349,7 @@ def test_a_power_loss_leaves_a_whole_or_a_resumable_checkpoint(seed):
     piece_bytes=st.integers(1, 400),
     seed=st.integers(0, 1 << 32),
 )
-def test_any_interruptions_end_in_the_leaders_bytes(cuts, piece_bytes, seed):
+def test_a_download_interrupted_in_any_way_ends_with_the_leaders_bytes(cuts, piece_bytes, seed):
     """Kept, or the power fails; then again, with pieces of another size."""
     disk, rng = new_disk(), random.Random(seed)
     for count, power_fails in cuts:
@@ -374,7 +374,7 @@ def test_at_most_one_partial_download_is_kept():
     assert name.startswith(checkpoint_name(newer)[:20])
 
 
-def test_a_generations_partial_file_is_not_resumed_by_a_download():
+def test_a_download_does_not_resume_the_partial_file_of_a_local_checkpoint():
     """It is removed at the start: nobody knows whose bytes they would be joined to."""
     disk = new_disk()
     writer = CheckpointWriter.create(disk, DIRECTORY, ID, last_timestamp=TIME)

@@ -78,7 +78,7 @@ def test_a_checkpoint_has_its_golden_bytes():
     assert disk.content(PATH) == from_annotated(HEADER_BATCH + DATA_BATCH + FOOTER_BATCH)
 
 
-def test_a_footer_without_our_fields_is_kafkas_byte_for_byte():
+def test_a_checkpoint_footer_without_eskers_fields_equals_kafkas_byte_for_byte():
     key, value = encode_control_record(SnapshotFooterRecord())
     assert (key.hex(), value.hex()) == ("00000004", "000000")
     assert decode_control_record(key, value) == SnapshotFooterRecord(

@@ -42,7 +42,7 @@ from tests.snapshot.machines import DIRECTORY, SMALL_STEPS, Hosted, replayed
 MANY = [(b"key-%d" % i, b"value-%d" % i) for i in range(40)]
 
 
-def test_committed_records_are_applied():
+def test_the_host_applies_committed_records_to_the_state_machine():
     node = Hosted()
     node.write((b"a", b"1"), (b"b", b"2"))
     node.write((b"a", None), (None, b"nobody's"), (b"c", b""))
@@ -53,7 +53,7 @@ def test_committed_records_are_applied():
     assert (machine.changed_records, machine.keyless_records) == (1, 1)
 
 
-def test_a_checkpoint_and_the_tail_make_the_state_again():
+def test_a_restarted_host_restores_the_state_from_its_checkpoint_and_the_log():
     """Invariant 4."""
     node = Hosted()
     node.write(*MANY)
@@ -74,7 +74,7 @@ def replayed_content(history: list[_Stored], at: OffsetAndEpoch) -> bytes:
     return fresh.content()
 
 
-def test_a_checkpoint_holds_the_state_at_its_freeze():
+def test_a_checkpoint_holds_the_state_at_the_time_of_its_freeze():
     """The machine goes on meanwhile: changes, deletions, keys that come back."""
     node = Hosted()
     node.write(*[(b"key-%d" % i, b"value-%d" % i) for i in range(1_000)])
@@ -94,7 +94,7 @@ def test_a_checkpoint_holds_the_state_at_its_freeze():
     assert not node.machine._overlay
 
 
-def test_changed_records_survive_a_restart():
+def test_the_count_of_changed_records_survives_a_restart():
     node = Hosted()
     node.write(*MANY)
     node.take()
@@ -108,7 +108,7 @@ def test_changed_records_survive_a_restart():
     assert (node.machine.changed_records, node.host.situation.bytes_since) == before
 
 
-def test_changes_beside_a_generation_are_counted_after_it():
+def test_changes_during_the_writing_of_a_checkpoint_count_towards_the_next_checkpoint():
     node = Hosted()
     node.write(*MANY)
     node.write((b"key-1", b"before"))
@@ -143,7 +143,7 @@ def test_the_policy_decides_when_a_checkpoint_is_taken():
     assert node.host.situation.bytes_since == since
 
 
-def test_the_interval_takes_a_checkpoint_of_an_idle_log():
+def test_the_host_takes_a_checkpoint_of_an_idle_log_after_the_interval():
     node = Hosted(settings=SnapshotSettings(max_interval_ms=5_000))
     node.write((b"a", b"1"))
     node.loop.pass_time(4_000)
@@ -154,20 +154,20 @@ def test_the_interval_takes_a_checkpoint_of_an_idle_log():
     assert node.host.generated == 1, "nothing was committed since"
 
 
-def test_an_empty_log_has_no_checkpoint():
+def test_the_host_takes_no_checkpoint_of_an_empty_log():
     node = Hosted()
     with pytest.raises(NotHostedError, match="nothing was committed"):
         node.take()
 
 
-def test_a_second_request_returns_the_existing_checkpoint():
+def test_a_second_request_for_a_checkpoint_of_the_same_state_returns_the_existing_one():
     node = Hosted()
     node.write(*MANY)
     assert node.take() == node.take()
     assert node.host.generated == 1
 
 
-def test_a_checkpoint_asked_for_during_another_holds_what_was_applied_by_then():
+def test_a_checkpoint_requested_during_another_holds_all_records_applied_by_the_request():
     node = Hosted()
     node.write(*MANY)
     node.loop.settle()
@@ -186,7 +186,7 @@ def test_a_checkpoint_asked_for_during_another_holds_what_was_applied_by_then():
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "fdatasync", "rename"])
-def test_a_disk_error_discards_only_the_checkpoint(operation):
+def test_a_disk_error_while_writing_a_checkpoint_discards_only_the_checkpoint(operation):
     node = Hosted()
     node.write(*MANY)
     node.loop.settle()
@@ -199,7 +199,7 @@ def test_a_disk_error_discards_only_the_checkpoint(operation):
     assert node.host.failed == 1
 
 
-def test_a_checkpoint_for_which_there_is_no_room_is_not_begun():
+def test_the_host_begins_no_checkpoint_without_enough_free_disk_space():
     """It would fill the disk first, and the log beside it has to be written all the while."""
     node = Hosted()
     node.write(*MANY)
@@ -244,7 +244,7 @@ def test_an_unreadable_frozen_state_discards_only_the_checkpoint(monkeypatch, ca
     assert node.host.failed == 1
 
 
-def test_after_an_error_the_policy_waits():
+def test_the_policy_waits_after_a_checkpoint_has_failed():
     node = Hosted(settings=SnapshotSettings(max_interval_ms=1_000))
     node.write(*MANY)
     node.disk.capacity_bytes = 0
@@ -265,7 +265,7 @@ class Closed(KeyValueMachine):
         return super().checkpointable and not self.open
 
 
-def test_nothing_is_frozen_inside_an_open_transaction():
+def test_the_host_freezes_no_state_inside_an_open_transaction():
     """Mutant: a host that does not ask `checkpointable`."""
     node = Hosted(machine=Closed, settings=SnapshotSettings(max_interval_ms=1_000))
     node.write(*MANY)
@@ -292,7 +292,7 @@ def leader_with(count: int) -> tuple[Hosted, OffsetAndEpoch]:
     return leader, leader.take()
 
 
-def test_a_leaders_checkpoint_replaces_the_state():
+def test_a_checkpoint_fetched_from_the_leader_replaces_the_state():
     leader, newest = leader_with(30)
     node = Hosted()
     node.write(*MANY[:5])
@@ -311,7 +311,7 @@ def test_a_leaders_checkpoint_replaces_the_state():
     assert node.machine.get(b"after") == b"1"
 
 
-def test_a_log_that_was_cut_past_the_state_is_followed_from_its_checkpoint():
+def test_the_host_loads_the_checkpoint_of_a_log_whose_start_has_passed_the_state():
     """It came while the log already held all that it covers: nobody was told to load it."""
     leader, newest = leader_with(30)
     node = Hosted()
@@ -326,7 +326,7 @@ def test_a_log_that_was_cut_past_the_state_is_followed_from_its_checkpoint():
     assert node.machine.applied.offset == node.log.high_watermark
 
 
-def test_a_checkpoint_older_than_the_state_is_never_loaded():
+def test_the_host_never_loads_a_checkpoint_older_than_the_state():
     """Mutant: a host that loads whatever it is told of."""
     node = Hosted()
     node.write(*MANY)
@@ -338,7 +338,7 @@ def test_a_checkpoint_older_than_the_state_is_never_loaded():
     assert (node.host.loaded, node.machine.get(b"key-1")) == (0, b"newer")
 
 
-def test_a_generation_gives_way_to_a_leaders_checkpoint():
+def test_a_checkpoint_being_written_is_abandoned_for_a_checkpoint_of_the_leader():
     leader, newest = leader_with(90)
     node = Hosted()
     node.write(*MANY)
@@ -372,7 +372,7 @@ def test_a_newer_checkpoint_interrupts_the_loading_of_an_older_one():
     assert (node.machine.applied, len(node.machine)) == (newest, 60)
 
 
-def test_a_damaged_checkpoint_of_our_own_disk_stops_the_node():
+def test_a_damaged_checkpoint_on_the_nodes_own_disk_stops_the_node():
     node = Hosted()
     node.write(*MANY)
     taken = node.take()
@@ -387,7 +387,7 @@ def test_a_damaged_checkpoint_of_our_own_disk_stops_the_node():
 @pytest.mark.parametrize(
     "codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
 )
-def test_a_compressed_checkpoint_is_loaded(codec):
+def test_the_host_loads_a_compressed_checkpoint(codec):
     """Ours are not compressed; another implementation's may be (KIP-630)."""
     node = Hosted()
     node.write(*MANY)
@@ -419,7 +419,7 @@ def test_a_compressed_checkpoint_is_loaded(codec):
     assert node.machine.get(b"key-39") == b"value-39"
 
 
-def test_records_that_are_not_the_machines_stop_the_node():
+def test_a_checkpoint_with_records_of_another_state_machine_stops_the_node():
     node = Hosted()
     node.write((b"a", b"1"))
     node.loop.settle()
@@ -432,7 +432,7 @@ def test_records_that_are_not_the_machines_stop_the_node():
         node.loop.settle()
 
 
-def test_a_batch_of_nonsense_with_a_right_checksum_changes_nothing():
+def test_an_invalid_batch_with_a_valid_checksum_does_not_change_the_state():
     node = Hosted()
     node.write((b"a", b"1"))
     batch = build_batch([(b"b", b"2", 0, ())], base_offset=0, leader_epoch=0)
@@ -447,7 +447,7 @@ def test_a_batch_of_nonsense_with_a_right_checksum_changes_nothing():
     assert node.machine.applied.offset == node.log.end_offset
 
 
-def test_a_host_with_an_apply_delay_applies_all_commits_of_the_delay_at_once():
+def test_a_host_with_an_apply_delay_applies_all_commits_of_the_delay_together():
     """So a leader's answers and a follower's next Fetch go first, and are not held up for long."""
     node = Hosted(pace=Pace(apply_delay_ms=1.0))
     node.write((b"a", b"1"))
@@ -521,7 +521,7 @@ class Listening:
         self.lines.append(f"step down {epoch}")
 
 
-def test_the_listener_leads_once_the_state_holds_everything_before():
+def test_the_listener_is_notified_of_leadership_once_the_state_holds_all_earlier_epochs():
     """It may decide at once. Source: docs/design/state-machines.md#a-new-leader-decides-nothing."""
     node = Hosted(pace=Pace(apply_ms=0.001))
     node.log.auto_commit = False
@@ -562,7 +562,7 @@ def persistent_node() -> tuple[Hosted, Persistent]:
     return node, machine
 
 
-def test_a_state_that_outlived_its_process_resumes_at_its_offset():
+def test_a_state_that_outlived_its_process_is_updated_from_its_own_offset_on():
     node, machine = persistent_node()
     node.take()
     node.write((b"key-1", b"new"))
@@ -578,7 +578,7 @@ def test_a_state_that_outlived_its_process_resumes_at_its_offset():
 
 
 @pytest.mark.parametrize("same_history", [True, False])
-def test_a_state_ahead_of_a_new_checkpoint_is_kept_while_it_is_compared(same_history):
+def test_a_state_ahead_of_a_new_checkpoint_is_kept_while_its_history_is_compared(same_history):
     """The log begins there, and what was to be compared is gone. Found by simulation, seed 255."""
     node, machine = persistent_node()
     node.take()
@@ -606,7 +606,7 @@ def test_a_state_ahead_of_a_new_checkpoint_is_kept_while_it_is_compared(same_his
     assert (machine.resets, node.host.loaded) == ((0, 0) if same_history else (2, 1))
 
 
-def test_a_state_ahead_of_what_is_known_to_be_committed_waits():
+def test_a_state_ahead_of_the_high_watermark_is_not_ready_to_be_read():
     node, machine = persistent_node()
     node.log.restart()
     node.log.high_watermark = None
@@ -622,7 +622,7 @@ def test_a_state_ahead_of_what_is_known_to_be_committed_waits():
 
 @pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("wrong", [OffsetAndEpoch(41, 9), OffsetAndEpoch(17, 1)])
-def test_a_state_of_another_history_is_reset(wrong, snapshot):
+def test_the_host_resets_a_state_whose_history_differs_from_the_log(wrong, snapshot):
     """Of another epoch than the log has there, or ending where no batch ends."""
     node, machine = persistent_node()
     if snapshot:
@@ -641,7 +641,7 @@ def test_a_state_of_another_history_is_reset(wrong, snapshot):
     assert node.host.loaded == snapshot
 
 
-def test_stopping_a_host_ends_requests_for_a_checkpoint():
+def test_a_stopped_host_fails_pending_requests_for_a_checkpoint():
     node = Hosted()
     node.write(*MANY)
     node.loop.settle()

@@ -48,7 +48,7 @@ def read(data: bytes) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(data=st.binary(max_size=500))
-def test_any_bytes_are_read_or_refused(data):
+def test_a_checkpoint_of_random_bytes_is_read_or_raises_a_record_error(data):
     read(data)
 
 
@@ -60,7 +60,7 @@ def test_any_bytes_are_read_or_refused(data):
     cut=st.integers(0, len(WHOLE)),
     again=st.booleans(),
 )
-def test_a_spoiled_checkpoint_is_read_or_refused(edits, cut, again):
+def test_a_damaged_checkpoint_is_read_or_raises_a_record_error(edits, cut, again):
     data = bytearray(WHOLE)
     for at, replacement in edits:
         data[at : at + len(replacement)] = replacement
@@ -75,7 +75,9 @@ def test_a_spoiled_checkpoint_is_read_or_refused(edits, cut, again):
     replacement=st.binary(min_size=1, max_size=8),
     in_data=st.booleans(),
 )
-def test_nonsense_under_a_right_checksum_is_refused(at, replacement, in_data):
+def test_a_damaged_batch_with_a_valid_checksum_is_read_or_raises_a_record_error(
+    at, replacement, in_data
+):
     """A peer may send what it likes and checksum it."""
     first = header_batch(VOTERS)
     batch = bytearray(data_batch(5, base_offset=2) if in_data else first)
@@ -85,7 +87,7 @@ def test_nonsense_under_a_right_checksum_is_refused(at, replacement, in_data):
     read(first + bytes(batch) if in_data else bytes(batch))
 
 
-def test_a_declared_length_takes_no_memory():
+def test_a_large_declared_batch_length_allocates_no_memory():
     header = bytearray(header_batch())
     struct.pack_into(">i", header, 8, MAX_BATCH_SIZE_BYTES - 12)
     tracemalloc.start()
@@ -99,7 +101,7 @@ def test_a_declared_length_takes_no_memory():
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD, Compression.LZ4])
-def test_a_compressed_bomb_stops_at_the_limit(codec):
+def test_the_reader_stops_decompressing_a_bomb_at_the_size_limit(codec):
     bomb = [(None, bytes(MAX_DECOMPRESSED_BYTES + 1), TIME, ())]
     batch = build_batch(bomb, base_offset=1, leader_epoch=3, compression=codec)
     assert len(batch) < 1024 * 1024
@@ -108,7 +110,7 @@ def test_a_compressed_bomb_stops_at_the_limit(codec):
 
 
 @pytest.mark.parametrize("window_bytes", [1, 60, 61, 100, 1000])
-def test_any_read_window_gives_the_same_batches(window_bytes):
+def test_the_reader_yields_the_same_batches_with_any_window_size(window_bytes):
     disk = new_disk()
     disk.replace(PATH, WHOLE)
     file = disk.open(PATH, Mode.READ)

@@ -97,7 +97,7 @@ REPLICAS = [
 
 
 @pytest.mark.parametrize(("holders", "expected"), REPLICAS)
-def test_the_log_start_waits_for_live_replicas(holders, expected):
+def test_a_leaders_log_start_waits_for_its_live_replicas(holders, expected):
     assert log_start(holders) == expected
 
 
@@ -115,7 +115,9 @@ NEW_LEADERS = [
 
 
 @pytest.mark.parametrize(("holders", "since_ms", "expected"), NEW_LEADERS)
-def test_a_new_leader_waits_until_it_knows_its_voters(holders, since_ms, expected):
+def test_a_new_leader_keeps_its_log_start_until_it_knows_the_progress_of_its_voters(
+    holders, since_ms, expected
+):
     assert log_start(holders, since_ms=NOW_MS - since_ms) == expected
 
 
@@ -125,7 +127,7 @@ def advance_with_nobody_known_live(candidates, holders, **facts):
     return leader_log_start(candidates, holders, **facts)
 
 
-def test_mutant_a_leader_that_advances_with_nobody_known_live_is_caught():
+def test_a_mutant_leader_that_ignores_unknown_voters_advances_its_log_start_too_early():
     caught = [
         case
         for case in NEW_LEADERS
@@ -144,7 +146,7 @@ def test_mutant_a_leader_that_advances_with_nobody_known_live_is_caught():
         ((2 * WEEK_MS, WEEK_MS, WEEK_MS), 30),
     ],
 )
-def test_the_log_start_passes_lagging_replicas_after_a_week(ages_ms, expected):
+def test_a_leaders_log_start_advances_past_lagging_replicas_after_a_week(ages_ms, expected):
     """metadata.start.offset.lag.time.max.ms. Neither a live replica nor an unheard voter helps."""
     candidates = checkpoints(ages_ms=ages_ms)
     assert log_start([voter(40), voter(0)], candidates=candidates) == expected
@@ -165,7 +167,7 @@ def test_the_log_start_passes_lagging_replicas_after_a_week(ages_ms, expected):
         (0, 30),
     ],
 )
-def test_the_retention_size_overrides_slow_replicas(limit, expected):
+def test_the_retention_size_moves_the_log_start_past_slow_replicas(limit, expected):
     """metadata.max.retention.bytes: one slow observer must not fill every disk."""
     settings = LogStartSettings(max_retention_bytes=limit)
     assert log_start([voter(40), observer(0)], settings=settings) == expected
@@ -190,22 +192,22 @@ READERS = [
 
 
 @pytest.mark.parametrize(("holders", "expected"), READERS)
-def test_a_reader_holds_on_up_to_its_own_bound(holders, expected):
+def test_an_archive_reader_holds_the_log_start_back_up_to_its_own_lag_limit(holders, expected):
     assert log_start(holders) == expected
 
 
-def test_neither_size_nor_time_ends_a_readers_hold():
+def test_neither_retention_size_nor_time_moves_the_log_start_past_an_archive_reader():
     settings = LogStartSettings(max_retention_bytes=0, max_lag_ms=0)
     assert log_start([voter(40), reader(15, None)], settings=settings) == 10
     assert log_start([voter(40), reader(15, 150)], settings=settings) == 20
 
 
-def test_the_log_start_never_goes_back():
+def test_a_leaders_log_start_never_moves_back():
     for start, slow in itertools.product((10, 20, 30), (0, 10, 25, 40)):
         assert log_start([voter(40), voter(slow)], start=start) >= start
 
 
-def test_without_a_checkpoint_nothing_is_cut():
+def test_a_leader_without_a_checkpoint_keeps_its_log_start():
     settings = LogStartSettings(max_retention_bytes=0)
     assert log_start([voter(40)], candidates=[], settings=settings) == 0
 
@@ -223,20 +225,20 @@ def test_without_a_checkpoint_nothing_is_cut():
         (30, 20, 30),
     ],
 )
-def test_a_follower_cuts_to_its_own_newest_checkpoint_up_to_the_leaders_start(
+def test_a_followers_log_starts_at_its_newest_checkpoint_up_to_the_leaders_log_start(
     leader, start, expected
 ):
     found = follower_log_start(IDS, leader, log_start_offset=start)
     assert (None if found is None else found.offset) == expected
 
 
-def test_a_follower_without_checkpoints_cuts_nothing():
+def test_a_follower_without_a_checkpoint_keeps_its_log_start():
     assert follower_log_start([], 1_000, log_start_offset=0) is None
 
 
 @pytest.mark.parametrize(
     "field", ["live_ms", "max_lag_ms", "max_retention_bytes", "archive_max_lag_bytes"]
 )
-def test_impossible_settings_are_refused_by_name(field):
+def test_invalid_log_start_settings_are_refused_with_an_error_that_names_the_setting(field):
     with pytest.raises(ValueError, match=field):
         LogStartSettings(**{field: -1})

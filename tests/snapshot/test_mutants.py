@@ -99,27 +99,34 @@ def trusts_any_state(patch: pytest.MonkeyPatch) -> None:
 
 def power_losses() -> None:
     for seed in range(12):
-        test_download.test_a_power_loss_leaves_a_whole_or_a_resumable_checkpoint(seed)
+        test_download.test_a_power_loss_during_a_download_leaves_a_complete_or_a_resumable_checkpoint(
+            seed
+        )
 
 
 def another_history() -> None:
-    test_host.test_a_state_of_another_history_is_reset(OffsetAndEpoch(41, 9), False)
+    test_host.test_the_host_resets_a_state_whose_history_differs_from_the_log(
+        OffsetAndEpoch(41, 9), False
+    )
 
 
 STORIES: list[tuple[Patch, Callable[[], None]]] = [
-    (drops_under_its_reader, test_shelf.test_a_checkpoint_is_not_dropped_under_its_reader),
+    (drops_under_its_reader, test_shelf.test_the_store_keeps_a_checkpoint_that_is_being_read),
     (
         installs_before_verifying,
-        test_download.test_a_file_spliced_from_two_leaders_is_found_and_fetched_anew,
+        test_download.test_a_checkpoint_joined_from_two_leaders_files_is_detected_and_fetched_again,
     ),
     (
         loads_what_it_is_announced,
-        test_host.test_a_checkpoint_older_than_the_state_is_never_loaded,
+        test_host.test_the_host_never_loads_a_checkpoint_older_than_the_state,
     ),
-    (freezes_at_any_time, test_host.test_nothing_is_frozen_inside_an_open_transaction),
-    (thaws_at_once, test_host.test_a_checkpoint_holds_the_state_at_its_freeze),
-    (forgets_the_order, test_host.test_a_checkpoint_holds_the_state_at_its_freeze),
-    (counts_from_publication, test_host.test_changes_beside_a_generation_are_counted_after_it),
+    (freezes_at_any_time, test_host.test_the_host_freezes_no_state_inside_an_open_transaction),
+    (thaws_at_once, test_host.test_a_checkpoint_holds_the_state_at_the_time_of_its_freeze),
+    (forgets_the_order, test_host.test_a_checkpoint_holds_the_state_at_the_time_of_its_freeze),
+    (
+        counts_from_publication,
+        test_host.test_changes_during_the_writing_of_a_checkpoint_count_towards_the_next_checkpoint,
+    ),
     (renames_before_the_flush, power_losses),
     (trusts_any_state, another_history),
 ]
@@ -128,7 +135,7 @@ STORIES: list[tuple[Patch, Callable[[], None]]] = [
 @pytest.mark.parametrize(
     ("mutant", "story"), STORIES, ids=[mutant.__name__ for mutant, _ in STORIES]
 )
-def test_the_mutant_is_caught(mutant: Patch, story: Callable[[], None]) -> None:
+def test_each_snapshot_mutant_fails_its_test(mutant: Patch, story: Callable[[], None]) -> None:
     story()
     with pytest.MonkeyPatch.context() as patch:
         mutant(patch)

@@ -22,7 +22,7 @@ LARGEST = OffsetAndEpoch((1 << 63) - 1, (1 << 31) - 1)
 
 
 @pytest.mark.parametrize("snapshot_id", [OffsetAndEpoch(0, 0), ID, LARGEST])
-def test_a_name_gives_its_id_back(snapshot_id):
+def test_a_checkpoint_id_survives_formatting_and_parsing_of_its_file_name(snapshot_id):
     assert parse_checkpoint_name(checkpoint_name(snapshot_id)) == snapshot_id
 
 
@@ -42,11 +42,11 @@ def test_a_name_gives_its_id_back(snapshot_id):
         "bootstrap.checkpoint",
     ],
 )
-def test_a_malformed_name_is_not_a_checkpoint(name):
+def test_a_malformed_file_name_is_not_parsed_as_a_checkpoint(name):
     assert parse_checkpoint_name(name) is None
 
 
-def test_checkpoints_are_listed_oldest_first_and_parts_not_at_all():
+def test_complete_checkpoints_are_listed_oldest_first_without_partial_files():
     disk = new_disk()
     ids = [OffsetAndEpoch(9, 1), OffsetAndEpoch(10, 1), OffsetAndEpoch(10, 2)]
     for snapshot_id in reversed(ids):
@@ -56,7 +56,7 @@ def test_checkpoints_are_listed_oldest_first_and_parts_not_at_all():
     assert list_checkpoints(disk, DIRECTORY) == ids
 
 
-def test_start_up_removes_partial_and_deleted_checkpoints():
+def test_remove_leftovers_deletes_partial_and_deleted_checkpoints():
     disk = new_disk()
     resumable = DIRECTORY / part_name(ID, 5)
     leftovers = [
@@ -74,7 +74,7 @@ def test_start_up_removes_partial_and_deleted_checkpoints():
     assert disk.listdir(DIRECTORY) == sorted([*others, resumable.name])
 
 
-def test_a_deleted_checkpoint_is_not_listed_and_its_reader_reads_on():
+def test_a_deleted_checkpoint_is_not_listed_and_its_open_reader_continues():
     disk = new_disk()
     disk.replace(PATH, written())
     with CheckpointReader(disk, PATH) as reader:
@@ -83,7 +83,7 @@ def test_a_deleted_checkpoint_is_not_listed_and_its_reader_reads_on():
         assert len(list(reader.records())) == 2
 
 
-def test_a_fetch_appends_chunks_at_its_size_and_goes_on_after_a_restart():
+def test_a_partial_file_grows_by_chunks_and_is_resumed_after_a_restart():
     data = written(5)
     disk = new_disk()
     disk.replace(PATH, data)

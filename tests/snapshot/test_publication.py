@@ -39,7 +39,7 @@ def write(disk: SimulatedDisk) -> None:
         writer.freeze()
 
 
-def test_publication_takes_the_steps_that_the_next_test_counts_on():
+def test_publishing_a_checkpoint_takes_the_expected_number_of_disk_operations():
     disk = new_disk()
     write(disk)
     assert disk.steps == STEPS
@@ -48,7 +48,7 @@ def test_publication_takes_the_steps_that_the_next_test_counts_on():
 
 @pytest.mark.parametrize("step", range(STEPS + 1))
 @pytest.mark.parametrize("seed", seeds(20))
-def test_power_loss_at_any_step_leaves_the_whole_checkpoint_or_none(step, seed):
+def test_a_power_loss_during_publication_leaves_the_complete_checkpoint_or_none(step, seed):
     disk = new_disk()
     disk.replace(DIRECTORY / checkpoint_name(OLDER), written())
     disk.power_loss_at = step
@@ -67,7 +67,7 @@ def test_power_loss_at_any_step_leaves_the_whole_checkpoint_or_none(step, seed):
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "fdatasync", "rename"])
-def test_a_disk_error_leaves_no_file_behind(operation):
+def test_a_disk_error_during_publication_leaves_no_file(operation):
     disk = new_disk()
     disk.fail_next(operation)
     with pytest.raises(OSError, match=r"Input/output error"):
@@ -75,7 +75,7 @@ def test_a_disk_error_leaves_no_file_behind(operation):
     assert disk.listdir(DIRECTORY) == []
 
 
-def test_a_full_disk_leaves_room_for_the_next_attempt():
+def test_a_checkpoint_that_filled_the_disk_is_deleted_before_the_next_attempt():
     disk = new_disk()
     disk.capacity_bytes = 300
     with pytest.raises(OSError, match=r"No space") as caught:
@@ -87,14 +87,14 @@ def test_a_full_disk_leaves_room_for_the_next_attempt():
     assert disk.listdir(DIRECTORY) == [PATH.name]
 
 
-def test_an_abandoned_checkpoint_leaves_no_file_behind():
+def test_an_abandoned_checkpoint_leaves_no_file():
     disk = new_disk()
     with CheckpointWriter.create(disk, DIRECTORY, ID, last_timestamp=TIME) as writer:
         writer.append(features(1)[0])
     assert disk.listdir(DIRECTORY) == []
 
 
-def test_a_bootstrap_checkpoint_replaces_the_old_one():
+def test_a_new_bootstrap_checkpoint_replaces_the_old_bootstrap_checkpoint():
     disk = new_disk()
     for count in (1, 3):
         with CheckpointWriter.create_bootstrap(disk, DIRECTORY) as writer:
@@ -107,7 +107,7 @@ def test_a_bootstrap_checkpoint_replaces_the_old_one():
     assert disk.listdir(DIRECTORY) == [BOOTSTRAP_NAME]
 
 
-def test_a_failed_append_leaves_the_part_as_it_was():
+def test_a_failed_append_does_not_change_the_partial_file():
     disk = new_disk()
     data = written(5)
     with PartFile.create(disk, DIRECTORY, ID, unique=1) as part:
@@ -122,7 +122,7 @@ def test_a_failed_append_leaves_the_part_as_it_was():
 
 
 @pytest.mark.parametrize("seed", seeds(50))
-def test_a_resumed_fetch_whose_last_bytes_were_lost_is_found_out(seed):
+def test_verification_detects_bytes_that_a_resumed_download_lost_to_a_power_loss(seed):
     """The part was not flushed before the power went, so any of its bytes may be wrong."""
     disk = new_disk()
     data = written(20)

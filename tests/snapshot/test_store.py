@@ -39,14 +39,14 @@ def shelf_with(*ids: OffsetAndEpoch, clock: Clock | None = None) -> SnapshotStor
     return SnapshotStore(disk_with(*ids), DIRECTORY, now_ms=clock or Clock(), pin_ms=1_000)
 
 
-def test_it_lists_what_is_whole_oldest_first():
+def test_the_store_lists_complete_checkpoints_oldest_first():
     store = shelf_with(IDS[2], IDS[0], IDS[1])
     assert store.ids == IDS
     assert store.newest == IDS[2]
     assert shelf_with().newest is None
 
 
-def test_it_removes_leftovers_when_it_is_opened_and_nothing_else():
+def test_opening_the_store_removes_leftovers_and_no_other_file():
     disk = disk_with(IDS[1])
     strangers = ["partition.metadata", "00000000000000000000.log", "bootstrap.checkpoint"]
     leftovers = [
@@ -63,18 +63,18 @@ def test_it_removes_leftovers_when_it_is_opened_and_nothing_else():
 
 @pytest.mark.parametrize("position", [0, 1, 61, len(WHOLE) - 1, len(WHOLE)])
 @pytest.mark.parametrize("size", [0, 1, 100, 10_000, -5])
-def test_it_answers_with_the_bytes_asked_for(position, size):
+def test_the_store_returns_the_requested_bytes_of_a_checkpoint(position, size):
     piece = shelf_with(*IDS).read(IDS[0], position, size)
     assert piece == SnapshotChunk(len(WHOLE), WHOLE[position : position + max(0, size)])
 
 
 @pytest.mark.parametrize("position", [-1, len(WHOLE) + 1, 1 << 62, -(1 << 63)])
-def test_it_refuses_positions_outside_the_file(position):
+def test_the_store_refuses_positions_outside_the_checkpoint(position):
     with pytest.raises(ValueError, match="position"):
         shelf_with(*IDS).read(IDS[0], position, 100)
 
 
-def test_a_missing_checkpoint_is_none():
+def test_the_store_returns_none_for_a_checkpoint_that_it_does_not_have():
     store = shelf_with(*IDS)
     for unknown in (OffsetAndEpoch(10, 2), OffsetAndEpoch(11, 3), OffsetAndEpoch(-1, -1)):
         assert store.read(unknown, 0, 100) is None
@@ -82,7 +82,7 @@ def test_a_missing_checkpoint_is_none():
     assert store.size_bytes(IDS[0]) == len(WHOLE)
 
 
-def test_checkpoints_below_the_log_start_are_dropped():
+def test_the_store_drops_checkpoints_below_the_log_start():
     store = shelf_with(*IDS)
     store.drop_below(10)
     assert store.ids == IDS
@@ -91,14 +91,14 @@ def test_checkpoints_below_the_log_start_are_dropped():
     assert store.files.listdir(DIRECTORY) == [checkpoint_name(one) for one in IDS[1:]]
 
 
-def test_the_newest_is_never_dropped():
+def test_the_store_never_drops_the_newest_checkpoint():
     """A log that starts past 0 has nothing else to begin with."""
     store = shelf_with(*IDS)
     store.drop_below(1_000)
     assert store.ids == IDS[2:]
 
 
-def test_a_checkpoint_is_not_dropped_under_its_reader():
+def test_the_store_keeps_a_checkpoint_that_is_being_read():
     """Mutant: pin_ms=0 here, and the follower begins anew with every checkpoint of the leader."""
     clock = Clock()
     store = shelf_with(*IDS, clock=clock)
@@ -114,14 +114,14 @@ def test_a_checkpoint_is_not_dropped_under_its_reader():
     assert store.files.listdir(DIRECTORY) == [checkpoint_name(IDS[2])]
 
 
-def test_reading_its_size_does_not_pin_a_checkpoint():
+def test_reading_the_size_of_a_checkpoint_does_not_prevent_its_deletion():
     store = shelf_with(*IDS)
     store.size_bytes(IDS[0])
     store.drop_below(20)
     assert store.ids == IDS[1:]
 
 
-def test_an_open_reader_reads_on_after_the_checkpoint_is_dropped(tmp_path: Path):
+def test_an_open_reader_continues_after_its_checkpoint_is_dropped(tmp_path: Path):
     for one in IDS:
         (tmp_path / checkpoint_name(one)).write_bytes(WHOLE)
     store = SnapshotStore(RealFileSystem(), tmp_path, now_ms=Clock())
@@ -131,7 +131,7 @@ def test_an_open_reader_reads_on_after_the_checkpoint_is_dropped(tmp_path: Path)
         assert file.read() == WHOLE
 
 
-def test_an_added_checkpoint_is_listed_in_order():
+def test_a_checkpoint_added_to_the_store_is_listed_in_order():
     disk = disk_with(IDS[0], IDS[2])
     store = SnapshotStore(disk, DIRECTORY, now_ms=Clock())
     disk.replace(DIRECTORY / checkpoint_name(IDS[1]), WHOLE)
@@ -142,7 +142,7 @@ def test_an_added_checkpoint_is_listed_in_order():
         store.added(OffsetAndEpoch(40, 3))
 
 
-def test_a_closed_store_has_no_file_open_and_serves_nothing_more(tmp_path: Path):
+def test_a_closed_store_has_no_open_file_and_serves_no_checkpoint(tmp_path: Path):
     """A node lives on when one of its groups ends; what was read a moment ago is let go of, too."""
     for one in IDS:
         (tmp_path / checkpoint_name(one)).write_bytes(WHOLE)
@@ -166,7 +166,7 @@ def open_below(directory: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("seed", seeds(10))
-def test_power_loss_while_dropping_leaves_every_checkpoint_whole_or_gone(seed):
+def test_a_power_loss_while_checkpoints_are_dropped_leaves_each_complete_or_deleted(seed):
     for step in range(8):
         disk = disk_with(*IDS)
         store = SnapshotStore(disk, DIRECTORY, now_ms=Clock())
@@ -182,7 +182,7 @@ def test_power_loss_while_dropping_leaves_every_checkpoint_whole_or_gone(seed):
         assert len(disk.listdir(DIRECTORY)) == len(store.ids), "leftovers stayed"
 
 
-def test_an_error_while_dropping_leaves_the_rest_as_it_is():
+def test_an_error_while_dropping_a_checkpoint_leaves_the_other_checkpoints_unchanged():
     disk = disk_with(*IDS)
     store = SnapshotStore(disk, DIRECTORY, now_ms=Clock())
     disk.fail_next("rename")
@@ -194,7 +194,7 @@ def test_an_error_while_dropping_leaves_the_rest_as_it_is():
     assert disk.listdir(DIRECTORY) == [checkpoint_name(IDS[2])]
 
 
-def test_readers_and_droppers_may_be_several_threads(tmp_path: Path):
+def test_several_threads_may_read_and_drop_checkpoints_concurrently(tmp_path: Path):
     """Nobody reads from a file that was closed: each answer is the file's bytes, or None."""
     ids = [OffsetAndEpoch(offset, 1) for offset in range(1, 60)]
     for one in ids:

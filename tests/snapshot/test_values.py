@@ -37,14 +37,14 @@ def quickly(batch) -> list[bytes] | None:
 
 @settings(deadline=None)
 @given(values=VALUES, codec=st.sampled_from(list(Compression)))
-def test_encoded_values_are_read_back(values, codec):
+def test_iter_values_yields_the_values_of_an_encoded_batch(values, codec):
     batch = build_value_batch(values, base_offset=9, leader_epoch=1, timestamp=5, compression=codec)
     assert quickly(read_batch(batch)) == values
 
 
 @settings(max_examples=400, deadline=None)
 @given(values=VALUES, data=st.data())
-def test_the_fast_reader_finds_the_same_damage_as_the_slow_one(values, data):
+def test_the_fast_value_reader_detects_the_same_damage_as_the_general_reader(values, data):
     batch = build_value_batch(values, base_offset=0, leader_epoch=1, timestamp=5)
     for _ in range(data.draw(st.integers(1, 3))):
         position = data.draw(st.integers(61, len(batch) - 1))
@@ -64,7 +64,7 @@ def test_the_fast_reader_finds_the_same_damage_as_the_slow_one(values, data):
     ],
     ids=["a-key", "no-value", "an-empty-value", "another-time", "a-header"],
 )
-def test_records_that_no_checkpoint_holds_are_refused(record):
+def test_iter_values_refuses_records_that_cannot_be_in_a_checkpoint(record):
     batch = build_batch(
         [(None, b"fine", 5, ()), record, (None, b"fine", 5, ())], base_offset=0, leader_epoch=1
     )

@@ -36,7 +36,7 @@ from tests.snapshot.checkpoints import (
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 100])
-def test_records_come_back_in_order(count):
+def test_the_reader_returns_the_written_records_in_order(count):
     disk = new_disk()
     disk.replace(PATH, written(count))
     with CheckpointReader(disk, PATH) as reader:
@@ -45,17 +45,17 @@ def test_records_come_back_in_order(count):
     assert [offset for offset, _ in found] == list(range(1, count + 1))
 
 
-def test_the_header_holds_time_kraft_version_and_voters():
+def test_the_checkpoint_header_holds_timestamp_kraft_version_and_voters():
     found = verified(written(3, kraft_version=1, voters=VOTERS))
     assert found.preamble == (TIME, 1, VOTERS)
     assert (found.epoch, found.record_count, found.origin) == (ID.epoch, 3, Origin.ESKER)
 
 
-def test_the_same_state_gives_the_same_bytes():
+def test_two_checkpoints_of_the_same_state_have_the_same_bytes():
     assert written(9) == written(9)
 
 
-def test_a_checkpoint_of_kafka_is_read_and_called_kafkas():
+def test_a_checkpoint_written_by_kafka_is_read_with_its_origin():
     content = header_batch(KRAFT_VERSION, VOTERS) + data_batch(3, base_offset=3)
     found = verified(as_kafka_closes(content))
     assert (found.record_count, found.origin) == (3, Origin.KAFKA)
@@ -63,7 +63,7 @@ def test_a_checkpoint_of_kafka_is_read_and_called_kafkas():
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_compressed_batches_are_read_although_none_are_written(compression):
+def test_the_reader_accepts_compressed_batches_that_the_writer_never_writes(compression):
     values = [encode_record(record) for record in features(100)]
     batch = build_value_batch(
         values, base_offset=1, leader_epoch=3, timestamp=TIME, compression=compression
@@ -71,7 +71,7 @@ def test_compressed_batches_are_read_although_none_are_written(compression):
     assert verified(closed(header_batch() + bytes(batch))).record_count == 100
 
 
-def test_no_batch_exceeds_the_target_unless_one_record_does():
+def test_a_checkpoint_batch_exceeds_the_target_size_only_for_a_larger_record():
     disk = new_disk()
     large = b"\1" + bytes(TARGET_BATCH_BYTES)
     with CheckpointWriter.create(disk, DIRECTORY, ID, last_timestamp=TIME) as writer:
@@ -84,7 +84,7 @@ def test_no_batch_exceeds_the_target_unless_one_record_does():
     assert len(sizes) == 15  # header, large, 3 MB in twelve, footer
 
 
-def test_a_record_that_no_reader_would_accept_is_refused():
+def test_the_checkpoint_writer_refuses_a_record_that_readers_would_refuse():
     disk = new_disk()
     writer = CheckpointWriter.create(disk, DIRECTORY, ID, last_timestamp=TIME)
     with pytest.raises(BatchTooLargeError), writer:
@@ -92,7 +92,7 @@ def test_a_record_that_no_reader_would_accept_is_refused():
     assert disk.listdir(DIRECTORY) == []
 
 
-def test_memory_does_not_grow_with_the_checkpoint(tmp_path):
+def test_writing_a_large_checkpoint_takes_constant_memory(tmp_path):
     files, snapshot_id = RealFileSystem(), OffsetAndEpoch(10**6, 7)
     value = b"\x01\x0c\x00" + bytes(997)
     tracemalloc.start()
@@ -109,7 +109,7 @@ def test_memory_does_not_grow_with_the_checkpoint(tmp_path):
     assert peak < 3_000_000, f"{peak} bytes at once"
 
 
-def test_every_recorded_checkpoint_of_kafka_is_sound_and_kafkas():
+def test_every_recorded_checkpoint_of_kafka_passes_verification_as_kafkas():
     found = {
         path: verify_checkpoint(RealFileSystem(), path, decode=True)
         for path in Recording(RECORDED).checkpoints()

@@ -186,7 +186,7 @@ def test_version_0_of_meta_properties_names_the_node_id_broker_id(disk):
         "\x00\ufffd",
     ],
 )
-def test_meta_properties_without_a_valid_node_id_are_refused(disk, text):
+def test_meta_properties_with_missing_or_invalid_values_are_refused(disk, text):
     disk.replace(ROOT / "meta.properties", text.encode())
     with pytest.raises(CorruptFileError):
         read_meta_properties(disk, ROOT)

@@ -61,7 +61,7 @@ class Cluster(Protocol):
 
     @property
     def image(self) -> MetadataImage:
-        """The cluster log's latest metadata image on this broker."""
+        """The latest metadata image of the cluster log on this broker."""
 
     def image_age_ms(self) -> float | None:
         """Return an upper bound of the image's age in ms, or None if the image never caught up.

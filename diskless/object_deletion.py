@@ -204,7 +204,7 @@ class Cleaner:
         return set()
 
     async def _report(self, leader: CallTarget, coordinator: int, keys: list[str]) -> None:
-        """Report deleted objects to the coordinator, which then removes their records."""
+        """Report deleted objects to the coordinator, which then deletes their metadata."""
         for key in keys:
             self._forget(key)
         if not keys:

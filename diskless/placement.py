@@ -120,7 +120,7 @@ class Redirects:
         brokers: Sequence[PlacedBroker],
         now_s: float,
     ) -> int | None:
-        """Return the broker in the client's rack to read from, or None to be served by `here`.
+        """Return the broker in the client's rack to read from, or None to read from `here`.
 
         Args:    client: any string that tells clients apart.
                  rack: the rack in its Fetch.

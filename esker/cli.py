@@ -171,7 +171,7 @@ def _reopen_standard_files() -> None:
 
 
 def _run_any() -> None:
-    """Run any command, ending with a one-line error on a full disk or a word that is not UTF-8."""
+    """Run any command; a full disk or an argument that is not UTF-8 exits with a one-line error."""
     try:
         app()
     except OSError as error:

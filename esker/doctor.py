@@ -106,7 +106,7 @@ def _java(environment: Mapping[str, str]) -> Check:
 
 
 def _wrapped(home: Callable[..., Path], java: object) -> str:
-    """Describe the JAVA_HOME of Spark's own programs if it differs from the home of `java`."""
+    """Return a note on the JAVA_HOME set for Spark, if it differs from the home of `java`."""
     try:
         given = home(java)
     except OSError:

@@ -124,7 +124,7 @@ class Forwarding:
     # --- batch coordinators ---------------------------------------------------------------------
 
     async def coordinate(self, request: CoordinatorRequest[R]) -> R:
-        """Forward the request to the leader of the batch coordinator that it names."""
+        """Forward the request to the leader of the batch coordinator named in the request."""
         coordinator = request.coordinator_partition
         if not self._exists(coordinator):
             text = f"There is no batch coordinator {coordinator}."

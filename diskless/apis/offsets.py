@@ -278,7 +278,7 @@ class Offsets:
 
 
 def _to_listed_offset(best: TimestampedOffset | None) -> ListedOffset:
-    """Return the result for the record with the greatest timestamp, or an empty result."""
+    """Return the listed offset of the record with the greatest timestamp, or an empty result."""
     if best is None or best.timestamp < 0:
         return ListedOffset(ErrorCode.NONE)
     return ListedOffset(ErrorCode.NONE, best.timestamp, best.offset)

@@ -144,7 +144,7 @@ class Topics:
     # --- this broker's view ---------------------------------------------------------------------
 
     async def _wait_until_served(self, counts: Mapping[UUID, int], deadline: float) -> set[UUID]:
-        """Wait until this broker serves the new partitions; return the topics that are late.
+        """Wait until this broker serves the new partitions; return the topics not served in time.
 
         Waits for one topic after the other, so that each notification costs one check.
         """

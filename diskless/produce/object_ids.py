@@ -147,6 +147,6 @@ class ObjectIds:
 
 
 def _retrieve_error(task: asyncio.Task[_Block]) -> None:
-    """Retrieve the error of a block requested ahead, which may never be awaited."""
+    """Retrieve the error of an unused id block, so that asyncio does not log the error."""
     if not task.cancelled():
         task.exception()

@@ -473,6 +473,6 @@ class ObjectWriter:
 
 
 def _retrieve(upload: asyncio.Task[None]) -> None:
-    """Retrieve the error of a fenced writer's abandoned upload, so that asyncio does not log it."""
+    """Retrieve the error of an abandoned upload, so that asyncio does not log the error."""
     if not upload.cancelled():
         upload.exception()

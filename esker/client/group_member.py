@@ -88,7 +88,10 @@ class Member:
         await self._ask(request, HeartbeatResponse)
 
     async def committed(self, partitions: Iterable[int]) -> dict[int, int]:
-        """Return the committed offset of each partition that has one. Raises ClientError."""
+        """Return the committed offsets by partition, without uncommitted partitions.
+
+        Raises ClientError.
+        """
         return await committed_offsets(self._client, self._group, self._topic, partitions)
 
     async def commit(self, offsets: Mapping[int, int]) -> None:

@@ -61,7 +61,7 @@ _COMMA: Final = re.compile(r",(?=[^\]]*(?:\[|$))")  # outside brackets, as kafka
 DESCRIBED_AT_ONCE: Final = 500  # topics or brokers; bounds the size of one response
 
 EntityType = Annotated[
-    str, typer.Option(metavar="topics|brokers", help="Kind of entity that has the settings.")
+    str, typer.Option(metavar="topics|brokers", help="Type of entity: topics or brokers.")
 ]
 EntityName = Annotated[
     str,

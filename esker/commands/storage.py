@@ -47,8 +47,8 @@ def format_command(
             "--cluster-id",
             "-t",
             metavar="ID",
-            help="Id of the cluster, the same for every node; `esker storage random-uuid` makes "
-            "one.",
+            help="Id of the cluster, the same for every node; `esker storage random-uuid` prints "
+            "a new id.",
         ),
     ],
     rejoin: Annotated[

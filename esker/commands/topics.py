@@ -80,11 +80,11 @@ def create(
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Topic setting to apply; may be repeated."),
+        typer.Option(metavar="KEY=VALUE", help="Topic setting as KEY=VALUE; may be repeated."),
     ] = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Create a topic and wait until its batch coordinators know it."""
+    """Create a topic and wait until its batch coordinators have the topic."""
     cluster = target(bootstrap_controller, bootstrap_server)
     creatable = CreateTopicsRequest.CreatableTopic
     request = CreateTopicsRequest(

@@ -87,7 +87,7 @@ def _batch(item: BatchItem) -> dict[str, Any]:
 
 
 def codec_name(attributes: int) -> str:
-    """Return the name of a batch's compression, or the number of an unknown one."""
+    """Return the name of a batch's compression codec, or the number of an unknown codec."""
     codec = attributes & COMPRESSION_MASK
     return Compression(codec).name.lower() if codec <= max(Compression) else f"codec {codec}"
 

@@ -47,7 +47,7 @@ class ObjectBytes(Protocol):
 
     @property
     def name(self) -> str:
-        """The object's name as requested, or its key."""
+        """The object's requested name, or its key."""
 
     @property
     def size_bytes(self) -> int: ...

@@ -43,7 +43,7 @@ class BenchState:
     """The state machine of `esker-bench-log`, if `esker.bench.log.state` names one."""
 
     def __init__(self, host: ServiceHost, state: str) -> None:
-        """Host no state machine for state `none`, or the key-value machine for state `kv`."""
+        """Prepare to host the key-value machine for state `kv`, or no machine for `none`."""
         self.handlers: Mapping[int, Served] = {}
         self._host = host
         self._state = state

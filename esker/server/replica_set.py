@@ -237,12 +237,12 @@ class ObservedCluster(LatestImage):
 
     @property
     def cluster_id(self) -> str:
-        """The id of the cluster that this node belongs to."""
+        """The cluster id of this node."""
         return self._host.cluster_id
 
     @property
     def broker_id(self) -> int:
-        """The id of this broker, which is its node id."""
+        """The broker id of this node, equal to its node id."""
         return self._host.node_id
 
     def image_age_ms(self) -> float | None:

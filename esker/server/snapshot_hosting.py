@@ -89,7 +89,7 @@ class SnapshotKeeping:
         )
 
     def _readers(self, view: LogStartView, since_ms: int) -> list[Holder]:
-        """Return the archives that hold the log start, with a possible one after an election."""
+        """Return the archives that limit the log start; after an election, a possible one too."""
         bound = self.log_starts.archive_max_lag_bytes
         if not bound:
             return []
@@ -108,7 +108,7 @@ class SnapshotKeeping:
         node: ServiceHost,
         listener: StateListener | None,
     ) -> _Hosted:
-        """Host a state machine on a log, with its checkpoints."""
+        """Host a state machine on a log, and write checkpoints of its state."""
         assert isinstance(log.snapshots, SnapshotStore), (
             f"{log.name} keeps no checkpoints: {log.snapshots}"
         )

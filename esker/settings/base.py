@@ -18,7 +18,7 @@ class Setting:
 
     @property
     def default_text(self) -> str:
-        """The default value as text of a properties file; empty without a default."""
+        """The default value as properties-file text; empty without a default."""
         default = self.default
         if isinstance(default, bool):
             return str(default).lower()

@@ -138,7 +138,7 @@ def test_no_topic_is_created_if_creation_is_disabled() -> None:
     with_front(not_the_broker, auto_create=False)
 
 
-def test_requesting_all_topics_creates_none() -> None:
+def test_metadata_of_all_topics_creates_no_topic() -> None:
     async def story(front: Front) -> None:
         answer = await call(
             front.handlers, rpc.MetadataRequest(topics=None), rpc.MetadataResponse, 12

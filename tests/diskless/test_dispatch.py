@@ -295,7 +295,7 @@ def test_a_produce_from_version_3_is_served(version: int) -> None:
 
 
 @pytest.mark.parametrize("key", [5, 33, 71, 999, -1, 32_767])
-def test_an_unknown_key_closes_the_connection_and_logs_client_and_key(
+def test_an_unknown_api_key_closes_the_connection_and_logs_client_and_key(
     key: int,
 ) -> None:
     async def story(front: Front) -> None:
@@ -309,7 +309,7 @@ def test_an_unknown_key_closes_the_connection_and_logs_client_and_key(
 
 
 @pytest.mark.parametrize(("version"), [14, 32_767])
-def test_an_unknown_version_closes_the_connection_and_logs_client_and_key(version: int) -> None:
+def test_an_unknown_api_version_closes_the_connection_and_logs_client_and_key(version: int) -> None:
     async def story(front: Front) -> None:
         frame = pack(">hhi", 0, version, 7) + b"\x00\x03its" + b"\x00\x00"
         with pytest.raises(BadHeaderError, match=rf"key 0 has no version {version} .*'its'"):

@@ -121,7 +121,7 @@ def test_bytes_that_are_no_record_batch_are_refused_as_corrupt() -> None:
         (57, struct.pack(">i", 0)),
     ],
 )
-def test_inconsistent_offsets_and_counts_are_refused(position: int, value: bytes) -> None:
+def test_validation_refuses_inconsistent_offsets_and_counts(position: int, value: bytes) -> None:
     assert refused(changed(batch(), position, value)) == ErrorCode.INVALID_RECORD
 
 
@@ -130,7 +130,7 @@ def test_a_negative_record_count_is_refused() -> None:
     assert refused(negative) == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_a_wrong_record_count_is_detected_in_compressed_batches() -> None:
+def test_validation_detects_a_wrong_record_count_in_compressed_batches() -> None:
     body = bytes(batch()[HEADER_SIZE_BYTES:])
     for cut in (body[:-1], body + b"\0", body[:-1] + b"\1"):
         data = batch()[:HEADER_SIZE_BYTES] + compress(Compression.LZ4, cut)
@@ -138,7 +138,7 @@ def test_a_wrong_record_count_is_detected_in_compressed_batches() -> None:
         assert refused(changed(data, 21, struct.pack(">h", 3))) == ErrorCode.INVALID_RECORD
 
 
-def test_control_records_of_a_producer_are_refused() -> None:
+def test_validation_refuses_control_records_of_a_producer() -> None:
     assert refused(batch(attributes=CONTROL)) == ErrorCode.INVALID_RECORD
 
 
@@ -176,7 +176,7 @@ def test_max_message_bytes_limits_the_batch_as_received() -> None:
     assert outcome.error == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_invalid_timestamps_are_reported_by_record() -> None:
+def test_validation_reports_invalid_timestamps_by_record() -> None:
     rules = RULES._replace(timestamp_before_max_ms=1_000, timestamp_after_max_ms=10)
     data = batch(NOW, NOW - 1_001, NOW + 10, NOW + 11, -1)
     outcome = validate(data, 9, rules, NOW)
@@ -189,7 +189,7 @@ def test_invalid_timestamps_are_reported_by_record() -> None:
     assert isinstance(validate(data, 9, rules._replace(log_append_time=True), NOW), Accepted)
 
 
-def test_records_without_a_timestamp_are_accepted() -> None:
+def test_validation_accepts_records_without_a_timestamp() -> None:
     outcome = validate(batch(-1, -1), 9, RULES, NOW)
     assert isinstance(outcome, Accepted)
     assert outcome.max_timestamp == -1

@@ -246,7 +246,7 @@ def test_each_commit_is_decided_once_across_leader_changes(
     assert len({key for _, _, key in runs}) == len(runs)
 
 
-def test_all_nodes_have_the_same_state_after_a_restart_of_all(
+def test_all_nodes_have_the_same_coordinator_state_after_all_restart(
     quorum: Quorum, runs: list[tuple[int, int, str]]
 ) -> None:
     for node in NODES:

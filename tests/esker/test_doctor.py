@@ -28,7 +28,7 @@ def checks(environment: dict[str, str]) -> dict[str, Check]:
     return {check.name: check for check in examine(environment)}
 
 
-def test_missing_java_is_reported_with_the_package_to_install(
+def test_doctor_reports_missing_java_with_the_package_to_install(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java, "bundled_runtime", lambda: None)
@@ -48,7 +48,7 @@ def test_an_old_java_counts_as_missing_and_is_reported_with_its_version(
     assert found.found == f"found only Java 11.0.2 (JAVA_HOME: {tmp_path}/old)"
 
 
-def test_an_old_java_beside_a_new_one_is_a_note(
+def test_doctor_notes_an_old_java_beside_a_new_java(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     environment["JAVA_HOME"] = str(fake_java(tmp_path / "old", "11.0.2"))
@@ -61,7 +61,7 @@ def test_an_old_java_beside_a_new_one_is_a_note(
 
 
 @pytest.mark.parametrize("version", ["3.5.1", "5.0.0.dev1", None])
-def test_pyspark_must_have_a_version_in_our_packages_range(
+def test_doctor_requires_a_pyspark_version_in_the_range_of_eskers_package(
     environment: dict[str, str], monkeypatch: pytest.MonkeyPatch, version: str | None
 ) -> None:
     real = metadata.version
@@ -89,7 +89,7 @@ def test_doctor_finds_every_package_that_make_installs() -> None:
     assert found["Java"].state is not State.MISSING
 
 
-def test_an_ignored_spark_home_is_a_note(
+def test_doctor_notes_an_ignored_spark_home(
     environment: dict[str, str],
 ) -> None:
     assert "SPARK_HOME" not in checks(environment)
@@ -97,7 +97,7 @@ def test_an_ignored_spark_home_is_a_note(
     assert (found.state, found.found) == (State.NOTE, "/opt/spark-3, ignored")
 
 
-def test_an_unusable_temporary_directory_is_an_error_and_an_unusable_cache_is_a_note(
+def test_doctor_requires_a_usable_temporary_directory_but_only_notes_an_unusable_cache(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
@@ -108,7 +108,7 @@ def test_an_unusable_temporary_directory_is_an_error_and_an_unusable_cache_is_a_
     assert "XDG_CACHE_HOME" in found["cache"].hint
 
 
-def test_a_cache_that_other_users_can_write_to_is_a_note(environment: dict[str, str]) -> None:
+def test_doctor_notes_a_cache_that_other_users_can_write_to(environment: dict[str, str]) -> None:
     cache = java.cache_directory(environment)
     cache.mkdir(parents=True)
     cache.chmod(0o770)

@@ -150,7 +150,7 @@ def plan(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 10_000,
 ) -> None:
-    """List the store, compare it with the logs, and plan orphans that two listings have seen.
+    """Plan the removal of objects that two listings found in the store without any reference.
 
     Changes nothing: the plan is a file, to be shown and applied within an hour.
     """

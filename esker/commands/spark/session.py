@@ -63,7 +63,7 @@ SparkLog = Annotated[
     typer.Option(
         "--spark-log",
         metavar="FILE",
-        help="File for Spark's output; default: a new one in ~/.cache/esker/logs.",
+        help="File for Spark's output; default: a new file in ~/.cache/esker/logs.",
     ),
 ]
 Debug = Annotated[bool, typer.Option("--debug", help="Print complete errors with stack traces.")]

@@ -167,7 +167,7 @@ class PartDownload:
 
 
 def _cut_after_last_sound_batch(files: FileSystem, path: Path, snapshot_id: OffsetAndEpoch) -> None:
-    """Truncate a partial file after its last sound batch before the footer."""
+    """Truncate a partial file after its last valid batch before the footer."""
     file = files.open(path, Mode.WRITE)
     try:
         sound_bytes = _sound_bytes(file, path, snapshot_id)

@@ -158,7 +158,7 @@ class Generation:
             self._slice_soon()
 
     def _encode(self, slice_ms: float) -> bool:
-        """Encode for one slice; return True if the state has no value to encode yet."""
+        """Encode values for one slice; return True if the state has no further value yet."""
         encoder, pace, now_ms = self.encoder, self._pace, self._loop.now_ms
         until_ms = now_ms() + slice_ms
         for count, value in enumerate(self._values, 1):

@@ -172,7 +172,7 @@ class MachineHost(SnapshotScheduler):
             self._listener.step_down(epoch)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Load the checkpoint that the log now begins at, unless the state is ahead of it.
+        """Load the checkpoint at which the log now begins, unless the state is ahead of it.
 
         Records before it cannot be read any more, so the comparison of the state ends too.
         """
@@ -258,7 +258,7 @@ class MachineHost(SnapshotScheduler):
         return False
 
     def _counted(self, data: Buffer, until_ms: float) -> Iterator[Batch]:
-        """Yield the batches from the cursor on, and move the cursor behind each."""
+        """Yield the batches from the cursor's offset on, and move the cursor past each batch."""
         for batch in iter_batches(data):
             header = batch.header
             if header.end_offset <= self._cursor:  # the answer may begin before what was asked for
@@ -271,7 +271,7 @@ class MachineHost(SnapshotScheduler):
                 return
 
     def _compare(self, data: Buffer) -> None:
-        """Count the records that the state already holds, and check that they are this log's."""
+        """Check that the state and the log agree on the records that both contain."""
         applied = self.machine.applied.offset
         for batch in self._counted(data, float("inf")):
             end_offset = batch.header.end_offset
@@ -324,7 +324,7 @@ class MachineHost(SnapshotScheduler):
         self._wake()
 
     def _loader(self, snapshot_id: OffsetAndEpoch) -> Iterator[None]:
-        """Load a checkpoint, checking each batch before it is used and the whole at the end."""
+        """Load a checkpoint, verifying each batch before its use and the whole file at the end."""
         path = self.store.path(snapshot_id)
         with CheckpointReader(self.store.files, path, epoch=snapshot_id.epoch) as reader:
             data = (batch for batch in reader.batches() if not batch.header.is_control)

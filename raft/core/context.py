@@ -68,7 +68,7 @@ class Context:
 
     @property
     def leader_id(self) -> NodeId | None:
-        """Return the leader of this epoch, or None if it is unknown or serves no Fetch yet.
+        """Return the leader of this epoch, or None if no leader is known to serve Fetches.
 
         A leader that resigned is not named, and this node names itself only once its epoch is open:
         before that it would serve no Fetch.
@@ -142,7 +142,7 @@ class Context:
         self.note_election_state()
 
     def note_election_state(self) -> None:
-        """Close the gate if the election state has changed."""
+        """Hold back messages until a changed election state is durable."""
         if self.election_state != self.gate.election:
             self.gate.close()
 

@@ -108,7 +108,7 @@ class VoteGranting:
         return self._context.log.last_epoch, self._context.log.end_offset
 
     def _can_vote(self) -> bool:
-        """Return whether this voter has its disk, without which it has forgotten its votes."""
+        """Return whether this voter may vote, which a voter that lost its disk may not."""
         return not self._context.recovering
 
     def _vote_for(self, candidate: ReplicaKey) -> None:

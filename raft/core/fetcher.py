@@ -66,7 +66,7 @@ class Fetcher:
     # -- asking --------------------------------------------------------------------------------
 
     def send_requests(self, leader_id: NodeId) -> None:
-        """Fetch from the leader; if it is lost and this node cannot campaign, also from voters."""
+        """Send a Fetch to the leader, and to other voters as well if the leader is lost."""
         context, follower = self._context, self._context.follower
         if (
             context.requests.can_send(leader_id, FetchRequest)

@@ -36,24 +36,24 @@ class Gate:
         self.begin_step()
 
     def begin_step(self) -> list[Effect]:
-        """Start a new list of effects for one step, and return the list."""
+        """Start a new list of effects for one step of the core, and return the list."""
         effects: list[Effect] = []
         self.emit = effects.append
         return effects
 
     def send(self, effect: Message) -> None:
-        """Emit a message to another node as soon as the election state is durable."""
+        """Send a message to another node as soon as the election state is durable."""
         if not self.is_closed:
             self.emit(effect)
         elif len(self.held) < MAX_HELD:
             self.held.append(effect)
 
     def respond(self, connection: int, correlation: int, response: Response) -> None:
-        """Answer a request as soon as the election state is durable."""
+        """Send the response to a request as soon as the election state is durable."""
         self.send(Respond(connection, correlation, response))
 
     def close(self) -> None:
-        """Hold back messages from now on, and write the election state at the end of the step."""
+        """Hold back messages until the election state, which this step writes, is durable."""
         self.write_due = True
         self.is_closed = True
 

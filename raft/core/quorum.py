@@ -66,7 +66,7 @@ class Quorum:
         config: QuorumConfig | None = None,
         recovering: bool = False,
     ) -> None:
-        """Restore a member as it was when it stopped; its first action follows the `Start` event.
+        """Restore a quorum member from its durable state; the `Start` event makes the member act.
 
         Args:    identity: this node and its disk.
                  cluster_id: requests that name another are refused; None accepts any.
@@ -131,7 +131,7 @@ class Quorum:
 
     @property
     def leader_id(self) -> NodeId | None:
-        """Return the leader of this epoch, or None if it is unknown or serves no Fetch yet."""
+        """Return the leader of this epoch, or None if no leader is known to serve Fetches."""
         return self._context.leader_id
 
     @property

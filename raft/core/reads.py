@@ -30,7 +30,7 @@ class Reads:
     _parked: ParkedFetches
 
     def on_read(self, event: Read) -> None:
-        """Begin a read, in a new round if a Fetch was already answered in the present round."""
+        """Begin a linearizable read, in a new round if the present round was already used."""
         context, leader = self._context, self._context.leader
         high_watermark = context.log.high_watermark
         if leader is None or not leader.is_announced or high_watermark is None:
@@ -47,7 +47,7 @@ class Reads:
         self._settle(leader)
 
     def note_fetch(self, leader: LeaderState, replica: ReplicaProgress, connection: int) -> None:
-        """Note the round that a Fetch confirms, and answer the reads that waited for that round."""
+        """Note the read round that a Fetch confirms, and answer the reads that waited for it."""
         confirmed = self._confirmed_by(leader, replica, connection)
         if confirmed > replica.confirmed_round:
             replica.confirmed_round = confirmed
@@ -64,7 +64,7 @@ class Reads:
         return replica.answered_round
 
     def _settle(self, leader: LeaderState) -> None:
-        """Answer the reads whose round a majority has confirmed."""
+        """Answer the linearizable reads whose round a majority has confirmed."""
         settled = self._confirmed_round(leader)
         ready = [read for read in leader.reads if read.round <= settled]
         if ready:
@@ -73,7 +73,7 @@ class Reads:
                 self._context.gate.emit(ReadReady(read.token, read.offset))
 
     def _confirmed_round(self, leader: LeaderState) -> int:
-        """Return the newest round that a majority of voters, this node included, has confirmed."""
+        """Return the newest read round that a majority of voters has confirmed."""
         needed = self._context.voters.majority - 1
         if needed == 0:
             return leader.read_round

@@ -47,12 +47,12 @@ class Requests:
         return self._ids.get((peer, kind))
 
     def can_send(self, peer: NodeId, kind: type[Request]) -> bool:
-        """Return whether no request of this kind to the peer is outstanding or backing off."""
+        """Return whether no request of this kind to the peer is outstanding or delayed."""
         slot = (peer, kind)
         return slot not in self._ids and self.retry_at.get(slot, 0) <= self._timers.now_ms
 
     def offer(self, peer: NodeId, request: Request) -> None:
-        """Send a request, unless one of its kind is outstanding to the peer or backing off."""
+        """Send a request, unless a request of its kind to the peer is outstanding or delayed."""
         if self.can_send(peer, type(request)):
             self.send(peer, request)
 

@@ -77,7 +77,7 @@ class SnapshotInstallation:
         self._recovery.finish_if_caught_up()
 
     def _stop_waiting(self, snapshot_id: OffsetAndEpoch) -> bool:
-        """Stop waiting for this snapshot; return whether it was awaited."""
+        """Stop waiting for a snapshot, and return whether this node was waiting for it."""
         follower = self._context.follower
         if follower.fetching_snapshot != snapshot_id:
             return False

@@ -185,7 +185,7 @@ class BenchLog:
         return ticket
 
     def _close_ticket(self, ticket: _Ticket) -> None:
-        """Set a full ticket aside, so that further batches of this turn begin another ticket."""
+        """Close a full ticket, so that further batches of this turn begin another ticket."""
         self._full.append(ticket)
         self._ticket = None
 

@@ -222,7 +222,7 @@ class ControllerService:
         header: RequestHeader,
         body: Frame,
     ) -> Payload:
-        """Answer with linearizable end (or start) offsets, each behind its group's read barrier."""
+        """Answer a ListOffsets request after a linearizable read of each group."""
         message = decode_message(list_offsets.ListOffsetsRequest, body, header.api_version)
         topic_type = list_offsets.ListOffsetsResponse.ListOffsetsTopicResponse
         topics = []

@@ -173,7 +173,7 @@ class SnapshotFetcher:
     # --- one download -------------------------------------------------------------------------
 
     async def _run(self, progress: _Progress) -> Event:
-        """Download one checkpoint and return the event that says how it ended."""
+        """Download one checkpoint, and return the event that reports success or failure."""
         snapshot_id = progress.effect.snapshot_id
         try:
             if await self._fetch(progress):
@@ -353,7 +353,7 @@ class SnapshotFetcher:
 
 
 def next_chunk_bytes(chunk_bytes: int, elapsed_s: float) -> int:
-    """Return the size of the next chunk, at most doubled or halved, from the last one's duration.
+    """Return the size of the next chunk, which depends on how long the last chunk took.
 
     >>> [next_chunk_bytes(262_144, elapsed_s) for elapsed_s in (0.01, 0.1, 3)]
     [524288, 262144, 131072]

@@ -242,7 +242,7 @@ class GroupDriver:
         self.notifications.watch(watcher, self.quorum.log.snapshot_id)
 
     def read(self, from_offset: Offset, max_bytes: int) -> Buffer:
-        """Return committed batches from the one that holds `from_offset` on.
+        """Return committed batches, starting with the batch that contains `from_offset`.
 
         The result is empty at the high watermark, and while the log is being reset for a snapshot;
         watchers are notified of the snapshot afterwards.
@@ -292,7 +292,7 @@ class GroupDriver:
             self.post(ConnectionClosed(connection))
 
     async def hand_over(self, timeout_ms: int) -> None:
-        """Hand leadership over within `timeout_ms`; afterwards the core is not stepped any more."""
+        """Hand over leadership within `timeout_ms`, and stop the core."""
         self.post(Shutdown())
         done, _ = await asyncio.wait((self._shutdown_ready,), timeout=timeout_ms / 1_000)
         if not done:
@@ -366,7 +366,7 @@ class GroupDriver:
         self.wake()
 
     def _effect_handlers(self) -> dict[type[Effect], Callable[[Any], None]]:
-        """Return the method that carries out each type of effect."""
+        """Return the methods that carry out effects, by type of effect."""
         disk, pending, notifications = self.disk, self.pending_requests, self.notifications
         table: dict[type[Effect], Callable[[Any], None]] = {
             PersistElectionState: disk.persist,

@@ -141,7 +141,7 @@ class Directory:
         self._events.on_applied(self.applied.offset)
 
     def freeze(self) -> Frozen:
-        """Return the current records, encoded at once since they are few."""
+        """Return the current records in encoded form."""
         self._frozen_changed = self._records.changed
         return _FrozenRecords([encode_record(record) for record in self._records.records()])
 
@@ -165,7 +165,7 @@ class Directory:
                 log.error("group=%s offset=%d record=%s", self._log.name, record.offset, error)
 
     def _apply(self, record: MetadataRecord) -> None:
-        """Apply one record, or hold it back while a transaction is open."""
+        """Apply one record, or delay the record until the open transaction ends."""
         match record:
             case BeginTransactionRecord():
                 self._transaction = []

@@ -241,7 +241,7 @@ class Node:
         return driver
 
     def _open_storage(self, group: Group, voters: tuple[NodeId, ...]) -> Storage:
-        """Open a group's storage, in a thread since recovery reads the whole tail of the log."""
+        """Open a group's storage in a thread, because recovery reads the log."""
         config, files, registry = self.config, self._files, self._registry
         assert registry is not None, "the node has not started"
         if group.name not in registry.groups:
@@ -326,7 +326,7 @@ class Node:
                 self._on_group_removed(group)
 
     async def _end(self, driver: GroupDriver) -> None:
-        """Stop a removed group and unlist it; its directory stays for the operator."""
+        """Stop a removed group and remove it from the list of groups; its directory remains."""
         await self._stop_group(driver)
         assert self._registry is not None, "the node has not started"
         self._registry.remove(driver.group)

@@ -283,7 +283,7 @@ class Storage:
             self._tail_bytes -= len(self._tail.popleft().data)
 
     def forget_tail(self) -> None:
-        """Drop the batches kept in memory when they would no longer be contiguous."""
+        """Drop all batches that are kept in memory."""
         self._tail.clear()
         self._tail_bytes = 0
 

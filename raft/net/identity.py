@@ -11,6 +11,6 @@ next_connection_id: Callable[[], int] = count(1).__next__
 
 
 def peer_name(transport: asyncio.BaseTransport) -> str:
-    """Return the peer's address as `host:port`, for log lines."""
+    """Return the peer's address as `host:port` for log lines."""
     address = transport.get_extra_info("peername")
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "?"

@@ -296,7 +296,7 @@ class Log:
         )
 
     def _undo_append(self, segment: Segment, error: OSError) -> None:
-        """Truncate what a failed write left in the file, durably, then raise the write's error.
+        """Truncate the bytes that a failed write left in the file, then raise the write's error.
 
         Durably, because whole batches may be among it: after a crash they would be found again, at
         offsets that other batches of the same epoch have taken meanwhile.
@@ -345,7 +345,7 @@ class Log:
         end_offset: int | None = None,
         verify_crc: bool = True,
     ) -> Records | None:
-        """Read whole batches of one segment, from the one that holds `offset` on.
+        """Read whole batches of one segment, starting with the batch that holds `offset`.
 
         Args:    max_bytes: the first batch is returned whatever its size, others while they fit.
                  end_offset: no batch that reaches past it (exclusive); the log end if None.

@@ -165,7 +165,7 @@ class _Recovery:
         return sorted(base for base in bases if base is not None)
 
     def _open_segments(self, state: LogState) -> None:
-        """Open the segments above the log start; delete leftovers of an interrupted deletion."""
+        """Open the segments above the log start, and finish an interrupted deletion of others."""
         bases = self._bases()
         while len(bases) > 1 and bases[1] <= state.log_start_offset:
             base = bases.pop(0)

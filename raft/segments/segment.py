@@ -184,7 +184,7 @@ class Segment:
         return result
 
     def load_indexes(self, end_offset: int) -> bool:
-        """Load the index files if the log agrees with them from their last entry on.
+        """Load the index files, or return False if they disagree with the log file.
 
         It must end at `end_offset`. Else False, and the indexes are empty: they are missing, stale
         or damaged.
@@ -212,7 +212,7 @@ class Segment:
         return parse_header(self.file.read(position, HEADER_SIZE_BYTES))
 
     def _walk_tail(self) -> Offset:
-        """Walk from the last index entry to the end of the file to compute `tail`.
+        """Read the batches after the last index entry to compute `tail`.
 
         Returns where the segment ends. Raises RecordError where headers contradict the index or
         each other; checksums are not looked at.

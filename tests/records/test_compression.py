@@ -165,7 +165,7 @@ def test_gzip_data_of_several_members_is_decompressed():
         decompress(Compression.GZIP, packed + b"junk")
 
 
-def test_tiny_gzip_members_take_linear_time(monkeypatch):
+def test_decompressing_tiny_gzip_members_takes_linear_time(monkeypatch):
     """zlib copies what a member leaves over: a hostile MiB of them took a second, 100 MiB hours."""
     fed = []
 

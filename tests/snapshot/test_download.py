@@ -364,7 +364,7 @@ def test_a_download_interrupted_in_any_way_ends_with_the_leaders_bytes(cuts, pie
     assert disk.content(PATH) == WHOLE
 
 
-def test_at_most_one_partial_download_is_kept():
+def test_the_store_keeps_at_most_one_partial_download():
     disk = new_disk()
     store = shelf_on(disk)
     fetch(store, limit=2).keep()

@@ -160,14 +160,14 @@ def test_the_host_takes_no_checkpoint_of_an_empty_log():
         node.take()
 
 
-def test_a_second_request_for_a_checkpoint_of_the_same_state_returns_the_existing_one():
+def test_a_second_checkpoint_request_for_the_same_state_returns_the_existing_checkpoint():
     node = Hosted()
     node.write(*MANY)
     assert node.take() == node.take()
     assert node.host.generated == 1
 
 
-def test_a_checkpoint_requested_during_another_holds_all_records_applied_by_the_request():
+def test_a_checkpoint_requested_during_another_holds_all_records_applied_so_far():
     node = Hosted()
     node.write(*MANY)
     node.loop.settle()
@@ -358,7 +358,7 @@ def test_a_checkpoint_being_written_is_abandoned_for_a_checkpoint_of_the_leader(
     assert len(node.disk.listdir(DIRECTORY)) == 1, "the part stayed"
 
 
-def test_a_newer_checkpoint_interrupts_the_loading_of_an_older_one():
+def test_a_newer_checkpoint_interrupts_the_loading_of_an_older_checkpoint():
     leader, older = leader_with(20)
     for i in range(20, 60):
         leader.write((b"key-%d" % i, b"newer"))

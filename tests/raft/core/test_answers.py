@@ -213,7 +213,7 @@ def test_a_voter_grants_only_one_candidate_its_vote_in_an_epoch() -> None:
     assert again.ask(vote(candidate=THREE, epoch=Epoch(4))).granted
 
 
-def test_a_pre_vote_does_not_bind_the_voter() -> None:
+def test_a_pre_vote_does_not_change_the_voters_election_state() -> None:
     member = Member()
     before = member.context.election_state
     for candidate in (TWO, THREE):
@@ -403,7 +403,7 @@ def test_a_fetch_with_a_diverging_log_is_answered_with_the_last_common_epoch_and
     assert leader().ask(fetch(**changes)).diverging == expected
 
 
-def test_a_fetch_is_parked_until_its_deadline_or_a_change() -> None:
+def test_a_leader_parks_a_fetch_until_its_deadline_or_a_change_of_the_log() -> None:
     member = committed_leader()
     at_the_end = fetch(
         fetch_offset=Offset(6), last_fetched_epoch=Epoch(3), high_watermark=Offset(6)
@@ -421,7 +421,7 @@ def test_a_fetch_is_parked_until_its_deadline_or_a_change() -> None:
     assert not [e for e in effects if isinstance(e, fx.RespondFetch)]
 
 
-def test_a_second_fetch_on_a_connection_answers_the_first() -> None:
+def test_a_second_fetch_on_a_connection_ends_the_wait_of_the_first_fetch() -> None:
     member = committed_leader()
     waiting = fetch(fetch_offset=Offset(6), last_fetched_epoch=Epoch(3), high_watermark=Offset(6))
     member.do(ev.Received(8, 1, waiting))

@@ -84,7 +84,7 @@ def test_repeated_fetches_find_the_offset_at_which_two_logs_diverge(
     assert rounds <= len(set(theirs)) + 1
 
 
-def test_a_replica_behind_the_log_start_is_sent_to_the_snapshot() -> None:
+def test_a_leader_offers_a_snapshot_to_a_replica_behind_its_log_start() -> None:
     log = log_of([1, 1, 2, 2, 3, 3])
     log.high_watermark = Offset(6)
     log.snapshot_id = snapshot(5, 3)
@@ -102,7 +102,7 @@ def test_a_replica_behind_the_log_start_is_sent_to_the_snapshot() -> None:
     assert log.judge_fetch(Offset(7), Epoch(3)) == EpochEnd(Epoch(3), Offset(6))
 
 
-def test_an_empty_replica_is_sent_a_snapshot_rather_than_the_whole_log() -> None:
+def test_a_leader_offers_an_empty_replica_a_snapshot_instead_of_the_whole_log() -> None:
     log = log_of([1, 1, 1])
     assert log.judge_fetch(Offset(0), Epoch(0)) is None
     log.snapshot_id = snapshot(2, 1)

@@ -112,11 +112,13 @@ KEY = ReplicaKey(NodeId(1), ZERO_UUID)
         ({"leader_id": NodeId(9)}, Unattached),  # a leader nobody can reach
     ],
 )
-def test_the_durable_election_state_decides_the_first_role(disk: dict, role: type[Role]) -> None:
+def test_the_durable_election_state_determines_the_role_after_a_restart(
+    disk: dict, role: type[Role]
+) -> None:
     election = ElectionState(epoch=Epoch(7), **disk)
     assert type(member()._context.restored_role(election)) is role
 
 
-def test_docs_quorum_shows_the_transition_table() -> None:
+def test_the_quorum_page_shows_the_role_transition_table() -> None:
     text = (Path(__file__).parents[3] / "docs" / "quorum.md").read_text()
     assert transition_table() in text, "docs/quorum.md: paste `python -m raft.core.transitions`"

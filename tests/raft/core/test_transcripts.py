@@ -25,7 +25,7 @@ def test_a_replayed_transcript_produces_the_recorded_effects(
         assert output == list(block.expected), "\n".join(block.head)
 
 
-def test_the_transcripts_make_every_legal_transition() -> None:
+def test_the_transcripts_cover_every_legal_role_transition() -> None:
     """The transcripts together make every move of `NEXT`."""
     text = "\n".join(path.read_text() for path in TRANSCRIPTS)
     walked = set(re.findall(r"^\d+ (\w+) > (\w+) epoch=", text, re.MULTILINE))

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[3]
 
 
-def test_the_example_of_the_quorum_as_a_library_runs() -> None:
+def test_the_example_of_the_quorum_as_a_library_runs_without_errors() -> None:
     result = subprocess.run(
         [sys.executable, "examples/replicated_log.py"],
         cwd=ROOT, capture_output=True, text=True, timeout=280, check=False,

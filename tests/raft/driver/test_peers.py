@@ -84,7 +84,7 @@ def test_a_connection_lost_before_its_first_use_fails_its_requests(
     asyncio.run(story())
 
 
-def test_unanswered_requests_to_a_silent_peer_are_bounded(
+def test_the_number_of_unanswered_requests_to_a_silent_peer_is_limited(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pre-votes are sent twenty times a second; they must not pile up behind a stalled peer."""

@@ -93,7 +93,7 @@ def test_no_storage_read_returns_batches_past_its_end_offset(storage: Storage) -
             assert list(iter_batches(data))[-1].header.end_offset <= end
 
 
-def test_truncated_batches_are_not_read_from_memory(storage: Storage) -> None:
+def test_the_storage_returns_no_truncated_batches_from_memory(storage: Storage) -> None:
     begins = fill(storage, 10)
     cut = Offset(begins[5])
     storage.truncate(cut)

@@ -74,13 +74,13 @@ def latest(message) -> int:
 
 
 @given(requests)
-def test_a_request_survives_encoding_and_decoding(request: core.Request) -> None:
+def test_each_quorum_request_survives_encoding_and_decoding(request: core.Request) -> None:
     message = wire.write_request(GROUP, request, (LEADER,))
     assert wire.read_request(over_the_wire(message, latest(message))) == (REF, request)
 
 
 @given(responses)
-def test_a_response_survives_encoding_and_decoding(response: core.Response) -> None:
+def test_each_quorum_response_survives_encoding_and_decoding(response: core.Response) -> None:
     message = wire.write_response(response, Answering(GROUP, LEADER))
     arrived = wire.read_response(over_the_wire(message, latest(message)))
     if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:  # of the whole answer: no more is said

@@ -24,7 +24,7 @@ VALUE_BYTES = 4 * 1024
 
 
 @pytest.mark.root
-def test_a_full_disk_ends_its_node_and_nothing_else(tmp_path: Path, disks: Disks) -> None:
+def test_a_full_disk_stops_only_its_own_node(tmp_path: Path, disks: Disks) -> None:
     seed = seed_of_run("full_disk")
     directory = tmp_path / "cluster"
     for node in (1, 2, 3):
@@ -52,12 +52,12 @@ def fill_up(cluster: NemesisCluster, disks: Disks, workload: Workload, victim: i
     wait_until(cluster.caught_up, f"node {victim} has caught up")
 
 
-def test_a_flush_that_fails_ends_its_node_and_nothing_else(tmp_path: Path) -> None:
+def test_a_failing_flush_stops_only_its_own_node(tmp_path: Path) -> None:
     """After it nobody knows what is on the disk, so the node must not go on."""
     with NemesisCluster(tmp_path, spoiled="flushes fail") as cluster:
         cluster.start()
         cluster.wait_for_leader()
-        with Workload(cluster.ports, seed=seed_of_run("flush_that_fails")) as workload:
+        with Workload(cluster.ports, seed=seed_of_run("failing_flush")) as workload:
             wait_until(lambda: workload.acknowledged > 10, "clients work")
             victim = workload.leader
             assert victim is not None

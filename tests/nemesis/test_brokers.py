@@ -150,18 +150,18 @@ def test_the_history_check_finds_a_broker_that_forgets_commits(tmp_path: Path) -
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_a_long_run_of_broker_faults(tmp_path: Path) -> None:
+def test_a_long_run_of_broker_faults_loses_no_record(tmp_path: Path) -> None:
     seed = seed_of_run("a_long_run_of_broker_faults")
     work(tmp_path, seed, Random(seed).sample(ALL, len(ALL)))
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_broker_faults_over_a_failing_store(tmp_path: Path) -> None:
+def test_brokers_over_a_failing_object_store_lose_no_record(tmp_path: Path) -> None:
     """Uploads that happened and are said to have failed, errors, slowness; leases that end early
     and a hasty cleaner; and everything dies.
     """
-    seed = seed_of_run("over_a_failing_store")
+    seed = seed_of_run("over_a_failing_object_store")
     work(tmp_path, seed, Random(seed).sample(ALL, 7), store_rules=BAD_STORE)
 
 

@@ -80,8 +80,8 @@ def work(directory: Path, seed: int, faults: list[str], class_name: str | None =
     assert not missing, f"never happened: {missing}"
 
 
-def test_leaders_are_killed_and_a_disk_is_lost(tmp_path: Path) -> None:
-    seed = seed_of_run("leaders_are_killed_and_a_disk_is_lost")
+def test_coordinators_survive_killed_leaders_and_a_lost_disk(tmp_path: Path) -> None:
+    seed = seed_of_run("killed_leaders_and_a_lost_disk")
     work(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
 
 
@@ -113,6 +113,6 @@ def test_the_history_check_finds_a_replica_that_forgets(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
-def test_a_long_run_of_coordinator_faults(tmp_path: Path) -> None:
+def test_a_long_run_of_coordinator_faults_loses_no_batch(tmp_path: Path) -> None:
     seed = seed_of_run("a_long_run_of_coordinator_faults")
     work(tmp_path, seed, Random(seed).choices(ALL, k=SOAK_FAULTS))

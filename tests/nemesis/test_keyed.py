@@ -18,7 +18,7 @@ def test_a_log_is_reconstructed_from_the_state_and_the_clients_answers() -> None
     assert whole_log(told, 5, {1: A, 3: C}) == [None, A, B, C, None], "D is not committed"
 
 
-def test_an_unacknowledged_write_does_not_replace_one_that_was_read() -> None:
+def test_an_unacknowledged_write_does_not_replace_a_write_that_was_read() -> None:
     told = Told(state=(A, B, C), end_offset=5, tail=[])
     assert whole_log(told, 5, {0: A, 1: None, 4: C}) == [A, None, B, None, C]
 
@@ -31,7 +31,7 @@ def test_an_unacknowledged_write_does_not_replace_one_that_was_read() -> None:
         ((A, B), {0: A, 7: B}),  # past the checkpoint's end
     ],
 )
-def test_a_state_that_contradicts_the_offsets_is_found(state, known) -> None:
+def test_the_keyed_check_rejects_a_state_that_contradicts_the_offsets(state, known) -> None:
     with pytest.raises(NotLinearizable):
         whole_log(Told(state=state, end_offset=3, tail=[]), 3, known)
 
@@ -49,7 +49,7 @@ def audited(state: tuple[bytes, ...], *, tail: tuple[bytes | None, ...] = ()) ->
     workload.check(whole_log(told, 3, workload.known()))
 
 
-def test_a_history_is_accepted_with_any_cut() -> None:
+def test_the_keyed_check_accepts_a_history_cut_by_a_checkpoint() -> None:
     audited((A, B))
     audited((A,), tail=(B, None))
 
@@ -64,6 +64,6 @@ def test_a_history_is_accepted_with_any_cut() -> None:
         ((), ()),  # all is lost
     ],
 )
-def test_lost_and_moved_records_are_found(state, tail) -> None:
+def test_the_keyed_check_finds_lost_and_moved_records(state, tail) -> None:
     with pytest.raises(NotLinearizable):
         audited(state, tail=tail)

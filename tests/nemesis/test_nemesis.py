@@ -74,7 +74,7 @@ def test_each_fault_once_loses_no_record(tmp_path: Path) -> None:
     run(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
 
 
-def test_reads_without_a_majority_are_found_out(tmp_path: Path) -> None:
+def test_the_history_check_finds_reads_without_a_majority(tmp_path: Path) -> None:
     """A leader that is cut off believes that it leads for a while; its reads must not."""
     seed = seed_of_run("reads_without_a_majority")
     with pytest.raises(NotLinearizable, match="saw less than"):
@@ -83,6 +83,6 @@ def test_reads_without_a_majority_are_found_out(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
-def test_a_long_run_of_quorum_faults(tmp_path: Path) -> None:
+def test_a_long_run_of_quorum_faults_loses_no_record(tmp_path: Path) -> None:
     seed = seed_of_run("a_long_run_of_quorum_faults")
     run(tmp_path, seed, Random(seed).choices(ALL, k=SOAK_FAULTS))

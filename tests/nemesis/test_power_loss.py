@@ -73,19 +73,19 @@ def power_loss(
     print(f"{workload.acknowledged} acknowledged")
 
 
-def test_a_power_failure_loses_nothing_acknowledged(tmp_path: Path, disks: Disks) -> None:
-    seed = seed_of_run("loses_nothing_acknowledged")
+def test_a_power_failure_loses_no_acknowledged_record(tmp_path: Path, disks: Disks) -> None:
+    seed = seed_of_run("a_power_failure_loses_no_acknowledged")
     power_loss(tmp_path / "cluster", disks, seed)
 
 
-def test_nodes_that_do_not_flush_are_found_out(tmp_path: Path, disks: Disks) -> None:
-    seed = seed_of_run("found_out")
+def test_the_history_check_finds_nodes_that_do_not_flush(tmp_path: Path, disks: Disks) -> None:
+    seed = seed_of_run("finds_nodes_that_do_not_flush")
     with pytest.raises(NotLinearizable, match="lost"):
         power_loss(tmp_path / "cluster", disks, seed, spoiled="flush")
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
-def test_many_power_failures(tmp_path: Path, disks: Disks) -> None:
+def test_many_power_failures_lose_no_acknowledged_record(tmp_path: Path, disks: Disks) -> None:
     seed = seed_of_run("many_power_failures")
     power_loss(tmp_path / "cluster", disks, seed, rounds=ROUNDS)

@@ -55,7 +55,7 @@ def dial(links: Links) -> socket.socket:
 
 
 @pytest.mark.parametrize(("a", "b"), [(1, 2), (2, 1)])
-def test_held_bytes_arrive_after_the_proxy_heals(links: Links, a: int, b: int) -> None:
+def test_bytes_held_by_the_proxy_arrive_after_it_heals(links: Links, a: int, b: int) -> None:
     with dial(links) as one:
         links.hold(a, b)
         one.sendall(b"late")

@@ -129,14 +129,14 @@ def power_loss(directory: Path, disks: Disks, seed: int, phases: list[str]) -> N
     print(f"{workload.acknowledged} acknowledged")
 
 
-def test_a_power_failure_at_any_phase_of_a_checkpoint_loses_nothing(
+def test_a_power_failure_at_any_phase_of_a_checkpoint_loses_no_record(
     tmp_path: Path, disks: Disks
 ) -> None:
     seed = seed_of_run("at_any_phase")
     power_loss(tmp_path / "cluster", disks, seed, Random(seed).sample(ALL, len(ALL)))
 
 
-def test_checkpoints_named_before_they_are_flushed_are_found_out(
+def test_the_history_check_finds_checkpoints_named_before_they_are_flushed(
     tmp_path: Path, disks: Disks
 ) -> None:
     """Their names survive the power failure, their bytes do not; a node says so and stops."""
@@ -166,7 +166,9 @@ def stopped_by_damage(cluster: SnapshotCluster) -> list[int]:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
-def test_many_power_failures_at_any_phase_of_a_checkpoint(tmp_path: Path, disks: Disks) -> None:
+def test_many_power_failures_at_any_phase_of_a_checkpoint_lose_no_record(
+    tmp_path: Path, disks: Disks
+) -> None:
     seed = seed_of_run("many_power_failures_at_any_phase")
     chosen = Random(seed).choices(ALL, k=len(ALL) * SOAK_ROUNDS)
     power_loss(tmp_path / "cluster", disks, seed, chosen)

@@ -58,14 +58,14 @@ def run(directory: Path, seed: int, faults: list[str], state_bytes: int) -> None
     assert nemesis.by_snapshot == sum(one in late for one in faults)
 
 
-def test_late_nodes_load_a_snapshot(tmp_path: Path) -> None:
+def test_nodes_that_start_late_load_a_snapshot(tmp_path: Path) -> None:
     """Three of the five ways; the next run takes others."""
-    seed = seed_of_run("late_nodes_load")
+    seed = seed_of_run("start_late_load")
     run(tmp_path, seed, Random(seed).sample(SHORT, 3), SHORT_STATE_BYTES)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
-def test_a_long_run_of_snapshots(tmp_path: Path) -> None:
-    seed = seed_of_run("a_long_run_of_snapshots")
+def test_a_long_run_of_snapshot_loads_loses_no_record(tmp_path: Path) -> None:
+    seed = seed_of_run("a_long_run_of_snapshot_loads")
     run(tmp_path, seed, Random(seed).choices(ALL, k=SOAK_FAULTS), LONG_STATE_BYTES)

@@ -46,7 +46,7 @@ def test_a_leader_has_all_records_committed_before_its_epoch() -> None:
         lead(committed_in(1, 3), 1, 4)
 
 
-def test_a_late_winner_of_an_old_epoch_may_lack_later_commits() -> None:
+def test_a_leader_of_an_old_epoch_may_lack_commits_of_later_epochs() -> None:
     """Found by simulation: nodes 2 and 3 went on to epoch 3 while node 1 stood still."""
     lead(committed_in(3, 3), 1, 2)
     with pytest.raises(AssertionError, match="without all that is committed"):

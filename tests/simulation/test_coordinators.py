@@ -27,7 +27,7 @@ MORE_SEEDS: Final = 60  # for a mutant whose pinned one no longer kills it
 
 @pytest.mark.timeout(900)  # about 13 s each on an idle core
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_a_storm_loses_no_batch_and_every_answer_stays_true(
+def test_coordinators_lose_no_batch_in_a_storm_of_faults(
     chunk: int, request: pytest.FixtureRequest
 ) -> None:
     seed = request.config.getoption("seed", default=None)
@@ -43,7 +43,7 @@ def test_a_storm_loses_no_batch_and_every_answer_stays_true(
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_each_mutant_is_found(mutant: Mutant) -> None:
+def test_the_simulation_finds_each_mutant(mutant: Mutant) -> None:
     """By one pinned schedule, which the production code survives.
 
     Where a change of the code moved the schedule, one of the next seeds must do; then pin that one.
@@ -59,7 +59,7 @@ def test_each_mutant_is_found(mutant: Mutant) -> None:
 
 
 @pytest.mark.parametrize("sqlite", [False, True], ids=["memory", "sqlite"])
-def test_a_schedule_replays_byte_by_byte(sqlite: bool) -> None:
+def test_a_schedule_with_the_same_seed_has_the_same_trace(sqlite: bool) -> None:
     traces = [Trace(), Trace()]
     with quiet():
         for trace in traces:

@@ -33,7 +33,7 @@ STORM: Final = "pytest tests/simulation -k storm"
 
 @pytest.mark.timeout(900)  # about 13 s each on an idle core
 @pytest.mark.parametrize("chunk", range(CHUNKS))
-def test_a_storm_loses_nothing_and_the_quorum_moves_on(
+def test_a_quorum_loses_no_record_and_makes_progress_in_a_storm_of_faults(
     chunk: int, request: pytest.FixtureRequest
 ) -> None:
     """Safety at every step; progress within ten election timeouts once a majority is healed."""
@@ -50,7 +50,7 @@ def test_a_storm_loses_nothing_and_the_quorum_moves_on(
 
 
 @pytest.mark.parametrize("mutant", MUTANTS + SNAPSHOT_MUTANTS, ids=lambda mutant: mutant.name)
-def test_each_mutant_is_found(mutant: Mutant) -> None:
+def test_the_simulation_finds_each_mutant(mutant: Mutant) -> None:
     """By one pinned schedule, which the production code survives.
 
     Where a change of the core moved the schedule, one of the next seeds must do; then pin that one.
@@ -69,13 +69,13 @@ def test_each_mutant_is_found(mutant: Mutant) -> None:
 
 
 @pytest.mark.parametrize("seed", [3, 12, 29])
-def test_a_schedule_replays_byte_by_byte(seed: int) -> None:
+def test_a_schedule_with_the_same_seed_has_the_same_trace(seed: int) -> None:
     plan = draw(seed)
 
     assert digest(plan) == digest(plan)
 
 
-def test_a_replay_does_not_depend_on_the_hash_seed() -> None:
+def test_a_simulated_schedule_does_not_depend_on_pythons_hash_seed() -> None:
     """Sets of strings and the like are walked in another order by another Python process."""
     digests = {
         subprocess.run(
@@ -92,11 +92,11 @@ def test_a_replay_does_not_depend_on_the_hash_seed() -> None:
     assert len(digests) == 1, digests
 
 
-def test_other_seeds_are_other_schedules() -> None:
+def test_different_seeds_give_different_schedules() -> None:
     assert digest(draw(1)) != digest(draw(2))
 
 
-def test_a_failure_names_its_seed_and_the_line_that_replays_it(
+def test_a_simulation_failure_prints_its_seed_and_the_command_that_repeats_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def fail(_: Cluster) -> None:
@@ -109,7 +109,7 @@ def test_a_failure_names_its_seed_and_the_line_that_replays_it(
     assert isinstance(caught.value.__cause__, AssertionError)
 
 
-def test_shrinking_keeps_the_faults_that_matter_and_no_others() -> None:
+def test_shrinking_a_plan_keeps_only_the_faults_that_cause_the_failure() -> None:
     faults = tuple(Fault(i * MS, "kill", 0, 0, SECOND, i) for i in range(16))
     needed = {faults[3], faults[11]}
 

@@ -65,7 +65,7 @@ class CommitStories(Told):
 
     # --- the conformance table
 
-    def test_the_conformance_table_holds(self) -> None:
+    def test_a_coordinator_answers_as_the_conformance_table_says(self) -> None:
         async def story(world: World) -> None:
             assert await run_table(TABLE, world) == []
 
@@ -73,7 +73,7 @@ class CommitStories(Told):
 
     # --- leases
 
-    def test_leases_share_no_ids_and_rise(self) -> None:
+    def test_leases_have_disjoint_rising_object_ids(self) -> None:
         async def story(world: World) -> None:
             ends = 0
             for broker_id in (1, 2, 1, 3):
@@ -113,7 +113,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_lower_object_id_after_a_higher_one_is_refused(self) -> None:
+    def test_a_commit_of_a_lower_object_id_than_the_last_is_refused(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -128,7 +128,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_nothing_is_committed_under_a_released_lease(self) -> None:
+    def test_a_commit_under_a_released_lease_is_refused(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -146,7 +146,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_leases_of_a_broker_are_bounded_and_a_newer_epoch_begins_anew(self) -> None:
+    def test_a_brokers_open_leases_are_bounded_for_each_epoch(self) -> None:
         """However many the former process left open: else it could not serve until they expire."""
 
         async def story(world: World) -> None:
@@ -163,7 +163,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_newer_epoch_fences_the_older(self) -> None:
+    def test_a_newer_broker_epoch_fences_commits_of_the_older_one(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             old, new = Broker(world, epoch=1), Broker(world, epoch=2)
@@ -180,7 +180,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_newer_epoch_fences_what_was_open_before_a_restart(self) -> None:
+    def test_a_newer_broker_epoch_closes_leases_that_were_open_before_a_restart(self) -> None:
         """Whichever way the coordinator restarts: open leases are part of its state."""
 
         async def story(world: World) -> None:
@@ -197,7 +197,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_broker_epoch_known_to_the_controller_fences_too(self) -> None:
+    def test_a_lease_is_refused_below_the_brokers_registered_epoch(self) -> None:
         async def story(world: World) -> None:
             world.view.epochs[1] = 9
             assert (await Broker(world, epoch=8).acquire()).error_code == 77
@@ -206,7 +206,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_lease_ends_by_age_and_never_by_a_clock_that_jumped(self) -> None:
+    def test_a_wall_clock_jump_does_not_expire_a_lease(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -220,7 +220,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_clock_that_jumps_under_a_leader_makes_it_forget_no_producer(self) -> None:
+    def test_a_wall_clock_jump_does_not_expire_producer_state(self) -> None:
         """A machine that slept for two days wakes, and so do its clients, which send again what
         was committed and not answered: twice would be wrong."""
 
@@ -238,7 +238,7 @@ class CommitStories(Told):
 
     # --- commits
 
-    def test_a_retry_gets_the_first_answer_whatever_happened_since(self) -> None:
+    def test_a_repeated_commit_gets_its_first_answer_after_later_changes(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -272,7 +272,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_newer_epochs_answers_do_not_push_out_the_older_ones(self) -> None:
+    def test_a_coordinator_keeps_answers_of_a_former_broker_epoch(self) -> None:
         """64 are kept of each epoch: a restarted broker still retries its former commits."""
 
         async def story(world: World) -> None:
@@ -288,7 +288,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_answers_are_kept_for_the_last_64_objects(self) -> None:
+    def test_a_coordinator_keeps_the_answers_of_a_brokers_last_64_objects(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -307,7 +307,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_answers_outlive_their_lease_by_ten_minutes(self) -> None:
+    def test_kept_answers_are_dropped_ten_minutes_after_their_lease_closed(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -332,7 +332,7 @@ class CommitStories(Told):
         self.tell(story)
 
     @pytest.mark.parametrize("form", BAD_FORMS)
-    def test_an_object_of_bad_form_changes_nothing(self, form: str) -> None:
+    def test_a_malformed_commit_is_refused_and_changes_nothing(self, form: str) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -346,7 +346,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_an_object_is_no_larger_than_a_store_takes(self) -> None:
+    def test_a_commit_of_an_object_above_the_size_limit_is_refused(self) -> None:
         """Sums of sizes are 64-bit numbers, here and in SQLite: one object may not fill them."""
 
         async def story(world: World) -> None:
@@ -360,7 +360,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_batches_may_be_in_any_order_in_the_object_and_leave_gaps(self) -> None:
+    def test_a_commit_accepts_batches_in_any_order_and_with_gaps_between_them(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -373,7 +373,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_ten_thousand_batches_are_accepted_and_one_more_is_refused(self) -> None:
+    def test_a_commit_of_more_than_ten_thousand_batches_is_refused(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -402,7 +402,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_batch_of_the_old_epoch_is_no_duplicate_of_the_new_ones(self) -> None:
+    def test_a_batch_of_a_former_producer_epoch_is_not_a_duplicate(self) -> None:
         """Also where the new epoch begins in the very same object."""
 
         async def story(world: World) -> None:
@@ -424,7 +424,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_append_time_is_the_commits_and_a_duplicate_answers_the_first(self) -> None:
+    def test_a_duplicate_batch_gets_the_append_time_of_the_first_commit(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)

@@ -37,7 +37,7 @@ class ObjectStories(Told):
 
     # --- objects
 
-    def test_an_object_is_deleted_when_nothing_refers_to_it_and_not_before(self) -> None:
+    def test_an_object_is_deleted_only_once_no_live_run_refers_to_it(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -70,7 +70,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_a_search_by_time_can_go_on_behind_a_run(self) -> None:
+    def test_an_offset_search_by_timestamp_can_start_at_any_offset(self) -> None:
         """A reader of the run knows that its newest record lies before the log start."""
 
         async def story(world: World) -> None:
@@ -103,7 +103,9 @@ class ObjectStories(Told):
         self.tell(story)
 
     @pytest.mark.parametrize("step_ms", [10 * 365 * DAY_MS, -10 * 365 * DAY_MS])
-    def test_a_clock_that_jumps_with_the_leader_shortens_no_delay(self, step_ms: int) -> None:
+    def test_a_clock_jump_at_an_election_does_not_shorten_the_delete_delay(
+        self, step_ms: int
+    ) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -122,7 +124,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_orphans_are_known_once_their_lease_is_over(self) -> None:
+    def test_uncommitted_objects_are_listed_for_deletion_after_their_lease_closed(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -148,7 +150,9 @@ class ObjectStories(Told):
         self.tell(story)
 
     @pytest.mark.parametrize("step_ms", [DAY_MS, -DAY_MS])
-    def test_a_clock_that_is_set_while_a_leader_leads_shortens_no_delay(self, step_ms: int) -> None:
+    def test_a_clock_jump_during_a_leadership_does_not_shorten_the_delete_delay(
+        self, step_ms: int
+    ) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -166,7 +170,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_orphans_wait_from_the_end_of_their_lease_on(self) -> None:
+    def test_the_delete_delay_of_orphans_begins_when_their_lease_closes(self) -> None:
         """Not from the leader's election: an upload may be on its way when its lease is closed."""
 
         async def story(world: World) -> None:
@@ -182,7 +186,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_gaps_in_a_lease_are_known_after_a_restart(self) -> None:
+    def test_skipped_object_ids_become_orphans_also_after_a_restart(self) -> None:
         """It was never committed, never will be, and is an orphan once its lease is over."""
 
         async def story(world: World) -> None:
@@ -204,7 +208,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_safe_to_delete_means_fenced(self) -> None:
+    def test_an_object_that_is_safe_to_delete_can_no_longer_be_committed(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -235,7 +239,7 @@ class ObjectStories(Told):
         "key", ["", "x", KEYS.key(5) + " ", KEYS.key(5).replace("testcluster", "other"),
                 "esker/00/testcluster/0/-5", KEYS.key(5).replace("esker", "Esker")]
     )  # fmt: skip
-    def test_a_foreign_key_is_refused(self, key: str) -> None:
+    def test_an_object_key_of_another_cluster_is_refused(self, key: str) -> None:
         async def story(world: World) -> None:
             broker = Broker(world)
             await broker.acquire(10)
@@ -247,7 +251,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_requests_about_files_are_bounded(self) -> None:
+    def test_the_number_of_files_in_a_request_is_bounded(self) -> None:
         async def story(world: World) -> None:
             for limit in (0, -1, 10_001):
                 asked = GetFilesToDeleteRequest(coordinator_partition=0, max_files=limit)
@@ -260,7 +264,7 @@ class ObjectStories(Told):
 
     # --- topics
 
-    def test_creating_is_idempotent_and_only_adds_partitions(self) -> None:
+    def test_creating_an_existing_topic_only_adds_partitions(self) -> None:
         async def story(world: World) -> None:
             assert await create(world, partitions=2) == 0
             before = await world.checkpoint()
@@ -287,7 +291,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_an_old_controller_is_refused(self) -> None:
+    def test_a_call_with_a_former_controller_epoch_is_refused(self) -> None:
         async def story(world: World) -> None:
             await create(world, epoch=4)
             assert await create(world, OTHER_TOPIC, epoch=3) == 11
@@ -336,7 +340,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_a_large_topic_is_dismantled_in_steps(self) -> None:
+    def test_a_large_deleted_topic_is_dismantled_in_steps(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -378,7 +382,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_retention_by_size_keeps_at_least_so_much(self) -> None:
+    def test_retention_by_size_keeps_at_least_retention_bytes(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -394,7 +398,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_the_coordinator_leaves_retention_to_the_topics_enforcer(self) -> None:
+    def test_the_coordinator_does_not_enforce_retention_for_an_external_enforcer(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -410,7 +414,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_an_answer_stops_at_the_requested_bytes(self) -> None:
+    def test_a_find_batches_answer_stops_at_the_requested_bytes(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)

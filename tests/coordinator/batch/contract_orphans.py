@@ -31,7 +31,7 @@ async def cleaned(world: World, *, forgotten: bool) -> Broker:
 class OrphanStories(Told):
     """Objects that are marked as orphans, and those that are not."""
 
-    def test_an_upload_that_ended_after_its_key_was_cleaned_is_deleted_after_the_delay(
+    def test_an_orphan_found_by_a_listing_is_deleted_after_the_delay(
         self,
     ) -> None:
         for forgotten in (False, True):
@@ -55,7 +55,7 @@ class OrphanStories(Told):
 
             self.tell(story)
 
-    def test_an_upload_past_the_released_end_is_deleted_too(self) -> None:
+    def test_an_orphan_past_the_released_end_of_a_lease_is_deleted(self) -> None:
         async def story(world: World) -> None:
             broker = await cleaned(world, forgotten=False)
             assert await mark_orphans(world, broker.first + 9) == [0]
@@ -90,7 +90,7 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_an_object_marked_already_is_not_marked_again(self) -> None:
+    def test_a_marked_object_is_not_marked_as_an_orphan_again(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -112,7 +112,7 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_an_object_that_reappears_after_its_removal_is_deleted_again(self) -> None:
+    def test_an_object_that_reappears_in_the_store_is_deleted_again(self) -> None:
         """A second attempt of an upload that ended after the object was removed."""
 
         async def story(world: World) -> None:
@@ -130,7 +130,7 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_an_orphan_that_was_found_was_never_committed(self) -> None:
+    def test_a_marked_orphan_can_not_be_committed_any_more(self) -> None:
         async def story(world: World) -> None:
             broker = await cleaned(world, forgotten=True)
             late = broker.first + 3
@@ -142,7 +142,7 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_a_foreign_key_and_an_id_never_leased_are_refused(self) -> None:
+    def test_marking_orphans_refuses_foreign_keys_and_ids_that_were_never_leased(self) -> None:
         async def story(world: World) -> None:
             broker = await cleaned(world, forgotten=True)
             before = await world.checkpoint()
@@ -153,7 +153,7 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_orphans_of_another_cluster_an_expired_plan_or_too_many_are_refused(self) -> None:
+    def test_marking_orphans_refuses_other_clusters_expired_plans_and_long_requests(self) -> None:
         async def story(world: World) -> None:
             broker = await cleaned(world, forgotten=True)
             late = broker.first + 3

@@ -48,7 +48,7 @@ async def stored(world: World, *ages_ms: int | None, sizes: tuple[int, ...] = ()
 class PlanStories(Told):
     """The results of a plan's rows, and how far each may go."""
 
-    def test_an_external_plan_is_judged_row_by_row(self) -> None:
+    def test_each_row_of_an_external_retention_plan_has_its_own_result(self) -> None:
         async def story(world: World) -> None:
             await stored(world, *(9 * HOUR_MS,) * 3)
             world.view.configs[TOPIC] = replace(EXTERNAL, retention_ms=5)
@@ -61,7 +61,7 @@ class PlanStories(Told):
 
         self.tell(story)
 
-    def test_a_plan_of_another_cluster_or_time_moves_nothing(self) -> None:
+    def test_a_retention_plan_of_another_cluster_or_an_expired_one_is_refused(self) -> None:
         async def story(world: World) -> None:
             await stored(world, 9 * HOUR_MS)
             world.view.configs[TOPIC] = replace(EXTERNAL, retention_ms=5)
@@ -79,7 +79,7 @@ class PlanStories(Told):
 
         self.tell(story)
 
-    def test_a_row_for_time_goes_no_further_than_the_first_young_run(self) -> None:
+    def test_a_time_based_plan_row_stops_at_the_first_young_run(self) -> None:
         async def story(world: World) -> None:
             old = 2 * HOUR_MS
             await stored(world, old, old, HOUR_MS // 2, old, old)
@@ -91,7 +91,7 @@ class PlanStories(Told):
 
         self.tell(story)
 
-    def test_records_without_a_time_are_as_old_as_their_commit(self) -> None:
+    def test_retention_of_records_without_a_timestamp_counts_from_their_commit(self) -> None:
         async def story(world: World) -> None:
             await stored(world, None, None)
             world.view.configs[TOPIC] = EXTERNAL
@@ -103,7 +103,7 @@ class PlanStories(Told):
 
         self.tell(story)
 
-    def test_a_row_for_size_leaves_as_much_as_is_to_be_kept(self) -> None:
+    def test_a_size_based_plan_row_keeps_at_least_retention_bytes(self) -> None:
         async def story(world: World) -> None:
             await stored(world, 0, 0, 0, sizes=(100, 100, 10))
             world.view.configs[TOPIC] = replace(FOREVER, retention_bytes=110)
@@ -112,7 +112,7 @@ class PlanStories(Told):
 
         self.tell(story)
 
-    def test_a_run_is_deleted_whole_or_not_at_all(self) -> None:
+    def test_a_retention_plan_deletes_whole_runs_only(self) -> None:
         async def story(world: World) -> None:
             await stored(world, *(2 * HOUR_MS,) * 3)
             world.view.configs[TOPIC] = EXTERNAL
@@ -124,7 +124,7 @@ class PlanStories(Told):
 
         self.tell(story)
 
-    def test_rows_by_size_are_repeated_for_the_rest(self) -> None:
+    def test_a_large_size_based_plan_is_completed_by_repeated_requests(self) -> None:
         """Runs are added up one by one, so a request looks at a bounded number of them."""
 
         async def story(world: World) -> None:
@@ -147,7 +147,7 @@ class PlanStories(Told):
 
         self.tell(story, replace(SETTINGS, maintenance_limit=5))
 
-    def test_no_plan_removes_what_the_coordinator_would_keep(self) -> None:
+    def test_an_external_plan_removes_no_run_that_the_coordinator_would_keep(self) -> None:
         """Any rows, those of another history too, beside a judge that looks at every run."""
 
         async def story(world: World) -> None:

@@ -39,7 +39,7 @@ async def committed(broker: Broker, partition: int) -> tuple[int, int]:
 class ReleaseStories(Told):
     """Releasing partitions, and restoring them."""
 
-    def test_a_partition_without_data_is_released_and_takes_no_commit(self) -> None:
+    def test_a_released_partition_takes_no_commit(self) -> None:
         async def story(world: World) -> None:
             await create(world, partitions=3)
             broker = Broker(world)
@@ -82,7 +82,9 @@ class ReleaseStories(Told):
 
         self.tell(story)
 
-    def test_only_a_higher_controller_epoch_that_names_it_brings_it_back(self) -> None:
+    def test_a_released_partition_is_restored_only_by_name_under_a_higher_controller_epoch(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await create(world, epoch=4)
             broker = Broker(world)
@@ -103,7 +105,7 @@ class ReleaseStories(Told):
 
         self.tell(story)
 
-    def test_an_old_controller_releases_nothing(self) -> None:
+    def test_a_release_under_a_former_controller_epoch_is_refused(self) -> None:
         async def story(world: World) -> None:
             await create(world, epoch=4)
             assert await release(world, 0, 1, epoch=3) == [ErrorCode.STALE_CONTROLLER_EPOCH] * 2

@@ -12,20 +12,20 @@ from bench.peers.postgres_coordinator import PeerBatch, Producer, decide
 from tests.benches import printed
 
 
-def test_the_planner_s_benchmark_runs() -> None:
+def test_the_benchmark_of_the_retention_planner_runs() -> None:
     assert "1,000 runs of 10 partitions" in printed(
         "bench_planner", "--runs", "1000", "--partitions", "10"
     )
 
 
 @pytest.mark.soak
-def test_the_coordinator_s_benchmark_runs() -> None:
+def test_the_benchmark_of_the_coordinator_runs() -> None:
     shown = printed("bench_coordinator", "--tiny")
     for words in ("50 x 4, 4 uploaders", "500 x 1", "checkpoint of the leader", "first commit"):
         assert words in shown
 
 
-def test_a_put_to_etcd_is_protobuf_by_hand() -> None:
+def test_the_etcd_client_of_the_benchmark_encodes_a_put_as_protobuf() -> None:
     assert etcd.put_request(7, 200) == bytes.fromhex(
         "0a 05 6b30303037"  # field 1, 5 bytes: k0007
         "12 c8 01" + "00" * 200  # field 2, 200 bytes as a varint
@@ -36,7 +36,7 @@ def batch(sequence: int, *, epoch: int = 0, at: int = 0, partition: int = 0) -> 
     return PeerBatch(partition, at, 100, 10, 0, 7, epoch, sequence)
 
 
-def test_the_peer_keeps_kafka_s_table() -> None:
+def test_the_postgresql_peer_detects_duplicates_and_gaps_like_kafka() -> None:
     watermarks: dict[int, int] = {0: 0}
     producers: dict[tuple[int, int], Producer] = {}
 
@@ -53,7 +53,7 @@ def test_the_peer_keeps_kafka_s_table() -> None:
     assert watermarks == {0: 40}
 
 
-def test_the_peer_coalesces_neighbours_into_runs() -> None:
+def test_the_postgresql_peer_merges_adjacent_batches_into_runs() -> None:
     found = decide(
         [batch(0), batch(10, at=100), batch(20, at=250), batch(0, at=350, partition=1)],
         {0: 0, 1: 0},
@@ -67,7 +67,7 @@ def test_the_peer_coalesces_neighbours_into_runs() -> None:
 
 
 @pytest.mark.skipif(peer.available() is not None, reason=f"left out: {peer.available()}")
-def test_the_peer_commits_to_a_real_postgresql(tmp_path: Path) -> None:
+def test_the_postgresql_peer_commits_to_a_real_server(tmp_path: Path) -> None:
     with peer.Postgres(tmp_path / "pg") as server:
         server.create_partitions(4)
         server.fill(20, 4)

@@ -115,7 +115,7 @@ def served(
     run(main())
 
 
-def test_every_call_arrives_as_it_was_made_and_comes_back() -> None:
+def test_every_coordinator_request_reaches_the_node_unchanged_and_is_answered() -> None:
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
         asked = []
         for call in CALLS:
@@ -134,7 +134,7 @@ def test_every_call_arrives_as_it_was_made_and_comes_back() -> None:
     served(story)
 
 
-def test_commits_keep_the_order_of_the_calls() -> None:
+def test_commits_reach_the_coordinator_in_the_order_of_the_calls() -> None:
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
         await asyncio.gather(*(client.call(commit(i)) for i in range(200)))
         assert recorder.committed == list(range(200))
@@ -143,7 +143,7 @@ def test_commits_keep_the_order_of_the_calls() -> None:
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT])
-def test_after_one_refusal_everything_unanswered_is_sent_again_oldest_first(
+def test_unanswered_commits_are_sent_again_in_order_after_a_refusal(
     code: ErrorCode,
 ) -> None:
     """A lower object id that comes after a higher one is dead: 3 may never overtake 2."""
@@ -188,7 +188,7 @@ def test_a_new_connection_has_one_commit_in_flight_until_it_is_answered() -> Non
     served(story)
 
 
-def test_nothing_new_is_sent_between_a_refusal_and_the_last_answer() -> None:
+def test_a_new_commit_waits_until_commits_in_flight_are_answered_after_a_refusal() -> None:
     """1 is refused while 2 waits; 3 is submitted then, and may not reach the coordinator yet."""
 
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
@@ -243,7 +243,7 @@ def test_a_lost_connection_sends_the_same_commits_to_the_next_leader() -> None:
 PATIENT = ClientSettings(timeout_ms=60_000, attempt_timeout_ms=60_000, retry_ms=1)
 
 
-def test_a_client_that_learns_of_another_leader_stops_waiting_for_the_old_one() -> None:
+def test_a_client_drops_its_connection_when_it_learns_of_another_leader() -> None:
     """A process that stands still closes no connection."""
 
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
@@ -289,7 +289,7 @@ PAUSING = ClientSettings(
 )
 
 
-def test_errors_tell_undecided_requests_from_doubtful_ones() -> None:
+def test_a_clients_error_says_whether_the_request_may_have_been_decided() -> None:
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
         safe = IsSafeToDeleteFileRequest(coordinator_partition=0, object_key="key")
         recorder.then = lambda _: fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -382,7 +382,7 @@ def test_a_close_during_the_search_for_a_leader_raises_an_error() -> None:
     asyncio.run(story())
 
 
-def test_a_close_ends_every_call_with_an_error_that_tells_its_outcome() -> None:
+def test_closing_a_client_ends_every_call_with_an_error() -> None:
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
         recorder.then = lambda _: never()
         answer = client.submit(commit(1))
@@ -397,7 +397,7 @@ def test_a_close_ends_every_call_with_an_error_that_tells_its_outcome() -> None:
     served(story)
 
 
-def test_a_request_for_another_coordinator_is_refused_here() -> None:
+def test_a_client_refuses_a_request_for_another_coordinator() -> None:
     async def story(_: Recorder, __: list[Node], client: CoordinatorClient) -> None:
         with pytest.raises(ValueError, match="for coordinator 3, this client's is 0"):
             await client.call(GetFilesToDeleteRequest(coordinator_partition=3, max_files=1))
@@ -423,7 +423,7 @@ def sample(message: type[Message]) -> Any:
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.request.__name__)
-def test_a_refusal_survives_the_wire_in_every_response(call: Call[Any]) -> None:
+def test_a_refusal_survives_encoding_and_decoding_in_every_response(call: Call[Any]) -> None:
     request = sample(call.request)
     refusal = refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "why")
     decoded = decode_message(call.response, encode_message(refusal, 0), 0)
@@ -447,7 +447,7 @@ def test_a_node_without_the_coordinator_answers_not_available() -> None:
     run(main())
 
 
-def test_a_commit_that_is_too_large_is_answered_unread() -> None:
+def test_a_commit_above_the_size_limit_is_refused_without_decoding() -> None:
     """Its bytes would not even decode."""
 
     async def main() -> None:
@@ -483,7 +483,7 @@ def test_a_commit_that_is_too_large_is_answered_unread() -> None:
 @pytest.mark.parametrize(
     "body", [b"\xff" * 40, b"", b"\x00" * (MAX_CALL_BYTES + 1)], ids=["nonsense", "empty", "long"]
 )
-def test_bytes_that_are_no_request_close_their_connection_only(body: bytes) -> None:
+def test_malformed_request_bytes_close_only_their_connection(body: bytes) -> None:
     async def main() -> None:
         recorder = Recorder()
         (node,) = await nodes(recorder)

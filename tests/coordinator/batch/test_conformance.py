@@ -19,24 +19,24 @@ END = "<!-- until here -->\n"
 
 
 @pytest.mark.parametrize("row", TABLE, ids=lambda row: row.claim.replace(" ", "-"))
-def test_a_row_of_the_conformance_table_holds(row: Row) -> None:
+def test_the_coordinator_in_memory_answers_as_the_conformance_table_says(row: Row) -> None:
     asyncio.run(run_row(row, 0, MemoryWorld()))
 
 
-def test_every_row_holds_in_one_coordinator() -> None:
+def test_one_coordinator_answers_all_rows_of_the_conformance_table() -> None:
     assert asyncio.run(run_table(TABLE, MemoryWorld())) == []
 
 
-def test_every_row_holds_when_all_is_loaded_from_a_checkpoint_after_every_step() -> None:
+def test_a_checkpoint_load_after_every_step_keeps_the_conformance_tables_answers() -> None:
     assert asyncio.run(run_table(TABLE, MemoryWorld(), restarts=True)) == []
 
 
-def test_the_table_is_large_enough() -> None:
+def test_the_conformance_table_has_at_least_sixty_distinct_rows() -> None:
     assert len(TABLE) >= 60
     assert len({row.steps for row in TABLE}) == len(TABLE), "a row says what another says"
 
 
-def test_the_docs_print_the_table(request: pytest.FixtureRequest) -> None:
+def test_the_docs_contain_the_conformance_table(request: pytest.FixtureRequest) -> None:
     text = DOCS.read_text()
     head, _, rest = text.partition(BEGIN)
     _, _, tail = rest.partition(END)

@@ -78,7 +78,7 @@ async def lives(world: QuorumWorld, broker: Broker) -> bool:
     return not told
 
 
-def test_the_next_start_recovers_from_any_damaged_page(tmp_path: Path) -> None:
+def test_the_next_start_rebuilds_a_database_with_any_damaged_page(tmp_path: Path) -> None:
     async def story() -> None:
         world, broker = await filled(tmp_path)
         sound = world.machine.path.read_bytes()
@@ -93,7 +93,7 @@ def test_the_next_start_recovers_from_any_damaged_page(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_an_undecodable_row_is_damage(tmp_path: Path) -> None:
+def test_a_row_that_cannot_be_decoded_counts_as_damage(tmp_path: Path) -> None:
     async def story() -> None:
         world, broker = await filled(tmp_path)
         connection = sqlite3.connect(world.machine.path, isolation_level=None)
@@ -164,7 +164,7 @@ def test_damage_found_by_a_checkpoint_makes_the_node_rebuild(tmp_path: Path, dam
     asyncio.run(story())
 
 
-def test_a_full_disk_is_not_damage(tmp_path: Path) -> None:
+def test_a_full_disk_does_not_count_as_damage(tmp_path: Path) -> None:
     """The file's content is right: it is kept, and nothing is rebuilt."""
 
     async def story() -> None:
@@ -184,7 +184,7 @@ def test_a_full_disk_is_not_damage(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_full_disk_met_by_a_read_stops_the_node_with_the_reason(tmp_path: Path) -> None:
+def test_a_full_disk_during_a_read_stops_the_node_with_its_reason(tmp_path: Path) -> None:
     """A sweep writes what it is about to read. The state is then torn: who would go on with it?
 
     What is applied next has to say why it cannot be, too: those are a node's last words.

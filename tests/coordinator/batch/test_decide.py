@@ -96,7 +96,7 @@ def test_a_tombstone_outlives_every_late_call_for_its_topic() -> None:
     asyncio.run(story())
 
 
-def test_the_largest_commit_record_is_below_its_bound() -> None:
+def test_the_largest_commit_record_is_below_the_size_limit() -> None:
     """Every batch has a topic of its own, is idempotent, and half of them are refused."""
 
     async def story() -> None:
@@ -131,7 +131,7 @@ def test_the_largest_commit_record_is_below_its_bound() -> None:
     asyncio.run(story())
 
 
-def test_a_decision_changes_nothing() -> None:
+def test_a_decision_does_not_change_the_state() -> None:
     async def story() -> None:
         world = MemoryWorld()
         await create(world)
@@ -170,7 +170,7 @@ def test_a_decision_changes_nothing() -> None:
         (TopicConfig(retention_ms=1, enforcer=Enforcer.BOTH), (10, 3, 1), 44, 0),
     ],
 )
-def test_a_row_of_a_plan_is_judged_by_todays_settings(
+def test_a_plan_row_is_refused_if_the_topics_settings_keep_more_now(
     config: TopicConfig, row: tuple[int, int, int], code: int, log_start: int
 ) -> None:
     """Refused where the configuration now keeps more; appends never make it stale.
@@ -227,7 +227,7 @@ def test_only_the_enforcer_that_a_topic_names_enforces_its_retention(
     asyncio.run(story())
 
 
-def test_the_further_of_two_rows_for_a_partition_counts() -> None:
+def test_the_greater_of_two_planned_log_starts_for_a_partition_wins() -> None:
     async def story() -> None:
         world = MemoryWorld()
         await create(world)
@@ -257,19 +257,21 @@ def test_the_further_of_two_rows_for_a_partition_counts() -> None:
         (b"", "frame version"),
     ],
 )
-def test_a_record_that_is_not_known_stops_with_its_offset_and_type(value: bytes, says: str) -> None:
+def test_an_unreadable_record_raises_an_error_with_its_offset_and_type(
+    value: bytes, says: str
+) -> None:
     data = build_value_batch([value], base_offset=41, leader_epoch=1, timestamp=0)
     with pytest.raises(UnreadableRecordError, match="offset 41") as caught:
         list(records_of(read_batch(data)))
     assert says in str(caught.value)
 
 
-def test_a_foreign_record_is_never_applied() -> None:
+def test_a_record_of_another_state_machine_is_not_applied() -> None:
     with pytest.raises(KeyError):
         InMemoryState().apply(0, FeatureLevelRecord(name="x", feature_level=1))
 
 
-def test_a_step_of_dismantling_waits_until_the_one_before_is_applied() -> None:
+def test_a_dismantling_step_waits_until_the_previous_step_is_applied() -> None:
     """A partition whose runs are still there is not empty, whatever was proposed meanwhile."""
 
     async def story() -> None:
@@ -295,7 +297,7 @@ def test_a_step_of_dismantling_waits_until_the_one_before_is_applied() -> None:
     asyncio.run(story())
 
 
-def test_a_producer_that_appends_meanwhile_does_not_expire() -> None:
+def test_a_producer_with_a_pending_append_does_not_expire() -> None:
     """Its commit is proposed and not applied yet: a record that forgets it would come after."""
 
     async def story() -> None:

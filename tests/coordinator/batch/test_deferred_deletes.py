@@ -98,7 +98,7 @@ def check_tallies(store: Store) -> None:
         assert counted in (None, (len(live), sum(run.byte_size for run in live))), log_id
 
 
-def test_the_new_log_start_is_seen_at_once_and_rows_go_a_few_at_a_time(tmp_path: Path) -> None:
+def test_a_new_log_start_is_visible_before_its_dead_runs_are_deleted(tmp_path: Path) -> None:
     async def story() -> None:
         world, broker = await filled(tmp_path)
         before = rows(world.machine.store)
@@ -127,7 +127,7 @@ def test_the_new_log_start_is_seen_at_once_and_rows_go_a_few_at_a_time(tmp_path:
     asyncio.run(story())
 
 
-def test_every_run_may_be_deleted(tmp_path: Path) -> None:
+def test_deleting_all_runs_of_a_partition_leaves_an_empty_log(tmp_path: Path) -> None:
     async def story() -> None:
         world, _ = await filled(tmp_path)
         with slowly(at_once=0):
@@ -161,7 +161,7 @@ def test_a_restart_continues_pending_deletes(tmp_path: Path, how: Restart) -> No
 
 
 @pytest.mark.slow  # a child process writes the checkpoint
-def test_a_checkpoint_taken_between_two_steps_holds_no_dead_runs(tmp_path: Path) -> None:
+def test_a_checkpoint_during_deferred_deletes_holds_no_dead_runs(tmp_path: Path) -> None:
     """A child scans a copy while the rows are deleted."""
 
     async def story() -> None:
@@ -180,7 +180,7 @@ def test_a_checkpoint_taken_between_two_steps_holds_no_dead_runs(tmp_path: Path)
     asyncio.run(story())
 
 
-def test_overviews_leave_dead_runs_out(tmp_path: Path) -> None:
+def test_topic_descriptions_do_not_count_dead_runs(tmp_path: Path) -> None:
     async def story() -> None:
         world, _ = await filled(tmp_path)
         with slowly():
@@ -196,7 +196,7 @@ def test_overviews_leave_dead_runs_out(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_objects_are_marked_when_their_rows_are_gone_and_not_before(tmp_path: Path) -> None:
+def test_an_object_is_marked_only_after_its_dead_runs_are_deleted(tmp_path: Path) -> None:
     async def story() -> None:
         world, broker = await filled(tmp_path)
         with slowly():
@@ -236,7 +236,7 @@ def test_a_topic_with_pending_deletes_may_be_deleted(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_retention_by_size_waits_until_the_sizes_are_known(tmp_path: Path) -> None:
+def test_retention_by_size_waits_until_dead_runs_are_deleted(tmp_path: Path) -> None:
     """If dead rows counted as kept bytes, retention would delete too much."""
 
     async def story() -> None:
@@ -311,7 +311,7 @@ PINNED_SEED = 2  # finds each of them
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_mutant_of_the_state_is_found(tmp_path: Path, name: str) -> None:
+def test_a_random_workload_finds_each_mutant_of_the_state(tmp_path: Path, name: str) -> None:
     where, attribute, wrong = MUTANTS[name]
     with patch.object(where, attribute, wrong), pytest.raises((AssertionError, sqlite3.Error)):
         asyncio.run(whatever_happens(tmp_path, PINNED_SEED))
@@ -347,7 +347,7 @@ class _Unmarked(WholeTable[Any, Any]):
 
 
 @pytest.mark.parametrize("name", ["tallies", "graves"])
-def test_a_change_that_is_not_marked_dirty_is_missed(tmp_path: Path, name: str) -> None:
+def test_the_restart_test_fails_if_a_change_is_not_marked_dirty(tmp_path: Path, name: str) -> None:
     """The cache does not know that SQLite lacks the change."""
     wrong: Any
     if name == "tallies":

@@ -104,7 +104,7 @@ def sums(topic: DescribeDisklessTopicsResponse.Topic) -> tuple[int, int, int]:
     return topic.object_bytes, topic.past_object_bytes, topic.dead_bytes
 
 
-def test_a_shared_object_counts_whole_for_each_of_its_topics(store: Store) -> None:
+def test_an_object_of_several_topics_counts_fully_for_each_of_them(store: Store) -> None:
     found = topics(store)
     assert sums(found["foo"]) == (550, 0, 50 + 50)  # 50 bytes of each object are nobody's
     assert sums(found["bar"]) == (300, 0, 50)
@@ -113,7 +113,7 @@ def test_a_shared_object_counts_whole_for_each_of_its_topics(store: Store) -> No
     assert (second.high_watermark, second.run_count, second.stored_bytes) == (10, 1, 100)
 
 
-def test_a_description_without_objects_reads_none(store: Store) -> None:
+def test_describing_topics_without_objects_reads_no_objects(store: Store) -> None:
     """A request for the partitions alone does not pay for a million objects."""
 
     class Blind:
@@ -129,7 +129,7 @@ def test_a_description_without_objects_reads_none(store: Store) -> None:
     ] == [("bar", [(0, 10)]), ("foo", [(0, 20), (1, 10)])]
 
 
-def test_past_objects_of_a_topic_count_until_they_are_deleted(
+def test_a_topics_unreferenced_objects_count_until_they_are_deleted(
     store: Store,
 ) -> None:
     store.apply(log_start(0, 10))
@@ -141,7 +141,7 @@ def test_past_objects_of_a_topic_count_until_they_are_deleted(
     assert found["foo"].partitions[0].log_start_offset == 10
 
 
-def test_an_object_names_its_owners(store: Store) -> None:
+def test_an_object_description_lists_the_partitions_with_live_runs(store: Store) -> None:
     found = object_0(store)
     assert (found.object_id, found.size_bytes, found.used_bytes) == (0, 300, 250)
     assert (found.broker_id, found.object_format, found.committed_at_ms) == (1, 1, NOW)
@@ -152,7 +152,7 @@ def test_an_object_names_its_owners(store: Store) -> None:
     assert owners == [("foo", 1), ("bar", 0)]
 
 
-def test_topics_come_in_the_order_asked_and_unknown_ones_are_named(store: Store) -> None:
+def test_topics_are_described_in_request_order_with_errors_for_unknown_names(store: Store) -> None:
     store.apply(DisklessTopicTombstoneRecord(topic_id=BAR, controller_epoch=1, deleted_at_ms=NOW))
     found = topics(store, "nope", "foo", "bar")
     assert list(found) == ["nope", "foo", "bar"]
@@ -167,7 +167,7 @@ def test_topics_come_in_the_order_asked_and_unknown_ones_are_named(store: Store)
         (KEYS.key(5), "object 5 is not committed, or is removed already"),
     ],
 )
-def test_describing_an_unknown_key_says_why_there_is_nothing(
+def test_describing_an_unknown_object_key_returns_an_error_with_the_reason(
     store: Store, key: str, why: str
 ) -> None:
     found = object_0(store, key)

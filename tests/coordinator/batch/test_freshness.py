@@ -38,7 +38,7 @@ def test_a_replica_that_was_never_up_to_date_has_no_age() -> None:
     assert replica.freshness.age_ms(9.0) is None
 
 
-def test_a_replica_is_as_old_as_the_newest_statement_it_has_applied() -> None:
+def test_a_replicas_age_counts_from_the_newest_statement_that_it_has_applied() -> None:
     replica = Replica()
     for high_watermark, at_s in ((10, 1.0), (20, 2.0), (30, 3.0)):
         replica.hear(high_watermark, at_s)
@@ -48,7 +48,7 @@ def test_a_replica_is_as_old_as_the_newest_statement_it_has_applied() -> None:
     assert replica.freshness.age_ms(4.0) == 1_000
 
 
-def test_an_idle_log_does_not_age_and_one_that_is_cut_off_does() -> None:
+def test_a_replica_ages_when_it_is_cut_off_but_not_while_its_log_is_idle() -> None:
     replica = Replica()
     replica.apply(10)
     for at_s in (1.0, 2.0, 3.0):
@@ -57,7 +57,7 @@ def test_an_idle_log_does_not_age_and_one_that_is_cut_off_does() -> None:
     assert replica.freshness.age_ms(60.0) == 57_000
 
 
-def test_a_replica_far_behind_keeps_the_oldest_statements() -> None:
+def test_a_lagging_replica_keeps_the_oldest_statements_of_its_leader() -> None:
     """Those are applied first: without them the replica would never count as up to date."""
     replica = Replica()
     for number in range(1, 3 * WORDS_KEPT):

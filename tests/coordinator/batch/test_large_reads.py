@@ -76,7 +76,7 @@ class CountedRuns:
 
 
 @pytest.mark.parametrize(("max_bytes", "told"), [(1, 1), (100, 1), (101, 2), (1_000, 10)])
-def test_no_run_is_read_that_is_not_in_the_answer(
+def test_find_batches_reads_only_the_runs_that_it_returns(
     tmp_path: Path, max_bytes: int, told: int
 ) -> None:
     """Each run costs as much as half a look-up, and may lie on a page that is not in memory."""
@@ -125,7 +125,7 @@ async def others(call: Awaitable[T]) -> tuple[T, int]:
     return await task, turns
 
 
-def test_the_loop_turns_while_many_partitions_are_looked_up(tmp_path: Path) -> None:
+def test_a_large_look_up_does_not_block_the_event_loop(tmp_path: Path) -> None:
     async def story(world: QuorumWorld) -> None:
         store, coordinator = world.machine.store, world.coordinator
         found, turns = await others(coordinator.call(find()))
@@ -140,7 +140,7 @@ def test_the_loop_turns_while_many_partitions_are_looked_up(tmp_path: Path) -> N
     told(tmp_path, story)
 
 
-def test_large_reads_take_turns_one_at_a_time(tmp_path: Path) -> None:
+def test_large_look_ups_are_answered_one_at_a_time(tmp_path: Path) -> None:
     """Otherwise ten of them would take ten times as long a turn."""
 
     async def story(world: QuorumWorld) -> None:
@@ -152,7 +152,7 @@ def test_large_reads_take_turns_one_at_a_time(tmp_path: Path) -> None:
     told(tmp_path, story)
 
 
-def test_a_read_waits_for_a_state_that_is_replaced_meanwhile(tmp_path: Path) -> None:
+def test_a_look_up_waits_while_the_state_is_replaced_by_a_checkpoint(tmp_path: Path) -> None:
     """The state is dropped and loaded again from a checkpoint: nothing is denied in between."""
 
     async def story(world: QuorumWorld) -> None:
@@ -185,7 +185,7 @@ def test_a_call_that_waits_at_a_close_raises_not_available(tmp_path: Path) -> No
     told(tmp_path, story)
 
 
-def test_a_spent_budget_ends_the_look_ups(tmp_path: Path) -> None:
+def test_find_batches_reads_no_runs_after_the_byte_limit(tmp_path: Path) -> None:
     """For partitions behind the last byte the answer has offsets only."""
 
     async def story(world: QuorumWorld) -> None:

@@ -98,7 +98,7 @@ def test_a_maintenance_step_that_finds_work_is_repeated_soon_up_to_a_limit(tmp_p
     asyncio.run(story())
 
 
-def test_a_deposed_leader_stops_its_maintenance(tmp_path: Path) -> None:
+def test_a_deposed_leader_stops_its_maintenance_timer(tmp_path: Path) -> None:
     async def story() -> None:
         timers = Timers()
         world, _ = await retained(tmp_path, timers, 3)
@@ -114,7 +114,7 @@ def test_a_deposed_leader_stops_its_maintenance(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_look_for_idle_producers_goes_on_where_the_last_one_stopped(tmp_path: Path) -> None:
+def test_a_search_for_idle_producers_continues_after_the_previous_one(tmp_path: Path) -> None:
     """However many busy producers stand before them."""
 
     async def story() -> None:
@@ -138,7 +138,7 @@ def test_a_look_for_idle_producers_goes_on_where_the_last_one_stopped(tmp_path: 
     asyncio.run(story())
 
 
-def test_commits_that_wait_are_bounded_by_their_batches(
+def test_the_number_of_batches_in_waiting_commits_is_bounded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A refused commit was not decided: it may be sent again."""

@@ -326,7 +326,7 @@ def test_a_random_workload_keeps_the_invariants(seed: int) -> None:
     lived(seed)
 
 
-def test_the_random_workload_covers_the_interesting_events() -> None:
+def test_the_random_workload_covers_retries_refusals_and_leader_changes() -> None:
     seen = lived(0)
     wanted = ("duplicates", "in sequence", "refused 55", "refused 77", "batch refused 45", "burnt")
     missing = [

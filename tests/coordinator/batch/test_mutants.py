@@ -87,16 +87,16 @@ KILLERS: Final[dict[str, Killer]] = {
     "an_overlay_keeps_its_counters": led(leadership.lost_records_leave_the_counters),
     "orphans_are_listed_from_pending_state": led(leadership.orphans_are_listed_from_applied_state),
     "delays_run_on_the_wall_clock": contract(
-        "a_clock_that_jumps_with_the_leader_shortens_no_delay", 10**12
+        "a_clock_jump_at_an_election_does_not_shorten_the_delete_delay", 10**12
     ),
     "a_lease_is_closed_by_the_clock_in_apply": replayed_later,
     "answers_are_not_in_the_checkpoint": contract(
-        "a_retry_gets_the_first_answer_whatever_happened_since"
+        "a_repeated_commit_gets_its_first_answer_after_later_changes"
     ),
     "six_batches_are_kept": row("the sixth last is forgotten"),
     "only_the_last_batch_is_kept": row("the fifth last is a duplicate"),
     "a_lower_object_id_is_accepted_after_a_higher": contract(
-        "a_lower_object_id_after_a_higher_one_is_refused"
+        "a_commit_of_a_lower_object_id_than_the_last_is_refused"
     ),
     "an_unknown_producer_is_accepted_at_7": row("an unknown new producer may not begin at 7"),
     "an_old_producer_must_begin_at_0": row(
@@ -105,26 +105,28 @@ KILLERS: Final[dict[str, Killer]] = {
     "the_sequence_does_not_wrap": row("after the greatest sequence comes 0"),
     "a_bumped_epoch_is_compared_with_the_old_one": row("a higher epoch begins at 0"),
     "an_old_producer_epoch_is_let_in": row("an old epoch is fenced"),
-    "a_stale_broker_epoch_commits": contract("a_newer_epoch_fences_the_older"),
-    "safe_to_delete_is_no_fence": contract("safe_to_delete_means_fenced"),
-    "a_partition_with_data_is_released": contract(
-        "a_partition_without_data_is_released_and_takes_no_commit"
+    "a_stale_broker_epoch_commits": contract(
+        "a_newer_broker_epoch_fences_commits_of_the_older_one"
     ),
+    "safe_to_delete_is_no_fence": contract(
+        "an_object_that_is_safe_to_delete_can_no_longer_be_committed"
+    ),
+    "a_partition_with_data_is_released": contract("a_released_partition_takes_no_commit"),
     "a_late_init_restores_a_released_partition": contract(
-        "only_a_higher_controller_epoch_that_names_it_brings_it_back"
+        "a_released_partition_is_restored_only_by_name_under_a_higher_controller_epoch"
     ),
     "an_init_restores_partitions_it_does_not_name": contract(
-        "only_a_higher_controller_epoch_that_names_it_brings_it_back"
+        "a_released_partition_is_restored_only_by_name_under_a_higher_controller_epoch"
     ),
 }
 
 
-def test_every_mutant_has_its_killer() -> None:
+def test_every_mutant_has_a_test_that_finds_it() -> None:
     assert KILLERS.keys() == MUTANTS.keys()
 
 
 @pytest.mark.parametrize("name", KILLERS)
-def test_a_mutant_dies(name: str, tmp_path: Path) -> None:
+def test_each_coordinator_mutant_fails_a_test(name: str, tmp_path: Path) -> None:
     (tmp_path / "sound").mkdir()
     (tmp_path / "mutant").mkdir()
     KILLERS[name](tmp_path / "sound")
@@ -133,10 +135,12 @@ def test_a_mutant_dies(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("story", proposer_stories.STORIES, ids=lambda story: story.__name__)
-def test_a_proposer_over_a_slow_log(story: Callable[[], None]) -> None:
+def test_a_proposer_decides_and_answers_in_order_over_a_slow_log(story: Callable[[], None]) -> None:
     story()
 
 
 @pytest.mark.parametrize("story", leadership.STORIES, ids=lambda story: story.__name__)
-def test_a_leaders_decisions_can_be_lost(story: Callable[[Path], object], tmp_path: Path) -> None:
+def test_a_leaders_answers_do_not_depend_on_records_that_can_be_lost(
+    story: Callable[[Path], object], tmp_path: Path
+) -> None:
     led(story)(tmp_path)

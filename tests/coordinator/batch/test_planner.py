@@ -110,7 +110,7 @@ PARTITIONS = st.builds(
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None, database=None)
 @given(st.lists(PARTITIONS, max_size=5))
-def test_the_planner_agrees_with_every_prefix_tried_in_turn(partitions: list[Partition]) -> None:
+def test_the_planner_agrees_with_a_search_over_all_prefixes(partitions: list[Partition]) -> None:
     plan = planned(partitions)
     found = [
         (int(start), int(reason), int(size))
@@ -159,7 +159,7 @@ def test_a_log_start_inside_a_run_does_not_go_back() -> None:
 @pytest.mark.parametrize(
     ("bounds", "per_partition"), [([0, 2], [0]), ([1], []), ([], []), ([0, 1], [0, 0])]
 )
-def test_columns_that_do_not_fit_together_are_refused(
+def test_the_planner_refuses_columns_of_unequal_length(
     bounds: list[int], per_partition: list[int]
 ) -> None:
     one = np.zeros(1, np.int64)
@@ -171,5 +171,5 @@ def test_columns_that_do_not_fit_together_are_refused(
         )  # fmt: skip
 
 
-def test_the_example_in_the_text_is_true() -> None:
+def test_the_doctest_of_the_retention_planner_passes() -> None:
     assert doctest.testmod(planner).failed == 0

@@ -137,7 +137,7 @@ def test_a_waiting_read_requests_that_committed_records_be_applied(tmp_path: Pat
     asyncio.run(story())
 
 
-def test_a_cancelled_wait_is_forgotten(tmp_path: Path) -> None:
+def test_a_replica_forgets_a_cancelled_read(tmp_path: Path) -> None:
     """Otherwise a replica that applies nothing would collect cancelled waits without bound."""
 
     async def story() -> None:
@@ -186,7 +186,7 @@ def test_a_replica_without_a_leader_finds_batches_and_lists_no_offsets(tmp_path:
     asyncio.run(story())
 
 
-def test_a_node_without_a_high_watermark_denies_nothing(tmp_path: Path) -> None:
+def test_a_replica_without_a_high_watermark_returns_no_unknown_topic_errors(tmp_path: Path) -> None:
     """After a crash without its database: nothing is applied, and no leader has been heard."""
 
     async def story() -> None:
@@ -215,7 +215,7 @@ def test_a_node_without_a_high_watermark_denies_nothing(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_lagging_node_denies_only_behind_the_read_barrier(tmp_path: Path) -> None:
+def test_a_lagging_replica_returns_errors_only_behind_the_read_barrier(tmp_path: Path) -> None:
     """It lacks a topic and an offset, and waits at the read barrier before it denies them."""
 
     async def story() -> None:
@@ -242,7 +242,7 @@ def test_a_lagging_node_denies_only_behind_the_read_barrier(tmp_path: Path) -> N
     asyncio.run(story())
 
 
-def test_topics_are_described_behind_the_barrier_on_request(tmp_path: Path) -> None:
+def test_topics_are_described_behind_the_read_barrier_on_request(tmp_path: Path) -> None:
     """An operator may read an old state; a controller must not compare with one."""
 
     async def story() -> None:
@@ -260,7 +260,7 @@ def test_topics_are_described_behind_the_barrier_on_request(tmp_path: Path) -> N
     asyncio.run(story())
 
 
-def test_a_follower_that_installs_a_checkpoint_over_older_state_ends_the_same(
+def test_a_follower_that_loads_a_checkpoint_over_older_state_gets_the_same_state(
     tmp_path: Path,
 ) -> None:
     async def story() -> None:
@@ -285,7 +285,7 @@ def test_a_follower_that_installs_a_checkpoint_over_older_state_ends_the_same(
     asyncio.run(story())
 
 
-def test_the_wal_stays_short_under_commits_without_a_pause(
+def test_the_wal_stays_short_under_continuous_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At a thousandth of the real sizes the thread copies, and commits wait for its last part."""
@@ -309,7 +309,7 @@ def test_the_wal_stays_short_under_commits_without_a_pause(
     asyncio.run(story())
 
 
-def test_the_benchmarks_run_at_a_tiny_size(
+def test_the_coordinator_benchmarks_run_at_a_small_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["bench", "--objects", "8", "--partitions", "3"])

@@ -74,7 +74,9 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize(("max_partitions", "max_runs"), [(100, 10_000), (1, 1), (2, 3)])
-def test_small_passes_end_where_one_large_one_does(max_partitions: int, max_runs: int) -> None:
+def test_small_retention_passes_plan_the_same_log_starts_as_one_large_pass(
+    max_partitions: int, max_runs: int
+) -> None:
     kept = Kept({A: [20, 3, 0], B: [20, 2], C: [4, 20, 1]})
     enforce(kept, StaticView(configs=CONFIGS), max_partitions=max_partitions, max_runs=max_runs)
     starts = {topic: [kept.logs[i][0] for i in kept.topics[topic].log_ids] for topic in (A, B, C)}
@@ -85,12 +87,12 @@ def test_small_passes_end_where_one_large_one_does(max_partitions: int, max_runs
     }
 
 
-def test_each_row_has_its_reason_and_the_limit_it_assumed() -> None:
+def test_each_planned_log_start_has_its_reason_and_its_limit() -> None:
     rows = retention_pass(Kept({A: [9], B: [9]}), StaticView(configs=CONFIGS), NOW).rows
     assert rows == (NewLogStart(A, 0, 40, BY_TIME, 50), NewLogStart(B, 0, 60, BY_SIZE, 250))
 
 
-def test_a_partition_with_nothing_to_remove_costs_one_run() -> None:
+def test_a_retention_pass_reads_one_run_of_a_partition_below_its_limits() -> None:
     kept = Kept({A: [5] * 50})
     assert retention_pass(kept, StaticView(configs=CONFIGS), NOW).rows == ()
     assert kept.read == 50
@@ -104,7 +106,7 @@ def test_retention_by_size_keeps_no_run_more_than_needed(keep: int, start: int) 
     assert [row.log_start_offset for row in rows] == ([start] if start else [])
 
 
-def test_a_pass_reads_no_more_than_it_may() -> None:
+def test_a_retention_pass_reads_a_bounded_number_of_runs() -> None:
     kept = Kept({A: [1_000]})
     found = retention_pass(kept, StaticView(configs=CONFIGS), NOW, max_runs=10)
     assert kept.read == 10
@@ -114,14 +116,14 @@ def test_a_pass_reads_no_more_than_it_may() -> None:
 @pytest.mark.parametrize(
     "config", [None, TopicConfig(retention_ms=0, enforcer=Enforcer.EXTERNAL)], ids=["none", "else"]
 )
-def test_topics_unknown_or_enforced_elsewhere_are_left_alone(
+def test_retention_skips_unknown_and_externally_enforced_topics(
     config: TopicConfig | None,
 ) -> None:
     view = StaticView(default_config=config)
     assert retention_pass(Kept({A: [9]}), view, NOW).rows == ()
 
 
-def test_deleted_topics_are_not_visited() -> None:
+def test_retention_skips_deleted_topics() -> None:
     kept = Kept({A: [9]})
     kept.topics[A] = kept.topics[A]._replace(deleted_at_ms=1)
     assert retention_pass(kept, StaticView(configs=CONFIGS), NOW).rows == ()
@@ -135,14 +137,14 @@ class Untimed(Kept):
             yield run._replace(max_timestamp=-1)
 
 
-def test_runs_without_a_timestamp_are_as_old_as_their_commit() -> None:
+def test_retention_of_runs_without_a_timestamp_counts_from_their_commit() -> None:
     """Kafka uses the segment's modification time; -1 is not the year 1969."""
     (row,) = retention_pass(Untimed({A: [9]}), StaticView(configs=CONFIGS), NOW).rows
     assert row == NewLogStart(A, 0, 40, BY_TIME, 50)
 
 
 @pytest.mark.parametrize("max_partitions", [1, 2, 3, 7, 100])
-def test_a_round_of_passes_looks_at_every_partition_once_by_topic_id(max_partitions: int) -> None:
+def test_a_round_of_retention_passes_visits_every_partition_once(max_partitions: int) -> None:
     """Also where topics are deleted, have none, or end just where a pass does."""
 
     class Visited(Kept):

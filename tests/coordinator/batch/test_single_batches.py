@@ -94,7 +94,7 @@ def state_of(tables: World) -> Sequence[object]:
 
 
 @pytest.mark.parametrize("seed", seeds(WORLDS))
-def test_the_fast_path_of_single_batches_equals_the_general_one(seed: int) -> None:
+def test_the_fast_path_for_single_batches_agrees_with_the_general_path(seed: int) -> None:
     print(f"seed {seed}")
     short, long, behind = World(), World(), World()
     pending = PendingState(lambda: behind)  # type: ignore[arg-type]
@@ -118,7 +118,7 @@ def test_the_fast_path_of_single_batches_equals_the_general_one(seed: int) -> No
             pending.drop()
 
 
-def test_an_offset_that_is_not_the_log_s_end_stops_it_before_anything_changes() -> None:
+def test_a_commit_record_at_a_wrong_offset_is_not_applied() -> None:
     tables = World()
     (record, *_) = commits(random.Random(1))
     wrong = msgspec.structs.replace(

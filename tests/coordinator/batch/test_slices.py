@@ -72,7 +72,7 @@ MANY = deletions(
 )
 
 
-def test_a_request_in_slices_is_answered_like_the_whole(tmp_path: Path) -> None:
+def test_a_request_in_slices_gets_the_answer_of_the_whole_request(tmp_path: Path) -> None:
     async def story() -> None:
         whole, cut = MemoryWorld(), QuorumWorld(tmp_path)
         sizes: list[int] = []
@@ -98,7 +98,7 @@ def test_a_request_in_slices_is_answered_like_the_whole(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_partition_named_twice_in_a_request_is_two_rows(tmp_path: Path) -> None:
+def test_repeated_rows_for_a_partition_are_refused_in_slices(tmp_path: Path) -> None:
     """The same row object, not an equal one."""
 
     async def story() -> None:
@@ -115,7 +115,7 @@ def test_a_partition_named_twice_in_a_request_is_two_rows(tmp_path: Path) -> Non
     asyncio.run(story())
 
 
-def test_keys_in_slices_are_answered_in_their_order(tmp_path: Path) -> None:
+def test_delete_files_in_slices_answers_keys_in_request_order(tmp_path: Path) -> None:
     async def story() -> None:
         answers = []
         keys = tuple(
@@ -137,7 +137,7 @@ def test_keys_in_slices_are_answered_in_their_order(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost_at", [0, 1, 5])
-def test_only_a_first_slice_without_effect_proves_that_the_whole_had_none(
+def test_a_failed_later_slice_leaves_the_requests_outcome_unknown(
     lost_at: int,
 ) -> None:
     asked = 0
@@ -160,7 +160,7 @@ def test_only_a_first_slice_without_effect_proves_that_the_whole_had_none(
     asyncio.run(story())
 
 
-def test_a_record_of_many_partitions_is_applied_in_a_bounded_step(tmp_path: Path) -> None:
+def test_applying_a_record_of_many_partitions_is_bounded(tmp_path: Path) -> None:
     """The rows of a few partitions are deleted with it, the others later, invisibly."""
 
     async def story() -> None:

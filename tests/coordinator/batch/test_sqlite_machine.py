@@ -62,7 +62,7 @@ def read_all(values: Iterator[bytes]) -> list[bytes]:
     return read
 
 
-def test_a_checkpoint_by_a_child_from_a_copy_is_the_live_state_at_that_offset(
+def test_a_checkpoint_read_by_a_child_process_is_the_state_at_its_offset(
     tmp_path: Path,
 ) -> None:
     """A child process scans a copy while commits go on; the live tables give the same."""
@@ -79,7 +79,7 @@ def test_a_checkpoint_by_a_child_from_a_copy_is_the_live_state_at_that_offset(
     assert [path.name for path in tmp_path.iterdir() if "copy" in path.name] == []
 
 
-def test_a_copy_that_is_lost_is_an_error_and_not_half_a_checkpoint(tmp_path: Path) -> None:
+def test_a_lost_database_copy_raises_an_error_while_a_checkpoint_is_read(tmp_path: Path) -> None:
     world = filled(tmp_path)
     world.machine._in_process = False
     frozen = world.machine.freeze()
@@ -92,7 +92,7 @@ def test_a_copy_that_is_lost_is_an_error_and_not_half_a_checkpoint(tmp_path: Pat
     frozen.close()
 
 
-def test_a_state_is_not_frozen_under_another_offset(tmp_path: Path) -> None:
+def test_freezing_the_state_fails_if_the_database_has_another_offset(tmp_path: Path) -> None:
     """Whatever happened to the file: a checkpoint holds the state that its name says."""
     world = filled(tmp_path)
     world.machine.flush()
@@ -105,7 +105,7 @@ def test_a_state_is_not_frozen_under_another_offset(tmp_path: Path) -> None:
     world.machine.close()
 
 
-def test_a_reader_makes_no_file(tmp_path: Path) -> None:
+def test_a_reader_does_not_create_a_missing_database(tmp_path: Path) -> None:
     """A reader that comes while the file is being replaced creates none."""
     with pytest.raises(sqlite3.OperationalError):
         database.connect(tmp_path / "coordinator.db")
@@ -128,7 +128,7 @@ def test_a_checkpoint_loads_to_the_same_checkpoint_and_survives_a_restart(tmp_pa
     assert read_all(machine.freeze().values()) == values
 
 
-def test_more_rows_than_a_record_holds_are_loaded_as_they_were(tmp_path: Path) -> None:
+def test_a_checkpoint_with_rows_split_over_records_loads_unchanged(tmp_path: Path) -> None:
     """Partitions of one topic, runs, producers, objects: each in several records."""
     world = filled(tmp_path)
     asyncio.run(create(world, partitions=20))
@@ -145,7 +145,7 @@ def test_more_rows_than_a_record_holds_are_loaded_as_they_were(tmp_path: Path) -
     machine.close()
 
 
-def test_a_foreign_checkpoint_leaves_the_state_as_it_was(tmp_path: Path) -> None:
+def test_an_invalid_checkpoint_leaves_the_state_unchanged(tmp_path: Path) -> None:
     world = filled(tmp_path)
     before, applied = world.values(), world.machine.applied
     value = encode_record(
@@ -206,7 +206,7 @@ def test_a_database_that_cannot_be_read_is_replaced(tmp_path: Path, damage: str)
     assert (machine.rebuilds, machine.applied) == (1, (0, 0))
 
 
-def test_records_not_yet_in_the_file_are_applied_again(tmp_path: Path) -> None:
+def test_records_that_were_not_flushed_are_applied_again_after_a_restart(tmp_path: Path) -> None:
     """A transaction spans commits; a crash loses the open one, and the log brings it back."""
     world = filled(tmp_path)
     world.machine.flush()
@@ -222,7 +222,7 @@ def test_records_not_yet_in_the_file_are_applied_again(tmp_path: Path) -> None:
     assert world.machine.applied == applied
 
 
-def test_topics_created_by_the_thousand_are_not_written_all_at_once(tmp_path: Path) -> None:
+def test_thousands_of_created_topics_are_written_in_steps(tmp_path: Path) -> None:
     """Ten thousand rows would stall the next flush for a quarter of a second."""
     machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
     made = [
@@ -247,7 +247,7 @@ def test_topics_created_by_the_thousand_are_not_written_all_at_once(tmp_path: Pa
     again.close()
 
 
-def test_an_unknown_record_stops_the_machine_and_is_named(tmp_path: Path) -> None:
+def test_an_unknown_record_stops_the_machine_with_an_error_that_names_it(tmp_path: Path) -> None:
     machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
     value = bytes.fromhex("01 ff7f 00")  # frame version 1, type 16383, version 0
     batch = build_value_batch([value], base_offset=0, leader_epoch=1, timestamp=0)
@@ -255,7 +255,7 @@ def test_an_unknown_record_stops_the_machine_and_is_named(tmp_path: Path) -> Non
         machine.apply([read_batch(batch)])
 
 
-def test_half_an_applied_batch_is_never_committed(tmp_path: Path) -> None:
+def test_a_partly_applied_batch_is_not_committed_to_sqlite(tmp_path: Path) -> None:
     """A node that stops at a record it cannot apply finds the state before its batch again."""
     machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
     known = encode_record(ControllerEpochRecord(controller_epoch=7))
@@ -274,7 +274,7 @@ def test_half_an_applied_batch_is_never_committed(tmp_path: Path) -> None:
     assert (machine.applied.offset, len(machine.store.topics)) == (0, 0)
 
 
-def test_all_caches_of_a_process_share_one_bound(tmp_path: Path) -> None:
+def test_all_page_caches_of_a_process_share_one_limit(tmp_path: Path) -> None:
     """A node may have many coordinators, and each a cache of the size that is good for one."""
     assert database.CACHE_KIB * 1024 < database.ALL_CACHES_BYTES < 200_000_000
     connection = database.create(tmp_path / "a", flushes=False)
@@ -282,7 +282,7 @@ def test_all_caches_of_a_process_share_one_bound(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_a_flush_that_failed_is_not_tried_again(tmp_path: Path) -> None:
+def test_a_failed_flush_is_not_repeated(tmp_path: Path) -> None:
     """SQLite may have rolled back the transaction: later records would be committed without it."""
     machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
     first, second = (
@@ -302,7 +302,7 @@ def test_a_flush_that_failed_is_not_tried_again(tmp_path: Path) -> None:
     assert (machine.applied.offset, len(machine.store.topics)) == (0, 0)
 
 
-def test_changed_records_are_counted_from_the_frozen_state_on(tmp_path: Path) -> None:
+def test_a_checkpoint_resets_the_count_of_changed_records_to_later_changes(tmp_path: Path) -> None:
     world = filled(tmp_path)
     machine = world.machine
     world.values()

@@ -47,7 +47,7 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", seeds(12))
-def test_runs_are_found_as_in_a_list(tmp_path: Path, seed: int) -> None:
+def test_run_searches_in_sqlite_agree_with_a_list(tmp_path: Path, seed: int) -> None:
     """With spans of four runs, so that a few hundred make several of level two."""
     rng = random.Random(seed)
     runs = Runs(database.create(tmp_path / "state.db"), span_runs=4)
@@ -89,7 +89,7 @@ def test_runs_are_found_as_in_a_list(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.slow
-def test_a_search_by_time_reads_few_rows_of_many(tmp_path: Path) -> None:
+def test_a_search_by_timestamp_reads_few_of_many_rows(tmp_path: Path) -> None:
     """70,000 runs, the time sought is the last one's: three short walks, counted in steps."""
     connection = database.create(tmp_path / "state.db")
     runs, tally = Runs(connection), Tally(1)

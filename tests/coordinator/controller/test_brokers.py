@@ -167,7 +167,9 @@ def test_a_broker_restart_makes_its_old_epoch_stale(world: World) -> None:
     assert world.beat(1, epoch).error_code == ErrorCode.STALE_BROKER_EPOCH
 
 
-def test_a_shutdown_waits_until_the_other_brokers_have_read_it(world: World) -> None:
+def test_a_controlled_shutdown_waits_until_the_other_brokers_have_read_its_record(
+    world: World,
+) -> None:
     """KIP-841: clients are not sent to a broker that is about to stop."""
     epoch_1, epoch_2 = world.register(1, 2)
     assert not world.beat(1, epoch_1, want_shut_down=True).should_shut_down
@@ -247,7 +249,7 @@ def test_a_thousand_brokers_are_fenced_in_one_step(world: World) -> None:
     assert max(len(batch) for batch in log_batches(world.log)[-6:]) <= BATCH_RECORDS
 
 
-def test_producer_ids_are_allocated_once(world: World) -> None:
+def test_each_producer_id_is_allocated_once(world: World) -> None:
     epoch_1, epoch_2 = world.register(1, 2)
     starts = []
     for broker_id, epoch in ((1, epoch_1), (2, epoch_2), (1, epoch_1)):
@@ -261,7 +263,7 @@ def test_producer_ids_are_allocated_once(world: World) -> None:
     assert times == sorted(times)
 
 
-def test_supported_features_without_a_finalised_level_are_ignored(world: World) -> None:
+def test_a_registration_may_support_features_without_a_finalised_level(world: World) -> None:
     feature = rpc.BrokerRegistrationRequest.Feature
     more = (
         feature(name="metadata.version", min_supported_version=7, max_supported_version=29),

@@ -76,7 +76,7 @@ def test_a_coordinator_meets_the_assumptions_of_the_handover() -> None:
     asyncio.run(story())
 
 
-def test_hosted_lists_two_topics_of_the_same_name() -> None:
+def test_hosted_partitions_include_two_topics_of_the_same_name() -> None:
     """A topic was deleted and recreated, and the coordinator was not informed of the deletion."""
 
     async def story() -> None:
@@ -108,7 +108,7 @@ def test_hosted_partitions_are_read_behind_the_read_barrier() -> None:
     assert barriers == [True]
 
 
-def test_log_starts_omit_unknown_partitions() -> None:
+def test_reading_log_starts_omits_unknown_partitions() -> None:
     async def story() -> None:
         awaited = AwaitedCalls(coordinator())
         await awaited.ask("init", init(T1, 2, 1))
@@ -140,7 +140,7 @@ def test_released_partitions_are_restored_by_a_later_controller() -> None:
     asyncio.run(story())
 
 
-def test_an_invalid_answer_counts_as_no_answer() -> None:
+def test_an_invalid_coordinator_response_counts_as_no_response() -> None:
     class Strange:
         async def call(self, request: Any) -> Any:  # noqa: ARG002
             raise ValueError("no such code")

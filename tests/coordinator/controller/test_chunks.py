@@ -87,7 +87,7 @@ def both_in_one_batch(world: World) -> None:
     assert found, "no chunk at all"
 
 
-def test_chunks_follow_each_other_without_a_gap(world: World) -> None:
+def test_each_chunk_begins_where_the_previous_chunk_ends(world: World) -> None:
     for start in (10, 11, 50):
         assert world.ask(chunk(start=start)).results[0].error_code == 0
     chunks = topic(world).chunks[0]
@@ -192,7 +192,7 @@ def test_chunks_survive_a_checkpoint_and_a_restart(world: World) -> None:
 # --- KIP-1114's files ---------------------------------------------------------------------------
 
 
-def test_the_examples_of_the_kip_are_parsed() -> None:
+def test_the_chunk_file_examples_of_kip_1114_are_parsed() -> None:
     created = read_create_file(
         """{"partitions": [
             {"topic": "topic1", "partition": 0, "replicas": [1, 2, 3]},
@@ -245,7 +245,9 @@ ENTRY = {"topic": "t", "partition": 0, "replicas": [1]}
         (json.dumps({"partitions": [ENTRY, ENTRY]}), "twice"),
     ],
 )
-def test_the_error_of_a_malformed_file_names_the_place(document: str, names: str) -> None:
+def test_the_error_of_a_malformed_chunk_file_names_the_invalid_field(
+    document: str, names: str
+) -> None:
     with pytest.raises(ChunkFileError, match=names.replace("[", r"\[").replace("]", r"\]")):
         read_create_file(document)
 

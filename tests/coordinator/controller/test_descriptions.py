@@ -29,7 +29,7 @@ def test_a_partition_with_several_chunks_lists_them() -> None:
     assert (whole.replicas, whole.chunks) == ((2, 3), ())
 
 
-def test_topics_are_described_by_name_and_unknown_ones_have_an_error() -> None:
+def test_topics_are_described_by_name_with_errors_for_unknown_names() -> None:
     world = with_topic()
     world.create("a", 1)
     answer = describe_topics(DescribeTopicsRequest(), world.image)

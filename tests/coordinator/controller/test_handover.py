@@ -141,7 +141,9 @@ MAX_STEPS = 40
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 @pytest.mark.parametrize("restarts", [False, True], ids=["deposed", "restarted"])
-def test_both_logs_agree_after_a_crash_between_any_two_steps(change: str, restarts: bool) -> None:
+def test_controller_and_coordinator_agree_after_a_crash_between_any_two_steps(
+    change: str, restarts: bool
+) -> None:
     """The controller crashes after each callback in turn; its successor makes both logs agree."""
     for steps in range(MAX_STEPS):
         world = with_brokers()
@@ -201,7 +203,7 @@ def test_topics_may_change_during_a_reconciliation(
     assert world.handover.outstanding == 0
 
 
-def test_a_reconciliation_in_slices_finds_the_same_as_in_one_step(world: World) -> None:
+def test_a_reconciliation_in_slices_agrees_with_a_single_step(world: World) -> None:
     for number in range(7):
         world.create(f"t-{number}", 2)
     everything = {topic: frozenset({0}) for topic in hosted(world)} | {T_GONE: frozenset({0})}

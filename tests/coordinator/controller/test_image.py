@@ -205,7 +205,7 @@ def test_a_frozen_image_does_not_change() -> None:
     assert machine.changed_records == 2
 
 
-def test_changes_are_counted_from_the_checkpoint() -> None:
+def test_changed_records_are_counted_from_the_last_checkpoint() -> None:
     machine = applied(ControllerMachine(), broker(1), broker(2))
     assert (machine.changed_records, machine.total_records) == (0, 2)
     applied(machine, broker(1, epoch=9))
@@ -251,7 +251,7 @@ def test_an_aborted_transaction_changes_nothing() -> None:
     assert machine.changed_records == 0
 
 
-def test_records_before_a_transaction_in_the_same_batch_count() -> None:
+def test_records_before_a_transaction_in_the_same_batch_are_applied() -> None:
     machine = applied(
         ControllerMachine(), TopicRecord(name="a", topic_id=T1), BeginTransactionRecord()
     )
@@ -350,7 +350,7 @@ def block(end: int, time_ms: int) -> ProducerIdsRecord:
     return ProducerIdsRecord(broker_id=1, next_producer_id=end, block_time_ms=time_ms)
 
 
-def test_block_times_are_kept_as_long_as_producer_state() -> None:
+def test_producer_id_blocks_are_kept_as_long_as_producer_state() -> None:
     day = 24 * 60 * MINUTE
     image = image_of(*(block(1_000 * (i + 1), i * day) for i in range(10)))
     view = ImageView(lambda: image)
@@ -364,13 +364,13 @@ def test_block_times_are_kept_as_long_as_producer_state() -> None:
     assert len(image.producer_ids) == 8
 
 
-def test_blocks_of_one_minute_are_merged_with_the_later_time() -> None:
+def test_producer_id_blocks_of_one_minute_are_merged_with_the_later_time() -> None:
     kept: tuple[ProducerIdsRecord, ...] = ()
     for i in range(100):
         kept = keep_blocks(kept, block(i + 1, 5 * MINUTE + i))
     assert [(b.next_producer_id, b.block_time_ms) for b in kept] == [(100, 5 * MINUTE + 99)]
 
 
-def test_a_block_of_upstreams_controller_has_no_timestamp() -> None:
+def test_a_producer_id_block_of_kafkas_controller_has_no_timestamp() -> None:
     image = image_of(ProducerIdsRecord(broker_id=1, next_producer_id=1_000))
     assert ImageView(lambda: image).producer_id_handed_out_ms(5) is None

@@ -83,7 +83,7 @@ def test_a_new_leader_aborts_an_open_transaction_before_it_decides() -> None:
     assert set(before) < set(records_of(world.image))
 
 
-def test_a_half_written_bootstrap_is_aborted_and_written_again() -> None:
+def test_an_incomplete_bootstrap_transaction_is_aborted_and_written_again() -> None:
     world = World()
     world.log.elect()
     propose(world, BeginTransactionRecord(name="Bootstrap records"), BOOTSTRAP[0])
@@ -184,7 +184,7 @@ def test_a_refusal_waits_for_the_records_it_depends_on() -> None:
     assert third[0].topics[0].error_code == 0
 
 
-def test_settings_are_not_shown_before_they_are_committed() -> None:
+def test_a_setting_is_not_described_before_its_record_is_committed() -> None:
     world = held_back()
     world.send(registration(1))
     commit(world)
@@ -245,7 +245,7 @@ def test_decisions_build_on_pending_decisions() -> None:
     assert codes == [0, 0, ErrorCode.TOPIC_ALREADY_EXISTS]
 
 
-def test_an_unexpected_record_causes_only_a_second_decision() -> None:
+def test_a_decision_is_repeated_after_a_record_at_an_unexpected_offset() -> None:
     """Another batch is at the offset at which the decision expected the log to end."""
     world = World().elect()
     world.register(1)
@@ -444,7 +444,7 @@ def test_a_request_above_the_limits_is_refused_as_a_whole() -> None:
     assert codes == [ErrorCode.POLICY_VIOLATION] * 2
 
 
-def test_nothing_is_decided_before_an_open_transaction_is_aborted() -> None:
+def test_a_controller_decides_no_request_before_it_aborts_an_open_transaction() -> None:
     """A heartbeat is urgent; written into the open transaction it would be aborted with it."""
     world = World(auto_commit=False)
     world.log.elect()

@@ -168,7 +168,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     ),
     "configuration applied before it is committed": (
         settings_before_they_are_committed,
-        test_leader.test_settings_are_not_shown_before_they_are_committed,
+        test_leader.test_a_setting_is_not_described_before_its_record_is_committed,
     ),
     "a topic answered before its coordinator has it": (
         answers_before_the_coordinator_has_it,
@@ -203,7 +203,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
 
 
 @pytest.mark.parametrize("name", MUTANTS, ids=str)
-def test_the_mutant_dies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_mutant_fails_its_claim(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate, claim = MUTANTS[name]
     claim()  # holds without the mutation
     mutate(monkeypatch)

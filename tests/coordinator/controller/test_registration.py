@@ -184,7 +184,7 @@ def test_a_broker_survives_an_unreachable_controller() -> None:
     run(story)
 
 
-def test_a_permanent_refusal_calls_on_lost() -> None:
+def test_a_permanently_refused_registration_calls_on_lost() -> None:
     async def story() -> None:
         script = Script()
         broker = Broker(script)
@@ -201,7 +201,7 @@ def test_a_permanent_refusal_calls_on_lost() -> None:
 @pytest.mark.parametrize(
     ("kind", "waited_s"), [(NobodyListensError, 0.1), (CoordinatorError, 60)], ids=["none", "busy"]
 )
-def test_stopping_does_not_wait_where_no_controller_runs(
+def test_stopping_a_broker_does_not_wait_if_no_controller_runs(
     kind: type[CoordinatorError], waited_s: float
 ) -> None:
     """All nodes are stopped at once, and the quorum is gone first. A quorum that only does not
@@ -222,7 +222,7 @@ def test_stopping_does_not_wait_where_no_controller_runs(
     run(story)
 
 
-def test_a_heartbeat_fails_early_where_no_controller_runs() -> None:
+def test_a_heartbeat_fails_early_if_no_controller_runs() -> None:
     """Other calls continue: the quorum may be starting."""
 
     async def story() -> None:
@@ -247,7 +247,7 @@ def test_a_heartbeat_fails_early_where_no_controller_runs() -> None:
     run_loop(story())
 
 
-def test_stopping_waits_until_the_controller_allows_it() -> None:
+def test_stopping_a_broker_waits_until_the_controller_allows_the_shutdown() -> None:
     async def story() -> None:
         script = Script()
         broker = Broker(script)

@@ -18,7 +18,7 @@ def partitions_of(world: World) -> list[int]:
     ]
 
 
-def test_a_step_decides_and_applies_at_most_one_slice() -> None:
+def test_a_controller_step_decides_and_applies_at_most_one_slice() -> None:
     world = World().elect()
     world.register(1, 2, 3)
     before = len(partitions_of(world))

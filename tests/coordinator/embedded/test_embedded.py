@@ -83,7 +83,9 @@ def given(**changed: Any) -> dict[str, Any]:
         ({"library": {"password": None}}, "password has a setting of its own"),
     ],
 )
-def test_settings_without_safety_are_refused(changed: dict[str, Any], says: str) -> None:
+def test_embedded_settings_that_lose_data_or_run_foreign_code_are_refused(
+    changed: dict[str, Any], says: str
+) -> None:
     EmbeddedSettings(**given())
     with pytest.raises(ValueError, match=says):
         EmbeddedSettings(**given(**changed))
@@ -97,7 +99,7 @@ def test_password_and_bind_address_must_be_given() -> None:
             EmbeddedSettings(**settings)
 
 
-def test_the_example_runs_and_says_what_it_claims() -> None:
+def test_the_embedded_example_prints_the_expected_output() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "examples.embedded_coordinator"],
         cwd=ROOT, capture_output=True, text=True, check=True, timeout=280,
@@ -108,7 +110,7 @@ def test_the_example_runs_and_says_what_it_claims() -> None:
     ]
 
 
-def test_the_examples_commits_are_younger_than_retention() -> None:
+def test_retention_deletes_no_commit_of_the_embedded_example() -> None:
     """Maintenance may come before the reader: a batch from 1970 would be deleted by then."""
     coordinator = InMemoryCoordinator(
         SETTINGS, StaticView(), now_ms=lambda: time.time_ns() // 1_000_000
@@ -124,7 +126,7 @@ def test_the_examples_commits_are_younger_than_retention() -> None:
     assert (found["high_watermark"], len(found["objects"])) == (50, 5)
 
 
-def test_a_closed_node_holds_no_descriptor() -> None:
+def test_a_closed_embedded_node_leaves_no_open_file_descriptor() -> None:
     """The library's own pipe included: a process may start and close as many as it likes."""
 
     async def story() -> list[str]:
@@ -233,7 +235,7 @@ def any_request(random: Random) -> Request | None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_node_that_began_from_a_snapshot_answers_like_one_that_saw_everything(seed: int) -> None:
+def test_a_replica_loaded_from_a_snapshot_answers_like_the_original(seed: int) -> None:
     """Wherever the snapshot was taken; clocks of callers run apart and backwards."""
     random = Random(seed)
     whole, late = Replica(SETTINGS, VIEW), Replica(SETTINGS, VIEW)
@@ -278,7 +280,7 @@ INIT_KEY = InitDisklessTopicsRequest.schema().key
         msgpack.packb((MAINTENANCE, msgpack.packb((7, 1)), 1)),
     ],
 )
-def test_an_invalid_command_changes_nothing(nonsense: bytes) -> None:
+def test_an_invalid_embedded_command_does_not_change_the_state(nonsense: bytes) -> None:
     replica = Replica(SETTINGS, VIEW)
     before = replica.snapshot()
     answer = replica.execute(nonsense)

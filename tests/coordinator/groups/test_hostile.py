@@ -54,7 +54,9 @@ def made_sensible(request: Any, **sound: Any) -> Any:
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(st.lists(requests(CLIENTS), max_size=12))
-def test_clients(requested: list[tuple[Any, int, bool]]) -> None:
+def test_a_group_survives_any_sequence_of_client_requests(
+    requested: list[tuple[Any, int, bool]],
+) -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=0, adopt_interval_ms=1 << 40))
     one, two = Consumer(world, "a"), Consumer(world, "b", instance_id="i")
     stable(world, one, two)
@@ -83,7 +85,9 @@ def test_clients(requested: list[tuple[Any, int, bool]]) -> None:
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(st.lists(requests(PEERS), max_size=12))
-def test_peers(requested: list[tuple[Any, int, bool]]) -> None:
+def test_a_group_log_survives_any_sequence_of_broker_requests(
+    requested: list[tuple[Any, int, bool]],
+) -> None:
     world = World(checks_brokers=False)
     stable(world, Consumer(world, "a"))
     answers: list[Any] = []

@@ -38,7 +38,9 @@ REFUSED: list[tuple[str, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("what", "fields", "code"), REFUSED, ids=[case[0] for case in REFUSED])
-def test_a_join_is_refused_for(what: str, fields: dict[str, Any], code: int) -> None:
+def test_an_invalid_join_group_request_is_refused(
+    what: str, fields: dict[str, Any], code: int
+) -> None:
     world = World()
     assert Consumer(world, **fields).join() == code, what
 
@@ -170,7 +172,7 @@ def test_a_follower_that_rejoins_unchanged_starts_no_rebalance() -> None:
 
 
 @pytest.mark.parametrize("who", ["leader", "changed"])
-def test_a_leader_or_a_changed_subscription_begins_a_rebalance(who: str) -> None:
+def test_a_rejoining_leader_or_a_changed_subscription_begins_a_rebalance(who: str) -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one, two)

@@ -41,7 +41,9 @@ SYNC_REFUSED: list[tuple[str, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("what", "fields", "code"), SYNC_REFUSED, ids=[c[0] for c in SYNC_REFUSED])
-def test_a_sync_is_refused_to(what: str, fields: dict[str, Any], code: int) -> None:
+def test_an_invalid_sync_group_request_is_refused(
+    what: str, fields: dict[str, Any], code: int
+) -> None:
     world = World()
     one = Consumer(world)
     assert one.join() == 0
@@ -105,7 +107,7 @@ def test_an_oversized_assignment_fails_only_the_rebalance() -> None:
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_heartbeats_are_checked(version: int) -> None:
+def test_a_heartbeat_checks_the_generation_and_the_member(version: int) -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -269,13 +271,15 @@ COMMITS: list[tuple[str, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("what", "fields", "code"), COMMITS, ids=[case[0] for case in COMMITS])
-def test_a_commit_of(what: str, fields: dict[str, Any], code: int) -> None:
+def test_an_offset_commit_checks_the_partition_and_the_metadata_size(
+    what: str, fields: dict[str, Any], code: int
+) -> None:
     world = World()
     answer = world.ask(commit_request(None, 5, **fields), version=9)
     assert answer.topics[0].partitions[0].error_code == code, what
 
 
-def test_more_offsets_than_a_record_holds_are_refused() -> None:
+def test_a_commit_of_more_offsets_than_a_record_holds_is_refused() -> None:
     world = World()
     world.topics.known["t"] = (TOPICS["t"][0], 20_000)
     topics = rpc.OffsetCommitRequest.OffsetCommitRequestTopic
@@ -357,7 +361,7 @@ def test_an_unknown_topic_id_is_refused() -> None:
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_groups_are_described(version: int) -> None:
+def test_describing_a_group_returns_its_state_and_members(version: int) -> None:
     world = World()
     one = Consumer(world, "a", instance_id="i")
     stable(world, one)
@@ -399,7 +403,7 @@ def test_groups_are_listed_by_state_and_type_loaded_or_not() -> None:
 
 
 @pytest.mark.parametrize("retention_ms", [0, 1, 2**63 - 1])
-def test_an_old_client_may_request_any_retention(retention_ms: int) -> None:
+def test_an_offset_commit_of_an_old_client_may_request_any_retention(retention_ms: int) -> None:
     world = World()
     topics = commit_request(None, 5).topics
     request = rpc.OffsetCommitRequest(
@@ -410,7 +414,7 @@ def test_an_old_client_may_request_any_retention(retention_ms: int) -> None:
     assert stored == min(world.wall_ms + retention_ms, 2**63 - 1)
 
 
-def test_offsets_outside_the_log_are_stored_unchanged() -> None:
+def test_a_commit_of_an_offset_outside_the_log_is_stored_unchanged() -> None:
     world = World()
     for offset in (-1, -(2**63), 2**63 - 1):
         assert world.commit(None, offset) == 0

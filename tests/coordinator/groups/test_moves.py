@@ -66,7 +66,7 @@ def test_requests_waiting_at_a_former_owner_get_not_coordinator() -> None:
     assert two.join() == 25, "its id was known to the former broker only"
 
 
-def test_a_generation_that_was_not_committed_does_not_count() -> None:
+def test_a_generation_that_was_not_committed_is_discarded() -> None:
     world = World(brokers=(1, 2))
     one = Consumer(world)
     stable(world, one)
@@ -96,7 +96,7 @@ def test_a_rebalance_lost_with_its_broker_is_restarted() -> None:
     assert (leads.sync(), follows.sync()) == (0, 0)
 
 
-def test_the_next_owner_expires_members_that_are_gone() -> None:
+def test_the_next_owner_expires_members_that_send_no_heartbeat() -> None:
     world = World(brokers=(1, 2))
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one, two)
@@ -133,7 +133,7 @@ def test_thousands_of_groups_are_adopted_in_slices() -> None:
     assert len(world.held) == 1_000
 
 
-def test_of_two_brokers_that_claim_a_group_only_one_commits() -> None:
+def test_only_one_of_two_brokers_that_claim_a_group_commits() -> None:
     world = World(brokers=(1, 2), checks_brokers=False)
     one = Consumer(world)
     stable(world, one)
@@ -279,7 +279,7 @@ def test_an_assignment_survives_leader_changes_of_the_log() -> None:
     assert one.commit(5) == 0
 
 
-def test_a_rebalance_may_overtake_the_commit_of_the_one_before() -> None:
+def test_a_rebalance_may_start_before_the_previous_generation_is_committed() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)
@@ -302,7 +302,7 @@ def test_a_rebalance_may_overtake_the_commit_of_the_one_before() -> None:
     assert world.image.groups[GROUP].generation_id == one.generation
 
 
-def test_the_return_of_a_static_member_survives_its_broker() -> None:
+def test_a_returning_static_member_keeps_its_place_after_a_broker_failure() -> None:
     world = World(brokers=(1, 2))
     one, two = Consumer(world, "a"), Consumer(world, "b", instance_id="i")
     stable(world, one, two)
@@ -375,7 +375,7 @@ def test_an_idle_group_is_unloaded_and_loaded_again() -> None:
 # --- the service ----------------------------------------------------------------------------------
 
 
-def test_reads_and_refusals_wait_for_the_read_barrier() -> None:
+def test_reads_and_refusals_of_the_group_log_wait_for_the_read_barrier() -> None:
     world = World()
     assert world.commit(None, 5) == 0
     barriers = 0
@@ -416,7 +416,7 @@ def test_a_node_that_does_not_lead_refuses_reads() -> None:
         )
 
 
-def test_no_answer_of_a_peer_stops_the_broker() -> None:
+def test_an_unknown_error_code_from_the_group_log_does_not_stop_the_broker() -> None:
     for code in (-2, 3, 35, 999):
         world = World()
         assert world.commit(None, 1) == 0
@@ -437,7 +437,7 @@ def test_no_answer_of_a_peer_stops_the_broker() -> None:
         assert world.answers[reading].error_code == 0, "the query was repeated"
 
 
-def test_an_incomplete_answer_counts_as_no_answer() -> None:
+def test_an_incomplete_response_of_the_group_log_counts_as_no_response() -> None:
     world = World()
     assert world.commit(None, 1) == 0
     world.holds = lambda _broker, _call: True

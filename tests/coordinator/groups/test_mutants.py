@@ -205,7 +205,7 @@ def a_late_copy_after_a_checkpoint() -> None:
 MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     "a former owner commits": (
         former_owners_commit,
-        test_moves.test_of_two_brokers_that_claim_a_group_only_one_commits,
+        test_moves.test_only_one_of_two_brokers_that_claim_a_group_commits,
     ),
     "a former owner commits, in a random schedule": (
         former_owners_commit,
@@ -255,7 +255,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "reads without a barrier": (
         reads_without_a_barrier,
-        test_moves.test_reads_and_refusals_wait_for_the_read_barrier,
+        test_moves.test_reads_and_refusals_of_the_group_log_wait_for_the_read_barrier,
     ),
     "an ownership epoch used twice": (
         epochs_are_used_again,
@@ -273,7 +273,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
 
 
 @pytest.mark.parametrize("name", MUTANTS, ids=str)
-def test_the_mutant_dies(name: str, monkeypatch: Patch) -> None:
+def test_each_mutant_fails_its_claim(name: str, monkeypatch: Patch) -> None:
     mutate, claim = MUTANTS[name]
     claim()  # holds without the mutation
     mutate(monkeypatch)

@@ -125,7 +125,7 @@ def test_a_commit_for_a_deleted_topic_gets_unknown_topic() -> None:
     assert world.commit(offset=5, version=NAMED) == UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_the_newest_deleted_topics_are_remembered() -> None:
+def test_the_group_log_remembers_only_the_newest_deleted_topics() -> None:
     world = World()
     for number in range(MAX_GONE_TOPICS):
         world.groups.topic_deleted(UUID(int=1_000 + number))

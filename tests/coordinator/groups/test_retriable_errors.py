@@ -30,7 +30,7 @@ def test_any_broker_returns_the_offsets_of_a_group() -> None:
     assert world.committed(broker=1) == world.committed(broker=2) == 5
 
 
-def test_requests_that_wait_in_vain_get_an_error_their_client_retries() -> None:
+def test_requests_that_time_out_get_an_error_that_clients_retry() -> None:
     """Kafka never answers a Heartbeat or a SyncGroup with COORDINATOR_LOAD_IN_PROGRESS, and clients
     fail on it.
     """

@@ -455,7 +455,7 @@ def test_random_schedules_match_the_model(seed: int) -> None:
     run_schedule(seed)
 
 
-def test_the_random_runs_cover_every_event() -> None:
+def test_the_random_schedules_cover_every_commit_error_and_rebalances() -> None:
     codes: Counter[tuple[int | None, bool]] = Counter()
     generations = owners = 0
     for seed in range(100, 106):

@@ -59,7 +59,7 @@ MAX_BATCH_SIZE_BYTES: Final = 100 * 1024 * 1024
 NO_TIMESTAMP: Final = -1
 
 MAGIC: Final = 2
-"""Of format v2, the only one since Kafka 4."""
+"""Format version in a batch's header: v2, the only one since Kafka 4."""
 
 MIN_RECORD_BYTES: Final = 7
 """A record's length, attributes, two deltas, key and value length, header count: a byte each."""

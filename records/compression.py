@@ -35,8 +35,8 @@ from records.errors import (
 Buffer = bytes | bytearray | memoryview
 
 MAX_DECOMPRESSED_BYTES: Final = 100 * 1024 * 1024
-"""What a batch's records may expand to unless a caller says otherwise: the size of the largest
-request a broker accepts by default (`socket.request.max.bytes`)."""
+"""Default limit of a batch's decompressed records: the size of the largest request that a broker
+accepts by default (`socket.request.max.bytes`)."""
 
 
 class Compression(IntEnum):

@@ -34,7 +34,7 @@ from records.types import Epoch
 from snapshot.errors import DamagedFileError, TruncatedFileError
 
 MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
-"""What the records of one batch may expand to: eight times the largest batch."""
+"""Limit of the decompressed records of one batch: eight times the largest batch."""
 
 _UNKNOWN_SINCE: Final = 7
 """Control record types from here on are of a later Kafka: skipped in the header batch."""

@@ -21,13 +21,15 @@ from raft.segments.files import FileSystem
 from records.types import Epoch, Offset, OffsetAndEpoch
 
 BOOTSTRAP_NAME: Final = "bootstrap.checkpoint"
-"""In the root of a log directory: what a new cluster's metadata begins with. Epoch 0."""
+"""Name of the file in the root of a log directory with the first metadata of a new cluster, at
+epoch 0."""
 
 PART_SUFFIX: Final = ".part"
 DELETED_SUFFIX: Final = ".deleted"
 
 DOWNLOAD_NUMBER: Final = 0
-"""In the name of a part that a download writes: the next download may go on with it."""
+"""Number in the name of a downloaded part instead of a random one: the next download may resume the
+part."""
 
 _NAME: Final = re.compile(r"(\d{20})-(\d{10})\.checkpoint", re.ASCII)
 _PART_NAME: Final = re.compile(r"(\d{20})-(\d{10})-\d{1,20}\.checkpoint\.part", re.ASCII)

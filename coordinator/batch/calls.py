@@ -43,7 +43,7 @@ from records.schema import ArrayOf, Message, StructOf
 R = TypeVar("R", bound=Response)
 
 HIGH_WATERMARK: Final = -1
-"""In place of an offset up to which records are deleted."""
+"""Stands for the high watermark as the offset up to which records are deleted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,8 +36,8 @@ from records.types import Epoch, Offset
 R = TypeVar("R", bound=Response)
 
 MAX_WAITING_BATCHES: Final = 200_000
-"""Of commits without an answer: some 60 MB. Twenty of the largest objects, a thousand usual ones;
-whoever comes after them is told to ask again."""
+"""Largest number of batches in commits without an answer, some 60 MB: twenty of the largest
+objects, or a thousand usual ones. Further commits are refused and have to be retried."""
 
 
 class Answer(NamedTuple):

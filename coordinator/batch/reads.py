@@ -101,7 +101,8 @@ Turns: TypeAlias = Generator[None, None, R]
 """An answer that takes several turns of the loop; the state may change between two of them."""
 
 State: TypeAlias = Callable[[], tuple[Tables, Runs]]
-"""What is applied by now. Asked again for each partition: a loaded checkpoint replaces it."""
+"""Returns the applied state. It is called again for each partition, because a loaded checkpoint
+replaces the state."""
 
 A_TURN: Final = 64
 """Partitions looked up in one turn of the loop: 1 to 3 ms. A request may name sixty thousand."""

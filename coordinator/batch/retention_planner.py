@@ -29,7 +29,7 @@ Column: TypeAlias = npt.NDArray[np.int64]
 Numbers: TypeAlias = Column | Sequence[int]
 
 UNLIMITED: Final = -1
-"""No limit, as `retention.ms` and `retention.bytes` write it."""
+"""Stands for no limit in `retention.ms` and `retention.bytes`."""
 
 NOTHING: Final = -1
 """Reasons, as in LogStartOffsetsRecord; here: the log start stays."""

@@ -45,11 +45,12 @@ Producer = tuple[int, int, tuple[KeptBatch, ...]]
 """Epoch; when it last appended, ms since 1970; its last batches, at most five, oldest first."""
 
 MAX_SEQUENCE: Final = 2**31 - 1
-"""After it comes 0. `x & MAX_SEQUENCE` is x for what is below, and wraps what is above."""
+"""Last sequence number before 0. `x & MAX_SEQUENCE` is x for smaller numbers, and wraps larger
+ones."""
 
 NO_LOG: Final = -1
-"""In `Topic.log_ids`: a partition that is gone already, its topic being deleted. Every number below
-0 stands for a partition that is not here."""
+"""Stands in `Topic.log_ids` for a partition that was already removed while its topic is being
+deleted. Every number below 0 stands for a partition that is not here."""
 
 
 def released_mark(controller_epoch: int) -> LogId:

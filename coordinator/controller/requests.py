@@ -63,7 +63,7 @@ from records.schema import MetadataRecord
 MAX_WAIT_S: Final = 300.0
 
 MOVE_WAIT_S: Final = 4.0
-"""For two coordinators, as the request has no timeout: a client waits five seconds."""
+"""Time-out of calls to two coordinators, as the request has none: a client waits five seconds."""
 
 SLICE_PARTITIONS: Final = 50
 """New partitions decided in one step, of a request that can be decided in slices."""

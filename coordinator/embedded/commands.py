@@ -33,7 +33,8 @@ from records.kafka_errors import ErrorCode
 from records.rpc.base import Response
 
 MAINTENANCE: Final = -1
-"""In place of an api key: end, trim, mark and forget what is due."""
+"""Stands in place of an api key for the maintenance command, which expires, trims, marks and
+forgets state."""
 
 LATEST_MS: Final = 2**62
 """The greatest time of any clock, in ms: far from the end of a 64-bit number."""

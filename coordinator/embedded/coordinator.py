@@ -58,7 +58,7 @@ R = TypeVar("R", bound=Response)
 log: Final = logging.getLogger("esker.coordinator")
 
 ENTRY_BYTES: Final = 4 * 1024 * 1024
-"""What the library sends at once; one commit longer than that would take its slow path."""
+"""Bytes that the library sends at once; a longer commit would take the library's slow path."""
 
 CERTAINLY_NOT: Final = frozenset(
     {FAIL_REASON.QUEUE_FULL, FAIL_REASON.MISSING_LEADER, FAIL_REASON.REQUEST_DENIED}

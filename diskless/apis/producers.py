@@ -39,7 +39,8 @@ LAST_VERSION: Final = 5  # 6 is of two-phase commit (KIP-939), which needs trans
 
 NOBODY: Final = -1
 LAST_EPOCH: Final = 2**15 - 2
-"""One below the largest int16, with which upstream marks a fenced producer."""
+"""Largest epoch that a producer gets: Kafka marks a fenced producer with the next one, the largest
+int16."""
 
 WAIT_S: Final = 5.0  # for a block; then the client is told to retry
 FETCH_AHEAD: Final = 0.1  # of a block: when so much is left, the next one is fetched

@@ -30,7 +30,7 @@ from records.rpc.produce import ProduceRequest, ProduceResponse
 
 PRODUCE_VERSION: Final = 12  # the last that names topics
 BATCH_BYTES: Final = 512 * 1024
-"""Of keys and values, past which a batch is full; brokers take a mebibyte by default."""
+"""Bytes of keys and values at which a batch is full; brokers accept a mebibyte by default."""
 RECORD_OVERHEAD_BYTES: Final = 16
 MAX_SEQUENCE: Final = 2**31 - 1
 ACKS: Final = {"0": 0, "1": 1, "all": -1}

@@ -36,7 +36,7 @@ DAMAGED_CHECKPOINT: Final = (
     "stop its node; if its log begins at 0 or at another whole checkpoint, delete the file, "
     "else replace the disk (esker storage format --rejoin)"
 )
-"""What to do about one."""
+"""Remedy for a damaged checkpoint."""
 
 _MAX_TYPES: Final = 200  # told apart in one checkpoint; we know some fifty
 

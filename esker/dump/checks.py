@@ -29,7 +29,7 @@ from snapshot.reader import CheckpointReader, strangeness
 from snapshot.stream import WINDOW_BYTES, iter_file_batches
 
 NO_INDEX: Final = 1 << 62
-"""As interval between index entries: none are wanted."""
+"""Interval between index entries for which no entries are made."""
 
 Progress = Callable[[int], None]
 """Told the position in the file, now and then."""

@@ -17,7 +17,7 @@ from esker.dump.kinds import Kind
 from esker.dump.lines import codec_name
 
 MAX_LINES: Final = 6
-"""Of one record; more would hide its neighbours."""
+"""Largest number of lines of one record; more lines would hide the records beside it."""
 
 MAX_VALUE_BYTES: Final = 64
 """Shown of a value whose type is not known."""

@@ -33,8 +33,8 @@ from records.wal import (
 )
 
 MAX_PARTITION_BYTES: Final = 512 * 1024 * 1024
-"""Of one partition in one object, held in memory; writers close an object at 8 MiB, and a single
-larger batch may have 100."""
+"""Largest part of one partition in one object, held in memory; writers close an object at 8 MiB,
+and a single larger batch may have 100."""
 
 DATA: Final = "data"
 """Why a record is shown as bytes: it is somebody's, and has no type that we know."""

@@ -46,7 +46,7 @@ ADVICE: Final = {
 OF_DISKS: Final = frozenset(
     {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EACCES, errno.EFBIG}
 )
-"""What a file that is open already fails with: then the error names no file."""
+"""Error numbers of a file that is already open: such an error names no file."""
 
 
 def describe_fatal_error(error: Exception, log_dir: Path, *, votes: bool = True) -> str:

@@ -44,8 +44,8 @@ TICK_MS: Final = 100
 """How often the active controller looks at its sessions and at an idle log."""
 
 APPLY_DELAY_MS: Final = 10.0
-"""From hearing that a commit of batches is agreed on to applying it, on a node that only votes: so
-one commit in some is held up by that, and not each. Who reads there, or begins to lead, hurries."""
+"""Delay between learning that a commit of batches is committed and applying it, on a node that only
+votes: several commits are then applied together. A read, or becoming leader, applies at once."""
 
 
 class NodeParts:

@@ -16,7 +16,8 @@ from raft.driver.errors import NodeError
 log = logging.getLogger("esker")
 
 RESERVED: Final = 256
-"""For the node itself: segments, states, connections to its peers, objects being read."""
+"""Open files kept for the node itself: segments, states, connections to its peers, objects being
+read."""
 
 LEAST: Final = 64
 """Connections of a listener below which a node is of no use: the quorum's other nodes and the

@@ -24,7 +24,8 @@ from raft.net.frames import Frame
 API_VERSIONS_KEY: Final = 18
 
 MAX_TAGGED_FIELDS: Final = 100
-"""Of a header. None are assigned yet; a header of a hundred megabytes would hold the loop."""
+"""Largest number of tagged fields in a header. None are assigned yet; decoding a header of a
+hundred megabytes would block the event loop."""
 
 _FIXED: Final = Struct(">hhih")  # api key, api version, correlation id, length of the client id
 _SHORTEST: Final = Struct(">hhi")

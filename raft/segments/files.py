@@ -22,11 +22,12 @@ from typing import Final, Protocol
 from records.compression import Buffer
 
 NO_ROOM: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-"""What an OSError says when a write found no space: nothing is broken, and it may pass."""
+"""Error numbers of a write that found no space: the file is not damaged, and a retry may
+succeed."""
 
 
 TEMPORARY_SUFFIX: Final = ".tmp"
-"""Of a file that is to replace another; one that is found was left by a crash."""
+"""Suffix of a new file before it replaces another; such a file at start-up was left by a crash."""
 
 
 class Mode(Enum):

@@ -33,7 +33,7 @@ from records.errors import CorruptBatchError, IncompleteBatchError, RecordError
 from records.types import Epoch, Offset
 
 _unpack_place: Final = struct.Struct(">qi11xi").unpack_from
-"""Of a batch's header: base offset, length, last offset delta."""
+"""Unpack base offset, length and last offset delta from a batch's header."""
 
 LOG_SUFFIX: Final = ".log"
 INDEX_SUFFIX: Final = ".index"

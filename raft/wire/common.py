@@ -36,7 +36,7 @@ CORE_ERRORS: Final = frozenset(
 
 
 NAMES_NODES_FROM: Final = {1: 16, 52: 1, 53: 1, 54: 1, 55: 2, 59: 1}
-"""By api key: the first version whose answer can say where nodes listen."""
+"""First version, by api key, whose response can name the addresses of nodes."""
 
 
 class Group(NamedTuple):

@@ -31,7 +31,8 @@ from records.rpc import fetch as rpc
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 MAX_PARTITIONS: Final = 64
-"""Of one request: a node has a handful of groups, and each partition is a question to one."""
+"""Largest number of partitions in one request: a node has a handful of groups, and each partition
+is a request to one of them."""
 
 Topic = rpc.FetchSnapshotResponse.TopicSnapshot
 Partition = Topic.PartitionSnapshot

@@ -76,7 +76,8 @@ class KeptAnswers:
     brokers: dict[int, BrokerAnswers] = field(default_factory=dict)
     answers: dict[int, KeptAnswer] = field(default_factory=dict)  # by object
     starts: dict[int, tuple[tuple[TopicPartition, int], ...]] = field(default_factory=dict)
-    """By object: the log start of each partition when its commit was answered; -1: no partition."""
+    """Log start of each partition when an object's commit was answered, by object; -1: no
+    partition."""
 
     def broker(self, record: DisklessBrokerState) -> None:
         """Add the epoch and the answered objects of a broker from a checkpoint's record."""

@@ -26,7 +26,7 @@ COST, ROT, RISK, GOOD = "cost", "rot", "risk", "good"
 """Kinds of findings: money, dead bytes, something to look into, or nothing to do."""
 
 SMALL_OBJECT: Final = 1 << 20
-"""Below this a month of keeping an object costs less than a hundredth of its upload."""
+"""Size below which a month of storing an object costs less than a hundredth of its upload."""
 
 _DEAD_WORTH_TELLING: Final = 0.10
 _GINI_WORTH_TELLING: Final = 0.60

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Final
 
 PACKAGES: Final = ("coordinator", "diskless.stores", "raft", "records", "snapshot", "spark_jobs")
-"""What a job may need on a worker; of the package around a part, its `__init__.py` goes along."""
+"""Packages that a job may need on a worker; a part of a package comes with the package's
+`__init__.py`."""
 
 EPOCH: Final = (1980, 1, 1, 0, 0, 0)  # the first moment that a zip file knows
 

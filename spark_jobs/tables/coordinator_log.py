@@ -162,7 +162,7 @@ class CoordinatorLog:
 
     partitions: Partitions = field(default_factory=Partitions)
     forgotten: dict[tuple[int, int], int] = field(default_factory=dict)
-    """By log id and producer id: the log offset at which the producer last expired."""
+    """Log offset at which the producer last expired, by log id and producer id."""
     marked: array[int] = field(default_factory=partial(array, "q"))
     """Ids of objects that the log marked for deletion; `marked_at_ms` has the time of each."""
     marked_at_ms: array[int] = field(default_factory=partial(array, "q"))

@@ -37,8 +37,8 @@ from records.rpc.batch_coordinator import (
 )
 
 MAX_RECORDS: Final = 2**28
-"""Of one batch. Five kept batches then never go all the way round the sequences, so a batch cannot
-be in sequence and a duplicate at once."""
+"""Largest number of records in one batch. Five kept batches then never wrap around all sequences,
+so a batch cannot be in sequence and a duplicate at once."""
 
 _NO_OFFSET: Final = -1
 

@@ -27,7 +27,8 @@ from records.rpc.objects import (
 )
 
 MAX_OPEN_LEASES: Final = 64
-"""Of one broker: one in use, one to go on with, and those whose grants were never heard of."""
+"""Largest number of open leases of one broker: one in use, the next one, and leases whose grants
+were lost on the way."""
 
 GIVEN_BACK: Final = 0
 EXPIRED: Final = 1

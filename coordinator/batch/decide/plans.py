@@ -35,8 +35,8 @@ from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import ApplyRetentionRequest, ApplyRetentionResponse
 
 PLAN_LASTS_MS: Final = 3_600_000
-"""From the time that a plan counts ages from to its end. One that lasts longer comes from a clock
-that is ahead of ours: it would refuse to expire."""
+"""Longest time from the moment that a plan counts ages from to its expiry. A plan that lasts longer
+comes from a clock ahead of ours: it would not expire in time."""
 
 CLOCKS_DIFFER_MS: Final = 300_000
 """The most that a plan's clock may be ahead of the leader's."""

@@ -53,7 +53,7 @@ MAX_NAME_LENGTH: Final = 249
 """Length of a topic's name; Kafka's own limit."""
 
 MAX_TOPICS: Final = 10_000
-"""In one call."""
+"""Largest number of topics in one call."""
 
 MAX_RESTORED: Final = 10_000
 """Partitions named one by one in a call to create: each costs a record."""
@@ -62,7 +62,8 @@ DELETION: Final = 4
 """LogStartOffsetsRecord's reason: a deleted topic is being dismantled."""
 
 BARE_COST: Final = 10
-"""In rows, of a deleted topic's partition that has none: it is looked at, and its own row goes."""
+"""Cost, in rows, of an empty partition of a deleted topic: it is looked up, and its own row is
+deleted."""
 
 _InitResult = InitDisklessTopicsResponse.TopicResult
 _DeleteResult = DeleteDisklessTopicsResponse.TopicResult

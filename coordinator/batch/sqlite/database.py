@@ -31,8 +31,8 @@ CACHE_KIB: Final = 128 * 1024
 ten million runs take, so that a look-up among them reads 0.7 pages from the system and not 0.9."""
 
 ALL_CACHES_BYTES: Final = 160 * 1024 * 1024
-"""Of all connections of a process together, however many coordinators it has: from there on a page
-that is read takes the place of another."""
+"""Limit of the page caches of all connections of a process, for any number of coordinators; beyond
+it a page that is read replaces another page."""
 
 READER_CACHE_KIB: Final = 2 * 1024
 

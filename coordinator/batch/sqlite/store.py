@@ -62,7 +62,7 @@ DRAIN_ROWS: Final = 400
 """Runs, or partitions that were created, that are given to SQLite at once: about a ms."""
 
 CACHED_PRODUCERS: Final = 20_000
-"""In each of two generations: 10-20 MB when full."""
+"""Number of producers in each of two generations of the cache: 10-20 MB when full."""
 
 CACHED_ANSWERS: Final = 128
 

@@ -46,7 +46,7 @@ _SMALL: Final = len(SMALL_VARINTS)
 
 
 class CheckpointEncoder:
-    """See the module."""
+    """Encodes the records of a checkpoint into batches with a header and a footer."""
 
     def __init__(
         self,

@@ -41,7 +41,7 @@ class Limits:
     or with answers to read."""
 
     stall_bytes: int = 10_240
-    """See `stall_ms`: together they define the slowest tolerated peer (1 KiB/s)."""
+    """The bytes that a peer must move in `stall_ms`: by default 1 KiB/s at least."""
 
     def __post_init__(self) -> None:
         for field in fields(self):

@@ -186,8 +186,8 @@ class Segment:
     def load_indexes(self, end_offset: int) -> bool:
         """Load the index files, or return False if they disagree with the log file.
 
-        It must end at `end_offset`. Else False, and the indexes are empty: they are missing, stale
-        or damaged.
+        The log must agree with them from their last entry on, and end at `end_offset`. Indexes that
+        are missing, stale or damaged are left empty.
         """
         loaded = (
             self.offset_index.load(self._files)

@@ -135,7 +135,7 @@ class ReplicatedLog(Protocol):
 
     @property
     def committed_as_of(self) -> CommittedAsOf | None:
-        """Return the newest high watermark from a leader with its age, or None before the first.
+        """Return the newest high watermark from a leader, and the time since which it has held.
 
         Whoever has applied all of it lags behind by the time since then at most: so an idle log
         does not age, and one that is cut off from its leader does.

@@ -43,7 +43,7 @@ class FailureDetector:
     # -- signs of life -------------------------------------------------------------------------
 
     def note_leader_alive(self) -> None:
-        """Restart the fetch timeout and stop the failover, because the leader has responded."""
+        """Restart the fetch timeout and stop the failover, because the leader is alive."""
         context = self._context
         context.follower.leader_lost = False
         context.timers.clear(Timer.SILENCE, Timer.FAILOVER)

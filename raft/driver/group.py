@@ -182,7 +182,7 @@ class GroupDriver:
 
     @property
     def committed_as_of(self) -> CommittedAsOf | None:
-        """Return the newest high watermark from a leader, and its age; None before the first."""
+        """Return the newest high watermark from a leader, and the time since which it has held."""
         watermark = self.quorum.leader_watermark()
         if watermark is None:
             return None

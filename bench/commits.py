@@ -21,15 +21,13 @@ from raft.net.runner import run
 from records.rpc.batch_coordinator import (
     CommitBatch,
     CommitBatchesRequest,
-    InitDisklessTopicsRequest,
 )
 from records.rpc.objects import AcquireObjectLeaseRequest
+from tests.coordinator.scripted_brokers import create_topic, register
 
 LEASE_IDS: Final = 10_000
 RECORDS: Final = 10  # of a batch
 BATCH_BYTES: Final = 1_000
-OUTRANKS_ALL: Final = 2**31 - 1
-"""A controller epoch: the quorum's own controller does not know our topic and would delete it."""
 
 Topic = CommitBatchesRequest.Topic
 
@@ -39,7 +37,7 @@ class Load:
     """What to commit. One topic, partitions divided among the uploaders."""
 
     addresses: list[list[Any]]
-    topic: int  # its id, a number; the topic is created if it is new
+    topic: int  # a number; the topic is created if it is new
     uploaders: int
     partitions: int  # of each object
     batches_each: int  # of a partition in an object
@@ -49,10 +47,25 @@ class Load:
     objects: int = 0  # stop after so many of each uploader; 0: when the time is over
 
 
-async def uploader(load: Load, index: int, times: list[tuple[float, float]]) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """The broker that an uploader plays, and the topic that it commits to."""
+
+    topic_id: UUID
+    broker_id: int
+    broker_epoch: int
+
+
+def topic_name(number: int) -> str:
+    """Return the name of a load's topic."""
+    return f"bench-{number}"
+
+
+async def uploader(
+    load: Load, index: int, sender: Sender, times: list[tuple[float, float]]
+) -> None:
     """One closed loop."""
     client = CoordinatorClient([(host, port) for host, port in load.addresses])
-    broker_id = load.topic * 100 + index
     began = time.perf_counter()
     end = began + load.warm_up_s + load.seconds
     count = 0
@@ -60,13 +73,13 @@ async def uploader(load: Load, index: int, times: list[tuple[float, float]]) -> 
         while not count or not _over(load, count, end):
             lease = await client.call(
                 AcquireObjectLeaseRequest(
-                    coordinator_partition=0, broker_id=broker_id, broker_epoch=1,
-                    object_count=LEASE_IDS,
+                    coordinator_partition=0, broker_id=sender.broker_id,
+                    broker_epoch=sender.broker_epoch, object_count=LEASE_IDS,
                 )
             )  # fmt: skip
             assert not lease.error_code, lease
             for object_id in range(lease.first_object_id, lease.first_object_id + LEASE_IDS):
-                request = _object(load, index, broker_id, lease.lease_id, object_id, count)
+                request = _object(load, index, sender, lease.lease_id, object_id, count)
                 started = time.perf_counter()
                 if _over(load, count, end):
                     break
@@ -85,12 +98,12 @@ def _over(load: Load, count: int, end: float) -> bool:
 
 
 def _object(
-    load: Load, index: int, broker_id: int, lease_id: int, object_id: int, count: int
+    load: Load, index: int, sender: Sender, lease_id: int, object_id: int, count: int
 ) -> CommitBatchesRequest:
     """The request of the uploader's `count`th object."""
     first = index * load.partitions
     now_ms = time.time_ns() // 1_000_000
-    producer = broker_id * 100_000 if load.idempotent else -1
+    producer = sender.broker_id * 100_000 if load.idempotent else -1
     sequences = [(count * load.batches_each + i) * RECORDS for i in range(load.batches_each)]
     places: Iterator[int] = iter(range(0, load.partitions * load.batches_each * BATCH_BYTES, 1000))
     epoch = 0 if load.idempotent else -1
@@ -107,15 +120,15 @@ def _object(
         for partition in range(load.partitions)
     ]  # fmt: skip
     return CommitBatchesRequest(
-        broker_id=broker_id,
-        broker_epoch=1,
+        broker_id=sender.broker_id,
+        broker_epoch=sender.broker_epoch,
         lease_id=lease_id,
         object_id=object_id,
         object_format=1,
         object_size=load.partitions * load.batches_each * BATCH_BYTES,
         topics=(
             Topic(
-                topic_id=UUID(int=load.topic),
+                topic_id=sender.topic_id,
                 partitions=tuple(
                     Topic.Partition(partition_index=first + i, batches=batches)
                     for i, batches in enumerate(rows)
@@ -127,17 +140,19 @@ def _object(
 
 async def work(load: Load) -> dict[str, Any]:
     """All uploaders side by side."""
-    client = CoordinatorClient([(host, port) for host, port in load.addresses])
-    topic = InitDisklessTopicsRequest.Topic(
-        topic_id=UUID(int=load.topic),
-        topic_name=f"bench-{load.topic}",
-        num_partitions=load.uploaders * load.partitions,
-    )
-    await client.call(InitDisklessTopicsRequest(controller_epoch=OUTRANKS_ALL, topics=(topic,)))
-    await client.close()
+    addresses = [(host, port) for host, port in load.addresses]
+    brokers = await register(addresses, *(load.topic * 100 + i for i in range(load.uploaders)))
+    name, partitions = topic_name(load.topic), load.uploaders * load.partitions
+    topic_id = await create_topic(addresses, name, partitions=partitions)
+    senders = [
+        Sender(topic_id=topic_id, broker_id=broker_id, broker_epoch=epoch)
+        for broker_id, epoch in brokers.items()
+    ]
     times: list[tuple[float, float]] = []
     cpu = time.process_time()
-    await asyncio.gather(*(uploader(load, index, times) for index in range(load.uploaders)))
+    await asyncio.gather(
+        *(uploader(load, index, sender, times) for index, sender in enumerate(senders))
+    )
     return {
         "commits": len(times),
         "batches": len(times) * load.partitions * load.batches_each,

@@ -13,7 +13,7 @@ from uuid import UUID
 
 import msgpack
 
-from bench.commits import BATCH_BYTES, RECORDS
+from bench.commits import BATCH_BYTES, RECORDS, topic_name
 from bench.coordinator_cluster import FILL_PARTITIONS, FILL_TOPIC, GROUP, Cluster, say
 from coordinator.batch.client import CoordinatorClient
 from coordinator.batch.reads import find_batches
@@ -22,6 +22,7 @@ from coordinator.batch.sqlite.machine import FILE_NAME, CoordinatorMachine, Iden
 from raft.net.runner import run
 from records.object_keys import ObjectKeys
 from records.rpc.batch_coordinator import FindBatchesRequest
+from tests.coordinator.scripted_brokers import create_topic
 from tests.quorum_processes import NODES
 
 FINDS: Final = 2_000
@@ -29,7 +30,9 @@ WARM_UP_FINDS: Final = 40_000  # in process: what a replica has been asked befor
 SEED: Final = 20_240_501  # of the offsets that are looked for
 
 
-def questions(runs: int, count: int = FINDS, seed: int = SEED) -> list[FindBatchesRequest]:
+def questions(
+    topic_id: UUID, runs: int, count: int = FINDS, seed: int = SEED
+) -> list[FindBatchesRequest]:
     """One run each, anywhere in what `fill` has made: as large an answer whatever there is."""
     partitions = min(FILL_PARTITIONS, runs)
     records = runs // partitions * RECORDS
@@ -38,7 +41,7 @@ def questions(runs: int, count: int = FINDS, seed: int = SEED) -> list[FindBatch
         FindBatchesRequest(
             topics=(
                 asked(
-                    topic_id=UUID(int=FILL_TOPIC),
+                    topic_id=topic_id,
                     partitions=(
                         asked.Partition(
                             partition_index=rng.randrange(partitions),
@@ -64,10 +67,12 @@ class Found(NamedTuple):
 
 def find(cluster: Cluster, runs: int) -> Found:
     """findBatches, by RPC and in process."""
-    asked = questions(runs)
+    addresses = [(host, port) for host, port in cluster.addresses]
+    topic_id = run(create_topic(addresses, topic_name(FILL_TOPIC), partitions=1))  # it exists
+    asked = questions(topic_id, runs)
 
     async def by_rpc() -> list[float]:
-        client = CoordinatorClient([(host, port) for host, port in cluster.addresses])
+        client = CoordinatorClient(addresses)
         times = []
         for request in asked:
             began = time.perf_counter()
@@ -80,14 +85,16 @@ def find(cluster: Cluster, runs: int) -> Found:
     leader = cluster.coordinator_leader()
     follower = next(node for node in NODES if node != leader)
     told = {"by RPC": run(by_rpc())}
-    told["in process, cold"], told["in process"] = in_process(cluster, follower, runs)
+    told["in process, cold"], told["in process"] = in_process(cluster, follower, topic_id, runs)
     for way, times in told.items():
         say(f"findBatches {way} at {runs:,} runs: p50 {times[len(times) // 2]:.3f} ms, "
             f"p99 {times[int(len(times) * 0.99)]:.3f} ms")  # fmt: skip
     return Found(*(times[len(times) // 2] for times in told.values()))
 
 
-def in_process(cluster: Cluster, node: int, runs: int) -> tuple[list[float], list[float]]:
+def in_process(
+    cluster: Cluster, node: int, topic_id: UUID, runs: int
+) -> tuple[list[float], list[float]]:
     """Sorted times in ms on a replica's state, its cache empty, and full of what others asked.
 
     The node is stopped, and started afterwards.
@@ -112,9 +119,9 @@ def in_process(cluster: Cluster, node: int, runs: int) -> tuple[list[float], lis
             assert len(answer.responses[0].partitions[0].batches) == 1, answer
         return sorted(times)
 
-    cold = timed(questions(runs))
-    timed(questions(runs, WARM_UP_FINDS, SEED + 1))
-    warm = timed(questions(runs, FINDS, SEED + 2))
+    cold = timed(questions(topic_id, runs))
+    timed(questions(topic_id, runs, WARM_UP_FINDS, SEED + 1))
+    warm = timed(questions(topic_id, runs, FINDS, SEED + 2))
     machine.close()
     cluster.start(node)
     cluster.wait_until_it_answers(node)

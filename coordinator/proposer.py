@@ -69,7 +69,10 @@ Done = Callable[[Any], None]
 """Called with the answer, or a CoordinatorError."""
 
 Decide = Callable[[Any, int], Decision]
-"""(pending state, now in ms since 1970) -> decision."""
+"""(pending state, now in ms since 1970) -> decision.
+
+Raises CoordinatorError where it cannot decide yet: then nothing is written.
+"""
 
 _Request = tuple[Decide, Done]
 
@@ -244,6 +247,9 @@ class Proposer:
                 decided = [encode_record(record) for record in decision.records]
             except AssertionError:
                 raise  # ours: the process stops
+            except CoordinatorError as error:  # nothing was decided: the caller may ask again
+                self._answer([(done, None)], error)
+                continue
             except Exception as error:  # a decision changes nothing, so only its own request fails
                 log.exception("a decision failed")
                 code = ErrorCode.COORDINATOR_NOT_AVAILABLE

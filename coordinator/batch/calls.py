@@ -111,6 +111,28 @@ def _of_tables(
     return lambda request, tables, _, context: decide(request, tables, context)
 
 
+def _of_controller(
+    decide: Callable[[Any, Tables, Context], Decision[R]],
+) -> Callable[[Any, Tables, AppliedState, Context], Decision[R]]:
+    """Adapt a decision for the controller; an epoch that is not committed here is not judged.
+
+    Why: the coordinator keeps the highest epoch that has called and refuses lower ones, so a
+    made-up epoch of 2^31 - 1 would shut out every controller for good. A controller calls only
+    after a record of its epoch is committed; if this node's copy lacks it, the caller asks again.
+    """
+
+    def judge_and_decide(
+        request: Any, tables: Tables, _: AppliedState, context: Context
+    ) -> Decision[R]:
+        committed = context.view.controller_epoch()
+        if committed is not None and request.controller_epoch > committed:
+            message = f"controller epoch {request.controller_epoch}; {committed} is committed here"
+            raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+        return decide(request, tables, context)
+
+    return judge_and_decide
+
+
 def _names_its_offsets(request: rpc.DeleteDisklessRecordsRequest) -> bool:
     """Return whether every offset is explicit: none is -1, the moving high watermark."""
     return not any(
@@ -122,13 +144,13 @@ def _names_its_offsets(request: rpc.DeleteDisklessRecordsRequest) -> bool:
 
 CALLS: Final[tuple[Call[Any], ...]] = (
     # Let these topics have at least so many partitions. Idempotent.
-    Call(rpc.InitDisklessTopicsRequest, Write(_of_tables(decide.decide_init_topics))),
+    Call(rpc.InitDisklessTopicsRequest, Write(_of_controller(decide.decide_init_topics))),
     # Commit an uploaded object: give each of its batches offsets, or refuse it. Idempotent by
     # object id: a retry gets exactly one of the first answer; error 46, committed, answer no longer
     # kept; an error of NEVER_COMMITTED. Any other error changed nothing.
     Call(rpc.CommitBatchesRequest, Write(decide.decide_commit)),
     # Delete topics: nothing of them is found from now on. Idempotent.
-    Call(rpc.DeleteDisklessTopicsRequest, Write(_of_tables(decide.decide_delete_topics))),
+    Call(rpc.DeleteDisklessTopicsRequest, Write(_of_controller(decide.decide_delete_topics))),
     # Move log starts forward; -1 is the high watermark.
     Call(
         rpc.DeleteDisklessRecordsRequest,
@@ -170,7 +192,10 @@ CALLS: Final[tuple[Call[Any], ...]] = (
         for_clients=True,
     ),
     # Release partitions that never had a commit: they take none from now on. Idempotent.
-    Call(rpc.ReleaseDisklessPartitionsRequest, Write(_of_tables(decide.decide_release_partitions))),
+    Call(
+        rpc.ReleaseDisklessPartitionsRequest,
+        Write(_of_controller(decide.decide_release_partitions)),
+    ),
     # Apply the rows of a retention plan made elsewhere, those that still hold. Idempotent.
     Call(rpc.ApplyRetentionRequest, Write(decide.decide_apply_retention), for_clients=True),
     # Take over objects that a listing found: those that nothing needs are to be deleted. Each key

@@ -6,7 +6,8 @@ the record needs no view. So `decide` is given a `ClusterView`, and `apply` neve
 
 Every answer may be old, and no decision may become wrong by that. A stale retention setting deletes
 what was allowed to go a moment ago; a stale broker epoch is caught by the lease, which is in the
-coordinator's own log; a producer id that is not known yet counts as new, so it must start at 0.
+coordinator's own log; a producer id that is not known yet counts as new, so it must start at 0. An
+epoch that is above the view's is answered retriable: the view is old, or the epoch is made up.
 
 Source: docs/design/batch-coordinator.md.
 """
@@ -46,6 +47,9 @@ class ClusterView(Protocol):
     def broker_epoch(self, broker_id: int) -> int | None:
         """Return the epoch of a broker's registration; None if the view has no brokers."""
 
+    def controller_epoch(self) -> int | None:
+        """Return the epoch of the last committed record; None if there is no controller."""
+
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
         """Return when the block with this producer id was allocated, in ms since 1970.
 
@@ -62,6 +66,7 @@ class StaticView:
     configs: Mapping[UUID, TopicConfig] = field(default_factory=dict)
     default_config: TopicConfig | None = TopicConfig()
     broker_epochs: Mapping[int, int] = field(default_factory=dict)
+    committed_controller_epoch: int | None = None
     handed_out_ms: Mapping[int, int | None] = field(default_factory=dict)
     default_handed_out_ms: int | None = 2**62  # every producer id is new
 
@@ -72,6 +77,10 @@ class StaticView:
     def broker_epoch(self, broker_id: int) -> int | None:
         """Return the fixed epoch of a broker, or None if the view lacks the broker."""
         return self.broker_epochs.get(broker_id)
+
+    def controller_epoch(self) -> int | None:
+        """See ClusterView."""
+        return self.committed_controller_epoch
 
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
         """Return the fixed allocation time of a producer id, or the default time."""

@@ -56,6 +56,10 @@ class ImageView:
             return int(broker.broker_epoch)
         return -1 if brokers else None
 
+    def controller_epoch(self) -> int:
+        """Return the epoch of the last committed record in this node's copy of the cluster log."""
+        return self._image().epoch
+
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
         """Return when the producer id was allocated, in ms since 1970; None if that is unknown."""
         blocks = self._image().producer_ids

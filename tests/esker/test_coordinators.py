@@ -42,7 +42,6 @@ from records.rpc.batch_coordinator import (
     CommitBatchesResponse,
     FindBatchesRequest,
     FindBatchesResponse,
-    InitDisklessTopicsRequest,
 )
 from records.rpc.objects import AcquireObjectLeaseRequest
 from records.rpc.snapshots import (
@@ -52,32 +51,34 @@ from records.rpc.snapshots import (
     TakeSnapshotResponse,
 )
 from snapshot.reader import CheckpointReader
+from tests.coordinator.scripted_brokers import create_topic, register
 from tests.quorum_processes import NODES, Quorum
 from tests.waiting import DEADLINE_S, wait_until, wait_until_async
 
 R = TypeVar("R", bound=Response)
 
-TOPIC = UUID(int=7)
 PATIENT = ClientSettings(timeout_ms=int(DEADLINE_S * 1_000), retry_ms=5, retry_max_ms=50)
-OUTRANKS_ALL = 2**31 - 1
-"""A controller epoch: the quorum's own controller does not know our topic and would delete it."""
 RECORDS = 10
 IN_FLIGHT = 8
 NOW_MS = time.time_ns() // 1_000_000  # retention looks at it
 RUNNER = CliRunner()
 
 
-def commit(lease_id: int, object_id: int, producer: int, sequence: int) -> CommitBatchesRequest:
+def commit(
+    topic_id: UUID, broker: tuple[int, int], lease_id: int, object_id: int, sequence: int
+) -> CommitBatchesRequest:
+    """An object of a broker (id, epoch), with a batch whose producer id is the broker's."""
+    producer, broker_epoch = broker
     topic = CommitBatchesRequest.Topic
     batch = CommitBatch(
         0, 100, 0, RECORDS - 1, NOW_MS, 0, producer, 0, sequence, sequence + RECORDS - 1
     )
     return CommitBatchesRequest(
-        broker_id=producer, broker_epoch=1, lease_id=lease_id, object_id=object_id,
+        broker_id=producer, broker_epoch=broker_epoch, lease_id=lease_id, object_id=object_id,
         object_format=1, object_size=150,
         topics=(
             topic(
-                topic_id=TOPIC,
+                topic_id=topic_id,
                 partitions=(topic.Partition(partition_index=0, batches=(batch,)),),
             ),
         ),
@@ -85,19 +86,24 @@ def commit(lease_id: int, object_id: int, producer: int, sequence: int) -> Commi
 
 
 async def upload(
-    client: CoordinatorClient, producer: int, stop: asyncio.Event, told: list[int]
+    client: CoordinatorClient,
+    topic_id: UUID,
+    broker: tuple[int, int],
+    stop: asyncio.Event,
+    told: list[int],
 ) -> None:
     """An uploader with several commits in flight; `told` gets base offsets, in order."""
     lease = await client.call(
         AcquireObjectLeaseRequest(
-            coordinator_partition=0, broker_id=producer, broker_epoch=1, object_count=10_000
+            coordinator_partition=0, broker_id=broker[0], broker_epoch=broker[1],
+            object_count=10_000,
         )
-    )
+    )  # fmt: skip
     waiting: deque[asyncio.Future[CommitBatchesResponse]] = deque()
     for count in range(10_000):
         if not stop.is_set():
             object_id = lease.first_object_id + count
-            request = commit(lease.lease_id, object_id, producer, count * RECORDS)
+            request = commit(topic_id, broker, lease.lease_id, object_id, count * RECORDS)
             waiting.append(client.submit(request))
         if len(waiting) > IN_FLIGHT or stop.is_set():
             if not waiting:
@@ -123,7 +129,7 @@ async def progress(told: list[list[int]], uploads: list[asyncio.Future[None]]) -
     await wait_until_async(all_progressed, "every uploader is told of more commits")
 
 
-async def runs_of(client: CoordinatorClient) -> list[tuple[int, int, str]]:
+async def runs_of(client: CoordinatorClient, topic_id: UUID) -> list[tuple[int, int, str]]:
     """All runs of the partition, asked for a piece at a time."""
     topic = FindBatchesRequest.Topic
     runs: list[tuple[int, int, str]] = []
@@ -132,7 +138,7 @@ async def runs_of(client: CoordinatorClient) -> list[tuple[int, int, str]]:
         partition = topic.Partition(partition_index=0, offset=offset, max_bytes=10_000)
         answer = await client.call(
             FindBatchesRequest(
-                topics=(topic(topic_id=TOPIC, partitions=(partition,)),), max_bytes=2**30
+                topics=(topic(topic_id=topic_id, partitions=(partition,)),), max_bytes=2**30
             )
         )
         found = answer.responses[0].partitions[0]
@@ -158,22 +164,29 @@ def addresses(quorum: Quorum) -> list[tuple[str, int]]:
 
 
 @pytest.fixture(scope="module")
-def runs(quorum: Quorum) -> list[tuple[int, int, str]]:
+def epochs(quorum: Quorum) -> dict[int, int]:
+    """Two registered brokers."""
+    registered: dict[int, int] = run(register(addresses(quorum), 1, 2))
+    return registered
+
+
+@pytest.fixture(scope="module")
+def topic_id(quorum: Quorum, epochs: dict[int, int]) -> UUID:  # noqa: ARG001 (its replicas)
+    created: UUID = run(create_topic(addresses(quorum), "orders", partitions=2))
+    return created
+
+
+@pytest.fixture(scope="module")
+def runs(quorum: Quorum, epochs: dict[int, int], topic_id: UUID) -> list[tuple[int, int, str]]:
     """Two uploaders at work while the coordinator's leader is killed, twice."""
 
     async def story() -> list[tuple[int, int, str]]:
         clients = [CoordinatorClient(addresses(quorum), settings=PATIENT) for _ in range(2)]
-        topic = InitDisklessTopicsRequest.Topic(
-            topic_id=TOPIC, topic_name="orders", num_partitions=2
-        )
-        await clients[0].call(
-            InitDisklessTopicsRequest(controller_epoch=OUTRANKS_ALL, topics=(topic,))
-        )
         stop = asyncio.Event()
         told: list[list[int]] = [[], []]
         uploads = [
-            asyncio.ensure_future(upload(client, i + 1, stop, told[i]))
-            for i, client in enumerate(clients)
+            asyncio.ensure_future(upload(client, topic_id, broker, stop, answered))
+            for client, broker, answered in zip(clients, epochs.items(), told, strict=True)
         ]
         for _ in range(2):
             await progress(told, uploads)
@@ -181,7 +194,7 @@ def runs(quorum: Quorum) -> list[tuple[int, int, str]]:
         await progress(told, uploads)
         stop.set()
         await asyncio.gather(*uploads)
-        found = await runs_of(clients[0])
+        found = await runs_of(clients[0], topic_id)
         bases = [base for base, _, _ in found]
         assert bases == list(range(0, len(found) * RECORDS, RECORDS)), "gaps"
         assert sorted(told[0] + told[1]) == bases, "lost, or committed twice"
@@ -247,7 +260,7 @@ def test_each_commit_is_decided_once_across_leader_changes(
 
 
 def test_all_nodes_have_the_same_coordinator_state_after_all_restart(
-    quorum: Quorum, runs: list[tuple[int, int, str]]
+    quorum: Quorum, runs: list[tuple[int, int, str]], topic_id: UUID
 ) -> None:
     for node in NODES:
         quorum.kill(node)
@@ -257,7 +270,7 @@ def test_all_nodes_have_the_same_coordinator_state_after_all_restart(
     async def again() -> list[tuple[int, int, str]]:
         client = CoordinatorClient(addresses(quorum), settings=PATIENT)
         try:
-            return await runs_of(client)
+            return await runs_of(client, topic_id)
         finally:
             await client.close()
 
@@ -265,7 +278,7 @@ def test_all_nodes_have_the_same_coordinator_state_after_all_restart(
 
 
 def test_restarted_nodes_return_complete_answers_or_errors(
-    quorum: Quorum, runs: list[tuple[int, int, str]]
+    quorum: Quorum, runs: list[tuple[int, int, str]], topic_id: UUID
 ) -> None:
     """Each asked for itself, whoever leads; without their databases nothing is applied at first."""
     for node in NODES:
@@ -276,7 +289,7 @@ def test_restarted_nodes_return_complete_answers_or_errors(
     topic = FindBatchesRequest.Topic
     partition = topic.Partition(partition_index=0, offset=0, max_bytes=1)
     request = FindBatchesRequest(
-        topics=(topic(topic_id=TOPIC, partitions=(partition,)),), max_bytes=1
+        topics=(topic(topic_id=topic_id, partitions=(partition,)),), max_bytes=1
     )
     not_yet: Counter[int] = Counter()
 

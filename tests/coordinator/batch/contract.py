@@ -14,7 +14,10 @@ from tests.coordinator.batch.contract_objects import ObjectStories
 from tests.coordinator.batch.contract_orphans import OrphanStories
 from tests.coordinator.batch.contract_plans import PlanStories
 from tests.coordinator.batch.contract_releases import ReleaseStories
+from tests.coordinator.batch.contract_views import ViewStories
 
 
-class Contract(CommitStories, ObjectStories, OrphanStories, PlanStories, ReleaseStories):
+class Contract(
+    CommitStories, ObjectStories, OrphanStories, PlanStories, ReleaseStories, ViewStories
+):
     """All stories. Subclass it, and override `open`."""

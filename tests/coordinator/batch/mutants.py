@@ -21,7 +21,10 @@ from coordinator.batch.state import NO_LOG
 from coordinator.proposer import Proposer
 from records.diskless import LeaseGrantedRecord, ObjectCommitRecord
 from records.kafka_errors import ErrorCode
-from records.rpc.batch_coordinator import ReleaseDisklessPartitionsRequest
+from records.rpc.batch_coordinator import (
+    InitDisklessTopicsRequest,
+    ReleaseDisklessPartitionsRequest,
+)
 from records.rpc.objects import IsSafeToDeleteFileRequest
 from tests.doubles.intercepted_call import decide_with
 
@@ -300,6 +303,17 @@ def an_old_producer_epoch_is_let_in() -> Iterator[None]:
         return None if refused == Refused(47) else refused
 
     with patch.object(_Commit, "_judge_batch", lenient):
+        yield
+
+
+@mutant
+def any_controller_epoch_is_kept() -> Iterator[None]:
+    """A controller's call is decided without a look at the cluster log."""
+
+    def lenient(request: Any, tables: Any, _: Any, context: Context) -> Any:
+        return topics.decide_init_topics(request, tables, context)
+
+    with decide_with(InitDisklessTopicsRequest, lenient):
         yield
 
 

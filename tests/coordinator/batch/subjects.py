@@ -22,6 +22,7 @@ class MutableView:
     def __init__(self) -> None:
         self.configs: dict[UUID, TopicConfig] = {}
         self.epochs: dict[int, int] = {}
+        self.committed_controller_epoch: int | None = None
         self.handed_out: dict[int, int | None] = {}
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
@@ -29,6 +30,9 @@ class MutableView:
 
     def broker_epoch(self, broker_id: int) -> int | None:
         return self.epochs.get(broker_id)
+
+    def controller_epoch(self) -> int | None:
+        return self.committed_controller_epoch
 
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
         return self.handed_out.get(producer_id, 2**62)

@@ -105,6 +105,9 @@ KILLERS: Final[dict[str, Killer]] = {
     "the_sequence_does_not_wrap": row("after the greatest sequence comes 0"),
     "a_bumped_epoch_is_compared_with_the_old_one": row("a higher epoch begins at 0"),
     "an_old_producer_epoch_is_let_in": row("an old epoch is fenced"),
+    "any_controller_epoch_is_kept": contract(
+        "a_controller_epoch_that_is_not_committed_is_answered_retriable"
+    ),
     "a_stale_broker_epoch_commits": contract(
         "a_newer_broker_epoch_fences_commits_of_the_older_one"
     ),

@@ -374,3 +374,15 @@ def test_producer_id_blocks_of_one_minute_are_merged_with_the_later_time() -> No
 def test_a_producer_id_block_of_kafkas_controller_has_no_timestamp() -> None:
     image = image_of(ProducerIdsRecord(broker_id=1, next_producer_id=1_000))
     assert ImageView(lambda: image).producer_id_handed_out_ms(5) is None
+
+
+# --- the view of batch coordinators -------------------------------------------------------------
+
+
+def test_the_view_knows_the_epoch_of_the_last_committed_record() -> None:
+    machine = ControllerMachine()
+    view = ImageView(lambda: machine.image)
+    assert view.controller_epoch() == 0
+    value = encode_record(TopicRecord(name="a", topic_id=T1))
+    load(machine, OffsetAndEpoch(Offset(9), Epoch(4)), [value])
+    assert view.controller_epoch() == 4

@@ -45,7 +45,10 @@ class ClusterView(Protocol):
         """Return a topic's effective settings; None for an unknown topic, which keeps its data."""
 
     def broker_epoch(self, broker_id: int) -> int | None:
-        """Return the epoch of a broker's registration; None if the view has no brokers."""
+        """Return the epoch under which a broker is registered, or -1 if it is not.
+
+        None if there is no controller: then any epoch may be the broker's.
+        """
 
     def controller_epoch(self) -> int | None:
         """Return the epoch of the last committed record; None if there is no controller."""

@@ -48,13 +48,10 @@ class ImageView:
             enforcer=_enforcer(topic_value(image, topic.name, "esker.retention.enforcer")),
         )
 
-    def broker_epoch(self, broker_id: int) -> int | None:
-        """Return a broker's epoch: -1 if it is not registered, None if no broker is."""
-        brokers = self._image().brokers
-        broker = brokers.get(broker_id)
-        if broker is not None:
-            return int(broker.broker_epoch)
-        return -1 if brokers else None
+    def broker_epoch(self, broker_id: int) -> int:
+        """Return the epoch under which a broker is registered, or -1 if it is not."""
+        broker = self._image().brokers.get(broker_id)
+        return -1 if broker is None else int(broker.broker_epoch)
 
     def controller_epoch(self) -> int:
         """Return the epoch of the last committed record in this node's copy of the cluster log."""

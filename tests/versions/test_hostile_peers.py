@@ -17,17 +17,16 @@ import pytest
 from coordinator.controller.client import error_codes
 from records.kafka_errors import ErrorCode
 from records.rpc import batch_coordinator as coordinator
-from records.rpc import topics
-from tests.versions.nodes import BROKER, FOLLOWER, LEADER, Nodes
+from records.rpc import objects, topics
+from tests.versions.nodes import BROKER, BROKER_ID, FOLLOWER, LEADER, Nodes
 from tests.versions.requests import set_up
 from tests.versions.requests_clients import produce_records
-from tests.versions.scene import Scene
+from tests.versions.scene import STRANGER, Scene
 
 pytestmark = pytest.mark.slow
 
 HUGE = 2**31 - 1
 MINE = UUID(int=99)
-NOT_LEADER = {int(ErrorCode.NOT_LEADER_OR_FOLLOWER)}
 AGAIN = int(ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 Story = Callable[[Nodes, Scene], Awaitable[None]]
@@ -78,6 +77,18 @@ def test_a_made_up_controller_epoch_stops_no_controller(tmp_path: Path) -> None:
         ):
             assert await ask_both(nodes, request) == [{AGAIN}, {AGAIN}], request
         await assert_topics_can_be_created(nodes, "afterwards")
+        await assert_records_can_be_written(nodes, scene)
+
+    tell(tmp_path, story)
+
+
+def test_a_made_up_broker_epoch_gets_no_lease_and_shuts_out_no_broker(tmp_path: Path) -> None:
+    async def story(nodes: Nodes, scene: Scene) -> None:
+        for broker_id, epoch in ((STRANGER + 1, 5), (BROKER_ID, 2**62), (BROKER_ID, 2**63 - 1)):
+            request = objects.AcquireObjectLeaseRequest(
+                coordinator_partition=0, broker_id=broker_id, broker_epoch=epoch, object_count=5
+            )
+            assert await ask_both(nodes, request) == [{AGAIN}, {AGAIN}], request
         await assert_records_can_be_written(nodes, scene)
 
     tell(tmp_path, story)

@@ -17,6 +17,7 @@ from typing import Final
 from coordinator.batch.decide.base import Context, Decision
 from coordinator.batch.settings import MAX_LEASE_IDS
 from coordinator.batch.state import Tables
+from coordinator.errors import CoordinatorError
 from records.diskless import LeaseClosedRecord, LeaseGrantedRecord, LeasesForgottenRecord
 from records.kafka_errors import ErrorCode
 from records.rpc.objects import (
@@ -37,7 +38,11 @@ EXPIRED: Final = 1
 def decide_acquire(
     request: AcquireObjectLeaseRequest, tables: Tables, context: Context
 ) -> Decision[AcquireObjectLeaseResponse]:
-    """Grant a broker a lease of object ids; close the leases of its lower broker epochs."""
+    """Grant a broker a lease of object ids; close the leases of its lower broker epochs.
+
+    Raises:  CoordinatorError for an epoch that neither this log nor the view knows: the view is
+             old, or the epoch is made up. Granted, it would shut out the real broker for good.
+    """
     broker = tables.brokers.get(request.broker_id)
     registered = context.view.broker_epoch(request.broker_id)
     known = max(-1 if broker is None else broker.epoch, -1 if registered is None else registered)
@@ -57,6 +62,9 @@ def decide_acquire(
         error, message = ErrorCode.INVALID_REQUEST, f"{MAX_OPEN_LEASES} leases are open"
     if error:
         return Decision((), AcquireObjectLeaseResponse(error_code=error, error_message=message))
+    if registered is not None and request.broker_epoch > known:
+        message = f"broker {request.broker_id} is not registered here with {request.broker_epoch}"
+        raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
     counters = tables.counters
     record = LeaseGrantedRecord(
         lease_id=counters.next_lease_id,

@@ -17,7 +17,7 @@ from coordinator.batch.client import CoordinatorClient
 from coordinator.errors import CoordinatorError
 from coordinator.leader_client import Patience
 from records.kafka_errors import ErrorCode
-from tests.coordinator.batch.actors import create, delete, release
+from tests.coordinator.batch.actors import Broker, create, delete, release
 from tests.coordinator.batch.contract_base import Told
 from tests.coordinator.batch.subjects import World
 
@@ -61,5 +61,43 @@ class ViewStories(Told):
             world.view.committed_controller_epoch = 6
             assert await create(world, partitions=3, epoch=6) == 0
             assert await delete(world, epoch=5) == ErrorCode.STALE_CONTROLLER_EPOCH
+
+        self.tell(story)
+
+    def test_a_lease_needs_the_registered_broker_epoch(self) -> None:
+        async def story(world: World) -> None:
+            world.view.epochs = {1: 7}
+            for broker_id, epoch in ((2, 5), (1, 8), (1, 2**63 - 1)):
+                await ask_again(world, Broker(world, broker_id, epoch).acquire())
+            answer = await Broker(world, 1, 6).acquire()
+            assert answer.error_code == ErrorCode.STALE_BROKER_EPOCH
+            assert not (await Broker(world, 1, 7).acquire()).error_code
+            world.view.epochs[1] = 9
+            assert not (await Broker(world, 1, 9).acquire()).error_code
+
+        self.tell(story)
+
+    def test_a_copy_that_lags_behind_grants_what_the_own_log_already_has(self) -> None:
+        async def story(world: World) -> None:
+            world.view.epochs = {1: 7}
+            assert not (await Broker(world, 1, 7).acquire()).error_code
+            world.view.epochs = {1: -1}  # a new leader, whose copy is older
+            assert not (await Broker(world, 1, 7).acquire()).error_code
+            answer = await Broker(world, 1, 3).acquire()
+            assert answer.error_code == ErrorCode.STALE_BROKER_EPOCH
+            await ask_again(world, Broker(world, 1, 8).acquire())
+
+        self.tell(story)
+
+    def test_a_commit_without_a_granted_lease_is_refused(self) -> None:
+        async def story(world: World) -> None:
+            world.view.epochs = {1: 7}
+            await create(world)
+            stranger = Broker(world, 2, 5)
+            await ask_again(world, stranger.acquire())
+            before = await world.checkpoint()
+            answer = await stranger.commit(object_id=0, lease_id=0)
+            assert answer.error_code == ErrorCode.INVALID_REQUEST
+            assert await world.checkpoint() == before
 
         self.tell(story)

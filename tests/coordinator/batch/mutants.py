@@ -12,7 +12,8 @@ from typing import Any, Final
 from unittest.mock import patch
 
 from coordinator.batch import applying, decide
-from coordinator.batch.decide import Context, commit, topics
+from coordinator.batch.cluster_view import StaticView
+from coordinator.batch.decide import Context, commit, leases, topics
 from coordinator.batch.decide.commit import Refused, _Commit
 from coordinator.batch.leader import Leader
 from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
@@ -25,7 +26,7 @@ from records.rpc.batch_coordinator import (
     InitDisklessTopicsRequest,
     ReleaseDisklessPartitionsRequest,
 )
-from records.rpc.objects import IsSafeToDeleteFileRequest
+from records.rpc.objects import AcquireObjectLeaseRequest, IsSafeToDeleteFileRequest
 from tests.doubles.intercepted_call import decide_with
 
 MUTANTS: Final[dict[str, Callable[[], Any]]] = {}
@@ -314,6 +315,17 @@ def any_controller_epoch_is_kept() -> Iterator[None]:
         return topics.decide_init_topics(request, tables, context)
 
     with decide_with(InitDisklessTopicsRequest, lenient):
+        yield
+
+
+@mutant
+def any_broker_epoch_gets_a_lease() -> Iterator[None]:
+    """A lease is granted without a look at the cluster log."""
+
+    def lenient(request: Any, tables: Any, _: Any, context: Context) -> Any:
+        return leases.decide_acquire(request, tables, context._replace(view=StaticView()))
+
+    with decide_with(AcquireObjectLeaseRequest, lenient):
         yield
 
 

@@ -21,7 +21,7 @@ class MutableView:
 
     def __init__(self) -> None:
         self.configs: dict[UUID, TopicConfig] = {}
-        self.epochs: dict[int, int] = {}
+        self.epochs: dict[int, int] = {}  # empty: there is no controller
         self.committed_controller_epoch: int | None = None
         self.handed_out: dict[int, int | None] = {}
 
@@ -29,7 +29,7 @@ class MutableView:
         return self.configs.get(topic_id, TopicConfig(retention_ms=None))
 
     def broker_epoch(self, broker_id: int) -> int | None:
-        return self.epochs.get(broker_id)
+        return self.epochs.get(broker_id, -1 if self.epochs else None)
 
     def controller_epoch(self) -> int | None:
         return self.committed_controller_epoch

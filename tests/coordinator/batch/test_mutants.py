@@ -108,6 +108,7 @@ KILLERS: Final[dict[str, Killer]] = {
     "any_controller_epoch_is_kept": contract(
         "a_controller_epoch_that_is_not_committed_is_answered_retriable"
     ),
+    "any_broker_epoch_gets_a_lease": contract("a_lease_needs_the_registered_broker_epoch"),
     "a_stale_broker_epoch_commits": contract(
         "a_newer_broker_epoch_fences_commits_of_the_older_one"
     ),

@@ -386,3 +386,10 @@ def test_the_view_knows_the_epoch_of_the_last_committed_record() -> None:
     value = encode_record(TopicRecord(name="a", topic_id=T1))
     load(machine, OffsetAndEpoch(Offset(9), Epoch(4)), [value])
     assert view.controller_epoch() == 4
+
+
+def test_the_view_knows_no_epoch_of_a_broker_that_is_not_registered() -> None:
+    image = image_of(broker(1, epoch=7))
+    assert ImageView(lambda: image).broker_epoch(1) == 7
+    assert ImageView(lambda: image).broker_epoch(2) == -1
+    assert ImageView(MetadataImage).broker_epoch(1) == -1

@@ -103,7 +103,15 @@ def register(asker: Asker, cluster_id: str) -> dict[int, int]:
     """Brokers become members and are unfenced; their epochs."""
     feature = BrokerRegistrationRequest.Feature
     features = [feature(name="metadata.version", min_supported_version=7, max_supported_version=60)]
-    for name in ("transaction", "group", "eligible.leader.replicas", "share", "streams", "kraft"):
+    for name in (
+        "transaction",
+        "group",
+        "eligible.leader.replicas",
+        "share",
+        "streams",
+        "kraft",
+        "esker",
+    ):
         features.append(
             feature(name=f"{name}.version", min_supported_version=0, max_supported_version=9)
         )

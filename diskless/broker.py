@@ -28,7 +28,6 @@ from uuid import UUID
 
 from prometheus_client.metrics_core import Metric
 
-from coordinator.controller.decide.context import FEATURES
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.registration import (
     BrokerListener,
@@ -43,6 +42,7 @@ from diskless.dispatch import Dispatcher
 from diskless.services import Services
 from diskless.stores import BeginningStore, ObjectStorage, StorageError, StoreSettingError
 from raft.net import Limits, Listener
+from records.features import SUPPORTED
 
 log = logging.getLogger("diskless.broker")
 
@@ -252,7 +252,7 @@ class Broker:
             directory_id=self._settings.directory_id,
             listeners=tuple(self.advertised_listeners()),
             rack=values["broker.rack"] or None,
-            features=tuple((name, *levels) for name, levels in sorted(FEATURES.items())),
+            features=tuple((name, *levels) for name, levels in sorted(SUPPORTED.items())),
             heartbeat_interval_ms=values["broker.heartbeat.interval.ms"],
             session_timeout_ms=values["broker.session.timeout.ms"],
             registration_timeout_ms=timeout_ms,

@@ -18,12 +18,12 @@ from collections import Counter
 from collections.abc import Container, Mapping
 from typing import Final
 
-from coordinator.controller.decide.context import FEATURES
 from diskless.apis.handler import RequestContext, make_handler
 from diskless.cluster import Cluster
 from raft.net import API_VERSIONS_KEY
 from raft.net.handlers import Served
 from raft.net.routes import Routes
+from records.features import SUPPORTED
 from records.kafka_errors import ErrorCode
 from records.rpc.cluster import ApiVersionsRequest, ApiVersionsResponse
 
@@ -47,7 +47,7 @@ class Dispatcher:
         cluster: Cluster,
         listener_name: str,
         large: Container[int] = (),
-        features: Mapping[str, tuple[int, int]] = FEATURES,
+        features: Mapping[str, tuple[int, int]] = SUPPORTED,
     ) -> None:
         """Announce these handlers in ApiVersions and route requests to them.
 
@@ -94,7 +94,7 @@ class Dispatcher:
                 response.FinalizedFeatureKey(
                     name=name, max_version_level=level, min_version_level=level
                 )
-                for name, level in sorted(self._cluster.image.features.items())
+                for name, level in self._cluster.image.features.finalized.items()
             ),
         )
 

@@ -26,6 +26,7 @@ COORDINATOR_ROOTS: Final = tuple(
     for name in (
         "clocks",
         "errors",
+        "features",
         "image_machine",
         "leader_client",
         "persistent_map",

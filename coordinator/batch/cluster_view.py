@@ -20,6 +20,8 @@ from enum import Enum
 from typing import Protocol
 from uuid import UUID
 
+from coordinator.features import Features
+
 
 class Enforcer(Enum):
     """The party that may enforce a topic's retention: its `esker.retention.enforcer`."""
@@ -40,6 +42,9 @@ class TopicConfig:
 
 class ClusterView(Protocol):
     """The controller's image, as a batch coordinator sees it."""
+
+    def features(self) -> Features:
+        """Return the finalized levels, for `coordinator.features.may_write_format`."""
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
         """Return a topic's effective settings; None for an unknown topic, which keeps its data."""
@@ -72,6 +77,11 @@ class StaticView:
     committed_controller_epoch: int | None = None
     handed_out_ms: Mapping[int, int | None] = field(default_factory=dict)
     default_handed_out_ms: int | None = 2**62  # every producer id is new
+    finalized: Features = field(default_factory=Features)  # no new formats
+
+    def features(self) -> Features:
+        """See ClusterView."""
+        return self.finalized
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
         """Return the fixed settings of a topic, or the default ones."""

@@ -23,6 +23,7 @@ import msgspec
 
 from coordinator.controller.image import TOPIC, MetadataImage, Resource, TopicImage
 from coordinator.controller.security import SecurityEdit
+from coordinator.features import Features
 from coordinator.persistent_map import Editor, Map
 from records.chunks import ChunkChangeRecord, ChunkRecord, TopicPartitionToBatchCoordinatorMapping
 from records.metadata import (
@@ -69,7 +70,7 @@ class ImageEdit:
 
     def __init__(self, image: MetadataImage) -> None:
         self._image = image
-        self._features = image.features.edit()
+        self._features = image.features.recorded.edit()
         self._controllers = image.controllers.edit()
         self._brokers = image.brokers.edit()
         self._topics = image.topics.edit()
@@ -97,7 +98,7 @@ class ImageEdit:
         self._image = MetadataImage(
             offset=offset,
             epoch=epoch,
-            features=self._features.freeze(),
+            features=Features(self._features.freeze()),
             controllers=self._controllers.freeze(),
             brokers=self._brokers.freeze(),
             topics=self._topics.freeze(),

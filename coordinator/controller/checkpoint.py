@@ -14,17 +14,17 @@ from collections.abc import Iterable, Iterator
 from coordinator.controller.image import MetadataImage, TopicImage
 from coordinator.controller.security import Security
 from records.chunks import TopicPartitionToBatchCoordinatorMapping
+from records.features import METADATA_VERSION
 from records.frame import encode_record
 from records.metadata import ConfigRecord, FeatureLevelRecord, TopicRecord
 from records.schema import MetadataRecord
 
-METADATA_VERSION = "metadata.version"
-
 
 def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
     """Yield every record of the image, in the order in which a reader applies them."""
-    for name in sorted(image.features, key=lambda name: (name != METADATA_VERSION, name)):
-        yield FeatureLevelRecord(name=name, feature_level=image.features[name])
+    levels = image.features.recorded
+    for name in sorted(levels, key=lambda name: (name != METADATA_VERSION, name)):
+        yield FeatureLevelRecord(name=name, feature_level=levels[name])
     for broker_id in sorted(image.brokers):
         yield image.brokers[broker_id]
     for controller_id in sorted(image.controllers):

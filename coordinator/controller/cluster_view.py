@@ -18,6 +18,7 @@ from coordinator.controller.decide.configs import (
     topic_value,
 )
 from coordinator.controller.image import MetadataImage, TopicImage
+from coordinator.features import Features
 
 IN_THE_FUTURE: Final = 2**62  # ms: of ids that this image has not allocated yet
 
@@ -27,6 +28,10 @@ class ImageView:
 
     def __init__(self, image: Callable[[], MetadataImage]) -> None:
         self._image = image
+
+    def features(self) -> Features:
+        """Return the finalized levels."""
+        return self._image().features
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
         """Return a topic's retention settings: no limits unless its policy contains `delete`.

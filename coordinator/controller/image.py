@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from coordinator.controller.security import Security
+from coordinator.features import Features
 from coordinator.persistent_map import Map
 from records.chunks import ChunkRecord
 from records.internal_topics import DISKLESS_METADATA, INTERNAL_TOPICS
@@ -69,7 +70,7 @@ class MetadataImage:
 
     offset: Offset = _START
     epoch: Epoch = _NO_EPOCH  # of the record before the offset
-    features: Map[str, int] = field(default_factory=Map)  # finalised levels, without those at 0
+    features: Features = field(default_factory=Features)  # finalized levels
     controllers: Map[int, RegisterControllerRecord] = field(default_factory=Map)
     brokers: Map[int, RegisterBrokerRecord] = field(default_factory=Map)
     topics: Map[UUID, TopicImage] = field(default_factory=Map)

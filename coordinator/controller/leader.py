@@ -26,12 +26,13 @@ from uuid import UUID
 
 from coordinator.controller.apply import ImageEdit
 from coordinator.controller.decide.brokers import fence_silent
-from coordinator.controller.decide.context import FEATURES, Context, Decision, Limits
+from coordinator.controller.decide.context import Context, Decision, Limits
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.machine import ControllerMachine
 from coordinator.controller.sessions import BrokerSessions
 from coordinator.proposer import Done, Proposer
 from raft.interfaces import Draft, ReplicatedLog, draft_values
+from records.features import SUPPORTED
 from records.metadata import (
     AbortTransactionRecord,
     BeginTransactionRecord,
@@ -65,7 +66,9 @@ class ControllerConfig:
     max_idle_interval_ms: int = 500  # metadata.max.idle.interval.ms; 0: no NoOpRecord
     bootstrap: tuple[MetadataRecord, ...] = ()  # of an empty log
     limits: Limits = field(default_factory=Limits)
-    features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: FEATURES)
+    features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: SUPPORTED)
+    node_id: int = 0
+    voters: frozenset[int] = frozenset()  # ids; a level is finalized only if all support it
 
 
 class PendingImage:
@@ -269,6 +272,8 @@ class Controller:
             new_id=self._new_id,
             limits=self.config.limits,
             features=self.config.features,
+            node_id=self.config.node_id,
+            voters=self.config.voters,
         )
 
     def settled_context(self, broker_id: int) -> Context | None:

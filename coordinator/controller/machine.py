@@ -4,7 +4,11 @@ The records of a transaction are applied as they arrive, to an edit that is not 
 publishes that edit, an abort drops it. So a change of a hundred thousand records appears at once
 everywhere, and yet is applied in slices.
 
-Source: KIP-868 (transactions); upstream's MetadataBatchLoader; `coordinator.image_machine`.
+A finalized esker.version that this code does not support ends the node, as in upstream: it could
+not read what the others write.
+
+Source: KIP-868 (transactions); upstream's MetadataBatchLoader; `coordinator.image_machine`;
+docs/design/features.md.
 """
 
 from __future__ import annotations
@@ -75,6 +79,23 @@ class ControllerMachine(ImageMachine[MetadataImage, ImageEdit]):
                 self._edit, self._before_transaction = ImageEdit(self._before_transaction), None
             case _:
                 self._edit.apply(record)
+
+    def _show(self, image: MetadataImage) -> None:
+        if image.features.recorded is not self.image.features.recorded:
+            self._log_levels(image)
+            # Before the image is shown: no leader of another log may act on it.
+            image.features.check_supported()
+        super()._show(image)
+
+    def _log_levels(self, image: MetadataImage) -> None:
+        """Log each feature whose finalized level has changed."""
+        before, after = self.image.features, image.features
+        for name in sorted({*before.finalized, *after.finalized}):
+            if before.level(name) != after.level(name):
+                log.info(
+                    "action=finalize feature=%s level=%d before=%d offset=%d",
+                    name, after.level(name), before.level(name), image.offset,
+                )  # fmt: skip
 
     def _show_applied(self) -> None:
         if self._before_transaction is None:

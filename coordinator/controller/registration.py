@@ -202,7 +202,11 @@ class Registration:
                 f"the quorum is not of cluster {membership.cluster_id}"
             ),
             ErrorCode.DUPLICATE_BROKER_REGISTRATION: "another live broker has this id",
-            ErrorCode.UNSUPPORTED_VERSION: "the cluster runs at features this version lacks",
+            ErrorCode.UNSUPPORTED_VERSION: (
+                "the cluster runs at a feature's level that this version of Esker does not "
+                "support (see `esker features describe`): start it with the version of Esker that "
+                "the other nodes have"
+            ),
             ErrorCode.INVALID_REGISTRATION: "its listeners or directories are invalid",
         }
         why = reasons.get(error_code)

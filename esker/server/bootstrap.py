@@ -11,21 +11,18 @@ Source: KIP-778 and upstream's BootstrapMetadata (bootstrap.checkpoint); KIP-116
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
 from uuid import UUID, uuid5
 
 from raft.segments.files import FileSystem
+from records.features import IMPLIED, METADATA_VERSION, default_levels
 from records.internal_topics import BENCH_LOG, CONSUMER_OFFSETS, DISKLESS_METADATA
 from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord
 from records.schema import MetadataRecord
 from records.types import NodeId
 from records.uuids import decode_uuid
 from snapshot.writer import CheckpointWriter
-
-METADATA_VERSION: Final = 27
-"""4.1-IV1: Java 4.1 and all later releases read its records."""
 
 
 def topic_id(cluster_id: str, name: str) -> UUID:
@@ -34,13 +31,24 @@ def topic_id(cluster_id: str, name: str) -> UUID:
 
 
 def bootstrap_records(
-    cluster_id: str, voters: Iterable[NodeId], *, bench_log: bool
+    cluster_id: str,
+    voters: Iterable[NodeId],
+    *,
+    bench_log: bool,
+    features: Mapping[str, int] | None = None,
 ) -> tuple[MetadataRecord, ...]:
-    """Return the metadata records of an empty cluster; `bench_log` adds the benchmarks' group."""
+    """Return the records of an empty cluster, in order.
+
+    Args:  bench_log: add the group of the benchmarks.
+           features: finalized levels that differ from `default_levels`.
+    """
     replicas = tuple(sorted(voters))
     assert replicas, "a quorum without voters"
+    levels = default_levels() | dict(features or {})
     records: list[MetadataRecord] = [
-        FeatureLevelRecord(name="metadata.version", feature_level=METADATA_VERSION)
+        FeatureLevelRecord(name=name, feature_level=level)
+        for name, level in sorted(levels.items(), key=lambda item: item[0] != METADATA_VERSION)
+        if level != IMPLIED.get(name, 0)  # so that a release without the feature reads the log
     ]
     for name in (DISKLESS_METADATA, CONSUMER_OFFSETS, *([BENCH_LOG] if bench_log else [])):
         identity = topic_id(cluster_id, name)

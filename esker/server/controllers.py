@@ -80,8 +80,8 @@ class ClusterMachine:
 
     @property
     def features(self) -> Mapping[str, int]:
-        """The finalised features and their levels."""
-        return self._machine.image.features
+        """The finalized features and their levels."""
+        return self._machine.image.features.finalized
 
     @property
     def controllers(self) -> Mapping[NodeId, VoterEndpoint]:

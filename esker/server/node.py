@@ -190,6 +190,8 @@ def controller_settings(
             max_idle_interval_ms=config.max_idle_interval_ms,
             tick_interval_ms=TICK_MS,
             bootstrap=bootstrap,
+            node_id=config.node_id,
+            voters=frozenset(endpoints),
             limits=DecisionLimits(
                 default_partitions=config.default_partitions,
                 default_replication_factor=config.default_replication_factor,

@@ -11,6 +11,7 @@ docs/design/quorum.md#lost-disks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
@@ -51,11 +52,13 @@ def format_storage(
     cluster_id: str,
     *,
     rejoin: bool = False,
+    features: Mapping[str, int] | None = None,
     files: FileSystem | None = None,
 ) -> Formatted:
     """Format the log directory of this node, writing `meta.properties` last.
 
     Args:    rejoin: this node was in the cluster before and its disk is lost.
+             features: levels to finalize in a new cluster instead of the newest.
     Raises:  StorageError if the directory is formatted or holds anything else, or the cluster id is
              none; OSError.
     """
@@ -77,7 +80,9 @@ def format_storage(
     if CONTROLLER in config.roles:
         if rejoin:
             mark_rejoin(files, config.log_dir)
-        records = bootstrap_records(cluster_id, config.voters, bench_log=config.bench_log)
+        records = bootstrap_records(
+            cluster_id, config.voters, bench_log=config.bench_log, features=features
+        )
         write_bootstrap(files, config.log_dir, records)
     meta = MetaProperties(cluster_id=cluster_id, node_id=config.node_id, directory_id=random_uuid())
     write_meta_properties(files, config.log_dir, meta)

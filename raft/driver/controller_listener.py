@@ -37,13 +37,11 @@ from raft.wire import responses as wire
 from raft.wire.responses import BadRequestError, GroupRef
 from raft.wire.snapshots import failed_fetch_snapshot, read_fetch_snapshot
 from records.codec import decode_message
+from records.features import SUPPORTED
 from records.internal_topics import CLUSTER_METADATA
 from records.kafka_errors import ErrorCode
 from records.rpc import cluster, fetch, list_offsets, quorum
 from records.types import NodeId, Offset
-
-SUPPORTED_FEATURES: Final = {"metadata.version": (7, 27), "kraft.version": (0, 0)}
-"""Levels of features that this node can run under."""
 
 PRODUCE: Final = 0
 
@@ -286,7 +284,7 @@ class ControllerService:
             api_keys=self._routes.api_keys(),
             supported_features=tuple(
                 response.SupportedFeatureKey(name=name, min_version=low, max_version=high)
-                for name, (low, high) in SUPPORTED_FEATURES.items()
+                for name, (low, high) in sorted(SUPPORTED.items())
                 if low > 0 or zero_possible
             ),
             finalized_features_epoch=epoch,

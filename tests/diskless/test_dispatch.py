@@ -162,7 +162,8 @@ def test_features_are_announced_from_the_first_api_versions_version_with_feature
         }
         finalized = (await front.versions(4)).finalized_features
         assert [(one.name, one.max_version_level) for one in finalized] == [
-            ("metadata.version", 27)
+            ("esker.version", 1),  # implied: the log names no level
+            ("metadata.version", 27),
         ]
         assert (await front.versions(4)).finalized_features_epoch >= 0
         assert (await front.versions(2)).finalized_features_epoch == -1

@@ -123,7 +123,7 @@ def test_update_features_is_forwarded_in_every_version(version: int) -> None:
         request = UpdateFeaturesRequest(feature_updates=(down,))
         answer = await call(handlers, request, UpdateFeaturesResponse, version)
         assert answer.error_code == 0, answer
-        assert world.image.features["metadata.version"] == 26
+        assert world.image.features.level("metadata.version") == 26
         told = [(r.feature, r.error_code) for r in answer.results]
         assert told == ([("metadata.version", 0)] if version <= 1 else [])
         up = _Update(feature="metadata.version", max_version_level=99)

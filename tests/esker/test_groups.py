@@ -29,6 +29,7 @@ from raft.net import run
 from raft.net.errors import NetError
 from raft.net.rpc import open_rpc
 from raft.segments.files import RealFileSystem
+from records.features import SUPPORTED
 from records.frame import encode_record
 from records.internal_topics import CONSUMER_OFFSETS
 from records.rpc.base import Request, Response
@@ -93,7 +94,7 @@ class Broker:
                 incarnation_id=uuid4(),
                 directory_id=uuid4(),
                 listeners=(BrokerListener(name="PLAIN", host="127.0.0.1", port=9),),
-                features=(("metadata.version", 1, 27),),
+                features=tuple((name, *levels) for name, levels in SUPPORTED.items()),
                 heartbeat_interval_ms=200,
             ),
             metadata_offset=lambda: 2**40,

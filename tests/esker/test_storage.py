@@ -44,6 +44,7 @@ def test_format_writes_the_node_id_into_the_log_directory(tmp_path):
 def test_the_bootstrap_file_has_the_metadata_version_before_the_internal_topics():
     records = bootstrap_records(CLUSTER_ID, [3, 1, 2], bench_log=True)
     assert records[0] == FeatureLevelRecord(name="metadata.version", feature_level=27)
+    assert records[1] == FeatureLevelRecord(name="esker.version", feature_level=2)
     topics = [r for r in records if isinstance(r, TopicRecord)]
     assert [t.name for t in topics] == [
         "__diskless-metadata",
@@ -53,6 +54,17 @@ def test_the_bootstrap_file_has_the_metadata_version_before_the_internal_topics(
     partitions = [r for r in records if isinstance(r, PartitionRecord)]
     assert [p.topic_id for p in partitions] == [t.topic_id for t in topics]
     assert all(p.replicas == p.isr == (1, 2, 3) for p in partitions)
+
+
+def test_a_cluster_formatted_at_level_1_names_no_esker_version(tmp_path):
+    """Releases before the feature then read its log, and may join."""
+    config = config_in(tmp_path / "a")
+    levels = {"esker.version": 1, "metadata.version": 20}
+    format_storage(config, CLUSTER_ID, features=levels)
+    _, records = open_storage(config)
+    assert [record for record in records if isinstance(record, FeatureLevelRecord)] == [
+        FeatureLevelRecord(name="metadata.version", feature_level=20)
+    ]
 
 
 def test_format_writes_the_same_bootstrap_file_on_every_node_of_a_cluster(tmp_path):

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from esker.server.storage import format_storage
 from esker.settings.config import load_config
+from records.features import ESKER_VERSION
 from tests.interop.kafka_rpc import Connection, RpcError
 from tests.interop.kafka_run import stop_process
 from tests.interop.kafka_scenario import CLUSTER_ID
@@ -27,6 +28,8 @@ from tests.waiting import wait_until
 
 PROJECT: Final = Path(__file__).parents[2]
 METADATA_TOPIC: Final = "__cluster_metadata"
+LEVELS_OF_KAFKA: Final = {ESKER_VERSION: 1}
+"""Java nodes do not know the feature: level 2 refuses their brokers and stops their controllers."""
 
 
 class EskerQuorum:
@@ -171,4 +174,4 @@ class EskerQuorum:
             **self._settings,
         }
         self._properties(node).write_text("".join(f"{k}={v}\n" for k, v in lines.items()))
-        format_storage(load_config(self._properties(node)), CLUSTER_ID)
+        format_storage(load_config(self._properties(node)), CLUSTER_ID, features=LEVELS_OF_KAFKA)

@@ -40,6 +40,7 @@ from records.schema import MetadataRecord
 from records.types import METADATA_TOPIC_ID, Epoch, NodeId
 from snapshot.names import BOOTSTRAP_NAME
 from snapshot.reader import CheckpointReader
+from tests.interop.esker_nodes import LEVELS_OF_KAFKA
 from tests.interop.kafka_rpc import Connection
 from tests.interop.kafka_run import Kafka, configure_node
 from tests.interop.kafka_scenario import CLUSTER_ID
@@ -156,7 +157,7 @@ def test_kafka_starts_in_a_directory_that_esker_formatted(kafka: Kafka, tmp_path
         kafka, tmp_path / "node", node_id=NODE_ID, roles="controller", dynamic_voters=False
     )
     config = load_config(plan.properties)
-    formatted = format_storage(config, CLUSTER_ID)
+    formatted = format_storage(config, CLUSTER_ID, features=LEVELS_OF_KAFKA)
     assert formatted.log_dir == plan.directory
     log = plan.directory / "__cluster_metadata-0" / f"{0:020}.log"
     with plan.started(["CONTROLLER"]) as node:

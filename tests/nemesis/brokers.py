@@ -22,6 +22,7 @@ from uuid import UUID
 
 from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.controller.client import ControllerClient
+from records.features import SUPPORTED
 from records.object_keys import ObjectKeys
 from records.rpc.base import Request, Response
 from records.rpc.batch_coordinator import CommitBatch, CommitBatchesRequest, CommitBatchesResponse
@@ -140,13 +141,16 @@ class Broker:
         listener = BrokerRegistrationRequest.Listener(
             name="PLAINTEXT", host="localhost", port=9_092, security_protocol=0
         )
-        feature = BrokerRegistrationRequest.Feature(
-            name="metadata.version", min_supported_version=1, max_supported_version=1_000
+        features = tuple(
+            BrokerRegistrationRequest.Feature(
+                name=name, min_supported_version=lowest, max_supported_version=highest
+            )
+            for name, (lowest, highest) in SUPPORTED.items()
         )
         request = BrokerRegistrationRequest(
             broker_id=self._broker_id, cluster_id=self._shared.keys.cluster_id,
             incarnation_id=UUID(int=1_000 + self._broker_id), listeners=(listener,),
-            features=(feature,),
+            features=features,
             rack=str(self._registrations),
         )  # fmt: skip
         answer = await self._shared.ask_controller(request, BrokerRegistrationResponse)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 from uuid import UUID
 
+from records.features import SUPPORTED
 from records.rpc import (
     brokers,
     cluster,
@@ -110,13 +111,14 @@ def describe_cluster(_: Scene) -> tuple[Request, ...]:
 def registration(_: Scene) -> tuple[Request, ...]:
     ask = brokers.BrokerRegistrationRequest
     listener = ask.Listener(name="PLAINTEXT", host="127.0.0.1", port=9, security_protocol=0)
-    feature = ask.Feature(
-        name="metadata.version", min_supported_version=7, max_supported_version=27
+    features = tuple(
+        ask.Feature(name=name, min_supported_version=lowest, max_supported_version=highest)
+        for name, (lowest, highest) in SUPPORTED.items()
     )
     return tuple(
         ask(
             broker_id=STRANGER, cluster_id=cluster_id, incarnation_id=UUID(int=102),
-            listeners=(listener,), features=(feature,), rack=None, log_dirs=(UUID(int=103),),
+            listeners=(listener,), features=features, rack=None, log_dirs=(UUID(int=103),),
         )
         for cluster_id in (CLUSTER_ID, "another")
     )  # fmt: skip
@@ -146,13 +148,14 @@ def allocate_ids(scene: Scene) -> tuple[Request, ...]:
 def controller_registration(_: Scene) -> tuple[Request, ...]:
     ask = brokers.ControllerRegistrationRequest
     listener = ask.Listener(name="CONTROLLER", host="127.0.0.1", port=9, security_protocol=0)
-    feature = ask.Feature(
-        name="metadata.version", min_supported_version=7, max_supported_version=27
+    features = tuple(
+        ask.Feature(name=name, min_supported_version=lowest, max_supported_version=highest)
+        for name, (lowest, highest) in SUPPORTED.items()
     )
     return tuple(
         ask(
             controller_id=one, incarnation_id=UUID(int=8), zk_migration_ready=False,
-            listeners=(listener,), features=(feature,),
+            listeners=(listener,), features=features,
         )
         for one in (2, 999)
     )  # fmt: skip

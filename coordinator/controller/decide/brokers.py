@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import Final
 
 from coordinator.controller.decide.context import Context, Decision
-from coordinator.controller.decide.features import unsupported_feature
+from coordinator.controller.decide.features import check_registration
 from coordinator.controller.errors import RefusedError
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.sessions import BrokerSessions
@@ -122,15 +122,7 @@ def _check_registration(request: rpc.BrokerRegistrationRequest, context: Context
         raise RefusedError(ErrorCode.INVALID_REGISTRATION, "A log directory has a reserved id.")
     if len(request.features) > MAX_FEATURES:
         raise RefusedError(ErrorCode.INVALID_REGISTRATION, f"{len(request.features)} features.")
-    supported = {
-        feature.name: (feature.min_supported_version, feature.max_supported_version)
-        for feature in request.features
-    }
-    missing = unsupported_feature(context.image, supported)
-    if missing is not None:
-        raise RefusedError(
-            ErrorCode.UNSUPPORTED_VERSION, f"Broker {request.broker_id} does not support {missing}."
-        )
+    check_registration("broker", request.features, context.image)
 
 
 def check_endpoints(names: list[str], hosts: list[str]) -> None:
@@ -259,16 +251,7 @@ def register_controller(request: rpc.ControllerRegistrationRequest, context: Con
             raise RefusedError(ErrorCode.INVALID_REGISTRATION, f"{len(request.features)} features.")
         names = [listener.name for listener in request.listeners]
         check_endpoints(names, [listener.host for listener in request.listeners])
-        supported = {
-            feature.name: (feature.min_supported_version, feature.max_supported_version)
-            for feature in request.features
-        }
-        missing = unsupported_feature(context.image, supported)
-        if missing is not None:
-            raise RefusedError(
-                ErrorCode.UNSUPPORTED_VERSION,
-                f"Controller {request.controller_id} does not support {missing}.",
-            )
+        check_registration("controller", request.features, context.image)
     except RefusedError as refused:
         return Decision(
             (),

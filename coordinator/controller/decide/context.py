@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage
+from records.features import SUPPORTED
 from records.schema import MetadataRecord
 from records.types import Offset
-
-FEATURES: Final[Mapping[str, tuple[int, int]]] = MappingProxyType({"metadata.version": (15, 27)})
-"""Supported levels. 15 (3.7-IV0) has registered controllers, and with them every record of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,4 +51,6 @@ class Context:
     sessions: Sessions
     new_id: Callable[[], UUID]
     limits: Limits = field(default_factory=Limits)
-    features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: FEATURES)
+    features: Mapping[str, tuple[int, int]] = field(default_factory=lambda: SUPPORTED)
+    node_id: int = 0  # of the controller that decides
+    voters: frozenset[int] = frozenset()  # ids of the controllers that must support a level

@@ -1,20 +1,25 @@
-"""Decides about finalised features: the levels that every node supports.
+"""Decides about finalized features: the levels that every node supports.
 
-A level is finalised only if this code, every registered broker and every registered controller
-support it; and a node that registers later must support what is finalised. All updates of a request
-are made, or none. A downgrade must be requested as one.
+A level is finalized only if this code, every registered broker and every voter support it, and a
+node that registers later must support what is finalized. All updates of a request are made, or
+none. A downgrade must be requested as one, and is refused where it would leave records that the
+lower level cannot read.
 
-Source: KIP-584, KIP-778; upstream's FeatureControlManager.
+The sentences are Kafka's, with a remedy added where there is one: its tools print them.
+
+Source: KIP-584, KIP-778, KIP-1022; upstream's FeatureControlManager and ClusterControlManager;
+docs/design/features.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, Protocol
 
 from coordinator.controller.decide.context import Context, Decision
 from coordinator.controller.errors import RefusedError
 from coordinator.controller.image import MetadataImage
+from records.features import IMPLIED, NEW_FORMATS, Levels
 from records.kafka_errors import ErrorCode
 from records.metadata import FeatureLevelRecord
 from records.rpc.brokers import UpdateFeaturesRequest, UpdateFeaturesResponse
@@ -23,111 +28,159 @@ UPGRADE: Final = 1
 SAFE_DOWNGRADE: Final = 2
 UNSAFE_DOWNGRADE: Final = 3
 MAX_UPDATES: Final = 64
-METADATA_VERSION: Final = "metadata.version"
+MAX_NAME: Final = 100  # characters of a feature's name that an error message repeats
+
+FAILED_FOR_ALL: Final = (
+    "The update failed for all features since the following feature had an error: "
+)
 
 
-def unsupported_feature(
-    image: MetadataImage, supported: Mapping[str, tuple[int, int]]
-) -> str | None:
-    """Describe a finalised feature outside the supported ranges; None if there is none."""
-    for name in sorted(image.features):
-        level = image.features[name]
-        lowest, highest = supported.get(name, (0, 0))
-        if not lowest <= level <= highest:
-            return f"{name} at level {level} (its range is {lowest}..{highest})"
-    return None
+class SupportedFeature(Protocol):
+    """A feature in a registration: of a broker or controller, in its request or its record."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def min_supported_version(self) -> int: ...
+
+    @property
+    def max_supported_version(self) -> int: ...
+
+
+def check_registration(
+    kind: str, supported: Iterable[SupportedFeature], image: MetadataImage
+) -> None:
+    """Check that a node supports every finalized level.
+
+    Args:    kind: "broker" or "controller".
+    Raises:  RefusedError (UNSUPPORTED_VERSION).
+    """
+    supported = tuple(supported)
+    for name, level in image.features.finalized.items():
+        levels = _levels(name, supported)
+        if level not in levels:
+            raise RefusedError(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"Unable to register because the {kind} does not support finalized version {level} "
+                f"of {name}. The {kind} wants a version between {levels.lowest} and "
+                f"{levels.highest}, inclusive.",
+            )
 
 
 def update_features(request: UpdateFeaturesRequest, context: Context) -> Decision:
-    """Finalise features at other levels, all or none; level 0 removes a feature."""
+    """Finalize features at other levels, all or none. Level 0 switches a feature off."""
     updates = request.feature_updates
-    errors: dict[str, RefusedError] = {}
-    records = []
-    seen: set[str] = set()
-    for update in updates[:MAX_UPDATES]:
-        kind = update.upgrade_type
-        if update.allow_downgrade:  # the field of version 0
-            kind = SAFE_DOWNGRADE
-        try:
-            if update.feature in seen:
-                raise _invalid(f"{update.feature} is named twice.", ErrorCode.INVALID_REQUEST)
-            seen.add(update.feature)
-            _check_update(update.feature, update.max_version_level, kind, context)
-        except RefusedError as refused:
-            errors[update.feature] = refused
-            continue
-        if context.image.features.get(update.feature, 0) != update.max_version_level:
-            records.append(
-                FeatureLevelRecord(name=update.feature, feature_level=update.max_version_level)
+    levels: dict[str, int] = {}
+    try:
+        if not 1 <= len(updates) <= MAX_UPDATES:
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST,
+                f"{len(updates)} updates; there must be 1 to {MAX_UPDATES}.",
             )
-    if not updates or len(updates) > MAX_UPDATES:
-        code = ErrorCode.INVALID_REQUEST
-        message = f"{len(updates)} updates; there must be 1 to {MAX_UPDATES}."
-        return Decision((), UpdateFeaturesResponse(error_code=code, error_message=message))
-    result = UpdateFeaturesResponse.UpdatableFeatureResult
-    if not errors:
-        done = tuple(result(feature=update.feature, error_message=None) for update in updates)
-        kept = () if request.validate_only else tuple(records)
-        return Decision(kept, UpdateFeaturesResponse(error_message=None, results=done))
-    first = next(iter(errors.values()))
-    results = tuple(
-        result(
-            feature=update.feature,
-            error_code=errors.get(update.feature, first).code,
-            error_message=errors[update.feature].message
-            if update.feature in errors
-            else "Another update of the request was refused.",
+        for update in updates:
+            name, level = update.feature, update.max_version_level
+            if name in levels:
+                raise RefusedError(ErrorCode.INVALID_REQUEST, f"{name[:MAX_NAME]} is named twice.")
+            # `allow_downgrade` is the field of version 0.
+            kind = SAFE_DOWNGRADE if update.allow_downgrade else update.upgrade_type
+            _check_update(name, level, kind, context)
+            levels[name] = level
+    except RefusedError as refused:
+        return Decision(
+            (),
+            UpdateFeaturesResponse(
+                error_code=refused.code, error_message=FAILED_FOR_ALL + refused.message
+            ),
         )
-        for update in updates
+    records = tuple(
+        FeatureLevelRecord(name=name, feature_level=level)
+        for name, level in levels.items()
+        if level != context.image.features.level(name)
     )
-    return Decision(
-        (),
-        UpdateFeaturesResponse(error_code=first.code, error_message=first.message, results=results),
+    result = UpdateFeaturesResponse.UpdatableFeatureResult
+    response = UpdateFeaturesResponse(
+        error_message=None,
+        results=tuple(result(feature=name, error_message=None) for name in levels),
     )
-
-
-def _invalid(message: str, code: ErrorCode = ErrorCode.INVALID_UPDATE_VERSION) -> RefusedError:
-    return RefusedError(code, message)
+    return Decision(() if request.validate_only else records, response)
 
 
 def _check_update(name: str, level: int, kind: int, context: Context) -> None:
-    """Check that this code and every registered node support a feature's level.
+    """Check one update against the level in force and every node. Raises RefusedError."""
 
-    Raises RefusedError.
-    """
-    now = context.image.features.get(name, 0)
+    def refuse(reason: str) -> RefusedError:
+        return RefusedError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"Invalid update version {level} for feature {name[:MAX_NAME]}. {reason}",
+        )
+
+    current = context.image.features.level(name)
     if kind not in (UPGRADE, SAFE_DOWNGRADE, UNSAFE_DOWNGRADE):
-        raise _invalid(f"{name}: upgrade type {kind} is unknown.", ErrorCode.INVALID_REQUEST)
-    if name not in context.features:
-        raise _invalid(f"The controller does not know a feature {name!r}.")
-    lowest, highest = context.features[name]
-    if level < 0 or (level and not lowest <= level <= highest):
-        raise _invalid(f"The controller supports {name} {lowest}..{highest}, not {level}.")
-    if level == 0 and name == METADATA_VERSION:
-        raise _invalid(f"{name} cannot be removed.")
-    if level < now and kind == UPGRADE:
-        raise _invalid(f"{name} is at {now}: {level} would be a downgrade.")
-    if level > now and kind != UPGRADE:
-        raise _invalid(f"{name} is at {now}: {level} is not a downgrade.")
-    if level:
-        for node, low, high in _ranges(name, context.image):
-            if not low <= level <= high:
-                raise _invalid(f"{node} supports {name} {low}..{high}, not {level}.")
-
-
-def _ranges(name: str, image: MetadataImage) -> Iterator[tuple[str, int, int]]:
-    """Yield each registered node with its range of levels; (0, 0) if it names none."""
-    for broker_id in sorted(image.brokers):
-        yield f"Broker {broker_id}", *_range(name, image.brokers[broker_id].features)
-    for controller_id in sorted(image.controllers):
-        yield (
-            f"Controller {controller_id}",
-            *_range(name, image.controllers[controller_id].features),
+        raise refuse("The controller does not support the given upgrade type.")
+    if level < 0:
+        raise refuse("A feature version cannot be less than 0.")
+    for reason in _reasons_not_supported(name, level, context):
+        raise refuse(reason)
+    if level < current and kind == UPGRADE:
+        raise refuse(
+            "Can't downgrade the version of this feature without setting the upgrade type to "
+            "either safe or unsafe downgrade."
+        )
+    if level > current and kind != UPGRADE:
+        raise refuse("Can't downgrade to a newer version.")
+    if any(level < changed <= current for changed in NEW_FORMATS.get(name, ())):
+        raise RefusedError(
+            ErrorCode.INVALID_UPDATE_VERSION,
+            f"Unsupported {name} downgrade from {current} to {level}. "
+            + (
+                "Unsafe metadata downgrade is not supported in this version."
+                if kind == UNSAFE_DOWNGRADE
+                else "Refusing to perform the requested downgrade because it might delete "
+                "metadata information."
+            ),
         )
 
 
-def _range(name: str, features: tuple[object, ...]) -> tuple[int, int]:
-    for feature in features:
-        if feature.name == name:  # type: ignore[attr-defined]
-            return feature.min_supported_version, feature.max_supported_version  # type: ignore[attr-defined]
-    return 0, 0
+def _reasons_not_supported(name: str, level: int, context: Context) -> Iterator[str]:
+    """Yield a sentence for each node that does not support the level."""
+
+    def judge(node: str, levels: Levels, remedy: str = "") -> Iterator[str]:
+        if level in levels:
+            return
+        if levels.highest == 0:
+            yield f"{node} does not support this feature.{remedy}"
+        else:
+            end = "." + remedy if remedy else ""  # Kafka's sentence has no full stop
+            yield f"{node} only supports versions {levels.lowest}-{levels.highest}{end}"
+
+    image = context.image
+    own = Levels(*context.features.get(name, (0, 0)))
+    yield from judge(f"Local controller {context.node_id}", own)
+    for broker_id in sorted(image.brokers):
+        yield from judge(
+            f"Broker {broker_id}",
+            _levels(name, image.brokers[broker_id].features),
+            " Upgrade that broker, or unregister it if it was removed for good.",
+        )
+    for voter in sorted(context.voters):
+        registered = image.controllers.get(voter)
+        if registered is None:
+            yield (
+                f"controller {voter} has not registered, and may not support this feature. "
+                "Start it, at this version of Esker."
+            )
+        else:
+            yield from judge(
+                f"Controller {voter}",
+                _levels(name, registered.features),
+                " Restart that controller at the version of Esker that the others have.",
+            )
+
+
+def _levels(name: str, supported: Iterable[SupportedFeature]) -> Levels:
+    """Return the levels that a node supports: of a feature that it does not name, the implied."""
+    for feature in supported:
+        if feature.name == name:
+            return Levels(feature.min_supported_version, feature.max_supported_version)
+    return Levels(IMPLIED.get(name, 0), IMPLIED.get(name, 0))

@@ -9,7 +9,6 @@ import pytest
 
 from coordinator.controller.decide import Limits
 from records.kafka_errors import ErrorCode
-from records.metadata import FeatureLevelRecord
 from records.rpc import brokers as rpc
 from records.rpc import topics
 from records.rpc.base import Request
@@ -18,7 +17,6 @@ from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
 from records.rpc.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
 from records.types import ZERO_UUID
 from tests.coordinator.controller.world import (
-    BOOTSTRAP,
     DISKLESS_ID,
     World,
     creation,
@@ -106,13 +104,6 @@ def move_chunk(
     return AlterChunkAssignmentsRequest(chunks=(item,))
 
 
-def feature(name: str, level: int, kind: int = 1) -> rpc.UpdateFeaturesRequest:
-    update = rpc.UpdateFeaturesRequest.FeatureUpdateKey
-    return rpc.UpdateFeaturesRequest(
-        feature_updates=(update(feature=name, max_version_level=level, upgrade_type=kind),)
-    )
-
-
 def controller(controller_id: int = 101, **more: Any) -> rpc.ControllerRegistrationRequest:
     listener, supports = (
         rpc.ControllerRegistrationRequest.Listener,
@@ -125,6 +116,7 @@ def controller(controller_id: int = 101, **more: Any) -> rpc.ControllerRegistrat
         "listeners": (listener(name="C", host="h", port=1, security_protocol=0),),
         "features": (
             supports(name="metadata.version", min_supported_version=7, max_supported_version=27),
+            supports(name="esker.version", min_supported_version=1, max_supported_version=2),
         ),
     }
     return rpc.ControllerRegistrationRequest(**(fields | more))
@@ -370,20 +362,6 @@ REFUSED: dict[str, Refused] = {
     "controller too old": Refused(
         controller(features=()), C.UNSUPPORTED_VERSION, "metadata.version"
     ),
-    # features
-    "unknown feature": Refused(feature("no.such", 1), C.INVALID_UPDATE_VERSION, "no.such"),
-    "level too high": Refused(feature("metadata.version", 28), C.INVALID_UPDATE_VERSION, "28"),
-    "unasked downgrade": Refused(
-        feature("metadata.version", 20), C.INVALID_UPDATE_VERSION, "downgrade"
-    ),
-    "downgrade too far": Refused(
-        feature("metadata.version", 14, 2), C.INVALID_UPDATE_VERSION, "15"
-    ),
-    "no metadata.version": Refused(
-        feature("metadata.version", 0, 2), C.INVALID_UPDATE_VERSION, "removed"
-    ),
-    "odd kind of upgrade": Refused(feature("metadata.version", 27, 7), C.INVALID_REQUEST, "7"),
-    "no update": Refused(rpc.UpdateFeaturesRequest(feature_updates=()), C.INVALID_REQUEST),
     # chunks: docs/design/chunks.md
     "chunk of no topic": Refused(chunk("x"), C.UNKNOWN_TOPIC_OR_PARTITION, "x-0"),
     "chunk of no partition": Refused(chunk("t", 2), C.UNKNOWN_TOPIC_OR_PARTITION, "t-2"),
@@ -465,22 +443,6 @@ def test_an_invalid_topic_does_not_affect_the_others() -> None:
     answer = world.ask(topics.CreateTopicsRequest(topics=many))
     assert [topic.error_code for topic in answer.topics] == [0, 17, 0]
     assert {"ok", "fine"} <= set(world.image.topic_ids)
-
-
-def test_feature_updates_are_all_made_or_none() -> None:
-    features = {"metadata.version": (15, 27), "esker.test": (0, 3)}
-    world = World(bootstrap=(*BOOTSTRAP, FeatureLevelRecord(name="esker.test", feature_level=1)))
-    object.__setattr__(world.config, "features", features)
-    world.elect()
-    update = rpc.UpdateFeaturesRequest.FeatureUpdateKey
-    good = update(feature="esker.test", max_version_level=2)
-    bad = update(feature="metadata.version", max_version_level=99)
-    answer = world.ask(rpc.UpdateFeaturesRequest(feature_updates=(good, bad)))
-    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION
-    assert [result.error_code for result in answer.results] == [95, 95]
-    assert world.image.features["esker.test"] == 1
-    assert world.ask(rpc.UpdateFeaturesRequest(feature_updates=(good,))).error_code == 0
-    assert world.image.features["esker.test"] == 2
 
 
 def test_validate_only_writes_nothing() -> None:

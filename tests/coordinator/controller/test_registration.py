@@ -22,6 +22,7 @@ from coordinator.controller.registration import (
 from coordinator.errors import CoordinatorError
 from coordinator.leader_client import NobodyListensError
 from raft.net import run as run_loop
+from records.features import SUPPORTED
 from records.kafka_errors import ErrorCode
 from records.rpc import brokers as rpc
 from records.rpc.base import Request, Response
@@ -42,7 +43,7 @@ def membership(cluster_id: str = "c") -> BrokerMembership:
         incarnation_id=UUID(int=7),
         directory_id=UUID(int=1 << 70),
         listeners=(BrokerListener(name="PLAINTEXT", host="127.0.0.1", port=9092),),
-        features=(("metadata.version", 7, 27),),
+        features=tuple((name, *levels) for name, levels in SUPPORTED.items()),
         heartbeat_interval_ms=100,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from coordinator.controller.machine import ControllerMachine
 from coordinator.controller.requests import Requests
 from records.batch import Batch, iter_batches, iter_records
 from records.batch_writer import build_value_batch
+from records.features import SUPPORTED
 from records.frame import decode_record, encode_record
 from records.metadata import FeatureLevelRecord, PartitionRecord, TopicRecord
 from records.rpc.base import Request, Response
@@ -119,6 +120,8 @@ class World:
         keeps_tombstones: bool = True,
         controller: type[Controller] = Controller,
         max_idle_interval_ms: int = 0,
+        features: Mapping[str, tuple[int, int]] = SUPPORTED,
+        voters: frozenset[int] = frozenset(),
     ) -> None:
         self.log = MemoryLog("__cluster_metadata-0", auto_commit=auto_commit)
         self.config = ControllerConfig(
@@ -126,6 +129,9 @@ class World:
             bootstrap=bootstrap,
             limits=limits or Limits(),
             max_idle_interval_ms=max_idle_interval_ms,
+            features=features,
+            node_id=VOTERS[0],
+            voters=voters,
         )
         self.monotonic_ms = 1_000_000
         self.wall_ms = 1_700_000_000_000
@@ -327,6 +333,7 @@ def registration(broker_id: int, **more: Any) -> BrokerRegistrationRequest:
         ),
         "features": (
             feature(name="metadata.version", min_supported_version=7, max_supported_version=27),
+            feature(name="esker.version", min_supported_version=1, max_supported_version=2),
         ),
         "rack": None,
     }

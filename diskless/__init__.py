@@ -12,7 +12,7 @@ docs/architecture.md follows a record from its producer to its consumer. The par
 - `stores` has the object stores; `object_deletion` deletes objects that nothing references.
 - `placement` chooses a partition's leader; `cluster` and `latest_image` are what a broker knows of
   its cluster; `loop_turns` keeps the event loop responsive.
-- `metrics`, `broker_metrics` and `durations` count.
+- `metrics`, `broker_metrics` and `histograms` count.
 
 The broker imports `coordinator` and `records`, never the quorum's core: a node provides its logs
 through `cluster` (`esker.server.replica_set`).

@@ -115,7 +115,12 @@ class Broker:
             wall_ms=wall_ms,
             random=random,
             on_fenced=self._on_epoch_doubted,
+            received_at=self._received_at,
         )
+
+    def _received_at(self) -> float:
+        """Return when a part of a large request last arrived, on the loop's clock."""
+        return max((each.received_at for each in self.listeners.values()), default=0.0)
 
     @property
     def epoch(self) -> int | None:

@@ -24,11 +24,12 @@ from prometheus_client.metrics_core import (
 
 from coordinator.controller.image import MetadataImage
 from diskless.cluster import Replica
-from diskless.durations import Durations
 from diskless.fetch.object_cache import CacheCounters
 from diskless.fetch.service import FetchCounters
 from diskless.fetch.staleness import Staleness
+from diskless.histograms import Histogram
 from diskless.object_deletion import CleaningCounters
+from diskless.produce.closing import BufferClosing, Reason
 from diskless.produce.in_flight import InFlight
 from diskless.produce.object_writer import WriterCounters
 from diskless.produce.service import ProduceCounters
@@ -58,6 +59,7 @@ class _Fetches(Protocol):
 
 class _Writes(Protocol):
     counters: WriterCounters
+    closing: BufferClosing
 
     @property
     def epoch(self) -> int | None: ...
@@ -151,6 +153,16 @@ class BrokerCollector:
         yield _gauge("append_bytes", text, self._writers.in_flight_bytes)
         yield _counter("objects", "Objects committed", counters.objects)
         yield _counter("object_bytes", "Bytes of them", counters.object_bytes)
+        closing = self._writers.closing.counters
+        closed = CounterMetricFamily(
+            PREFIX + "buffers_closed",
+            "Buffers that became objects, by reason: quiet producers, memory, size, interval, stop",
+            labels=["reason"],
+        )
+        for reason in Reason:
+            closed.add_metric([reason], closing.closed[reason])
+        yield closed
+        yield _histogram("object_size_bytes", "Bytes of batches in an object", closing.object_bytes)
         yield _counter("object_batches", "Batches in them", counters.batches)
         yield _counter(
             "uploads_failed",
@@ -241,7 +253,7 @@ def _by_code(name: str, text: str, counts: Mapping[int, int]) -> Metric:
     return family
 
 
-def _histogram(name: str, text: str, took: Durations) -> Metric:
+def _histogram(name: str, text: str, values: Histogram) -> Metric:
     return HistogramMetricFamily(
-        PREFIX + name, text, buckets=list(took.cumulative_counts()), sum_value=took.sum_s
+        PREFIX + name, text, buckets=list(values.cumulative_counts()), sum_value=values.sum
     )

@@ -50,11 +50,13 @@ class Services:
         wall_ms: Callable[[], int],
         random: Random,
         on_fenced: Callable[[], None],
+        received_at: Callable[[], float],
     ) -> None:
         """Create all services; `start` starts their background tasks.
 
         Args:  values: parsed settings by name. own: the same as text.
                on_fenced: called when a coordinator knows a newer epoch of this broker.
+               received_at: when a part of a large request last arrived, on the loop's clock.
         """
         self._cluster = cluster
         self._store = store
@@ -74,12 +76,17 @@ class Services:
             random=random,
             on_fenced=on_fenced,
             on_written=self.cache.add,
+            received_at=received_at,
         )
         self.staleness = Staleness(
             cluster.replica_age_ms, file_delete_delay_ms=values["diskless.file.delete.delay.ms"]
         )
         self.produce = ProduceService(
-            cluster, writer=self.writers.writer, now_ms=wall_ms, in_flight=self.in_flight
+            cluster,
+            writer=self.writers.writer,
+            now_ms=wall_ms,
+            in_flight=self.in_flight,
+            closing=self.writers.closing,
         )
         self.fetch = FetchService(
             cluster, cache=self.cache, news=self.news, staleness=self.staleness

@@ -40,7 +40,7 @@ BELOW_COORDINATOR: Final = ("records", "snapshot", *COORDINATOR_ROOTS, *OPEN)
 
 BROKER_ROOTS: Final = (
     "diskless.cluster",
-    "diskless.durations",
+    "diskless.histograms",
     "diskless.loop_turns",
     "diskless.placement",
 )
@@ -276,7 +276,7 @@ PLANTED = [  # module, what it says, whether the checker must object
     ("diskless/bad.py", "import snapshot.reader", True),
     ("diskless/good.py", "from coordinator.batch.client import Client", False),
     ("diskless/stores/bad.py", "from coordinator.errors import CoordinatorError", True),
-    ("diskless/stores/bad.py", "from diskless.durations import Durations", True),
+    ("diskless/stores/bad.py", "from diskless.histograms import Histogram", True),
     ("diskless/fetch/bad.py", "from diskless.apis.metadata import describe", True),
     ("diskless/fetch/bad.py", "from diskless.produce.validation import validate", True),
     ("diskless/produce/bad.py", "from diskless.services import Services", True),

@@ -186,6 +186,11 @@ class AppendBuffer:
         self.batch_count += 1
 
     @property
+    def partition_count(self) -> int:
+        """Return the number of partitions that have batches in the buffer."""
+        return len(self._partitions)
+
+    @property
     def is_full(self) -> bool:
         """Return whether the buffer has reached its maximum size or number of batches."""
         return self.size_bytes >= self.max_bytes or self.batch_count >= MAX_BUFFERED_BATCHES

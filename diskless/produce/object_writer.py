@@ -43,8 +43,9 @@ from uuid import UUID
 from coordinator.batch.interface import NEVER_COMMITTED, CallTarget
 from coordinator.batch.settings import KEPT_ANSWERS
 from coordinator.errors import CoordinatorError
-from diskless.durations import Durations
+from diskless.histograms import Histogram
 from diskless.produce.buffer import AppendBuffer, AppendResult, ClosedBuffer, Waiter
+from diskless.produce.closing import BufferClosing, ClosingSettings, Reason
 from diskless.produce.object_ids import LeasedId, LeaseRefusedError, ObjectIds
 from diskless.produce.validation import Accepted
 from diskless.stores import ObjectStorage, StorageError
@@ -91,6 +92,7 @@ class WriterSettings:
     upload_retry_ms: int = 50  # the first pause; each next one twice as long, and jittered
     lease_ids: int = 1_000  # ids of one lease
     lease_timeout_ms: int = 15 * 60_000  # the coordinator's
+    closing: ClosingSettings = field(default_factory=ClosingSettings)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> WriterSettings:
@@ -104,6 +106,7 @@ class WriterSettings:
             max_uploads=values["esker.append.max.uploads"],
             upload_timeout_ms=values["esker.append.upload.timeout.ms"],
             lease_timeout_ms=values["esker.object.lease.timeout.ms"],
+            closing=ClosingSettings.of(values),
         )
 
     def __post_init__(self) -> None:
@@ -134,8 +137,8 @@ class WriterCounters:
     uploads_repeated: int = 0
     refused: int = 0  # objects that no coordinator took
     in_doubt: int = 0  # commits that had to be submitted again
-    upload_s: Durations = field(default_factory=Durations)
-    commit_s: Durations = field(default_factory=Durations)
+    upload_s: Histogram = field(default_factory=Histogram)
+    commit_s: Histogram = field(default_factory=Histogram)
 
 
 class _Object(NamedTuple):
@@ -163,12 +166,14 @@ class ObjectWriter:
         on_fenced: Callable[[], None],
         on_written: Callable[[str, bytes], None] = lambda _key, _data: None,
         counters: WriterCounters | None = None,
+        closing: BufferClosing | None = None,
     ) -> None:
         """Create a writer with an empty buffer.
 
         Args:    on_fenced: called when the coordinator knows a newer epoch of this broker.
                  on_written: called with key and bytes of each object that was committed.
                  counters: shared with other writers.
+                 closing: closes the buffer before the interval is over; None: nothing does.
         """
         self.counters = counters or WriterCounters()
         self.in_flight_bytes = 0  # of batches that are being buffered, uploaded or committed
@@ -180,6 +185,7 @@ class ObjectWriter:
         self._random = random
         self._on_fenced = on_fenced
         self._on_written = on_written
+        self._closing = closing
         self._loop = asyncio.get_running_loop()
         self._ids = ObjectIds(
             coordinator,
@@ -216,21 +222,46 @@ class ObjectWriter:
             waiter.appended(CLOSING)
             return
         if not self._buffer.fits(accepted):
-            self.close_buffer()
+            self.close_buffer(Reason.SIZE)
         self._buffer.add(topic_id, partition, accepted, append_time=append_time, waiter=waiter)
         self.in_flight_bytes += accepted.batch.header.size_bytes
         if self._buffer.is_full:
-            self.close_buffer()
-        elif self._timer is None:
+            self.close_buffer(Reason.SIZE)
+            return
+        if self._timer is None:
             delay_s = self._settings.commit_interval_ms / 1_000
-            self._timer = self._loop.call_later(delay_s, self.close_buffer)
+            self._timer = self._loop.call_later(delay_s, self.close_buffer, Reason.INTERVAL)
+        if self._closing is not None:
+            self._closing.note_append()
 
-    def close_buffer(self) -> None:
+    @property
+    def has_batches(self) -> bool:
+        """Whether the buffer holds any batch."""
+        return bool(self._buffer.batch_count)
+
+    @property
+    def open_bytes(self) -> int:
+        """Bytes of the batches in the buffer."""
+        return self._buffer.size_bytes
+
+    @property
+    def open_runs(self) -> int:
+        """Number of partitions in the buffer."""
+        return self._buffer.partition_count
+
+    @property
+    def can_upload(self) -> bool:
+        """Whether an upload could begin at once."""
+        return not self._closed and not self._uploads.locked()
+
+    def close_buffer(self, reason: Reason) -> None:
         """Close a buffer that has batches, so that it becomes the next object in commit order."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         if self._buffer.batch_count:
+            if self._closing is not None:
+                self._closing.note_closed(reason, self.open_bytes, self.open_runs)
             self._closed.append(self._buffer.close())
             if self._naming is None:
                 self._naming = self._loop.create_task(self._name_all())
@@ -240,7 +271,7 @@ class ObjectWriter:
 
         Commits that were submitted are repeated until their outcome is known.
         """
-        self.close_buffer()
+        self.close_buffer(Reason.STOP)
         self._stopped = True
         for task in (self._naming, self._committing):
             if task is not None:
@@ -265,7 +296,7 @@ class ObjectWriter:
 
         Args:    timeout_s: after it, producers are told that an open outcome is unknown.
         """
-        self.close_buffer()
+        self.close_buffer(Reason.STOP)
         self._stopped = True
         deadline = self._loop.time() + timeout_s
         while working := [
@@ -370,6 +401,8 @@ class ObjectWriter:
                 pause_s = min(RETRY_MAX_S, 2 * pause_s)
         finally:
             self._uploads.release()
+            if self._closing is not None:
+                self._closing.note_upload_end()
 
     # --- commits --------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from diskless.cluster import Cluster
 from diskless.loop_turns import takes_long
 from diskless.produce import bounds, old_versions
 from diskless.produce.buffer import AppendResult, Waiter
+from diskless.produce.closing import BufferClosing
 from diskless.produce.in_flight import InFlight
 from diskless.produce.request import AwaitedPartition, PendingProduce, response_of
 from diskless.produce.validation import (
@@ -96,6 +97,7 @@ class ProduceService:
         writer: Callable[[int], Writer | None],
         now_ms: Callable[[], int],
         in_flight: InFlight,
+        closing: BufferClosing,
     ) -> None:
         """Create the service that answers Produce requests for this cluster.
 
@@ -103,6 +105,7 @@ class ProduceService:
                    epoch to write under.
                now_ms: the wall clock, ms since 1970, that timestamps are compared with.
                in_flight: the memory that requests take until their batches are written.
+               closing: is told what producers do, and closes buffers early.
         """
         self.counters = ProduceCounters()
         self._cluster = cluster
@@ -111,6 +114,7 @@ class ProduceService:
         self._writer = writer
         self._now_ms = now_ms
         self._in_flight = in_flight
+        self._closing = closing
         self._rules: dict[UUID, TopicRules] = {}
         self._rules_of: MetadataImage | None = None
 
@@ -175,8 +179,12 @@ class ProduceService:
                     lambda image: _has_topics(image, request), _topic_wait_s(request)
                 )
             if not produced.is_over and not self._validate_inline(request, produced):
-                async with self._validating:
-                    await self._validate_in_thread(request, produced, connection)
+                self._closing.validating += 1
+                try:
+                    async with self._validating:
+                        await self._validate_in_thread(request, produced, connection)
+                finally:
+                    self._closing.validating -= 1
             if self._in_flight.is_full and not produced.is_over:
                 self._take_later(connection, produced, size_bytes, unanswered)
                 return
@@ -249,6 +257,7 @@ class ProduceService:
             connection.resume_reading()
 
         self._in_flight.wait(resume)
+        self._closing.close_for_memory()
 
     def _take(self, produced: PendingProduce, size_bytes: int) -> None:
         """Pass every batch to its writer, or settle its partition with an error."""

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
+from diskless.produce.closing import BufferClosing, Reason
 from diskless.produce.object_writer import (
     CommittingCoordinator,
     Identity,
@@ -59,6 +60,7 @@ class Writers:
         random: Random,
         on_fenced: Callable[[], None],
         on_written: Callable[[str, bytes], None] = lambda _key, _data: None,
+        received_at: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """Create a set of writers that writes nothing before `begin` gives the broker epoch.
 
@@ -66,6 +68,7 @@ class Writers:
                  on_fenced: called once an epoch, when a coordinator knows a newer one: this broker
                      must register again, and then `begin`.
                  on_written: called with key and bytes of each object that was committed.
+                 received_at: as for `BufferClosing`.
         """
         self.counters = WriterCounters()
         self._cluster = cluster
@@ -79,6 +82,12 @@ class Writers:
         self._writers: dict[int, ObjectWriter] = {}  # by coordinator partition
         self._retired: set[ObjectWriter] = set()  # of older epochs, still asking for outcomes
         self._closed = False
+        self.closing = BufferClosing(
+            settings.closing, buffers=self._writers_now, received_at=received_at
+        )
+
+    def _writers_now(self) -> list[ObjectWriter]:
+        return list(self._writers.values())
 
     @property
     def epoch(self) -> int | None:
@@ -136,6 +145,7 @@ class Writers:
             on_fenced=lambda: self._on_epoch_fenced(epoch),
             on_written=self._on_written,
             counters=self.counters,
+            closing=self.closing,
         )
 
     def _on_epoch_fenced(self, epoch: int) -> None:
@@ -149,7 +159,7 @@ class Writers:
     def flush(self) -> None:
         """Turn all buffered batches into objects at once, because the broker is stopping."""
         for writer in self._writers.values():
-            writer.close_buffer()
+            writer.close_buffer(Reason.STOP)
 
     async def close(self, timeout_s: float) -> None:
         """Write buffered batches, wait for outcomes, release the leases, accept no more batches.
@@ -157,6 +167,7 @@ class Writers:
         Args:    timeout_s: after it, producers are told that an open outcome is unknown.
         """
         self._closed, self._epoch = True, None
+        self.closing.stop()
         writers = [*self._writers.values(), *self._retired]
         self._writers, self._retired = {}, set()
         await asyncio.gather(*(writer.close(timeout_s) for writer in writers))

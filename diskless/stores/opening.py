@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 from diskless.stores.interface import ObjectStorage, StoreSettingError
 
 CLASS_NAME: Final = "diskless.storage.class.name"
+DIRECTORY: Final = "diskless.stores.directory.DirectoryStorage"
 
 
 class ConfigurableStorage(Protocol):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -38,7 +38,7 @@ EXAMPLE = "Example: esker dev --dir ./esker-data --port 9092"
 READY_WITHIN_S: Final = 60.0
 ASK_EVERY_S: Final = 0.1
 ECHO_S: Final = 0.3
-INTERVAL: Final = "diskless.append.commit.interval.ms"
+SHOWN: Final = ("esker.append.quiet.ms", "diskless.append.commit.interval.ms")
 
 
 @app.command(name="dev", epilog=EXAMPLE)
@@ -117,7 +117,7 @@ def dev(
 
                 check_bucket(identity)
             plan = make_plan(directory, identity, port=port, brokers=brokers, extra=extra)
-            _run(plan, interval_ms=extra.get(INTERVAL, str(SETTINGS[INTERVAL].default)))
+            _run(plan, extra)
     except OSError as error:
         from esker.server.fatal_errors import describe_fatal_error  # needed after a failure only
 
@@ -196,7 +196,7 @@ class _Signals:
                 signal.signal(kind, handler)
 
 
-def _run(plan: Plan, *, interval_ms: str) -> None:
+def _run(plan: Plan, settings: Mapping[str, str]) -> None:
     processes = Processes(plan, lambda line: typer.echo(f"esker dev: {line}", err=True))
     signals = _Signals()
     with signals.caught():
@@ -206,7 +206,7 @@ def _run(plan: Plan, *, interval_ms: str) -> None:
             sys.stdout.flush()
             processes.start()
             if _wait_until_ready(processes, signals):
-                typer.echo(_greeting(plan, time.monotonic() - started, interval_ms))
+                typer.echo(_greeting(plan, time.monotonic() - started, settings))
                 sys.stdout.flush()
             while not signals.stop_requested:
                 processes.watch()
@@ -242,20 +242,20 @@ def _count(plan: Plan) -> str:
     return f"{len(plan.quorum)} quorum nodes and {brokers} broker{'s' if brokers > 1 else ''}"
 
 
-def _greeting(plan: Plan, seconds: float, interval_ms: str) -> str:
+def _greeting(plan: Plan, seconds: float, settings: Mapping[str, str]) -> str:
     rows = {
         "bootstrap server": plan.bootstrap,
         "controllers": plan.controllers,
         "objects": plan.identity.store.place(plan.directory),
         "output of processes": str(plan.directory / "output"),
     }
-    a_second = 1000 / max(1, int(interval_ms))
+    quiet_ms, interval_ms = (settings.get(key, SETTINGS[key].default_text) for key in SHOWN)
     return "\n".join(
         [
             f"Ready after {seconds:.1f} s.",
             *(f"  {name + ':':<22}{value}" for name, value in rows.items()),
-            f"Commit interval {interval_ms} ms: a producer that waits for each record gets about "
-            f"{a_second:.0f} a second; see docs/tuning.md.",
+            f"Records are written when producers pause for {quiet_ms} ms, at the latest after "
+            f"{interval_ms} ms; see docs/tuning.md.",
             "Ctrl-C stops it; the same command continues this cluster.",
         ]
     )

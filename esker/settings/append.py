@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from diskless.produce.closing import ClosingSettings
 from esker.settings.base import Setting
 from esker.settings.values import MEBIBYTE, MILLISECONDS, integer
 
@@ -15,8 +16,29 @@ SETTINGS: Final = (
         "diskless.append.commit.interval.ms",
         MILLISECONDS,
         250,
-        "Milliseconds for which a broker collects batches before it writes them as one object: "
-        "longer is cheaper, shorter answers producers sooner.",
+        "Maximum milliseconds for which a broker collects batches before it writes them as one "
+        "object. It writes earlier while producers wait: see esker.append.quiet.ms.",
+    ),
+    Setting(
+        "esker.append.quiet.ms",
+        integer(0, 60_000),
+        ClosingSettings().quiet_ms,
+        "Milliseconds without a new batch after which a broker writes an object before the commit "
+        "interval is over; 0: never. Longer than the gap between two requests of one producer.",
+    ),
+    Setting(
+        "esker.append.objects.per.second",
+        integer(0, 100_000),
+        None,
+        "Objects below 768 KiB that a broker may write a second before the commit interval is "
+        "over; 0: none. Default: 8 with S3, 64 with a directory.",
+    ),
+    Setting(
+        "esker.append.runs.per.second",
+        integer(0, 10_000_000),
+        ClosingSettings().runs_per_second,
+        "Partitions, summed over the objects of one second, up to which a broker writes objects "
+        "before the commit interval is over; each is a row in the batch coordinator's state.",
     ),
     Setting(
         "diskless.append.buffer.max.bytes",

@@ -20,12 +20,12 @@ from typing import Any, Final
 
 from coordinator.groups.settings import GroupSettings
 from diskless.produce.object_writer import WriterSettings
+from diskless.stores.opening import DIRECTORY
 from esker.settings import SETTINGS
 from esker.settings.addresses import BROKER, CONTROLLER, Addresses, addresses_of
 from esker.settings.coordinator_options import QUORUM, CoordinatorOptions, find_for_group
 from esker.settings.errors import ConfigError
 from esker.settings.properties import PropertiesError, read_properties
-from esker.settings.store import DIRECTORY
 from esker.settings.values import Endpoint, parse_endpoint
 from raft.core.config import QuorumConfig
 from records.types import NodeId

@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from diskless.stores.opening import DIRECTORY
 from esker.settings.base import Setting
 from esker.settings.values import boolean
-
-DIRECTORY: Final = "diskless.stores.directory.DirectoryStorage"
 
 SETTINGS: Final = (
     Setting(

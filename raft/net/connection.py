@@ -413,6 +413,8 @@ class ServerConnection(asyncio.BufferedProtocol):
         if self.close_reason is not None:
             return
         reader, shared = self._reader, self._shared
+        if self._reserved:
+            shared.received_at = asyncio.get_running_loop().time()
         if not self._backlog:
             if self._reserved and not reader.receiving:  # the frame it was for is handled
                 reserved, self._reserved = self._reserved, 0

@@ -50,6 +50,7 @@ class ConnectionSet(Generic[C]):
         self.arena = Arena()
         self.connections: set[C] = set()
         self.memory_used = 0  # bytes of requests unanswered or being received
+        self.received_at = 0.0  # when a part of a large frame last arrived, on the loop's clock
         self.accepted = 0
         self.ended: Counter[Reason] = Counter()  # closed connections by reason
         self.draining = False  # closing: answers are sent, requests are no longer read

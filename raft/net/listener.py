@@ -52,6 +52,11 @@ class Listener:
         return self._shared.connections
 
     @property
+    def received_at(self) -> float:
+        """Return when a part of a large request last arrived, on the loop's clock; 0.0: never."""
+        return self._shared.received_at
+
+    @property
     def memory_used(self) -> int:
         """Return the memory in bytes that unfinished requests of all connections use."""
         return self._shared.memory_used

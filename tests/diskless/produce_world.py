@@ -16,6 +16,7 @@ from uuid import UUID
 
 from coordinator.errors import CoordinatorError, OutcomeUnknownError
 from diskless.produce.buffer import AppendResult
+from diskless.produce.closing import BufferClosing, ClosingSettings
 from diskless.produce.object_writer import Identity, ObjectWriter, WriterSettings
 from diskless.produce.validation import Accepted, TopicRules, validate
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
@@ -138,6 +139,11 @@ def a_batch(number: int, records: int, size: int) -> Accepted:
     outcome = validate(built, 9, TopicRules(), NOW_MS)
     assert isinstance(outcome, Accepted)
     return outcome
+
+
+def never_early() -> BufferClosing:
+    """Return a closing that leaves every buffer to its size and the commit interval."""
+    return BufferClosing(ClosingSettings(quiet_ms=0), buffers=list, received_at=lambda: 0.0)
 
 
 class World:

@@ -117,6 +117,7 @@ class RecordsBroker:
             writer=self.writers.writer,
             now_ms=world.wall_ms,
             in_flight=self.in_flight,
+            closing=self.writers.closing,
         )
         self.fetch_service = fetch_type(
             self.cluster, cache=self.cache, news=self.news, staleness=self.staleness

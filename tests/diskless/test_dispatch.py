@@ -29,6 +29,7 @@ from records.rpc.produce import ProduceRequest, ProduceResponse
 from tests.diskless.broker_world import ask_at, running_broker
 from tests.diskless.calling import Caller
 from tests.diskless.cluster_world import ClusterWorld
+from tests.diskless.produce_world import never_early
 from tests.diskless.virtual_time import run
 
 NOT_SERVED = {
@@ -84,7 +85,11 @@ class Front:
     def __init__(self, world: ClusterWorld, **more: Any) -> None:
         cluster = world.cluster(1)
         service = ProduceService(
-            cluster, writer=lambda _: None, now_ms=world.wall_ms, in_flight=InFlight(1 << 30)
+            cluster,
+            writer=lambda _: None,
+            now_ms=world.wall_ms,
+            in_flight=InFlight(1 << 30),
+            closing=never_early(),
         )
         self.produced = service.counters
         handlers = {0: Served(0, 13, service.serve)}

@@ -34,6 +34,7 @@ from records.compression import Compression
 from records.rpc.produce import ProduceRequest, ProduceResponse
 from tests.coordinator.controller.test_chunks import with_topic
 from tests.coordinator.controller.test_refusals import alter
+from tests.diskless.produce_world import never_early
 
 NOW_MS = 1_700_000_000_000
 PRODUCE = 0
@@ -105,6 +106,7 @@ class Broker:
             writer=lambda _: self.writer,
             now_ms=lambda: NOW_MS,
             in_flight=self.in_flight,
+            closing=never_early(),
         )
 
         def handle(connection: ServerConnection, frame: Frame) -> Answer:

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from coordinator.errors import OutcomeUnknownError
+from diskless.produce.closing import ClosingSettings
 from diskless.produce.object_writer import WriterSettings
 from diskless.stores.faults import Fault, FaultRule
 from records.kafka_errors import ErrorCode
@@ -136,7 +137,10 @@ def test_flush_writes_the_buffer_before_the_commit_interval_ends() -> None:
     async def on_loop() -> None:
         async with ClusterWorld() as world:
             await world.create("t")
-            broker = RecordsBroker(world, 1, settings=WriterSettings(commit_interval_ms=60_000))
+            settings = WriterSettings(
+                commit_interval_ms=60_000, closing=ClosingSettings(quiet_ms=0)
+            )
+            broker = RecordsBroker(world, 1, settings=settings)
             sent = send(world, broker, 1)
             await asyncio.sleep(1)
             assert not sent.done()

@@ -224,7 +224,7 @@ class LeaderClient:
             self._released.discard(old)
 
     def note_leader(self, node_id: int) -> None:
-        """Close the connection unless it leads to `node_id`, which is the leader by now.
+        """Close the connection if it leads to another node than `node_id`, the leader.
 
         A leader that stands still closes nothing, and would be waited for until the timeout.
         """
@@ -307,7 +307,7 @@ class LeaderClient:
                         late.connection.close()
 
     async def _ask(self, address: Address) -> Rpc | None:
-        """Connect to a node and keep the connection if the node leads; else return None.
+        """Connect to a node and return the connection if the node leads, else None.
 
         The nodes that it names are remembered.
         """

@@ -68,7 +68,7 @@ class Map(Mapping[K, V]):
         return f"Map({dict(self)!r})"
 
     def set(self, key: K, value: V) -> Map[K, V]:
-        """Return a new map in which one key has another value."""
+        """Return a new map with this value for one key."""
         editor = self.edit()
         editor.set(key, value)
         return editor.freeze()

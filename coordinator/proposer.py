@@ -206,7 +206,7 @@ class Proposer:
         self._answer([(done, None) for _, done in undecided], nothing)
 
     def applied(self) -> None:
-        """Begin to decide if the applied state has every record of the log by now."""
+        """Start to decide requests once the applied state has every record of the log."""
         if self._epoch is None or self._may_decide or self._in_flight:
             return
         if self._applied() != self._log.end_offset or self._log.leading_epoch != self._epoch:

@@ -342,7 +342,7 @@ def _closed(tables: Tables, record: LeaseClosedRecord) -> None:
 
 
 def _close(tables: Tables, lease_id: int, closed_at_ms: int, end_object_id: int | None) -> None:
-    """Close a lease; its ids that may be uploaded but were not committed become orphans."""
+    """Close a lease; its uncommitted object ids up to the end become orphans."""
     lease = tables.leases.get(lease_id)
     assert lease is not None, f"no lease {lease_id} to close"
     assert lease.is_open, f"lease {lease_id} is closed twice"

@@ -72,7 +72,7 @@ class Overlay(Generic[K, V]):
         self._young.update(rows)
 
     def pop(self, key: K, default: Any = None) -> Any:
-        """Remove a row if it exists, and return it, else `default`."""
+        """Remove a row and return its value, or `default` if the row does not exist."""
         value = self.get(key, default)
         self._young[key] = None
         return value
@@ -87,7 +87,7 @@ class Overlay(Generic[K, V]):
         return [(key, value) for key, value in merged.items() if value is not None]
 
     def age(self) -> None:
-        """Drop the older changes, which the applied table has by now."""
+        """Drop the older generation of changes, which the applied table already has."""
         if self._old or self._young:
             self._old, self._young = self._young, {}
 

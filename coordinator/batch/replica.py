@@ -99,7 +99,7 @@ class ReadOnlyCoordinator:
 
     @property
     def age_ms(self) -> float | None:
-        """Return the most ms since the state held all committed records; None if unknown."""
+        """Return an upper bound of the state's age in ms, or None if the age is unknown."""
         return self._freshness.age_ms(self._monotonic())
 
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
@@ -125,7 +125,7 @@ class ReadOnlyCoordinator:
                 raise TypeError(f"a replica was sent {request.schema().name}, a {kind}")
 
     async def _look_up(self, lookup: Lookup[A], request: CoordinatorRequest[A], offset: int) -> A:
-        """Answer a look-up, a large one in several turns of the event loop.
+        """Answer a look-up; a large look-up takes several turns of the event loop.
 
         Only one large look-up is under way at a time.
 

@@ -120,7 +120,7 @@ def _look(
     now_ms: int,
     limit: int,
 ) -> _Partition | None:
-    """Read a partition's oldest runs if the very first one exceeds the retention settings."""
+    """Return a partition's oldest runs if retention applies to the first run, else None."""
     log_id = topic.log_ids[partition]
     log = kept.logs.get(log_id)
     if log is None or log[0] == log[1]:

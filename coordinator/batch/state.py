@@ -154,7 +154,7 @@ class Table(Protocol[K, V]):
         """Add or replace several rows from a dict."""
 
     def pop(self, key: K, default: None, /) -> V | None:
-        """Remove a row if it exists, and return it, else None."""
+        """Remove a row and return its value, or None if the row does not exist."""
 
 
 class SmallTable(Table[K, V], Protocol[K, V]):
@@ -193,7 +193,7 @@ class Tables(Protocol):
 
     @property
     def counters(self) -> Counters:
-        """Return the counters, to be changed in place."""
+        """Return the counters; record application changes them in place."""
 
 
 def log_ids_of(tables: Tables, record: ObjectCommitRecord) -> list[LogId]:
@@ -226,6 +226,6 @@ class LeaseFinder:
         )
 
     def find(self, object_id: int) -> int | None:
-        """Return the lease id of an object id; None if it is forgotten or was never granted."""
+        """Return the id of the lease that has an object id; None if no such lease is known."""
         at = bisect_right(self._leases, object_id, key=lambda lease: lease[0]) - 1
         return self._leases[at][2] if at >= 0 and object_id < self._leases[at][1] else None

@@ -84,7 +84,7 @@ def create_request(
     now_ms: int,
     topic_ids: Mapping[str, UUID] | None = None,
 ) -> CreateChunksRequest:
-    """Build the request to create chunks at high watermarks that were just read.
+    """Build the request that creates chunks at the given high watermarks.
 
     Args:  high_watermarks: read behind the read barrier, exclusive; `now_ms` is the clock then.
            topic_ids: by name; a topic that was recreated meanwhile has another id.

@@ -64,7 +64,7 @@ class ControllerClient:
         return await self._leader.call(request, response, _refusal, self._patience, label=label)
 
     def note_leader(self, node_id: int) -> None:
-        """Note which node is the controller; calls to another node are repeated there."""
+        """Note the controller's node id; calls to other nodes are repeated at this node."""
         self._leader.note_leader(node_id)
 
     async def close(self) -> None:

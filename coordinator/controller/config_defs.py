@@ -118,7 +118,7 @@ def _throttled(value: str) -> str | None:
 
 
 def split_list(value: str) -> list[str]:
-    """Split a LIST setting's value into its items, without blanks around them."""
+    """Split a LIST setting's value into its items without surrounding blanks."""
     return [item.strip() for item in value.split(",") if item.strip()]
 
 
@@ -292,7 +292,7 @@ def check_config(name: str, value: str | None, known: dict[str, ConfigDef]) -> s
 
 
 def check_combination(own: Mapping[str, str | None]) -> None:
-    """Check a topic's settings against one another and against what this cluster has.
+    """Check that a topic's settings agree with one another and with the cluster's features.
 
     Raises:  RefusedError (INVALID_CONFIG). Source: upstream's LogConfig.validate.
     """

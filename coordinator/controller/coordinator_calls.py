@@ -41,7 +41,7 @@ class ClientCalls:
     """Implements `handover.CoordinatorCalls` with clients; belongs to the running loop."""
 
     def __init__(self, client: Callable[[int], BatchCoordinator]) -> None:
-        """Create the calls; the client of a coordinator is created by its first call.
+        """Create the calls without clients; a coordinator's client is created on first use.
 
         Args:  client: makes the client of one coordinator; called once for each.
         """
@@ -70,7 +70,7 @@ class ClientCalls:
     def hosted(
         self, coordinator: int, done: Callable[[HostedPartitions | CoordinatorError], None]
     ) -> None:
-        """List all partitions of a coordinator behind its read barrier; call `done` with them."""
+        """List a coordinator's partitions behind its read barrier; call `done` with the list."""
         self._run(self._hosted(coordinator), done)
 
     async def _hosted(self, coordinator: int) -> HostedPartitions:
@@ -94,7 +94,7 @@ class ClientCalls:
         partitions: frozenset[int],
         done: Callable[[frozenset[int] | CoordinatorError], None],
     ) -> None:
-        """Send ReleaseDisklessPartitions for one topic; call `done` with those released."""
+        """Release partitions of one topic at a coordinator; call `done` with the result."""
         self._run(self._release(coordinator, epoch, topic_id, sorted(partitions)), done)
 
     async def _release(
@@ -121,7 +121,7 @@ class ClientCalls:
         partitions: Iterable[tuple[UUID, int]],
         done: Callable[[Mapping[tuple[UUID, int], Offset] | CoordinatorError], None],
     ) -> None:
-        """Read log start offsets with ListDisklessOffsets; call `done` with them."""
+        """Read log start offsets from a coordinator; call `done` with the offsets."""
         self._run(self._log_starts(coordinator, list(partitions)), done)
 
     async def _log_starts(

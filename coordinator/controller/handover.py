@@ -65,7 +65,7 @@ class CoordinatorCalls(Protocol):
         request: rpc.InitDisklessTopicsRequest,
         done: Callable[[rpc.InitDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
-        """Create topics at a coordinator; call `done` once that is committed."""
+        """Create topics at a coordinator; call `done` once the records are committed."""
 
     def delete(
         self,
@@ -73,12 +73,12 @@ class CoordinatorCalls(Protocol):
         request: rpc.DeleteDisklessTopicsRequest,
         done: Callable[[rpc.DeleteDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
-        """Delete topics at a coordinator; call `done` once that is committed."""
+        """Delete topics at a coordinator; call `done` once the records are committed."""
 
     def hosted(
         self, coordinator: int, done: Callable[[HostedPartitions | CoordinatorError], None]
     ) -> None:
-        """List all topics and partitions of a coordinator; call `done` with them."""
+        """List all topics and partitions of a coordinator; call `done` with the list."""
 
     def release(
         self,
@@ -88,7 +88,7 @@ class CoordinatorCalls(Protocol):
         partitions: frozenset[int],
         done: Callable[[frozenset[int] | CoordinatorError], None],
     ) -> None:
-        """Release partitions that never had a commit; call `done` with those released.
+        """Release partitions that never had a commit; call `done` with the result.
 
         A released partition takes no commit any more; only an Init of a higher controller epoch
         that names it restores it. Partitions of an unknown topic are not released.
@@ -100,7 +100,7 @@ class CoordinatorCalls(Protocol):
         partitions: Iterable[tuple[UUID, int]],
         done: Callable[[Mapping[tuple[UUID, int], Offset] | CoordinatorError], None],
     ) -> None:
-        """Read the log start offset of each existing partition; call `done` with them."""
+        """Read the log start offset of each existing partition; call `done` with the offsets."""
 
 
 class HandOver:
@@ -309,7 +309,7 @@ class _CoordinatorOutbox:
                 return
 
     def _next_wanted(self) -> dict[UUID, WantedTopic]:
-        """Return the topics for the next Init, within the limits of one call."""
+        """Return the topics for the next InitDisklessTopics, within one call's limits."""
         requested: dict[UUID, WantedTopic] = {}
         partitions = 0
         for topic_id, wanted in islice(self._wanted.items(), MAX_CALL_TOPICS):

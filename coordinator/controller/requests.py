@@ -294,7 +294,7 @@ class Requests:
         self._decide(request, send, decide)
 
     def _heartbeat(self, request: brokers.BrokerHeartbeatRequest, send: Send) -> None:
-        """Answer a heartbeat, at once if it writes nothing and no pending record matters.
+        """Answer a heartbeat, at once if no record is written or pending for the broker.
 
         Only pending records of this broker matter.
         """

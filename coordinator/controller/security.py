@@ -50,7 +50,7 @@ class SecurityEdit:
         return self._security
 
     def apply(self, record: MetadataRecord) -> tuple[object | None, object | None]:
-        """Apply a record; return the record before it and the one after it.
+        """Apply a security record; return the record that it replaces and the new one.
 
         A missing record is None.
         """

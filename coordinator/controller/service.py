@@ -101,7 +101,7 @@ class ControllerService:
         return payload(header, self.find_coordinators(message))
 
     def find_coordinators(self, request: FindCoordinatorRequest) -> FindCoordinatorResponse:
-        """Return the node of each key; only keys of batch coordinators are known here."""
+        """Return the node of each batch coordinator's key, or an error for other keys."""
         keys = request.coordinator_keys
         text = f"{len(keys)} keys; at most {MAX_KEYS} are allowed in one request."
         found = [self._find_coordinator(request.key_type, key) for key in keys[:MAX_KEYS]]

@@ -180,7 +180,7 @@ class EmbeddedCoordinator:
 
     @property
     def leads(self) -> bool:
-        """Return whether this node believes that it is the leader."""
+        """Return whether this node believes itself to be the leader."""
         return self._node is not None and bool(self._node._isLeader())
 
     async def close(self) -> None:
@@ -259,7 +259,7 @@ class EmbeddedCoordinator:
             await asyncio.sleep(self._settings.sweep_interval_ms / 1000)
 
     async def sweep(self, leadership: str, at_ms: int) -> None:
-        """Replicate a maintenance command: advance the steady clock and run what is due.
+        """Replicate a command that advances the steady clock and runs the maintenance.
 
         `at_ms` is on the monotonic clock of the leadership of this name.
         """

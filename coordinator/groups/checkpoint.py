@@ -23,7 +23,7 @@ _SORT_AT_ONCE: Final = 2_000  # group ids: about a millisecond
 
 
 def image_values(image: GroupsImage) -> Iterator[bytes]:
-    """Yield every record of the image, framed, in the order in which a reader applies them.
+    """Yield the image's records as framed bytes, in the order in which a reader applies them.
 
     An empty value (b"") marks a pause, at which the caller lets other work run.
     """

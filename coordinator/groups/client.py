@@ -28,7 +28,7 @@ _NOT_LEADING: Final = frozenset(
 
 
 def _refusal(answer: Any) -> CoordinatorError | None:
-    """Return the error of a node that does not lead the log, else None."""
+    """Return the error if the answer is from a node that does not lead the log, else None."""
     code = answer.error_code
     return CoordinatorError(ErrorCode(code), "it does not lead") if code in _NOT_LEADING else None
 

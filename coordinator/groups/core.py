@@ -131,14 +131,14 @@ class GroupBroker:
         return self._now_ms
 
     def reply(self, inbound: InboundRequest, response: Response) -> None:
-        """Answer a client, or add the response to the DeleteGroups request it is part of."""
+        """Answer a client, or add the response to its DeleteGroups request."""
         if isinstance(inbound.ticket, GroupTicket):
             inbound.ticket.on_response(response)
             return
         self._effects.append(Reply(inbound.ticket, response))
 
     def request(self, request: Request, then: Callable[[Any], None]) -> None:
-        """Send a request to the log; call `then` with the response, or None if it is unknown."""
+        """Send a request to the log; call `then` with the response, or None if unknown."""
         self._next_call += 1
         self._calls[self._next_call] = then
         self._effects.append(Call(self._next_call, request))
@@ -261,7 +261,7 @@ class GroupBroker:
     # --- ownership ----------------------------------------------------------------------------
 
     def acquire(self, group_id: str, *, create: bool, then: Callable[[Any], None]) -> None:
-        """Request a group's ownership from the log."""
+        """Request a group's ownership from the log; call `then` with the response."""
         request = AcquireGroupOwnershipRequest(
             group_id=group_id,
             broker_id=self.broker_id,

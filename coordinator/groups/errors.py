@@ -40,7 +40,7 @@ GROUP_CODES: Final = frozenset(
 
 
 def code_of(response: Any, certain: frozenset[ErrorCode]) -> ErrorCode | None:
-    """Return the response's error code if it is in `certain`; None: the outcome is unknown.
+    """Return the response's error code if it is in `certain`, or None for an unknown outcome.
 
     The outcome is unknown if no response came, if the node is not the leader, or if its code is
     one that this version does not use. The caller then repeats the same request.

@@ -51,7 +51,7 @@ class Owner(Env, Protocol):
         """Take over a group whose ownership was granted."""
 
     def forget(self, group_id: str, code: ErrorCode) -> None:
-        """Stop coordinating a group; its waiting requests are answered with `code`."""
+        """Stop coordinating a group; answer its waiting requests with `code`."""
 
 
 class Loading:
@@ -123,7 +123,7 @@ class Loading:
             self._env.forget(self.group_id, ErrorCode.NOT_COORDINATOR)
 
     def _reject_missing_group(self) -> None:
-        """Answer the parked requests that the group does not exist; none would create it."""
+        """Refuse the parked requests: the group does not exist and no request creates it."""
         parked, self.parked = self.parked, []
         self._env.forget(self.group_id, ErrorCode.NOT_COORDINATOR)
         for inbound in parked:
@@ -131,7 +131,7 @@ class Loading:
 
 
 def _missing_group_code(inbound: InboundRequest) -> ErrorCode:
-    """Return the error code of this request for a group that does not exist."""
+    """Return the error code that answers this request if the group does not exist."""
     match inbound.request:
         case OffsetCommitRequest():
             return ErrorCode.ILLEGAL_GENERATION
@@ -142,7 +142,7 @@ def _missing_group_code(inbound: InboundRequest) -> ErrorCode:
 
 
 def _loading_code(inbound: InboundRequest) -> ErrorCode:
-    """Return the error code of this request for a group that is still being loaded."""
+    """Return the error code that answers this request while the group is being loaded."""
     if isinstance(inbound.request, JoinGroupRequest | OffsetCommitRequest | DeleteGroupsRequest):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return ErrorCode.COORDINATOR_NOT_AVAILABLE

@@ -73,7 +73,7 @@ class Membership:
     _offers: Counter[str] = field(default_factory=Counter)
 
     def add(self, member: Member) -> None:
-        """Add a member; the first one becomes the leader."""
+        """Add a member; the first member of a group becomes the leader."""
         assert member.member_id not in self.members, f"added twice: {member}"
         self.members[member.member_id] = member
         self.pending.discard(member.member_id)
@@ -85,7 +85,7 @@ class Membership:
         self._offer(member.protocols)
 
     def remove(self, member_id: str) -> Member:
-        """Remove a member and return it; the oldest remaining member replaces a leader."""
+        """Remove a member and return it; the oldest other member succeeds a removed leader."""
         member = self.members.pop(member_id)
         if member.instance_id is not None and self.static.get(member.instance_id) == member_id:
             del self.static[member.instance_id]

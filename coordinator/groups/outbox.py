@@ -213,7 +213,7 @@ class GroupOutbox:
             self._env.call(self.group_id, self._request)
 
     def expire_waiting(self) -> None:
-        """Fail commits and removals that have waited too long; drop those still queued."""
+        """Fail commits and removals that have waited too long; the queued ones are not sent."""
         now_ms = self._env.now_ms
         overdue = [
             entry
@@ -281,7 +281,7 @@ class GroupOutbox:
         self._env.call(self.group_id, self._request)
 
     def _take_commits(self, first: _Commit) -> list[_Commit]:
-        """Take `first` and the commits queued behind it that fit into one record.
+        """Take `first` and as many queued commits behind it as fit into one record.
 
         It stops at the next generation.
         """

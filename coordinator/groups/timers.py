@@ -27,7 +27,7 @@ class Timers:
         self._heap: list[tuple[int, TimerKey]] = []
 
     def set(self, key: TimerKey, at_ms: int) -> None:
-        """Set the deadline of a timer and replace an earlier one."""
+        """Set a timer's deadline, in place of an earlier deadline."""
         self._deadlines[key] = at_ms
         entry = self._entries.get(key)
         if entry is None or entry > at_ms:

@@ -139,7 +139,7 @@ def _judge_without_lease(
 
 
 def _first_answer(object_id: int, tables: Tables) -> Answered:
-    """Return the answer that the object's first commit got, or an error if it is not kept."""
+    """Return the response to the object's first commit, or an error if it is not kept."""
     answer = tables.answers.get(object_id)
     if answer is None:
         return _refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "its answer is no longer kept")

@@ -56,7 +56,7 @@ class _Moves:
         self.rows: dict[tuple[int, int], int] = {}  # by topic index and partition
 
     def add(self, topic_id: UUID, partition: int, offset: int) -> None:
-        """Add a partition's new log start; of several for one partition the greatest counts."""
+        """Add a partition's new log start; keep the greatest if the partition has several."""
         index = self.topic_indexes.setdefault(topic_id, len(self.topic_indexes))
         key = (index, partition)
         self.rows[key] = max(offset, self.rows.get(key, 0))

@@ -148,7 +148,7 @@ class _Judge:
         return None
 
     def _by_size(self, log_id: LogId, begin: int, end: int, retention_bytes: int | None) -> int:
-        """Return how far the log start may move so that retention.bytes are left.
+        """Return the log start up to which runs may go so that retention.bytes are left.
 
         Only as many runs are looked at as this request may still add up.
 

@@ -128,7 +128,7 @@ def decide_init_topics(
 def _wanted(
     requested: InitDisklessTopicsRequest.Topic, topic: Topic | None, controller_epoch: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield the ranges of partitions to create: new ones, and released ones that are named.
+    """Yield ranges of partitions to create: new partitions, and named released partitions.
 
     A partition released under this very epoch stays so: the call that names it is late.
     """
@@ -216,7 +216,7 @@ def decide_delete_topics(
 
 
 def _heard(epoch: int, tables: Tables, records: list[MetadataRecord]) -> tuple[MetadataRecord, ...]:
-    """Add a record of the controller's epoch if it is new and no other record carries it."""
+    """Add a ControllerEpochRecord if the epoch is new and no other record carries the epoch."""
     if not records and epoch > tables.counters.controller_epoch:
         return (ControllerEpochRecord(controller_epoch=epoch),)
     return tuple(records)

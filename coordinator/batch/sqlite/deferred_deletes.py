@@ -42,7 +42,7 @@ class DeferredDeletes:
     """Partitions with dead runs: the offset below which they are dead, by log id, oldest first."""
 
     def __init__(self, runs: Runs, pending: Mapping[int, int]) -> None:
-        """Start with the pending deletes of an earlier process.
+        """Create the queue with the pending deletes of an earlier process.
 
         Args:  pending: as `packed` of an earlier process gave them.
         """

@@ -33,7 +33,7 @@ def add_found(connection: sqlite3.Connection, record: OrphansFoundRecord) -> int
 
 
 def remove(connection: sqlite3.Connection, record: ObjectsRemovedRecord) -> int:
-    """Remove objects from the table; return how many of them it had."""
+    """Remove objects from the table; return the number of removed rows."""
     gone = connection.executemany(
         "DELETE FROM objects WHERE object_id = ?",
         [(object_id,) for object_id in record.object_ids],

@@ -91,7 +91,7 @@ class Runs:
     # -- writing -------------------------------------------------------------------------------
 
     def add(self, tallies: Mapping[int, Tally], rows: Iterable[RunRow]) -> None:
-        """Append new runs, those of each partition by rising offset.
+        """Append new runs; the runs of each partition have rising offsets.
 
         Args:  tallies: of the partitions, by log id; they are brought up to date.
         """
@@ -109,7 +109,7 @@ class Runs:
                 self._close_span(tally, last_offset)
 
     def load(self, tally: Tally, rows: Iterable[tuple[int, ...]]) -> int:
-        """Insert a checkpoint's runs of one partition; return how many there were.
+        """Insert a checkpoint's runs of one partition and return their count.
 
         Their objects are in the table already, and have the append time.
 

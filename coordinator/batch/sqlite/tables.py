@@ -47,7 +47,7 @@ class WholeTable(dict[K, V]):
         self._dirty.update(rows)
 
     def pop(self, key: K, default: Any = None) -> Any:
-        """Remove a row if it exists, and return it, else `default`."""
+        """Remove a row and return its value, or `default` if the row does not exist."""
         self._dirty.add(key)
         return dict.pop(self, key, default)
 
@@ -101,7 +101,7 @@ class WriteBackTable(Generic[K, V]):
         self._dirty.update(rows)
 
     def pop(self, key: K, default: Any = None) -> Any:
-        """Remove a row if it exists, and return it, else `default`."""
+        """Remove a row and return its value, or `default` if the row does not exist."""
         value = self.get(key, default)
         self._dirty[key] = None
         return value

@@ -188,7 +188,10 @@ def alter_chunks(request: rpc.AlterChunkAssignmentsRequest, context: Context) ->
 def _alter(
     item: rpc.AlterChunkAssignmentsRequest.Assignment, image: MetadataImage
 ) -> list[MetadataRecord]:
-    """Build the record that changes a chunk's replicas, if they differ. Raises RefusedError."""
+    """Build the record that changes a chunk's replicas, unless they are the same.
+
+    Raises RefusedError.
+    """
     topic, partition, what = find_partition(image, item.topic_name, item.partition_id)
     chunks = topic.chunks.get(item.partition_id, ())
     chunk = next((c for c in chunks if c.start_offset == item.start_offset), None)

@@ -87,13 +87,13 @@ def described_configs(
 
 
 def topic_value(image: MetadataImage, topic: str, name: str) -> str:
-    """Return the effective value of one topic setting, without blanks around it."""
+    """Return the effective value of one topic setting without surrounding blanks."""
     own = image.config(Resource(TOPIC, topic), name)
     return synonyms(image, {name: own}, name, TOPIC_CONFIGS[name])[0][1].strip()
 
 
 def cleanup_policies(image: MetadataImage, topic: str) -> list[str]:
-    """Return the items of a topic's `cleanup.policy`: of COMPACT and DELETE both, one or none."""
+    """Return the items of a topic's `cleanup.policy`: COMPACT, DELETE, both or none."""
     return split_list(topic_value(image, topic, "cleanup.policy"))
 
 

@@ -356,7 +356,7 @@ class ObjectStories(Told):
 
     # --- deleting records, retention, finding
 
-    def test_deleting_records_of_an_unknown_partition_changes_nothing(self) -> None:
+    def test_deleting_records_of_an_unknown_partition_is_refused(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             before = await world.checkpoint()

@@ -137,7 +137,9 @@ def checkpointed(world: QuorumWorld) -> bool:
         "a page",
     ],
 )
-def test_damage_found_by_a_checkpoint_makes_the_node_rebuild(tmp_path: Path, damage: str) -> None:
+def test_a_node_rebuilds_its_state_after_a_checkpoint_finds_damage(
+    tmp_path: Path, damage: str
+) -> None:
     """No earlier read meets that row; the node stops, and its next start recovers."""
 
     async def story() -> None:

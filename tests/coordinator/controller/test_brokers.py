@@ -150,7 +150,7 @@ def test_a_new_leader_refuses_a_duplicate_broker_id_before_any_heartbeat(world: 
     assert world.ask(twin).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
-def test_an_unchanged_repeated_registration_writes_nothing(world: World) -> None:
+def test_an_unchanged_repeated_registration_writes_no_record(world: World) -> None:
     (epoch,) = world.register(1)
     end = world.log.end_offset
     assert world.ask(registration(1)).broker_epoch == epoch

@@ -87,7 +87,7 @@ def test_topic_creation_times_out_without_a_coordinator_and_completes_later(worl
     assert world.create("t").topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_a_call_with_a_lost_answer_is_repeated_without_harm(
+def test_a_coordinator_call_with_a_lost_answer_is_repeated_without_effect(
     world: World,
 ) -> None:
     world.coordinators.mute.add(0)
@@ -106,7 +106,7 @@ def test_added_partitions_reach_the_coordinator(world: World) -> None:
     assert hosted(world) == {topic_id(world, "t"): {0, 1, 2, 3, 4}}
 
 
-def test_a_topic_deletion_reaches_the_coordinator_later(world: World) -> None:
+def test_a_topic_deletion_reaches_a_coordinator_that_was_unavailable(world: World) -> None:
     world.create("t")
     named = topic_id(world, "t")
     world.coordinators.down.add(0)
@@ -268,7 +268,7 @@ def late_init_of_a_deleted_topic(world: World) -> None:
     world.coordinators.deliver_late()
 
 
-def test_a_late_init_of_a_deleted_topic_creates_nothing(world: World) -> None:
+def test_a_late_init_of_a_deleted_topic_creates_no_partition(world: World) -> None:
     late_init_of_a_deleted_topic(world)
     assert hosted(world) == {}
 
@@ -312,7 +312,7 @@ def test_a_new_controller_announces_its_epoch_before_it_reconciles(world: World)
     assert hosted(world) == expected(world)
 
 
-def test_one_call_stays_within_the_coordinators_partition_limit(
+def test_an_init_call_stays_within_the_coordinators_partition_limit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic that the coordinator refused would not be sent again."""
@@ -335,7 +335,7 @@ def test_one_call_stays_within_the_coordinators_partition_limit(
     assert hosted(world) == expected(world)
 
 
-def test_a_repeated_init_changes_nothing(world: World) -> None:
+def test_a_repeated_init_does_not_change_the_coordinator(world: World) -> None:
     world.coordinators.holding = True
     world.send(creation("t", 2))
     world.run()
@@ -346,7 +346,7 @@ def test_a_repeated_init_changes_nothing(world: World) -> None:
     assert hosted(world) == {topic_id(world, "t"): {0, 1, 2, 3, 4}}
 
 
-def test_every_call_carries_the_controllers_epoch(world: World) -> None:
+def test_every_coordinator_call_carries_the_controllers_epoch(world: World) -> None:
     world.create("t")
     first = world.coordinators[0].epoch
     assert first == world.controller.active_epoch

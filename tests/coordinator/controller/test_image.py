@@ -234,7 +234,7 @@ def test_a_transaction_becomes_visible_as_a_whole_at_its_end() -> None:
     assert set(seen) == {0, 2}
 
 
-def test_an_aborted_transaction_changes_nothing() -> None:
+def test_an_aborted_transaction_does_not_change_the_image() -> None:
     machine = applied(ControllerMachine(), TopicRecord(name="a", topic_id=T1))
     before = records_of(machine.image)
     applied(
@@ -297,7 +297,9 @@ def test_a_machine_takes_no_checkpoint_after_an_unknown_record() -> None:
     ],
     ids=lambda record: type(record).__name__,
 )
-def test_a_contradicting_record_is_counted_and_changes_nothing(record: MetadataRecord) -> None:
+def test_a_contradicting_record_is_counted_and_does_not_change_the_image(
+    record: MetadataRecord,
+) -> None:
     known = [
         TopicRecord(name="a", topic_id=T1),
         partition(),

@@ -214,14 +214,14 @@ def value(world: World, name: str) -> str | None:
     return settings.get("t")
 
 
-def test_a_node_that_does_not_lead_decides_nothing() -> None:
+def test_a_controller_that_does_not_lead_refuses_requests() -> None:
     world = World()
     answer = world.ask(registration(1))
     assert answer.error_code == ErrorCode.NOT_CONTROLLER
     assert world.log.end_offset == 0
 
 
-def test_a_leader_that_has_not_applied_everything_decides_nothing() -> None:
+def test_a_leader_decides_no_request_before_it_has_applied_its_log() -> None:
     world = World().elect()
     world.register(1)
     world.depose()
@@ -420,7 +420,7 @@ def test_a_creation_is_split_only_where_the_result_is_the_same() -> None:
     assert split_creation(tried) == [tried]
 
 
-def test_a_partly_done_request_is_not_answered_not_controller() -> None:
+def test_a_partly_done_request_is_not_answered_with_not_controller() -> None:
     """Clients repeat a request after NOT_CONTROLLER, and would find that their own topics exist."""
     world = World().elect()
     world.register(1)

@@ -130,7 +130,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     "partition restored by a late Init": (
         deleted_topic_without_tombstone,
         _with(
-            test_handover.test_a_late_init_of_a_deleted_topic_creates_nothing,
+            test_handover.test_a_late_init_of_a_deleted_topic_creates_no_partition,
             test_handover.with_brokers,
         ),
     ),

@@ -415,7 +415,9 @@ def world() -> World:
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=str)
-def test_a_refusal_has_its_code_and_message_and_writes_nothing(case: str, world: World) -> None:
+def test_a_refused_request_gets_its_code_and_message_and_writes_no_record(
+    case: str, world: World
+) -> None:
     request, code, names = REFUSED[case]
     before, end = records_of(world.image), world.log.end_offset
     got, message = _outcome(world.ask(request))
@@ -445,7 +447,7 @@ def test_an_invalid_topic_does_not_affect_the_others() -> None:
     assert {"ok", "fine"} <= set(world.image.topic_ids)
 
 
-def test_validate_only_writes_nothing() -> None:
+def test_a_validate_only_request_writes_no_record() -> None:
     world = fresh()
     end = world.log.end_offset
     answer = world.ask(creation("x", 3, validate_only=True))

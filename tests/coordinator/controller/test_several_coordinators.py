@@ -63,7 +63,7 @@ def test_no_mapping_is_written_before_there_is_a_second_coordinator() -> None:
     assert dict(topic.coordinators) == {}
 
 
-def test_added_partitions_stay_with_the_topics_coordinator() -> None:
+def test_added_partitions_are_assigned_to_the_topics_coordinator() -> None:
     world = two_coordinators()
     world.create("second", 2)
     topic = world.image.topic("second")
@@ -103,7 +103,7 @@ def test_a_partition_with_data_cannot_move() -> None:
     assert hosted(world, 0) == expected(world, 0)
 
 
-def test_a_move_to_the_same_coordinator_writes_nothing() -> None:
+def test_a_move_to_the_same_coordinator_writes_no_record() -> None:
     world = two_coordinators()
     end = world.log.end_offset
     assert move(world, "first", 1, 0) == 0
@@ -163,7 +163,7 @@ def test_only_a_later_controller_restores_a_released_partition() -> None:
     assert 1 not in hosted(world, 1)[topic_id(world, "first")]
 
 
-def test_a_release_with_a_lost_answer_is_repeated() -> None:
+def test_a_partition_release_with_a_lost_answer_is_repeated() -> None:
     world = two_coordinators()
     named = topic_id(world, "first")
     world.coordinators.mute.add(0)
@@ -198,7 +198,7 @@ def test_a_move_request_times_out_and_the_move_continues(down: int) -> None:
     assert len(answers) == 1
 
 
-def test_each_move_of_a_request_has_its_own_result() -> None:
+def test_each_partition_move_of_a_request_has_its_own_result() -> None:
     world = two_coordinators()
     named = topic_id(world, "first")
     topic = AssignPartitionToBatchCoordinatorRequest.Topic

@@ -210,7 +210,7 @@ def test_a_repeated_sequence_number_is_the_same_commit() -> None:
     assert log.log.end_offset == end + 1
 
 
-def test_a_late_copy_of_a_commit_changes_nothing() -> None:
+def test_a_late_copy_of_an_offset_commit_is_not_applied() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.offsets(owner, 1, 5) == 0

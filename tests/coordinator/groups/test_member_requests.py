@@ -209,7 +209,7 @@ def test_a_member_that_leaves_while_it_joins_is_answered() -> None:
 # --- commits --------------------------------------------------------------------------------------
 
 
-def test_only_members_may_commit() -> None:
+def test_only_members_of_the_group_may_commit_offsets() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)

@@ -190,7 +190,7 @@ def test_a_commit_with_a_lost_answer_is_made_once() -> None:
     assert (world.committed(), world.log.end_offset) == (5, end)
 
 
-def test_a_delayed_copy_of_a_commit_changes_nothing() -> None:
+def test_a_delayed_copy_of_an_offset_commit_is_not_applied() -> None:
     world = World()
     assert world.commit(None, 1) == 0
     hold(world, group_log.CommitGroupOffsetsRequest)
@@ -223,7 +223,7 @@ def test_a_broker_with_a_stale_sequence_acquires_the_group_again() -> None:
     assert world.committed() == 7
 
 
-def test_waiting_commits_are_sent_in_one_request() -> None:
+def test_waiting_offset_commits_are_sent_in_one_request() -> None:
     world = World()
     assert world.commit(None, 1) == 0
     hold(world, group_log.CommitGroupOffsetsRequest)

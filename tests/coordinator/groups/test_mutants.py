@@ -213,7 +213,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "a late copy undoes a commit": (
         late_copies_count,
-        test_moves.test_a_delayed_copy_of_a_commit_changes_nothing,
+        test_moves.test_a_delayed_copy_of_an_offset_commit_is_not_applied,
     ),
     "a late copy undoes a commit, in a random schedule": (
         late_copies_count,
@@ -263,11 +263,13 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "an old image denies an offset": (
         old_images_are_believed,
-        lambda: test_old_images.test_an_image_older_than_the_topic_hides_no_offset(9, False),
+        lambda: test_old_images.test_a_fetch_with_an_image_older_than_the_topic_returns_its_offset(
+            9, False
+        ),
     ),
     "a late copy removes a group that was made anew": (
         any_copy_removes_a_group,
-        test_deleting.test_a_removal_is_repeated_after_a_lost_answer_and_a_late_copy_removes_nothing,
+        test_deleting.test_a_group_removal_is_repeated_after_a_lost_answer_and_applied_once,
     ),
 }
 

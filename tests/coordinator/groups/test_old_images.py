@@ -47,7 +47,9 @@ def world_with_an_offset() -> World:
 
 @pytest.mark.parametrize("everything", [False, True], ids=["one", "all"])
 @pytest.mark.parametrize("version", [OLD, NAMED, BY_ID])
-def test_an_image_older_than_the_topic_hides_no_offset(version: int, everything: bool) -> None:
+def test_a_fetch_with_an_image_older_than_the_topic_returns_its_offset(
+    version: int, everything: bool
+) -> None:
     """The topic was recreated and the group has committed since; this broker's image is older."""
     world = world_with_an_offset()
     world.topics.known["t"], world.topics.level_at_ms = BEFORE, world.now_ms - 1
@@ -69,7 +71,7 @@ def test_a_fetch_with_an_image_that_stays_old_gets_a_retriable_error(version: in
     assert outcome(world.answers[ticket])[0] == LOADING
 
 
-def test_an_offset_of_an_earlier_topic_is_hidden_once_the_image_is_new() -> None:
+def test_an_offset_of_an_earlier_topic_is_hidden_once_the_image_is_current() -> None:
     world = world_with_an_offset()
     world.topics.known["t"], world.topics.level_at_ms = (UUID(int=99), 4), world.now_ms - 1
     ticket = world.send(question(NAMED), version=NAMED)
@@ -79,7 +81,7 @@ def test_an_offset_of_an_earlier_topic_is_hidden_once_the_image_is_new() -> None
     assert outcome(world.answers[ticket]) == (0, [(0, -1)])
 
 
-def test_an_unknown_topic_id_is_reported_once_the_image_is_new() -> None:
+def test_an_unknown_topic_id_is_reported_once_the_image_is_current() -> None:
     world = world_with_an_offset()
     world.topics.known, world.topics.level_at_ms = {}, world.now_ms - 1
     ticket = world.send(question(BY_ID), version=BY_ID)

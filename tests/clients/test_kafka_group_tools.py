@@ -9,10 +9,10 @@ import pytest
 from tests.clients.client import Message
 from tests.clients.confluent import Confluent
 from tests.clients.world import World
-from tests.interop.conftest import kafka
+from tests.interop.conftest import kafka, kafka_release, written_by_kafka
 from tests.interop.kafka_run import Kafka
 
-__all__ = ["kafka"]
+__all__ = ["kafka", "kafka_release", "written_by_kafka"]
 
 pytestmark = [pytest.mark.java, pytest.mark.timeout(660)]
 

@@ -18,11 +18,11 @@ import pytest
 
 from tests.clients.apache_kafka import apache_kafka
 from tests.clients.world import World
-from tests.interop.conftest import kafka
+from tests.interop.conftest import kafka, kafka_release, written_by_kafka
 from tests.interop.kafka_release import PROJECT, locked
 from tests.interop.kafka_run import Kafka
 
-__all__ = ["kafka"]
+__all__ = ["kafka", "kafka_release", "written_by_kafka"]
 
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(600)]
 

@@ -11,10 +11,10 @@ from tests.clients.client import Client
 from tests.clients.kcat import Kcat, is_installed
 from tests.clients.table import CELLS, Row, cell_id
 from tests.clients.world import World
-from tests.interop.conftest import kafka
+from tests.interop.conftest import kafka, kafka_release, written_by_kafka
 from tests.interop.kafka_run import Kafka
 
-__all__ = ["kafka"]
+__all__ = ["kafka", "kafka_release", "written_by_kafka"]
 
 pytestmark = [pytest.mark.java, pytest.mark.soak, pytest.mark.timeout(660)]
 

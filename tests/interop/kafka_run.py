@@ -2,8 +2,8 @@
 
 On two cores a tool's process costs about 0.4 s and a node's start about 2 s: small heap, the serial
 collector, only the quick compiler. A node that is stopped may leave an archive of the classes it
-loaded beside the jars; with it a node costs a third less, and a tool half. Even so: put many files
-into one call where a tool takes them.
+loaded beside the jars; without it a node costs three times as much, and a tool twice, so the
+fixture `kafka` has it made first. Even so: put many files into one call where a tool takes them.
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tracemalloc
+from random import Random
 
 import pytest
 from hypothesis import given, settings
@@ -27,6 +28,8 @@ SIZES = st.one_of(
     st.integers(0, 3 * ARENA_BYTES),
 )
 
+BYTE_BY_BYTE = 20_000  # longer streams have a large read in each round of cuts: 2 MB take a minute
+
 
 def feed(reader: FrameReader, data: bytes, cuts: list[int]) -> list[bytes | memoryview]:
     """Give `data` to the reader as a network would, reading at most `cuts[i]` bytes each time."""
@@ -46,12 +49,15 @@ def feed(reader: FrameReader, data: bytes, cuts: list[int]) -> list[bytes | memo
 @given(
     st.lists(SIZES, max_size=12),
     st.lists(st.integers(1, 2 * ARENA_BYTES), min_size=1, max_size=8),
-    st.randoms(use_true_random=False),
+    st.integers(0, 2**32 - 1),
 )
 @settings(max_examples=100, deadline=None)
-def test_a_frame_reader_returns_the_same_frames_wherever_the_stream_is_cut(sizes, cuts, random):
+def test_a_frame_reader_returns_the_same_frames_wherever_the_stream_is_cut(sizes, cuts, seed):
+    random = Random(seed)  # Hypothesis's own draws and records each number: ten times as slow
     bodies = [random.randbytes(size) for size in sizes]
     stream = b"".join(LENGTH.pack(len(body)) + body for body in bodies)
+    if len(stream) > BYTE_BY_BYTE:
+        cuts = [*cuts, ARENA_BYTES]
     reader = FrameReader(Arena(), max_frame_bytes=3 * ARENA_BYTES)
     frames = feed(reader, stream, cuts)  # all are compared at the end: none was written over
     assert frames == bodies

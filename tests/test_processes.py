@@ -54,7 +54,9 @@ def test_a_forked_process_has_its_own_arguments_directory_and_environment(
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
-def test_an_error_is_printed_and_ends_the_process_with_1(program: Path, *, fresh: bool) -> None:
+def test_an_error_in_a_forked_process_is_printed_and_ends_it_with_1(
+    program: Path, *, fresh: bool
+) -> None:
     process, output = run(program, "raise", fresh=fresh)
     assert process.wait(60) == 1
     assert "OSError: as told" in output.read_text()

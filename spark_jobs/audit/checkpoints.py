@@ -134,7 +134,7 @@ class CoordinatorFacts:
 
 
 def read_checkpoint(span: Span) -> tuple[CoordinatorFacts, Rows]:
-    """Read a checkpoint; return the coordinator's facts in it, and its runs as rows.
+    """Read a checkpoint; return the coordinator's state in it, and its runs as rows.
 
     Raises:  LostRangeError; DamagedFileError, RecordError; OSError.
     """

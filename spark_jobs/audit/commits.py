@@ -41,7 +41,7 @@ def _fault(rows: Rows, row: int, what: str) -> Fault:
 
 
 def _heads(rows: Rows) -> Rows:
-    """Return the first row of each commit."""
+    """Return the first batch's row of each commit."""
     _, first = np.unique(rows["log_offset"], return_index=True)
     return rows.where(first)
 

@@ -298,7 +298,7 @@ class LogAudit:
     def _check_objects(
         self, ledger: Ledger, base: CoordinatorFacts | None, verdicts: Sequence[SpanVerdict]
     ) -> None:
-        """Report the faults of objects that only show in all spans together."""
+        """Report faults of objects that can only be found by comparing all spans."""
         committed = np.concatenate(
             [np.zeros(0, np.int64), *(verdict.objects[0] for verdict in verdicts)]
         )

@@ -148,7 +148,7 @@ async def apply_orphans(
     *,
     progress: Callable[[int], None] = lambda _: None,
 ) -> Progress:
-    """Ask the coordinators to mark the planned objects that the journal does not have yet.
+    """Send the planned keys that the journal lacks to their coordinators, to be marked.
 
     Args:    coordinator: of a partition of `__diskless-metadata`.
              progress: called with the number of answered rows after each window.

@@ -78,7 +78,7 @@ class LocalEngine:
         *,
         light: bool = False,
     ) -> list[R]:
-        """Run the tasks on two threads, or in this process and a helper process."""
+        """Run the task on each item of work, on two threads or with a helper process."""
         if self._helper and not light and len(work) >= HELPED:
             return _run_with_helper(task, work, progress)
         found = []
@@ -145,7 +145,7 @@ class SparkEngine:
         *,
         light: bool = False,
     ) -> list[R]:
-        """Run the tasks as one Spark job, and return the results in the order of the work."""
+        """Run the task on each item of work in one Spark job, and return the results in order."""
         if not work:
             return []
         pickled = [pickle.dumps(item) for item in work]

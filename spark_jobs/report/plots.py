@@ -109,7 +109,7 @@ _NAMES: Final = {code: name for name, code in TOKENS.items()}
 
 
 def _element(text: str, label: str) -> str:
-    """Turn an SVG file into an element with the page's colours and font and with unique ids."""
+    """Turn an SVG file into an element of the page with named colours and unique ids."""
     text = text[text.index("<svg") :]
     start = text.index(">") + 1
     found = re.search(r'viewBox="([^"]*)"', text[:start])

@@ -49,7 +49,7 @@ class Window:
     width_ms: int
 
     def bucket(self, time_ms: int) -> int:
-        """Return the start of the bucket that counts a time.
+        """Return the start of the time bucket that a time falls into.
 
         >>> Window(60_000, 300_000, 60_000).bucket(61_000)
         60000
@@ -58,12 +58,12 @@ class Window:
         return clipped - clipped % self.width_ms
 
     def buckets(self, times_ms: Numbers) -> Numbers:
-        """Return the start of the bucket that counts each time."""
+        """Return the start of the time bucket that each time falls into."""
         clipped = np.clip(times_ms, self.start_ms, self.last_ms)
         return clipped - clipped % self.width_ms
 
     def starts(self) -> list[int]:
-        """Return the start of every bucket in the window."""
+        """Return the start time of every bucket in the window."""
         return list(range(self.start_ms, self.bucket(self.last_ms) + 1, self.width_ms))
 
 

@@ -225,7 +225,7 @@ def _await_executor(context: SparkContext, conf: Mapping[str, str]) -> None:
 
 
 def _settings_of_master(where: Master) -> dict[str, str]:
-    """Return the settings that depend on the master."""
+    """Return the Spark settings that depend on the master's address."""
     address: str | None = "127.0.0.1"
     if where.is_local:
         parts = max(4, 2 * where.threads)

@@ -85,7 +85,7 @@ def decode_both_ways(cls: type[Message], version: int, data: bytes) -> None:
 
 
 @pytest.mark.timeout(SECONDS + 120)
-def test_mutated_messages_are_read_alike_or_refused_by_both_codecs() -> None:
+def test_both_codecs_decode_mutated_messages_equally_or_refuse_them() -> None:
     until = time.monotonic() + SECONDS
     chosen = random.SystemRandom()
     while True:

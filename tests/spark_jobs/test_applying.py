@@ -103,7 +103,9 @@ def test_a_retention_plan_survives_writing_and_reading(tmp_path: Path) -> None:
         lambda text: "\n".join(text.splitlines()[1:]),
     ],
 )
-def test_a_damaged_plan_file_is_refused(tmp_path: Path, harm: Callable[[str], str]) -> None:
+def test_a_damaged_retention_plan_file_is_refused(
+    tmp_path: Path, harm: Callable[[str], str]
+) -> None:
     path = tmp_path / "plan"
     write_plan(plan(row(0)), path)
     path.write_text(harm(path.read_text()))
@@ -126,7 +128,7 @@ def test_every_plan_row_is_sent_to_its_coordinator(tmp_path: Path) -> None:
     assert coordinators.requests[0].expires_at_ms == made.expires_at_ms == 3_601_000
 
 
-def test_a_plan_expires_when_coordinators_refuse_it() -> None:
+def test_a_retention_plan_expires_when_coordinators_begin_to_refuse_it() -> None:
     assert EXPIRES_AFTER_MS == PLAN_LASTS_MS
 
 
@@ -182,7 +184,7 @@ def test_partly_applied_rows_are_distinguished_from_refused_rows(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("busy", "why"), [(20, None), (200, "COORDINATOR_NOT_AVAILABLE")])
-def test_a_busy_coordinator_is_retried_a_limited_number_of_times(
+def test_requests_to_a_busy_coordinator_are_retried_a_limited_number_of_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: int, why: str | None
 ) -> None:
     monkeypatch.setattr(applying, "WAIT_S", 0.0)
@@ -192,7 +194,7 @@ def test_a_busy_coordinator_is_retried_a_limited_number_of_times(
     assert outcome.applied == ({0: 10, 1: 11} if why is None else {})
 
 
-def test_a_plan_whose_rows_have_all_expired_is_stale(tmp_path: Path) -> None:
+def test_a_retention_plan_whose_rows_have_all_expired_is_stale(tmp_path: Path) -> None:
     outcome = applied(plan(row(0), row(1)), tmp_path / "j", Coordinators({0: 32, 1: 32}))
     assert outcome.is_stale()
 
@@ -270,14 +272,14 @@ def test_a_plan_that_expires_while_it_is_applied_is_stale(tmp_path: Path) -> Non
     assert outcome.is_stale()
 
 
-def test_a_journal_of_another_plan_is_refused(tmp_path: Path) -> None:
+def test_a_journal_of_another_retention_plan_is_refused(tmp_path: Path) -> None:
     applied(plan(row(0)), tmp_path / "j", Coordinators())
     with pytest.raises(ValueError, match="journal of plan"):
         applied(plan(row(1)), tmp_path / "j", Coordinators())
 
 
 @pytest.mark.parametrize("line", ["{}", "hello", "[]", "7"])
-def test_an_invalid_journal_is_refused(tmp_path: Path, line: str) -> None:
+def test_an_invalid_journal_of_a_retention_plan_is_refused(tmp_path: Path, line: str) -> None:
     (tmp_path / "j").write_text(line + "\n")
     with pytest.raises(ValueError, match="is not a plan's journal"):
         applied(plan(row(0)), tmp_path / "j", Coordinators())

@@ -77,7 +77,7 @@ def test_a_log_with_another_history_is_not_archived(logs: FileLogs, store: Objec
     assert ArchivedLogs(store).log(LOG).end_offset() == archived
 
 
-def test_a_directory_without_an_archive_is_an_error(store: ObjectStore) -> None:
+def test_reading_a_directory_without_an_archive_raises_an_error(store: ObjectStore) -> None:
     with pytest.raises(LogsError, match=r"no archive.json"):
         ArchivedLogs(store)
     with pytest.raises(LogsError):
@@ -193,7 +193,7 @@ def test_manifests_and_plans_survive_encoding_and_decoding(
 
 
 @pytest.mark.parametrize("junk", [None, "x y", -1, 1.5, True, [], {}, "../.."])
-def test_impossible_values_of_manifests_and_plans_are_refused(
+def test_impossible_values_in_archive_manifests_and_plans_are_refused(
     logs: FileLogs, store: ObjectStore, junk: object
 ) -> None:
     """Every value of a manifest and of a plan is replaced by an impossible one."""
@@ -229,7 +229,7 @@ def test_archiving_an_empty_batch_raises_an_error_with_its_offset(
         one_pass(logs, store)
 
 
-def test_a_file_larger_than_its_manifest_says_is_not_read(
+def test_an_archived_file_larger_than_in_its_manifest_is_not_read(
     logs: FileLogs, store: ObjectStore
 ) -> None:
     one_pass(logs, store)

@@ -236,7 +236,7 @@ def answers_are_forgotten_in_another_order(records: list[Any]) -> list[Any]:
     [(name, plant) for name, plants in IN_CHECKPOINTS.items() for plant in plants],
 )
 @pytest.mark.parametrize("offset", [18, 42])
-def test_each_fault_of_a_checkpoint_breaks_its_rules(
+def test_each_fault_in_a_checkpoint_breaks_only_its_audit_rules(
     name: str, plant: Any, offset: int, tmp_path: Path
 ) -> None:
     write_entries(tmp_path, the_history())
@@ -331,7 +331,7 @@ def test_an_audit_of_a_log_cut_during_reading_requests_another_audit(tmp_path: P
     assert report.logs[0].start_offset == 14
 
 
-def test_a_damaged_replica_is_reported_as_unreadable(tmp_path: Path) -> None:
+def test_the_audit_reports_a_damaged_replica_as_unreadable(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     for directory in (one, other):
         write_entries(directory, the_history())
@@ -345,7 +345,7 @@ def test_a_damaged_replica_is_reported_as_unreadable(tmp_path: Path) -> None:
         assert any("replicas-agree" in name for name in report.unchecked)
 
 
-def test_replicas_are_compared_over_their_common_offsets(tmp_path: Path) -> None:
+def test_the_audit_compares_replicas_over_their_common_offsets(tmp_path: Path) -> None:
     """One replica lags, and one begins with a checkpoint."""
     one, other = tmp_path / "one", tmp_path / "other"
     end = write_entries(one, the_history())
@@ -377,7 +377,7 @@ def test_a_partition_with_batches_at_two_coordinators_is_a_violation(tmp_path: P
     assert set(broken_rules(report)) == {"one-coordinator"}, describe_findings(report)
 
 
-def test_unknown_record_types_are_counted_and_reported(tmp_path: Path) -> None:
+def test_the_audit_counts_and_reports_unknown_record_types(tmp_path: Path) -> None:
     """A record type of a later release is no violation, but is reported."""
     unknown = Unknown(b"\x01\xd0\x0f\x00later")  # frame 1, type 2000, version 0
     write_entries(tmp_path, [*the_history(), Entry(unknown, 2)])

@@ -158,7 +158,7 @@ WRONG: Final[dict[str, tuple[Callable[[bytes], bytes | None], str]]] = {
 
 @pytest.mark.parametrize("what", WRONG)
 @pytest.mark.parametrize("from_checkpoint", [False, True])
-def test_each_fault_of_an_object_breaks_its_rule(
+def test_each_fault_in_an_object_breaks_its_audit_rule(
     what: str, from_checkpoint: bool, tmp_path: Path
 ) -> None:
     entries, objects = the_world()
@@ -204,7 +204,7 @@ def test_an_audit_of_undamaged_objects_finds_no_violation_at_any_depth(tmp_path:
     assert read == [0, sampled + 1, COUNT - 1], "the newest is in every sample"
 
 
-def test_an_object_deleted_lawfully_during_the_audit_is_no_violation(tmp_path: Path) -> None:
+def test_an_object_that_the_log_released_during_the_audit_is_no_violation(tmp_path: Path) -> None:
     """Retention marks and deletes the object right after the audit has read the log's end."""
     entries, objects = the_world()
     marked = ObjectsMarkedRecord(object_ids=(5,), marked_at_ms=1)
@@ -228,7 +228,7 @@ def test_an_object_deleted_lawfully_during_the_audit_is_no_violation(tmp_path: P
     assert report.logs[0].end_offset == end
 
 
-def test_a_missing_object_in_a_bucket_is_reported(tmp_path: Path, s3_endpoint: str) -> None:
+def test_the_audit_reports_a_missing_object_in_a_bucket(tmp_path: Path, s3_endpoint: str) -> None:
     """Objects are read by range, and one is missing."""
     entries, objects = the_world()
     write_entries(tmp_path / "log", entries)
@@ -245,7 +245,7 @@ def test_a_missing_object_in_a_bucket_is_reported(tmp_path: Path, s3_endpoint: s
     assert report.logs[0].objects_read == COUNT - 2
 
 
-def test_a_missing_store_is_an_error_and_not_data_loss(tmp_path: Path) -> None:
+def test_the_audit_treats_a_missing_store_as_an_error_instead_of_data_loss(tmp_path: Path) -> None:
     entries, _ = the_world()
     write_entries(tmp_path / "log", entries)
     with pytest.raises(StorageError, match="no such directory"):

@@ -135,7 +135,7 @@ def test_an_object_retired_between_log_and_listing_is_not_lost(life: Stored) -> 
     assert (found.looked_for, found.retired) == (len(used), len(used))
 
 
-def test_an_object_that_only_the_listing_missed_is_not_lost(life: Stored) -> None:
+def test_an_object_that_is_only_missing_in_the_listing_is_not_lost(life: Stored) -> None:
     hidden = life.used()[0]
     aside = life.directory / "aside"
     life.path(hidden).rename(aside)
@@ -150,7 +150,7 @@ def test_an_object_that_only_the_listing_missed_is_not_lost(life: Stored) -> Non
     assert (found.looked_for, found.lost) == (1, [])
 
 
-def test_a_store_without_any_object_of_the_cluster_is_an_error(life: Stored) -> None:
+def test_comparing_a_store_without_any_object_of_the_cluster_raises_an_error(life: Stored) -> None:
     (life.directory / "other").mkdir()
     life.objects = DirectoryStore(life.directory / "other")
     with pytest.raises(OrphansError, match="is this the cluster's store and prefix"):

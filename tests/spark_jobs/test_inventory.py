@@ -45,7 +45,7 @@ def manifest(directory: Path, **other: Any) -> Path:
     return path
 
 
-def test_a_manifest_lists_the_objects_below_the_stores_prefix(tmp_path: Path) -> None:
+def test_an_inventory_manifest_lists_the_objects_below_the_stores_prefix(tmp_path: Path) -> None:
     inventory = read_inventory(manifest(tmp_path), "s3://bucket/data", None)
     modified_ms = 1_767_323_045_000
     once = [
@@ -78,7 +78,9 @@ def test_an_incomplete_inventory_is_refused(name: str, tmp_path: Path) -> None:
         {"creationTimestamp": "yesterday"},
     ],
 )
-def test_an_unexpected_manifest_is_refused(other: dict[str, Any], tmp_path: Path) -> None:
+def test_an_inventory_manifest_with_unexpected_fields_is_refused(
+    other: dict[str, Any], tmp_path: Path
+) -> None:
     with pytest.raises(InventoryError):
         read_inventory(manifest(tmp_path, **other), "s3://bucket/data", None)
 

@@ -98,7 +98,7 @@ def test_the_random_histories_contain_every_kind_of_object_id() -> None:
     assert life.met["checkpoints"]
 
 
-def test_a_log_with_unknown_records_is_an_error() -> None:
+def test_reading_objects_from_a_log_with_unknown_records_raises_an_error() -> None:
     unknown = bytes.fromhex("01 ff7f 00 00")
     with pytest.raises(LogsError, match="at offset 1 is of type 16383"):
         known_objects_of([Values([encode_record(NoOpRecord()), unknown])], 2, coordinator=0)  # type: ignore[list-item]

@@ -72,7 +72,7 @@ def test_a_large_segment_is_split_into_adjacent_spans_of_offsets(tmp_path: Path)
     assert offsets(log, 700, start_offset=400, split_bytes=1_000) == list(range(400, 700))
 
 
-def test_a_span_can_be_read_in_another_process(log: LogFiles) -> None:
+def test_a_pickled_log_span_can_be_read_in_another_process(log: LogFiles) -> None:
     span = pickle.loads(pickle.dumps(log.spans(6)[0]))
     assert [place.offset for place, _ in read_values(span)] == list(range(6))
 

@@ -131,7 +131,7 @@ def test_applying_a_completed_plan_again_sends_no_request_and_reports_it(tmp_pat
     assert f"No request was sent: {journal} has all answers" in said
 
 
-def test_a_brokers_address_as_controller_is_an_error() -> None:
+def test_a_brokers_address_given_as_a_controllers_address_is_an_error() -> None:
     error = NetError(Reason.UNSUPPORTED, "h:9092 does not serve DescribeQuorumRequest")
     assert explain_missing_leader("log-0", error).endswith(
         "is it a broker's address? --bootstrap-controller wants a controller's"
@@ -156,7 +156,9 @@ def test_a_missing_bucket_is_reported_in_a_sentence(s3_endpoint: str) -> None:
     store.close()
 
 
-def test_listings_of_another_store_are_refused_with_the_difference(tmp_path: Path) -> None:
+def test_listings_of_another_store_are_refused_with_an_error_that_names_the_difference(
+    tmp_path: Path,
+) -> None:
     entries, _ = the_world()
     node = a_node(tmp_path / "node1", list(entries))
     for name in ("one", "two"):
@@ -173,7 +175,7 @@ def test_listings_of_another_store_are_refused_with_the_difference(tmp_path: Pat
     )
 
 
-def test_a_missing_inventory_is_reported(node: Path, tmp_path: Path) -> None:
+def test_a_missing_inventory_file_is_reported_in_a_sentence(node: Path, tmp_path: Path) -> None:
     missing = tmp_path / "all.csv"
     code, said = run(
         "orphans", "plan", "--store", tmp_path / "store", "--listings", tmp_path / "seen",
@@ -193,7 +195,7 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("command", "kind"), PLACES)
-def test_an_unwritable_output_is_reported_before_any_work(
+def test_an_unwritable_output_is_reported_before_any_controller_is_contacted(
     command: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No controller is contacted first: there is none at that address."""

@@ -58,7 +58,7 @@ def test_a_written_object_can_be_listed_headed_and_read(store: ObjectStore) -> N
     assert store.read("7f/c/0/12", 6, 0) == b""
 
 
-def test_new_directories_are_flushed_before_the_objects_in_them(
+def test_a_directory_store_flushes_new_directories_before_the_objects_in_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     flushed: list[Path] = []
@@ -70,7 +70,7 @@ def test_new_directories_are_flushed_before_the_objects_in_them(
     assert flushed[3:] == [tmp_path / "manifest" / "a-0"]
 
 
-def test_writing_replaces_an_object(store: ObjectStore) -> None:
+def test_writing_an_object_replaces_the_object_of_the_same_key(store: ObjectStore) -> None:
     store.write("manifest", b"first")
     store.write("manifest", b"second, longer")
     assert store.read("manifest", 0, 14) == b"second, longer"
@@ -145,7 +145,7 @@ def test_a_missing_store_is_an_error_instead_of_an_empty_listing(
         missing.head("k")
 
 
-def test_invalid_keys_and_unbounded_ranges_are_refused(store: ObjectStore) -> None:
+def test_an_object_store_refuses_invalid_keys_and_unbounded_ranges(store: ObjectStore) -> None:
     for key in ("../k", "/etc/passwd", "a//b", ""):
         with pytest.raises(ValueError, match="object key"):
             store.write(key, b"")
@@ -163,7 +163,7 @@ def test_a_storage_error_can_be_pickled() -> None:
     assert (type(error), error.key, str(error)) == (StorageError, "k", "k: gone")
 
 
-def test_an_unfinished_upload_is_not_an_object(tmp_path: Path) -> None:
+def test_an_unfinished_upload_is_not_listed_as_an_object(tmp_path: Path) -> None:
     (tmp_path / ".uploading-1234").write_bytes(b"x")
     assert list(open_store(str(tmp_path)).list()) == []
 

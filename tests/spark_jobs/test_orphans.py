@@ -201,7 +201,7 @@ def test_a_failed_listing_leaves_plan_and_sightings_unchanged(bucket: Bucket) ->
     assert bucket.sweep().planned.objects == 300
 
 
-def test_keys_of_other_clusters_are_reported_and_never_planned(bucket: Bucket) -> None:
+def test_keys_of_other_clusters_are_reported_and_never_planned_as_orphans(bucket: Bucket) -> None:
     own = bucket.orphan(7)
     foreign = Naming("esker", "c-2").key(0, 7)
     bucket.put(foreign)
@@ -233,13 +233,13 @@ def test_object_ids_unknown_to_the_log_are_reported_and_never_planned(bucket: Bu
     assert of_them["not_given"]["objects"] == of_them["other_coordinator"]["objects"] == 1
 
 
-def test_logs_of_another_cluster_are_refused(bucket: Bucket) -> None:
+def test_the_orphans_job_refuses_logs_of_another_cluster(bucket: Bucket) -> None:
     bucket.logs.cluster_id = "c-2"
     with pytest.raises(OrphansError, match="c-2, the listing to c-1"):
         bucket.sweep()
 
 
-def test_sightings_of_another_store_are_refused(bucket: Bucket) -> None:
+def test_the_orphans_job_refuses_sightings_of_another_store(bucket: Bucket) -> None:
     bucket.orphan(7)
     bucket.sweep()
     (bucket.directory / "copy").mkdir()

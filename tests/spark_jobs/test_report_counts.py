@@ -228,7 +228,9 @@ def test_deleting_the_logs_head_does_not_change_the_reported_state(
     )
 
 
-def test_committed_and_removed_objects_add_up_to_the_objects_held(harbour: World) -> None:
+def test_committed_minus_removed_objects_equal_the_objects_held_in_the_report(
+    harbour: World,
+) -> None:
     found = tables(harbour)
     kept = found["objects_kept"]
     assert sum(row["removed"] for row in kept) > 50

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-def test_spark_and_the_local_engine_compute_the_same_tables(
+def test_spark_and_the_local_engine_compute_the_same_report_tables(
     spark: SparkSession, harbour: World
 ) -> None:
     from spark_jobs.report.spark_cube import SparkReportEngine

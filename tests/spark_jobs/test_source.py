@@ -94,7 +94,7 @@ def test_small_segments_are_read_by_one_task(log_dir: Path) -> None:
     assert rows(split) == rows(reader)
 
 
-def test_only_requested_columns_are_returned(log_dir: Path) -> None:
+def test_the_data_source_returns_only_the_requested_columns(log_dir: Path) -> None:
     given = options(log_dir, columns="feature_level, log_offset, log")
     source = EskerLog(given)
     assert source.schema().names == ["feature_level", "log_offset", "log"]
@@ -105,7 +105,7 @@ def test_only_requested_columns_are_returned(log_dir: Path) -> None:
     }
 
 
-def test_no_record_above_the_high_watermark_is_read(log_dir: Path) -> None:
+def test_the_data_source_reads_no_record_above_the_high_watermark(log_dir: Path) -> None:
     mark_committed(log_dir, {CLUSTER: 7, FIRST: 2, SECOND: 3})
     assert [row["log_offset"] for row in read(log_dir)] == [0, 2, 4, 6]
     with pytest.raises(OptionError, match="__cluster_metadata-0 ends at offset 7, below 8"):
@@ -142,7 +142,7 @@ def test_a_table_is_read_from_the_logs_that_can_contain_its_records(log_dir: Pat
         ([EqualTo(("log",), CLUSTER), LessThan(("log_offset",), 2)], [0]),
     ],
 )
-def test_filters_on_offsets_and_logs_are_accepted(
+def test_the_data_source_accepts_filters_on_offsets_and_logs(
     log_dir: Path, pushed: list[Any], expected: list[int]
 ) -> None:
     reader = PushingReader(parse_options(options(log_dir)))
@@ -232,7 +232,7 @@ def cut(log_dir: Path, *, to: int) -> None:
         (log_dir / CLUSTER / f"{base:020d}.log").unlink()
 
 
-def test_a_deleted_head_is_read_from_the_checkpoint_with_a_warning(
+def test_a_log_with_a_deleted_head_is_read_from_the_checkpoint_with_a_warning(
     log_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_checkpoint(log_dir / CLUSTER, (12, 1), [level(55)])
@@ -272,7 +272,7 @@ def test_a_segment_that_ends_before_its_committed_end_is_an_error(log_dir: Path)
         list(reader.read(planned[-1]))
 
 
-def test_unknown_records_are_kept_as_bytes_and_counted(
+def test_the_data_source_returns_unknown_records_as_bytes_and_counts_them(
     log_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     later = b"\x01\x0c\x07later"  # FeatureLevelRecord, version 7

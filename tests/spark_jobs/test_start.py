@@ -119,7 +119,7 @@ def test_a_jvm_that_crashes_with_a_class_archive_is_started_again_without_it(
     assert not found.is_whole()
 
 
-def test_ctrl_c_is_delivered_after_the_jvm_has_started() -> None:
+def test_interrupts_during_the_start_of_a_jvm_are_collected() -> None:
     before = signal.getsignal(signal.SIGINT)
     with hold_interrupts() as held:
         os.kill(os.getpid(), signal.SIGINT)

@@ -185,7 +185,7 @@ def test_the_state_computed_from_columns_equals_the_coordinators_state() -> None
     live_until_seen(Lives, seen, wanted, lives=25, steps=50)
 
 
-def test_an_empty_log_has_an_empty_state(tmp_path: Path) -> None:
+def test_the_state_of_an_empty_coordinator_log_is_empty(tmp_path: Path) -> None:
     (tmp_path / segment_name(0)).touch()
     state = state_at(LogFiles(tmp_path), 0)
     assert (state.partitions.num_rows, state.runs.num_rows, state.objects.num_rows) == (0, 0, 0)
@@ -223,7 +223,7 @@ def kept(log: LogFiles) -> list[Any]:
     ]
 
 
-def test_a_producer_has_the_last_five_batches_of_its_last_epoch(tmp_path: Path) -> None:
+def test_the_state_keeps_the_last_five_batches_of_a_producers_last_epoch(tmp_path: Path) -> None:
     """Sequences go on with 0 after the greatest.
 
     Source: docs/design/batch-coordinator.md#idempotence.

@@ -209,7 +209,7 @@ def test_nested_structures_become_arrow_structs() -> None:
     ]
 
 
-def test_unknown_tagged_fields_are_kept_as_bytes() -> None:
+def test_tables_keep_unknown_tagged_fields_as_bytes() -> None:
     columns = EnvelopeColumns()
     columns.add(PLACE, bytes.fromhex("01 fe 7f 03") + b"whatever")
     columns.add(PLACE, encode_record(TopicRecord(name="t", topic_id=ZERO_UUID)))
@@ -224,7 +224,7 @@ def test_an_unknown_table_name_is_an_error_that_lists_the_tables() -> None:
         columns_of("partitons")
 
 
-def test_spark_supports_every_column_type() -> None:
+def test_spark_supports_the_type_of_every_table_column() -> None:
     """Plain types only: no unsigned numbers, dictionaries or views."""
     allowed = (
         pa.types.is_signed_integer, pa.types.is_boolean, pa.types.is_string, pa.types.is_binary,

@@ -354,6 +354,8 @@ class _Recovery:
         """
         for segment in self._segments[trusted:]:
             segment.file.fdatasync()
+        # Their names, too: a process that died may have made them since it last synced any.
+        self._files.fsync_directory(self._directory)
         try:
             for segment in self._segments[trusted:]:
                 if segment is not self._segments[-1]:

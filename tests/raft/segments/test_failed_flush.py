@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from raft.segments.errors import FlushFailedError
-from raft.segments.log import Log
+from raft.segments.log import Log, LogConfig
 from records.batch_writer import build_value_batch
 from tests.examples import seeds
 from tests.simulation.disk import SimulatedDisk
@@ -32,3 +32,24 @@ def test_a_log_reopened_after_a_failed_flush_keeps_its_records_through_a_power_l
     disk.crash(Random(seed))
 
     assert Log.open(disk, directory).log_end_offset == promised == 1
+
+
+@pytest.mark.parametrize("seed", seeds(20))
+def test_a_log_opened_on_a_full_disk_survives_a_power_loss_with_its_last_segments(
+    seed: int,
+) -> None:
+    """The process before had made segments whose names it had not synced; there is no room for
+    indexes, whose renames would have synced them. Found by simulation, seed 0x8adae2."""
+    disk, directory = SimulatedDisk(), Path("/log")
+    config = LogConfig(segment_bytes=150, index_interval_bytes=1)
+    log = Log.create(disk, directory, config)
+    for offset in range(8):
+        log.append(build_value_batch([b"v"], base_offset=offset, leader_epoch=1, timestamp=0))
+    disk.capacity_bytes = disk.used_bytes  # and the process is killed
+
+    promised = Log.open(disk, directory, config).flushed_end_offset
+    assert promised == 8
+    disk.crash(Random(seed))
+    disk.capacity_bytes = None
+
+    assert Log.open(disk, directory, config).log_end_offset == promised

@@ -202,6 +202,7 @@ def _recovery_point(files: ReadOnly, path: Path, tally: Tally) -> Iterator[Entry
         {
             "logStartOffset": file.state.log_start_offset,
             "recoveryPoint": file.state.recovery_point,
+            "floor": file.state.floor,
             "resetting": file.state.resetting,
         },
     )

@@ -57,6 +57,7 @@ class Durability:
         self._recorded_at = clock()
         self._failure: StorageError | None = None
         self._names_unflushed = False  # a segment was created since the directory was synced
+        self.committed_end_offset = Offset(0)  # as the owner knows it; may be past the flushed end
         self.unflushed = [active]  # segments a flush must still cover, in order; the active last
         self.flushed_end_offset = end_offset
         self.lock = threading.RLock()
@@ -108,7 +109,7 @@ class Durability:
                 self.fail(FlushFailedError(path=self._directory, reason=str(error)))
 
     def record(self, rolled: tuple[Segment, ...] = ()) -> None:
-        """Move the recovery point to the flushed end, while the caller holds the lock.
+        """Move the recovery point to the flushed end, and the floor; the caller holds the lock.
 
         Everything that is not scanned below it must be durable first: the indexes of rolled
         segments and the epochs. If there is no room for those, the point just stays where it is.
@@ -124,13 +125,28 @@ class Durability:
             if self._epochs.dirty:
                 self._epochs.dirty = False  # before the copy: a later change sets it again
                 write_epochs(self._files, self._directory, self._epochs.entries)
-            if end != self.state.recovery_point:
-                self._state_file.write(self.state._replace(recovery_point=end))
+            state = self.state._replace(recovery_point=end, floor=self.newest_floor)
+            if state != self.state:
+                self._state_file.write(state)
         except OSError as error:
             self._epochs.dirty = True
             if error.errno not in NO_ROOM:
                 self.fail(FlushFailedError(path=self._directory, reason=str(error)))
             logger.error("log=%s action=keep_recovery_point reason=%r", self._directory, str(error))
+
+    @property
+    def newest_floor(self) -> Offset:
+        """The floor that is to be recorded: committed, and flushed here.
+
+        Why not what is committed alone: a follower may know of more than it has flushed, and what a
+        power failure then takes would look like records lost to a fork.
+        """
+        return max(self.state.floor, min(self.committed_end_offset, self.flushed_end_offset))
+
+    def forget_floor(self) -> None:
+        """Lower the floor to nothing, durably. Raises OSError."""
+        if self.state.floor:
+            self._state_file.write(self.state._replace(floor=Offset(0)))
 
     # --- moving back and starting over: the lock is held by the caller ---------------------------
 
@@ -149,14 +165,16 @@ class Durability:
         Raises OSError.
         """
         recovery_point = max(self.state.recovery_point, start)
-        self._state_file.write(LogState(start, recovery_point))
+        self._state_file.write(
+            self.state._replace(log_start_offset=start, recovery_point=recovery_point)
+        )
 
     def begin_reset(self, start: Offset) -> RecoveryPointFile:
-        """Record durably that every segment will be deleted.
+        """Record durably that every segment will be deleted; the floor stays.
 
         Raises OSError.
         """
-        self._state_file.write(LogState(start, start, resetting=True))
+        self._state_file.write(LogState(start, start, resetting=True, floor=self.state.floor))
         return self._state_file
 
     def restart(self, active: Segment, start: Offset) -> None:

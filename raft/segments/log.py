@@ -169,6 +169,14 @@ class Log:
         return self._durability.state.recovery_point
 
     @property
+    def floor(self) -> Offset:
+        """The offset below which every record was committed and flushed, as recorded; 0: none.
+
+        Only a reset can leave a log that ends below it.
+        """
+        return self._durability.state.floor
+
+    @property
     def last_epoch(self) -> Epoch | None:
         """Return the epoch of the last record, or None for an empty log."""
         return self._epochs.last
@@ -324,7 +332,7 @@ class Log:
             return self._durability.flush(self._log_end_offset)
 
     def record_recovery_point(self) -> None:
-        """Record the flushed end durably if it has moved.
+        """Record the flushed end and the floor durably if either has moved.
 
         Any thread may call this.
 
@@ -332,8 +340,25 @@ class Log:
         """
         with self._durability.lock:
             self._durability.check()
-            if self.flushed_end_offset != self.recovery_point:
+            moved = self._durability.newest_floor != self.floor
+            if moved or self.flushed_end_offset != self.recovery_point:
                 self._durability.record()
+
+    def note_committed(self, offset: Offset) -> None:
+        """Note that everything below `offset` is committed; the next record of the recovery point
+        has the floor that follows from it."""
+        self._durability.committed_end_offset = offset
+
+    def forget_floor(self) -> None:
+        """Lower the floor to nothing, durably: the replica that knew it is no more.
+
+        Raises:  WriteFailedError, DiskFullError.
+        """
+        with self._durability.lock:
+            try:
+                self._durability.forget_floor()
+            except OSError as error:
+                raise storage_error(self.directory, error) from error
 
     # --- reading -----------------------------------------------------------------------------
 

@@ -109,7 +109,7 @@ def start_over(files: FileSystem, directory: Path, state_file: RecoveryPointFile
     write_epochs(files, directory, ())
     files.open(directory / segment_name(start), Mode.CREATE).close()
     files.fsync_directory(directory)
-    state_file.write(LogState(start, start))
+    state_file.write(LogState(start, start, floor=state_file.state.floor))
 
 
 class _Recovery:

@@ -11,8 +11,13 @@ place costs one fdatasync, no directory sync, and no space: also on a full disk 
 truncated, which has to lower the point first.
 
 The line also carries the log start offset (segments below it are leftovers of an interrupted
-deletion) and whether a reset to that offset has begun and not ended.
+deletion), whether a reset to that offset has begun and not ended, and the *floor*: the end of the
+records that were known to be committed and were flushed here. It says nothing of damage; it shows
+that a log, whose records are all sound, has lost records that were committed (a fork). A line of
+version 0 has no floor, which means that none is known.
 Ours alone: upstream keeps recovery-point-offset-checkpoint per log directory, and never for KRaft.
+
+Source: docs/design/quorum.md#recovery-point; docs/design/forks.md#the-floor.
 """
 
 from __future__ import annotations
@@ -30,17 +35,18 @@ from records.types import Offset
 RECOVERY_POINT_FILE: Final = "recovery-point"
 SLOT_BYTES: Final = 4096  # a torn page or sector reaches no further
 _LINE: Final = re.compile(
-    rb"(esker-recovery-point v0 seq=(\d{1,19}) log_start=(\d{1,19}) recovery_point=(\d{1,19})"
-    rb" resetting=([01])) crc=([0-9a-f]{8})\n *\n?"
+    rb"(esker-recovery-point v[01] seq=(\d{1,19}) log_start=(\d{1,19})"
+    rb" recovery_point=(\d{1,19})(?: floor=(\d{1,19}))? resetting=([01])) crc=([0-9a-f]{8})\n *\n?"
 )
 
 
 class LogState(NamedTuple):
-    """The log start and recovery point, which must survive a crash."""
+    """The log start, recovery point and floor, which must survive a crash."""
 
     log_start_offset: Offset  # inclusive
     recovery_point: Offset  # exclusive: all below was flushed
     resetting: bool = False  # every segment is to be deleted; the log starts anew at its start
+    floor: Offset = Offset(0)  # exclusive: all below was committed and flushed; 0: none is known
 
 
 class RecoveryPointFile:
@@ -94,8 +100,9 @@ class RecoveryPointFile:
 
 def _render(state: LogState, sequence: int) -> bytes:
     body = (
-        f"esker-recovery-point v0 seq={sequence} log_start={state.log_start_offset} "
-        f"recovery_point={state.recovery_point} resetting={int(state.resetting)}"
+        f"esker-recovery-point v1 seq={sequence} log_start={state.log_start_offset} "
+        f"recovery_point={state.recovery_point} floor={state.floor} "
+        f"resetting={int(state.resetting)}"
     ).encode()
     line = body + b" crc=%08x\n" % crc32c(body)
     return line.ljust(SLOT_BYTES - 1) + b"\n"
@@ -103,6 +110,7 @@ def _render(state: LogState, sequence: int) -> bytes:
 
 def _parse(slot: bytes) -> tuple[int, LogState] | None:
     match = _LINE.fullmatch(slot)
-    if match is None or int(match[6], 16) != crc32c(match[1]):
+    if match is None or int(match[7], 16) != crc32c(match[1]):
         return None
-    return int(match[2]), LogState(Offset(int(match[3])), Offset(int(match[4])), match[5] == b"1")
+    start, point, floor = (Offset(int(match[i] or 0)) for i in (3, 4, 5))
+    return int(match[2]), LogState(start, point, match[6] == b"1", floor)

@@ -93,7 +93,7 @@ def test_dump_log_prints_small_files_with_kafkas_field_names(esker, tmp_path):
     write_partition_metadata(files, tmp_path, TOPIC)
     meta = MetaProperties(cluster_id="c", node_id=3, directory_id=TOPIC)
     write_meta_properties(files, tmp_path, meta)
-    RecoveryPointFile.create(files, tmp_path, LogState(5, 9)).close()
+    RecoveryPointFile.create(files, tmp_path, LogState(5, 9, floor=7)).close()
     names = ["leader-epoch-checkpoint", "quorum-state", "partition.metadata", "meta.properties"]
     ran = esker("dump-log", "--json", *names, "recovery-point")
     topic = "AAAAAAAAAAAAAAAAAAAABw"
@@ -114,7 +114,7 @@ def test_dump_log_prints_small_files_with_kafkas_field_names(esker, tmp_path):
         },
         {"topicId": topic},
         {"clusterId": "c", "nodeId": 3, "directoryId": topic},
-        {"logStartOffset": 5, "recoveryPoint": 9, "resetting": False},
+        {"logStartOffset": 5, "recoveryPoint": 9, "floor": 7, "resetting": False},
     ]
     table = esker("dump-log", *names, "recovery-point")
     assert table.code == 0

@@ -280,18 +280,30 @@ def test_a_vote_that_was_written_survives_a_power_loss(disk, seed):
 
 def test_the_recovery_point_file_has_its_golden_bytes(disk):
     file = RecoveryPointFile.create(disk, ROOT, LogState(5, 9))
-    file.write(LogState(5, 12, resetting=True))
+    file.write(LogState(5, 12, resetting=True, floor=11))
     content = disk.content(ROOT / RECOVERY_POINT_FILE)
     assert len(content) == 2 * SLOT_BYTES
-    assert content[:SLOT_BYTES].split(b"\n")[0] == (
-        b"esker-recovery-point v0 seq=2 log_start=5 recovery_point=12 resetting=1 crc=d8fa3121"
-    )
+    newest = b"esker-recovery-point v1 seq=2 log_start=5 recovery_point=12 floor=11 resetting=1"
+    assert content[:SLOT_BYTES].split(b"\n")[0] == newest + b" crc=d74f379f"
     assert (
         content[SLOT_BYTES:]
         .split(b"\n")[0]
-        .startswith(b"esker-recovery-point v0 seq=1 log_start=5 recovery_point=9 resetting=0 crc=")
+        .startswith(
+            b"esker-recovery-point v1 seq=1 log_start=5 recovery_point=9 floor=0 resetting=0 crc="
+        )
     )
     assert content[SLOT_BYTES - 1] == ord("\n")
+
+
+def test_a_file_of_version_0_is_read_and_has_no_floor(disk):
+    line = b"esker-recovery-point v0 seq=2 log_start=5 recovery_point=12 resetting=1 crc=d8fa3121"
+    disk.replace(
+        ROOT / RECOVERY_POINT_FILE, line + b"\n" + b" " * (SLOT_BYTES - len(line) - 2) + b"\n"
+    )
+    file = RecoveryPointFile.open(disk, ROOT)
+    assert file.state == LogState(5, 12, resetting=True, floor=0)
+    file.write(file.state._replace(floor=12))
+    assert RecoveryPointFile.open(disk, ROOT).state.floor == 12
 
 
 def test_the_recovery_point_is_read_from_the_newest_valid_slot(disk):

@@ -339,8 +339,12 @@ class Cluster:
         ways = self._ways(machine, fault)
         period_us = (20 + fault.amount % 400) * MS
         for start_us in range(0, fault.for_us, 2 * period_us):
-            self.world.after(start_us, self.network.cut.update, ways)
+            self.world.after(start_us, self._cut_again, ways)
             self.world.after(start_us + period_us, self._mend, ways)
+
+    def _cut_again(self, ways: list[tuple[int, int]]) -> None:
+        if not self.healed:
+            self.network.cut.update(ways)
 
     def _reset(self, machine: Machine, _: Fault) -> None:
         """Something between the nodes drops all its connections."""

@@ -142,6 +142,20 @@ class ReplicatedLog(Protocol):
         """
 
     @property
+    def in_doubt(self) -> bool:
+        """Whether a fork was found: no offset of this log may be served by this node."""
+
+    def epoch_before(self, offset: Offset) -> Epoch | None:
+        """Return the epoch of the record before `offset`, committed or not.
+
+        None if the log, on this node, neither holds that record nor begins right after it.
+        """
+
+    def report_fork(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> None:
+        """Report that a state of committed records ends at `applied`, in another epoch than the
+        log has there. The group then stops on this node."""
+
+    @property
     def snapshots(self) -> Snapshots:
         """Return the checkpoints of this log on this node."""
 

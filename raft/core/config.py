@@ -27,6 +27,7 @@ class QuorumConfig:
     failover_silence_ms: int = 100  # after losing the connection to the leader
     failover_jitter_ms: int = 150  # then uniform [0, jitter), so that two do not collide
     pre_vote_repeat_ms: int = 50
+    tell_fork_ms: int = 1000  # a member in doubt tells each voter of it this often
     observer_session_ms: int = 300_000  # an observer silent for longer is forgotten
     max_observers: int = 1000  # tracked at once; the one silent longest is forgotten first
 

@@ -38,6 +38,7 @@ class Context:
     config: QuorumConfig
     recovering: bool
     shutting_down: bool = False
+    in_doubt: bool = False  # a fork was found: this member takes no part any more
     follower: FollowerState = field(default_factory=FollowerState)
     leader: LeaderState | None = None
     leader_watermark: LeaderWatermark | None = None  # as a leader last told it
@@ -63,8 +64,9 @@ class Context:
 
     @property
     def can_campaign(self) -> bool:
-        """Return whether this node is a voter that has its disk and is not shutting down."""
-        return self.is_voter and not self.recovering and not self.shutting_down
+        """Return whether this node is a voter that has its disk, and neither stops nor doubts."""
+        stands_back = self.recovering or self.shutting_down or self.in_doubt
+        return self.is_voter and not stands_back
 
     @property
     def leader_id(self) -> NodeId | None:

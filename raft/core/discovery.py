@@ -169,6 +169,7 @@ class Discovery:
             fetch_offset=log.end_offset,
             last_fetched_epoch=log.last_epoch,
             high_watermark=log.high_watermark,
+            floor=log.held_floor,
             max_wait_ms=max_wait_ms,
             max_bytes=context.config.fetch_max_bytes,
         )

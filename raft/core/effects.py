@@ -12,8 +12,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from raft.core.fork import Fork
 from raft.core.messages import Batch, FetchResponse, FetchSnapshotRequest, Request, Response
 from raft.core.roles import ElectionState, Role
+from raft.core.voters import ReplicaKey
 from records.kafka_errors import ErrorCode
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
@@ -236,6 +238,28 @@ class PeerFault:
 
 
 @dataclass(frozen=True, slots=True)
+class InDoubt:
+    """Stop this group on this node, durably: a fork was found. No record of it may be served.
+
+    Source: docs/design/forks.md#a-group-in-doubt.
+    """
+
+    fork: Fork
+
+
+@dataclass(frozen=True, slots=True)
+class ForkReported:
+    """Log and count that a replica's log parts from ours below what it knew to be committed.
+
+    This node leads, and goes on leading.
+    """
+
+    replica: ReplicaKey
+    floor: Offset  # the replica's
+    parts_at: Offset  # at this offset, or before
+
+
+@dataclass(frozen=True, slots=True)
 class ShutdownReady:
     """Note that the process may stop: leadership is handed over, or no voter can take it."""
 
@@ -267,5 +291,7 @@ Effect: TypeAlias = (
     | ReadRefused
     | Transition
     | PeerFault
+    | InDoubt
+    | ForkReported
     | ShutdownReady
 )

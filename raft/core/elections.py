@@ -85,6 +85,8 @@ class VoteGranting:
         if not self._can_vote():
             return False
         log_ok = (request.last_epoch, request.end_offset) >= self.log_position()
+        if request.end_offset < self._least_end_offset():
+            return False  # it lacks committed records, whatever its last epoch
         match self._context.role:
             case Leader():
                 return False
@@ -106,6 +108,10 @@ class VoteGranting:
         epoch. Source: KIP-630, Changes to Leader Election.
         """
         return self._context.log.last_epoch, self._context.log.end_offset
+
+    def _least_end_offset(self) -> Offset:
+        """Return where a candidate's log must reach at least: to our floor."""
+        return self._context.log.floor
 
     def _can_vote(self) -> bool:
         """Return whether this voter may vote, which a voter that lost its disk may not."""

@@ -171,6 +171,14 @@ class SnapshotTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class StateContradicts:
+    """A state that holds only committed records ends in another epoch than the log has there."""
+
+    applied: OffsetAndEpoch  # the state's end, and the epoch of its last record
+    log_epoch: Epoch  # of the log's record before that end
+
+
+@dataclass(frozen=True, slots=True)
 class LogStartMoved:
     """Records before `log_start_offset` were deleted; a snapshot at or above it exists."""
 
@@ -223,6 +231,7 @@ Event: TypeAlias = (
     | Resign
     | Shutdown
     | SnapshotTaken
+    | StateContradicts
     | LogStartMoved
     | SnapshotProgress
     | SnapshotFetched

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from raft.core import messages
 from raft.core.context import Context
-from raft.core.effects import ServeSnapshot
+from raft.core.effects import ForkReported, ServeSnapshot
 from raft.core.leader_log import LeaderLog
 from raft.core.parked_fetches import ParkedFetches
 from raft.core.progress import LeaderState, ParkedFetch, ReplicaProgress
@@ -101,9 +101,11 @@ class FetchService:
         verdict = self._judge_fetch(request)
         if verdict is not None:
             replica.last_fetch_ms = now_ms
+            self._look_for_fork(replica, request, verdict)
             if isinstance(verdict, OffsetAndEpoch):
                 replica.end_offset = None  # none of its log remains
             return self._diverging_response(leader, verdict)
+        replica.fork = None
         replica.acknowledge(request.fetch_offset, log.end_offset, now_ms)
         self._log.advance_high_watermark(leader)
         fetch = ParkedFetch(
@@ -122,6 +124,35 @@ class FetchService:
         self, request: messages.FetchRequest
     ) -> messages.EpochEnd | OffsetAndEpoch | None:
         return self._context.log.judge_fetch(request.fetch_offset, request.last_fetched_epoch)
+
+    def _look_for_fork(
+        self,
+        replica: ReplicaProgress,
+        request: messages.FetchRequest,
+        verdict: messages.EpochEnd | OffsetAndEpoch,
+    ) -> None:
+        """Report a replica whose log parts from ours below its floor, once until it agrees.
+
+        Where a divergence is answered, the logs agree no further than to the end that it names. A
+        member in doubt asks at its floor: then any divergence lies below that. If our log begins
+        later, it is the replica that finds out, from our snapshot.
+        """
+        if isinstance(verdict, OffsetAndEpoch):
+            return
+        parts_at = min(verdict.end_offset, request.fetch_offset)
+        below = parts_at < request.floor or request.fetch_offset <= request.floor
+        if below and request.floor and replica.fork is None:
+            replica.fork = ForkReported(replica.key, request.floor, parts_at)
+            self._context.gate.emit(replica.fork)
+
+    @property
+    def reported_forks(self) -> tuple[ForkReported, ...]:
+        """The replicas that were found to part from our log below what they knew as committed."""
+        leader = self._context.leader
+        if leader is None:
+            return ()
+        replicas = (*leader.voters.values(), *leader.observers.values())
+        return tuple(replica.fork for replica in replicas if replica.fork is not None)
 
     def _diverging_response(
         self, leader: LeaderState, verdict: messages.EpochEnd | OffsetAndEpoch

@@ -19,6 +19,7 @@ from raft.core.context import Context
 from raft.core.discovery import Discovery
 from raft.core.effects import AbandonSnapshot, Append, Committed, Truncate
 from raft.core.failure_detector import FailureDetector
+from raft.core.forks import Forks
 from raft.core.messages import (
     Batch,
     DescribeQuorumRequest,
@@ -42,6 +43,7 @@ class Fetcher:
     _context: Context
     _discovery: Discovery
     _detector: FailureDetector
+    _forks: Forks
     _recovery: Recovery
     _installation: SnapshotInstallation
 
@@ -128,11 +130,17 @@ class Fetcher:
             self._advance_high_watermark(response.high_watermark)
 
     def _truncate(self, peer: NodeId, diverging: EpochEnd) -> None:
-        """Cut the records that the leader does not have, then fetch from there."""
+        """Cut the records that the leader does not have, then fetch from there.
+
+        A cut below the floor would drop committed records: that is a fork.
+        """
         context, log = self._context, self._context.log
         point = self._truncation_point(diverging)
-        floor = max(log.start_offset, log.high_watermark or 0)
-        if not floor <= point < log.end_offset:
+        sensible = min(diverging) >= 0 and point < log.end_offset
+        if sensible and point < self._forks.least_end_offset():
+            self._forks.enter_doubt(self._forks.of_leader(peer, point, diverging))
+            return
+        if not sensible:
             reason = f"wants a truncation to {point} of {log}: {diverging}"
             context.fault(peer, reason, FetchRequest)
             return

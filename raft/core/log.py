@@ -19,7 +19,7 @@ from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
-from raft.core.messages import EpochEnd
+from raft.core.messages import NO_FLOOR, EpochEnd
 from records.types import Epoch, Offset, OffsetAndEpoch
 
 
@@ -46,6 +46,7 @@ class LogState:
         "_epochs",
         "end_offset",
         "flushed_end_offset",
+        "found_floor",
         "generation",
         "high_watermark",
         "last_epoch",
@@ -62,6 +63,7 @@ class LogState:
         end_offset: Offset = Offset(0),  # noqa: B008
         epochs: tuple[EpochStart, ...] = (),
         snapshot_id: OffsetAndEpoch | None = None,
+        floor: Offset = NO_FLOOR,
     ) -> None:
         """Describe a log as recovery leaves it, with all records flushed.
 
@@ -71,6 +73,8 @@ class LogState:
                  epochs: the epochs of the records in [start_offset, end_offset), in order.
                  snapshot_id: of the newest snapshot, None if there is none or only the bootstrap;
                  if the log does not hold it (see `holds`), `Start` begins the log anew there.
+                 floor: everything below it was known to be committed, as found on the disk; 0 if
+                 nothing is known. It may lie past the end.
         Raises:  ValueError if these contradict each other, or the log starts late and no snapshot
                  holds what is missing.
         Source:  KIP-630, Validation of Snapshot and Log.
@@ -85,6 +89,7 @@ class LogState:
         self.last_epoch: Epoch = epochs[-1].epoch if epochs else start_epoch
         # A snapshot holds only committed records; the rest is unknown until a leader says.
         self.high_watermark: Offset | None = snapshot_id.offset if snapshot_id else None
+        self.found_floor = floor
         in_order = all(
             earlier.epoch < later.epoch and earlier.start_offset < later.start_offset
             for earlier, later in pairwise(epochs)
@@ -112,6 +117,22 @@ class LogState:
     def epochs(self) -> tuple[EpochStart, ...]:
         """Return the epochs in the log, oldest first, as in the file `leader-epoch-checkpoint`."""
         return tuple(self._epochs)
+
+    @property
+    def floor(self) -> Offset:
+        """The offset below which everything is known to be committed and was flushed here.
+
+        Never lower than before, restarts included. Source: docs/design/forks.md#the-floor.
+        """
+        known = self.high_watermark
+        if known is None:
+            return self.found_floor
+        return max(self.found_floor, min(known, self.flushed_end_offset))
+
+    @property
+    def held_floor(self) -> Offset:
+        """The floor, or the end of the log if that is lower: no record below it may be cut."""
+        return min(self.floor, self.end_offset)
 
     def end_of_epoch(self, epoch: Epoch) -> EpochEnd:
         """Return the largest epoch in the log that is at most `epoch`, and where that epoch ends.
@@ -190,6 +211,9 @@ class LogState:
         assert end_offset >= self.start_offset, f"truncation to {end_offset} before start of {self}"
         assert self.high_watermark is None or end_offset >= self.high_watermark, (
             f"truncation to {end_offset} would drop committed records of {self}"
+        )
+        assert end_offset >= self.held_floor, (
+            f"12: truncation to {end_offset} below the floor {self.floor} of {self}"
         )
         while self._epochs and self._epochs[-1].start_offset >= end_offset:
             self._epochs.pop()

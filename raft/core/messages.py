@@ -24,6 +24,9 @@ from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 MAX_OFFSET: Final = Offset(2**63 - 1)
 """`FetchRequest.high_watermark` of a version without that field: the sender is never behind."""
 
+NO_FLOOR: Final = Offset(0)
+"""`FetchRequest.floor` of a replica that knows of no committed record."""
+
 
 class Batch(NamedTuple):
     """A record batch at its final place in the log; `data` is opaque to the core.
@@ -120,6 +123,7 @@ class FetchRequest:
     fetch_offset: Offset
     last_fetched_epoch: Epoch  # of the record before fetch_offset; 0 if there is none
     high_watermark: Offset | None = None  # as the sender knows it; MAX_OFFSET before version 18
+    floor: Offset = NO_FLOOR  # it holds all below, and knew that to be committed; 0: none
     max_wait_ms: int = 0
     max_bytes: int = 8 * 1024 * 1024
 

@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from raft.core.effects import ForkReported
 from raft.core.messages import FetchResponse, ReplicaState
 from raft.core.voters import ReplicaKey
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
@@ -52,6 +53,7 @@ class ReplicaProgress:
     answered_connection: int = -1
     answered_round: int = -1
     confirmed_round: int = -1
+    fork: ForkReported | None = None  # its log parts from ours below what it knew as committed
     _leader_end_offset: Offset | None = None  # at its last Fetch
 
     @property

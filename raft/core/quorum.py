@@ -6,6 +6,7 @@ checks the invariants after every step. A class refers only to those above it.
     gate, timers, requests   messages that wait for the disk; deadlines; requests under way
     context                  identity, log and role, composed with these
     discovery                every role: learn epoch and leader from other nodes
+    forks                    every role: stop when committed records are contradicted
     elections                VoteGranting in every role; Unattached, Prospective, Candidate
     failure_detector         Follower: is the leader gone?
     recovery                 a voter whose disk was lost: ask for epochs, catch up
@@ -29,12 +30,13 @@ from raft.core import events, messages, roles
 from raft.core.config import QuorumConfig
 from raft.core.context import Context
 from raft.core.discovery import Discovery
-from raft.core.effects import Effect, Transition
+from raft.core.effects import Effect, ForkReported, Transition
 from raft.core.elections import Elections, VoteGranting
 from raft.core.epoch_budget import MAX_EPOCH
 from raft.core.failure_detector import FailureDetector
 from raft.core.fetch_service import FetchService, Followers
 from raft.core.fetcher import Fetcher
+from raft.core.forks import Forks
 from raft.core.leader_log import LeaderLog
 from raft.core.leadership import Leadership
 from raft.core.log import LogState
@@ -65,12 +67,13 @@ class Quorum:
         random: Random,
         config: QuorumConfig | None = None,
         recovering: bool = False,
+        in_doubt: bool = False,
     ) -> None:
         """Restore a quorum member from its durable state; the `Start` event makes the member act.
 
         Args:    identity: this node and its disk.
                  cluster_id: requests that name another are refused; None accepts any.
-                 log, election, recovering: as found on disk after recovery.
+                 log, election, recovering, in_doubt: as found on disk after recovery.
                  random: its only source of randomness; not shared with other objects.
         """
         self.node_id = identity.id
@@ -80,13 +83,15 @@ class Quorum:
             identity, cluster_id, voters, log, election, random, config, recovering
         )
         self._gate, self._timers, self._requests = context.gate, context.timers, context.requests
+        context.in_doubt = in_doubt
         self._discovery = discovery = Discovery(context)
+        self._forks = forks = Forks(context, discovery)
         self._granting = granting = VoteGranting(context, discovery)
         self._elections = elections = Elections(context, discovery, granting)
         self._detector = detector = FailureDetector(context, discovery, elections)
         self._recovery = recovery = Recovery(context, discovery)
-        self._installation = SnapshotInstallation(context, detector, recovery)
-        self._fetcher = Fetcher(context, discovery, detector, recovery, self._installation)
+        self._installation = SnapshotInstallation(context, detector, forks, recovery)
+        self._fetcher = Fetcher(context, discovery, detector, forks, recovery, self._installation)
         self._parked = parked = ParkedFetches(context)
         self._reads = Reads(context, parked)
         self._leader_log = LeaderLog(context, parked)
@@ -115,6 +120,7 @@ class Quorum:
             Timer.CHECK_QUORUM: self._leadership.check_quorum,
             Timer.PARKED: parked.on_timer,
             Timer.REQUESTS: context.requests.on_timer,
+            Timer.TELL: forks.tell,
         }
         self._highest_epoch = Epoch(0)
         self._highest_watermark = Offset(0)
@@ -160,6 +166,16 @@ class Quorum:
         return self._discovery.claimed()
 
     @property
+    def in_doubt(self) -> bool:
+        """Whether this member stopped because of a fork."""
+        return self._context.in_doubt
+
+    @property
+    def reported_forks(self) -> tuple[ForkReported, ...]:
+        """While this node leads: what replicas that a fork has parted from it have reported."""
+        return self._fetch_service.reported_forks
+
+    @property
     def followers(self) -> Followers | None:
         """Return the replicas and their progress, or None while this node does not lead."""
         return self._fetch_service.followers
@@ -182,6 +198,9 @@ class Quorum:
         assert now_ms >= timers.now_ms, f"time went backwards: {timers.now_ms} -> {now_ms}"
         timers.now_ms = now_ms
         effects = self._gate.begin_step()
+        if self._context.in_doubt:
+            self._step_in_doubt(event)
+            return effects
         match event:
             case events.Propose():
                 self._leader_log.on_propose(event)
@@ -210,6 +229,30 @@ class Quorum:
         self._check_invariants()
         return effects
 
+    def _step_in_doubt(self, event: events.Event) -> None:
+        """Refuse everything, and tell the voters of the fork."""
+        match event:
+            case events.Start():
+                self._gate.emit(Transition(None, self._context.role, "start in doubt"))
+                self._forks.start()
+            case events.AppendDurable():
+                self._note_flushed(event)
+            case events.SnapshotTaken(snapshot_id):
+                self.log.note_snapshot(snapshot_id)
+            case events.LogStartMoved(log_start_offset):
+                self.log.move_start(log_start_offset)
+            case events.Shutdown():
+                self._leadership.on_shutdown()
+            case events.Tick():
+                for timer in self._timers.due():
+                    self._on_timer[timer]()
+                self._timers.rearm()
+            case _:
+                self._forks.refuse(event)
+        if self._gate.write_due:
+            self._gate.request_write(self._context.election_state, self._requests.outstanding)
+        self._check_invariants()
+
     # -- dispatch ------------------------------------------------------------------------------
 
     def _on_rare_event(self, event: events.Event) -> None:
@@ -230,6 +273,8 @@ class Quorum:
                 self._leadership.on_shutdown()
             case events.SnapshotTaken(snapshot_id):
                 self.log.note_snapshot(snapshot_id)
+            case events.StateContradicts(applied, log_epoch):
+                self._forks.enter_doubt(self._forks.of_state(applied, log_epoch))
             case events.LogStartMoved(log_start_offset):
                 self.log.move_start(log_start_offset)
             case events.SnapshotProgress():
@@ -311,6 +356,8 @@ class Quorum:
         """Send the requests that the present role requires."""
         self._requests.send_due = False
         role = self._context.role
+        if self._context.in_doubt:  # since this step
+            return
         if not self._recovery.has_current_epoch():
             self._recovery.ask_epochs()
             return
@@ -350,18 +397,25 @@ class Quorum:
             self._recovery.on_vote_durable()
 
     def _on_append_durable(self, event: events.AppendDurable) -> None:
-        """Advance the flushed end, unless the flush began before a truncation."""
-        log, leader = self.log, self._context.leader
-        if event.generation != log.generation:
-            assert event.generation < log.generation, f"flush from the future: {event}, {log}"
+        """Advance the flushed end, and commit or fetch on."""
+        leader = self._context.leader
+        if not self._note_flushed(event):
             return
-        assert event.end_offset <= log.end_offset, f"flushed past the end: {event}, {log}"
-        if event.end_offset > log.flushed_end_offset:
-            log.flushed_end_offset = event.end_offset
         if leader is not None:
             self._leader_log.advance_high_watermark(leader)
         else:
             self._fetcher.on_flushed()
+
+    def _note_flushed(self, event: events.AppendDurable) -> bool:
+        """Advance the flushed end; False if the flush began before a truncation."""
+        log = self.log
+        if event.generation != log.generation:
+            assert event.generation < log.generation, f"flush from the future: {event}, {log}"
+            return False
+        assert event.end_offset <= log.end_offset, f"flushed past the end: {event}, {log}"
+        if event.end_offset > log.flushed_end_offset:
+            log.flushed_end_offset = event.end_offset
+        return True
 
     # -- invariants ----------------------------------------------------------------------------
 
@@ -387,6 +441,7 @@ class Quorum:
         assert role.epoch == leader.epoch, f"state of epoch {leader.epoch} in {role}"
         assert self.is_voter, f"observer {self.node_id} leads: {role}"
         assert not self._context.recovering, f"recovering {self.node_id} leads: {role}"
+        assert not self._context.in_doubt, f"12: {self.node_id} leads in doubt: {role}"
         assert len(role.granted) >= self.voters.majority, f"leads without a majority: {role}"
         if leader.is_open:
             assert not self._gate.is_closed, f"11: opened before it was durable: {role}"

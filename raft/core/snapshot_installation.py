@@ -20,6 +20,7 @@ from raft.core.context import Context
 from raft.core.effects import AbandonSnapshot, Committed, FetchSnapshot, InstallSnapshot
 from raft.core.events import SnapshotFailed, SnapshotFetched, SnapshotProgress
 from raft.core.failure_detector import FailureDetector
+from raft.core.forks import Forks
 from raft.core.messages import FetchRequest
 from raft.core.recovery import Recovery
 from raft.core.roles import Follower, Leader
@@ -32,6 +33,7 @@ class SnapshotInstallation:
 
     _context: Context
     _detector: FailureDetector
+    _forks: Forks
     _recovery: Recovery
 
     def begin(self, peer: NodeId, snapshot_id: OffsetAndEpoch) -> None:

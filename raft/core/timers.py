@@ -30,6 +30,7 @@ class Timer(IntEnum):
     CHECK_QUORUM = 7  # a majority may have been silent for too long
     PARKED = 8  # a parked Fetch has waited long enough
     REQUESTS = 9  # a request expires or may be repeated
+    TELL = 10  # in doubt: tell the voters again
 
 
 class Timers:

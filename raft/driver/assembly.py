@@ -52,6 +52,7 @@ def assemble_group(
         random=Random(),
         config=config.quorum,
         recovering=storage.recovering,
+        in_doubt=storage.doubt is not None,
     )
     driver = GroupDriver(
         node_id=config.node_id,

@@ -200,13 +200,26 @@ class DiskWork:
         self._disk.submit(self._storage.flush, done)
 
     def _record(self) -> None:
-        """Record the recovery point of the log, about a second after a flush.
+        """Record the recovery point and the floor, about a second after a flush or a commit.
 
         Source: docs/design/quorum.md#recovery-point.
         """
         self._recording = None
         if not self._closed:
             self._disk.submit(self._storage.log.record_recovery_point, lambda _: None)
+
+    def note_committed(self, offset: Offset) -> None:
+        """Note a new high watermark: the floor is recorded about a second later.
+
+        Source: docs/design/forks.md#the-floor.
+        """
+        self._storage.log.note_committed(offset)
+        if self._recording is None and not self._closed:
+            self._recording = self._loop.call_later(RECORD_AFTER_S, self._record)
+
+    def mark_doubt(self, text: str) -> None:
+        """Keep a doubt for the next start, durably."""
+        self._disk.submit(lambda: self._storage.mark_doubt(text), lambda _: None)
 
     def truncate(self, effect: Truncate) -> None:
         """Truncate the log on the disk thread, while the group is busy."""

@@ -30,6 +30,8 @@ from raft.core.effects import (
     Committed,
     Effect,
     FetchSnapshot,
+    ForkReported,
+    InDoubt,
     InstallSnapshot,
     Lead,
     PeerFault,
@@ -60,6 +62,7 @@ from raft.core.events import (
     SnapshotFailed,
     SnapshotTaken,
     Start,
+    StateContradicts,
     Tick,
 )
 from raft.core.messages import Request
@@ -70,6 +73,7 @@ from raft.driver.counters import Counters
 from raft.driver.disk_thread import DiskThread
 from raft.driver.disk_work import DiskWork
 from raft.driver.fetching import SnapshotFetcher
+from raft.driver.forks import describe_doubt
 from raft.driver.inbound_request import InboundRequest
 from raft.driver.log_start import LogStart
 from raft.driver.notifications import BarrierTicket, Notifications, ReadTicket
@@ -120,6 +124,7 @@ class GroupDriver:
         self.fetcher: SnapshotFetcher | None = None  # None: it installs no snapshots
         self.log_start: LogStart | None = None  # None: its log's start never moves
         self.on_turn: list[Callable[[], None]] = []  # called before a turn's proposals are taken
+        self.doubt: str | None = storage.doubt  # why the group is stopped here; None: it is not
         self.counters = Counters()
         self.pending_requests = PendingRequests(
             node_id=node_id,
@@ -184,7 +189,7 @@ class GroupDriver:
     def committed_as_of(self) -> CommittedAsOf | None:
         """Return the newest high watermark from a leader, and the time since which it has held."""
         watermark = self.quorum.leader_watermark()
-        if watermark is None:
+        if watermark is None or self.doubt is not None:
             return None
         return CommittedAsOf(watermark.high_watermark, watermark.at_ms / 1_000)
 
@@ -197,6 +202,18 @@ class GroupDriver:
     def end_offset(self) -> Offset:
         """Return the log end offset, including records that are not committed yet."""
         return self.quorum.log.end_offset
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether a fork was found, so that no offset of this log may be served here."""
+        return self.doubt is not None
+
+    def epoch_before(self, offset: Offset) -> Epoch | None:
+        """Return the epoch of the record before `offset`, or None if the log does not hold it."""
+        log_state = self.quorum.log
+        if not log_state.start_offset <= offset <= log_state.end_offset:
+            return None
+        return log_state.epoch_before(offset)
 
     @property
     def stopped(self) -> bool:
@@ -212,7 +229,9 @@ class GroupDriver:
         """Start the driver of the group; the attribute `links` must be set."""
         assert self.links is not None, f"{self.name} has no links"
         self.post(Start())
-        if self.log_start is not None:
+        if self.doubt is not None:
+            self._stop_in_doubt()
+        elif self.log_start is not None:
             self.log_start.start()
 
     def post(self, event: Event) -> None:
@@ -383,7 +402,7 @@ class GroupDriver:
             FetchSnapshot: self._fetch_snapshot,
             AbandonSnapshot: self._abandon_snapshot,
             InstallSnapshot: self._install_snapshot,
-            Committed: notifications.committed,
+            Committed: self._on_committed,
             Lead: notifications.lead,
             StepDown: notifications.step_down,
             Accepted: notifications.accepted,
@@ -392,6 +411,8 @@ class GroupDriver:
             ReadRefused: notifications.read_refused,
             Transition: notifications.transition,
             PeerFault: notifications.peer_fault,
+            InDoubt: self._on_in_doubt,
+            ForkReported: notifications.fork_reported,
             ShutdownReady: self._on_shutdown_ready,
         }
         assert set(table) == set(get_args(Effect)), "an effect without a handler"
@@ -406,6 +427,28 @@ class GroupDriver:
     def _reconnect(self, effect: Reconnect) -> None:
         assert self.links is not None, f"{self.name} has no links"
         self.links.reconnect(effect.peer)
+
+    # --- forks ----------------------------------------------------------------------------------
+
+    def _on_committed(self, effect: Committed) -> None:
+        self.disk.note_committed(effect.high_watermark)
+        self.notifications.committed(effect)
+
+    def _on_in_doubt(self, effect: InDoubt) -> None:
+        """Stop serving this group, and keep the doubt for the next start."""
+        self.doubt = describe_doubt(effect.fork, self.storage.directory, self.quorum)
+        self.disk.mark_doubt(self.doubt)
+        self._stop_in_doubt()
+
+    def _stop_in_doubt(self) -> None:
+        """Log the doubt. The log's start stays, too: what is cut could not be compared any more."""
+        if self.log_start is not None:
+            self.log_start.close()
+        log.critical("node=%d group=%s in_doubt=%s", self.node_id, self.name, self.doubt)
+
+    def report_fork(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> None:
+        """Note that a state of committed records contradicts the log."""
+        self.post(StateContradicts(applied, log_epoch))
 
     # --- time, and the rest ---------------------------------------------------------------------
 

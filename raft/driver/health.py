@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
 from typing import Final, NamedTuple, Protocol
 
 from raft.core.voters import Endpoint
 from raft.driver.config import METADATA_GROUP, NodeConfig
+from raft.driver.forks import describe_report
 from raft.driver.group import GroupDriver
 from raft.driver.peers import kind_of
 from raft.interfaces import NotLeaderError
@@ -38,6 +40,7 @@ class Health(NamedTuple):
     barrier_age_ms: int | None  # since the last successful barrier; None if there was none yet
     leader_id: NodeId | None
     epoch: int
+    reasons: tuple[str, ...] = ()  # why it is not healthy, where more is known than the barrier
 
 
 class _Host(Protocol):
@@ -46,6 +49,17 @@ class _Host(Protocol):
     groups: dict[Group, GroupDriver]
 
     def endpoint(self, node_id: NodeId) -> Endpoint | None: ...
+
+
+def fork_reasons(groups: Iterable[GroupDriver]) -> tuple[str, ...]:
+    """Return a sentence for each group in doubt, and each replica that reported a fork to us."""
+    reasons = []
+    for group in groups:
+        if group.doubt is not None:
+            reasons.append(group.doubt)
+        for report in group.quorum.reported_forks:
+            reasons.append(f"{group.name}: {describe_report(report, group.quorum)}")
+    return tuple(reasons)
 
 
 class HealthMonitor:
@@ -76,9 +90,12 @@ class HealthMonitor:
         if self._succeeded_at is not None:
             age_ms = int((time.monotonic() - self._succeeded_at) * 1_000)
         config = self._host.config
-        healthy = age_ms is not None and age_ms <= config.health_window_ms and config.healthy()
+        reasons = fork_reasons(self._host.groups.values())
+        fresh = age_ms is not None and age_ms <= config.health_window_ms
+        healthy = fresh and config.healthy() and not reasons
         leader_id = group.leader_id if group is not None else None
-        return Health(healthy, age_ms, leader_id, group.quorum.epoch if group is not None else 0)
+        epoch = group.quorum.epoch if group is not None else 0
+        return Health(healthy, age_ms, leader_id, epoch, reasons)
 
     async def _probe_for_ever(self) -> None:
         while True:

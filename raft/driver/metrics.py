@@ -141,6 +141,9 @@ class QuorumCollector:
             "number_of_voters": len(quorum.voters),
             "peer_faults": counters.peer_faults,
             "unconfirmed_epochs": len(quorum.unconfirmed_epochs),
+            "in_doubt": float(quorum.in_doubt),
+            "reported_forks": len(quorum.reported_forks),
+            "floor": quorum.log.floor,
         }
         latencies.clear()
         return values
@@ -196,6 +199,9 @@ HELP: Final = {
     "poll_idle_ratio_avg": "Fraction of time in which this group was idle",
     "number_of_voters": "Size of the voter set in force",
     "peer_faults": "Messages from peers that broke the protocol, since the start",
+    "in_doubt": "1 if a fork was found and this replica has stopped",
+    "reported_forks": "Replicas whose committed records this leader does not have",
+    "floor": "Offset below which all records are known to be committed and flushed here",
     "unconfirmed_epochs": "Voters whose reported epoch they have not confirmed themselves",
 }
 

@@ -17,6 +17,7 @@ from typing import Final, Protocol
 from raft.core.effects import (
     Accepted,
     Committed,
+    ForkReported,
     Lead,
     PeerFault,
     ReadReady,
@@ -27,6 +28,7 @@ from raft.core.effects import (
 )
 from raft.core.quorum import Quorum
 from raft.driver.counters import Counters
+from raft.driver.forks import describe_report
 from raft.driver.pending_requests import PendingRequests
 from raft.interfaces import NotLeaderError, Ticket, Watcher
 from records.kafka_errors import ErrorCode
@@ -183,6 +185,13 @@ class Notifications:
         """Report a peer that broke the protocol towards the core."""
         peer = "unknown" if effect.peer is None else str(effect.peer)
         self.fault(peer, effect.reason)
+
+    def fork_reported(self, effect: ForkReported) -> None:
+        """Log a replica that holds committed records which this leader's log does not have."""
+        log.critical(
+            "node=%d group=%s fork=%s",
+            self._node_id, self._name, describe_report(effect, self._quorum),
+        )  # fmt: skip
 
     def fault(self, peer: NodeId | str, reason: str) -> None:
         """Count a peer's fault, and log it unless too many were logged in this second."""

@@ -6,6 +6,7 @@
         partition.metadata     the topic's id
         quorum-state           the election state
         recovering             marks a lost disk, until the replica has caught up
+        in-doubt               a fork was found: says why, and how the doubt is ended
 
 The event loop appends and reads; flushing, election states and truncations are jobs of the group's
 `DiskThread`. Recent appends are also kept in memory: a leader answers nearly every Fetch from
@@ -30,7 +31,7 @@ from raft.driver.errors import LostDiskError, MissingSnapshotError
 from raft.driver.snapshot_hosting import NoSnapshots
 from raft.interfaces import Snapshots
 from raft.segments.errors import CorruptFileError, CorruptLogError
-from raft.segments.files import FileSystem, replace_file
+from raft.segments.files import FileSystem, read_small_file, replace_file
 from raft.segments.log import Log, LogConfig
 from raft.segments.properties import (
     QUORUM_STATE_FILE,
@@ -46,6 +47,8 @@ from raft.wire.responses import Group
 from records.types import ZERO_UUID, Epoch, NodeId, Offset, OffsetAndEpoch
 
 RECOVERING_FILE: Final = "recovering"
+DOUBT_FILE: Final = "in-doubt"
+DOUBT_LIMIT_BYTES: Final = 16 * 1024
 TAIL_BYTES: Final = 4 * 1024 * 1024  # of the log's end kept in memory, per group
 
 
@@ -127,7 +130,10 @@ class Storage:
         if topic_id != group.topic_id:
             raise LostDiskError(directory, f"holds topic id {topic_id}, not {group.topic_id}")
         snapshots = store(files, directory) if store is not None else NoSnapshots()
-        return cls(files, directory, Log.open(files, directory, config), voters, snapshots)
+        storage = cls(files, directory, Log.open(files, directory, config), voters, snapshots)
+        if storage.recovering:  # the replica that knew of commits is no more
+            storage.log.forget_floor()
+        return storage
 
     # --- initial state of the core ------------------------------------------------------------
 
@@ -152,6 +158,7 @@ class Storage:
                     if first < log.log_end_offset  # an epoch in force at the end has no record yet
                 ),
                 snapshot_id=newest,
+                floor=log.floor,
             )
         except ValueError as error:
             raise CorruptLogError(
@@ -205,6 +212,17 @@ class Storage:
         """Return whether the marker of a lost disk exists."""
         return self._files.exists(self.directory / RECOVERING_FILE)
 
+    @property
+    def doubt(self) -> str | None:
+        """Why this group is in doubt, or None if it is not; the file's being there decides."""
+        try:
+            data = read_small_file(
+                self._files, self.directory / DOUBT_FILE, limit_bytes=DOUBT_LIMIT_BYTES
+            )
+        except FileNotFoundError:
+            return None
+        return data.decode("utf-8", "replace").strip() or "a fork was found earlier"
+
     # --- jobs of the disk thread --------------------------------------------------------------
 
     def persist(self, state: ElectionState) -> None:
@@ -221,6 +239,10 @@ class Storage:
                 voters=self._voters,
             ),
         )
+
+    def mark_doubt(self, text: str) -> None:
+        """Write the file that keeps this group stopped, durably."""
+        replace_file(self._files, self.directory / DOUBT_FILE, f"{text}\n".encode())
 
     def clear_recovering(self) -> None:
         """Remove the marker of a lost disk durably."""

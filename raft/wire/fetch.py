@@ -41,6 +41,7 @@ from records.rpc import fetch as rpc
 from records.types import ZERO_UUID, Epoch, NodeId, Offset, OffsetAndEpoch
 
 UNKNOWN_HIGH_WATERMARK: Final = -1
+UNKNOWN_FLOOR: Final = -1
 _DIVERGENCE_FROM: Final = 12  # and the leader's epoch, and snapshots
 _TOPIC_IDS_FROM: Final = 13
 _REPLICA_STATE_FROM: Final = 15
@@ -69,6 +70,7 @@ def write_fetch(group: Group, request: core.FetchRequest, version: int) -> rpc.F
         partition_max_bytes=request.max_bytes,
         replica_directory_id=request.replica.directory_id,
         high_watermark=UNKNOWN_HIGH_WATERMARK if high_watermark is None else high_watermark,
+        floor=request.floor or UNKNOWN_FLOOR,
     )
     with_ids = version >= _TOPIC_IDS_FROM
     with_state = version >= _REPLICA_STATE_FROM
@@ -224,6 +226,7 @@ def read_fetch(message: rpc.FetchRequest, version: int) -> core.FetchRequest:
         fetch_offset=checked_offset(partition.fetch_offset),
         last_fetched_epoch=checked_epoch(partition.last_fetched_epoch),
         high_watermark=high_watermark,
+        floor=Offset(max(0, partition.floor)),
         max_wait_ms=max(0, message.max_wait_ms),
         max_bytes=max(0, min(message.max_bytes, partition.partition_max_bytes)),
     )

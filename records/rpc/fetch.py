@@ -2,7 +2,8 @@
 
 Source: KIP-227 (sessions), KIP-516 (topic ids), KIP-595 (replicas of the quorum), KIP-630
 (snapshots), KIP-1166 (the high watermark that a replica knows travels with its Fetch). The tagged
-field 1000 is ours: docs/design/snapshots.md#an-archive-holds-the-log-start.
+fields from 1000 on are ours: docs/design/snapshots.md#an-archive-holds-the-log-start,
+docs/design/forks.md#the-other-side-is-told.
 """
 
 from typing import Annotated
@@ -46,6 +47,8 @@ class FetchRequest(Request, key=1, versions="4-18", flexible="12+"):
             high_watermark: Annotated[Int64, since(18), tag(1), IGNORABLE] = 2**63 - 1
             # Ours (Java skips the tag): an archive has everything below, and needs what follows.
             archived_offset: Annotated[Int64, since(12), tag(1000), IGNORABLE] = -1
+            # Ours: the sender knew everything below to be committed, and holds it.
+            floor: Annotated[Int64, since(12), tag(1001), IGNORABLE] = -1
 
         topic: Annotated[String, until(12), IGNORABLE] = ""
         topic_id: Annotated[Uuid, since(13), IGNORABLE] = ZERO_UUID

@@ -64,6 +64,7 @@ _SPECIAL = (
     ("record_count", st.just(-1)),  # ours, in the footer
     ("content_crc", st.just(-1)),
     ("archived_offset", st.just(-1)),  # ours, of a replica that is an archive
+    ("floor", st.just(-1)),  # ours
     ("error_code", st.sampled_from([code.value for code in ErrorCode])),  # an enumeration there
     ("log_append_time_ms", st.just(-1) | st.integers(0, 2**42)),  # a date there
     ("retention_time_ms", st.integers(-1, 2**42)),  # a timedelta there, which holds no int64

@@ -22,6 +22,10 @@ from records.control import LeaderChangeMessage, Voter
 from records.types import Offset
 from tests.simulation.machine import DIRECTORY, RECOVERING_MARK
 from tests.simulation.part import Part
+from tests.simulation.world import MS
+
+RECORD_AFTER_US = 200 * MS
+"""Sooner than in production, where schedules would often be over by then."""
 
 
 class DiskWork(Part):
@@ -32,6 +36,7 @@ class DiskWork(Part):
         self._unflushed = False
         self._disk_works = False
         self._generation = 0
+        self._recording = False
 
     def _on_persist(self, effect: PersistElectionState) -> None:
         self._persist = effect
@@ -75,6 +80,23 @@ class DiskWork(Part):
         self.log.append(data)
         self._unflushed = True
         self._work()
+
+    def note_committed(self, offset: Offset) -> None:
+        """A new high watermark: the floor is recorded a while later, also if nothing is flushed."""
+        self.log.note_committed(offset)
+        if not self._recording:
+            self._recording = True
+            self.shared.world.after(RECORD_AFTER_US, self._record)
+
+    def _record(self) -> None:
+        self._recording = False
+        if self.alive:
+            self.guard(self._record_now)
+
+    def _record_now(self) -> None:
+        before = self.log.floor
+        self.log.record_recovery_point()
+        self.checker.rare["floors recorded"] += self.log.floor > before
 
     def _on_truncate(self, effect: Truncate) -> None:
         self._generation = effect.generation

@@ -25,6 +25,8 @@ from raft.core.effects import (
     Committed,
     Effect,
     FetchSnapshot,
+    ForkReported,
+    InDoubt,
     InstallSnapshot,
     Lead,
     PeerFault,
@@ -121,6 +123,9 @@ class Process(DiskWork, Links, Shelving, Downloading, Hosting):
         self.log = shared.log_class.open(
             disk, DIRECTORY, shared.log_config, clock=machine.clock.seconds
         )
+        recovering = disk.exists(DIRECTORY / RECOVERING_MARK)
+        if recovering:
+            self.log.forget_floor()
         stored = read_quorum_state(disk, DIRECTORY) or QuorumState(epoch=Epoch(0))
         voted = None
         if stored.voted_id is not None:
@@ -143,7 +148,7 @@ class Process(DiskWork, Links, Shelving, Downloading, Hosting):
             election=election,
             random=Random(machine.random.getrandbits(64)),
             config=shared.config,
-            recovering=disk.exists(DIRECTORY / RECOVERING_MARK),
+            recovering=recovering,
         )
         self.handle(Start())
         if self.alive:
@@ -298,6 +303,7 @@ class Process(DiskWork, Links, Shelving, Downloading, Hosting):
             self.machine.stored(self.log, news, high_watermark) if news < high_watermark else (),
         )
         self.applied = high_watermark
+        self.note_committed(high_watermark)
         self.tell_committed(high_watermark)
         pending = self.pending
         while pending and self._is_acknowledged(pending[0], high_watermark):
@@ -342,6 +348,12 @@ class Process(DiskWork, Links, Shelving, Downloading, Hosting):
     def _on_peer_fault(self, effect: PeerFault) -> None:
         self.checker.rare["peer faults"] += 1
         self.shared.world.note(self, effect)
+
+    def _on_in_doubt(self, effect: InDoubt) -> None:
+        raise AssertionError(f"{self} is in doubt without an old disk: {effect.fork}")
+
+    def _on_fork_reported(self, effect: ForkReported) -> None:
+        raise AssertionError(f"{self} hears of a fork without an old disk: {effect}")
 
     def _on_shutdown_ready(self, _: ShutdownReady) -> None:
         self.checker.rare["clean shutdowns"] += 1
@@ -391,6 +403,8 @@ _CARRY_OUT: Final[dict[type[Effect], str]] = {
     ReadRefused: "_on_read_refused",
     Transition: "_on_transition",
     PeerFault: "_on_peer_fault",
+    InDoubt: "_on_in_doubt",
+    ForkReported: "_on_fork_reported",
     ShutdownReady: "_on_shutdown_ready",
     ServeSnapshot: "_on_serve_snapshot",
     FetchSnapshot: "_on_fetch_snapshot",

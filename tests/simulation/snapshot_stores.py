@@ -61,6 +61,7 @@ class Shelving(Part):
                 if first < log.log_end_offset  # else it runs on from before, and has no record yet
             ),
             snapshot_id=self.store.newest,
+            floor=log.floor,
         )
 
     # -- serving -----------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from random import Random
 from typing import Any
@@ -18,7 +18,7 @@ from raft.core import effects as fx
 from raft.core import events as ev
 from raft.core.config import QuorumConfig
 from raft.core.log import EpochStart, LogState
-from raft.core.messages import Batch, FetchRequest, FetchResponse
+from raft.core.messages import NO_FLOOR, Batch, FetchRequest, FetchResponse
 from raft.core.quorum import Quorum
 from raft.core.roles import ElectionState, Leader
 from raft.core.voters import ReplicaKey, VoterSet, VoterSetHistory
@@ -26,6 +26,7 @@ from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 HOP_MS = 1
 DISK_MS = 1
+FLOOR_MS = 1000  # from a commit until the floor is on the disk
 
 
 @dataclass
@@ -38,6 +39,8 @@ class Disk:
     start: OffsetAndEpoch = field(default_factory=lambda: OffsetAndEpoch(Offset(0), Epoch(0)))
     snapshot_id: OffsetAndEpoch | None = None
     recovering: bool = False
+    floor: Offset = NO_FLOOR
+    in_doubt: bool = False
     late: list[OffsetAndEpoch] = field(default_factory=list)  # downloads that were abandoned
 
     def crash(self) -> None:
@@ -55,7 +58,12 @@ class Disk:
             end_offset=self.log[-1].end_offset if self.log else self.start.offset,
             epochs=tuple(epochs),
             snapshot_id=self.snapshot_id,
+            floor=self.floor,
         )
+
+    def copy(self) -> Disk:
+        """Return what a copy of the disk, made now, would hold."""
+        return replace(self, log=self.log[: self.flushed], late=[])
 
 
 @dataclass
@@ -135,6 +143,7 @@ class Cluster:
             random=Random(f"{self.seed} {node_id} {node.incarnation}"),
             config=self.config,
             recovering=node.disk.recovering,
+            in_doubt=node.disk.in_doubt,
         )
         self.step(node_id, ev.Start())
 
@@ -302,6 +311,11 @@ class Cluster:
                 disk.log, disk.flushed, disk.start = [], 0, snapshot_id
                 disk.snapshot_id, node.generation = snapshot_id, generation
                 self.say(f"{node.id} installs snapshot {tuple(snapshot_id)}")
+            case fx.InDoubt(fork):
+                node.disk.in_doubt = True
+                self.say(f"{node.id} in doubt: {fork}")
+            case fx.ForkReported(replica, floor, parts_at):
+                self.say(f"{node.id} hears of a fork: {replica.id} floor={floor} at={parts_at}")
             case fx.ShutdownReady():
                 self.say(f"{node.id} may stop")
             case fx.ServeSnapshot():
@@ -338,6 +352,13 @@ class Cluster:
                 here = batch.base_offset
                 assert first == committed, f"{node.id} committed {committed} at {here}: {first}"
         node.committed = high_watermark
+        incarnation = node.incarnation
+
+        def record_floor() -> None:
+            if node.incarnation == incarnation and node.quorum is not None:
+                node.disk.floor = node.quorum.log.floor
+
+        self._later(FLOOR_MS, record_floor)
 
     # -- network -----------------------------------------------------------------------------
 
@@ -433,6 +454,7 @@ class Cluster:
         if log.flushed_end_offset != log.end_offset:
             unflushed = f" flushed={log.flushed_end_offset}"
         start = f" start={log.start_offset}" if log.start_offset else ""
+        start += " in doubt" if node.quorum.in_doubt else ""
         return (
             f"{node_id} {type(role).__name__.lower():<11} epoch={role.epoch} "
             f"leo={log.end_offset}{unflushed} hw={hw}{start}"

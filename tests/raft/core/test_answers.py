@@ -545,7 +545,6 @@ RECORD = Batch(Offset(5), Offset(6), Epoch(3), 100, b"")
         FetchResponse(
             leader_id=NodeId(2), epoch=Epoch(3), batches=(RECORD._replace(end_offset=5),)
         ),
-        FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), diverging=EpochEnd(1, 2)),  # committed
         FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), diverging=EpochEnd(2, 9)),  # nothing
         FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), diverging=EpochEnd(-7, -7)),
         FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), snapshot_id=OffsetAndEpoch(2, 1)),
@@ -731,3 +730,55 @@ def test_a_leaders_high_watermark_dates_from_the_last_fetch_of_a_majority() -> N
     assert member.quorum.leader_watermark() == (6, heard_ms)
     member.ask(fetch(replica=THREE, fetch_offset=Offset(6), last_fetched_epoch=Epoch(3)))
     assert member.quorum.leader_watermark() == (6, heard_ms + 1_000)
+
+
+def in_doubt() -> tuple[Member, list[fx.Effect]]:
+    """A follower that knew four of its five records as committed, asked to cut the last three."""
+    member, sent = follower()
+    member.quorum.log.high_watermark = Offset(4)
+    diverging = FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), diverging=EpochEnd(1, 2))
+    return member, member.do(ev.ResponseReceived(sent.request_id, diverging))
+
+
+def test_a_cut_below_the_floor_is_no_fault_but_a_fork() -> None:
+    member, effects = in_doubt()
+    (doubt,) = (effect for effect in effects if isinstance(effect, fx.InDoubt))
+    assert doubt.fork.committed == (4, 2)
+    assert (doubt.fork.parts_at, doubt.fork.leader_id, doubt.fork.leader_epoch) == (2, 2, 3)
+    assert member.quorum.log.end_offset == 5, "nothing is cut"
+    assert not any(isinstance(effect, fx.PeerFault) for effect in effects)
+    questions = [e.request for e in effects if isinstance(e, fx.Send)]
+    assert {(q.fetch_offset, q.last_fetched_epoch, q.floor) for q in questions} == {(4, 2, 4)}
+
+
+def test_a_member_in_doubt_refuses_everything_and_starts_no_election() -> None:
+    member, _ = in_doubt()
+    assert not member.ask(vote(epoch=Epoch(9), end_offset=Offset(99))).granted
+    begin = BeginQuorumEpochRequest(
+        cluster_id="here", voter=ME, leader_id=NodeId(3), epoch=Epoch(9)
+    )
+    for request in (fetch(), begin, DescribeQuorumRequest()):
+        assert member.ask(request).error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert fx.ReadRefused("read", ErrorCode.NOT_LEADER_OR_FOLLOWER) in member.do(ev.Read("read"))
+    proposal = ev.Proposal("proposal", Epoch(3), None, (ev.NewBatch(1, 1, b"x"),))
+    refused = fx.Refused("proposal", ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    assert refused in member.do(ev.Propose((proposal,)))
+    for _ in range(20):
+        effects = member.tick(1_000)
+        assert not any(isinstance(e, fx.Send) and type(e.request) is VoteRequest for e in effects)
+    assert (member.quorum.epoch, member.quorum.leader_id) == (3, None)
+    assert fx.ShutdownReady() in member.do(ev.Shutdown())
+
+
+def test_a_leader_reports_each_replica_that_parts_below_its_floor_once_until_it_agrees() -> None:
+    member = leader()
+    parted = fetch(fetch_offset=Offset(5), last_fetched_epoch=Epoch(1), floor=Offset(4))
+    member.ask(replace(parted, floor=Offset(3)))
+    assert member.quorum.reported_forks == (), "the logs part at 3: nothing below the floor"
+    for connection in (7, 8):
+        effects = member.do(ev.Received(connection, 1, parted))
+        reports = [effect for effect in effects if isinstance(effect, fx.ForkReported)]
+        assert reports == ([fx.ForkReported(TWO, Offset(4), Offset(3))] if connection == 7 else [])
+        assert member.quorum.reported_forks == (fx.ForkReported(TWO, Offset(4), Offset(3)),)
+    member.do(ev.Received(9, 1, fetch()))
+    assert member.quorum.reported_forks == ()

@@ -14,6 +14,8 @@ the state of each node whose state changed. `pytest --rewrite` writes the output
     propose 1 x epoch=2 expect=7    a proposal with conditions
     isolate 1; cut 1 2; oneway 1 2; heal
     hold-link 2 1; release-link 2 1 messages from 2 to 1 wait
+    copy 1; bring-back 1            node 1's disk is copied; it comes back as that copy
+    trust 1                         before a start: an operator ends node 1's doubt
     hold-disk 1; release-disk 1     writes take effect, flushes are not reported
     crash 1; restart 1; wipe 1      wipe: the disk is lost, the node is to be recovering
     reset 2 1                       the connections from 2 to 1 are reset
@@ -126,6 +128,7 @@ class Story:
         self.quorum_class = quorum_class
         self.cluster = Cluster(quorum_class=quorum_class)
         self.shown: dict[NodeId, str] = {}
+        self.copies: dict[str, Disk] = {}
         self.proposed = 0
 
     def play(self, commands: list[str]) -> list[str]:
@@ -229,6 +232,19 @@ class Story:
 
     def do_wipe(self, node: str) -> None:
         self.cluster.nodes[NodeId(int(node))].disk = Disk(recovering=True)
+
+    def do_copy(self, node: str) -> None:
+        self.copies[node] = self.cluster.nodes[NodeId(int(node))].disk.copy()
+
+    def do_bring_back(self, node: str) -> None:
+        self.cluster.nodes[NodeId(int(node))].disk = self.copies[node].copy()
+
+    def do_trust(self, node: str) -> None:
+        self.cluster.nodes[NodeId(int(node))].disk.in_doubt = False
+
+    def do_forks(self) -> None:
+        self.cluster.history.clear()  # what is committed from now on contradicts it
+        self.cluster.leaders.clear()
 
     def do_reset(self, node: str, peer: str) -> None:
         self.cluster.reset_connection(NodeId(int(node)), NodeId(int(peer)))

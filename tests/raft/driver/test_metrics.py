@@ -18,10 +18,11 @@ class FakeGroup:
     name = METADATA_GROUP.name
 
     def __init__(self) -> None:
-        log = SimpleNamespace(high_watermark=None, end_offset=1_000_000, last_epoch=7)
+        log = SimpleNamespace(high_watermark=None, end_offset=1_000_000, last_epoch=7, floor=0)
         self.quorum = SimpleNamespace(
             log=log, leader_id=1, epoch=7, voters=(1, 2, 3), is_voter=True, role=None,
             election_state=SimpleNamespace(voted=None), unconfirmed_epochs=(),
+            in_doubt=False, reported_forks=(),
         )  # fmt: skip
         self.counters = Counters(appended_records=10, busy_s=3.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from uuid import UUID
 
 import msgspec
@@ -252,6 +253,24 @@ def test_a_fetch_for_an_unknown_topic_id_is_refused_with_unknown_topic_id() -> N
     with pytest.raises(UnexpectedAnswerError):
         wire_fetch.read_fetch_response(over_the_wire(answer, 17))
     assert isinstance(answer, fetch.FetchResponse)
+
+
+def test_the_floor_of_a_replica_travels_in_a_tagged_field_that_kafka_ignores() -> None:
+    request = core.FetchRequest(
+        cluster_id=None, replica=ReplicaKey(NodeId(2), UUID(int=0)), epoch=Epoch(3),
+        fetch_offset=Offset(500), last_fetched_epoch=Epoch(3), floor=Offset(490), max_bytes=1,
+    )  # fmt: skip
+    message = wire_fetch.write_fetch(GROUP, request, 12)
+    tagged = bytes.fromhex(
+        "01 e907 08"  # one tagged field, number 1001, of eight bytes
+        "00000000000001ea"  # everything below 490 was known to be committed
+    )
+    data = encode_message(message, 12)
+    assert data.count(tagged) == 1
+    none_known = wire_fetch.write_fetch(GROUP, replace(request, floor=Offset(0)), 12)
+    assert data.replace(tagged, b"\0") == encode_message(none_known, 12)
+    assert wire_fetch.read_fetch(over_the_wire(message, 12), 12).floor == 490
+    assert wire_fetch.read_fetch(over_the_wire(none_known, 12), 12).floor == 0
 
 
 def test_an_archive_sends_its_durable_offset_in_a_tagged_field_that_kafka_ignores() -> None:

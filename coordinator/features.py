@@ -29,7 +29,7 @@ class Features:
     recorded: Map[str, int] = field(default_factory=Map)  # levels that the log names, none at 0
 
     def level(self, name: str) -> int:
-        """Return a feature's level: 0 for one that is off or unknown, 1 or more for esker.version.
+        """Return a feature's level: 0 if it is off or unknown, at least 1 for esker.version.
 
         >>> Features().level("esker.version"), Features().level("group.version")
         (1, 0)
@@ -39,7 +39,10 @@ class Features:
 
     @property
     def finalized(self) -> Mapping[str, int]:
-        """All levels above 0 by feature name, in alphabetical order, implied ones included."""
+        """Return all levels above 0 by feature name, in alphabetical order.
+
+        Implied levels are included.
+        """
         return dict(sorted((dict(IMPLIED) | dict(self.recorded)).items()))
 
     def check_supported(self) -> None:
@@ -57,7 +60,7 @@ class Features:
 
 
 def may_write_format(features: Features, level: int) -> bool:
-    """Return whether a node may write what level `level` of esker.version brought.
+    """Return whether a node may write the formats that a level of esker.version introduced.
 
     Every new record, checkpoint field, request field or object format is written only behind this.
 

@@ -114,7 +114,9 @@ def _of_tables(
 def _of_controller(
     decide: Callable[[Any, Tables, Context], Decision[R]],
 ) -> Callable[[Any, Tables, AppliedState, Context], Decision[R]]:
-    """Adapt a decision for the controller; an epoch that is not committed here is not judged.
+    """Adapt a controller call's decision, and refuse controller epochs that are not committed.
+
+    The refusal is retriable.
 
     Why: the coordinator keeps the highest epoch that has called and refuses lower ones, so a
     made-up epoch of 2^31 - 1 would shut out every controller for good. A controller calls only

@@ -44,19 +44,22 @@ class ClusterView(Protocol):
     """The controller's image, as a batch coordinator sees it."""
 
     def features(self) -> Features:
-        """Return the finalized levels, for `coordinator.features.may_write_format`."""
+        """Return the finalized feature levels of the cluster."""
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
         """Return a topic's effective settings; None for an unknown topic, which keeps its data."""
 
     def broker_epoch(self, broker_id: int) -> int | None:
-        """Return the epoch under which a broker is registered, or -1 if it is not.
+        """Return the epoch of a broker's registration, or -1 if the broker is not registered.
 
         None if there is no controller: then any epoch may be the broker's.
         """
 
     def controller_epoch(self) -> int | None:
-        """Return the epoch of the last committed record; None if there is no controller."""
+        """Return the epoch of the last committed record of the cluster log.
+
+        None if there is no controller.
+        """
 
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
         """Return when the block with this producer id was allocated, in ms since 1970.
@@ -80,7 +83,7 @@ class StaticView:
     finalized: Features = field(default_factory=Features)  # no new formats
 
     def features(self) -> Features:
-        """See ClusterView."""
+        """Return the fixed feature levels of this view."""
         return self.finalized
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
@@ -92,7 +95,7 @@ class StaticView:
         return self.broker_epochs.get(broker_id)
 
     def controller_epoch(self) -> int | None:
-        """See ClusterView."""
+        """Return the fixed controller epoch of this view; None without a controller."""
         return self.committed_controller_epoch
 
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:

@@ -30,7 +30,7 @@ class ImageView:
         self._image = image
 
     def features(self) -> Features:
-        """Return the finalized levels."""
+        """Return the finalized feature levels of the image."""
         return self._image().features
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
@@ -54,7 +54,7 @@ class ImageView:
         )
 
     def broker_epoch(self, broker_id: int) -> int:
-        """Return the epoch under which a broker is registered, or -1 if it is not."""
+        """Return the epoch of a broker's registration, or -1 if the broker is not registered."""
         broker = self._image().brokers.get(broker_id)
         return -1 if broker is None else int(broker.broker_epoch)
 

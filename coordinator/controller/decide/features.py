@@ -69,7 +69,7 @@ def check_registration(
 
 
 def update_features(request: UpdateFeaturesRequest, context: Context) -> Decision:
-    """Finalize features at other levels, all or none. Level 0 switches a feature off."""
+    """Finalize features at other levels, all or none; level 0 switches a feature off."""
     updates = request.feature_updates
     levels: dict[str, int] = {}
     try:
@@ -143,7 +143,7 @@ def _check_update(name: str, level: int, kind: int, context: Context) -> None:
 
 
 def _reasons_not_supported(name: str, level: int, context: Context) -> Iterator[str]:
-    """Yield a sentence for each node that does not support the level."""
+    """Yield a sentence for each registered node that does not support a feature's level."""
 
     def judge(node: str, levels: Levels, remedy: str = "") -> Iterator[str]:
         if level in levels:
@@ -179,7 +179,10 @@ def _reasons_not_supported(name: str, level: int, context: Context) -> Iterator[
 
 
 def _levels(name: str, supported: Iterable[SupportedFeature]) -> Levels:
-    """Return the levels that a node supports: of a feature that it does not name, the implied."""
+    """Return the levels of a feature that a node supports.
+
+    Of a feature that the node does not name, these are the implied level alone.
+    """
     for feature in supported:
         if feature.name == name:
             return Levels(feature.min_supported_version, feature.max_supported_version)

@@ -69,7 +69,7 @@ def run(directory: Path, seed: int, faults: list[str], *, spoiled: str | None = 
     assert workload.acknowledged > 50 * len(faults), "the clients hardly worked"
 
 
-def test_each_fault_once_loses_no_record(tmp_path: Path) -> None:
+def test_a_run_with_each_fault_once_loses_no_record(tmp_path: Path) -> None:
     seed = seed_of_run("each_fault_once")
     run(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
 

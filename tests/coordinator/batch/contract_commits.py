@@ -331,7 +331,7 @@ class CommitStories(Told):
         self.tell(story)
 
     @pytest.mark.parametrize("form", BAD_FORMS)
-    def test_a_malformed_commit_is_refused_and_changes_nothing(self, form: str) -> None:
+    def test_a_malformed_commit_is_refused_and_does_not_change_the_state(self, form: str) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)

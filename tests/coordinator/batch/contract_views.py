@@ -51,7 +51,7 @@ async def ask_again(world: World, call: Awaitable[object]) -> None:
 class ViewStories(Told):
     """Epochs of controllers and brokers."""
 
-    def test_a_controller_epoch_that_is_not_committed_is_answered_retriable(self) -> None:
+    def test_a_call_with_an_uncommitted_controller_epoch_gets_a_retriable_error(self) -> None:
         async def story(world: World) -> None:
             world.view.committed_controller_epoch = 5
             await ask_again(world, create(world, epoch=HUGE))
@@ -77,7 +77,7 @@ class ViewStories(Told):
 
         self.tell(story)
 
-    def test_a_copy_that_lags_behind_grants_what_the_own_log_already_has(self) -> None:
+    def test_a_lagging_view_grants_leases_to_a_broker_epoch_already_in_the_log(self) -> None:
         async def story(world: World) -> None:
             world.view.epochs = {1: 7}
             assert not (await Broker(world, 1, 7).acquire()).error_code

@@ -334,7 +334,7 @@ def test_deleting_up_to_the_high_watermark_is_not_repeated_when_in_doubt(
     served(story)
 
 
-def test_closing_with_abandoned_commits_in_flight_logs_nothing() -> None:
+def test_closing_a_client_with_abandoned_commits_logs_no_error() -> None:
     """A caller that still waits gets its error all the same."""
     noise: list[dict[str, Any]] = []
 

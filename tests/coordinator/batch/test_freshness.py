@@ -38,7 +38,7 @@ def test_a_replica_that_was_never_up_to_date_has_no_age() -> None:
     assert replica.freshness.age_ms(9.0) is None
 
 
-def test_a_replicas_age_counts_from_the_newest_statement_that_it_has_applied() -> None:
+def test_a_replicas_age_counts_from_the_newest_applied_leader_statement() -> None:
     replica = Replica()
     for high_watermark, at_s in ((10, 1.0), (20, 2.0), (30, 3.0)):
         replica.hear(high_watermark, at_s)

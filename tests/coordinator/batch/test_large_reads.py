@@ -173,7 +173,7 @@ def test_a_look_up_waits_while_the_state_is_replaced_by_a_checkpoint(tmp_path: P
     told(tmp_path, story)
 
 
-def test_a_call_that_waits_at_a_close_raises_not_available(tmp_path: Path) -> None:
+def test_a_call_that_waits_when_its_replica_closes_raises_not_available(tmp_path: Path) -> None:
     async def story(world: QuorumWorld) -> None:
         task = asyncio.ensure_future(world.coordinator.call(find()))
         for _ in range(3):

@@ -106,7 +106,7 @@ KILLERS: Final[dict[str, Killer]] = {
     "a_bumped_epoch_is_compared_with_the_old_one": row("a higher epoch begins at 0"),
     "an_old_producer_epoch_is_let_in": row("an old epoch is fenced"),
     "any_controller_epoch_is_kept": contract(
-        "a_controller_epoch_that_is_not_committed_is_answered_retriable"
+        "a_call_with_an_uncommitted_controller_epoch_gets_a_retriable_error"
     ),
     "any_broker_epoch_gets_a_lease": contract("a_lease_needs_the_registered_broker_epoch"),
     "a_stale_broker_epoch_commits": contract(

@@ -124,7 +124,7 @@ def test_the_planner_agrees_with_a_search_over_all_prefixes(partitions: list[Par
         assert bool(exhausted) == bool(partition.runs and naive(partition)[2] == everything)
 
 
-def test_a_young_run_protects_the_runs_behind_it() -> None:
+def test_retention_by_time_keeps_all_runs_after_the_first_young_run() -> None:
     old = Run(10, 0, 100)
     plan = planned([Partition([old, Run(10, NOW, 100), old], 0, 1000, -1, 0)])
     assert plan.log_start_offsets.tolist() == [10]
@@ -142,7 +142,7 @@ def test_retention_by_size_never_keeps_less_than_its_limit() -> None:
     assert planned([Partition(runs, 0, -1, 121, 0)]).log_start_offsets.tolist() == [0]
 
 
-def test_a_log_start_inside_a_run_does_not_go_back() -> None:
+def test_the_planner_does_not_move_a_log_start_backwards() -> None:
     """DeleteRecords went to 7 in a run of offsets 0 to 9: the run is live, whole, until it goes.
 
     A run that is dead already (the log starts at 12) moves nothing back either.

@@ -99,7 +99,7 @@ def test_a_retention_pass_reads_one_run_of_a_partition_below_its_limits() -> Non
 
 
 @pytest.mark.parametrize(("keep", "start"), [(399, 10), (400, 10), (401, 0), (500, 0), (300, 20)])
-def test_retention_by_size_keeps_no_run_more_than_needed(keep: int, start: int) -> None:
+def test_retention_by_size_keeps_no_more_runs_than_needed(keep: int, start: int) -> None:
     """Five runs of 100 bytes; the oldest goes if the others are enough, also just enough."""
     view = StaticView(configs={A: TopicConfig(retention_ms=None, retention_bytes=keep)})
     rows = retention_pass(Kept({A: [5]}), view, NOW).rows

@@ -123,7 +123,7 @@ def test_a_restart_and_a_checkpoint_keep_the_finalized_level() -> None:
     assert world.image.features.level(ESKER_VERSION) == 2, "from the checkpoint"
 
 
-def test_a_validate_only_update_is_judged_and_writes_nothing() -> None:
+def test_a_validate_only_feature_update_is_checked_and_writes_no_record() -> None:
     world = upgraded()
     end = world.log.end_offset
     assert world.ask(update((ESKER_VERSION, 2), validate_only=True)).error_code == 0
@@ -133,7 +133,7 @@ def test_a_validate_only_update_is_judged_and_writes_nothing() -> None:
     assert world.image.features.level(ESKER_VERSION) == 1
 
 
-def test_a_level_in_force_already_is_accepted_and_writes_nothing() -> None:
+def test_a_feature_update_to_the_current_level_writes_no_record() -> None:
     world = upgraded()
     end = world.log.end_offset
     for kind in (UPGRADE, SAFE, UNSAFE):
@@ -142,7 +142,7 @@ def test_a_level_in_force_already_is_accepted_and_writes_nothing() -> None:
     assert world.log.end_offset == end
 
 
-def test_updates_are_all_made_or_none() -> None:
+def test_feature_updates_of_a_request_are_all_made_or_none() -> None:
     world = upgraded((TEST, 1))
     end = world.log.end_offset
     refused = world.ask(update((TEST, 2), (METADATA_VERSION, 99)))
@@ -153,7 +153,7 @@ def test_updates_are_all_made_or_none() -> None:
     assert (world.image.features.level(TEST), world.image.features.level(ESKER_VERSION)) == (2, 2)
 
 
-def test_a_feature_without_formats_is_lowered_and_switched_off_if_that_is_requested() -> None:
+def test_a_feature_without_formats_can_be_lowered_and_switched_off() -> None:
     world = upgraded((TEST, 3))
     assert world.ask(update((TEST, 1), kind=SAFE)).error_code == 0
     assert world.image.features.level(TEST) == 1
@@ -169,7 +169,7 @@ def test_the_downgrade_flag_of_version_0_requests_a_safe_downgrade() -> None:
     assert world.image.features.level(TEST) == 1
 
 
-def test_metadata_version_is_lowered_down_to_the_last_change_of_its_records() -> None:
+def test_metadata_version_can_be_lowered_to_its_last_record_change_only() -> None:
     world = upgraded()
     assert world.ask(update((METADATA_VERSION, 23), kind=SAFE)).error_code == 0
     refused = world.ask(update((METADATA_VERSION, 22), kind=SAFE))
@@ -266,7 +266,7 @@ REFUSED: Final[dict[str, Refused]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=str)
-def test_a_refused_update_has_kafkas_sentence_and_writes_nothing(case: str) -> None:
+def test_a_refused_feature_update_has_kafkas_message_and_writes_no_record(case: str) -> None:
     world = upgraded((TEST, 2), (ESKER_VERSION, 2))
     before, end = records_of(world.image), world.log.end_offset
     answer = world.ask(REFUSED[case].request)
@@ -289,7 +289,7 @@ def refusal(world: World) -> str:
     )
 
 
-def test_a_broker_of_the_former_release_holds_a_level_back_until_it_is_unregistered() -> None:
+def test_a_broker_of_the_former_release_blocks_a_feature_level_until_it_is_unregistered() -> None:
     world = upgraded()
     assert world.ask(broker(7)).error_code == 0
     assert refusal(world) == (
@@ -300,7 +300,7 @@ def test_a_broker_of_the_former_release_holds_a_level_back_until_it_is_unregiste
     assert world.ask(update((ESKER_VERSION, 2))).error_code == 0
 
 
-def test_a_voter_of_the_former_release_holds_a_level_back_until_it_registers_anew() -> None:
+def test_a_voter_of_the_former_release_blocks_a_feature_level_until_it_registers_again() -> None:
     world = upgraded()
     assert world.ask(controller(VOTERS[1])).error_code == 0
     assert refusal(world) == (
@@ -311,7 +311,7 @@ def test_a_voter_of_the_former_release_holds_a_level_back_until_it_registers_ane
     assert world.ask(update((ESKER_VERSION, 2))).error_code == 0
 
 
-def test_a_voter_that_never_registered_holds_a_level_back() -> None:
+def test_a_voter_that_never_registered_blocks_a_feature_level() -> None:
     world = World(voters=frozenset(VOTERS)).elect()
     for voter in VOTERS[:2]:
         assert world.ask(controller(voter, version=(1, 2))).error_code == 0
@@ -323,7 +323,7 @@ def test_a_voter_that_never_registered_holds_a_level_back() -> None:
     assert world.ask(update((ESKER_VERSION, 2))).error_code == 0
 
 
-def test_a_former_voters_registration_holds_nothing_back() -> None:
+def test_the_registration_of_a_former_voter_blocks_no_feature_level() -> None:
     world = upgraded()
     assert world.ask(controller(199)).error_code == 0
     assert world.ask(update((ESKER_VERSION, 2))).error_code == 0
@@ -371,7 +371,7 @@ def test_a_batch_coordinator_sees_the_level_of_its_own_copy_of_the_cluster_log()
     assert not may_write_format(StaticView().features(), 2), "without a cluster log"
 
 
-def test_each_level_with_formats_of_esker_is_above_the_implied_one() -> None:
+def test_each_esker_version_with_new_formats_is_above_the_implied_level() -> None:
     """A level at or below it would open its gate on clusters that finalized nothing."""
     assert min(NEW_FORMATS[ESKER_VERSION]) > IMPLIED[ESKER_VERSION]
     assert IMPLIED[ESKER_VERSION] in SUPPORTED[ESKER_VERSION]
@@ -388,7 +388,7 @@ def test_a_machine_stops_at_an_esker_version_that_it_does_not_support(level: int
     assert [image.features.level(ESKER_VERSION) for image in shown] == [2], "it was shown"
 
 
-def test_a_machine_reads_on_after_unknown_features_and_higher_metadata_versions() -> None:
+def test_a_machine_accepts_unknown_features_and_higher_metadata_versions() -> None:
     """Apache Kafka's own log names them: share.version, and levels of later releases."""
     machine = ControllerMachine()
     applied(machine, FeatureLevelRecord(name="share.version", feature_level=1))

@@ -381,7 +381,7 @@ def test_a_producer_id_block_of_kafkas_controller_has_no_timestamp() -> None:
 # --- the view of batch coordinators -------------------------------------------------------------
 
 
-def test_the_view_knows_the_epoch_of_the_last_committed_record() -> None:
+def test_the_cluster_view_returns_the_epoch_of_the_last_committed_record() -> None:
     machine = ControllerMachine()
     view = ImageView(lambda: machine.image)
     assert view.controller_epoch() == 0
@@ -390,7 +390,7 @@ def test_the_view_knows_the_epoch_of_the_last_committed_record() -> None:
     assert view.controller_epoch() == 4
 
 
-def test_the_view_knows_no_epoch_of_a_broker_that_is_not_registered() -> None:
+def test_the_cluster_view_returns_epoch_minus_one_for_an_unregistered_broker() -> None:
     image = image_of(broker(1, epoch=7))
     assert ImageView(lambda: image).broker_epoch(1) == 7
     assert ImageView(lambda: image).broker_epoch(2) == -1

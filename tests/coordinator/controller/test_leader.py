@@ -407,7 +407,7 @@ def test_a_heartbeat_waits_for_pending_records_of_its_broker() -> None:
     assert refused.error_code == ErrorCode.NOT_CONTROLLER
 
 
-def test_a_creation_is_split_only_where_the_result_is_the_same() -> None:
+def test_a_topic_creation_is_split_only_if_the_result_is_the_same() -> None:
     request = many_topics(100, 10)
     assert len(split_creation(request)) == 20
     assert len(split_creation(many_topics(5, 10))) == 1

@@ -203,7 +203,9 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
 
 
 @pytest.mark.parametrize("name", MUTANTS, ids=str)
-def test_each_mutant_fails_its_claim(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_claim_about_each_mutant_fails_with_its_mutation(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     mutate, claim = MUTANTS[name]
     claim()  # holds without the mutation
     mutate(monkeypatch)

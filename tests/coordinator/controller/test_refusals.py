@@ -426,7 +426,7 @@ def test_a_refused_request_gets_its_code_and_message_and_writes_no_record(
     assert world.log.end_offset == end, "a refusal that writes"
 
 
-def test_the_controller_works_after_all_refusals(world: World) -> None:
+def test_the_controller_serves_requests_after_all_refusals(world: World) -> None:
     end = world.log.end_offset
     for refused in REFUSED.values():
         world.ask(refused.request)

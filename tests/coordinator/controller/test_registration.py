@@ -274,7 +274,7 @@ def story(tmp_path: Path) -> Iterator[Story]:
         yield Story(quorum)
 
 
-def test_a_broker_keeps_its_epoch_when_the_controller_dies(story: Story) -> None:
+def test_a_broker_keeps_its_epoch_when_the_controller_is_killed(story: Story) -> None:
     """The broker knows the address of a single node, which does not lead."""
     story.register()
     active = story.beat()

@@ -38,7 +38,7 @@ def answer(settings: dict[str, str]) -> str:
 
 
 @pytest.mark.parametrize(("settings", "kafkas"), ANSWERS, ids=[str(row[0]) for row in ANSWERS])
-def test_a_topic_setting_is_answered_as_kafka_answers_it(
+def test_a_topic_setting_is_accepted_or_refused_as_by_kafka(
     settings: dict[str, str], kafkas: str
 ) -> None:
     ours = answer(settings)
@@ -83,7 +83,7 @@ def test_retention_applies_only_where_the_policy_contains_delete(
     assert (config.retention_ms, config.retention_bytes) == limits
 
 
-def test_a_change_is_checked_against_the_settings_that_stay() -> None:
+def test_a_changed_topic_setting_is_checked_against_the_unchanged_ones() -> None:
     world = created({"max.compaction.lag.ms": "5"})
     end = world.log.end_offset
     refused = world.ask(alter(2, "t", "min.compaction.lag.ms", "6"))

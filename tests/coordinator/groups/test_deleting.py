@@ -28,7 +28,7 @@ def test_deleting_an_empty_group_removes_its_offsets() -> None:
     assert world.committed() == 2
 
 
-def test_a_deleted_group_is_not_listed_though_the_local_replica_still_has_it() -> None:
+def test_a_deleted_group_that_the_local_replica_still_has_is_not_listed() -> None:
     world = World()
     assert world.commit(offset=5) == 0
     before = dict(world.image.groups.items())

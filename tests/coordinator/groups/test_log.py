@@ -199,7 +199,7 @@ def test_a_broker_change_moves_only_that_brokers_share_of_groups() -> None:
 # --- order ----------------------------------------------------------------------------------------
 
 
-def test_a_repeated_sequence_number_is_the_same_commit() -> None:
+def test_a_commit_with_a_repeated_sequence_number_is_applied_once() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.generation(owner, 1, 1, "m") == 0
@@ -385,7 +385,7 @@ def test_only_an_empty_group_can_be_removed(members: tuple[str, ...], code: int)
 # --- state ----------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_the_state_and_its_records_are_counted() -> None:
+def test_a_group_checkpoint_restores_the_state_and_counts_its_records() -> None:
     log = Log()
     first = log.acquire().ownership_epoch
     assert log.generation(first, 1, 1, "m") == 0

@@ -197,7 +197,7 @@ def test_an_assigned_but_unused_member_id_can_leave() -> None:
     assert world.ask(request).members[0].error_code == 25
 
 
-def test_a_member_that_leaves_while_it_joins_is_answered() -> None:
+def test_a_member_that_leaves_during_its_join_gets_an_answer() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)
@@ -379,7 +379,7 @@ def test_describing_a_group_returns_its_state_and_members(version: int) -> None:
         world.start_broker(1)
 
 
-def test_groups_are_listed_by_state_and_type_loaded_or_not() -> None:
+def test_list_groups_filters_loaded_and_unloaded_groups_by_state_and_type() -> None:
     world = World()
     stable(world, Consumer(world))
     other = commit_request(None, 5)

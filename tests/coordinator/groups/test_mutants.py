@@ -275,7 +275,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
 
 
 @pytest.mark.parametrize("name", MUTANTS, ids=str)
-def test_each_mutant_fails_its_claim(name: str, monkeypatch: Patch) -> None:
+def test_the_claim_about_each_mutant_fails_with_its_mutation(name: str, monkeypatch: Patch) -> None:
     mutate, claim = MUTANTS[name]
     claim()  # holds without the mutation
     mutate(monkeypatch)

@@ -216,7 +216,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
         return self._frozen(self.image)
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """Count changed records from the image that the checkpoint made durable."""
+        """Subtract the changes that the new checkpoint holds from the changed records."""
         if self._frozen_at is not None and self._frozen_at[0] == snapshot_id.offset:
             self._changed -= self._frozen_at[1]
         self._frozen_at = None

@@ -211,7 +211,7 @@ class InMemoryState:
         return sorted(unused)[:limit]
 
     def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Return (marked at, object id) of objects marked in an interval, at most `limit`."""
+        """Return (mark time, object id) of objects marked from first_ms to last_ms, in order."""
         marked = ((o.marked_at_ms, i) for i, o in self.objects.items() if o.marked_at_ms >= 0)
         return sorted(pair for pair in marked if first_ms <= pair[0] <= last_ms)[:limit]
 

@@ -57,7 +57,7 @@ class Candidates(Protocol):
         """Return ids of unmarked objects without live runs, at most `limit`, rising."""
 
     def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Return (marked at, object id) of objects marked in [first_ms, last_ms], rising."""
+        """Return (mark time, object id) of objects marked from first_ms to last_ms, in order."""
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
         """Return at most `limit` producers that last appended before a time.

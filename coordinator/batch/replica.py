@@ -200,7 +200,7 @@ class ReadOnlyCoordinator:
             raise CoordinatorError(code, f"no read barrier: {error}") from error
 
     async def _until_known(self) -> None:
-        """Wait behind the read barrier, unless this replica was once known to be complete.
+        """Wait for the read barrier, unless this replica has been up to date before.
 
         The trap: a node that restarts knows less than it answered before, down to
         nothing at all, until a leader has said what is committed.

@@ -193,7 +193,7 @@ class Tables(Protocol):
 
     @property
     def counters(self) -> Counters:
-        """Return the counters; record application changes them in place."""
+        """Return the mutable counters of the state."""
 
 
 def log_ids_of(tables: Tables, record: ObjectCommitRecord) -> list[LogId]:

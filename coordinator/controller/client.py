@@ -64,7 +64,7 @@ class ControllerClient:
         return await self._leader.call(request, response, _refusal, self._patience, label=label)
 
     def note_leader(self, node_id: int) -> None:
-        """Note the controller's node id; calls to other nodes are repeated at this node."""
+        """Note the controller's node id; calls in flight to other nodes are repeated."""
         self._leader.note_leader(node_id)
 
     async def close(self) -> None:

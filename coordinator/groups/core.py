@@ -301,7 +301,10 @@ class GroupBroker:
         self.timers.set(_ADOPT, self._now_ms + delay_ms)
 
     def _adopt(self) -> None:
-        """Acquire groups that have members but no requests, from a slice of the catalog."""
+        """Acquire this broker's groups that have members, from the next slice of the catalog.
+
+        No request names these groups.
+        """
         if not self._broker_ids:
             return
         if self._unscanned is None:

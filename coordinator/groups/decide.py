@@ -373,7 +373,9 @@ def _expire_group(
 
 
 def _was_just_emptied(group: Group, context: Context) -> bool:
-    """Return whether the group's last generation is recent.
+    """Return whether the group may have lost its last member a short time ago.
+
+    Such a member may return, and continue.
 
     The last member may have left a short time ago, and may return.
     """

@@ -168,7 +168,7 @@ class CoordinatorMachine:
         )
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """Count changed rows from the state that the checkpoint made durable."""
+        """Subtract the changes that the new checkpoint holds from the count of changed rows."""
         self.store.changed_records -= min(self._changed_when_frozen, self.store.changed_records)
         self._changed_when_frozen = 0
 

@@ -463,7 +463,7 @@ class Store:
         ]
 
     def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Return (marked at, object id) of objects marked in [first_ms, last_ms], rising."""
+        """Return (mark time, object id) of objects marked from first_ms to last_ms, in order."""
         self._drain_to_read()
         return self.connection.execute(
             "SELECT marked_at_ms, object_id FROM objects"

@@ -107,7 +107,7 @@ class WriteBackTable(Generic[K, V]):
         return value
 
     def flush(self) -> int:
-        """Write changed rows to SQLite; return how many replaced or deleted a row.
+        """Write changed rows to SQLite; return the count of replaced and deleted rows.
 
         Raises sqlite3.Error.
         """

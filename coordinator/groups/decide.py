@@ -376,8 +376,6 @@ def _was_just_emptied(group: Group, context: Context) -> bool:
     """Return whether the group may have lost its last member a short time ago.
 
     Such a member may return, and continue.
-
-    The last member may have left a short time ago, and may return.
     """
     if group.generation is None:
         return False

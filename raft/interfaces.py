@@ -340,8 +340,7 @@ class StateMachine(Protocol):
     def reset(self) -> None:
         """Empty the state and set `applied` to 0.
 
-        Called where a state that outlived its process turns out to be of another history than the
-        log.
+        Called where a state that outlived its process cannot be compared with the log any more.
         """
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:

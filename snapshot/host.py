@@ -11,7 +11,7 @@
 
 The trap: the log after the newest checkpoint is read in any case, even if the machine's state
 outlived the process and is ahead of that checkpoint. So the host counts the log's bytes, and finds
-out whether the state belongs to this log's history. If it does not, the state is reset. A local
+out whether the state belongs to the history of this log. If not, that is a fork. A local
 checkpoint that proves damaged while it is loaded stops the node, which has no other state.
 
 The module uses no asyncio, clock or thread: the caller passes a `Loop` in, and the simulator
@@ -112,6 +112,8 @@ class MachineHost(SnapshotScheduler):
 
         Raises OSError.
         """
+        if self._contradicts(self.log.epoch_before(self.machine.applied.offset)):
+            return
         newest = self.store.newest
         if newest is not None:
             self._begin_after(newest, self.store.size_bytes(newest) or 0)
@@ -243,7 +245,7 @@ class MachineHost(SnapshotScheduler):
                 return False
         if not self._agreed and self._cursor == self.machine.applied.offset:
             self._agree(self._epoch_before_cursor())
-        while self._cursor < self._target and self._loading is None:
+        while self._cursor < self._target and self._loading is None and not self._stopped:
             data = self.log.read(self._cursor, READ_BYTES)
             if not len(data):  # a checkpoint is being installed: `snapshot` will be called
                 return False
@@ -295,11 +297,14 @@ class MachineHost(SnapshotScheduler):
     def _agree(self, epoch: Epoch | None) -> bool:
         """Return whether `epoch`, of the record before the state's end, is the state's own epoch.
 
-        Otherwise the state is of another history: reset it and load from this log.
+        Another epoch is a fork. If the log has no epoch there, since no batch ends there or the
+        state cannot be compared any more, the state is reset and loaded from this log.
         """
         if epoch == self.machine.applied.epoch:
             self._agreed = True
             return True
+        if self._contradicts(epoch):
+            return False
         self.machine.reset()
         newest = self.store.newest
         self._bytes_since = 0
@@ -310,6 +315,19 @@ class MachineHost(SnapshotScheduler):
             self._cursor, self._agreed = Offset(0), True
         self._wake()
         return False
+
+    def _contradicts(self, epoch: Epoch | None) -> bool:
+        """Return whether the log has another epoch than the state at the state's end.
+
+        Why this is a fork: only committed records are applied, so the log has lost them. The host
+        reports it and stops; the state stays as it is.
+        """
+        applied = self.machine.applied
+        if epoch is None or not applied.offset or epoch == applied.epoch:
+            return False
+        self.stop()
+        self.log.report_fork(applied, epoch)
+        return True
 
     # --- loading ------------------------------------------------------------------------------
 

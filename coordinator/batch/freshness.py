@@ -55,6 +55,6 @@ class Freshness:
     def age_ms(self, now_s: float) -> float | None:
         """Return the ms since the replica last held all committed records; None if unknown."""
         self.note()
-        if self._level_at_s is None:
+        if self._level_at_s is None or self._log.in_doubt:
             return None
         return max(0.0, now_s - self._level_at_s) * 1_000

@@ -170,6 +170,9 @@ class ReadOnlyCoordinator:
     def _check_open(self) -> None:
         if self._is_closed:
             raise _closed()
+        if self._log.in_doubt:
+            code = ErrorCode.COORDINATOR_NOT_AVAILABLE
+            raise CoordinatorError(code, f"{self._log.name} is in doubt on this node: a fork")
 
     def _state(self) -> tuple[Tables, Runs]:
         store = self._machine.store

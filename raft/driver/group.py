@@ -154,6 +154,8 @@ class GroupDriver:
         self._loop = asyncio.get_running_loop()
         self._on_fatal = on_fatal
         self._events: deque[Event] = deque()
+        self._started = False
+        self._found_before_start: list[StateContradicts] = []
         self._stepping = False
         self._proposals: list[Proposal] = []
         self._effects: deque[Effect] = deque()
@@ -228,10 +230,14 @@ class GroupDriver:
     def start(self) -> None:
         """Start the driver of the group; the attribute `links` must be set."""
         assert self.links is not None, f"{self.name} has no links"
+        self._started = True
+        was_in_doubt = self.in_doubt
         self.post(Start())
-        if self.doubt is not None:
+        for contradiction in self._found_before_start:
+            self.post(contradiction)
+        if was_in_doubt:
             self._stop_in_doubt()
-        elif self.log_start is not None:
+        elif not self.in_doubt and self.log_start is not None:
             self.log_start.start()
 
     def post(self, event: Event) -> None:
@@ -448,7 +454,11 @@ class GroupDriver:
 
     def report_fork(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> None:
         """Note that a state of committed records contradicts the log."""
-        self.post(StateContradicts(applied, log_epoch))
+        contradiction = StateContradicts(applied, log_epoch)
+        if self._started:
+            self.post(contradiction)
+        else:
+            self._found_before_start.append(contradiction)
 
     # --- time, and the rest ---------------------------------------------------------------------
 

@@ -59,6 +59,8 @@ class MemoryLog:
         self.end_offset = Offset(0)
         self.high_watermark: Offset | None = None
         self.committed_as_of: CommittedAsOf | None = None  # whoever has a clock may say so
+        self.in_doubt = False
+        self.forks: list[tuple[OffsetAndEpoch, Epoch]] = []  # as `report_fork` was told
         self._epoch = Epoch(0)
         self._opening: Epoch | None = None  # elected; its first record is not committed yet
         self._snapshot_id: OffsetAndEpoch | None = None
@@ -71,6 +73,15 @@ class MemoryLog:
     @property
     def leader_id(self) -> NodeId | None:
         return NODE_ID if self.leading_epoch is not None else None
+
+    def epoch_before(self, offset: Offset) -> Epoch | None:
+        if self._snapshot_id is not None and offset == self._snapshot_id.offset:
+            return self._snapshot_id.epoch
+        return self._stored_epoch(offset) if offset <= self.end_offset else None
+
+    def report_fork(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> None:
+        self.in_doubt = True
+        self.forks.append((applied, log_epoch))
 
     @property
     def snapshots(self) -> Snapshots:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import shutil
+import sqlite3
 import time
 from collections import Counter, deque
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import UUID
 
+import msgpack
 import pytest
 from typer.testing import CliRunner
 
@@ -314,6 +317,68 @@ def test_restarted_nodes_return_complete_answers_or_errors(
     end_offset = len(runs) * RECORDS
     told = [(found.error_code, found.high_watermark) for found in run(all_three())]
     assert told == [(0, end_offset)] * len(NODES), not_yet
+
+
+def put_back(database: Path, epoch: int) -> int:
+    """Let a coordinator's state end in another epoch, as beside another history; its end."""
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        (packed,) = connection.execute("SELECT value FROM meta WHERE name = 'state'").fetchone()
+        offset, _, *rest = msgpack.unpackb(packed)
+        connection.execute(
+            "UPDATE meta SET value = ? WHERE name = 'state'",
+            (msgpack.packb((offset, epoch, *rest)),),
+        )
+        connection.commit()
+    return int(offset)
+
+
+def test_a_node_whose_coordinator_state_contradicts_its_log_stops_that_group(
+    quorum: Quorum, runs: list[tuple[int, int, str]], topic_id: UUID
+) -> None:
+    node = next(node for node in NODES if node != leader_of(quorum))
+    process = quorum.processes.pop(node)
+    process.terminate()  # a state that is closed is flushed to its end
+    process.wait(DEADLINE_S)
+    directory = quorum.home / str(node) / "__diskless-metadata-0"
+    end_offset = put_back(directory / "coordinator.db", epoch=999)
+    log_file = quorum.home / f"node{node}.log"
+    before = len(log_file.read_text())
+    quorum.start(node)
+    doubt = f"node={node} group=__diskless-metadata-0 in_doubt="
+    wait_until(lambda: doubt in log_file.read_text()[before:], "the node says so")
+    line = next(line for line in log_file.read_text()[before:].splitlines() if doubt in line)
+    for part in (f"below offset {end_offset}", "of epoch 999", "--rejoin", "coordinator.db"):
+        assert part in line, line
+    assert (directory / "in-doubt").exists()
+
+    async def asked(request: Request[R], answer: type[R]) -> R:
+        async with await open_rpc("127.0.0.1", quorum.ports[node]) as rpc:
+            return await rpc.call(request, answer)
+
+    topic = FindBatchesRequest.Topic
+    partition = topic.Partition(partition_index=0, offset=0, max_bytes=1)
+    request = FindBatchesRequest(
+        topics=(topic(topic_id=topic_id, partitions=(partition,)),), max_bytes=1
+    )
+    found = run(asked(request, FindBatchesResponse)).responses[0].partitions[0]
+    assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE, "it serves no offset"
+
+    quorum.kill(node)  # the log was put there on purpose: the operator says so
+    for name in ("in-doubt", "coordinator.db"):
+        (directory / name).unlink()
+    quorum.start(node)
+
+    async def serves() -> bool:
+        answer = await asked(request, FindBatchesResponse)
+        return answer.responses[0].partitions[0].high_watermark == len(runs) * RECORDS
+
+    def served() -> bool:
+        try:
+            return run(serves())
+        except NetError:  # it starts
+            return False
+
+    wait_until(served, "the node serves again")
 
 
 def invoke(quorum: Quorum, *words: str) -> Any:

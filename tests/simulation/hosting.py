@@ -65,6 +65,19 @@ class LogView:
             return None
         return CommittedAsOf(watermark.high_watermark, watermark.at_ms / 1_000)
 
+    in_doubt = False
+
+    def epoch_before(self, offset: Offset) -> Epoch | None:
+        log = self._process.quorum.log
+        held = log.start_offset <= offset <= log.end_offset
+        return log.epoch_before(offset) if held else None
+
+    def report_fork(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> None:
+        raise AssertionError(
+            f"{self._process}: its state at {applied} contradicts epoch {log_epoch} of its log, and"
+            " no disk is an old one"
+        )
+
     @property
     def snapshots(self) -> Snapshots:
         return self._process.store

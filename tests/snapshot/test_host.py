@@ -28,7 +28,7 @@ from records.batch_writer import build_batch, stamp
 from records.compression import Compression
 from records.control import SnapshotFooterRecord
 from records.errors import UnknownRecordError
-from records.types import OffsetAndEpoch
+from records.types import Offset, OffsetAndEpoch
 from snapshot import CheckpointWriter, PartFile, verify_checkpoint
 from snapshot.errors import DamagedFileError
 from snapshot.generation import Pace
@@ -590,9 +590,11 @@ def test_a_state_ahead_of_a_new_checkpoint_is_kept_while_its_history_is_compared
     snapshot_id = between.take()
     node.log.restart()
     node.log.high_watermark = None
+    end_offset, node.log.end_offset = node.log.end_offset, Offset(0)  # the log lost its tail
     if not same_history:
         machine._applied = OffsetAndEpoch(machine.applied.offset, 9)
     node._begin()
+    node.log.end_offset = end_offset
     assert not node.host.ready
     checkpoint_of(node, between, snapshot_id)
     node.log.install_snapshot(snapshot_id)
@@ -601,9 +603,10 @@ def test_a_state_ahead_of_a_new_checkpoint_is_kept_while_its_history_is_compared
             node.log._append(stored.data, stored.end_offset - stored.base_offset, stored.epoch)
     node.log.commit()
     node.loop.settle()
-    assert node.host.ready
-    assert machine.applied == (47, 1)
-    assert (machine.resets, node.host.loaded) == ((0, 0) if same_history else (2, 1))
+    assert node.host.ready == same_history
+    assert machine.applied == (47, 1 if same_history else 9)
+    assert (machine.resets, node.host.loaded) == (0, 0)
+    assert node.log.forks == ([] if same_history else [((47, 9), 1)])
 
 
 def test_a_state_ahead_of_the_high_watermark_is_not_ready_to_be_read():
@@ -621,24 +624,47 @@ def test_a_state_ahead_of_the_high_watermark_is_not_ready_to_be_read():
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
-@pytest.mark.parametrize("wrong", [OffsetAndEpoch(41, 9), OffsetAndEpoch(17, 1)])
-def test_the_host_resets_a_state_whose_history_differs_from_the_log(wrong, snapshot):
-    """Of another epoch than the log has there, or ending where no batch ends."""
+@pytest.mark.parametrize("end_offset", [41, 17])
+def test_a_state_of_another_epoch_than_the_log_has_there_is_a_fork(end_offset, snapshot):
+    """Only committed records are applied: the log has lost them, and nothing is reset."""
     node, machine = persistent_node()
     if snapshot:
         node.take()
         node.write((b"more", b"1"))
         node.loop.settle()
-        wrong = OffsetAndEpoch(wrong.offset, 9)
     node.log.restart()
-    machine._applied = wrong
+    machine._applied = OffsetAndEpoch(end_offset, 9)
+    node._begin()
+    node.loop.settle()
+    assert node.log.forks == [((end_offset, 9), 1)]
+    assert not node.host.ready
+    assert (machine.resets, machine.applied) == (0, (end_offset, 9))
+
+
+def test_a_state_past_the_end_of_a_log_that_lost_its_tail_is_no_fork():
+    node, machine = persistent_node()
+    node.log.restart()
+    tail = node.log._stored.pop()
+    node.log.end_offset = node.log.high_watermark = tail.base_offset
+    node._begin()
+    node.loop.settle()
+    assert (node.log.forks, node.host.ready, machine.resets) == ([], False, 0)
+    node.log._append(tail.data, tail.end_offset - tail.base_offset, tail.epoch)
+    node.log.commit()
+    node.loop.settle()
+    assert (node.log.forks, node.host.ready, machine.resets) == ([], True, 0)
+
+
+def test_the_host_resets_a_state_that_ends_where_no_batch_ends():
+    node, machine = persistent_node()
+    node.log.restart()
+    machine._applied = OffsetAndEpoch(17, 1)
     machine._base = {b"wrong": b"1"}
     node._begin()
     node.loop.settle()
     assert machine.get(b"wrong") is None
-    assert len(machine) == 40 + snapshot
+    assert len(machine) == 40
     assert machine.applied == (node.log.end_offset, 1)
-    assert node.host.loaded == snapshot
 
 
 def test_a_stopped_host_fails_pending_requests_for_a_checkpoint():

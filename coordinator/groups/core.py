@@ -37,9 +37,14 @@ from coordinator.groups.events import (
     Tick,
     Topics,
 )
-from coordinator.groups.group import ClassicGroup
+from coordinator.groups.group import ClassicGroup, refuse_join_in_any_state
 from coordinator.groups.loading import Loading, creates_group
-from coordinator.groups.offsets import has_too_many_offsets, validate_commit
+from coordinator.groups.offsets import (
+    CommitTopic,
+    Errors,
+    has_too_many_offsets,
+    validate_commit,
+)
 from coordinator.groups.reads import READ, Reads, is_valid_group_id
 from coordinator.groups.settings import GroupSettings
 from coordinator.groups.state import Group
@@ -217,10 +222,41 @@ class GroupBroker:
         if isinstance(slot, ClassicGroup):
             self.dispatch(slot, inbound)
             return
+        refusal = self._refuse_in_any_state(inbound)
+        if refusal is not None:  # acquiring the group for it would write a record
+            self.reply(inbound, refusal)
+            return
         if slot is None:
             slot = self.groups[group_id] = Loading(group_id, self, creates=creates_group(inbound))
             slot.begin()
         slot.park(inbound)
+
+    def _refuse_in_any_state(self, inbound: InboundRequest) -> Response | None:
+        """Return the response to a request that no state of its group allows, else None."""
+        match inbound.request:
+            case rpc.OffsetCommitRequest() as request:
+                code, topics, errors = self._validate_commit(inbound.version, request)
+                return None if topics else commit_response(request, errors, code)
+            case rpc.JoinGroupRequest() as request:
+                code = refuse_join_in_any_state(request, self.settings)
+                return None if code is ErrorCode.NONE else error_response(inbound, code)
+            case _:
+                return None
+
+    def _validate_commit(
+        self, version: int, request: rpc.OffsetCommitRequest
+    ) -> tuple[ErrorCode, tuple[CommitTopic, ...], Errors]:
+        """Return the error of the whole commit, what of it is valid, and the errors of the rest."""
+        if has_too_many_offsets(request):
+            return ErrorCode.INVALID_COMMIT_OFFSET_SIZE, (), {}
+        topics, errors = validate_commit(
+            request,
+            version,
+            self.topics,
+            max_metadata=self.settings.offset_metadata_max_bytes,
+            wall_ms=self._wall_ms(),
+        )
+        return ErrorCode.NONE, topics, errors
 
     def dispatch(self, group: ClassicGroup, inbound: InboundRequest) -> None:
         """Handle a client's request for a group that is loaded."""
@@ -236,17 +272,10 @@ class GroupBroker:
     def _commit_offsets(
         self, group: ClassicGroup, inbound: InboundRequest, request: rpc.OffsetCommitRequest
     ) -> None:
-        if has_too_many_offsets(request):
-            code = ErrorCode.INVALID_COMMIT_OFFSET_SIZE
-            self.reply(inbound, commit_response(request, {}, code))
+        code, topics, errors = self._validate_commit(inbound.version, request)
+        if code is not ErrorCode.NONE:
+            self.reply(inbound, commit_response(request, errors, code))
             return
-        topics, errors = validate_commit(
-            request,
-            inbound.version,
-            self.topics,
-            max_metadata=self.settings.offset_metadata_max_bytes,
-            wall_ms=self._wall_ms(),
-        )
         generation = request.generation_id_or_member_epoch
         code = group.refuse_commit(generation, request.member_id, request.group_instance_id)
         if code is not ErrorCode.NONE or not topics:

@@ -18,11 +18,12 @@ Source: docs/design/groups.md; KIP-211 (retention); upstream's OffsetMetadataMan
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
+from coordinator.errors import CoordinatorError
 from coordinator.groups.settings import (
     MAX_COMMIT_BYTES,
     MAX_GENERATION_BYTES,
@@ -68,6 +69,7 @@ class Context:
     now_ms: int  # ms since 1970
     settings: LogSettings
     brokers: Sequence[int] | None = None  # unfenced ones in the leader's image; None: unknown
+    broker_epochs: Mapping[int, int] | None = None  # of registered ones in it; None: any epoch
     gone_topics: Collection[UUID] = ()  # recently deleted, in the leader's image
 
 
@@ -75,7 +77,11 @@ class Context:
 
 
 def decide_acquire(request: rpc.AcquireGroupOwnershipRequest, context: Context) -> Decision:
-    """Make a broker the owner of a group, and return the group's last generation."""
+    """Make a broker the owner of a group, and return the group's last generation.
+
+    Raises:  CoordinatorError for a broker epoch that neither this log nor the image knows: the
+             image is old, or the epoch is made up. Kept, it would shut out the real broker.
+    """
     image, group_id = context.image, request.group_id
     refused = _refuse_acquire(request, context)
     if refused is not None:
@@ -122,9 +128,23 @@ def _refuse_acquire(
             return ErrorCode.GROUP_ID_NOT_FOUND, "no such group"
         if len(groups) >= context.settings.max_groups:
             return ErrorCode.POLICY_VIOLATION, f"the limit of {len(groups)} groups is reached"
-    elif group.broker_id == request.broker_id and group.broker_epoch > request.broker_epoch >= 0:
-        return ErrorCode.STALE_BROKER_EPOCH, f"broker epoch {group.broker_epoch} owns it"
-    return None
+    return _refuse_broker_epoch(request, group, context)
+
+
+def _refuse_broker_epoch(
+    request: rpc.AcquireGroupOwnershipRequest, group: Group | None, context: Context
+) -> tuple[ErrorCode, str] | None:
+    """Return the error of a broker epoch that is over, or None. Raises: see `decide_acquire`."""
+    known = -1 if group is None or group.broker_id != request.broker_id else group.broker_epoch
+    if context.broker_epochs is None:
+        is_stale = known > request.broker_epoch >= 0
+    else:
+        known = max(known, context.broker_epochs.get(request.broker_id, -1))
+        is_stale = request.broker_epoch < known
+        if request.broker_epoch > known:
+            message = f"broker {request.broker_id} is not registered here: {request.broker_epoch}"
+            raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, message)
+    return (ErrorCode.STALE_BROKER_EPOCH, f"broker epoch {known} is known") if is_stale else None
 
 
 def _check_owner(

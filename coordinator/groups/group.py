@@ -25,6 +25,7 @@ from coordinator.groups.settings import (
     MAX_INSTANCE_ID_BYTES,
     MAX_OFFERED_BYTES,
     MAX_PROTOCOLS,
+    GroupSettings,
 )
 from coordinator.groups.timers import TimerKey
 from records.kafka_errors import ErrorCode
@@ -112,14 +113,10 @@ class ClassicGroup(Rebalance):
 
     def _refuse_join(self, request: rpc.JoinGroupRequest, protocols: Protocols) -> ErrorCode:
         settings, membership = self.env.settings, self.membership
-        timeout_ms = request.session_timeout_ms
-        if not settings.min_session_timeout_ms <= timeout_ms <= settings.max_session_timeout_ms:
-            return ErrorCode.INVALID_SESSION_TIMEOUT
-        if len((request.group_instance_id or "").encode()) > MAX_INSTANCE_ID_BYTES:
-            return ErrorCode.INVALID_REQUEST
+        code = refuse_join_in_any_state(request, settings)
+        if code is not ErrorCode.NONE:
+            return code
         size = offered_bytes(protocols)
-        if len(request.protocols) > MAX_PROTOCOLS or size > MAX_GENERATION_BYTES:
-            return ErrorCode.GROUP_MAX_SIZE_REACHED
         holder = membership.static.get(request.group_instance_id or "", request.member_id)
         known = membership.members.get(holder)
         offered_before = 0 if known is None else offered_bytes(known.protocols)
@@ -130,8 +127,6 @@ class ClassicGroup(Rebalance):
             count = len(membership.members) + (len(membership.pending) if newcomer else 0)
             if count >= settings.max_size:
                 return ErrorCode.GROUP_MAX_SIZE_REACHED
-        if not request.protocol_type or not protocols:
-            return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
         if membership.members and (
             request.protocol_type != self.protocol_type
             or not membership.has_common_protocol(name for name, _ in protocols)
@@ -498,6 +493,21 @@ class ClassicGroup(Rebalance):
                 for member in self.membership.members.values()
             ),
         )
+
+
+def refuse_join_in_any_state(request: rpc.JoinGroupRequest, settings: GroupSettings) -> ErrorCode:
+    """Return the error of a JoinGroup that no state of its group allows, or NONE."""
+    timeout_ms = request.session_timeout_ms
+    if not settings.min_session_timeout_ms <= timeout_ms <= settings.max_session_timeout_ms:
+        return ErrorCode.INVALID_SESSION_TIMEOUT
+    if len((request.group_instance_id or "").encode()) > MAX_INSTANCE_ID_BYTES:
+        return ErrorCode.INVALID_REQUEST
+    size = offered_bytes(_unique_protocols(request))
+    if len(request.protocols) > MAX_PROTOCOLS or size > MAX_GENERATION_BYTES:
+        return ErrorCode.GROUP_MAX_SIZE_REACHED
+    if not request.protocol_type or not request.protocols:
+        return ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    return ErrorCode.NONE
 
 
 def _unique_protocols(request: rpc.JoinGroupRequest) -> Protocols:

@@ -12,7 +12,7 @@ Source: docs/design/groups.md.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 from uuid import UUID
@@ -37,6 +37,9 @@ MAX_GONE_TOPICS: Final = 10_000  # whose late commits are refused; the newest ar
 
 Brokers = Callable[[], Sequence[int] | None]
 """Returns the unfenced brokers in this node's image; None if they are unknown."""
+
+BrokerEpochs = Callable[[], Mapping[int, int] | None]
+"""Returns the epoch of each broker registered in this node's image; None: any epoch is kept."""
 
 _DECISIONS: Final[dict[type[Request], Callable[[Any, Context], Decision]]] = {
     rpc.AcquireGroupOwnershipRequest: decide.decide_acquire,
@@ -94,11 +97,13 @@ class GroupLog:
         call_soon: Callable[[Callable[[], None]], object],
         wall_ms: Callable[[], int],
         brokers: Brokers = lambda: None,
+        broker_epochs: BrokerEpochs = lambda: None,
     ) -> None:
         """Watch a log; decide nothing before `lead`.
 
         Args:  machine: its host applies to it what the log commits.
                brokers: returns the unfenced brokers.
+               broker_epochs: returns the epochs of the registered brokers.
         """
         self.log = watched
         self.machine = machine
@@ -106,6 +111,7 @@ class GroupLog:
         self.call_soon = call_soon
         self.wall_ms = wall_ms
         self._brokers = brokers
+        self._broker_epochs = broker_epochs
         self._pending = PendingGroups(machine)
         self.proposer = Proposer(
             watched,
@@ -174,6 +180,7 @@ class GroupLog:
             now_ms=now_ms,
             settings=self.settings,
             brokers=self._brokers(),
+            broker_epochs=self._broker_epochs(),
             gone_topics=self._gone_topics,
         )
 

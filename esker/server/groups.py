@@ -50,6 +50,7 @@ class ClusterNews:
 
     def __init__(self, topic_deleted: Callable[[UUID], None]) -> None:
         self.brokers: tuple[int, ...] | None = None  # unfenced; None: nothing is known yet
+        self.broker_epochs: Mapping[int, int] = {}  # of the registered ones, fenced or not
         self._topic_deleted = topic_deleted
         self._offset = Offset(0)  # of the newest image
         self._topics = _NO_TOPICS
@@ -66,6 +67,9 @@ class ClusterNews:
         if image.brokers is not self._brokers:
             self._brokers = image.brokers
             self.brokers = tuple(broker.broker_id for broker in unfenced_brokers(image))
+            self.broker_epochs = {
+                broker_id: broker.broker_epoch for broker_id, broker in image.brokers.items()
+            }
         if image.topics is not self._topics:
             before, self._topics = self._topics, image.topics
             for topic_id in before.gone(image.topics):
@@ -129,6 +133,7 @@ class GroupLogNodeService(GroupReplica):
             call_soon=self._host.call_soon,
             wall_ms=lambda: time.time_ns() // 1_000_000,
             brokers=lambda: news.brokers,
+            broker_epochs=lambda: news.broker_epochs,
         )
         log.watch(self.log)
         self._sweep_later()

@@ -161,6 +161,11 @@ class Nodes:
             del self._connections[listener]
             raise
 
+    def forget(self, listener: str) -> None:
+        """Close the connection that is kept: a request on it has no answer yet."""
+        if listener in self._connections:
+            self._connections.pop(listener).close()
+
     async def announced(self, listener: str) -> dict[int, range]:
         """Versions by api key, as ApiVersions says."""
         answer: ApiVersionsResponse = await self.ask(listener, ApiVersionsRequest(), 0)

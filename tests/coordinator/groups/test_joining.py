@@ -42,7 +42,9 @@ def test_an_invalid_join_group_request_is_refused(
     what: str, fields: dict[str, Any], code: int
 ) -> None:
     world = World()
+    before = world.log.end_offset
     assert Consumer(world, **fields).join() == code, what
+    assert world.log.end_offset == before, "a refused request wrote a record"
 
 
 @pytest.mark.parametrize("version", range(10))

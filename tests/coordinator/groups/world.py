@@ -99,6 +99,7 @@ class World:
         self.topics = FewTopics(lambda: self.now_ms)
         self.unfenced: set[int] = set(brokers)
         self.checks_brokers = checks_brokers
+        self.registered: dict[int, int] | None = None  # broker epochs; None: any epoch
         self.brokers: dict[int, GroupBroker] = {}
         self.answers: dict[int, Any] = {}
         self.versions: dict[int, tuple[int, int]] = {}  # ticket -> broker, version
@@ -130,6 +131,7 @@ class World:
             call_soon=self._soon.append,
             wall_ms=lambda: self.wall_ms,
             brokers=lambda: sorted(self.unfenced) if self.checks_brokers else None,
+            broker_epochs=lambda: self.registered,
         )
         self.log.watch(self.applier)
         self.log.watch(self.groups)

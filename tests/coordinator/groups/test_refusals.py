@@ -1,0 +1,62 @@
+"""A refused request of a group's clients, or of a made-up broker, writes nothing.
+
+Source: docs/design/hostile-input.md.
+"""
+
+from __future__ import annotations
+
+from coordinator.errors import CoordinatorError
+from records.kafka_errors import ErrorCode
+from records.rpc import groups as rpc
+from tests.coordinator.groups.test_log import Log
+from tests.coordinator.groups.world import GROUP, Consumer, World, commit_request
+
+
+def refused_commits() -> list[tuple[int, rpc.OffsetCommitRequest]]:
+    """OffsetCommits that no state of a group allows, and the error of each."""
+    topic = rpc.OffsetCommitRequest.OffsetCommitRequestTopic
+    partition = topic.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_metadata=None
+    )
+    many = topic(name="t", partitions=(partition,) * 10_001)
+    return [
+        (3, commit_request(topic="nowhere")),
+        (3, commit_request(partition=4)),
+        (3, commit_request(partition=2**31 - 1)),
+        (12, commit_request(metadata="m" * 4_097)),
+        (28, rpc.OffsetCommitRequest(group_id=GROUP, member_id="", topics=(many,))),
+    ]
+
+
+def test_a_refused_offset_commit_takes_no_ownership_of_its_group() -> None:
+    for error, request in refused_commits():
+        world = World()
+        before = world.log.end_offset
+        answer = world.ask(request, version=8)
+        assert answer.topics[0].partitions[0].error_code == error
+        assert world.log.end_offset == before, f"error {error} wrote a record"
+
+
+def test_a_refused_commit_of_an_unknown_generation_creates_no_group() -> None:
+    world = World()
+    stranger = Consumer(world)
+    stranger.member_id, stranger.generation = "nobody", 3
+    before = world.log.end_offset
+    assert stranger.commit() == ErrorCode.ILLEGAL_GENERATION
+    assert world.log.end_offset == before
+
+
+def test_an_owner_needs_its_registered_broker_epoch() -> None:
+    log = Log()
+    log.registered = {1: 7}
+    for broker_id, epoch in ((1, 8), (1, 2**63 - 1)):
+        before = log.log.end_offset
+        answer = log.acquire(broker_id, epoch=epoch)
+        assert isinstance(answer, CoordinatorError)
+        assert answer.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        assert log.log.end_offset == before
+    assert not log.acquire(1, epoch=7).error_code
+    for epoch in (6, -1):
+        assert log.acquire(1, epoch=epoch).error_code == ErrorCode.STALE_BROKER_EPOCH
+    log.registered = {}  # a copy of the cluster log that lags behind
+    assert not log.acquire(1, epoch=7).error_code

@@ -26,7 +26,7 @@ from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot import checkpoint_name
 from tests.coordinator.controller.world import creation
 from tests.interop.esker_nodes import EskerQuorum
-from tests.interop.kafka_run import Kafka, configure_node
+from tests.interop.kafka_run import Kafka, ToolFailedError, configure_node
 from tests.interop.kafka_scenario import CLUSTER_ID
 from tests.raft.driver.client import Client
 from tests.waiting import wait_until
@@ -104,6 +104,11 @@ def test_kafkas_tools_print_features_and_endpoints(
 ) -> None:
     said = kafka.run(FEATURES, "--bootstrap-controller", quorum.bootstrap, "describe").out
     assert re.search(r"metadata\.version.*FinalizedVersionLevel: 4\.1-IV1", said), said
+    row = r"esker\.version\s+SupportedMinVersion: 1\s+SupportedMaxVersion: 2\s+.*Level: 1\b"
+    assert re.search(row, said), said
+    with pytest.raises(ToolFailedError, match=f"Broker {broker} only supports versions 1-1"):
+        kafka.run(FEATURES, "--bootstrap-controller", quorum.bootstrap, "upgrade",
+                  "--feature", "esker.version=2")  # fmt: skip
     said = kafka.run(CLUSTER, "list-endpoints", "--bootstrap-controller", quorum.bootstrap).out
     for node, port in quorum.ports.items():
         assert re.search(rf"^{node}\s+127\.0\.0\.1\s+{port}\b", said, re.MULTILINE), said

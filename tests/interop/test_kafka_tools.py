@@ -15,9 +15,12 @@ from uuid import uuid4
 
 import pytest
 
+from records.kafka_errors import ErrorCode
+from records.rpc.brokers import UpdateFeaturesRequest, UpdateFeaturesResponse
 from tests.clients.apache_kafka import apache_kafka
 from tests.clients.cluster import EskerCluster
-from tests.interop.kafka_run import Kafka
+from tests.interop.kafka_run import Kafka, ToolFailedError
+from tests.raft.driver.client import Client
 
 pytestmark = pytest.mark.java
 
@@ -28,6 +31,7 @@ OFFSETS: Final = "org.apache.kafka.tools.GetOffsetShell"
 DELETE_RECORDS: Final = "org.apache.kafka.tools.DeleteRecordsCommand"
 PRODUCER: Final = "org.apache.kafka.tools.ConsoleProducer"
 CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+FEATURES: Final = "org.apache.kafka.tools.FeatureCommand"
 API_VERSIONS: Final = "org.apache.kafka.tools.BrokerApiVersionsCommand"
 TRANSACTIONS: Final = Path(__file__).with_name("InitTransactions.java")
 
@@ -150,6 +154,92 @@ def test_the_java_client_accepts_the_announced_api_versions(kafka: Kafka, bootst
     said = kafka.run(API_VERSIONS, "--bootstrap-server", bootstrap).out
     for api in ("Produce", "Fetch", "Metadata", "OffsetCommit", "JoinGroup"):
         assert re.search(rf"\b{api}\(\d+\): \d+ to \d+ \[usable: \d+\]", said), said
+
+
+UPGRADE, SAFE, UNSAFE = 1, 2, 3
+RANGE: Final = r"Local controller \d+ only supports versions \d+-\d+"
+REFUSED: Final = (
+    ("no.such", 1, UPGRADE, r"Local controller \d+ does not support this feature\."),
+    ("metadata.version", 99, UPGRADE, RANGE),
+    ("metadata.version", 3, SAFE, RANGE),
+    ("metadata.version", 0, UNSAFE, RANGE),
+    ("metadata.version", -1, SAFE, r"A feature version cannot be less than 0\."),
+    ("metadata.version", 20, 7, r"The controller does not support the given upgrade type\."),
+    (
+        "metadata.version",
+        20,
+        UPGRADE,
+        r"Can't downgrade the version of this feature without setting the upgrade type to either "
+        r"safe or unsafe downgrade\.",
+    ),
+)
+"""Features, levels, types of upgrade, and the ends of Kafka's sentences."""
+
+DOWNGRADES: Final = (
+    (SAFE, "Refusing to perform the requested downgrade because it might delete metadata "
+           "information."),
+    (UNSAFE, "Unsafe metadata downgrade is not supported in this version."),
+)  # fmt: skip
+ALL_FAILED: Final = "The update failed for all features since the following feature had an error: "
+
+
+def assert_refused(answer: UpdateFeaturesResponse, first: str, rest: str) -> None:
+    """Check that the update is refused with this sentence: its first words, and a pattern."""
+    assert answer.error_code == ErrorCode.INVALID_UPDATE_VERSION, answer
+    message = answer.error_message or ""
+    assert message.startswith(ALL_FAILED + first), message
+    assert re.fullmatch(rest, message.removeprefix(ALL_FAILED + first)), message
+    assert not answer.results
+
+
+def test_feature_updates_are_refused_with_kafkas_code_and_sentences(bootstrap: str) -> None:
+    host, _, port = bootstrap.partition(",")[0].partition(":")
+    update = UpdateFeaturesRequest.FeatureUpdateKey
+    with Client(host, int(port), timeout_s=30) as client:
+
+        def ask(version: int, *updates: tuple[str, int, int]) -> UpdateFeaturesResponse:
+            wanted = tuple(
+                update(feature=name, max_version_level=level, upgrade_type=kind)
+                for name, level, kind in updates
+            )
+            request = UpdateFeaturesRequest(feature_updates=wanted, validate_only=True)
+            return client.ask(request, UpdateFeaturesResponse, version)
+
+        for version in (1, 2):
+            for name, level, kind, sentence in REFUSED:
+                first = f"Invalid update version {level} for feature {name}. "
+                assert_refused(ask(version, (name, level, kind)), first, sentence)
+            for kind, reason in DOWNGRADES:
+                answer = ask(version, ("metadata.version", 20, kind))
+                first = "Unsupported metadata.version downgrade from "
+                assert_refused(answer, first, rf"\d+ to 20\. {re.escape(reason)}")
+            both = ask(version, ("group.version", 0, SAFE), ("no.such", 1, UPGRADE))
+            assert both.error_code == ErrorCode.INVALID_UPDATE_VERSION, both
+            accepted = ask(version, ("transaction.version", 0, SAFE))
+            assert (accepted.error_code, accepted.error_message) == (0, None), accepted
+            results = [(result.feature, result.error_code) for result in accepted.results]
+            assert results == ([("transaction.version", 0)] if version == 1 else [])
+
+
+def test_kafkas_features_tool_describes_and_updates_features(
+    kafka: Kafka, bootstrap: str, request: pytest.FixtureRequest
+) -> None:
+    at, ours = ("--bootstrap-server", bootstrap), "Apache" not in request.node.name
+    said = kafka.run(FEATURES, *at, "describe").out
+    row = (
+        r"Feature: {}\s+SupportedMinVersion: {}\s+SupportedMaxVersion: {}\s+"
+        r"FinalizedVersionLevel: {}\s+Epoch: \d+"
+    )
+    for name in ("group.version", "kraft.version", "transaction.version"):
+        assert re.search(row.format(name, 0, r"\d", r"\d"), said), said
+    assert re.search(row.format("metadata.version", *[r"\d\.\d-IV\d"] * 3), said), said
+    if ours:
+        assert re.search(row.format("esker.version", 1, 2, 2), said), said
+    with pytest.raises(ToolFailedError, match=r"Can not upgrade group.version to 9\. The update"):
+        kafka.run(FEATURES, *at, "upgrade", "--feature", "group.version=9", "--dry-run")
+    current = 27 if ours else 30
+    said = kafka.run(FEATURES, *at, "upgrade", "--feature", f"metadata.version={current}").out
+    assert said == f"metadata.version was upgraded to {current}.\n"
 
 
 def test_a_java_transactional_producer_is_refused_at_once(

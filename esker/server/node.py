@@ -11,9 +11,11 @@ import coordinator.batch.leader  # here, not when a group opens: it takes a tent
 import coordinator.batch.sqlite.machine  # noqa: F401
 from coordinator.controller.decide import Limits as DecisionLimits
 from coordinator.controller.leader import ControllerConfig as Deciding
+from coordinator.features import Features
 from coordinator.groups.settings import LogSettings
 from esker.server.controllers import ClusterMachine, ControllerParts, ControllerSettings
 from esker.server.coordinators import CoordinatorNodeService
+from esker.server.feature_metrics import feature_metrics
 from esker.server.groups import GroupLogNodeService
 from esker.server.node_services import BenchState, JoinedServices
 from esker.server.open_files import connections_allowed
@@ -69,7 +71,9 @@ class NodeParts:
             parts = controller_settings(settings, self.meta.cluster_id, bootstrap)
             self._controllers = ControllerParts(parts)
         self.is_healthy: Callable[[], bool] = lambda: True
-        self.collectors: list[Callable[[], Iterable[Metric]]] = []
+        self.collectors: list[Callable[[], Iterable[Metric]]] = [
+            lambda: feature_metrics(self._features())
+        ]
         if self._controllers is not None:
             self.collectors.append(self._controllers.metrics)
         self.limits = limits_of(settings)
@@ -161,6 +165,13 @@ class NodeParts:
             return self._controllers.cluster(host, log, events)
         assert self._own is not None, "a cluster log before its node"
         return self._own.begin_cluster(host, log, events)
+
+    def _features(self) -> Features:
+        """Return the levels in this node's copy of the cluster log."""
+        if self._controllers is not None:
+            return self._controllers.machine.image.features
+        assert self._own is not None, "a scrape before the node is made"
+        return self._own.controller.image.features
 
     def _metrics(self) -> Iterable[Metric]:
         for collect in self.collectors:

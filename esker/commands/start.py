@@ -12,6 +12,7 @@ import typer
 
 from coordinator.batch.log_records import UnreadableRecordError
 from coordinator.controller.registration import RegistrationRefusedError
+from coordinator.features import UnsupportedLevelError
 from diskless.broker import NotStartedError
 from diskless.stores import StorageError as StoreError
 from diskless.stores.interface import StoreSettingError
@@ -37,6 +38,7 @@ ENDS: Final = (
     StoreError,
     StoreSettingError,
     UnreadableRecordError,
+    UnsupportedLevelError,
     sqlite3.Error,
     OSError,
 )

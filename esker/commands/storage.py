@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from esker.commands.feature_levels import check_supported, parse_levels
 from esker.server.fatal_errors import describe_fatal_error
 from esker.server.storage import StorageError, format_storage, open_storage
 from esker.settings.addresses import CONTROLLER
@@ -58,11 +59,23 @@ def format_command(
             help="Replace a lost disk: the node does not vote until it has caught up.",
         ),
     ] = False,
+    feature: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--feature",
+            "-f",
+            metavar="NAME=LEVEL",
+            help="Level of a feature in a new cluster, the same for every node; may be repeated; "
+            "default: the highest that this version supports.",
+        ),
+    ] = None,
 ) -> None:
     """Format the node's log directory: write meta.properties and bootstrap.checkpoint."""
+    levels = parse_levels(feature or [])
+    check_supported(levels)
     loaded = load_or_exit(config)
     try:
-        made = format_storage(loaded, cluster_id, rejoin=rejoin)
+        made = format_storage(loaded, cluster_id, rejoin=rejoin, features=levels)
     except (StorageError, OSError) as error:
         typer.echo(f"esker: {_words(error, loaded)}", err=True)
         raise typer.Exit(1) from None

@@ -60,10 +60,12 @@ class EskerCluster:
         settings: Mapping[str, str] | None = None,
         settings_of: Mapping[int, Mapping[str, str]] | None = None,
         program: Sequence[str] = PROGRAM,
+        format_options: Sequence[str] = (),
     ) -> None:
         """
         Args:  settings: of all nodes, over `QUICK`. settings_of: of single nodes, over those.
                program: a module and its words; the properties file comes last.
+               format_options: of `storage format`, for every node.
         """
         home.mkdir(parents=True, exist_ok=True)
         self.home = home
@@ -77,7 +79,7 @@ class EskerCluster:
         for node in self.ports:
             own = (settings_of or {}).get(node, {})
             self._configure(node, {**QUICK, **(settings or {}), **own})
-            self.format(node)
+            self.format(node, *format_options)
 
     # --- addresses ----------------------------------------------------------------------------
 

@@ -1,0 +1,168 @@
+"""`esker features`: print and finalize the cluster's feature levels, as `kafka-features` does.
+
+Source: KIP-584, KIP-778; docs/design/features.md.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.metadata import version as installed_version
+from typing import Annotated, Final
+
+import typer
+
+from esker.commands.cluster_access import (
+    AsJson,
+    Controller,
+    Server,
+    TimeoutMs,
+    ask,
+    fail,
+    stop_on,
+    target,
+)
+from esker.commands.feature_levels import parse_levels
+from esker.commands.text_tables import table
+from records.kafka_errors import ErrorCode
+from records.rpc.brokers import UpdateFeaturesRequest, UpdateFeaturesResponse
+from records.rpc.cluster import ApiVersionsRequest, ApiVersionsResponse
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=True,
+    help="Print and change the feature levels of a running cluster.",
+)
+
+_AT: Final = "--bootstrap-server 127.0.0.1:9092"
+DESCRIBE_EXAMPLE = f"Example: esker features describe {_AT} --json"
+UPGRADE_EXAMPLE = f"Example: esker features upgrade --feature esker.version=2 --dry-run {_AT}"
+DOWNGRADE_EXAMPLE = f"Example: esker features downgrade --feature metadata.version=25 {_AT}"
+TIMEOUT_MS: Final = 30_000
+
+UPGRADE: Final = 1  # upgrade types of UpdateFeatures
+SAFE_DOWNGRADE: Final = 2
+UNSAFE_DOWNGRADE: Final = 3
+
+Levels = Annotated[
+    list[str],
+    typer.Option(
+        "--feature",
+        "-f",
+        metavar="NAME=LEVEL",
+        help="Feature and the level to finalize; may be repeated: all are changed, or none.",
+    ),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check that every node supports it; change nothing.")
+]
+
+
+@app.callback(epilog=DESCRIBE_EXAMPLE)
+def features() -> None:
+    """Print and change the feature levels of a running cluster."""
+
+
+@app.command(epilog=DESCRIBE_EXAMPLE)
+def describe(
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
+) -> None:
+    """Print the levels that the node supports, and those that the cluster has finalized."""
+    cluster = target(bootstrap_controller, bootstrap_server)
+    request = ApiVersionsRequest(
+        client_software_name="esker", client_software_version=installed_version("esker")
+    )
+    response = ask(cluster, request, ApiVersionsResponse, timeout_ms)
+    stop_on("features", response.error_code, None)
+    epoch = response.finalized_features_epoch
+    if epoch < 0:
+        fail("the node has not read the cluster's log yet: try again, or name another node")
+    finalized = {one.name: one.max_version_level for one in response.finalized_features}
+    supported = {one.name: one for one in response.supported_features}
+    if as_json:
+        described = [
+            {
+                "name": name,
+                "min": supported[name].min_version if name in supported else None,
+                "max": supported[name].max_version if name in supported else None,
+                "finalized": finalized.get(name, 0),
+            }
+            for name in sorted({*supported, *finalized})
+        ]
+        typer.echo(json.dumps({"epoch": epoch, "features": described}))
+        return
+    rows = []
+    for name in sorted({*supported, *finalized}):
+        levels = supported.get(name)
+        shown = "-" if levels is None else f"{levels.min_version}-{levels.max_version}"
+        rows.append((name, shown, str(finalized.get(name, 0))))
+    typer.echo(table(("Feature", "Supported", "Finalized"), rows))
+
+
+@app.command(epilog=UPGRADE_EXAMPLE)
+def upgrade(
+    feature: Levels,
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
+) -> None:
+    """Finalize higher levels; every broker and voter must support them.
+
+    A level with new formats cannot be left again, and nodes that do not support it are refused.
+    """
+    cluster = (bootstrap_controller, bootstrap_server)
+    _update("upgraded", UPGRADE, feature, cluster, timeout_ms, dry_run=dry_run, as_json=as_json)
+
+
+@app.command(epilog=DOWNGRADE_EXAMPLE)
+def downgrade(
+    feature: Levels,
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
+    unsafe: Annotated[
+        bool, typer.Option("--unsafe", help="Request it even if metadata may be lost.")
+    ] = False,
+    dry_run: DryRun = False,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
+) -> None:
+    """Finalize lower levels, where no formats were added in between; 0 switches a feature off."""
+    cluster = (bootstrap_controller, bootstrap_server)
+    kind = UNSAFE_DOWNGRADE if unsafe else SAFE_DOWNGRADE
+    _update("downgraded", kind, feature, cluster, timeout_ms, dry_run=dry_run, as_json=as_json)
+
+
+def _update(
+    verb: str,
+    kind: int,
+    texts: list[str],
+    cluster: tuple[str | None, str | None],
+    timeout_ms: int,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> None:
+    levels = parse_levels(texts)
+    update = UpdateFeaturesRequest.FeatureUpdateKey
+    request = UpdateFeaturesRequest(
+        timeout_ms=timeout_ms,
+        feature_updates=tuple(
+            update(feature=name, max_version_level=level, upgrade_type=kind)
+            for name, level in levels.items()
+        ),
+        validate_only=dry_run,
+    )
+    response = ask(target(*cluster), request, UpdateFeaturesResponse, timeout_ms)
+    if response.error_code == ErrorCode.INVALID_UPDATE_VERSION:
+        message = (response.error_message or "").rstrip(".")
+        fail(f"{message}. `esker features describe` prints the levels")
+    stop_on("features", response.error_code, response.error_message)
+    if as_json:
+        typer.echo(json.dumps({"features": levels, "dry_run": dry_run}))
+        return
+    for name, level in levels.items():
+        typer.echo(f"{name} {'can be' if dry_run else 'was'} {verb} to {level}.")

@@ -109,6 +109,7 @@ class ImageEdit:
             producer_ids=self._producer_ids,
             security=self._security.freeze(),
             record_count=self._records,
+            file_defaults=self._image.file_defaults,
         )
         return self._image
 

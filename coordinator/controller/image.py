@@ -12,7 +12,7 @@ Source: KIP-631 (records), KIP-1114 (chunks), KIP-1164 (mapping); upstream's Met
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -81,6 +81,9 @@ class MetadataImage:
     producer_ids: tuple[ProducerIdsRecord, ...] = ()  # ends of blocks, rising; see apply
     security: Security = field(default_factory=Security)
     record_count: int = 0  # that a checkpoint of it would hold
+    file_defaults: Mapping[str, str] = field(default_factory=dict)
+    """Defaults of topic settings in this node's properties file, by the broker's name of each. No
+    record holds them, so nodes may differ."""
 
     def topic(self, name: str) -> TopicImage | None:
         """Return a topic by its name; None if there is no such topic."""

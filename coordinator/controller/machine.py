@@ -14,6 +14,7 @@ docs/design/features.md.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from coordinator.controller.apply import ImageEdit
@@ -35,7 +36,9 @@ log: Final = logging.getLogger("coordinator.controller")
 class ControllerMachine(ImageMachine[MetadataImage, ImageEdit]):
     """The cluster as of the last applied record, or as of before the transaction that is open."""
 
-    def __init__(self) -> None:
+    def __init__(self, file_defaults: Mapping[str, str] | None = None) -> None:
+        """Start with an empty image that has the topic defaults of this node's properties file."""
+        self._file_defaults = file_defaults or {}
         self._before_transaction: MetadataImage | None = None  # while one is open
         self._transaction_name: str | None = None
         super().__init__()
@@ -56,7 +59,7 @@ class ControllerMachine(ImageMachine[MetadataImage, ImageEdit]):
     # --- ImageMachine -------------------------------------------------------------------------
 
     def _empty(self) -> MetadataImage:
-        return MetadataImage()
+        return MetadataImage(file_defaults=self._file_defaults)
 
     def _begin(self, image: MetadataImage) -> ImageEdit:
         return ImageEdit(image)

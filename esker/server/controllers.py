@@ -16,7 +16,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -57,6 +57,7 @@ class ControllerSettings:
     endpoints: Mapping[int, tuple[str, int]]  # of the voters
     listener_name: str = "CONTROLLER"
     bench_log: bool = False
+    topic_defaults: Mapping[str, str] = field(default_factory=dict)  # of the properties file
 
 
 class ClusterMachine:
@@ -201,7 +202,7 @@ class ControllerNodeService:
     def __init__(self, host: ServiceHost, settings: ControllerSettings) -> None:
         self._host = host
         self._settings = settings
-        self.machine = ControllerMachine()
+        self.machine = ControllerMachine(settings.topic_defaults)
         self.controller: Controller | None = None
         self._requests: Requests | None = None
         self._coordinators: dict[int, CoordinatorClient] = {}

@@ -1,7 +1,7 @@
 """The log of consumer groups on a node, which leads it or reads its replica.
 
     JoinedServices([..., GroupLogNodeService(host, settings, listen)])     of a voter
-    OwnMachines(host)                                         of an observer: it has a GroupReplica
+    OwnMachines(host, {})                                     of an observer: it has a GroupReplica
 
 Every voter of the quorum has the whole: a state machine of `__consumer_offsets-0`, what decides if
 the node leads it, its requests on the listener, and a timer that sweeps what is over. A broker

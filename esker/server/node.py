@@ -143,7 +143,7 @@ class NodeParts:
         services: list[NodeService] = [BenchState(host, config.bench_log_state)]
         machines: Machines
         if controllers is None:
-            machines = self._own = OwnMachines(host)
+            machines = self._own = OwnMachines(host, config.topic_defaults)
         else:
             coordinators = CoordinatorNodeService(
                 host, config.coordinators, controllers.view, voters=len(config.voters)
@@ -211,4 +211,5 @@ def controller_settings(
         endpoints=endpoints,
         listener_name=config.addresses.controller_name,
         bench_log=config.bench_log,
+        topic_defaults=config.topic_defaults,
     )

@@ -89,8 +89,8 @@ class Machines(Protocol):
 class OwnMachines:
     """The state machines of a node whose only role is broker."""
 
-    def __init__(self, host: ServiceHost) -> None:
-        self.controller = ControllerMachine()
+    def __init__(self, host: ServiceHost, topic_defaults: Mapping[str, str]) -> None:
+        self.controller = ControllerMachine(topic_defaults)
         self._host = host
         self._coordinators: dict[int, CoordinatorMachine] = {}
         self._groups = GroupReplica(host)

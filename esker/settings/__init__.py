@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from esker.settings import append, broker, diskless, groups, node, quorum, store
+from esker.settings import append, broker, diskless, groups, node, quorum, store, topic_defaults
 from esker.settings.base import Section, Setting
 
 SECTIONS: Final = (
@@ -22,6 +22,7 @@ SECTIONS: Final = (
     Section("The quorum", quorum.SETTINGS),
     Section("Brokers and topics", broker.SETTINGS),
     Section("Diskless topics", diskless.SETTINGS),
+    Section("Defaults of topic settings", topic_defaults.SETTINGS),
     Section("Writing and reading batches", append.SETTINGS),
     Section("The object store", store.SETTINGS),
     Section("Consumer groups", groups.SETTINGS),

@@ -66,7 +66,8 @@ def addresses_of(
         if name not in bound:
             raise ConfigError("advertised.listeners", f"{name} is not in listeners")
     for name in bound:
-        if name in SECURED and name not in (values["listener.security.protocol.map"] or {}):
+        protocols = values["listener.security.protocol.map"] or {}
+        if name in SECURED and protocols.get(name, name) != "PLAINTEXT":
             raise ConfigError(
                 "listeners", f"{name}: only PLAINTEXT is supported; TLS and SASL are not yet"
             )
@@ -102,6 +103,8 @@ def _controller(values: Mapping[str, Any], name: str, voters: Mapping[NodeId, En
         )
     if node_id in voters and is_wildcard(advertised.host):
         advertised = voters[node_id]
+    if is_wildcard(bind.host) and len(voters) == 1 and is_loopback(advertised.host):
+        bind = Endpoint(advertised.host, bind.port)  # no other machine is in this quorum
     _refuse_wildcard(name, advertised)
     return Place(name=name, bind=bind, advertised=advertised)
 

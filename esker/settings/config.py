@@ -13,7 +13,7 @@ differs.
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -24,9 +24,11 @@ from diskless.stores.opening import DIRECTORY
 from esker.settings import SETTINGS
 from esker.settings.addresses import BROKER, CONTROLLER, Addresses, addresses_of
 from esker.settings.coordinator_options import QUORUM, CoordinatorOptions, find_for_group
-from esker.settings.errors import ConfigError
+from esker.settings.errors import ConfigError, raise_all
+from esker.settings.of_kafka import is_without_effect, refusal_of
 from esker.settings.properties import PropertiesError, read_properties
-from esker.settings.values import Endpoint, parse_endpoint
+from esker.settings.topic_defaults import topic_defaults
+from esker.settings.values import Endpoint, parse_endpoint, voters_of
 from raft.core.config import QuorumConfig
 from records.types import NodeId
 from snapshot.log_start import LogStartSettings
@@ -64,6 +66,7 @@ class NodeSettings:
     bench_log: bool
     bench_log_state: str
     coordinators: CoordinatorOptions
+    topic_defaults: Mapping[str, str]  # by the broker's name of a topic setting
     warnings: tuple[str, ...]
     values: Mapping[str, Any]  # every setting, parsed, by its key
     given: Mapping[str, str]  # what stood in the file
@@ -80,25 +83,66 @@ def load_config(path: Path) -> NodeSettings:
 def parse_config(properties: Mapping[str, str]) -> NodeSettings:
     """Parse each setting, then check the settings against each other.
 
-    Raises ConfigError naming the key.
+    Raises:  ConfigError with a line for each wrong setting that names its key.
     """
     values = {key: setting.default for key, setting in SETTINGS.items()}
+    errors: list[ConfigError] = []
+    without_effect: list[str] = []
     for key, text in properties.items():
         setting = SETTINGS.get(key)
-        if setting is None:
-            raise ConfigError(key, _unknown(key))
         try:
-            values[key] = setting.parse(text)
+            if "${" in text:
+                raise ValueError("values from config providers are not supported: write the value")
+            if setting is not None:
+                values[key] = setting.parse(text)
+            elif not is_without_effect(key):
+                raise ValueError(_unknown(key))
+            elif (refusal := refusal_of(key, text)) is not None:
+                raise ValueError(refusal)
+            else:
+                without_effect.append(key)
         except ValueError as error:
-            raise ConfigError(key, str(error)) from None
-    for key in ("process.roles", "node.id", "controller.quorum.voters", "listeners"):
-        if values[key] is None:
-            raise ConfigError(key, f"must be set: {SETTINGS[key].help}")
+            errors.append(ConfigError(key, str(error)))
+    wrong = {error.key for error in errors}
+    values |= _lone_controller(values, properties, wrong)
+    errors += [
+        ConfigError(key, f"must be set: {SETTINGS[key].help}")
+        for key in ("process.roles", "node.id", "controller.quorum.voters", "listeners")
+        if values[key] is None and key not in wrong
+    ]
+    raise_all(errors)
+    return _check_together(values, properties, without_effect)
+
+
+def _lone_controller(
+    values: Mapping[str, Any], given: Mapping[str, str], wrong: set[str]
+) -> dict[str, Any]:
+    """Return the settings that Kafka's file of a single node leaves out.
+
+    It names its quorum by `controller.quorum.bootstrap.servers`, its id perhaps by `broker.id`, and
+    no object store. With one address there is one voter, this node, and its objects lie beside its
+    logs.
+    """
+    implied: dict[str, Any] = {}
+    if values["node.id"] is None and given.get("broker.id", "").isdecimal():
+        implied["node.id"] = int(given["broker.id"])
+    node_id = implied.get("node.id", values["node.id"])
+    servers = given.get("controller.quorum.bootstrap.servers", "")
+    has_roles = set(values["process.roles"] or ()) == ROLES
+    if values["controller.quorum.voters"] is not None or not servers or node_id is None:
+        return implied
+    if "," in servers or not has_roles or "controller.quorum.voters" in wrong:
+        return implied
     try:
-        GroupSettings.of(values)
-    except ValueError as error:
-        raise ConfigError("group.max.session.timeout.ms", str(error)) from None
-    return _check_together(values, properties)
+        implied["controller.quorum.voters"] = voters_of(f"{node_id}@{servers}")
+    except ValueError:
+        return implied
+    directory = values["log.dirs"][0] if values["log.dirs"] else values["log.dir"]
+    if values["diskless.storage.class.name"] == DIRECTORY and directory:
+        implied["esker.storage.directory.path"] = values["esker.storage.directory.path"] or str(
+            Path(directory) / "esker-objects"
+        )
+    return implied
 
 
 def _unknown(key: str) -> str:
@@ -107,24 +151,36 @@ def _unknown(key: str) -> str:
     return f"not a setting of this node{hint}"
 
 
-def _check_together(values: Mapping[str, Any], given: Mapping[str, str]) -> NodeSettings:
+def _check_together(
+    values: Mapping[str, Any], given: Mapping[str, str], without_effect: Sequence[str]
+) -> NodeSettings:
     roles = _roles(values)
     voters: dict[NodeId, Endpoint] = values["controller.quorum.voters"]
     node_id = NodeId(values["node.id"])
+    errors = list(_group_errors(values))
     if CONTROLLER not in roles and node_id in voters:
-        raise ConfigError(
-            "node.id", f"{node_id} is a voter's (controller.quorum.voters): a broker needs its own"
-        )
+        message = f"{node_id} is a voter's (controller.quorum.voters): a broker needs its own"
+        errors.append(ConfigError("node.id", message))
     if BROKER in roles:
-        _check_broker(values)
-    addresses = addresses_of(values, roles, voters)
+        errors += _broker_errors(values)
+    try:
+        addresses = addresses_of(values, roles, voters)
+        log_dir = _log_dir(values)
+        coordinators = _coordinators(values, voters=len(voters))
+    except ConfigError as error:
+        raise_all([*errors, error])
+        raise
+    raise_all(errors)
+    warnings = list(addresses.warnings)
+    if without_effect:
+        warnings.append(f"settings of Kafka without effect here: {', '.join(without_effect)}")
     retention_bytes: int = values["metadata.max.retention.bytes"]
     return NodeSettings(
         roles=roles,
         node_id=node_id,
         voters=voters,
         addresses=addresses,
-        log_dir=_log_dir(values),
+        log_dir=log_dir,
         election_timeout_ms=values["controller.quorum.election.timeout.ms"],
         fetch_timeout_ms=values["controller.quorum.fetch.timeout.ms"],
         election_backoff_max_ms=values["controller.quorum.election.backoff.max.ms"],
@@ -151,8 +207,9 @@ def _check_together(values: Mapping[str, Any], given: Mapping[str, str]) -> Node
         metrics=values["esker.metrics.listener"],
         bench_log=values["esker.bench.log.enable"],
         bench_log_state=values["esker.bench.log.state"],
-        coordinators=_coordinators(values, voters=len(voters)),
-        warnings=tuple(addresses.warnings),
+        coordinators=coordinators,
+        topic_defaults=topic_defaults(values),
+        warnings=tuple(warnings),
         values=values,
         given=given,
     )
@@ -185,12 +242,20 @@ def _roles(values: Mapping[str, Any]) -> frozenset[str]:
     return roles
 
 
-def _check_broker(values: Mapping[str, Any]) -> None:
-    """Raise ConfigError for settings that a broker cannot run with."""
+def _group_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
+    """Yield an error if the settings of groups contradict each other."""
+    try:
+        GroupSettings.of(values)
+    except ValueError as error:
+        yield ConfigError("group.max.session.timeout.ms", str(error))
+
+
+def _broker_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
+    """Yield an error for each setting that a broker cannot run with."""
     if not values["diskless.system.enable"]:
-        raise ConfigError("diskless.system.enable", "a broker here has no other topics: leave true")
+        yield ConfigError("diskless.system.enable", "a broker here has no other topics: leave true")
     if values["diskless.batch.coordinator.class.name"] != QUORUM:
-        raise ConfigError(
+        yield ConfigError(
             "diskless.batch.coordinator.class.name",
             f"a broker finds batches by replicas of {QUORUM} alone",
         )
@@ -198,12 +263,12 @@ def _check_broker(values: Mapping[str, Any]) -> None:
         values["diskless.storage.class.name"] == DIRECTORY
         and not (values["esker.storage.directory.path"])
     ):
-        raise ConfigError(
+        yield ConfigError(
             "esker.storage.directory.path",
             "must be set: where all brokers keep their objects",
         )
     if values["diskless.file.delete.delay.ms"] < LEAST_DELETE_DELAY_MS:
-        raise ConfigError(
+        yield ConfigError(
             "diskless.file.delete.delay.ms",
             f"is below {LEAST_DELETE_DELAY_MS}: a broker whose metadata is half as old serves "
             "nothing, and it hears of an idle log every "
@@ -212,10 +277,10 @@ def _check_broker(values: Mapping[str, Any]) -> None:
     try:
         WriterSettings.of(values)
     except ValueError as error:
-        raise ConfigError("esker.object.lease.timeout.ms", str(error)) from None
+        yield ConfigError("esker.object.lease.timeout.ms", str(error))
     session_ms = values["broker.session.timeout.ms"]
     if 2 * values["broker.heartbeat.interval.ms"] > session_ms:
-        raise ConfigError(
+        yield ConfigError(
             "broker.heartbeat.interval.ms",
             f"is more than half of broker.session.timeout.ms, which is {session_ms}",
         )

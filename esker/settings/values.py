@@ -108,11 +108,14 @@ def voters_of(text: str) -> dict[NodeId, Endpoint]:
 
 
 def protocol_map(text: str) -> dict[str, str]:
-    """Parse a comma-separated list of `NAME:PROTOCOL`; PLAINTEXT is the only allowed protocol."""
+    """Parse a comma-separated list of `NAME:PROTOCOL`.
+
+    Kafka's own files map the name of each protocol to itself, also where no listener has it.
+    """
     pairs: dict[str, str] = {}
     for part in words(text):
         name, _, protocol = part.partition(":")
-        if protocol != "PLAINTEXT":
+        if protocol != "PLAINTEXT" and name != protocol:
             raise ValueError(f"{part!r}: only PLAINTEXT is supported; TLS and SASL are not yet")
         pairs[name] = protocol
     return pairs

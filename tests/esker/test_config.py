@@ -216,3 +216,135 @@ def test_a_properties_file_that_is_not_text_is_refused(tmp_path):
     path.write_bytes(b"a=\xff\xfe")
     with pytest.raises(PropertiesError, match="not UTF-8 at byte 2"):
         load_config(path)
+
+
+STOCK = """
+process.roles=broker,controller
+node.id=1
+controller.quorum.bootstrap.servers=localhost:9093
+listeners=PLAINTEXT://:9092,CONTROLLER://:9093
+inter.broker.listener.name=PLAINTEXT
+advertised.listeners=PLAINTEXT://localhost:9092,CONTROLLER://localhost:9093
+controller.listener.names=CONTROLLER
+listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_SSL:SASL_SSL
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/tmp/kraft-combined-logs
+num.partitions=1
+num.recovery.threads.per.data.dir=2
+offsets.topic.replication.factor=1
+share.coordinator.state.topic.min.isr=1
+transaction.state.log.replication.factor=1
+#log.flush.interval.messages=10000
+log.retention.hours=168
+log.segment.bytes=1073741824
+log.retention.check.interval.ms=300000
+"""
+"""The settings of config/server.properties of Apache Kafka 4.x."""
+
+
+def stock(**changes: str) -> dict[str, str]:
+    properties = parse_properties(STOCK, source="server.properties")
+    return properties | {key.replace("_", "."): value for key, value in changes.items()}
+
+
+def test_the_properties_file_that_kafka_ships_is_accepted():
+    config = parse_config(stock())
+    assert config.roles == {"broker", "controller"}
+    assert config.voters == {1: Endpoint("localhost", 9093)}
+    assert config.values["esker.storage.directory.path"] == "/tmp/kraft-combined-logs/esker-objects"
+    controller = config.addresses.controller
+    assert controller is not None
+    assert controller.bind == Endpoint("localhost", 9093), "its quorum has no other machine"
+    assert config.addresses.clients[0].bind == Endpoint("", 9092)
+    without_effect = config.warnings[-1]
+    assert without_effect.startswith("settings of Kafka without effect here: ")
+    for key in ("num.io.threads", "transaction.state.log.replication.factor"):
+        assert key in without_effect
+    for key in ("log.retention.hours", "num.partitions", "node.id"):
+        assert key not in without_effect
+
+
+def test_broker_id_stands_for_a_missing_node_id():
+    properties = {key: value for key, value in stock(broker_id="7").items() if key != "node.id"}
+    config = parse_config(properties)
+    assert (config.node_id, set(config.voters)) == (7, {7})
+
+
+def test_a_quorum_of_several_addresses_needs_its_voters_ids():
+    with pytest.raises(ConfigError, match="must be set") as caught:
+        parse_config(stock(controller_quorum_bootstrap_servers="a:1,b:1"))
+    assert caught.value.key == "controller.quorum.voters"
+
+
+@pytest.mark.parametrize(
+    ("given", "default"),
+    [
+        ({}, "604800000"),
+        ({"log_retention_hours": "1"}, "3600000"),
+        ({"log_retention_minutes": "2"}, "120000"),
+        ({"log_retention_ms": "3"}, "3"),
+        ({"log_retention_hours": "-1"}, "-1"),
+    ],
+)
+def test_the_files_retention_is_the_default_of_topics(given, default):
+    assert parse_config(stock(**given)).topic_defaults["log.retention.ms"] == default
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "reason"),
+    [
+        ("ssl.keystore.location", "/k", "TLS"),
+        ("authorizer.class.name", "org.A", "ACLs"),
+        ("super.users", "User:a", "ACLs"),
+        ("zookeeper.connect", "a:2181", "no ZooKeeper"),
+        ("config.providers", "file", "config providers"),
+        ("create.topic.policy.class.name", "org.P", "Java"),
+        ("delete.topic.enable", "false", "can always be deleted"),
+        ("remote.log.storage.system.enable", "true", "tiered storage"),
+        ("security.inter.broker.protocol", "SSL", "TLS"),
+        ("log.retention.ms", "x", "Not a number"),
+        ("num.io.treads", "8", "not a setting"),
+        ("broker.rack", "${env:RACK}", "config providers"),
+    ],
+)
+def test_a_setting_of_kafka_that_cannot_be_ignored_is_refused(key, value, reason):
+    with pytest.raises(ConfigError, match=reason) as caught:
+        parse_config({**GOOD, key: value})
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("delete.topic.enable", "true"),
+        ("security.inter.broker.protocol", "PLAINTEXT"),
+        ("ssl.keystore.location", ""),
+        ("remote.log.storage.system.enable", "false"),
+    ],
+)
+def test_a_setting_of_kafka_that_asks_for_nothing_is_accepted(key, value):
+    assert parse_config({**GOOD, key: value})
+
+
+def test_one_error_names_every_wrong_setting():
+    with pytest.raises(ConfigError) as caught:
+        parse_config({**GOOD, "node.id": "x", "nonsense": "1", "zookeeper.connect": "a"})
+    assert [line.partition(":")[0] for line in str(caught.value).splitlines()] == [
+        "node.id",
+        "nonsense",
+        "zookeeper.connect",
+    ]
+    with pytest.raises(ConfigError) as caught:
+        parse_config({**BROKER, "diskless.system.enable": "false", "log.dirs": ""})
+    assert {line.partition(":")[0] for line in str(caught.value).splitlines()} == {
+        "diskless.system.enable",
+        "log.dirs",
+    }
+
+
+def test_a_properties_file_with_carriage_returns_is_read():
+    crlf = STOCK.replace("\n", "\r\n")
+    assert parse_properties(crlf, source="x") == parse_properties(STOCK, source="x")

@@ -28,6 +28,7 @@ from coordinator.controller.config_defs import (
 from coordinator.controller.decide.context import Context, Decision
 from coordinator.controller.errors import RefusedError
 from coordinator.controller.image import BROKER, TOPIC, MetadataImage, Resource
+from coordinator.controller.kafka_keys import is_broker_key
 from records.internal_topics import CLUSTER_METADATA, INTERNAL_TOPICS
 from records.kafka_errors import ErrorCode
 from records.metadata import ConfigRecord
@@ -73,6 +74,9 @@ def synonyms(
         default = image.config(CLUSTER_DEFAULT, definition.broker_name)
         if default is not None:
             found.append((definition.broker_name, default, Source.DYNAMIC_DEFAULT_BROKER_CONFIG))
+        in_file = image.file_defaults.get(definition.broker_name)
+        if in_file is not None:
+            found.append((definition.broker_name, in_file, Source.STATIC_BROKER_CONFIG))
     found.append((definition.broker_name or name, definition.default, Source.DEFAULT_CONFIG))
     return found
 
@@ -195,6 +199,8 @@ def _describe(resource: Resource, image: MetadataImage, *, documented: bool) -> 
                 found.append((name, default, Source.DYNAMIC_DEFAULT_BROKER_CONFIG))
             if resource == CLUSTER_DEFAULT and not found:
                 continue  # the cluster's defaults list only what was set
+            if (in_file := image.file_defaults.get(name)) is not None:
+                found.append((name, in_file, Source.STATIC_BROKER_CONFIG))
             found.append((name, definition.default, Source.DEFAULT_CONFIG))
             yield _entry(name, found, definition, documented=documented)
     else:
@@ -344,6 +350,12 @@ def _new_value(
 ) -> str | None:
     """Return a setting's value after the change; None if it is removed. Raises RefusedError."""
     definition = known.get(config.name)
+    if definition is None and known is BROKER_CONFIGS and is_broker_key(config.name):
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"Cannot update these configs dynamically: {config.name}. Change it in the broker's "
+            "properties file and restart the broker.",
+        )
     if config.config_operation == Operation.DELETE:
         return None if definition is not None else check_config(config.name, None, known)
     if config.config_operation == Operation.SET:

@@ -7,6 +7,7 @@ by tests/clients/test_topic_settings_on_kafka.py.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ from coordinator.controller.config_defs import (
     check_combination,
     check_config,
 )
+from coordinator.controller.decide.configs import Source, synonyms, topic_value
 from coordinator.controller.errors import RefusedError
+from coordinator.controller.machine import ControllerMachine
+from tests.coordinator.controller.test_image import load
 from tests.coordinator.controller.test_refusals import alter
 from tests.coordinator.controller.world import World
 
@@ -91,3 +95,33 @@ def test_a_changed_topic_setting_is_checked_against_the_unchanged_ones() -> None
     assert world.log.end_offset == end
     accepted = world.ask(alter(2, "t", "min.compaction.lag.ms", "5"))
     assert accepted.responses[0].error_code == 0
+
+
+def test_the_files_default_yields_to_the_clusters_and_to_the_topics_own() -> None:
+    image = replace(created({"retention.ms": "1"}).image, file_defaults={"log.retention.ms": "3"})
+    without = ControllerMachine({"log.retention.ms": "3"}).image
+    assert topic_value(without, "t", "retention.ms") == "3"
+    assert topic_value(image, "t", "retention.ms") == "1"
+    sources = synonyms(image, {"retention.ms": "1"}, "retention.ms", TOPIC_CONFIGS["retention.ms"])
+    assert [(value, source) for _, value, source in sources] == [
+        ("1", Source.TOPIC_CONFIG),
+        ("3", Source.STATIC_BROKER_CONFIG),
+        ("604800000", Source.DEFAULT_CONFIG),
+    ]
+
+
+def test_an_applied_record_and_a_checkpoint_keep_the_files_defaults() -> None:
+    machine = ControllerMachine({"log.retention.ms": "3"})
+    world = created({})
+    frozen = world.machine.freeze()
+    load(machine, world.machine.applied, [bytes(value) for value in frozen.values()])
+    frozen.close()
+    assert topic_value(machine.image, "t", "retention.ms") == "3"
+
+
+@pytest.mark.parametrize("name", ["num.io.threads", "esker.append.quiet.ms", "listeners"])
+def test_a_setting_fixed_at_start_is_refused_as_such(name: str) -> None:
+    world = created({})
+    answer = world.ask(alter(4, "1", name, "8"))
+    assert answer.responses[0].error_code == 42
+    assert "properties file" in (answer.responses[0].error_message or "")

@@ -1,0 +1,62 @@
+"""What a properties file for Apache Kafka may contain, and Esker does not have.
+
+Most of Kafka's settings are about threads, replicas and files that do not exist here. They are
+accepted, and the node lists them once when it starts. Settings whose absence would break a promise
+(security, policies, secrets from elsewhere) are refused with the reason.
+
+Source: Apache Kafka 4.3, Configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from coordinator.controller.kafka_keys import KAFKA_BROKER_KEYS
+
+_SECURITY: Final = "TLS, SASL, ACLs and quotas are not supported yet: remove the line"
+_POLICY: Final = "plugged-in classes of Java are not supported: remove the line"
+_ZOOKEEPER: Final = (
+    "there is no ZooKeeper: set process.roles, node.id and controller.quorum.voters instead"
+)
+
+_REFUSED: Final[Mapping[str, str]] = {
+    "allow.everyone.if.no.acl.found": _SECURITY,
+    "alter.config.policy.class.name": _POLICY,
+    "authorizer.class.name": _SECURITY,
+    "client.quota.callback.class": _POLICY,
+    "config.providers": "values from config providers are not supported: write the value itself",
+    "create.topic.policy.class.name": _POLICY,
+    "delete.topic.enable": "topics can always be deleted: remove the line, or say true",
+    "early.start.listeners": _SECURITY,
+    "principal.builder.class": _SECURITY,
+    "remote.log.storage.system.enable": "tiered storage is not supported: remove the line",
+    "security.inter.broker.protocol": _SECURITY,
+    "super.users": _SECURITY,
+}
+_REFUSED_PREFIXES: Final[Mapping[str, str]] = {
+    "delegation.token.": _SECURITY,
+    "sasl.": _SECURITY,
+    "security.": _SECURITY,
+    "ssl.": _SECURITY,
+    "listener.name.": _SECURITY,
+    "zookeeper.": _ZOOKEEPER,
+}
+_HARMLESS: Final = {
+    ("delete.topic.enable", "true"),
+    ("remote.log.storage.system.enable", "false"),
+    ("security.inter.broker.protocol", "PLAINTEXT"),
+}
+
+
+def refusal_of(key: str, value: str) -> str | None:
+    """Return why a setting of Kafka's cannot be ignored, or None if it can or is not Kafka's."""
+    if not value or (key, value) in _HARMLESS:
+        return None
+    by_prefix = (reason for start, reason in _REFUSED_PREFIXES.items() if key.startswith(start))
+    return _REFUSED.get(key) or next(by_prefix, None)
+
+
+def is_without_effect(key: str) -> bool:
+    """Return whether a setting that Esker does not have is one of Kafka's."""
+    return key in KAFKA_BROKER_KEYS or key in _REFUSED or key.startswith(tuple(_REFUSED_PREFIXES))

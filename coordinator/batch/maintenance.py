@@ -31,6 +31,9 @@ REPEAT_S: Final = 0.05
 MAX_REPEATS: Final = 20
 """Repetitions of a step before the others' turn: retention keeps up with 20,000 runs a second."""
 
+FIRST_RETENTION_MS: Final = 30_000
+"""The longest that a new leader waits before its first round. Source: upstream's LogManager."""
+
 RETENTION_PARTITIONS: Final = 100
 """Partitions that one retention step looks at: each costs a look-up."""
 
@@ -68,11 +71,14 @@ class Maintenance:
         self._found_work = False  # whether the last step may have left work
         self._repeats = 0
         self._retention_at: TopicPartition | None = None
+        self._more_retention = False  # whether another round may find more to delete
+        self._next_round_ms: int | None = None  # on the leader's steady clock
         self._round_found = False  # whether retention found anything since the first partition
 
     def begin(self) -> None:
         """Start the maintenance timer when this node becomes the leader."""
         self._number += 1
+        self._next_round_ms = None
         self._schedule()
 
     def end(self) -> None:
@@ -80,7 +86,11 @@ class Maintenance:
         self._number += 1
 
     def run_maintenance(self, done: Callable[[], None] | None = None) -> None:
-        """Run every step once, one after the other; call `done` after the last one."""
+        """Run every step once, one after the other; call `done` after the last one.
+
+        Retention runs whether or not its interval is over.
+        """
+        self._more_retention = True
 
         def next_step(_: Any = None, *, step: int = 0) -> None:
             if step < len(_STEPS):
@@ -121,6 +131,17 @@ class Maintenance:
         self._found_work = False
         self._submit(decision, done)
 
+    def _scheduled_retention(self, context: Context) -> Decision[Any]:
+        """Take the next part of a round of retention, or begin a round once it is due."""
+        interval_ms = self._settings.retention_check_interval_ms
+        if self._next_round_ms is None:
+            self._next_round_ms = context.steady_ms + min(FIRST_RETENTION_MS, interval_ms)
+        if not self._more_retention:
+            if context.steady_ms < self._next_round_ms:
+                return Decision((), None)
+            self._next_round_ms = context.steady_ms + interval_ms
+        return self._retention(context)
+
     def _retention(self, context: Context) -> Decision[Any]:
         found = retention_pass(
             self._machine.store,
@@ -134,6 +155,7 @@ class Maintenance:
         # A pass takes a part of each partition, which may have more in the next round.
         self._round_found = self._round_found or bool(found.rows)
         self._found_work = self._round_found or found.stopped_at is not None
+        self._more_retention = self._found_work
         self._round_found = self._round_found and found.stopped_at is not None
         return decide.decide_retention(found.rows, self._pending, context, Enforcer.COORDINATOR)
 
@@ -161,7 +183,7 @@ class Maintenance:
 
 _STEPS: Final[tuple[Callable[[Maintenance, Context], Decision[Any]], ...]] = (
     Maintenance._leases,
-    Maintenance._retention,
+    Maintenance._scheduled_retention,
     Maintenance._deleted_topics,
     Maintenance._producers,
     Maintenance._objects,

@@ -48,6 +48,7 @@ class CoordinatorSettings:
     lease_timeout_ms: int = 15 * 60_000  # of an open lease; longer than the longest upload
     answer_retention_ms: int = 10 * 60_000  # kept answers live at least so long past their lease
     producer_expiration_ms: int = 24 * 3600 * 1000  # producer.id.expiration.ms
+    retention_check_interval_ms: int = 0  # log.retention.check.interval.ms
     tombstone_retention_ms: int = 24 * 3600 * 1000  # longer than any call is under way
     maintenance_limit: int = (
         2_000  # runs, objects, producers or ids that one sweep record may touch

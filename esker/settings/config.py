@@ -35,6 +35,12 @@ from snapshot.log_start import LogStartSettings
 from snapshot.policy import SnapshotSettings
 
 ROLES: Final = frozenset({BROKER, CONTROLLER})
+_STANDS_FOR: Final = {
+    "broker.id": "node.id",
+    "controller.quorum.bootstrap.servers": "controller.quorum.voters",
+}
+"""Kafka's settings that a lone node takes for ours."""
+
 LEAST_DELETE_DELAY_MS: Final = 4 * QuorumConfig().fetch_max_wait_ms  # of a broker
 
 
@@ -104,7 +110,9 @@ def parse_config(properties: Mapping[str, str]) -> NodeSettings:
         except ValueError as error:
             errors.append(ConfigError(key, str(error)))
     wrong = {error.key for error in errors}
-    values |= _lone_controller(values, properties, wrong)
+    implied = _lone_controller(values, properties, wrong)
+    values |= implied
+    without_effect = [key for key in without_effect if _STANDS_FOR.get(key) not in implied]
     errors += [
         ConfigError(key, f"must be set: {SETTINGS[key].help}")
         for key in ("process.roles", "node.id", "controller.quorum.voters", "listeners")
@@ -222,6 +230,7 @@ def _coordinators(values: Mapping[str, Any], *, voters: int) -> CoordinatorOptio
         file_delete_delay_ms=values["diskless.file.delete.delay.ms"],
         lease_timeout_ms=values["esker.object.lease.timeout.ms"],
         producer_expiration_ms=values["producer.id.expiration.ms"],
+        retention_check_interval_ms=values["log.retention.check.interval.ms"],
     )
     try:
         find_for_group(options.class_name, voters=voters)

@@ -33,6 +33,7 @@ class CoordinatorOptions:
     file_delete_delay_ms: int = 60_000
     lease_timeout_ms: int = 15 * 60_000
     producer_expiration_ms: int = 24 * 3600 * 1000
+    retention_check_interval_ms: int = 5 * 60_000
 
     def settings(self, cluster_id: str, partition: int) -> CoordinatorSettings:
         """Return the settings of one coordinator partition."""
@@ -43,6 +44,7 @@ class CoordinatorOptions:
             file_delete_delay_ms=self.file_delete_delay_ms,
             lease_timeout_ms=self.lease_timeout_ms,
             producer_expiration_ms=self.producer_expiration_ms,
+            retention_check_interval_ms=self.retention_check_interval_ms,
         )
 
 

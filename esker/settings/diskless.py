@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 
 from esker.settings.base import Setting
-from esker.settings.coordinator_options import QUORUM
+from esker.settings.coordinator_options import QUORUM, CoordinatorOptions
 from esker.settings.values import MILLISECONDS, boolean
 
 SETTINGS: Final = (
@@ -41,6 +41,13 @@ SETTINGS: Final = (
         MILLISECONDS,
         15 * 60_000,
         "Milliseconds after which a lease of object ids ends; longer than the longest upload.",
+    ),
+    Setting(
+        "log.retention.check.interval.ms",
+        MILLISECONDS,
+        CoordinatorOptions().retention_check_interval_ms,
+        "Milliseconds between two searches for records past retention; a new leader of the batch "
+        "coordinator begins after 30 s at the latest.",
     ),
     Setting(
         "producer.id.expiration.ms",

@@ -263,7 +263,7 @@ def test_the_properties_file_that_kafka_ships_is_accepted():
     assert without_effect.startswith("settings of Kafka without effect here: ")
     for key in ("num.io.threads", "transaction.state.log.replication.factor"):
         assert key in without_effect
-    for key in ("log.retention.hours", "num.partitions", "node.id"):
+    for key in ("log.retention.hours", "num.partitions", "controller.quorum.bootstrap.servers"):
         assert key not in without_effect
 
 

@@ -48,6 +48,7 @@ PROPERTIES: Final = {
     "metadata.log.max.record.bytes.between.snapshots": str(128 * 1024),
     "metadata.snapshot.min.changed_records.ratio": "0",
     "diskless.file.delete.delay.ms": "300",
+    "log.retention.check.interval.ms": "100",
 }
 IN_THE_DARK_S: Final = 0.4  # shorter than a leader goes on believing in followers that are silent
 LEADS_ALONE_S: Final = 2.0  # longer than that: it answers nothing any more

@@ -114,6 +114,29 @@ def test_a_deposed_leader_stops_its_maintenance_timer(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
+def test_a_round_of_retention_begins_once_an_interval_and_is_finished(tmp_path: Path) -> None:
+    """Each step deletes at most two runs; a new leader waits at most 30 s for its first round."""
+
+    async def story() -> None:
+        timers = Timers()
+        world, broker = await retained(tmp_path, timers, 7)
+        world.log.depose()
+        world.settings = replace(world.settings, retention_check_interval_ms=300_000)
+        await world.restart()
+        await timers.run(25)
+        assert world.machine.store.run_count == 7
+        await timers.run(7)
+        assert world.machine.store.run_count == 0
+        await broker.commit(batch(0, 1))
+        await timers.run(290)
+        assert world.machine.store.run_count == 1
+        await timers.run(15)
+        assert world.machine.store.run_count == 0
+        await world.close()
+
+    asyncio.run(story())
+
+
 def test_a_search_for_idle_producers_continues_after_the_previous_one(tmp_path: Path) -> None:
     """However many busy producers stand before them."""
 

@@ -101,7 +101,7 @@ class Hold:
             self._lock.notify_all()
 
     def wait_until_announced(self, name: str, offset: int, timeout_s: float) -> bool:
-        """Wait until the log's leader accepts an archived offset; return False on a time-out."""
+        """Wait until the leader knows that the log is archived up to `offset`, or time out."""
 
         def is_announced() -> bool:
             announced = self._announced.get(name)
@@ -122,7 +122,7 @@ class Hold:
                 return
 
     def _wait_for_change(self, announced: dict[str, _Archived]) -> bool:
-        """Wait for a changed offset or the next announcement; return whether the hold is closed."""
+        """Wait until an offset changes or is due to be announced; return whether this is closed."""
         with self._lock:
             self._lock.wait_for(lambda: self._closed or self._held != announced, self._every_s)
             return self._closed

@@ -233,7 +233,7 @@ class _Work:
     range_bytes: int
 
     def unfinished_tasks(self) -> list[Task]:
-        """Return the unfinished tasks of an earlier plan whose ranges are committed here."""
+        """Return the planned tasks of an earlier pass that are not archived yet."""
         key = self._newest_plan()
         data = None if key is None else read_object(self.store, key)
         if key is None or data is None:
@@ -272,7 +272,7 @@ class _Work:
         return max((key for key in keys if key <= last), default=None)
 
     def _task(self, planned: Range) -> Task:
-        """Build the task of a planned range from the log's current spans."""
+        """Build the task that archives a planned range of offsets."""
         if planned.is_checkpoint:
             spans = list(self._spans(planned.end_offset)[:1])
             if not spans or not spans[0].is_checkpoint or spans[0].end_offset != planned.end_offset:

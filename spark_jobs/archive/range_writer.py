@@ -103,7 +103,7 @@ class _RangeFiles:
         self._last_epoch = 0
 
     def add(self, rows: list[Row]) -> None:
-        """Add a batch's records to the range's files, except records outside of the range."""
+        """Add a batch's records to the files of the range, except records outside of the range."""
         wanted = [row for row in rows if self._is_due(row)]
         self._batches += bool(wanted)
         self._envelope.write(wanted)
@@ -151,11 +151,11 @@ class _RangeFiles:
             self._keep(kept)
 
     def _keep(self, row: Row) -> None:
-        """Count a record that is archived in the envelope only."""
+        """Count a record that is archived only as undecoded bytes."""
         self._kept[row["type"], row["version"], row["name"], row["control"]] += 1
 
     def finish(self) -> tuple[Manifest, list[tuple[str, bytes]]]:
-        """Finish all files; return the manifest, and the key and bytes of each file."""
+        """Finish the files of the range; return its manifest, and each file's key and bytes."""
         of = self._task.range
         if self._next is not None and self._next != of.end_offset:
             raise ArchiveError(
@@ -222,7 +222,7 @@ class _Table:
         )
 
     def add(self, row: Row, position: LogPosition, value: Buffer) -> list[Row]:
-        """Add one record; return the rows of records that cannot be decoded."""
+        """Add one record to a table; return the records that the table cannot hold, as rows."""
         try:
             self._columns.add(position, value)
         except RecordError:
@@ -231,7 +231,7 @@ class _Table:
         return self.flush() if self._columns.rows >= CHUNK_ROWS else []
 
     def flush(self) -> list[Row]:
-        """Write the collected rows; return the rows of records that cannot be decoded."""
+        """Write the collected records to the table's file; return the undecodable ones, as rows."""
         chunk, self._chunk = self._chunk, []
         try:
             self._write_columns(self._columns)

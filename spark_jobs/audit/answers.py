@@ -80,11 +80,11 @@ class KeptAnswers:
     partition."""
 
     def broker(self, record: DisklessBrokerState) -> None:
-        """Add the epoch and the answered objects of a broker from a checkpoint's record."""
+        """Restore a broker's epoch and its kept commit responses from a checkpoint's record."""
         self.brokers[record.broker_id] = BrokerAnswers(record.broker_epoch, tuple(record.answered))
 
     def answer(self, record: KeptAnswerState) -> None:
-        """Restore one kept commit answer from a checkpoint's record."""
+        """Restore one kept commit response from a checkpoint's record."""
         topics = [encode_uuid(topic_id) for topic_id in record.topic_ids]
         places = [
             (topics[index], partition)
@@ -106,7 +106,7 @@ class KeptAnswers:
 
 
 def commit_heads(rows: Rows) -> Numbers:
-    """Return the `HEADS` fields of each commit of a span, and a checksum of each answer."""
+    """Return one row for each commit record of a span, with a checksum of its response."""
     if not len(rows):
         return np.zeros((len(HEADS) + 1, 0), np.int64)
     _, first, which = np.unique(rows["log_offset"], return_index=True, return_inverse=True)
@@ -123,7 +123,7 @@ def _hashes(places: Sequence[TopicPartition]) -> Numbers:
 
 
 def _checksums(places: Numbers, columns: Numbers, which: Numbers) -> Numbers:
-    """Return one checksum for each commit over its batches, in their order.
+    """Return one checksum for each commit record, over its batches in their order.
 
     Args:  which: the commit that each batch belongs to, as a rising index.
     """
@@ -144,7 +144,7 @@ class NamedIds(NamedTuple):
 
     @classmethod
     def of(cls, ledger: Ledger) -> NamedIds:
-        """Collect the object ids that a ledger's records fenced or removed."""
+        """Collect the object ids that the log's records fenced or removed."""
         return cls(sorted(ledger.fenced), sorted(ledger.removed))
 
     @staticmethod
@@ -160,7 +160,7 @@ def dead_ids(
     named: NamedIds,
     offset: int,
 ) -> tuple[Ranges, tuple[int, ...], Ranges]:
-    """Return a lease's skipped ids, fenced ids and remaining orphans at a log offset.
+    """Return the skipped, fenced and orphaned object ids of a lease at a log offset.
 
     Args:    committed: its objects that were committed below it, as the log has them.
     """
@@ -197,7 +197,7 @@ class AnswerTracker:
     """Walks a log once and returns the answers kept at chosen offsets."""
 
     def __init__(self, ledger: Ledger, heads: Numbers, base: KeptAnswers) -> None:
-        """Prepare to replay the kept answers from the beginning of the log.
+        """Prepare to replay the kept commit responses from the beginning of the log.
 
         Args:  heads: `commit_heads` of all commits of the log, in its order.
         """
@@ -220,7 +220,7 @@ class AnswerTracker:
     def advance_to(
         self, offset: int, places: Mapping[int, Sequence[TopicPartition]]
     ) -> KeptAnswers:
-        """Replay the log up to an offset, and return the answers that are kept there.
+        """Replay the log up to an offset; return the commit responses that are kept at that offset.
 
         Offsets must rise from call to call.
 
@@ -302,6 +302,6 @@ def counters_at(ledger: Ledger, offset: int) -> Counters:
 
 
 def comparable_answers(kept: KeptAnswers) -> dict[str, Any]:
-    """Return every kept answer and broker by a name, for comparison."""
+    """Return the kept commit responses and broker epochs by a name, to be compared."""
     answers = {f"answer {i}": (*one, kept.starts.get(i, ())) for i, one in kept.answers.items()}
     return answers | {f"broker {i}": one for i, one in kept.brokers.items()}

@@ -134,7 +134,7 @@ class CoordinatorFacts:
 
 
 def read_checkpoint(span: Span) -> tuple[CoordinatorFacts, Rows]:
-    """Read a checkpoint; return the coordinator's state in it, and its runs as rows.
+    """Read a checkpoint; return the coordinator's state, and each run of batches as a row.
 
     Raises:  LostRangeError; DamagedFileError, RecordError; OSError.
     """
@@ -151,7 +151,7 @@ def read_checkpoint(span: Span) -> tuple[CoordinatorFacts, Rows]:
 
 
 def end_state_of_checkpoint(facts: CoordinatorFacts) -> EndState:
-    """Return the state that the log continues from after a checkpoint."""
+    """Return the coordinator's state at the end of a checkpoint, where the log continues."""
     return EndState(
         {place: item.high_watermark for place, item in facts.partitions.items()},
         {lease_id: item.last_committed for lease_id, item in facts.leases.items()},
@@ -245,7 +245,7 @@ class _CheckpointReader:
         self.facts.kept.answer(record)
 
     def rows(self) -> Rows:
-        """Return all runs as rows, each with the last log offset of the checkpoint."""
+        """Return all runs of batches as rows, each with the last log offset of the checkpoint."""
         names = (
             "base_offset", "record_count", "object_id", "byte_offset", "byte_size",
             "max_timestamp", "timestamp_type",
@@ -292,7 +292,7 @@ def replay_facts(
     kept: KeptAnswers,
     named: NamedIds,
 ) -> CoordinatorFacts:
-    """Compute a coordinator's facts from all records below a log offset (exclusive).
+    """Compute a coordinator's state from all records below a log offset (exclusive).
 
     Args:    ends: where the spans below it left off. live: of all of them, as of it.
              committed: every object below it, those of the first checkpoint too.
@@ -479,7 +479,7 @@ def checkpoint_readable(offset: int, why: str) -> Faults:
 
 
 def _objects(facts: CoordinatorFacts) -> dict[int, Object]:
-    """Return the objects without their used bytes, which are compared as runs."""
+    """Return the objects without their used bytes, which are not compared here."""
     return {object_id: item._replace(used_bytes=0) for object_id, item in facts.objects.items()}
 
 

@@ -312,7 +312,7 @@ def _read(log: str, span: Span, cluster: Cluster, findings: Findings) -> None:
 
 
 def _apply_mark(cluster: Cluster, record: MetadataRecord) -> Iterable[tuple[int, MetadataRecord]]:
-    """Begin or end a transaction; return the held records that an end commits."""
+    """Begin or end a metadata transaction; return the records that its end commits."""
     held = cluster.open_transaction or []
     cluster.open_transaction = [] if isinstance(record, BeginTransactionRecord) else None
     return held if isinstance(record, EndTransactionRecord) else ()
@@ -439,7 +439,7 @@ def _apply_producer_ids(cluster: Cluster, record: ProducerIdsRecord) -> None:
 
 
 def _ignore_mark(_cluster: Cluster, _record: MetadataRecord) -> None:
-    """Do nothing: `_apply_mark` handles the marks of transactions."""
+    """Do nothing, because `_apply_mark` handles the records that begin and end transactions."""
 
 
 _APPLY: Final[dict[type[MetadataRecord], Callable[[Cluster, Any], None]]] = {

@@ -41,7 +41,7 @@ def _fault(rows: Rows, row: int, what: str) -> Fault:
 
 
 def _heads(rows: Rows) -> Rows:
-    """Return the first batch's row of each commit."""
+    """Return the row of the first batch of each commit record."""
     _, first = np.unique(rows["log_offset"], return_index=True)
     return rows.where(first)
 

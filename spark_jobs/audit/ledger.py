@@ -138,14 +138,14 @@ class Ledger:
     )  # by log offset
 
     def incarnation(self, place: TopicPartition, offset: int = NEVER) -> Incarnation | None:
-        """Return a partition's incarnation at a log offset, by default the current one, or None."""
+        """Return the incarnation of a partition at a log offset; None if it did not exist there."""
         for incarnation in reversed(self.places.get(place, ())):
             if incarnation.created < offset:
                 return incarnation if offset <= incarnation.gone else None
         return None
 
     def topic(self, topic_id: str, offset: int = NEVER) -> TopicIncarnation | None:
-        """Return a topic or its tombstone at a log offset, by default the current one, or None."""
+        """Return a topic, or its tombstone, at a log offset; None if it never existed before."""
         for topic in reversed(self.topics.get(topic_id, ())):
             if topic.created < offset:
                 return topic if offset <= topic.expired else None
@@ -160,7 +160,7 @@ class Ledger:
         return found
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
-        """Change the ledger by one record, without checking the record."""
+        """Apply one record of the log to this state, without checking the record."""
         _APPLY[type(record)](self, offset, record)
 
 
@@ -335,7 +335,7 @@ def _load_lease(ledger: Ledger, offset: int, record: LeaseState) -> None:
 
 
 def pairs(flat: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Split a record's flat ranges into pairs; an odd number at the end is dropped."""
+    """Split a flat list of range bounds into pairs; an odd bound at the end is dropped."""
     return tuple(zip(flat[::2], flat[1::2], strict=False))
 
 

@@ -51,7 +51,7 @@ class BatchSpan(Protocol):
     """A span that can return its batches as they were written, control records included."""
 
     def batches(self) -> Iterator[Batch]:
-        """Return the whole batches that hold any of the span's offsets."""
+        """Return the whole batches that hold any offset of this span of the log."""
         ...
 
 
@@ -181,7 +181,7 @@ def check_spans(log: str, parts: Sequence[SpanSummary], findings: Findings) -> N
 
 
 def summarise_span(log: str, span: Span, *, keeps_events: bool = True) -> SpanSummary:
-    """Read a span once and check its batches; return its counts, findings and end state.
+    """Read a span of the log once, check its batches, and return what the span contains.
 
     An unreadable record ends the reading: `unreadable` says why, and `log-readable` reports it.
 

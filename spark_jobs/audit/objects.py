@@ -32,7 +32,7 @@ RUN_COLUMNS: Final = (
 
 
 def runs_of(rows: Rows) -> Rows:
-    """Merge accepted batches that are adjacent in one object into runs, one row for each run."""
+    """Merge accepted batches that are adjacent in one object into one row for each run."""
     kept = rows.where(rows.accepted)
     if not len(kept):
         return kept
@@ -54,7 +54,7 @@ def runs_of(rows: Rows) -> Rows:
 
 
 def death_offsets(runs: Rows, ledger: Ledger) -> Numbers:
-    """Return the log offset of the record that deleted each run, or NEVER for a live run."""
+    """Return the log offset of the record that deleted each run of batches, or NEVER."""
     found = np.full(len(runs), NEVER, np.int64)
     last_offset = runs.end_offset - 1
     order, starts = groups(runs.place)
@@ -163,7 +163,7 @@ class LiveState:
     used: dict[int, int] = field(default_factory=dict)  # bytes, by object
 
     def add(self, other: LiveState) -> None:
-        """Add the live runs and used bytes of another span."""
+        """Add the undeleted runs of batches and the used bytes of another span of the log."""
         for place, digest in other.partitions.items():
             before = self.partitions.get(place, Digest(0, 0, 0))
             checksum = (before.checksum + digest.checksum) % 2**64
@@ -175,12 +175,12 @@ class LiveState:
 
 
 def live_at(runs: Rows, deaths: Numbers, offset: int) -> LiveState:
-    """Return the live state of these runs after all records below a log offset (exclusive)."""
+    """Sum up the runs of batches that are not deleted yet at a log offset (exclusive)."""
     return live_state_of(runs.where(deaths >= offset))
 
 
 def live_state_of(runs: Rows) -> LiveState:
-    """Sum up live runs by partition, and their bytes by object."""
+    """Sum up undeleted runs of batches by partition, and their bytes by object."""
     live = LiveState()
     checksums = row_checksums(runs[name] for name in RUN_COLUMNS)
     order, starts = groups(runs.place)

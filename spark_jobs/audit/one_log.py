@@ -253,7 +253,7 @@ class LogAudit:
     def _states_before(
         self, parts: Sequence[SpanSummary], ledger: Ledger, base: CoordinatorFacts | None
     ) -> tuple[list[EndState], dict[int, EndState]]:
-        """Return the state before each span, and the states at each checkpoint and at the end."""
+        """Return the coordinator's state before each span, at each checkpoint and at the end."""
         running = EndState() if base is None else end_state_of_checkpoint(base)
         wanted = {self._end, *(checkpoint.span.end_offset for checkpoint in self._checkpoints)}
         before, ends_at = [], {}
@@ -298,7 +298,7 @@ class LogAudit:
     def _check_objects(
         self, ledger: Ledger, base: CoordinatorFacts | None, verdicts: Sequence[SpanVerdict]
     ) -> None:
-        """Report faults of objects that can only be found by comparing all spans."""
+        """Report faults of objects that only a comparison of all spans of the log can find."""
         committed = np.concatenate(
             [np.zeros(0, np.int64), *(verdict.objects[0] for verdict in verdicts)]
         )
@@ -340,7 +340,7 @@ class LogAudit:
         ends_at: dict[int, EndState],
         verdicts: Sequence[SpanVerdict],
     ) -> None:
-        """Compare every checkpoint with the log before it."""
+        """Replay the log, and report each checkpoint that differs from the replayed state."""
         base = facts.get(self._spans[0]) if self._spans else None
         heads = np.concatenate(
             [np.zeros((len(HEADS) + 1, 0), np.int64), *(part.objects for part in verdicts)], axis=1

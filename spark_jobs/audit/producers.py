@@ -155,7 +155,7 @@ def _odd_steps(commits: Commits) -> Iterator[_Step]:
 
 
 def _step(commits: Commits, rows: Rows, mine: Sequence[int], first: int) -> _Step | None:
-    """Pair the last batch of `mine` with its producer's state before it, or return None.
+    """Return the last batch of these rows with its producer's state before that batch, or None.
 
     The result is None if the producer was unknown, or forgotten.
 
@@ -184,7 +184,7 @@ def _step(commits: Commits, rows: Rows, mine: Sequence[int], first: int) -> _Ste
 
 
 def _state_before(commits: Commits, rows: Rows, row: int) -> Producer | None:
-    """Return a producer's state before the span, or None if it is unknown or expired."""
+    """Return a producer's state before this span of the log, or None if unknown or expired."""
     key = rows.places[rows.place[row]], int(rows["producer_id"][row])
     found = commits.before.producers.get(key)
     if found is None:

@@ -46,13 +46,13 @@ class BlockSums:
         self.blocks[block] = (self.blocks.get(block, 0) + hash(batch)) % 2**64
 
     def merge(self, other: BlockSums) -> None:
-        """Add the block sums of another span."""
+        """Add the block sums of another span of the log."""
         for block, number in other.blocks.items():
             self.blocks[block] = (self.blocks.get(block, 0) + number) % 2**64
 
 
 def sum_span(span: Span) -> BlockSums:
-    """Sum the hashes of one span's batches by block of offsets.
+    """Sum the hashes of the batches in a span of the log, by block of offsets.
 
     Raises:  LostRangeError; RecordError; OSError.
     """
@@ -63,7 +63,7 @@ def sum_span(span: Span) -> BlockSums:
 
 
 def batches_in_span(span: Span) -> Iterator[StoredBatch]:
-    """Yield the batches that begin in a span."""
+    """Yield the batches that begin in a span of the log."""
     assert isinstance(span, BatchSpan), f"it has no batches: {span}"
     for batch in span.batches():
         header = batch.header

@@ -149,7 +149,7 @@ class Producer(NamedTuple):
     appended_at_ms: int
 
     def since(self, expired: Sequence[int], offset: int) -> Producer | None:
-        """Return the producer without batches from before its last expiry, or None if it is empty.
+        """Return the producer without batches from before its last expiry; None if none is left.
 
         Args:  expired: log offsets at which it was forgotten.
         """
@@ -175,7 +175,7 @@ class EndState:
     producers: dict[tuple[TopicPartition, int], Producer] = field(default_factory=dict)
 
     def absorb(self, later: EndState) -> None:
-        """Apply the changes of the next span to this state."""
+        """Apply the changes of the next span of the log to this state."""
         self.partitions.update(later.partitions)
         self.leases.update(later.leases)
         for key, after in later.producers.items():
@@ -188,7 +188,7 @@ class EndState:
             self.producers[key] = after
 
     def copy(self) -> EndState:
-        """Return a copy of the state that later spans do not change."""
+        """Return a copy of the state, which later changes leave alone."""
         return EndState(dict(self.partitions), dict(self.leases), dict(self.producers))
 
     def of(self, changed: EndState, places: Iterable[TopicPartition]) -> EndState:
@@ -202,7 +202,7 @@ class EndState:
 
 
 def end_state_of(rows: Rows) -> EndState:
-    """Return the changes that a span's commits make to partitions, leases and producers.
+    """Return how the commits in a span of the log change partitions, leases and producers.
 
     Partitions of refused batches are left out.
     """

@@ -107,7 +107,7 @@ class Findings:
                 )
 
     def check(self, log: str, rules: Iterable[Rule], *facts: Any) -> None:
-        """Check facts by these rules, and add the violations."""
+        """Check a coordinator's state by these rules, and add the violations."""
         for declared in rules:
             self.add(declared.name, log, declared.check(*facts))
 

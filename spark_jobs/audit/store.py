@@ -130,7 +130,7 @@ def bytes_sound(inspections: Sequence[Inspection]) -> Faults:
 
 
 def check_store(log: str, inspections: Sequence[Inspection], findings: Findings) -> None:
-    """Check the contents of inspected objects against their claims.
+    """Compare the contents of each inspected object with what the log says about the object.
 
     Missing objects are left to `missing_objects`.
     """
@@ -194,7 +194,7 @@ def _differences(inspection: Inspection, footer: Footer) -> Iterator[str]:
 
 
 def claims_of(rows: Rows, alive: Numbers, *, whole: bool) -> list[ObjectClaim]:
-    """Group the rows of live objects into one claim for each object.
+    """Group the rows of undeleted objects into one description for each object.
 
     Args:  alive: ids of objects.
     """
@@ -208,7 +208,7 @@ def claims_of(rows: Rows, alive: Numbers, *, whole: bool) -> list[ObjectClaim]:
 
 
 def inspect_objects(bucket: Bucket, claims: Sequence[ObjectClaim]) -> list[Inspection]:
-    """Look up each claimed object in the store.
+    """Look up each described object in the store.
 
     Raises:  StorageError if the store does not answer.
     """
@@ -260,7 +260,7 @@ def _inspect(bucket: Bucket, claim: ObjectClaim, *, deep: bool) -> Inspection:
 
 
 def _bad_bytes(bucket: Bucket, key: str, claim: ObjectClaim, part: PartitionBytes) -> Iterator[str]:
-    """Yield a description of each damage in one partition's bytes, with the affected offsets."""
+    """Describe each damage in the bytes of one partition in an object, with the lost offsets."""
     place = encode_uuid(part.topic_id), part.partition
     name = f"{place[0]}-{place[1]}"
     if part.size_bytes > MAX_READ_BYTES:
@@ -282,7 +282,7 @@ def _bad_bytes(bucket: Bucket, key: str, claim: ObjectClaim, part: PartitionByte
 
 
 def _bad_batch(data: bytes, rows: Rows, row: int) -> str | None:
-    """Describe the damage in the bytes of a batch or a run, or return None if they are sound."""
+    """Describe the damage in the stored bytes of a batch, or return None if they are sound."""
     if len(data) != rows["byte_size"][row]:
         return f"{len(data)} bytes of {rows['byte_size'][row]} are in its partition's part"
     try:

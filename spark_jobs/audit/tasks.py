@@ -72,12 +72,12 @@ class AuditContext:
 
 
 def summarise_part(log: str, keeps_events: bool, span: Span) -> SpanSummary:
-    """Run the audit's first pass over one span."""
+    """Run the audit's first pass over one span of the log."""
     return summarise_span(log, span, keeps_events=keeps_events)
 
 
 def read_facts(work: tuple[str, Span]) -> tuple[CoordinatorFacts | None, Findings]:
-    """Read and check a checkpoint alone; return None for its facts if it is gone or damaged."""
+    """Read and check one checkpoint; return no state if the checkpoint is gone or damaged."""
     name, span = work
     findings = Findings()
     try:
@@ -110,7 +110,7 @@ def check_a_cluster(work: tuple[str, tuple[Span, ...], tuple[tuple[str, Span], .
 
 
 def judge_span(shared: AuditContext, work: tuple[Span, EndState]) -> SpanVerdict:
-    """Run the audit's second pass over one span: check commits, live runs and stored objects."""
+    """Run the audit's second pass over a span: check commits, undeleted batches and objects."""
     span, before = work
     findings = Findings()
     ledger = shared.ledger

@@ -134,7 +134,7 @@ class Journal:
 
 
 def _restore(entry: Any, progress: Progress) -> str:
-    """Fill in the progress from a journal's line, and return the id of its plan."""
+    """Restore the progress from a line of the journal, and return the id of its plan."""
     progress.rows_done, progress.taken = int(entry["rows_done"]), int(entry["taken"])
     progress.refused.update({int(code): int(n) for code, n in entry["refused"].items()})
     progress.sample = [(key, code) for key, code in entry["sample"]]
@@ -175,7 +175,7 @@ async def _hand_over(
     coordinator: Callable[[int], Coordinator],
     done: Progress,
 ) -> list[tuple[str, int]] | None:
-    """Send a window of keys to its coordinators; return each key's error code, or None to stop.
+    """Send some keys to their coordinators; return each key's error code, or None to stop.
 
     `done` has the reason to stop.
     """

@@ -116,7 +116,7 @@ def find_dangling(
 def _look_up(
     store: ObjectStore, naming: Naming, coordinator: int, ids: Ids, sizes: Ids
 ) -> Iterator[LostObject]:
-    """Yield the objects that the store lacks or has with another size, one request for each."""
+    """Request each object from the store, and yield those that are missing or differ in size."""
 
     def look(candidate: tuple[int, int]) -> LostObject | None:
         object_id, size_bytes = candidate
@@ -169,7 +169,7 @@ def _is_one_of(table: Any, object_ids: list[int]) -> Any:
 
 
 def affected_by(state: LogState, object_ids: list[int]) -> list[AffectedPartition]:
-    """Return the live offsets whose bytes are in these objects, by partition."""
+    """Return the undeleted offsets whose bytes are in these objects, by partition."""
     wanted = np.array(sorted(object_ids), np.int64)
     hits = np.flatnonzero(is_in(wanted, state.runs["object_id"].to_numpy()))
     bases = state.runs["base_offset"].to_numpy()[hits]

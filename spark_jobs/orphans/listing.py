@@ -124,7 +124,7 @@ class Tally:
     strange_sample: list[str] = field(default_factory=list)
 
     def add(self, other: Tally) -> None:
-        """Add the counts and samples of another tally."""
+        """Add the counts and sample keys of another part of the listing."""
         self.objects += other.objects
         self.size_bytes += other.size_bytes
         for cluster_id, count in other.foreign.items():
@@ -160,7 +160,7 @@ class Tally:
 
 
 def pieces(found: Iterable[StoredObject], naming: Naming, tally: Tally) -> Iterator[Rows]:
-    """Yield this cluster's objects as chunks of rows, and count all objects in the tally."""
+    """Yield the listed objects of this cluster as rows, and count all listed objects."""
     rows: list[tuple[int, ...]] = []
     for stored in found:
         ours = tally.take(stored, naming)
@@ -184,7 +184,7 @@ class Listing:
     tally: Tally
 
     def rows(self) -> Iterator[Rows]:
-        """Yield the listing's rows, sorted, in one chunk for each spread.
+        """Yield the listed objects, sorted, grouped by the first two digits of their keys.
 
         Raises:  OSError.
         """

@@ -80,7 +80,7 @@ class ListingReader(DataSourceReader):
         return [ListingPartition(SPREADS[first::tasks]) for first in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """List a task's spreads; yield this cluster's objects, then counts of the other objects.
+        """List the keys of a task; yield this cluster's objects, then counts of the others.
 
         Raises:  StorageError if any part fails.
         """

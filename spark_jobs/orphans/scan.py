@@ -202,7 +202,7 @@ class EarlierSightings:
         return None if self.file is None else int(self.file.header["ended_ms"])
 
     def by_spread(self, naming: Naming) -> Iterator[tuple[int, dict[tuple[int, int], Candidate]]]:
-        """Yield each spread, in rising order, with its earlier orphans by coordinator and id."""
+        """Yield the orphans of earlier listings by the first two digits of their keys."""
 
         def spread_of(one: Candidate) -> int:
             parsed = naming.parse(one.key)
@@ -217,7 +217,7 @@ class EarlierSightings:
 
 
 def read_sightings(directory: Path, place: Mapping[str, str], began_ms: int) -> EarlierSightings:
-    """Open the sightings of earlier listings of the same store.
+    """Read when each orphan of earlier listings of the same store was first listed.
 
     Args:    place: cluster id, store and prefix, as `plan_orphans` writes them.
              began_ms: of the new listing.
@@ -274,7 +274,7 @@ def plan_orphans(
     rules: Rules,
     made_ms: int | None = None,
 ) -> Outcome:
-    """Write the sightings, and a plan of the orphans that have been seen for long enough.
+    """Write when each orphan was first listed, and a plan to delete those that are old enough.
 
     Nothing else is changed; the plan may be empty. The sightings are written last: if this fails,
     it is as if there had been no listing.
@@ -319,7 +319,7 @@ def plan_orphans(
 def _combine_sightings(
     found: FoundOrphans, naming: Naming, seen: EarlierSightings
 ) -> Iterator[Candidate]:
-    """Yield each listed orphan with its first sighting; a changed object counts as new."""
+    """Yield each listed orphan with the time at which a listing first had it."""
     earlier = seen.by_spread(naming)
     at, of_spread = -1, dict[tuple[int, int], Candidate]()
     for rows in found.orphans():
@@ -353,7 +353,7 @@ def _judge(
 
 
 def report_of(found: FoundOrphans, outcome: Outcome) -> dict[str, Any]:
-    """Return the counts of a comparison as JSON for the plan."""
+    """Return how many objects of each kind the listing has, as JSON for the plan."""
     tally = found.listing.tally
     return {
         "listed": {"objects": tally.objects, "bytes": tally.size_bytes},

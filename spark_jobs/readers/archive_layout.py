@@ -111,7 +111,7 @@ def parse_manifest_key(key: str) -> Range | None:
 
 
 def chain(ranges: Iterable[Range]) -> list[Range]:
-    """Return the ranges that follow each other from offset 0 up to the first gap.
+    """Return the archived ranges that follow each other from offset 0 up to the first gap.
 
     Two jobs that ran at once may have left two links at one offset: the log is then preferred to a
     checkpoint, and less to more, so that all readers go the same way.

@@ -123,7 +123,7 @@ def read_rows(store: ObjectStore, of: Range) -> Iterator[Row]:
 
 
 def list_ranges(store: ObjectStore) -> dict[str, list[Range]]:
-    """List the archived ranges of each log, including ranges that are not in its chain.
+    """List all archived ranges of each log, also those that follow a gap.
 
     Raises:  ArchiveError.
     """
@@ -211,7 +211,7 @@ class ArchivedLog:
 
     @property
     def links(self) -> Sequence[Range]:
-        """Return the chain of ranges, including ranges whose offsets were lost."""
+        """Return the archived ranges that follow each other, including ranges that were lost."""
         return self._links
 
     def end_offset(self) -> int:
@@ -225,7 +225,7 @@ class ArchivedLog:
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Sequence[ArchivedSpan]:
-        """Return the spans of everything archived below `end_offset`, in order.
+        """Split the archived offsets below `end_offset` into spans, in order.
 
         Raises:  LostRangeError; ArchiveError.
         """

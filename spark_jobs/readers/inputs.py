@@ -44,7 +44,7 @@ class Inputs:
 
 
 def open_logs(inputs: Inputs) -> Logs:
-    """Open the logs of an archive, a log directory or a running quorum.
+    """Open the logs that the options name: of an archive, a log directory or a running quorum.
 
     Raises:  LogsError; CorruptFileError; OSError.
     """

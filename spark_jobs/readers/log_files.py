@@ -167,7 +167,7 @@ class LogFiles:
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> list[FileSpan]:
-        """Return the spans of everything committed below `end_offset`, in order.
+        """Split the committed offsets below `end_offset` into spans, in order.
 
         Args:    end_offset: exclusive; at or below the high watermark.
                  start_offset: where the reader continues; None: from the beginning, that is from

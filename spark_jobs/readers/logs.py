@@ -82,7 +82,7 @@ class Log(Protocol):
     """A replicated log, such as `__diskless-metadata-0`."""
 
     def end_offset(self) -> int:
-        """Return the end offset of the log's committed part that can be read here, exclusive.
+        """Return the exclusive end offset of the committed records that this reader can read.
 
         Raises:  OSError.
         """
@@ -95,7 +95,7 @@ class Log(Protocol):
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Sequence[Span]:
-        """Return the spans of everything below `end_offset`, in order.
+        """Split the offsets below `end_offset` into spans, in order.
 
         Args:    end_offset: exclusive; at or below this log's own.
                  start_offset: where the reader continues; None: from the beginning, that is from
@@ -178,7 +178,7 @@ class CommittedFiles:
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Sequence[FileSpan]:
-        """Return the spans of everything below `end_offset`, which must be committed.
+        """Split the offsets below `end_offset`, which must be committed, into spans.
 
         Raises:  as `Log.spans`; LogsError; CorruptFileError.
         """

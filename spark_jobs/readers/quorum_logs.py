@@ -155,7 +155,7 @@ class QuorumLog:
         start_offset: int | None = None,
         split_bytes: int = SPLIT_BYTES,
     ) -> Sequence[QuorumSpan]:
-        """Return the spans of everything below `end_offset`, cut at the base offsets of batches.
+        """Split the offsets below `end_offset` into spans at the base offsets of batches.
 
         Raises:  LostRangeError; LogsError.
         """
@@ -199,7 +199,7 @@ class QuorumLog:
     def _cuts(
         self, link: QuorumLink, found: Described, start: int, end: int, split_bytes: int
     ) -> Iterator[tuple[int, int]]:
-        """Yield the first and end offset of each span, cut near multiples of a fixed step.
+        """Split the offsets from `start` to `end` into spans of about `split_bytes` bytes.
 
         With fixed multiples a growing log keeps its earlier spans.
         """
@@ -309,7 +309,7 @@ def _committed(link: QuorumLink, span: QuorumSpan) -> Iterator[Batch]:
 
 
 def _check_held(span: QuorumSpan, offset: int, answer: Fetched) -> None:
-    """Raise LostRangeError if the leader's log does not continue the records that were read."""
+    """Raise LostRangeError if the leader's log does not hold the record before `offset`."""
     if answer.snapshot_id is not None:
         why = "the log's head was cut off"
         raise LostRangeError(span.log, offset, answer.log_start_offset, why)

@@ -43,7 +43,7 @@ def plan_spans(
     split_bytes: int = SPLIT_BYTES,
     fail_on_data_loss: bool = True,
 ) -> ReadPlan:
-    """Plan the spans to read of a log from `start_offset` to `end_offset`, exclusive.
+    """Split a log from `start_offset` to `end_offset`, exclusive, into spans to be read.
 
     A `start_offset` of None is the beginning of the log.
 
@@ -64,7 +64,7 @@ def plan_spans(
 
 
 def share_out(spans: Iterable[Span], task_bytes: int = TASK_BYTES) -> list[tuple[Span, ...]]:
-    """Group neighbouring spans into tasks of about `task_bytes` each.
+    """Group neighbouring spans of a log into tasks of about `task_bytes` bytes each.
 
     A task costs more than a small segment.
 

@@ -237,7 +237,7 @@ class _Runs:
 
 
 def _runs_of(job: Counting, batches: _Batches, objects: Numbers) -> _Runs:
-    """Return the live and dead runs of objects; refused batches and duplicates count as dead."""
+    """Return the stored batches of each object, with a mark on those that no reader can reach."""
     pairs, partition = _pairs(batches.topic, batches["partition"])
     stored, refused = batches.stored, ~batches.stored
     of_run, run = join_runs(partition[stored], batches_of(batches.commits)[:, stored])
@@ -257,7 +257,7 @@ def _runs_of(job: Counting, batches: _Batches, objects: Numbers) -> _Runs:
 def _count_unused(
     job: Counting, log: int, objects: _Objects, runs: _Runs, batch_bytes: Numbers
 ) -> Iterator[pa.Table]:
-    """Count the used and unused bytes of existing objects by age, topic and pinning topic.
+    """Count the used and unused bytes of objects by age, and by the topics that keep them.
 
     Args:  batch_bytes: of each object, without its framing.
     """
@@ -300,7 +300,7 @@ def _sums(place: Numbers, sizes: Numbers, count: int) -> Numbers:
 
 
 def _pins(runs: _Runs, pinned: npt.NDArray[np.bool_], dead: Numbers) -> pa.Table:
-    """Count the dead bytes in the objects that each topic keeps in the store.
+    """Count the unused bytes in the objects that each topic keeps in the store.
 
     `bytes` counts all objects that the topic pins, `part_bytes` those that it alone pins.
 

@@ -73,7 +73,7 @@ class Cube(Protocol):
     """The merged rows of all pieces."""
 
     def largest(self, keys: Mapping[str, str], limit: int) -> dict[str, list[Any]]:
-        """Return the `limit` keys with the most bytes for each measure, largest first.
+        """Return, for each measure, the `limit` keys with the most bytes, the largest first.
 
         Of two keys with equal bytes the smaller comes first.
 
@@ -179,7 +179,7 @@ class LocalCube:
         self._table = table
 
     def largest(self, keys: Mapping[str, str], limit: int) -> dict[str, list[Any]]:
-        """Return the `limit` keys with the most bytes for each measure, largest first."""
+        """Return, for each measure, the `limit` keys with the most bytes, the largest first."""
         return {measure: self._largest(measure, key, limit) for measure, key in keys.items()}
 
     def _largest(self, measure: str, key: str, limit: int) -> list[Any]:

@@ -75,7 +75,7 @@ def what_if(report: Report, _: Summary) -> Figure:
 
 
 def ages(report: Report, summary: Summary) -> Figure:
-    """Draw live and dead bytes by the age of their objects."""
+    """Draw the used and unused bytes of objects by the age of the objects."""
     rows = rows_of(report, "object_ages")
     live, dead, free = (np.zeros(len(AGES)) for _ in range(3))
     for row in rows:
@@ -106,7 +106,7 @@ def ages(report: Report, summary: Summary) -> Figure:
 
 
 def pins(report: Report, _: Summary) -> Figure:
-    """Draw the topics that keep the most dead bytes in the store."""
+    """Draw the topics that keep the most unused bytes in the store."""
     rows = [row for row in rows_of(report, "topics") if row["pinned_bytes"]]
     rows.sort(key=lambda row: (-row["pinned_bytes"], row["topic_id"]))
     shown, draw, title = rows[:SHOWN], None, "No topic pins dead bytes."

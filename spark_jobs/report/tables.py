@@ -80,7 +80,7 @@ class Facts:
 
 
 def log_name(number: int) -> str:
-    """Return the name of the log that has this number in counts."""
+    """Return the name of the log of a coordinator's number; -1 is the cluster's log."""
     return CLUSTER_METADATA if number < 0 else f"{DISKLESS_METADATA}{number}"
 
 

@@ -64,7 +64,7 @@ def duration(ms: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """Format a part of a whole as a percentage.
+    """Format the share of `part` in `whole` as a percentage.
 
     >>> share(1, 3), share(0, 3), share(1, 100_000), share(2_999, 3_000), share(1, 0)
     ('33 %', '0 %', 'under 0.1 %', 'over 99.9 %', '0 %')

@@ -64,7 +64,7 @@ class Work(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the file name of the piece, which contains its offsets."""
+        """Return the cache file's name, made of the first and end offset of the piece."""
         kind = "checkpoint" if self.span.is_checkpoint else f"{self.span.start_offset:020}"
         return f"{kind}-{self.span.end_offset:020}.runs"
 
@@ -76,12 +76,12 @@ class DigestCache:
     directory: Path | None
 
     def known_digest(self, work: Work) -> Digest | None:
-        """Return a piece's digest from the cache, or None if it is not cached."""
+        """Return the cached digest of a piece of the log, or None if it is not cached."""
         found = self._read(work, rows=False)
         return None if found is None else found[0]
 
     def digest(self, work: Work) -> Digest:
-        """Return a piece's digest from the cache, or compute it.
+        """Return the digest of a piece of the log from the cache, or compute the digest.
 
         Raises:  as `Span.values` if the digest is computed.
         """
@@ -89,7 +89,7 @@ class DigestCache:
         return self._make(work).digest if known is None else known
 
     def piece(self, work: Work) -> Piece:
-        """Return a piece with its runs from the cache, or compute it."""
+        """Return the runs of batches in a piece of the log from the cache, or compute them."""
         found = self._read(work, rows=True)
         if found is None or found[1] is None:
             return self._make(work)
@@ -153,7 +153,7 @@ class DigestCache:
 
 
 def _goes_through(path: Path, end_offset: int, epoch_before: Callable[[int], int | None]) -> bool:
-    """Return whether the log still has the record at which the last run stopped."""
+    """Return whether the log still has the record at which the last job stopped."""
     try:
         mark = json.loads(path.read_bytes())
         before, epoch = int(mark["end_offset"]), mark["epoch"]
@@ -217,7 +217,7 @@ def _narrow(rows: Rows) -> Rows:
 
 
 def _unpack(file: Any, *, rows: bool) -> tuple[Digest, Rows | None]:
-    """Decode a cache file into a digest and, if requested, its runs.
+    """Decode a cache file into a digest and, if requested, its runs of batches.
 
     Raises:  ValueError, KeyError, TypeError, struct.error if it is damaged.
     """

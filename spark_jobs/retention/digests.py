@@ -81,7 +81,7 @@ class Piece:
 
 
 def digest_span(span: Span) -> Piece:
-    """Read a span into its runs and their digest.
+    """Read a span of a log; return its runs of batches, and their sums by partition.
 
     Raises:  LogsError for a record of an unknown type; as `Span.values`.
     """
@@ -89,7 +89,7 @@ def digest_span(span: Span) -> Piece:
 
 
 def digest_records(values: Iterable[tuple[LogPosition, Buffer]]) -> Piece:
-    """Read consecutive records of a log, or a whole checkpoint, into runs and their digest."""
+    """Read records of a log, or a checkpoint; return runs of batches, and their sums."""
     commits, checkpoint = CommitPile(_FIELDS), CoordinatorLog()
     records: list[bytes] = []
 
@@ -140,7 +140,7 @@ def _build_piece(found: _PartitionRuns, rows: Rows, records: list[bytes]) -> Pie
 
 
 def _runs(columns: Columns) -> tuple[_PartitionRuns, Rows]:
-    """Merge adjacent accepted batches into runs, and sort the runs by partition."""
+    """Merge adjacent accepted batches into runs of batches, sorted by partition."""
     codes, topics, partitions = _number_partitions(columns)
     batches = columns.batches
     group = np.repeat(np.arange(len(codes), dtype=np.int32), columns.batch_counts)
@@ -195,7 +195,7 @@ def _number_partitions(columns: Columns) -> tuple[AnyNumbers, AnyNumbers, AnyNum
 
 
 def _reduce_runs(how: Any, column: AnyNumbers, first: Numbers) -> AnyNumbers:
-    """Reduce a column of batches to one value for each run.
+    """Reduce a column of batches to one value for each run of batches.
 
     Run i has the batches [first[i], first[i + 1]).
     """
@@ -209,7 +209,7 @@ def _reduce_runs(how: Any, column: AnyNumbers, first: Numbers) -> AnyNumbers:
 
 
 def _checkpoint_runs(checkpoint: CoordinatorLog) -> tuple[_PartitionRuns, Rows]:
-    """Return a checkpoint's runs as columns, and the number of runs of each partition."""
+    """Return a checkpoint's runs of batches as columns, and their number by partition."""
     ids, sizes, _, committed, _, _ = checkpoint.object_columns()
     _, (_, last, objects, _, byte_sizes, times, _, _) = checkpoint.run_columns()
     at = np.searchsorted(ids, objects)

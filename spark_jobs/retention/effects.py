@@ -40,7 +40,7 @@ class PieceEffect(NamedTuple):
 
 
 def effect_of(piece: Piece, old: Starts, new: Starts) -> PieceEffect:
-    """Compute the effect on a piece's objects if log starts move from `old` to `new`."""
+    """Compute which objects lose bytes if log starts move from `old` to `new`."""
     digest, rows = piece.digest, piece.rows
     counts, last = digest.run_counts, rows.last_offsets
     alive = last >= np.repeat(old.of(digest), counts)
@@ -66,7 +66,7 @@ def _used(
     which: npt.NDArray[np.bool_],
     count: int,
 ) -> npt.NDArray[np.int64]:
-    """Sum the bytes of the chosen runs for each object.
+    """Sum the bytes of the chosen runs of batches for each object.
 
     The sums are exact, as no object has 2^53 bytes.
     """
@@ -80,7 +80,7 @@ def _pinned_by(
     stays: npt.NDArray[np.bool_],
     dead: npt.NDArray[np.int64],
 ) -> dict[str, int]:
-    """Return for each topic the dead bytes of all objects in which it has live runs.
+    """Return for each topic the unused bytes of all objects that hold undeleted batches of it.
 
     An object that several topics pin counts for each of them, since each of them keeps it.
     """

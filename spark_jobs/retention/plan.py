@@ -104,7 +104,7 @@ class RemovedRuns(NamedTuple):
 
 
 def sum_live_runs(digest: Digest, rows: Rows, request: LiveRequest) -> LiveRuns:
-    """Sum up each requested partition's runs that end at or above its log start."""
+    """Sum up, for each requested partition, the runs of batches that end above its log start."""
     counts, runs = _live_runs(digest, rows, request)
     code = np.repeat(np.arange(len(counts)), counts)
     youngest = np.full(len(counts), np.iinfo(np.int64).min, np.int64)
@@ -115,7 +115,7 @@ def sum_live_runs(digest: Digest, rows: Rows, request: LiveRequest) -> LiveRuns:
 
 
 def plan_within(digest: Digest, rows: Rows, request: LimitRequest) -> RemovedRuns:
-    """Plan which live runs of the requested partitions the retention limits remove."""
+    """Plan which runs of batches retention deletes from the requested partitions."""
     counts, runs = _live_runs(digest, rows, request.live)
     plan = plan_retention(
         runs,
@@ -130,7 +130,7 @@ def plan_within(digest: Digest, rows: Rows, request: LimitRequest) -> RemovedRun
 
 
 def _live_runs(digest: Digest, rows: Rows, request: LiveRequest) -> tuple[Numbers, Runs]:
-    """Return the number of live runs of each requested partition, and the runs themselves."""
+    """Return the undeleted runs of batches of each requested partition, and their number."""
     ends = np.cumsum(digest.run_counts)
     counts = digest.run_counts[request.rows]
     begins = ends[request.rows] - counts
@@ -200,11 +200,11 @@ class Planner:
         self._bounds = np.searchsorted(self._entries.partition, np.arange(len(self._places) + 1))
 
     def live_requests(self) -> Iterator[tuple[int, LiveRequest]]:
-        """Yield the `sum_live_runs` request of each piece that contains a log start."""
+        """Yield the `sum_live_runs` request of each piece of the log that contains a log start."""
         yield from self._requests(np.flatnonzero(self._entries.partly))
 
     def apply_live(self, answers: Mapping[int, LiveRuns]) -> None:
-        """Replace the sums of pieces that contain a log start by the results of `sum_live_runs`."""
+        """Replace the sums of the pieces that contain a log start by results of `sum_live_runs`."""
         entries = self._entries
         for piece, live in answers.items():
             indexes = np.flatnonzero(entries.partly & (entries.piece == piece))
@@ -213,7 +213,7 @@ class Planner:
             entries.max_timestamps[indexes] = live.max_timestamps
 
     def limit_requests(self, now_ms: int) -> Iterator[tuple[int, LimitRequest]]:
-        """Yield the `plan_within` request of each piece in which a partition crosses its limit."""
+        """Yield the `plan_within` request of each piece of the log in which a limit is crossed."""
         entries, bounds = self._entries, self._bounds
         self._bytes_before = _sums(entries.byte_sums, bounds)
         whole = self._whole = plan_retention(
@@ -277,7 +277,7 @@ class Planner:
         )
 
     def _requests(self, which: Numbers) -> Iterator[tuple[int, LiveRequest]]:
-        """Yield the request for the chosen entries of each piece."""
+        """Yield one request for each piece of the log that has a chosen partition."""
         entries = self._entries
         for piece in np.unique(entries.piece[which]).tolist():
             here = which[entries.piece[which] == piece]
@@ -287,7 +287,7 @@ class Planner:
 def _live_entries(
     digests: Sequence[Digest], places: Sequence[tuple[str, int]], starts: Starts
 ) -> _Entries:
-    """Return an entry for each of these partitions in each piece with live runs of it."""
+    """Return, for each piece of the log, which of these partitions have undeleted batches in it."""
     numbers = _partition_numbers(places)
     parts = []
     for piece, digest in enumerate(digests):

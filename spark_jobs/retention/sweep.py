@@ -150,7 +150,7 @@ def plan_survey(
 
 
 def _digests(engine: Engine, kept: DigestCache, found: Survey) -> list[list[Digest]]:
-    """Return the digests of each coordinator's pieces, from the cache or from the engine."""
+    """Return the digests of the pieces of each coordinator's log, cached or computed."""
     for piece in found.pieces:
         if piece.number == 0:
             kept.drop_before(piece.work)
@@ -226,7 +226,7 @@ def _plan_within(kept: DigestCache, request: tuple[Work, LimitRequest]) -> Remov
 def _effect_of_piece(
     kept: DigestCache, starts: Sequence[tuple[Starts, Starts]], request: tuple[Work, int]
 ) -> PieceEffect:
-    """Compute the effect of new log starts on one piece.
+    """Compute the effect of new log starts on the objects in one piece of the log.
 
     Log starts travel once with the task, and not with every piece.
     """

@@ -77,7 +77,7 @@ class EskerLog(DataSource):
         return from_arrow_schema(arrow_schema(parse_options(self.options)))
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002 (Spark's keyword)
-        """Return a reader of the records that the logs hold now."""
+        """Return a reader of the records that the logs hold when the query begins."""
         options = parse_options(self.options)
         return PushingReader(options) if options.push_filters else LogReader(options)
 
@@ -85,7 +85,7 @@ class EskerLog(DataSource):
         self,
         schema: StructType,  # noqa: ARG002 (Spark's keyword)
     ) -> DataSourceStreamReader:
-        """Return a reader of the records that the logs hold now and of later records."""
+        """Return a reader of the records that the logs hold, and of records appended later."""
         return LogStreamReader(parse_options(self.options))
 
 

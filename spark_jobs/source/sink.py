@@ -139,7 +139,7 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
     # --- the driver ---------------------------------------------------------------------------
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Give a batch's parts their final names, unless an earlier run has done so.
+        """Rename the part files of a micro-batch to their final names, unless that is done already.
 
         Raises:  SinkError.
         """
@@ -205,7 +205,7 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
             end = part.end_offset
 
     def _reached(self, numbers: Sequence[int]) -> int:
-        """Return the end offset of these batches, exclusive."""
+        """Return the end offset, exclusive, of the micro-batches with these numbers."""
         if not numbers:
             return 0
         return int(read_manifest(self._manifest_path(numbers[-1]))["reached"])

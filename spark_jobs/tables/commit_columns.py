@@ -93,7 +93,7 @@ class CommitPile:
         self._parts: dict[int, list[bytes]] = {i: [] for i in self._wanted}
 
     def add(self, position: LogPosition, value: Buffer, version: int, body: int) -> None:
-        """Add the value of one commit record, frame included.
+        """Append the value of one commit record, with its frame, to the collected records.
 
         Args:    version: as its frame says. body: where that ends.
         Raises:  MalformedMessageError if this, or one before it, is no ObjectCommitRecord.

@@ -235,7 +235,7 @@ class ObjectColumns:
         return len(self._rows)
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """Add one commit as a row for its object.
+        """Add a row for the object of one commit record.
 
         Raises:  as `CommitColumns.add`.
         """
@@ -290,7 +290,7 @@ def _numbers(column: Buffer, index: int) -> Numbers:
 
 
 def _cut(value: memoryview, position: int) -> list[Buffer]:
-    """Return the bytes of each column of a commit, and skip tagged fields after the columns."""
+    """Return the bytes of each column of a commit record, without its tagged fields."""
     columns: list[Buffer] = []
     size = len(value)
     for width in WIDTHS:
@@ -310,7 +310,7 @@ def _cut(value: memoryview, position: int) -> list[Buffer]:
 
 
 def _check(version: int, columns: Sequence[Any], rows: int, groups: int) -> None:
-    """Check that the columns of batches, and the columns of groups, are equally long."""
+    """Raise RecordError unless the columns of a commit record have equal lengths."""
     there = all(not columns[i] or len(columns[i]) == rows * WIDTHS[i] for i in OPTIONAL)
     found = [len(columns[i]) for i, _, _ in _SHAPES]
     if there and found == [rows * row + groups * group for _, row, group in _SHAPES]:

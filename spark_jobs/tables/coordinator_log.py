@@ -244,7 +244,7 @@ class CoordinatorLog:
         return np.concatenate([empty, *(part.columns for part in self.objects)], axis=1)
 
     def run_columns(self) -> tuple[Numbers, Numbers]:
-        """Return the log id of each run in the checkpoint, and the runs as RUN_COLUMNS."""
+        """Return the log id of each run of batches in the checkpoint, and the runs as columns."""
         empty = np.zeros((len(RUN_COLUMNS), 0), np.int64)
         log_ids = np.array([log_id for log_id, _ in self.runs], np.int64)
         counts = np.array([rows.shape[1] for _, rows in self.runs], np.int64)

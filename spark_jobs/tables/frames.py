@@ -144,7 +144,7 @@ def _map_pieces(
     table: Callable[[int, LogState], pa.Table],
     schema: str,
 ) -> Any:
-    """Compute one table of every span's state in Spark, and return all rows as a DataFrame."""
+    """Compute one table of the state of each span of the log in Spark, as one DataFrame."""
     pickled, known = [pickle.dumps(span) for span in spans], pickle.dumps(changes)
 
     def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

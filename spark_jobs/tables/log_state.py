@@ -126,7 +126,7 @@ def state_at(log: Log, offset: int | None = None, *, timestamp_ms: int | None = 
 
 
 def span_of_state(log: Log, offset: int | None) -> tuple[int, Sequence[Span]]:
-    """Return the offset of a state, by default the log's end, and the spans to read.
+    """Return the offset of the requested state, and the spans of the log to read for it.
 
     Raises:  as `state_at`.
     """
@@ -151,7 +151,7 @@ def _earliest(log: Log) -> int | None:
 
 
 def state_of(spans: Iterable[Span], offset: int, *, until_ms: int | None = None) -> LogState:
-    """Compute the state at the end of consecutive spans.
+    """Compute a coordinator's state at the end of consecutive spans of its log.
 
     Args:    offset: where they end.
              until_ms: stop at the first record that is later; the state is then as of that one.
@@ -182,7 +182,7 @@ def state_of_piece(span: Span, changes: CoordinatorLog) -> LogState:
 
 
 def state_of_changes(changes: CoordinatorLog, offset: int) -> LogState:
-    """Build the state from a log's folded changes, without runs and committed objects."""
+    """Build the state from a log's changes, without batches and committed objects."""
     return _Tables(changes, CommitColumns()).state(offset)
 
 
@@ -268,7 +268,7 @@ class _Tables:
         there: Mask,
         number: dict[tuple[str, int], int],
     ) -> tuple[Numbers, Numbers]:
-        """Return partition numbers and columns of checkpointed runs, then of accepted batches."""
+        """Return the runs of batches of a checkpoint, followed by accepted batches, as columns."""
         of_log = self._numbers_by_log(number)
         log_ids, rows = self._log.run_columns()
         of_run = np.array([of_log.get(log_id, -1) for log_id in log_ids.tolist()], np.int64)

@@ -50,7 +50,7 @@ in the schema."""
 def appended_batches(
     commits: pa.RecordBatch, partition: Numbers, kept: npt.NDArray[np.bool_]
 ) -> Numbers:
-    """Return the accepted batches of idempotent producers as nine columns, in the log's order.
+    """Return the accepted batches of idempotent producers as columns, in the log's order.
 
     Args:    commits: as `spark_jobs.tables.commits` gives them.
              partition: a number for each batch's.
@@ -74,7 +74,7 @@ def appended_batches(
 
 
 def checkpoint_batches(record: ProducersState, partition: int) -> Numbers:
-    """Return a checkpoint's batches in the same nine columns as `appended_batches`.
+    """Return the batches in a checkpoint, in the same columns as `appended_batches`.
 
     They precede all records of the log.
     """

@@ -61,7 +61,7 @@ def is_accepted(commits: pa.RecordBatch) -> Mask:
 
 
 def batches(commits: pa.RecordBatch) -> Numbers:
-    """Return each batch as a run, in the columns of runs."""
+    """Return each batch as a run of one batch, in the columns of the table of runs."""
     base = column(commits, "base_offset")
     names = (
         "object_id", "byte_offset", "byte_size", "max_timestamp", "committed_at_ms",
@@ -113,7 +113,7 @@ def join_runs(partition: Numbers, rows: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def run_table(places: Sequence[tuple[str, int]], partition: Numbers, rows: Numbers) -> pa.Table:
-    """Return runs as an Arrow table.
+    """Return runs of batches as an Arrow table.
 
     Args:    places: topic id and index by the partition's number.
     """

@@ -93,7 +93,7 @@ class UnknownColumns(EnvelopeColumns):
     """Collects records of types or versions without a declaration here, as bytes."""
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """Add a record if it cannot be decoded here.
+        """Collect a record if this release cannot decode it.
 
         Raises:  RecordError if it has no frame.
         """
@@ -102,7 +102,7 @@ class UnknownColumns(EnvelopeColumns):
 
 
 def is_known(key: int, version: int) -> bool:
-    """Return whether a record of this type and version can be decoded here."""
+    """Return whether this release can decode a record of this type and version."""
     record = METADATA_RECORDS.get(key)
     return record is not None and version in record.schema().versions
 

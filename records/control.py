@@ -50,7 +50,7 @@ class SnapshotFooterRecord(ControlRecord, key=4, versions="0"):
 
 
 class KRaftVersionRecord(ControlRecord, key=5, versions="0"):
-    """The finalised kraft.version. Source: KIP-853."""
+    """The finalized kraft.version. Source: KIP-853."""
 
     version: Int16 = 0
     k_raft_version: Int16

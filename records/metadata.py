@@ -162,7 +162,7 @@ class UserScramCredentialRecord(MetadataRecord, key=11, versions="0"):
 
 
 class FeatureLevelRecord(MetadataRecord, key=12, versions="0"):
-    """A feature is finalised at a level; 0 removes it. Source: KIP-584, KIP-778."""
+    """A feature is finalized at a level; 0 removes it. Source: KIP-584, KIP-778."""
 
     name: String
     feature_level: Int16

@@ -18,7 +18,7 @@ CONTROLLER_CODES: Final = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,  # committed, but the batch coordinator has not confirmed it
         ErrorCode.COORDINATOR_NOT_AVAILABLE,  # the batch coordinator has no known leader
         ErrorCode.INVALID_TOPIC_EXCEPTION,  # an illegal topic name, or an internal topic
-        ErrorCode.UNSUPPORTED_VERSION,  # a node does not support a finalised feature
+        ErrorCode.UNSUPPORTED_VERSION,  # a node does not support a finalized feature
         ErrorCode.TOPIC_ALREADY_EXISTS,
         ErrorCode.INVALID_PARTITIONS,
         ErrorCode.INVALID_REPLICATION_FACTOR,

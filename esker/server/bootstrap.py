@@ -1,6 +1,6 @@
 """The first records of a new cluster, which `storage format` writes and the first leader appends.
 
-The finalised metadata.version comes first, because a reader needs it to read the rest. Then come
+The finalized metadata.version comes first, because a reader needs it to read the rest. Then come
 the internal topics, one partition each, which start the groups beside `__cluster_metadata-0`. Every
 node formats for itself and must write the same records, so a topic's id is derived from the cluster
 id, not drawn.

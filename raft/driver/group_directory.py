@@ -80,7 +80,7 @@ class Directory:
 
     @property
     def features(self) -> dict[str, int]:
-        """Return the levels of the finalised features by name."""
+        """Return the levels of the finalized features by name."""
         return {name: record.feature_level for name, record in self._records.features.items()}
 
     @property

@@ -420,7 +420,7 @@ class Node:
         return {**found, **registered} | ({} if own is None else {self.node_id: own})
 
     def features(self) -> tuple[Mapping[str, int], Offset]:
-        """Return the levels of the finalised features, and the offset of that state.
+        """Return the levels of the finalized features, and the offset of that state.
 
         The offset is -1 if nothing has been applied yet.
         """

@@ -54,7 +54,7 @@ class ServiceHost(Protocol):
         """Return the id of the log directory, to which state stored outside the log belongs."""
 
     def features(self) -> tuple[Mapping[str, int], Offset]:
-        """Return the levels of the finalised features, and the offset of that state.
+        """Return the levels of the finalized features, and the offset of that state.
 
         The offset is -1 if nothing has been applied yet.
         """
@@ -117,7 +117,7 @@ class ClusterState(StateMachine, Protocol):
 
     @property
     def features(self) -> Mapping[str, int]:
-        """Return the levels of the finalised features by name."""
+        """Return the levels of the finalized features by name."""
 
     @property
     def controllers(self) -> Mapping[NodeId, Endpoint]:

@@ -140,7 +140,7 @@ class ControllerRegistrationResponse(Response, key=70, versions="0"):
 
 
 class UpdateFeaturesRequest(Request, key=57, versions="0-2"):
-    """Finalises features at other levels. Source: KIP-584, KIP-778."""
+    """Finalizes features at other levels. Source: KIP-584, KIP-778."""
 
     class FeatureUpdateKey(Message):
         feature: String

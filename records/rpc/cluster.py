@@ -33,7 +33,7 @@ class ApiVersionsRequest(Request, key=18, versions="0-4", flexible="3+"):
 
 
 class ApiVersionsResponse(Response, key=18, versions="0-4", flexible="3+"):
-    """The node's RPCs, and the features finalised. Source: KIP-35, KIP-584."""
+    """The node's RPCs, and the features finalized. Source: KIP-35, KIP-584."""
 
     class ApiVersion(Message):
         api_key: Int16

@@ -263,7 +263,7 @@ def test_each_producer_id_is_allocated_once(world: World) -> None:
     assert times == sorted(times)
 
 
-def test_a_registration_may_support_features_without_a_finalised_level(world: World) -> None:
+def test_a_registration_may_support_features_without_a_finalized_level(world: World) -> None:
     feature = rpc.BrokerRegistrationRequest.Feature
     more = (
         feature(name="metadata.version", min_supported_version=7, max_supported_version=29),

@@ -26,6 +26,7 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage
+from coordinator.features import Features
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.machine import GroupMachine
 from coordinator.groups.service import group_log_handlers
@@ -46,11 +47,12 @@ _NO_TOPICS: Final[Map[UUID, TopicImage]] = Map()
 
 
 class ClusterNews:
-    """The part of the cluster log that groups need: live brokers and deleted topics."""
+    """The part of the cluster log that groups need: brokers, feature levels, deleted topics."""
 
     def __init__(self, topic_deleted: Callable[[UUID], None]) -> None:
         self.brokers: tuple[int, ...] | None = None  # unfenced; None: nothing is known yet
         self.broker_epochs: Mapping[int, int] = {}  # of the registered ones, fenced or not
+        self.features = Features()  # for `may_write_format`
         self._topic_deleted = topic_deleted
         self._offset = Offset(0)  # of the newest image
         self._topics = _NO_TOPICS
@@ -63,7 +65,7 @@ class ClusterNews:
         """
         if image.offset <= self._offset:
             return
-        self._offset = image.offset
+        self._offset, self.features = image.offset, image.features
         if image.brokers is not self._brokers:
             self._brokers = image.brokers
             self.brokers = tuple(broker.broker_id for broker in unfenced_brokers(image))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage
+from coordinator.features import Features, may_write_format
 from coordinator.persistent_map import Map
 from esker.server.groups import ClusterNews
 from records.metadata import RegisterBrokerRecord
@@ -51,6 +53,16 @@ def test_groups_are_assigned_to_brokers_that_clients_can_reach() -> None:
     assert heard.news.brokers == (1,)
     heard.news.on_image(image(6, (at_work, broker(2, fenced=False), leaving)))
     assert heard.news.brokers == (1, 2)
+
+
+def test_the_groups_log_has_the_level_of_the_newest_image_of_the_cluster_log() -> None:
+    heard = Heard()
+    assert not may_write_format(heard.news.features, 2)
+    levels = Features(Map().set("esker.version", 2))
+    heard.news.on_image(replace(image(5, ()), features=levels))
+    assert may_write_format(heard.news.features, 2)
+    heard.news.on_image(image(4, ()))  # the log is read again
+    assert may_write_format(heard.news.features, 2)
 
 
 def test_the_deletion_of_a_topic_is_notified_once() -> None:

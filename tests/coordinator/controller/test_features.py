@@ -7,6 +7,7 @@ compares them with Kafka's own.
 from __future__ import annotations
 
 import logging
+from random import Random
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -23,6 +24,7 @@ from records.frame import encode_record
 from records.kafka_errors import ErrorCode
 from records.metadata import FeatureLevelRecord
 from records.rpc import brokers as rpc
+from records.rpc.base import Request
 from tests.coordinator.controller.test_image import applied
 from tests.coordinator.controller.world import (
     BOOTSTRAP,
@@ -342,6 +344,55 @@ def test_a_node_that_lacks_a_finalized_level_is_refused_at_registration() -> Non
     )
     assert world.log.end_offset == end, "a refusal that writes"
     assert world.ask(broker(7, version=(1, 2))).error_code == 0
+
+
+def test_random_upgrades_leave_no_registered_node_behind_a_finalized_level() -> None:
+    reached = [finalized_by_chance(seed) for seed in range(20)]
+    assert {1, 2} == set(reached), "chance must try the clusters on both sides"
+
+
+def finalized_by_chance(seed: int) -> int:
+    """Return the level that a cluster reaches, checking the invariants after each step.
+
+    Nodes come with any range, leave, and updates of every kind arrive, over restarts.
+    """
+    random, highest = Random(seed), 1
+    world = World(features=LEVELS, voters=frozenset(VOTERS)).elect()
+    for _ in range(100):
+        end = world.log.end_offset
+        low, high = random.choice((1,) * 9 + (2,)), random.choice((1, 2, 2, 2, 2, 3))
+        levels = {"version": (low, max(low, high)), "test": (0, random.randint(0, 3))}
+        node = random.choice((1, 2, 3, *VOTERS))
+        request: Request
+        match random.randrange(8):
+            case 0 | 1 | 2:
+                request = controller(node, **levels) if node in VOTERS else broker(node, **levels)
+            case 3:
+                request = rpc.UnregisterBrokerRequest(broker_id=node)
+            case 4:
+                world.restart()
+                world.elect()
+                continue
+            case _:
+                change = random.choice((ESKER_VERSION, TEST)), random.randint(0, 3)
+                kind, dry = random.choice((UPGRADE, SAFE, UNSAFE)), random.random() < 0.2
+                request = update(change, kind=kind, validate_only=dry)
+        answer = world.ask(request)
+        if answer.error_code:
+            assert world.log.end_offset == end, f"seed {seed}: a refusal that writes: {request}"
+        image = world.image
+        assert image.features.level(ESKER_VERSION) >= highest, f"seed {seed}: lowered"
+        highest = image.features.level(ESKER_VERSION)
+        supported = [member.features for member in image.brokers.values()]
+        supported += [image.controllers[voter].features for voter in sorted(image.controllers)]
+        for features in supported:
+            (low, high), *_ = [
+                (feature.min_supported_version, feature.max_supported_version)
+                for feature in features
+                if feature.name == ESKER_VERSION
+            ]
+            assert low <= highest <= high, f"seed {seed}: {highest} after {request}"
+    return highest
 
 
 # --- writing, and reading -----------------------------------------------------------------------

@@ -21,8 +21,12 @@ from records.rpc import (
     partitions,
     produce,
     quorum,
+    replicas,
+    security,
     snapshots,
+    telemetry,
     topics,
+    transactions,
 )
 from records.rpc.base import CoordinatorRequest, Request, Response
 
@@ -67,6 +71,10 @@ __all__ = [
     "partitions",
     "produce",
     "quorum",
+    "replicas",
+    "security",
     "snapshots",
+    "telemetry",
     "topics",
+    "transactions",
 ]

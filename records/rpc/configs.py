@@ -81,3 +81,50 @@ class IncrementalAlterConfigsResponse(Response, key=44, versions="0-1", flexible
 
     throttle_time_ms: Int32 = 0
     responses: Array[AlterConfigsResourceResponse]
+
+
+class AlterConfigsRequest(Request, key=33, versions="0-2", flexible="2+"):
+    """Replaces all settings of resources. Source: KIP-133."""
+
+    class AlterConfigsResource(Message):
+        class AlterableConfig(Message):
+            name: String
+            value: String | None
+
+        resource_type: Int8
+        resource_name: String
+        configs: Array[AlterableConfig]
+
+    resources: Array[AlterConfigsResource]
+    validate_only: Bool
+
+
+class AlterConfigsResponse(Response, key=33, versions="0-2", flexible="2+"):
+    """Returns a result for each resource. Source: KIP-133."""
+
+    class AlterConfigsResourceResponse(Message):
+        error_code: Int16 = 0
+        error_message: String | None
+        resource_type: Int8
+        resource_name: String
+
+    throttle_time_ms: Int32 = 0
+    responses: Array[AlterConfigsResourceResponse]
+
+
+class ListConfigResourcesRequest(Request, key=74, versions="0-1"):
+    """Asks for the resources that have settings, by their types. Source: KIP-1142."""
+
+    resource_types: Annotated[Array[Int8], since(1)] = ()
+
+
+class ListConfigResourcesResponse(Response, key=74, versions="0-1"):
+    """Returns the names of the resources and their types. Source: KIP-1142."""
+
+    class ConfigResource(Message):
+        resource_name: String
+        resource_type: Annotated[Int8, since(1), IGNORABLE] = 16
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    config_resources: Array[ConfigResource]

@@ -297,3 +297,33 @@ class DeleteGroupsResponse(Response, key=42, versions="0-2", flexible="2+"):
 
     throttle_time_ms: Int32 = 0
     results: Array[DeletableGroupResult]
+
+
+class OffsetDeleteRequest(Request, key=47, versions="0", flexible="none"):
+    """Deletes a group's committed offsets of some partitions. Source: KIP-496."""
+
+    class OffsetDeleteRequestTopic(Message):
+        class OffsetDeleteRequestPartition(Message):
+            partition_index: Int32
+
+        name: String
+        partitions: Array[OffsetDeleteRequestPartition]
+
+    group_id: String
+    topics: Array[OffsetDeleteRequestTopic]
+
+
+class OffsetDeleteResponse(Response, key=47, versions="0", flexible="none"):
+    """Returns a result for each partition, or one error for all. Source: KIP-496."""
+
+    class OffsetDeleteResponseTopic(Message):
+        class OffsetDeleteResponsePartition(Message):
+            partition_index: Int32
+            error_code: Int16 = 0
+
+        name: String
+        partitions: Array[OffsetDeleteResponsePartition]
+
+    error_code: Int16 = 0
+    throttle_time_ms: Int32 = 0
+    topics: Array[OffsetDeleteResponseTopic]

@@ -84,8 +84,8 @@ def _rpcs() -> Iterator[str]:
 
 
 def _flexible(schema: Schema) -> str:
-    first = max(schema.flexible.first, schema.versions.first)
-    return f"{first}+" if first <= schema.versions.last else "none"
+    shared = schema.flexible & schema.versions
+    return f"{shared.first}+" if shared != NEVER else "none"
 
 
 def _says(cls: type[Message]) -> str:

@@ -55,6 +55,14 @@ _KIO_NAMES = {
     "rebalance_timeout_ms": "rebalance_timeout",
     "retention_time_ms": "retention_time",
     "transaction_timeout_ms": "transaction_timeout",
+    "push_interval_ms": "push_interval",
+    "max_lifetime_ms": "max_lifetime",
+    "renew_period_ms": "renew_period",
+    "expiry_time_period_ms": "expiry_time_period",
+    "issue_timestamp_ms": "issue_timestamp",
+    "expiry_timestamp_ms": "expiry_timestamp",
+    "max_timestamp_ms": "max_timestamp",
+    "transaction_start_time_ms": "transaction_start_time",
     "enable_2_pc": "enable2_pc",
 }
 _SPECIAL = (
@@ -68,6 +76,13 @@ _SPECIAL = (
     ("error_code", st.sampled_from([code.value for code in ErrorCode])),  # an enumeration there
     ("log_append_time_ms", st.just(-1) | st.integers(0, 2**42)),  # a date there
     ("retention_time_ms", st.integers(-1, 2**42)),  # a timedelta there, which holds no int64
+    ("max_lifetime_ms", st.integers(-1, 2**42)),
+    ("renew_period_ms", st.integers(-1, 2**42)),
+    ("expiry_time_period_ms", st.integers(-1, 2**42)),
+    ("issue_timestamp_ms", st.integers(0, 2**42)),
+    ("expiry_timestamp_ms", st.integers(0, 2**42)),
+    ("max_timestamp_ms", st.integers(0, 2**42)),
+    ("transaction_start_time_ms", st.integers(0, 2**42)),
 )
 
 

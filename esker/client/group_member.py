@@ -7,14 +7,12 @@ may go to someone else: at least once, as Kafka's own console consumer.
 
 The assignor is `range`, which every client has, so a group may be mixed.
 
-Source: KIP-62, KIP-394 (a member id first), KIP-345; upstream's ConsumerProtocol (the bytes of
-subscriptions and assignments) and RangeAssignor.
+Source: KIP-62, KIP-394 (a member id first), KIP-345; upstream's RangeAssignor.
 """
 
 from __future__ import annotations
 
 import contextlib
-import struct
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final, TypeVar
 
@@ -22,6 +20,12 @@ from coordinator.controller.client import error_codes
 from esker.client.client import ClientError, KafkaClient
 from raft.net.errors import NetError
 from records.compression import Buffer
+from records.consumer_protocol import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from records.kafka_errors import ErrorCode, error_name
 from records.rpc.base import Request, Response
 from records.rpc.groups import (
@@ -247,79 +251,6 @@ async def all_committed_offsets(
         return found
 
     return await client.patiently(attempt)
-
-
-# --- the consumer protocol's bytes --------------------------------------------------------------
-
-_INT16: Final = struct.Struct(">h")
-_INT32: Final = struct.Struct(">i")
-_NO_DATA: Final = b"\xff\xff\xff\xff"
-
-
-def encode_subscription(topics: Iterable[str]) -> bytes:
-    """Encode the topics that a member reads, at version 0.
-
-    >>> encode_subscription(["t"]).hex(" ", 1)
-    '00 00 00 00 00 01 00 01 74 ff ff ff ff'
-    """
-    names = [name.encode() for name in topics]
-    parts = [b"\x00\x00", _INT32.pack(len(names))]
-    for name in names:
-        parts += (_INT16.pack(len(name)), name)
-    return b"".join((*parts, _NO_DATA))
-
-
-def decode_subscription(data: Buffer) -> tuple[str, ...]:
-    """Return the topics of an encoded subscription, or () for bytes that are not a subscription."""
-    return tuple(name for name, _ in _topics(data, with_partitions=False))
-
-
-def encode_assignment(places: Iterable[tuple[str, int]]) -> bytes:
-    """Encode a member's assigned (topic, partition) pairs, at version 0.
-
-    >>> decode_assignment(encode_assignment([("t", 0), ("t", 2)]))
-    (('t', 0), ('t', 2))
-    """
-    by_topic: dict[str, list[int]] = {}
-    for topic, partition in places:
-        by_topic.setdefault(topic, []).append(partition)
-    parts = [b"\x00\x00", _INT32.pack(len(by_topic))]
-    for topic, partitions in by_topic.items():
-        name = topic.encode()
-        parts += (_INT16.pack(len(name)), name, _INT32.pack(len(partitions)))
-        parts += map(_INT32.pack, partitions)
-    return b"".join((*parts, _NO_DATA))
-
-
-def decode_assignment(data: Buffer) -> tuple[tuple[str, int], ...]:
-    """Return a member's assigned (topic, partition) pairs, or () for other bytes."""
-    return tuple(
-        (topic, partition)
-        for topic, partitions in _topics(data, with_partitions=True)
-        for partition in partitions
-    )
-
-
-def _topics(data: Buffer, *, with_partitions: bool) -> list[tuple[str, tuple[int, ...]]]:
-    """Decode the topics of a subscription or assignment, or none for another protocol's bytes."""
-    view = bytes(data)
-    found: list[tuple[str, tuple[int, ...]]] = []
-    try:
-        (count,) = _INT32.unpack_from(view, 2)
-        at = 6
-        for _ in range(min(count, len(view))):
-            (size,) = _INT16.unpack_from(view, at)
-            name = view[at + 2 : at + 2 + size].decode()
-            at += 2 + size
-            partitions: tuple[int, ...] = ()
-            if with_partitions:
-                (many,) = _INT32.unpack_from(view, at)
-                partitions = struct.unpack_from(f">{min(many, len(view))}i", view, at + 4)
-                at += 4 + 4 * many
-            found.append((name, partitions))
-    except (struct.error, UnicodeDecodeError):
-        return []
-    return found
 
 
 def deal_by_range(

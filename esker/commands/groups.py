@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 import typer
 
 from esker.client.client import LATEST, ClientError, KafkaClient
-from esker.client.group_member import all_committed_offsets, decode_assignment
+from esker.client.group_member import all_committed_offsets
 from esker.commands.cluster_access import (
     DEFAULT_SERVER,
     AsJson,
@@ -24,6 +24,7 @@ from esker.commands.cluster_access import (
 from esker.commands.text_tables import table
 from raft.net.errors import NetError
 from raft.net.runner import run
+from records.consumer_protocol import decode_assignment
 from records.kafka_errors import error_name
 from records.rpc.groups import (
     DeleteGroupsRequest,

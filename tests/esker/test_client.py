@@ -23,10 +23,6 @@ from esker.client.group_member import (
     Member,
     RebalanceNeededError,
     deal_by_range,
-    decode_assignment,
-    decode_subscription,
-    encode_assignment,
-    encode_subscription,
 )
 from esker.client.producer import Line, Producer, murmur2, partition_of
 from esker.settings.values import Endpoint
@@ -34,6 +30,12 @@ from raft.net.errors import NetError, Reason
 from raft.net.runner import run
 from records.batch import iter_batches, iter_records
 from records.batch_writer import build_batch
+from records.consumer_protocol import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
 from records.rpc.cluster import MetadataResponse
 from records.rpc.fetch import FetchRequest, FetchResponse
 from records.rpc.groups import (

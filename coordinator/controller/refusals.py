@@ -16,7 +16,11 @@ from records.rpc import topics as rpc
 from records.rpc.base import Request, Response
 from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorResponse
 from records.rpc.chunks import AlterChunkAssignmentsResponse, CreateChunksResponse
-from records.rpc.configs import DescribeConfigsResponse, IncrementalAlterConfigsResponse
+from records.rpc.configs import (
+    AlterConfigsResponse,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsResponse,
+)
 
 _Form = Callable[[Any, int, str], Response]
 
@@ -91,6 +95,21 @@ def _alter_configs(request: Any, code: int, message: str) -> Response:
     )
 
 
+def _replace_configs(request: Any, code: int, message: str) -> Response:
+    result = AlterConfigsResponse.AlterConfigsResourceResponse
+    return AlterConfigsResponse(
+        responses=tuple(
+            result(
+                error_code=code,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in request.resources
+        )
+    )
+
+
 def _create_chunks(request: Any, code: int, message: str) -> Response:
     result = CreateChunksResponse.TopicPartitionResult
     return CreateChunksResponse(
@@ -146,6 +165,7 @@ _FORMS: Final[dict[int | None, _Form]] = {
     19: _create_topics,
     20: _delete_topics,
     32: _describe_configs,
+    33: _replace_configs,
     37: _create_partitions,
     44: _alter_configs,
     57: lambda _, code, text: brokers.UpdateFeaturesResponse(error_code=code, error_message=text),

@@ -34,7 +34,11 @@ from coordinator.controller.decide.brokers import (
     unregister_broker,
 )
 from coordinator.controller.decide.chunks import alter_chunks, create_chunks
-from coordinator.controller.decide.configs import alter_configs, describe_configs
+from coordinator.controller.decide.configs import (
+    alter_configs,
+    describe_configs,
+    replace_configs,
+)
 from coordinator.controller.decide.context import Context, Decision
 from coordinator.controller.decide.features import update_features
 from coordinator.controller.decide.mapping import Move, Verdicts, check_moves
@@ -57,7 +61,11 @@ from records.rpc import topics as rpc
 from records.rpc.base import Request, Response
 from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorRequest
 from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
-from records.rpc.configs import DescribeConfigsRequest, IncrementalAlterConfigsRequest
+from records.rpc.configs import (
+    AlterConfigsRequest,
+    DescribeConfigsRequest,
+    IncrementalAlterConfigsRequest,
+)
 from records.schema import MetadataRecord
 
 MAX_WAIT_S: Final = 300.0
@@ -468,6 +476,7 @@ _HANDLERS: Final[dict[type[Request], Callable[[Requests, Any, Send], None]]] = {
     rpc.DeleteTopicsRequest: Requests._delete_topics,
     rpc.CreatePartitionsRequest: Requests._create_partitions,
     DescribeConfigsRequest: _decide_only(_describe_configs),
+    AlterConfigsRequest: _decide_only(replace_configs),
     IncrementalAlterConfigsRequest: _decide_only(alter_configs),
     brokers.BrokerRegistrationRequest: Requests._register_broker,
     brokers.BrokerHeartbeatRequest: Requests._heartbeat,

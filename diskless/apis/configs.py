@@ -1,4 +1,4 @@
-"""Answers DescribeConfigs and IncrementalAlterConfigs for topics, the cluster and this broker.
+"""Answers DescribeConfigs and both AlterConfigs for topics, the cluster and this broker.
 
 Settings of topics and cluster-wide defaults are in the cluster log, so every broker describes them
 from its image. Only a process itself knows the settings that it was started with: this broker
@@ -163,15 +163,23 @@ def _refusal(requested: _RequestedPartition, code: ErrorCode, message: str) -> _
 # --- changing -----------------------------------------------------------------------------------
 
 
-async def alter(
-    request: rpc.IncrementalAlterConfigsRequest, cluster: Cluster
-) -> rpc.IncrementalAlterConfigsResponse:
+_Alter = rpc.AlterConfigsRequest | rpc.IncrementalAlterConfigsRequest
+
+
+_Altered = rpc.AlterConfigsResponse | rpc.IncrementalAlterConfigsResponse
+
+
+async def alter(request: _Alter, cluster: Cluster) -> _Altered:
     """Forward a settings change to the controller, and answer once the image shows the change."""
+    replaces = isinstance(request, rpc.AlterConfigsRequest)
+    kind: type[_Altered] = (
+        rpc.AlterConfigsResponse if replaces else rpc.IncrementalAlterConfigsResponse
+    )
     try:
-        answer = await cluster.ask_controller(request, rpc.IncrementalAlterConfigsResponse)
+        answer = await cluster.ask_controller(request, kind)
     except CoordinatorError as error:
         refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, error.message)
-        assert isinstance(refusal, rpc.IncrementalAlterConfigsResponse), f"{refusal}"
+        assert isinstance(refusal, kind), f"{refusal}"
         return refusal
     if not request.validate_only:
         changed = {
@@ -179,7 +187,7 @@ async def alter(
             for result in answer.responses
             if not result.error_code
         }
-        expected = list(_expected_values(request, changed))
+        expected = list(_expected_values(request, changed, cluster.image))
         await cluster.image_where(
             lambda image: all(
                 image.config(where, name) == value for where, name, value in expected
@@ -190,20 +198,33 @@ async def alter(
 
 
 def _expected_values(
-    request: rpc.IncrementalAlterConfigsRequest, changed: set[Resource]
+    request: _Alter, changed: set[Resource], image: MetadataImage
 ) -> Sequence[tuple[Resource, str, str | None]]:
-    """Return the setting values that the request sets or deletes, for comparison with the image."""
-    return [
-        (resource, config.name, config.value if config.config_operation == Operation.SET else None)
-        for requested in request.resources
-        if (resource := Resource(requested.resource_type, requested.resource_name)) in changed
-        for config in requested.configs
-        if config.config_operation in (Operation.SET, Operation.DELETE)
-    ]
+    """Return the setting values that the request sets or deletes, for comparison with the image.
+
+    Args:  image: what it has and an AlterConfigs request does not name, that request deletes.
+    """
+    expected: list[tuple[Resource, str, str | None]] = []
+    for requested in request.resources:
+        resource = Resource(requested.resource_type, requested.resource_name)
+        if resource not in changed:
+            continue
+        if isinstance(requested, rpc.AlterConfigsRequest.AlterConfigsResource):
+            named = {config.name: config.value for config in requested.configs}
+            removed = dict.fromkeys(image.configs.get(resource, {}).keys() - named.keys())
+            expected += [(resource, name, value) for name, value in (named | removed).items()]
+            continue
+        expected += [
+            (resource, config.name, config.value if is_set else None)
+            for config in requested.configs
+            if (is_set := config.config_operation == Operation.SET)
+            or config.config_operation == Operation.DELETE
+        ]
+    return expected
 
 
 def handlers(cluster: Cluster, own: Sequence[OwnSetting] = ()) -> dict[int, Served]:
-    """Return the handlers of DescribeConfigs and IncrementalAlterConfigs, by api key.
+    """Return the handlers of requests about settings, by api key.
 
     Args:  own: the settings that this process was started with.
     """
@@ -215,6 +236,7 @@ def handlers(cluster: Cluster, own: Sequence[OwnSetting] = ()) -> dict[int, Serv
             ),
             in_line=True,
         ),
+        33: make_handler(rpc.AlterConfigsRequest, lambda request, _: alter(request, cluster)),
         44: make_handler(
             rpc.IncrementalAlterConfigsRequest, lambda request, _: alter(request, cluster)
         ),

@@ -205,6 +205,12 @@ class Aiokafka(Client):
         _check(found[0])
         return {entry[0]: entry[1] for entry in found[4]}
 
+    def alter_topic(self, topic: str, name: str, value: str) -> None:
+        resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={name: value})
+        (answer,) = self._loop.run(self._admin.alter_configs([resource]))
+        (found,) = answer.resources
+        _check(found[0])
+
     # --- groups -------------------------------------------------------------------------------
 
     def list_groups(self) -> frozenset[str]:

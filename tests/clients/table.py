@@ -72,11 +72,7 @@ ROWS: Final = (
     Row("delete topic", admin.delete_topic, NO_ADMIN),
     Row("delete records", admin.delete_records, NO_ADMIN),
     Row("describe configs", admin.describe_configs, NO_ADMIN),
-    Row(
-        "alter configs",
-        admin.alter_configs,
-        NO_ADMIN | {Aiokafka.name: "aiokafka has AlterConfigs only, which is not served"},
-    ),
+    Row("alter configs", admin.alter_configs, NO_ADMIN),
     Row("groups", admin.groups, NO_ADMIN),
     Row("group offsets", admin.group_offsets, NO_ADMIN),
     Row(

@@ -79,6 +79,31 @@ class Story:
         answer = await call(self.handlers, request, rpc.IncrementalAlterConfigsResponse, version)
         return answer.responses[0].error_code, answer.responses[0].error_message
 
+    async def replace(
+        self, *settings: tuple[str, str | None], validate_only: bool = False, version: int = 2
+    ) -> tuple[int, str | None]:
+        """Replace all settings of topic t; return error and message."""
+        resource = rpc.AlterConfigsRequest.AlterConfigsResource
+        request = rpc.AlterConfigsRequest(
+            resources=(
+                resource(
+                    resource_type=TOPIC,
+                    resource_name="t",
+                    configs=tuple(
+                        resource.AlterableConfig(name=name, value=value) for name, value in settings
+                    ),
+                ),
+            ),
+            validate_only=validate_only,
+        )
+        answer = await call(self.handlers, request, rpc.AlterConfigsResponse, version)
+        return answer.responses[0].error_code, answer.responses[0].error_message
+
+    async def own_settings(self) -> dict[str, str]:
+        """Return the settings of topic t that are not defaults."""
+        described = await self.describe(TOPIC, "t")
+        return {c.name: c.value for c in described.configs if c.config_source == 1}
+
 
 def tell(story: Callable[[Story], Awaitable[None]]) -> None:
     async def told() -> None:
@@ -272,6 +297,48 @@ def test_alter_configs_sets_and_deletes_values_and_changes_lists(version: int) -
     tell(story)
 
 
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_alter_configs_removes_the_settings_that_it_does_not_name(version: int) -> None:
+    async def story(told: Story) -> None:
+        first, second = {"retention.ms": "5", "segment.ms": "7"}, {"segment.ms": "8"}
+        for settings in (first, second, {}):
+            assert await told.replace(*settings.items(), validate_only=True) == (0, None)
+            assert await told.replace(*settings.items(), version=version) == (0, None)
+            assert await told.own_settings() == settings
+
+    tell(story)
+
+
+@pytest.mark.parametrize(
+    ("code", "settings"),
+    [
+        (40, {"retention.ms": "soon"}),
+        (40, {"nothing.of.ours": "1"}),
+        (42, {"retention.ms": None}),
+    ],
+)
+def test_alter_configs_refuses_a_bad_value_and_changes_nothing(
+    code: int, settings: dict[str, str | None]
+) -> None:
+    async def story(told: Story) -> None:
+        assert await told.replace(("segment.ms", "7")) == (0, None)
+        refused, message = await told.replace(("flush.ms", "7"), *settings.items())
+        assert refused == code
+        assert next(iter(settings)) in (message or "")
+        assert await told.own_settings() == {"segment.ms": "7"}
+
+    tell(story)
+
+
+@pytest.mark.parametrize("operation", [SET, APPEND, SUBTRACT])
+def test_a_null_value_is_refused_unless_the_setting_is_deleted(operation: int) -> None:
+    async def story(told: Story) -> None:
+        refusal = (42, "Null value not supported for : cleanup.policy")
+        assert await told.alter((operation, "cleanup.policy", None)) == refusal
+
+    tell(story)
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -282,7 +349,6 @@ def test_alter_configs_sets_and_deletes_values_and_changes_lists(version: int) -
         (SET, "message.timestamp.type", "LogAppendtime"),
         (SET, "message.timestamp.before.max.ms", "-1"),
         (SET, "max.message.bytes", "9999999999"),
-        (SET, "retention.ms", None),
         (SET, "nothing.of.ours", "1"),
         (DELETE, "nothing.of.ours", None),
         (APPEND, "retention.ms", "1"),
@@ -329,6 +395,21 @@ def test_changes_to_the_settings_of_internal_topics_are_refused() -> None:
     async def story(told: Story) -> None:
         for name in ("__consumer_offsets", "__cluster_metadata", "__diskless-metadata"):
             assert (await told.alter((SET, "retention.ms", "5"), name=name))[0] == 17
+
+    tell(story)
+
+
+def test_a_resource_that_is_named_twice_and_too_many_resources_change_nothing() -> None:
+    async def story(told: Story) -> None:
+        resource = rpc.AlterConfigsRequest.AlterConfigsResource
+        setting = resource.AlterableConfig(name="segment.ms", value="7")
+        for times, code in ((2, 42), (100_000, 44)):
+            resources = (resource(resource_type=TOPIC, resource_name="t", configs=(setting,)),)
+            request = rpc.AlterConfigsRequest(resources=resources * times, validate_only=False)
+            answer = await call(told.handlers, request, rpc.AlterConfigsResponse, 2)
+            assert {one.error_code for one in answer.responses} == {code}
+            assert len(answer.responses) == times
+            assert await told.own_settings() == {}
 
     tell(story)
 

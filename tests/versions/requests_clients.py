@@ -250,6 +250,21 @@ def alter_configs(_: Scene) -> tuple[Request, ...]:
     return (configs.IncrementalAlterConfigsRequest(resources=resources, validate_only=False),)
 
 
+def replace_configs(_: Scene) -> tuple[Request, ...]:
+    resource = configs.AlterConfigsRequest.AlterConfigsResource
+    resources = tuple(
+        resource(
+            resource_type=kind, resource_name=name,
+            configs=(resource.AlterableConfig(name=key, value=value),),
+        )
+        for kind, name, key, value in (
+            (2, "chunked", "retention.ms", "100000000"), (2, "nowhere", "retention.ms", "1"),
+            (2, "t", "retention.ms", None), (4, "77", "log.retention.ms", "5"),
+        )
+    )  # fmt: skip
+    return (configs.AlterConfigsRequest(resources=resources, validate_only=False),)
+
+
 def describe_partitions(_: Scene) -> tuple[Request, ...]:
     ask = partitions.DescribeTopicPartitionsRequest
     asked = tuple(ask.TopicRequest(name=name) for name in ("t", "nowhere"))

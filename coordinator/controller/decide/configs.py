@@ -9,6 +9,7 @@ Source: KIP-133, KIP-226, KIP-339; KIP-630 (`cleanup.policy=snapshot`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from typing import Final
@@ -259,12 +260,59 @@ def _unknown_type(resource: Resource) -> RefusedError:
 _Resource = rpc.IncrementalAlterConfigsRequest.AlterConfigsResource
 
 
+def replace_configs(request: rpc.AlterConfigsRequest, context: Context) -> Decision:
+    """Replace all settings of each resource: those that the request does not name are removed."""
+    changes = rpc.IncrementalAlterConfigsRequest(
+        resources=tuple(_as_changes(item, context.image) for item in request.resources),
+        validate_only=request.validate_only,
+    )
+    decision = alter_configs(changes, context)
+    result = rpc.AlterConfigsResponse.AlterConfigsResourceResponse
+    return Decision(
+        decision.records,
+        rpc.AlterConfigsResponse(
+            responses=tuple(
+                result(
+                    error_code=changed.error_code,
+                    error_message=changed.error_message,
+                    resource_type=changed.resource_type,
+                    resource_name=changed.resource_name,
+                )
+                for changed in decision.response.responses
+            )
+        ),
+    )
+
+
+def _as_changes(
+    item: rpc.AlterConfigsRequest.AlterConfigsResource, image: MetadataImage
+) -> _Resource:
+    """Return the changes of single settings that replace all settings of a resource."""
+    config = _Resource.AlterableConfig
+    named = {given.name for given in item.configs}
+    own = image.configs.get(Resource(item.resource_type, item.resource_name), {})
+    replaced = [
+        config(name=given.name, config_operation=Operation.SET, value=given.value)
+        for given in item.configs
+    ]
+    removed = [
+        config(name=name, config_operation=Operation.DELETE, value=None)
+        for name in own
+        if name not in named
+    ]
+    return _Resource(
+        resource_type=item.resource_type,
+        resource_name=item.resource_name,
+        configs=(*replaced, *removed),
+    )
+
+
 def alter_configs(request: rpc.IncrementalAlterConfigsRequest, context: Context) -> Decision:
     """Change settings of each resource; a resource gets all its changes or none."""
     result = rpc.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
     records: list[MetadataRecord] = []
     results = []
-    seen: set[Resource] = set()
+    times = Counter((item.resource_type, item.resource_name) for item in request.resources)
     too_many = len(request.resources) > context.limits.max_items_of_request
     for item in request.resources:
         resource = Resource(item.resource_type, item.resource_name)
@@ -274,9 +322,10 @@ def alter_configs(request: rpc.IncrementalAlterConfigsRequest, context: Context)
                 raise RefusedError(
                     ErrorCode.POLICY_VIOLATION, f"{len(request.resources)} resources at once."
                 )
-            if resource in seen:
-                raise RefusedError(ErrorCode.INVALID_REQUEST, f"{resource.name!r} is named twice.")
-            seen.add(resource)
+            if times[resource] > 1:
+                raise RefusedError(
+                    ErrorCode.INVALID_REQUEST, "Each resource must appear at most once."
+                )
             changed = _alter(item, resource, context.image)
             if len(records) + len(changed) > context.limits.max_records_of_request:
                 raise RefusedError(
@@ -310,6 +359,10 @@ def _alter(item: _Resource, resource: Resource, image: MetadataImage) -> list[Co
     records = []
     changed = dict(own)
     for config in item.configs:
+        if config.value is None and config.config_operation != Operation.DELETE:
+            raise RefusedError(
+                ErrorCode.INVALID_REQUEST, f"Null value not supported for : {config.name}"
+            )
         value = changed[config.name] = _new_value(config, known, own.get(config.name))
         if value != own.get(config.name):
             records.append(

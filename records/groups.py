@@ -89,7 +89,7 @@ class GroupOffsetsRemovedRecord(MetadataRecord, key=1153, versions="0"):
 
     group_id: String
     topics: Array[Topic]
-    reason: Int8  # 0 expired, 1 their topic was deleted
+    reason: Int8  # 0 expired, 1 their topic was deleted, 2 a client asked for it
 
 
 class GroupRemovedRecord(MetadataRecord, key=1154, versions="0"):

@@ -42,8 +42,10 @@ from coordinator.groups.loading import Loading, creates_group
 from coordinator.groups.offsets import (
     CommitTopic,
     Errors,
+    deletion_response,
     has_too_many_offsets,
     validate_commit,
+    validate_deletion,
 )
 from coordinator.groups.reads import READ, Reads, is_valid_group_id
 from coordinator.groups.settings import GroupSettings
@@ -240,6 +242,8 @@ class GroupBroker:
             case rpc.JoinGroupRequest() as request:
                 code = refuse_join_in_any_state(request, self.settings)
                 return None if code is ErrorCode.NONE else error_response(inbound, code)
+            case rpc.OffsetDeleteRequest() as request if has_too_many_offsets(request):
+                return error_response(inbound, ErrorCode.INVALID_REQUEST)
             case _:
                 return None
 
@@ -262,6 +266,8 @@ class GroupBroker:
         """Handle a client's request for a group that is loaded."""
         if isinstance(inbound.request, rpc.OffsetCommitRequest):
             self._commit_offsets(group, inbound, inbound.request)
+        elif isinstance(inbound.request, rpc.OffsetDeleteRequest):
+            self._delete_offsets(group, inbound, inbound.request)
         elif isinstance(inbound.request, rpc.DeleteGroupsRequest):
             group.delete(lambda code: self.reply(inbound, error_response(inbound, code)))
         else:
@@ -286,6 +292,25 @@ class GroupBroker:
             self.reply(inbound, commit_response(request, errors, code))
 
         group.commit(generation, request.member_id, topics, on_done)
+
+    def _delete_offsets(
+        self, group: ClassicGroup, inbound: InboundRequest, request: rpc.OffsetDeleteRequest
+    ) -> None:
+        code = group.refuse_offset_deletion()
+        if has_too_many_offsets(request):
+            code = ErrorCode.INVALID_REQUEST
+        if code is not ErrorCode.NONE:
+            self.reply(inbound, error_response(inbound, code))
+            return
+        topics, errors = validate_deletion(request, self.topics, group.is_subscribed)
+
+        def on_done(code: ErrorCode) -> None:
+            if code is ErrorCode.NONE:
+                self.reply(inbound, deletion_response(request, errors))
+            else:
+                self.reply(inbound, error_response(inbound, code))
+
+        group.delete_offsets(topics, on_done)
 
     # --- ownership ----------------------------------------------------------------------------
 

@@ -49,6 +49,7 @@ REQUESTED: Final = 1
 
 EXPIRED: Final = 0  # reasons of an offset's removal
 TOPIC_DELETED: Final = 1
+ASKED_FOR: Final = 2
 
 _OFFSET_BYTES: Final = 32  # of one offset in a record, without names and metadata
 _MEMBER_BYTES: Final = 32
@@ -346,6 +347,25 @@ def decide_remove(request: rpc.RemoveGroupRequest, context: Context) -> Decision
         return Decision((), rpc.RemoveGroupResponse(error_code=int(ErrorCode.NON_EMPTY_GROUP)))
     record = GroupRemovedRecord(group_id=request.group_id, reason=REQUESTED)
     return Decision((record,), rpc.RemoveGroupResponse())
+
+
+def decide_remove_offsets(request: rpc.RemoveGroupOffsetsRequest, context: Context) -> Decision:
+    """Remove committed offsets for the group's owner, who knows what its members read.
+
+    The removal is numbered like the owner's commits, so that a late copy of it does not remove an
+    offset that was committed since. Source: KIP-496.
+    """
+    group, code, message = _check_owner(
+        context, request.group_id, request.ownership_epoch, request.sequence
+    )
+    named = {(topic.topic_name, index) for topic in request.topics for index in topic.partitions}
+    if group is not None and len(named) > MAX_OFFSETS:
+        group, code, message = None, ErrorCode.INVALID_COMMIT_OFFSET_SIZE, "too many offsets"
+    response = rpc.RemoveGroupOffsetsResponse(error_code=int(code), error_message=message or None)
+    existing = set() if group is None else {place for place in named if place in group.offsets}
+    if not existing:
+        return Decision((), response)
+    return Decision((_offsets_removed_record(request.group_id, existing, ASKED_FOR),), response)
 
 
 def decide_expiry(

@@ -48,6 +48,8 @@ def error_response(
             )
         case rpc.DeleteGroupsRequest():
             return delete_response(request.groups_names, code)
+        case rpc.OffsetDeleteRequest():
+            return rpc.OffsetDeleteResponse(error_code=int(code), topics=())
         case rpc.ListGroupsRequest():
             return rpc.ListGroupsResponse(error_code=int(code), groups=())
         case _:

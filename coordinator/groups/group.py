@@ -28,9 +28,17 @@ from coordinator.groups.settings import (
     GroupSettings,
 )
 from coordinator.groups.timers import TimerKey
+from records.consumer_protocol import subscribed_topics
 from records.kafka_errors import ErrorCode
 from records.rpc import groups as rpc
-from records.rpc.group_log import AcquireGroupOwnershipResponse, CommitGroupOffsetsRequest
+from records.rpc.group_log import (
+    AcquireGroupOwnershipResponse,
+    CommitGroupOffsetsRequest,
+    RemoveGroupOffsetsRequest,
+)
+
+CONSUMER_PROTOCOL = "consumer"
+"""The protocol type of groups of consumers, whose subscriptions a broker can read."""
 
 HANDSHAKE_VERSION = 4
 """JoinGroup: the first version in which a member gets its id before it joins (KIP-394)."""
@@ -423,6 +431,32 @@ class ClassicGroup(Rebalance):
             self.outbox.remove(on_done)
         else:
             on_done(ErrorCode.NON_EMPTY_GROUP)
+
+    def delete_offsets(
+        self, topics: tuple[RemoveGroupOffsetsRequest.Topic, ...], on_done: OnDone
+    ) -> None:
+        """Remove committed offsets of partitions that no member reads."""
+        if topics:
+            self.outbox.remove_offsets(topics, on_done)
+        else:
+            on_done(ErrorCode.NONE)
+
+    def refuse_offset_deletion(self) -> ErrorCode:
+        """Return the error that forbids to delete any offset of this group, or NONE.
+
+        The members of a group that is not of consumers may read any topic. Source: upstream's
+        ClassicGroup.validateOffsetDelete.
+        """
+        may = self.state is State.EMPTY or self.protocol_type == CONSUMER_PROTOCOL
+        return ErrorCode.NONE if may else ErrorCode.NON_EMPTY_GROUP
+
+    def is_subscribed(self, topic: str) -> bool:
+        """Return whether a member subscribes to the topic, or may: its bytes cannot be read."""
+        for member in self.membership.members.values():
+            named = subscribed_topics(member.subscription(self.protocol_name))
+            if named is None or topic in named:
+                return True
+        return False
 
     # --- timers -------------------------------------------------------------------------------
 

@@ -46,6 +46,7 @@ _DECISIONS: Final[dict[type[Request], Callable[[Any, Context], Decision]]] = {
     rpc.CommitGroupOffsetsRequest: decide.decide_commit_offsets,
     rpc.CommitGroupGenerationRequest: decide.decide_commit_generation,
     rpc.RemoveGroupRequest: decide.decide_remove,
+    rpc.RemoveGroupOffsetsRequest: decide.decide_remove_offsets,
 }
 
 

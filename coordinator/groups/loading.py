@@ -23,7 +23,12 @@ from coordinator.groups.settings import MAX_PARKED
 from coordinator.groups.timers import TimerKey
 from records.kafka_errors import ErrorCode
 from records.rpc.base import Response
-from records.rpc.groups import DeleteGroupsRequest, JoinGroupRequest, OffsetCommitRequest
+from records.rpc.groups import (
+    DeleteGroupsRequest,
+    JoinGroupRequest,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+)
 
 _CERTAIN: Final = frozenset(
     {
@@ -36,6 +41,15 @@ _CERTAIN: Final = frozenset(
     }
 )
 """The codes with which the log decides about an ownership."""
+
+
+_REPEATED_WHILE_LOADING: Final = (
+    JoinGroupRequest,
+    OffsetCommitRequest,
+    DeleteGroupsRequest,
+    OffsetDeleteRequest,
+)
+"""The requests that clients repeat after COORDINATOR_LOAD_IN_PROGRESS."""
 
 
 class Owner(Env, Protocol):
@@ -135,7 +149,7 @@ def _missing_group_code(inbound: InboundRequest) -> ErrorCode:
     match inbound.request:
         case OffsetCommitRequest():
             return ErrorCode.ILLEGAL_GENERATION
-        case DeleteGroupsRequest():
+        case DeleteGroupsRequest() | OffsetDeleteRequest():
             return ErrorCode.GROUP_ID_NOT_FOUND
         case _:
             return ErrorCode.UNKNOWN_MEMBER_ID
@@ -143,7 +157,7 @@ def _missing_group_code(inbound: InboundRequest) -> ErrorCode:
 
 def _loading_code(inbound: InboundRequest) -> ErrorCode:
     """Return the error code that answers this request while the group is being loaded."""
-    if isinstance(inbound.request, JoinGroupRequest | OffsetCommitRequest | DeleteGroupsRequest):
+    if isinstance(inbound.request, _REPEATED_WHILE_LOADING):
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
     return ErrorCode.COORDINATOR_NOT_AVAILABLE
 

@@ -8,7 +8,7 @@ Source: KIP-709 (several groups), KIP-848's topic ids in OffsetCommit and Offset
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 from uuid import UUID
 
@@ -30,7 +30,7 @@ CommitTopic = group_log.CommitGroupOffsetsRequest.Commit.Topic
 Errors = dict[tuple[int, int], ErrorCode]
 
 
-def has_too_many_offsets(request: rpc.OffsetCommitRequest) -> bool:
+def has_too_many_offsets(request: rpc.OffsetCommitRequest | rpc.OffsetDeleteRequest) -> bool:
     """Return whether the request has more offsets than one record holds."""
     return sum(len(topic.partitions) for topic in request.topics) > MAX_OFFSETS
 
@@ -88,6 +88,54 @@ def validate_commit(
                 )
             )
     return tuple(wanted), errors
+
+
+DeletedTopic = group_log.RemoveGroupOffsetsRequest.Topic
+
+
+def validate_deletion(
+    request: rpc.OffsetDeleteRequest, topics: Topics, is_subscribed: Callable[[str], bool]
+) -> tuple[tuple[DeletedTopic, ...], Errors]:
+    """Return the partitions whose offsets can be deleted, and the errors of the others.
+
+    Errors are keyed by the indexes of topic and partition in the request. Source: KIP-496.
+    """
+    errors: Errors = {}
+    deleted = []
+    for t, topic in enumerate(request.topics):
+        count = topics.partition_count(topic.name) or 0
+        subscribed = count > 0 and is_subscribed(topic.name)
+        partitions = []
+        for p, partition in enumerate(topic.partitions):
+            if not 0 <= partition.partition_index < count:
+                errors[t, p] = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            elif subscribed:
+                errors[t, p] = ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC
+            else:
+                partitions.append(partition.partition_index)
+        if partitions:
+            deleted.append(DeletedTopic(topic_name=topic.name, partitions=tuple(partitions)))
+    return tuple(deleted), errors
+
+
+def deletion_response(request: rpc.OffsetDeleteRequest, errors: Errors) -> rpc.OffsetDeleteResponse:
+    """Build an OffsetDelete response with the error of each partition."""
+    topic_type = rpc.OffsetDeleteResponse.OffsetDeleteResponseTopic
+    return rpc.OffsetDeleteResponse(
+        topics=tuple(
+            topic_type(
+                name=topic.name,
+                partitions=tuple(
+                    topic_type.OffsetDeleteResponsePartition(
+                        partition_index=partition.partition_index,
+                        error_code=int(errors.get((t, p), ErrorCode.NONE)),
+                    )
+                    for p, partition in enumerate(topic.partitions)
+                ),
+            )
+            for t, topic in enumerate(request.topics)
+        )
+    )
 
 
 class FetchTopic(NamedTuple):

@@ -33,6 +33,7 @@ from records.rpc.base import Request
 from records.rpc.group_log import (
     CommitGroupGenerationRequest,
     CommitGroupOffsetsRequest,
+    RemoveGroupOffsetsRequest,
     RemoveGroupRequest,
 )
 
@@ -97,10 +98,11 @@ class _Generation:
 
 @dataclass(slots=True)
 class _Removal:
-    """A request to remove the group."""
+    """A request to remove the group, or some of its offsets."""
 
     on_done: OnDone | None
     deadline_ms: int
+    topics: tuple[RemoveGroupOffsetsRequest.Topic, ...] | None = None  # None: the group
 
 
 _Entry = _Commit | _Generation | _Removal
@@ -148,6 +150,16 @@ class GroupOutbox:
         deadline_ms = self._env.now_ms + self._env.settings.answer_timeout_ms
         self._append(_Removal(on_done, deadline_ms))
 
+    def remove_offsets(
+        self, topics: tuple[RemoveGroupOffsetsRequest.Topic, ...], on_done: OnDone
+    ) -> None:
+        """Queue the removal of committed offsets; call `on_done` once with its result."""
+        if len(self._queue) >= MAX_PARKED:
+            on_done(ErrorCode.COORDINATOR_NOT_AVAILABLE)
+            return
+        deadline_ms = self._env.now_ms + self._env.settings.answer_timeout_ms
+        self._append(_Removal(on_done, deadline_ms, topics))
+
     def _append(self, entry: _Commit | _Removal) -> None:
         self._queue.append(entry)
         if not self._env.timers.is_set(self._key("answer")):
@@ -179,10 +191,11 @@ class GroupOutbox:
             self._env.timers.set(self._key("retry"), self._env.now_ms + self._backoff_ms)
             self._backoff_ms = min(2 * self._backoff_ms, MAX_BACKOFF_MS)
             return
-        if isinstance(self._in_flight[0], _Removal) and code in _REMOVED:
-            done, self._in_flight = self._in_flight, []
-            if done[0].on_done is not None:
-                done[0].on_done(ErrorCode.NONE)
+        first = self._in_flight[0]
+        if isinstance(first, _Removal) and first.topics is None and code in _REMOVED:
+            self._in_flight = []
+            if first.on_done is not None:
+                first.on_done(ErrorCode.NONE)
             self._env.on_group_removed(self.group_id, self.ownership_epoch)
             return
         if code in (ErrorCode.NOT_COORDINATOR, ErrorCode.INVALID_REQUEST):
@@ -208,8 +221,17 @@ class GroupOutbox:
         )
 
     def retry(self) -> None:
-        """Send the request in flight again; the log recognises its sequence number."""
-        if self._request is not None:
+        """Send the request in flight again; the log recognises its sequence number.
+
+        A removal of offsets is given up once its client was answered. Why: a log leader of an older
+        release does not know it and would block the queue. A late copy removes nothing, because
+        the next request has a higher number.
+        """
+        first = next(iter(self._in_flight), None)
+        if isinstance(first, _Removal) and first.topics is not None and first.on_done is None:
+            self._in_flight, self._request = [], None
+            self._send()
+        elif self._request is not None:
             self._env.call(self.group_id, self._request)
 
     def expire_waiting(self) -> None:
@@ -251,11 +273,7 @@ class GroupOutbox:
         first = self._queue.popleft()
         if isinstance(first, _Removal):
             self._in_flight = [first]
-            self._request = RemoveGroupRequest(
-                group_id=self.group_id,
-                ownership_epoch=self.ownership_epoch,
-                sequence=self._sequence,
-            )
+            self._request = self._removal_request(first)
         elif isinstance(first, _Generation):
             self._in_flight = [first]
             generation = first.request
@@ -279,6 +297,20 @@ class GroupOutbox:
                 commits=tuple(entry.commit for entry in commits),
             )
         self._env.call(self.group_id, self._request)
+
+    def _removal_request(self, removal: _Removal) -> Request:
+        if removal.topics is None:
+            return RemoveGroupRequest(
+                group_id=self.group_id,
+                ownership_epoch=self.ownership_epoch,
+                sequence=self._sequence,
+            )
+        return RemoveGroupOffsetsRequest(
+            group_id=self.group_id,
+            ownership_epoch=self.ownership_epoch,
+            sequence=self._sequence,
+            topics=removal.topics,
+        )
 
     def _take_commits(self, first: _Commit) -> list[_Commit]:
         """Take `first` and as many queued commits behind it as fit into one record.

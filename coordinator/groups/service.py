@@ -37,6 +37,7 @@ CALLS: Final[dict[type[Request], Any]] = {
     rpc.CommitGroupGenerationRequest: rpc.CommitGroupGenerationResponse,
     rpc.FetchGroupStateRequest: rpc.FetchGroupStateResponse,
     rpc.RemoveGroupRequest: rpc.RemoveGroupResponse,
+    rpc.RemoveGroupOffsetsRequest: rpc.RemoveGroupOffsetsResponse,
 }
 """Every request of this service, and its response."""
 
@@ -104,7 +105,8 @@ async def ask(groups: GroupLog, request: Request) -> Any:
 
     groups.ask(request, done)
     response = await future
-    if response.error_code or any(getattr(response, "commit_errors", ())):
+    may_not_write = isinstance(request, rpc.RemoveGroupOffsetsRequest)  # there may be no offset
+    if response.error_code or any(getattr(response, "commit_errors", ())) or may_not_write:
         await groups.log.barrier()
     return response
 

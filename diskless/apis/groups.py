@@ -52,6 +52,7 @@ REQUESTS: Final[tuple[type[Request], ...]] = (
     rpc.DescribeGroupsRequest,
     rpc.ListGroupsRequest,
     rpc.DeleteGroupsRequest,
+    rpc.OffsetDeleteRequest,
 )
 
 

@@ -149,3 +149,24 @@ class RemoveGroupResponse(Response, key=1124, versions="0"):
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     error_message: String | None = None
+
+
+class RemoveGroupOffsetsRequest(Request, key=1125, versions="0"):
+    """Asks for committed offsets of a group to be removed, by its owner. Source: KIP-496."""
+
+    class Topic(Message):
+        topic_name: String
+        partitions: Array[Int32]
+
+    group_id: String
+    ownership_epoch: Int64
+    sequence: Int64
+    topics: Array[Topic]
+
+
+class RemoveGroupOffsetsResponse(Response, key=1125, versions="0"):
+    """Tells that the group has none of these offsets any more, or an error for all."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None

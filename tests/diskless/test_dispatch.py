@@ -43,7 +43,6 @@ NOT_SERVED = {
     29: "DescribeAcls",
     30: "CreateAcls",
     31: "DeleteAcls",
-    33: "AlterConfigs",
     34: "AlterReplicaLogDirs",
     36: "SaslAuthenticate",
     38: "CreateDelegationToken",

@@ -29,6 +29,8 @@ from records.rpc.group_log import (
     CommitGroupOffsetsResponse,
     FetchGroupStateRequest,
     FetchGroupStateResponse,
+    RemoveGroupOffsetsRequest,
+    RemoveGroupOffsetsResponse,
     RemoveGroupRequest,
     RemoveGroupResponse,
 )
@@ -249,6 +251,18 @@ RPCS: list[Golden] = [
         0,
         "02 67 02 00 08 0000000000000005 01 08 0000000000000006",
     ),
+    Golden(
+        RemoveGroupOffsetsRequest(
+            group_id="g",
+            ownership_epoch=5,
+            sequence=6,
+            topics=(RemoveGroupOffsetsRequest.Topic(topic_name="foo", partitions=(1,)),),
+        ),
+        0,
+        "02 67 0000000000000005 0000000000000006"  # group, ownership epoch, sequence
+        "02 04 666f6f 02 00000001 00 00",  # one topic with one partition
+    ),
+    Golden(RemoveGroupOffsetsResponse(error_code=16), 0, "00000000 0010 00 00"),
     Golden(RemoveGroupResponse(error_code=68), 0, "00000000 0044 00 00"),
     Golden(DeleteGroupsRequest(groups_names=("g",)), 0, "00000001 0001 67"),
     Golden(DeleteGroupsRequest(groups_names=("g",)), 2, "02 02 67 00"),

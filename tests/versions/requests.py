@@ -53,9 +53,11 @@ REALISTIC: Final[dict[int, Ask]] = {
     22: of_clients.producer_ids,
     23: of_clients.epochs,
     32: of_clients.describe_configs,
+    33: of_clients.replace_configs,
     37: of_clients.create_partitions,
     42: of_groups.delete_groups,
     44: of_clients.alter_configs,
+    47: of_groups.delete_offsets,
     52: of_quorum.votes,
     53: of_quorum.begin_epochs,
     54: of_quorum.end_epochs,
@@ -127,6 +129,7 @@ REALISTIC: Final[dict[int, Ask]] = {
     1122: of_groups.log_generation,
     1123: of_groups.log_state,
     1124: of_groups.remove_group,
+    1125: of_groups.remove_offsets,
 }
 """By api key. What is announced and is not here fails a test."""
 

@@ -212,3 +212,27 @@ def log_state(_: Scene) -> tuple[Request, ...]:
 def remove_group(scene: Scene) -> tuple[Request, ...]:
     ask = group_log.RemoveGroupRequest
     return tuple(ask(group_id=group) for group in ("nobody", OWNED, scene.new))
+
+
+def delete_offsets(_: Scene) -> tuple[Request, ...]:
+    topic = groups.OffsetDeleteRequest.OffsetDeleteRequestTopic
+    topics = tuple(
+        topic(
+            name=name,
+            partitions=tuple(topic.OffsetDeleteRequestPartition(partition_index=i) for i in (1, 9)),
+        )
+        for name in ("t", "nowhere")
+    )
+    return tuple(
+        groups.OffsetDeleteRequest(group_id=group, topics=topics)
+        for group in (GROUP, MEMBERS, "nobody", "")
+    )
+
+
+def remove_offsets(scene: Scene) -> tuple[Request, ...]:
+    ask = group_log.RemoveGroupOffsetsRequest
+    topics = (ask.Topic(topic_name="t", partitions=(0,)),)
+    return tuple(
+        ask(group_id=OWNED, ownership_epoch=epoch, sequence=1_000, topics=topics)
+        for epoch in (scene.ownership_epoch, 0)
+    )

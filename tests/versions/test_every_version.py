@@ -39,6 +39,7 @@ REFUSED = {
     (60, 0): "nobody can ask a controller for controllers yet",
     (1107, 0): "only the controller takes partitions away from a coordinator",
     (1108, 0): "coordinators enforce retention by themselves unless a topic says otherwise",
+    (1125, 0): "the request before it has removed the group",
 }
 """Api key and version: where the realistic requests meet nothing but refusals."""
 

@@ -29,12 +29,14 @@ CLIENTS = (
     rpc.DescribeGroupsRequest,
     rpc.ListGroupsRequest,
     rpc.DeleteGroupsRequest,
+    rpc.OffsetDeleteRequest,
 )
 PEERS = (
     group_log.AcquireGroupOwnershipRequest,
     group_log.CommitGroupOffsetsRequest,
     group_log.CommitGroupGenerationRequest,
     group_log.RemoveGroupRequest,
+    group_log.RemoveGroupOffsetsRequest,
 )
 
 

@@ -18,6 +18,7 @@ from records.compression import Buffer
 SLICE_PARTITIONS: Final = 250  # described between two turns of the loop: about 4 ms
 MANY_RECORDS: Final = 20_000  # about 10 ms
 MUCH_COMPRESSED: Final = 256 * 1024  # bytes: less is done before a thread has its turn
+INLINE_BYTES: Final = 4 * 1024 * 1024  # decompressed on the loop, about 3 ms; more in a thread
 
 _WEIGHT: Final = Struct(">22xB34xi")  # of a batch's header: attributes, record count
 

@@ -87,6 +87,7 @@ class Services:
             now_ms=wall_ms,
             in_flight=self.in_flight,
             closing=self.writers.closing,
+            max_decompressed_bytes=values["esker.produce.max.decompressed.bytes"],
         )
         self.fetch = FetchService(
             cluster, cache=self.cache, news=self.news, staleness=self.staleness

@@ -4,7 +4,8 @@ The coordinator knows only the greatest timestamp of each run. Which record of t
 found by reading the run's records, decompressed if necessary. Timestamps in batch headers are not
 used: a producer may write others there than its records have.
 
-A batch with very many records is read in a thread, so that the loop serves others meanwhile.
+A batch with very many records, or many bytes of them, is read in a thread, so that the loop serves
+others meanwhile.
 
 Under LogAppendTime nothing is read: all records of a run have the time of its commit, whatever the
 topic's setting is now.
@@ -16,15 +17,17 @@ docs/design/broker.md#timestamp-look-ups.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, TypeVar
 
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.runs_reader import LOG_APPEND_TIME, DamagedRunError, Run, read_run
-from diskless.loop_turns import takes_long
+from diskless.loop_turns import INLINE_BYTES, takes_long
 from records.batch import Batch, iter_batches, iter_records
-from records.errors import RecordError
+from records.compression import MAX_DECOMPRESSED_BYTES
+from records.errors import DecompressedTooLargeError, RecordError
 
 T = TypeVar("T")
 
@@ -47,9 +50,8 @@ async def first_since(
         first = _at_append_time(run, from_offset)
         return first if first.timestamp >= timestamp else None
     for base_offset, batch in await _batches(cache, run, from_offset):
-        stamped = _records(run, base_offset, batch)
-        late = (r for r in stamped if r.offset >= from_offset and r.timestamp >= timestamp)
-        found = await _search(batch, partial(_first, late))
+        choose = partial(_first, from_offset=from_offset, timestamp=timestamp)
+        found = await _search(run, base_offset, batch, choose)
         if found is not None:
             return found
     return None
@@ -64,29 +66,36 @@ async def latest(cache: ObjectCache, run: Run, *, from_offset: int) -> Timestamp
         return _at_append_time(run, from_offset)
     best: TimestampedOffset | None = None
     for base_offset, batch in await _batches(cache, run, from_offset):
-        stamped = _records(run, base_offset, batch)
-        wanted = (record for record in stamped if record.offset >= from_offset)
-        found = await _search(batch, partial(_greatest, wanted))
+        found = await _search(run, base_offset, batch, partial(_greatest, from_offset=from_offset))
         if found is not None and (best is None or found.timestamp > best.timestamp):
             best = found
     return best
 
 
-def _first(records: Iterator[TimestampedOffset]) -> TimestampedOffset | None:
-    return next(records, None)
+def _first(
+    records: Iterator[TimestampedOffset], *, from_offset: int, timestamp: int
+) -> TimestampedOffset | None:
+    late = (r for r in records if r.offset >= from_offset and r.timestamp >= timestamp)
+    return next(late, None)
 
 
-def _greatest(records: Iterator[TimestampedOffset]) -> TimestampedOffset | None:
+def _greatest(
+    records: Iterator[TimestampedOffset], *, from_offset: int
+) -> TimestampedOffset | None:
     """Return the first record with the greatest timestamp, or None without records."""
-    return max(records, key=lambda record: record.timestamp, default=None)
+    wanted = (record for record in records if record.offset >= from_offset)
+    return max(wanted, key=lambda record: record.timestamp, default=None)
 
 
-async def _search(batch: Batch, search: Callable[[], T]) -> T:
-    """Run a search of this batch, in a thread if the search takes long."""
-    if takes_long((batch.view,)):
-        return await asyncio.to_thread(search)
-    await asyncio.sleep(0)  # one batch may take ten milliseconds
-    return search()
+async def _search(
+    run: Run, base_offset: int, batch: Batch, choose: Callable[[Iterator[TimestampedOffset]], T]
+) -> T:
+    """Choose among the records of a batch, in a thread if reading them takes long."""
+    if not takes_long((batch.view,)):
+        await asyncio.sleep(0)  # one batch may take ten milliseconds
+        with contextlib.suppress(DecompressedTooLargeError):  # 3 KB of zstd may be 100 MB
+            return choose(_records(run, base_offset, batch, INLINE_BYTES))
+    return await asyncio.to_thread(choose, _records(run, base_offset, batch))
 
 
 def _at_append_time(run: Run, from_offset: int) -> TimestampedOffset:
@@ -105,10 +114,17 @@ async def _batches(cache: ObjectCache, run: Run, from_offset: int) -> list[tuple
     return found
 
 
-def _records(run: Run, base_offset: int, batch: Batch) -> Iterator[TimestampedOffset]:
-    """Yield the offset and timestamp of each record of a stored batch."""
+def _records(
+    run: Run, base_offset: int, batch: Batch, limit_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> Iterator[TimestampedOffset]:
+    """Yield the offset and timestamp of each record of a stored batch.
+
+    Raises:  DamagedRunError; DecompressedTooLargeError past a limit below the usual one.
+    """
     try:
-        for record in iter_records(batch):
+        for record in iter_records(batch, limit_bytes=limit_bytes):
             yield TimestampedOffset(base_offset + record.offset, record.timestamp)
     except RecordError as error:
+        if isinstance(error, DecompressedTooLargeError) and limit_bytes < MAX_DECOMPRESSED_BYTES:
+            raise
         raise DamagedRunError(run, str(error)) from error

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from diskless.produce.buffer import AppendResult
-from diskless.produce.validation import Outcome, Refusal
+from diskless.produce.validation import Decompression, Outcome, Refusal
 from records.kafka_errors import ErrorCode
 from records.rpc.produce import ProduceRequest, ProduceResponse
 
@@ -57,15 +57,18 @@ class PendingProduce:
         version: int,
         answer: Callable[[PendingProduce], None],
         free: Callable[[], None],
+        decompression: Decompression | None = None,
     ) -> None:
         """Create the state of a decoded Produce request that waits for its partitions' outcomes.
 
         Args:  answer: called once, when every partition has an outcome.
                free: called once, when the request's bytes are no longer needed.
+               decompression: the limit that its compressed batches share; None: the usual one.
         """
         self.request = request
         self.by_id = version >= FIRST_WITH_TOPIC_IDS
         self.version = version
+        self.decompression = decompression or Decompression()
         self.is_taken = False
         self.is_over = False  # timed out; a request that is not taken by then never is
         self.topics = [

@@ -33,8 +33,8 @@ from diskless.produce.closing import BufferClosing
 from diskless.produce.in_flight import InFlight
 from diskless.produce.request import AwaitedPartition, PendingProduce, response_of
 from diskless.produce.validation import (
-    USUAL_RATIO,
     Accepted,
+    Decompression,
     Refusal,
     TakesLongError,
     TopicRules,
@@ -51,6 +51,7 @@ from raft.net import (
 )
 from raft.net.handlers import payload
 from records.codec import decode_message
+from records.compression import MAX_DECOMPRESSED_BYTES
 from records.kafka_errors import ErrorCode
 from records.rpc.produce import ProduceRequest
 
@@ -98,6 +99,7 @@ class ProduceService:
         now_ms: Callable[[], int],
         in_flight: InFlight,
         closing: BufferClosing,
+        max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
     ) -> None:
         """Create the service that answers Produce requests for this cluster.
 
@@ -106,6 +108,7 @@ class ProduceService:
                now_ms: the wall clock, ms since 1970, that timestamps are compared with.
                in_flight: the memory that requests take until their batches are written.
                closing: is told what producers do, and closes buffers early.
+               max_decompressed_bytes: of all compressed batches of one request.
         """
         self.counters = ProduceCounters()
         self._cluster = cluster
@@ -114,6 +117,7 @@ class ProduceService:
         self._writer = writer
         self._now_ms = now_ms
         self._in_flight = in_flight
+        self._max_decompressed_bytes = max_decompressed_bytes
         self._closing = closing
         self._rules: dict[UUID, TopicRules] = {}
         self._rules_of: MetadataImage | None = None
@@ -145,7 +149,11 @@ class ProduceService:
 
         size_bytes = len(body)
         produced = PendingProduce(
-            request, header.api_version, answer, lambda: self._in_flight.release(size_bytes)
+            request,
+            header.api_version,
+            answer,
+            lambda: self._in_flight.release(size_bytes),
+            Decompression(self._max_decompressed_bytes),
         )
         if not silent:
             timer = loop.call_later(max(0, request.timeout_ms) / 1_000, produced.expire)
@@ -156,7 +164,9 @@ class ProduceService:
             and not _has_topics(self._cluster.image, request)
         )
         if awaits_topics or not self._validate_inline(request, produced):
-            preparing = loop.create_task(self._prepare(request, produced, size_bytes, reply))
+            preparing = loop.create_task(
+                self._prepare(request, produced, size_bytes, reply, awaits_topics=awaits_topics)
+            )
             self._preparing.add(preparing)
             preparing.add_done_callback(self._preparing.discard)
             connection.pause_reading()
@@ -168,17 +178,28 @@ class ProduceService:
         return None if silent else reply
 
     async def _prepare(
-        self, request: ProduceRequest, produced: PendingProduce, size_bytes: int, reply: Reply
+        self,
+        request: ProduceRequest,
+        produced: PendingProduce,
+        size_bytes: int,
+        reply: Reply,
+        *,
+        awaits_topics: bool,
     ) -> None:
-        """Wait for the request's unknown topics, validate its batches, and pass them to writers."""
+        """Wait for the request's unknown topics, validate its batches, and pass them to writers.
+
+        Args:  awaits_topics: if not, the loop has tried to validate them and left some to a thread.
+        """
         connection = reply.connection
         unanswered = reply if request.acks == 0 else None
         try:
-            if produced.by_id and not _has_topics(self._cluster.image, request):
+            needs_thread = not awaits_topics
+            if awaits_topics:
                 await self._cluster.image_where(
                     lambda image: _has_topics(image, request), _topic_wait_s(request)
                 )
-            if not produced.is_over and not self._validate_inline(request, produced):
+                needs_thread = not produced.is_over and not self._validate_inline(request, produced)
+            if needs_thread and not produced.is_over:
                 self._closing.validating += 1
                 try:
                     async with self._validating:
@@ -210,11 +231,15 @@ class ProduceService:
                 records = sent.records
                 if topic is None or records is None or not is_compressed(records):
                     continue
-                rules, limit_bytes = self._rules_for(image, topic), USUAL_RATIO * len(records)
-                now_ms = self._now_ms()
+                rules, now_ms = self._rules_for(image, topic), self._now_ms()
                 try:
                     partition.validated = validate(
-                        records, produced.version, rules, now_ms, limit_bytes
+                        records,
+                        produced.version,
+                        rules,
+                        now_ms,
+                        produced.decompression,
+                        inline=True,
                     )
                 except TakesLongError:
                     return False
@@ -236,7 +261,12 @@ class ProduceService:
                 if partition.validated is None and topic is not None and is_known:
                     rules = self._rules_for(image, topic)
                     partition.validated = await asyncio.to_thread(
-                        validate, sent.records, produced.version, rules, self._now_ms()
+                        validate,
+                        sent.records,
+                        produced.version,
+                        rules,
+                        self._now_ms(),
+                        produced.decompression,
                     )
 
     def _take_later(
@@ -311,7 +341,11 @@ class ProduceService:
             return
         rules = self._rules_for(image, topic)
         outcome = awaited.validated or validate(
-            records, awaited.request.version, rules, self._now_ms()
+            records,
+            awaited.request.version,
+            rules,
+            self._now_ms(),
+            awaited.request.decompression,
         )
         if isinstance(outcome, Refusal):
             awaited.settle(outcome)

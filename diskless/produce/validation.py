@@ -15,11 +15,13 @@ docs/design/broker.md#validation.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final, NamedTuple, TypeAlias
 
 from coordinator.controller.config_defs import COMPACT
 from coordinator.controller.decide.configs import cleanup_policies, topic_value
 from coordinator.controller.image import MetadataImage
+from diskless.loop_turns import INLINE_BYTES
 from records.batch import (
     COMPRESSION_MASK,
     MIN_RECORD_BYTES,
@@ -42,7 +44,7 @@ from records.varint import SMALL_VARINTS, decode_varint, decode_varlong
 
 FIRST_WITH_ZSTD: Final = 7  # Produce versions below know no zstd
 SMALL: Final = len(SMALL_VARINTS)
-USUAL_RATIO: Final = 64  # of decompressed bytes to compressed ones; a bomb's is 30,000
+SLICE_RECORDS: Final = 10_000  # whose timestamps are held at once
 MAX_RECORD_ERRORS: Final = 100  # listed individually in a response
 
 
@@ -98,6 +100,34 @@ class TakesLongError(Exception):
     """The decompressed batch exceeds the limit for validation on the loop."""
 
 
+class Decompression:
+    """The bytes that a request's compressed batches may still expand to, all together.
+
+    Why together: a batch of 3 KB may take 100 MB, and a request may have thousands of them.
+    """
+
+    def __init__(self, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> None:
+        self.limit_bytes = limit_bytes
+        self._left = limit_bytes
+
+    def records_of(self, batch: Batch, *, inline: bool) -> memoryview:
+        """Return the bytes of a batch's records, and count them.
+
+        Raises:  CompressionError; TakesLongError if a thread must try it.
+        """
+        limit_bytes = min(self._left, INLINE_BYTES) if inline else self._left
+        try:
+            body = records_of(batch, limit_bytes=limit_bytes)
+        except DecompressedTooLargeError:
+            if limit_bytes < self._left:
+                raise TakesLongError from None
+            self._left = 0
+            raise
+        if batch.header.attributes & COMPRESSION_MASK:
+            self._left -= len(body)
+        return body
+
+
 def is_compressed(batch: Buffer) -> bool:
     """Return whether the batch's header names a compression codec."""
     return len(batch) > 22 and bool(batch[22] & COMPRESSION_MASK)
@@ -108,14 +138,17 @@ def validate(
     version: int,
     rules: TopicRules,
     now_ms: int,
-    limit_bytes: int = MAX_DECOMPRESSED_BYTES,
+    decompression: Decompression | None = None,
+    *,
+    inline: bool = False,
 ) -> Outcome:
     """Validate the records that a Produce request has for one partition.
 
     Args:    version: of the request; later versions allow more codecs.
              now_ms: the broker's clock, ms since 1970.
-             limit_bytes: of decompressed records.
-    Raises:  TakesLongError for more than `limit_bytes`, if that is below the usual limit.
+             decompression: of the request that the batch is part of.
+             inline: whether the caller is the loop, which decompresses little.
+    Raises:  TakesLongError if a thread must validate it.
     """
     if not records:
         return _invalid("a partition without a record batch")
@@ -132,24 +165,26 @@ def validate(
     refusal = _header_refusal(batch, version, rules)
     if refusal is not None:
         return refusal
+    decompression = decompression or Decompression()
     try:
-        body = records_of(batch, limit_bytes=limit_bytes)
-        timestamps = _timestamps(batch, body)
-    except DecompressedTooLargeError as error:
-        if limit_bytes < MAX_DECOMPRESSED_BYTES:
-            raise TakesLongError from None
-        return Refusal(ErrorCode.MESSAGE_TOO_LARGE, str(error))
+        body = decompression.records_of(batch, inline=inline)
+        earliest, latest = _timestamp_range(batch, body)
+        refusal = _check_keys(batch, body) if rules.keys_required else None
+    except DecompressedTooLargeError:
+        message = (
+            f"the compressed batches of the request expand to more than "
+            f"{decompression.limit_bytes} bytes (esker.produce.max.decompressed.bytes)"
+        )
+        return Refusal(ErrorCode.MESSAGE_TOO_LARGE, message)
     except CompressionError as error:
         return Refusal(ErrorCode.CORRUPT_MESSAGE, str(error))
     except IndexError:
         return _invalid("the batch ends inside a record")
     except ValueError as error:
         return _invalid(str(error))
-    if rules.keys_required:
-        refusal = _check_keys(batch, body)
-        if refusal is not None:
-            return refusal
-    return _check_timestamps(batch, timestamps, rules, now_ms)
+    if refusal is not None:
+        return refusal
+    return _check_timestamps(batch, body, earliest, latest, rules, now_ms)
 
 
 def _check_keys(batch: Batch, body: memoryview) -> Refusal | None:
@@ -199,8 +234,10 @@ def _header_refusal(batch: Batch, version: int, rules: TopicRules) -> Refusal | 
     return None
 
 
-def _timestamps(batch: Batch, body: memoryview) -> list[int]:
-    """Return each record's timestamp, after checking its length and offset delta.
+def _timestamp_range(batch: Batch, body: memoryview) -> tuple[int, int]:
+    """Return the least and the greatest timestamp, after checking each record.
+
+    Checked are a record's length and its offset delta.
 
     Most of a broker's time on small records is spent in this loop. So the usual record (no headers,
     a short key or none) is parsed here, in less than half the time; `_parse_record` parses any
@@ -213,45 +250,51 @@ def _timestamps(batch: Batch, body: memoryview) -> list[int]:
         raise ValueError(f"{header.record_count} records in {len(body)} bytes")
     data = bytes(body)  # indexed twice as fast as a view
     base_timestamp, size = header.base_timestamp, len(data)
-    timestamps: list[int] = []
+    timestamps: list[int] = []  # of a slice, so that memory does not grow with the record count
     append, position = timestamps.append, 0
-    for expected_delta in range(header.record_count):
-        low = data[position]
-        at = position + 1
-        if low >= 0x80:
-            high = data[at]
-            low = low & 0x7F | high << 7 if high < 0x80 else 1
-            at += 1
-        end = at + (low >> 1)  # of the record, if its length has one or two bytes
-        if not low & 1 and end <= size and expected_delta < SMALL:
-            delta = data[at + 1]  # after the attributes, unused
-            if delta < 0x80:
-                delta, at = (delta >> 1) ^ -(delta & 1), at + 2
-            else:
-                delta, at = decode_varlong(data, at + 1)
-            expected = SMALL_VARINTS[expected_delta]
-            if data.startswith(expected, at):
-                at += len(expected)
-                low = data[at]  # the key's length
-                at += 1 if low & 1 else 1 + (low >> 1)
-                if (low == 1 or (low < 0x80 and not low & 1)) and at < end:
-                    low = data[at]  # the value's
-                    at += 1
-                    if low >= 0x80:
-                        high = data[at]
-                        low = low & 0x7F | high << 7 if high < 0x80 else 3
+    earliest, latest = 1 << 64, -(1 << 64)
+    for first_delta in range(0, header.record_count, SLICE_RECORDS):
+        for expected_delta in range(
+            first_delta, min(first_delta + SLICE_RECORDS, header.record_count)
+        ):
+            low = data[position]
+            at = position + 1
+            if low >= 0x80:
+                high = data[at]
+                low = low & 0x7F | high << 7 if high < 0x80 else 1
+                at += 1
+            end = at + (low >> 1)  # of the record, if its length has one or two bytes
+            if not low & 1 and end <= size and expected_delta < SMALL:
+                delta = data[at + 1]  # after the attributes, unused
+                if delta < 0x80:
+                    delta, at = (delta >> 1) ^ -(delta & 1), at + 2
+                else:
+                    delta, at = decode_varlong(data, at + 1)
+                expected = SMALL_VARINTS[expected_delta]
+                if data.startswith(expected, at):
+                    at += len(expected)
+                    low = data[at]  # the key's length
+                    at += 1 if low & 1 else 1 + (low >> 1)
+                    if (low == 1 or (low < 0x80 and not low & 1)) and at < end:
+                        low = data[at]  # the value's
                         at += 1
-                    if low != 1:
-                        at += low >> 1
-                    if (low == 1 or not low & 1) and at == end - 1 and not data[at]:
-                        append(base_timestamp + delta)
-                        position = end
-                        continue
-        delta, position = _parse_record(data, position, expected_delta)
-        append(base_timestamp + delta)
+                        if low >= 0x80:
+                            high = data[at]
+                            low = low & 0x7F | high << 7 if high < 0x80 else 3
+                            at += 1
+                        if low != 1:
+                            at += low >> 1
+                        if (low == 1 or not low & 1) and at == end - 1 and not data[at]:
+                            append(base_timestamp + delta)
+                            position = end
+                            continue
+            delta, position = _parse_record(data, position, expected_delta)
+            append(base_timestamp + delta)
+        earliest, latest = min(earliest, *timestamps), max(latest, *timestamps)
+        timestamps.clear()
     if position != size:
         raise ValueError(f"{size - position} bytes after the last record")
-    return timestamps
+    return earliest, latest
 
 
 def _parse_record(data: bytes, position: int, expected_delta: int) -> tuple[int, int]:
@@ -305,10 +348,9 @@ def _check_inside(body: bytes, position: int, end: int, index: int) -> None:
 
 
 def _check_timestamps(
-    batch: Batch, timestamps: list[int], rules: TopicRules, now_ms: int
+    batch: Batch, body: memoryview, earliest: int, latest: int, rules: TopicRules, now_ms: int
 ) -> Outcome:
     """Check the records' timestamps against the topic's rules; records without one pass."""
-    latest, earliest = max(timestamps), min(timestamps)
     if earliest < NO_TIMESTAMP or latest >= 1 << 63:
         message = f"timestamps from {earliest} to {latest}"
         return Refusal(ErrorCode.INVALID_TIMESTAMP, message)
@@ -318,19 +360,24 @@ def _check_timestamps(
     newest = now_ms + rules.timestamp_after_max_ms
     if earliest >= oldest and latest <= newest:
         return Accepted(batch, latest)
-    misfits = [
-        (index, timestamp)
-        for index, timestamp in enumerate(timestamps)
-        if timestamp != NO_TIMESTAMP and not oldest <= timestamp <= newest
-    ]
-    if not misfits:
+    count, errors = 0, []
+    for index, timestamp in enumerate(_timestamps(batch, bytes(body))):
+        if timestamp != NO_TIMESTAMP and not oldest <= timestamp <= newest:
+            count += 1
+            if count <= MAX_RECORD_ERRORS:
+                errors.append(RecordError(index, _describe_misfit(timestamp, rules, now_ms)))
+    if not count:
         return Accepted(batch, latest)
-    errors = tuple(
-        RecordError(index, _describe_misfit(timestamp, rules, now_ms))
-        for index, timestamp in misfits[:MAX_RECORD_ERRORS]
-    )
-    message = f"{len(misfits)} records with invalid timestamps, the first: {errors[0].message}"
-    return Refusal(ErrorCode.INVALID_TIMESTAMP, message, errors)
+    message = f"{count} records with invalid timestamps, the first: {errors[0].message}"
+    return Refusal(ErrorCode.INVALID_TIMESTAMP, message, tuple(errors))
+
+
+def _timestamps(batch: Batch, body: bytes) -> Iterator[int]:
+    """Yield each record's timestamp; the records were checked before."""
+    position = 0
+    for expected_delta in range(batch.header.record_count):
+        delta, position = _parse_record(body, position, expected_delta)
+        yield batch.header.base_timestamp + delta
 
 
 def _describe_misfit(timestamp: int, rules: TopicRules, now_ms: int) -> str:

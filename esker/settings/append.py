@@ -10,6 +10,7 @@ from typing import Final
 from diskless.produce.closing import ClosingSettings
 from esker.settings.base import Setting
 from esker.settings.values import MEBIBYTE, MILLISECONDS, integer
+from records.compression import MAX_DECOMPRESSED_BYTES
 
 SETTINGS: Final = (
     Setting(
@@ -52,6 +53,13 @@ SETTINGS: Final = (
         128 * MEBIBYTE,
         "Bytes of Produce requests that are not written yet; past it, producers' sockets are not "
         "read until there is room.",
+    ),
+    Setting(
+        "esker.produce.max.decompressed.bytes",
+        integer(MEBIBYTE, MAX_DECOMPRESSED_BYTES),
+        MAX_DECOMPRESSED_BYTES,
+        "Bytes that the compressed batches of one Produce request may expand to, all together; "
+        "beyond it a batch is refused with MESSAGE_TOO_LARGE.",
     ),
     Setting(
         "esker.append.max.uploads",

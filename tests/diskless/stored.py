@@ -36,6 +36,7 @@ class Stored:
         self.store = MemoryStore(world.wall_ms)
         self._world = world
         self._broker_id = broker_id
+        self._broker_epoch: int | None = None  # registered with the first commit, and fenced
         self.keys: list[str] = []  # of the objects, in order
 
     async def commit(
@@ -46,11 +47,13 @@ class Stored:
         assert image is not None, f"no topic {topic}"
         coordinator = image.coordinator(partition)
         leader = self._world.leaders[coordinator]
+        if self._broker_epoch is None:
+            self._broker_epoch = await self._world.register(self._broker_id)
         lease = await leader.call(
             AcquireObjectLeaseRequest(
                 coordinator_partition=coordinator,
                 broker_id=self._broker_id,
-                broker_epoch=2**40,
+                broker_epoch=self._broker_epoch,
                 object_count=1,
             )
         )
@@ -71,7 +74,7 @@ class Stored:
             CommitBatchesRequest(
                 coordinator_partition=coordinator,
                 broker_id=self._broker_id,
-                broker_epoch=2**40,
+                broker_epoch=self._broker_epoch,
                 lease_id=lease.lease_id,
                 object_id=object_id,
                 object_format=1,

@@ -18,10 +18,12 @@ from diskless.apis.partition_offsets import ListedOffset
 from diskless.fetch import timestamps
 from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.runs_reader import Run
+from diskless.loop_turns import INLINE_BYTES
 from diskless.stores.memory import MemoryStore
 from raft.net.handlers import Served
 from records.batch import Batch, Record, iter_records
-from records.compression import Compression
+from records.batch_writer import build_batch
+from records.compression import MAX_DECOMPRESSED_BYTES, Compression
 from records.rpc.batch_coordinator import DeleteDisklessRecordsRequest, ListDisklessOffsetsRequest
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from records.rpc.partitions import (
@@ -309,9 +311,9 @@ def test_a_timestamp_lookup_reads_very_many_records_in_a_thread(
     many, few = batch(*range(25_000)), batch(30_000, 29_000)
     threads: set[threading.Thread] = set()
 
-    def watched(one: Batch) -> Iterator[Record]:
+    def watched(one: Batch, *, limit_bytes: int) -> Iterator[Record]:
         threads.add(threading.current_thread())
-        return iter_records(one)
+        return iter_records(one, limit_bytes=limit_bytes)
 
     monkeypatch.setattr("diskless.fetch.timestamps.iter_records", watched)
 
@@ -328,6 +330,35 @@ def test_a_timestamp_lookup_reads_very_many_records_in_a_thread(
         assert await latest(cache, where, from_offset=100) == (25_100, 30_000)
         assert await latest(cache, where, from_offset=25_101) == (25_101, 29_000)
         assert await since(cache, where, from_offset=100, timestamp=30_001) is None
+        await cache.close()
+
+    asyncio.run(main())
+
+
+def test_a_timestamp_lookup_decompresses_a_bomb_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bomb = bytes(
+        build_batch(
+            [(None, bytes(INLINE_BYTES), 7, ())], base_offset=0, leader_epoch=-1,
+            compression=Compression.ZSTD,
+        )
+    )  # fmt: skip
+    read: list[tuple[bool, int]] = []
+
+    def watched(one: Batch, *, limit_bytes: int) -> Iterator[Record]:
+        read.append((threading.current_thread() is threading.main_thread(), limit_bytes))
+        return iter_records(one, limit_bytes=limit_bytes)
+
+    monkeypatch.setattr("diskless.fetch.timestamps.iter_records", watched)
+
+    async def main() -> None:
+        store = MemoryStore(lambda: 0)
+        await store.upload("o", [bomb], len(bomb))
+        cache = ObjectCache(store)
+        where = Run("o", 0, len(bomb), 100, 100, 0, 0)
+        assert await timestamps.latest(cache, where, from_offset=0) == (100, 7)
+        assert read == [(True, INLINE_BYTES), (False, MAX_DECOMPRESSED_BYTES)]
         await cache.close()
 
     asyncio.run(main())

@@ -256,8 +256,8 @@ def test_slow_validation_does_not_delay_other_connections(
     heavy = bytes(build_batch(records, base_offset=0, leader_epoch=-1, compression=codec))
     threads: list[threading.Thread] = []
 
-    def watched(*about: Any) -> Outcome:
-        outcome = validate(*about)
+    def watched(*about: Any, **more: Any) -> Outcome:
+        outcome = validate(*about, **more)
         threads.append(threading.current_thread())
         return outcome
 

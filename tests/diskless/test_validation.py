@@ -6,17 +6,23 @@ Source: upstream's LogValidator; docs/design/broker.md#validation.
 from __future__ import annotations
 
 import struct
+import tracemalloc
 
 import pytest
 from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diskless.loop_turns import INLINE_BYTES
 from diskless.produce.validation import (
+    SLICE_RECORDS,
     Accepted,
+    Decompression,
     Refusal,
+    TakesLongError,
     TopicRules,
     _parse_record,
+    _timestamp_range,
     _timestamps,
     validate,
 )
@@ -35,6 +41,7 @@ from records.batch_writer import build_batch
 from records.compression import Compression, compress
 from records.errors import RecordError
 from records.kafka_errors import ErrorCode
+from records.varint import encode_varint
 
 NOW = 1_700_000_000_000
 RULES = TopicRules()
@@ -223,7 +230,7 @@ def test_an_accepted_batch_can_be_read_record_by_record(spoil: list[tuple[int, i
 
 
 def by_the_rule(data: bytearray) -> list[int]:
-    """Run `_timestamps` without its shortcut."""
+    """Return the timestamps as the slow path reads them."""
     taken = read_batch(data)
     body = bytes(records_of(taken))
     timestamps, position = [], 0
@@ -267,9 +274,10 @@ def test_the_fast_path_for_common_records_accepts_the_same_records_as_the_slow_p
         expected = by_the_rule(data)
     except (ValueError, IndexError):
         with pytest.raises((ValueError, IndexError)):
-            _timestamps(taken, records_of(taken))
+            _timestamp_range(taken, records_of(taken))
         return
-    assert _timestamps(taken, records_of(taken)) == expected
+    assert _timestamp_range(taken, records_of(taken)) == (min(expected), max(expected))
+    assert list(_timestamps(taken, bytes(records_of(taken)))) == expected
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -285,3 +293,82 @@ def test_a_compacted_topic_refuses_the_records_without_a_key(codec: Compression)
     assert isinstance(validate(data, 9, RULES, NOW), Accepted)
     keyed = batch(NOW, codec=codec)
     assert isinstance(validate(keyed, 9, RULES._replace(keys_required=True), NOW), Accepted)
+
+
+# --- bombs --------------------------------------------------------------------------------------
+
+MIB = 1024 * 1024
+PACKED = [codec for codec in CODECS if codec is not Compression.NONE]
+
+
+def bomb(codec: Compression, size_bytes: int) -> bytearray:
+    """A batch of one record of zeros."""
+    records = [(None, bytes(size_bytes), NOW, ())]
+    return build_batch(records, base_offset=0, leader_epoch=-1, compression=codec)
+
+
+@pytest.mark.parametrize("codec", PACKED)
+def test_a_batch_that_expands_beyond_the_limit_is_too_large(codec: Compression) -> None:
+    exactly = len(records_of(read_batch(bomb(codec, MIB))))
+    found = validate(bomb(codec, MIB), 9, RULES, NOW, Decompression(exactly))
+    assert isinstance(found, Accepted)
+    found = validate(bomb(codec, MIB), 9, RULES, NOW, Decompression(exactly - 1))
+    assert isinstance(found, Refusal)
+    assert found.error == ErrorCode.MESSAGE_TOO_LARGE
+    assert "esker.produce.max.decompressed.bytes" in found.message
+
+
+def test_the_batches_of_a_request_share_one_limit() -> None:
+    shared = Decompression(3 * MIB)
+    found = [validate(bomb(Compression.ZSTD, MIB), 9, RULES, NOW, shared) for _ in range(4)]
+    assert [type(outcome) for outcome in found] == [Accepted, Accepted, Refusal, Refusal]
+
+
+def test_the_loop_leaves_a_bomb_to_a_thread() -> None:
+    packed, shared = bomb(Compression.ZSTD, INLINE_BYTES), Decompression()
+    with pytest.raises(TakesLongError):
+        validate(packed, 9, RULES, NOW, shared, inline=True)
+    assert isinstance(validate(packed, 9, RULES, NOW, shared), Accepted)
+
+
+@pytest.mark.parametrize("misfit", [0, SLICE_RECORDS - 1, SLICE_RECORDS, 2 * SLICE_RECORDS])
+def test_timestamps_are_checked_across_slices(misfit: int) -> None:
+    timestamps = [NOW] * (2 * SLICE_RECORDS + 1)
+    timestamps[misfit] = NOW + 86_400_000
+    data = build_batch(
+        [(None, None, timestamp, ()) for timestamp in timestamps], base_offset=0, leader_epoch=-1
+    )
+    outcome = validate(data, 9, RULES, NOW)
+    assert isinstance(outcome, Refusal)
+    assert [error.batch_index for error in outcome.record_errors] == [misfit]
+    rules = RULES._replace(log_append_time=True)
+    assert validate(data, 9, rules, NOW) == Accepted(read_batch(data), NOW + 86_400_000)
+
+
+def test_a_batch_of_many_tiny_records_takes_little_memory() -> None:
+    record = bytes([12, 0, 0]), bytes([1, 1, 0])  # around the offset delta, which grows
+    deltas = (encode_varint(delta) for delta in range(30_000))
+    body = b"".join(
+        bytes([2 * (len(delta) + 5)]) + record[0][1:] + delta + record[1] for delta in deltas
+    )
+    data = bytearray(batch(NOW)[:HEADER_SIZE_BYTES]) + compress(Compression.ZSTD, body)
+    struct.pack_into(">i", data, 8, len(data) - 12)
+    struct.pack_into(">h", data, 21, Compression.ZSTD)
+    struct.pack_into(">i", data, 23, 29_999)
+    struct.pack_into(">i", data, 57, 30_000)
+    tracemalloc.start()
+    try:
+        outcome = validate(sealed(data), 9, RULES, NOW)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert isinstance(outcome, Accepted), outcome
+    assert peak < 3 * len(body) + 25 * 30_000, "all timestamps were held at once"
+
+
+def test_a_header_key_that_is_not_utf8_is_refused_by_a_compacted_topic() -> None:
+    data = build_batch([(b"key", b"value", NOW, [("h", b"x")])], base_offset=0, leader_epoch=-1)
+    data[bytes(data).index(b"h\x02x")] = 0xFF
+    outcome = validate(sealed(data), 9, RULES._replace(keys_required=True), NOW)
+    assert isinstance(outcome, Refusal)
+    assert outcome.error == ErrorCode.INVALID_RECORD

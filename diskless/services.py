@@ -8,6 +8,7 @@ Source: docs/design/broker.md.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Any, Final
@@ -33,6 +34,7 @@ from diskless.produce.writers import Writers
 from diskless.stores import ObjectStorage
 from raft.net import ServerConnection
 from raft.net.handlers import Served
+from records import native_batch
 
 PRODUCE: Final = 0
 
@@ -153,6 +155,7 @@ class Services:
         """Start the background tasks of a registered broker."""
         self._cleans = True
         self.cleaner.start()
+        asyncio.get_running_loop().run_in_executor(None, native_batch.load)
 
     def begin_epoch(self, epoch: int, *, is_fenced: bool) -> None:
         """Start to serve under this broker epoch, redirecting clients while `is_fenced`."""

@@ -84,7 +84,8 @@ class ControllerMachine(ImageMachine[MetadataImage, ImageEdit]):
                 self._edit.apply(record)
 
     def _show(self, image: MetadataImage) -> None:
-        if image.features.recorded is not self.image.features.recorded:
+        # An empty image, while the log is read anew, names no level: that is no news.
+        if image.offset and image.features.recorded is not self.image.features.recorded:
             self._log_levels(image)
             # Before the image is shown: no leader of another log may act on it.
             image.features.check_supported()

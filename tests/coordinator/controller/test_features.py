@@ -461,3 +461,6 @@ def test_a_finalized_level_is_logged_once_by_each_node(caplog: pytest.LogCapture
     assert lines == [
         f"action=finalize feature=esker.version level=2 before=1 offset={world.image.offset - 1}"
     ]
+    caplog.clear()
+    world.machine.reset()
+    assert not caplog.messages

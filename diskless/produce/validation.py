@@ -40,7 +40,7 @@ from records.errors import (
     UnknownCodecError,
 )
 from records.kafka_errors import ErrorCode
-from records.native_batch import read_timestamps
+from records.native_batch import read_timestamp_range
 from records.varint import SMALL_VARINTS, decode_varint, decode_varlong
 
 FIRST_WITH_ZSTD: Final = 7  # Produce versions below know no zstd
@@ -241,9 +241,8 @@ def _timestamp_range(batch: Batch, body: memoryview) -> tuple[int, int]:
     Checked are a record's length and its offset delta.
 
     Compiled code does it where it can. Without that, most of a broker's time on small records is
-    spent in this loop, so the usual record (no headers,
-    a short key or none) is parsed here, in less than half the time; `_parse_record` parses any
-    record.
+    spent in this loop, so the usual record (no headers, a short key or none) is parsed here, in
+    less than half the time; `_parse_record` parses any record.
 
     Raises:  ValueError; IndexError where the bytes end too early.
     """
@@ -251,7 +250,7 @@ def _timestamp_range(batch: Batch, body: memoryview) -> tuple[int, int]:
     if header.record_count * MIN_RECORD_BYTES > len(body):
         raise ValueError(f"{header.record_count} records in {len(body)} bytes")
     data = bytes(body)  # indexed twice as fast as a view
-    compiled = read_timestamps(header, data)
+    compiled = read_timestamp_range(header, data)
     if compiled is not None:
         return compiled
     base_timestamp, size = header.base_timestamp, len(data)

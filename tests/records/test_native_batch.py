@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from diskless.produce.validation import _timestamps
+from diskless.produce.validation import _timestamp_range
 from records import native_batch
 from records.batch import Batch, read_batch, records_of
 from records.batch_writer import build_batch
-from records.native_batch import read_timestamps
+from records.native_batch import read_timestamp_range
 from tests.examples import examples, first_seed
 
 NOW = 1_700_000_000_000
@@ -58,11 +58,11 @@ def damaged(random: Random, body: bytes) -> bytes:
 
 def parsed_in_python(
     batch: Batch, body: bytes, monkeypatch: pytest.MonkeyPatch
-) -> list[int] | None:
+) -> tuple[int, int] | None:
     with monkeypatch.context() as patched:
         patched.setattr(native_batch, "_loaded", None)
         try:
-            return _timestamps(batch, memoryview(body))
+            return _timestamp_range(batch, memoryview(body))
         except (ValueError, IndexError):
             return None
 
@@ -78,7 +78,7 @@ def test_the_compiled_parser_agrees_with_python_on_damaged_records(
         body = bytes(records_of(batch))
         for _ in range(10):
             data = damaged(random, body)
-            fast = read_timestamps(batch.header, data)
+            fast = read_timestamp_range(batch.header, data)
             if fast is None:
                 refused += 1
                 continue
@@ -115,8 +115,8 @@ def test_the_compiled_parser_leaves_records_in_another_form_to_python(
     batch = read_batch(
         bytes(build_batch([(b"k", b"v", NOW, [])] * 6, base_offset=0, leader_epoch=-1))
     )
-    assert read_timestamps(batch.header, b"".join(plain)) == [NOW] * 6
-    assert read_timestamps(batch.header, b"".join([record(*fields[1]), *plain[1:]])) is None
+    assert read_timestamp_range(batch.header, b"".join(plain)) == (NOW, NOW)
+    assert read_timestamp_range(batch.header, b"".join([record(*fields[1]), *plain[1:]])) is None
 
 
 @pytest.mark.parametrize("base", [-1, 1 << 62, (1 << 63) - 1])
@@ -125,4 +125,4 @@ def test_timestamps_that_could_wrap_around_are_left_to_python(base: int) -> None
         bytes(build_batch([(b"k", b"v", NOW, [])] * 6, base_offset=0, leader_epoch=-1))
     )
     header = batch.header._replace(base_timestamp=base)
-    assert read_timestamps(header, bytes(records_of(batch))) is None
+    assert read_timestamp_range(header, bytes(records_of(batch))) is None

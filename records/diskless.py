@@ -150,6 +150,7 @@ class ProducersExpiredRecord(MetadataRecord, key=1111, versions="0"):
 
     log_ids: Array[Int64]
     producer_ids: Array[Int64]
+    largest_expired_id: Annotated[Int64, tag(0)] = -2  # ever, by time; -1: none; -2: unchanged
 
 
 class LeasesForgottenRecord(MetadataRecord, key=1112, versions="0"):
@@ -193,6 +194,7 @@ class CoordinatorState(MetadataRecord, key=1120, versions="0"):
     next_lease_id: Int64
     next_object_id: Int64
     next_log_id: Int64
+    largest_expired_id: Annotated[Int64, tag(0)] = -2  # of producers; -1: none; -2: unknown
 
 
 class DisklessTopicState(MetadataRecord, key=1121, versions="0"):

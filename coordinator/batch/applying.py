@@ -19,6 +19,7 @@ from coordinator.batch.settings import KEPT_ANSWERS, KEPT_BATCHES
 from coordinator.batch.state import (
     MAX_SEQUENCE,
     NO_LOG,
+    UNKNOWN_ID,
     Answer,
     Broker,
     KeptBatch,
@@ -305,6 +306,11 @@ def _log_starts(tables: Tables, record: LogStartOffsetsRecord) -> None:
 def _producers_expired(tables: Tables, record: ProducersExpiredRecord) -> None:
     for key in zip(record.log_ids, record.producer_ids, strict=True):
         tables.producers.pop(key, None)
+    if record.largest_expired_id != UNKNOWN_ID:
+        counters = tables.counters
+        before = counters.largest_expired_id
+        assert record.largest_expired_id >= before, f"expired ids fall from {before}: {record}"
+        counters.largest_expired_id = record.largest_expired_id
 
 
 # --- leases ------------------------------------------------------------------------------------

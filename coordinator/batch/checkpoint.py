@@ -120,6 +120,7 @@ def checkpoint_records(source: CheckpointSource) -> Iterator[MetadataRecord]:
         next_lease_id=counters.next_lease_id,
         next_object_id=counters.next_object_id,
         next_log_id=counters.next_log_id,
+        largest_expired_id=counters.largest_expired_id,
     )
     for broker_id, broker in sorted(source.brokers.items()):
         yield DisklessBrokerState(
@@ -273,6 +274,7 @@ def load_record(sink: CheckpointSink, record: MetadataRecord) -> None:
             counters.next_lease_id = record.next_lease_id
             counters.next_object_id = record.next_object_id
             counters.next_log_id = record.next_log_id
+            counters.largest_expired_id = record.largest_expired_id
         case DisklessBrokerState():
             sink.brokers[record.broker_id] = Broker(record.broker_epoch, (), record.answered)
         case LeaseState():

@@ -69,6 +69,12 @@ class ClusterView(Protocol):
         is in the future.
         """
 
+    def last_producer_id_before(self, time_ms: int) -> int:
+        """Return the largest producer id that was allocated at a time or earlier; -1: none was.
+
+        Ids whose time is no longer remembered count.
+        """
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StaticView:
@@ -101,3 +107,17 @@ class StaticView:
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
         """Return the fixed allocation time of a producer id, or the default time."""
         return self.handed_out_ms.get(producer_id, self.default_handed_out_ms)
+
+    def last_producer_id_before(self, time_ms: int) -> int:
+        """Return the largest fixed producer id that was allocated at a time or earlier."""
+        return last_id_before(self.handed_out_ms, time_ms)
+
+
+def last_id_before(times_ms: Mapping[int, int | None], time_ms: int) -> int:
+    """Return the largest id whose time is unknown, or not after `time_ms`; -1 without one.
+
+    >>> last_id_before({3: None, 7: 1_000, 9: 2_000}, 1_500), last_id_before({}, 0)
+    (7, -1)
+    """
+    old = (key for key, at_ms in times_ms.items() if at_ms is None or at_ms <= time_ms)
+    return max(old, default=-1)

@@ -53,6 +53,10 @@ NO_LOG: Final = -1
 deleted. Every number below 0 stands for a partition that is not here."""
 
 
+UNKNOWN_ID: Final = -2
+"""Stands in `Counters.largest_expired_id` until a record of level 2 says it."""
+
+
 def released_mark(controller_epoch: int) -> LogId:
     """Return the log id that marks a partition as released under a controller epoch.
 
@@ -139,6 +143,7 @@ class Counters:
     next_lease_id: int = 0
     next_object_id: int = 0
     next_log_id: int = 0
+    largest_expired_id: int = UNKNOWN_ID  # of producers, by time; -1: none has
 
 
 class Table(Protocol[K, V]):

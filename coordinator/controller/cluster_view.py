@@ -71,6 +71,12 @@ class ImageView:
         time_ms = blocks[index].block_time_ms
         return None if time_ms < 0 else time_ms
 
+    def last_producer_id_before(self, time_ms: int) -> int:
+        """Return the largest producer id that was allocated at a time or earlier; -1: none was."""
+        blocks = self._image().producer_ids
+        old = (block for block in blocks if block.block_time_ms <= time_ms)
+        return max((block.next_producer_id - 1 for block in old), default=-1)
+
     def producer_expiration_ms(self) -> int:
         """Return the cluster-wide `producer.id.expiration.ms`."""
         value = self._image().config(CLUSTER_DEFAULT, "producer.id.expiration.ms")

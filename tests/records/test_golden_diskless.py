@@ -247,6 +247,18 @@ GOLDEN: list[Golden] = [
         "00",  # no tagged fields
     ),
     Golden(
+        ProducersExpiredRecord(
+            log_ids=(1,),
+            producer_ids=(3,),
+            largest_expired_id=5,
+        ),
+        0,
+        "01 d708 00"  # frame version 1, type 1111, record version 0
+        "02 0000000000000001"  # log_ids: 1
+        "02 0000000000000003"  # producer_ids: 3
+        "01 00 08 0000000000000005",  # one tagged field: tag 0, 8 bytes, largest_expired_id 5
+    ),
+    Golden(
         LeasesForgottenRecord(
             lease_ids=(1, 2),
         ),
@@ -278,6 +290,22 @@ GOLDEN: list[Golden] = [
         "0000000000000003"  # next_object_id: 3
         "0000000000000004"  # next_log_id: 4
         "00",  # no tagged fields
+    ),
+    Golden(
+        CoordinatorState(
+            controller_epoch=1,
+            next_lease_id=2,
+            next_object_id=3,
+            next_log_id=4,
+            largest_expired_id=-1,
+        ),
+        0,
+        "01 e008 00"  # frame version 1, type 1120, record version 0
+        "00000001"  # controller_epoch: 1
+        "0000000000000002"  # next_lease_id: 2
+        "0000000000000003"  # next_object_id: 3
+        "0000000000000004"  # next_log_id: 4
+        "01 00 08 ffffffffffffffff",  # one tagged field: tag 0, 8 bytes, largest_expired_id -1
     ),
     Golden(
         DisklessTopicState(

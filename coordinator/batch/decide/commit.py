@@ -27,7 +27,15 @@ from typing import Any, Final, NamedTuple
 from coordinator.batch.decide.base import Context, Decision
 from coordinator.batch.reads import Candidates
 from coordinator.batch.settings import KEPT_BATCHES, MAX_BATCHES, MAX_OBJECT_BYTES
-from coordinator.batch.state import MAX_SEQUENCE, NO_LOG, KeptBatch, Producer, Tables, Topic
+from coordinator.batch.state import (
+    MAX_SEQUENCE,
+    NO_LOG,
+    UNKNOWN_ID,
+    KeptBatch,
+    Producer,
+    Tables,
+    Topic,
+)
 from records.diskless import ObjectCommitRecord
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import (
@@ -358,7 +366,14 @@ class _Commit:
         return Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     def _state_can_have_expired(self, producer_id: int) -> bool:
-        """Return whether a producer id is old enough for its state to have expired here."""
+        """Return whether state of a producer id can have expired here.
+
+        The log says so, without a clock. Only a log that never had a record of level 2 leaves it to
+        the age of the id.
+        """
+        largest_expired_id = self.tables.counters.largest_expired_id
+        if largest_expired_id != UNKNOWN_ID:
+            return producer_id <= largest_expired_id
         handed_out_ms = self.context.view.producer_id_handed_out_ms(producer_id)
         if handed_out_ms is None:
             return True

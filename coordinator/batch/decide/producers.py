@@ -1,7 +1,12 @@
 """Forgetting producers that have been silent for longer than `producer.id.expiration.ms`.
 
-Time is the only reason: neither DeleteRecords nor retention touches producers. So the age of a
-producer id says whether state of it can ever have been forgotten, and a commit relies on that.
+Time is the only reason: neither DeleteRecords nor retention touches producers. Each record carries
+the largest producer id that was ever forgotten here, so a commit knows whether state of a producer
+can have been forgotten, whatever the clocks say. The records that dismantle a deleted topic do not
+raise it.
+
+A log without that number, which older code began, gets it by a first record: the largest id that
+is old enough to have been forgotten. That is the rule such logs had for each commit.
 
 The trap is the clock: of the wall clock and the steady one, the one that is behind counts.
 Otherwise a wall clock that jumps a day ahead would forget every producer at once, and their retries
@@ -15,7 +20,8 @@ from __future__ import annotations
 
 from coordinator.batch.decide.base import Context, Decision
 from coordinator.batch.reads import Candidates
-from coordinator.batch.state import Tables
+from coordinator.batch.state import UNKNOWN_ID, Tables
+from coordinator.features import may_write_format
 from records.diskless import ProducersExpiredRecord
 
 
@@ -29,7 +35,22 @@ def decide_expired_producers(
         producer = tables.producers.get(key)
         if producer is not None and producer[1] < before_ms:
             keys.append(key)
-    if not keys:
+    log_ids, producer_ids = zip(*sorted(keys), strict=True) if keys else ((), ())
+    largest = _largest_expired_id(tables, context, producer_ids)
+    if not keys and largest == tables.counters.largest_expired_id:
         return Decision((), None)
-    log_ids, producer_ids = zip(*sorted(keys), strict=True)
-    return Decision((ProducersExpiredRecord(log_ids=log_ids, producer_ids=producer_ids),), None)
+    record = ProducersExpiredRecord(
+        log_ids=log_ids, producer_ids=producer_ids, largest_expired_id=largest
+    )
+    return Decision((record,), None)
+
+
+def _largest_expired_id(tables: Tables, context: Context, producer_ids: tuple[int, ...]) -> int:
+    """Return the largest id that has expired once these have, or UNKNOWN_ID below level 2."""
+    known = tables.counters.largest_expired_id
+    if known == UNKNOWN_ID:
+        if not may_write_format(context.view.features(), 2):
+            return UNKNOWN_ID
+        before_ms = context.now_ms - context.settings.producer_expiration_ms
+        known = context.view.last_producer_id_before(before_ms)
+    return max(known, *producer_ids) if producer_ids else known

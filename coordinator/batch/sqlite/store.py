@@ -102,7 +102,7 @@ class Store:
             self.runs, deferred_deletes.unpacked(None if pending is None else pending[0])
         )
         found = read("SELECT value FROM meta WHERE name = 'state'").fetchone()
-        numbers = (0, 0, 0, 0, 0, 0, 0, 0, -1, 0, 0, 0)
+        numbers: tuple[int, ...] = (0, 0, 0, 0, 0, 0, 0, 0, *astuple(Counters()))
         if found is not None:
             numbers = msgpack.unpackb(found[0], use_list=False)
         offset, epoch, self.last_timestamp, self.changed_records = numbers[:4]

@@ -10,6 +10,7 @@ import pytest
 
 from coordinator.batch.decide.leases import MAX_OPEN_LEASES
 from coordinator.batch.settings import MAX_BATCHES, MAX_OBJECT_BYTES
+from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import CommitBatchesRequest
 from tests.coordinator.batch.actors import (
     OTHER_TOPIC,
@@ -232,6 +233,73 @@ class CommitStories(Told):
             await world.advance(1_000)
             (again,) = results(await broker.commit(batch(0, 5, producer=7)))
             assert again.is_duplicate
+
+        self.tell(story)
+
+    def test_a_producer_that_clocks_expired_too_early_goes_on_at_its_next_sequence(self) -> None:
+        """All voters' clocks are a day back and right again: the producer looks idle for a day."""
+
+        async def story(world: World) -> None:
+            world.view.raise_level(2)
+            world.handed_out_ms(7, 0)
+            await create(world)
+            world.jump(-DAY_MS)
+            await world.restart()
+            broker = Broker(world)
+            await broker.acquire()
+            await broker.commit(batch(0, 5, producer=7))
+            world.jump(DAY_MS)
+            await world.restart()
+            await world.advance(1_000)
+            await world.restart()
+            (next_batch,) = results(await broker.commit(batch(0, 5, producer=7, first=5)))
+            assert next_batch.error_code == 0
+            (gap,) = results(await broker.commit(batch(0, 5, producer=8, first=5)))
+            assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+        self.tell(story)
+
+    def test_an_old_producer_id_must_begin_at_0_where_no_state_ever_expired(self) -> None:
+        async def story(world: World) -> None:
+            world.view.raise_level(2)
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            await world.advance(1_000)
+            world.handed_out_ms(7, 2 * DAY_MS)
+            (gap,) = results(await broker.commit(batch(0, 5, producer=7, first=5)))
+            assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+        self.tell(story)
+
+    def test_a_log_of_older_code_goes_on_from_the_age_of_producer_ids(self) -> None:
+        async def story(world: World) -> None:
+            world.handed_out_ms(7, 2 * DAY_MS)
+            world.handed_out_ms(8, 0)
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            world.view.raise_level(2)
+            await world.advance(1_000)
+            await world.restart()
+            for producer_id, code in ((7, 0), (8, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)):
+                commit = await broker.commit(batch(0, 5, producer=producer_id, first=5))
+                assert results(commit)[0].error_code == code
+
+        self.tell(story)
+
+    def test_the_deletion_of_a_topic_lets_no_producer_skip_sequences(self) -> None:
+        async def story(world: World) -> None:
+            world.view.raise_level(2)
+            await create(world)
+            await create(world, OTHER_TOPIC, name="other", epoch=2)
+            broker = Broker(world)
+            await broker.acquire()
+            await broker.commit(topics=groups(batch(producer=9), topic=OTHER_TOPIC))
+            await delete(world, OTHER_TOPIC, epoch=3)
+            await world.advance(1_000)
+            (gap,) = results(await broker.commit(batch(0, 5, producer=9, first=1)))
+            assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
         self.tell(story)
 

@@ -20,7 +20,7 @@ from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
 from coordinator.batch.pending import PendingState
 from coordinator.batch.state import NO_LOG
 from coordinator.proposer import Proposer
-from records.diskless import LeaseGrantedRecord, ObjectCommitRecord
+from records.diskless import LeaseGrantedRecord, ObjectCommitRecord, ProducersExpiredRecord
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import (
     InitDisklessTopicsRequest,
@@ -268,6 +268,32 @@ def an_unknown_producer_is_accepted_at_7() -> Iterator[None]:
 def an_old_producer_must_begin_at_0() -> Iterator[None]:
     """As Inkless does: expired state breaks live producers."""
     with patch.object(_Commit, "_state_can_have_expired", lambda _, __: False):
+        yield
+
+
+@mutant
+def expiry_is_judged_by_the_age_of_producer_ids() -> Iterator[None]:
+    """As at level 1: clocks that were wrong for a while end a live producer."""
+
+    def by_age(self: _Commit, producer_id: int) -> bool:
+        handed_out_ms = self.context.view.producer_id_handed_out_ms(producer_id)
+        lifetime_ms = self.context.settings.producer_expiration_ms
+        return handed_out_ms is None or self.context.now_ms - handed_out_ms >= lifetime_ms
+
+    with patch.object(_Commit, "_state_can_have_expired", by_age):
+        yield
+
+
+@mutant
+def dismantling_counts_as_expiry() -> Iterator[None]:
+    """The producers of a deleted topic count as forgotten by time."""
+
+    def apply(tables: Any, record: ProducersExpiredRecord) -> None:
+        applying._producers_expired(tables, record)
+        ids = (tables.counters.largest_expired_id, *record.producer_ids)
+        tables.counters.largest_expired_id = max(ids)
+
+    with patch.dict(applying._APPLY, {ProducersExpiredRecord: apply}):
         yield
 
 

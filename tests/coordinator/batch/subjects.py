@@ -5,9 +5,12 @@ from __future__ import annotations
 from typing import Final, Protocol
 from uuid import UUID
 
-from coordinator.batch.cluster_view import TopicConfig
+from coordinator.batch.cluster_view import TopicConfig, last_id_before
 from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
 from coordinator.batch.settings import CoordinatorSettings
+from coordinator.features import Features
+from coordinator.persistent_map import Map
+from records.features import ESKER_VERSION
 from records.object_keys import ObjectKeys
 from tests.coordinator.batch.conformance import Subject
 
@@ -24,6 +27,14 @@ class MutableView:
         self.epochs: dict[int, int] = {}  # empty: there is no controller
         self.committed_controller_epoch: int | None = None
         self.handed_out: dict[int, int | None] = {}
+        self.finalized = Features()  # no new formats
+
+    def features(self) -> Features:
+        return self.finalized
+
+    def raise_level(self, level: int) -> None:
+        """The cluster finalizes a level of esker.version."""
+        self.finalized = Features(Map[str, int]().set(ESKER_VERSION, level))
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
         return self.configs.get(topic_id, TopicConfig(retention_ms=None))
@@ -36,6 +47,9 @@ class MutableView:
 
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
         return self.handed_out.get(producer_id, 2**62)
+
+    def last_producer_id_before(self, time_ms: int) -> int:
+        return last_id_before(self.handed_out, time_ms)
 
 
 class World(Subject, Protocol):

@@ -102,6 +102,12 @@ KILLERS: Final[dict[str, Killer]] = {
     "an_old_producer_must_begin_at_0": row(
         "an unknown producer whose state can have expired begins anywhere"
     ),
+    "expiry_is_judged_by_the_age_of_producer_ids": contract(
+        "a_producer_that_clocks_expired_too_early_goes_on_at_its_next_sequence"
+    ),
+    "dismantling_counts_as_expiry": contract(
+        "the_deletion_of_a_topic_lets_no_producer_skip_sequences"
+    ),
     "the_sequence_does_not_wrap": row("after the greatest sequence comes 0"),
     "a_bumped_epoch_is_compared_with_the_old_one": row("a higher epoch begins at 0"),
     "an_old_producer_epoch_is_let_in": row("an old epoch is fenced"),

@@ -364,6 +364,9 @@ def test_producer_id_blocks_are_kept_as_long_as_producer_state() -> None:
     assert oldest is not None
     assert oldest <= 9 * day - BLOCK_TIMES_KEPT_MS
     assert len(image.producer_ids) == 8
+    assert view.last_producer_id_before(9 * day) == 9_999
+    assert view.last_producer_id_before(9 * day - 1) == 8_999
+    assert view.last_producer_id_before(day) == -1  # of a time that is no longer remembered
 
 
 def test_producer_id_blocks_of_one_minute_are_merged_with_the_later_time() -> None:

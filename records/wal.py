@@ -135,11 +135,11 @@ def parse_footer(footer: Buffer, trailer: Buffer, size_bytes: int) -> Footer:
         version, cluster_id, object_id, broker_id, broker_epoch, rows = fields
         if version != FORMAT:
             raise DamagedObjectError(f"format {version!r}, this version reads {FORMAT}")
-        partitions = tuple(PartitionBytes(UUID(bytes=row[0]), *row[1:]) for row in rows)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        partitions = tuple(_partition_bytes(*row) for row in rows)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise DamagedObjectError(f"the footer cannot be read: {error}") from None
     numbers = [object_id, broker_id, broker_epoch, *(n for row in partitions for n in row[1:])]
-    if type(cluster_id) is not str or any(type(n) is not int or n < 0 for n in numbers):
+    if type(cluster_id) is not str or not all(map(_is_number, numbers)):
         raise DamagedObjectError("the footer holds what no footer can")
     position = 0
     for row in partitions:
@@ -149,6 +149,18 @@ def parse_footer(footer: Buffer, trailer: Buffer, size_bytes: int) -> Footer:
     if position != data_bytes:
         raise DamagedObjectError(f"{data_bytes} bytes of batches, {position} are accounted for")
     return Footer(cluster_id, object_id, broker_id, broker_epoch, partitions, data_bytes)
+
+
+def _partition_bytes(topic_id: object, *numbers: int) -> PartitionBytes:
+    """Build a row. Raises TypeError, ValueError: `UUID` itself asserts that its bytes are bytes."""
+    if not isinstance(topic_id, bytes):
+        raise TypeError(f"topic id {topic_id!r}")
+    return PartitionBytes(UUID(bytes=topic_id), *numbers)
+
+
+def _is_number(value: object) -> bool:
+    """Return whether a value of a footer is a count, an id or a position."""
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 def read_footer(whole: Buffer) -> Footer:

@@ -5,6 +5,7 @@ Source: docs/design/broker.md#wal-segment-objects.
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from uuid import UUID
 
@@ -128,6 +129,15 @@ def test_an_invalid_wal_footer_with_a_valid_checksum_is_refused() -> None:
         [1, CLUSTER, 7, 3, 40, [[ONE.bytes, 0, 1, 1, 1, 1, 0]]],  # a gap
         [1, CLUSTER, 7, 3, 40, []],  # a byte that nobody accounts for
         [1, CLUSTER, 7, 3, 40, [[ONE.bytes, True, 0, 1, 1, 1, 0]]],
+        [1, CLUSTER, 7, 3, 40, [[]]],
+        [1, CLUSTER, 7, 3, 40, [{}]],
+        [1, CLUSTER, 7, 3, 40, [["sixteen letters!", *row[1:]]]],
+        [1, CLUSTER, 7, 3, 40, [[list(range(16)), *row[1:]]]],
+        [1, CLUSTER, 7, 3, 40, [[*row[:4], 2**63, *row[5:]]]],
+        [1, CLUSTER, 2**64 - 1, 3, 40, [row]],
+        [1, b"\xff", 7, 3, 40, [row]],
+        [msgpack.Timestamp(0), CLUSTER, 7, 3, 40, [row]],
+        [1, CLUSTER, 7, 3, 40, msgpack.ExtType(5, b"")],
     ):
         with pytest.raises(DamagedObjectError):
             read_footer(with_footer(bad, b"x"))
@@ -138,3 +148,36 @@ def test_a_wal_footer_whose_counts_contradict_the_batches_is_refused() -> None:
     row = read_footer(whole).partitions[0]
     with pytest.raises(DamagedObjectError, match="2 records"):
         verify_partition(row, whole[: row.size_bytes])
+
+
+PLAUSIBLE = st.sampled_from(
+    [0, 1, -1, 2**31, 2**63, 2**64 - 1, True, None, "", "x" * 16, b"x" * 16]
+)
+SHAPES = st.recursive(
+    PLAUSIBLE | st.binary(max_size=17) | st.floats(),
+    lambda inner: st.lists(inner, max_size=7) | st.dictionaries(st.text(max_size=2), inner),
+    max_leaves=20,
+)
+
+
+@given(
+    fields=SHAPES | st.lists(SHAPES, min_size=6, max_size=6).map(lambda rest: [1, *rest[1:]]),
+    data=st.binary(max_size=3),
+)
+def test_any_footer_with_a_valid_checksum_is_parsed_or_refused(fields: object, data: bytes) -> None:
+    with contextlib.suppress(DamagedObjectError):
+        read_footer(with_footer(fields, data))
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_as_a_footer_are_parsed_or_refused(footer: bytes) -> None:
+    trailer = TRAILER.pack(len(footer), crc32c(footer), len(footer) + TRAILER.size, b"EskrWAL1")
+    with contextlib.suppress(DamagedObjectError):
+        read_footer(footer + trailer)
+
+
+def test_a_deeply_nested_footer_is_refused() -> None:
+    footer = b"\x91" * 100_000
+    trailer = TRAILER.pack(len(footer), crc32c(footer), len(footer) + TRAILER.size, b"EskrWAL1")
+    with pytest.raises(DamagedObjectError):
+        read_footer(footer + trailer)

@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import UUID
 
+import msgpack
 import pytest
+from crc32c import crc32c
 from msgspec.structs import replace
 
 from diskless.stores.interface import StorageError
@@ -22,7 +24,7 @@ from records.batch_writer import build_value_batch
 from records.diskless import LogStartOffsetsRecord, ObjectCommitRecord, ObjectsMarkedRecord
 from records.frame import encode_record
 from records.rpc.batch_coordinator import CommitBatch
-from records.wal import PartitionBatches, build_object
+from records.wal import MAGIC, TRAILER, PartitionBatches, build_object
 from spark_jobs.audit.job import audit
 from spark_jobs.audit.one_log import AuditRequest
 from spark_jobs.audit.store import Depth, is_sampled
@@ -141,11 +143,24 @@ def lying() -> bytes:
     return an_object(4, {TOPIC: PARTS[TOPIC], UUID(int=99): PARTS[OTHER_TOPIC]})
 
 
+def malformed(data: bytes) -> bytes:
+    """Return the object with a footer of the same size that no reader expects."""
+    footer_bytes = TRAILER.unpack(data[-TRAILER.size :])[0]
+    footer = next(
+        footer
+        for size in range(footer_bytes)
+        if len(footer := msgpack.packb([1, "c", 4, 1, 1, [["x" * size]]])) == footer_bytes
+    )
+    trailer = TRAILER.pack(footer_bytes, crc32c(footer), len(data), MAGIC)
+    return data[: -TRAILER.size - footer_bytes] + footer + trailer
+
+
 WRONG: Final[dict[str, tuple[Callable[[bytes], bytes | None], str]]] = {
     "gone": (lambda _: None, "object-exists"),
     "cut short": (lambda data: data[:-1], "object-whole"),
     "a byte of a batch": (lambda data: flipped(data, 70), "bytes-sound"),
     "a byte of the footer": (lambda data: flipped(data, len(data) - 40), "footer-agrees"),
+    "a footer that is none": (malformed, "footer-agrees"),
     "another partition's": (lambda _: lying(), "footer-agrees"),
     "of another cluster": (
         lambda _: an_object(4, PARTS, cluster_id="otherclustr"),

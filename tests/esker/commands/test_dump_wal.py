@@ -8,7 +8,9 @@ from __future__ import annotations
 from pathlib import Path
 from uuid import UUID
 
+import msgpack
 import pytest
+from crc32c import crc32c
 
 from esker.dump.wal import DamagedWalError, verify_object
 from esker.dump.wal_sources import FileObject
@@ -136,6 +138,13 @@ def test_damage_in_a_wal_object_is_reported_in_one_line_that_names_the_batch(esk
     assert esker("dump-log", "--verify", "--json", str(path)).lines[0]["position"] == second
 
 
+def with_footer(fields: object) -> bytes:
+    """An object without batches whose footer has a valid checksum."""
+    footer = msgpack.packb(fields)
+    size_bytes = len(footer) + TRAILER.size
+    return footer + TRAILER.pack(len(footer), crc32c(footer), size_bytes, MAGIC)
+
+
 @pytest.mark.parametrize(
     ("data", "says"),
     [
@@ -146,6 +155,8 @@ def test_damage_in_a_wal_object_is_reported_in_one_line_that_names_the_batch(esk
         (TRAILER.pack(2**32 - 1, 0, TRAILER.size, MAGIC), "a footer of 4294967295 bytes"),
         (whole_object(object_id=4712), "stands under another one's name"),
         (whole_object(cluster="b" * 22), "stands under another one's name"),
+        (with_footer([1, "c", 4711, 1, 1, [[]]]), "the footer cannot be read"),
+        (with_footer([1, "c", 4711, 1, 1, [["x" * 16, 0, 0, 0, 0, 0, 0]]]), "cannot be read"),
     ],
 )
 def test_an_incomplete_or_misnamed_wal_object_is_reported_as_damaged(esker, tmp_path, data, says):

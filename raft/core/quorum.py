@@ -161,6 +161,11 @@ class Quorum:
         return self._context.recovering
 
     @property
+    def recovering_reason(self) -> str | None:
+        """Return the sentence that says what a recovering voter waits for, or None."""
+        return self._recovery.describe()
+
+    @property
     def unconfirmed_epochs(self) -> tuple[NodeId, ...]:
         """Return the voters with an unconfirmed claim to be in a newer epoch than this node."""
         return self._discovery.claimed()

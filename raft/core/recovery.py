@@ -33,6 +33,33 @@ class Recovery:
     _context: Context
     _discovery: Discovery
     _answered: set[NodeId] = field(default_factory=set)  # voters that named their epoch
+    _without_log: set[NodeId] = field(default_factory=set)  # that answered, and have no epoch
+
+    def describe(self) -> str | None:
+        """Say what the recovery waits for and what the operator can do; None without a recovery."""
+        context = self._context
+        if not context.recovering:
+            return None
+        if self.has_current_epoch():
+            return "this voter lost its disk and is catching up; it votes again once it has"
+        needed = len(context.voters) - context.voters.majority + 1
+        silent = {
+            voter
+            for voter in context.voters
+            if voter not in self._answered | self._without_log | {context.node_id}
+        }
+        text = (
+            f"this voter lost its disk and waits until {needed} voters with their logs answer: "
+            f"answered {_ids(self._answered)}, silent {_ids(silent)}, "
+            f"without a log {_ids(self._without_log)}"
+        )
+        if len(context.voters) - 1 - len(self._without_log) >= needed:
+            return f"{text}. Start the silent voters"
+        lost = " or ".join(map(str, sorted(self._without_log | {context.node_id})))
+        return (
+            f"{text}. A majority of disks is lost: bring back the disk of voter {lost}, as no "
+            "other copy proves what was committed; without one the cluster must be created anew"
+        )
 
     def has_current_epoch(self) -> bool:
         """Return whether this node's epoch is as new as any in which it voted before its disk loss.
@@ -70,7 +97,10 @@ class Recovery:
         answered = response.error in (ErrorCode.NONE, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         if answered and response.epoch > 0:  # 0: no epoch has begun there, or its disk was lost too
             self._answered.add(peer)
+            self._without_log.discard(peer)
         else:
+            if answered:
+                self._without_log.add(peer)
             requests.retry_later(peer, DescribeQuorumRequest)
         role = context.role
         if not (isinstance(role, Follower) and role.leader_id == peer):
@@ -106,3 +136,7 @@ class Recovery:
         if self._context.recovering and self._context.follower.spent_vote_due:
             self._context.recovering = False
             self._context.gate.emit(ClearRecovering())
+
+
+def _ids(nodes: set[NodeId]) -> str:
+    return ", ".join(map(str, sorted(nodes))) or "none"

@@ -23,6 +23,7 @@ the state of each node whose state changed. `pytest --rewrite` writes the output
     stranger 1 vote 2 9000          somebody sends node 1 a vote of epoch 9000 as if it were node 2
     stranger 1 vote 2 +9 times=50   fifty of them, each nine epochs ahead of what node 1 is in then
                                     (vote, pre-vote, begin or end)
+    waits 1                         what node 1, which lost its disk, tells the operator
     resign 1; shutdown 1; describe 1; logs; state; messages on|off
     snapshot 1 4; trim 1 4          node 1 has a snapshot ending at 4; its log starts at 4
     fetched 3 | failed 3            the snapshot that node 3 fetches has come, or cannot be had
@@ -360,6 +361,9 @@ class Story:
         for node_id, node in self.cluster.nodes.items():
             epochs = " ".join(str(batch.epoch) for batch in node.disk.log)
             self.cluster.say(f"{node_id} log {epochs}".rstrip())
+
+    def do_waits(self, node: str) -> None:
+        self.cluster.say(f"{node} waits: {self._quorum(node).recovering_reason}")
 
     def do_describe(self, node: str) -> None:
         effects = self._quorum(node).step(

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
@@ -39,8 +39,11 @@ from diskless.apis.configs import OwnSetting
 from diskless.broker_metrics import member_metrics
 from diskless.cluster import Cluster
 from diskless.dispatch import Dispatcher
+from diskless.health import BrokerHealth
 from diskless.services import Services
 from diskless.stores import BeginningStore, ObjectStorage, StorageError, StoreSettingError
+from diskless.stores.watched import WatchedStore, probe_key
+from raft.interfaces import Degradation
 from raft.net import Limits, Listener
 from records.features import SUPPORTED
 
@@ -93,29 +96,45 @@ class Broker:
         wall_ms: Callable[[], int],
         random: Random,
         on_lost: Callable[[Exception], None],
+        node_faults: Callable[[], Iterable[Degradation]] = tuple,
     ) -> None:
         """Create the broker's services without starting any service.
 
         Args:    on_lost: called if the broker can never be a member of the cluster again.
+                 node_faults: gives the faults of the node's disks, logs and clock, for which
+                     clients should be sent to other brokers.
         """
         self.listeners: dict[str, Listener] = {}
         self.dispatchers: dict[str, Dispatcher] = {}
         self._settings = settings
         self._cluster = cluster
         self._store = store
+        clock = asyncio.get_running_loop().time
+        key = probe_key(
+            settings.values["esker.object.key.prefix"], cluster.cluster_id, cluster.broker_id
+        )
+        self._watched = WatchedStore(store, key, clock=clock)
         self._on_lost = on_lost
         self._registration: Registration | None = None
         self._unfenced = asyncio.Event()
         cluster.on_image(self._on_image)  # before the services look at it
         self.services = Services(
             cluster,
-            store,
+            self._watched,
             settings.values,
             own=settings.own,
             wall_ms=wall_ms,
             random=random,
             on_fenced=self._on_epoch_doubted,
             received_at=self._received_at,
+        )
+        self.health = BrokerHealth(
+            cluster=cluster,
+            store=self._watched,
+            fetch=self.services.fetch,
+            age_limit_ms=self.services.staleness.limit_ms,
+            node_faults=node_faults,
+            clock=clock,
         )
 
     def _received_at(self) -> float:
@@ -131,6 +150,15 @@ class Broker:
     def is_fenced(self) -> bool:
         """Return whether the controller fences this broker, or the broker's session has expired."""
         return self._registration is None or self._registration.is_fenced
+
+    def degradations(self) -> Iterator[Degradation]:
+        """Yield why clients are not sent to this broker, and its own faults."""
+        if not self._unfenced.is_set():
+            yield Degradation("starting", f"broker {self._cluster.broker_id} is starting")
+        elif self.is_fenced:
+            text = f"the controller fences broker {self._cluster.broker_id}, or its session is over"
+            yield Degradation("fenced", text)
+        yield from self.health.faults()
 
     def advertised_listeners(self) -> list[BrokerListener]:
         """Return the advertised listeners; the listeners must be bound already."""
@@ -158,6 +186,8 @@ class Broker:
         timeout_ms = self._settings.values["initial.broker.registration.timeout.ms"]
         await self._read_cluster(timeout_ms)
         await self._begin_store()
+        await self._watched.probe()
+        self._watched.start()
         await self._listen()
         registration = self._registration = Registration(
             _Controllers(self._cluster),

@@ -31,7 +31,7 @@ from diskless.produce.in_flight import InFlight
 from diskless.produce.object_writer import WriterSettings
 from diskless.produce.service import ProduceService
 from diskless.produce.writers import Writers
-from diskless.stores import ObjectStorage
+from diskless.stores.watched import WatchedStore
 from raft.net import ServerConnection
 from raft.net.handlers import Served
 from records import native_batch
@@ -45,7 +45,7 @@ class Services:
     def __init__(
         self,
         cluster: Cluster,
-        store: ObjectStorage,
+        store: WatchedStore,
         values: Mapping[str, Any],
         *,
         own: Sequence[OwnSetting] = (),
@@ -90,6 +90,7 @@ class Services:
             in_flight=self.in_flight,
             closing=self.writers.closing,
             max_decompressed_bytes=values["esker.produce.max.decompressed.bytes"],
+            store_fault=lambda: store.fault,
         )
         self.fetch = FetchService(
             cluster, cache=self.cache, news=self.news, staleness=self.staleness

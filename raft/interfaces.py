@@ -99,6 +99,14 @@ class Watcher(Protocol):
         """Note that the log now begins at this snapshot, which must be loaded first."""
 
 
+class Degradation(NamedTuple):
+    """A fault that a node notices about itself and tells in `/health`."""
+
+    name: str  # of the kind of fault; alerts rely on it
+    reason: str  # one sentence with the place and the fault
+    unready: bool = True  # the node cannot do its work meanwhile
+
+
 class CommittedAsOf(NamedTuple):
     """A leader's statement that everything committed by `at_s` is below `high_watermark`."""
 

@@ -125,6 +125,7 @@ class FetchService:
         self._cache = cache
         self._news = news
         self._staleness = staleness
+        self.last_missing: tuple[str, float] | None = None  # key and loop time of the last 404
         self._leaving = False
         self._redirects = Redirects()
         self._turn = 0
@@ -399,6 +400,7 @@ class FetchService:
             (answer,) = await self._behind_the_barrier(where, [answer.asked])
             if not answer.error:  # still referenced: bytes are missing
                 self.counters.missing_objects += 1
+                self.last_missing = (gone.key, asyncio.get_running_loop().time())
                 answer = answer._replace(error=ErrorCode.KAFKA_STORAGE_ERROR)
         except StorageError as failure:
             log.warning("action=fetch error=%r", str(failure))

@@ -67,6 +67,7 @@ CLOSING: Final = AppendResult(
 UNKNOWN: Final = AppendResult(
     ErrorCode.REQUEST_TIMED_OUT, "it may have been written, or may yet be"
 )
+MAX_MESSAGE: Final = 300  # characters of a store's reason, in each partition of a response
 RELEASE_S: Final = 2.0  # for the coordinator to take a lease back
 RETRY_MAX_S: Final = 2.0  # between two uploads of one object, or two submissions of its commit
 
@@ -421,7 +422,8 @@ class ObjectWriter:
                 else:
                     self.counters.uploads_failed += 1
                     log.warning("object=%d error=%r", written.request.object_id, str(error))
-                    result = AppendResult(ErrorCode.KAFKA_STORAGE_ERROR, "the object store failed")
+                    text = f"the object store failed: {error}"[:MAX_MESSAGE]
+                    result = AppendResult(ErrorCode.KAFKA_STORAGE_ERROR, text)
                     self._settle_all(written.closed, result)
                 self._uploading.remove(written)
         finally:

@@ -119,12 +119,16 @@ class PendingProduce:
             self.topics.clear()
             del self.request
 
-    def expire(self) -> None:
-        """Answer REQUEST_TIMED_OUT for every partition without an outcome."""
+    def expire(self, store_fault: str | None = None) -> None:
+        """Answer REQUEST_TIMED_OUT for every partition without an outcome.
+
+        Args:  store_fault: why the object store takes nothing now, if it does not.
+        """
         self.is_over = True
-        self.settle_all(
-            AppendResult(ErrorCode.REQUEST_TIMED_OUT, "its outcome was not known in time")
-        )
+        text = "its outcome was not known in time"
+        if store_fault is not None:
+            text = f"{text}; the object store fails: {store_fault}"
+        self.settle_all(AppendResult(ErrorCode.REQUEST_TIMED_OUT, text))
         if not self.is_taken:
             self.count_outcome()
 

@@ -100,6 +100,7 @@ class ProduceService:
         in_flight: InFlight,
         closing: BufferClosing,
         max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+        store_fault: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Create the service that answers Produce requests for this cluster.
 
@@ -109,6 +110,7 @@ class ProduceService:
                in_flight: the memory that requests take until their batches are written.
                closing: is told what producers do, and closes buffers early.
                max_decompressed_bytes: of all compressed batches of one request.
+               store_fault: gives the reason why the object store takes nothing now, or None.
         """
         self.counters = ProduceCounters()
         self._cluster = cluster
@@ -119,6 +121,7 @@ class ProduceService:
         self._in_flight = in_flight
         self._max_decompressed_bytes = max_decompressed_bytes
         self._closing = closing
+        self._store_fault = store_fault
         self._rules: dict[UUID, TopicRules] = {}
         self._rules_of: MetadataImage | None = None
 
@@ -156,7 +159,9 @@ class ProduceService:
             Decompression(self._max_decompressed_bytes),
         )
         if not silent:
-            timer = loop.call_later(max(0, request.timeout_ms) / 1_000, produced.expire)
+            timer = loop.call_later(
+                max(0, request.timeout_ms) / 1_000, lambda: produced.expire(self._store_fault())
+            )
         unanswered = reply if silent else None
         awaits_topics = (
             produced.by_id

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,7 +35,7 @@ from diskless.stores.interface import (
 )
 from diskless.stores.object_directory import ObjectDirectory
 from diskless.stores.root import MARK, StoreRoot
-from raft.segments.files import FileSystem, RealFileSystem
+from raft.segments.files import NO_ROOM, FileSystem, RealFileSystem
 from records.compression import Buffer
 from records.object_keys import check_key
 
@@ -123,7 +124,18 @@ class DirectoryStorage:
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except OSError as error:
-            raise StorageError(key, error.strerror or str(error)) from error
+            raise StorageError(key, self._reason(error)) from error
+
+    def _reason(self, error: OSError) -> str:
+        """Return the system's words for an error, and the directory if it has no room."""
+        reason = error.strerror or str(error)
+        if error.errno not in NO_ROOM:
+            return reason
+        with contextlib.suppress(OSError):
+            status = os.statvfs(self.root)
+            if status.f_files and not status.f_favail:  # 0 inodes in all: they are made as needed
+                return f"{reason} in {self.root}: its file system has no inodes left"
+        return f"{reason} in {self.root}"
 
     def _store(self, key: str, data: bytes) -> None:
         """Store an object; fail if the store's file system was unmounted meanwhile."""

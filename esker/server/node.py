@@ -35,7 +35,7 @@ from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter
 from raft.driver.config import NodeConfig
 from raft.driver.node_services import ClusterEvents, NodeService, ServiceHost
-from raft.interfaces import ReplicatedLog
+from raft.interfaces import Degradation, ReplicatedLog
 from raft.net import Limits
 from raft.segments.log import LogConfig
 from records.internal_topics import DISKLESS_METADATA
@@ -70,7 +70,7 @@ class NodeParts:
         if CONTROLLER in settings.roles:
             parts = controller_settings(settings, self.meta.cluster_id, bootstrap)
             self._controllers = ControllerParts(parts)
-        self.is_healthy: Callable[[], bool] = lambda: True
+        self.degradations: list[Callable[[], Iterable[Degradation]]] = []
         self.collectors: list[Callable[[], Iterable[Metric]]] = [
             lambda: feature_metrics(self._features())
         ]
@@ -128,7 +128,7 @@ class NodeParts:
             node_service=self._node_service,
             cluster=self._cluster_state,
             metrics=self._metrics,
-            healthy=lambda: self.is_healthy(),
+            degradations=self._degradations,
             bench_log=config.bench_log,
             max_idle_interval_ms=config.max_idle_interval_ms,
             metrics_host=config.metrics.host if config.metrics else None,
@@ -172,6 +172,10 @@ class NodeParts:
             return self._controllers.machine.image.features
         assert self._own is not None, "a scrape before the node is made"
         return self._own.controller.image.features
+
+    def _degradations(self) -> Iterable[Degradation]:
+        for find in self.degradations:
+            yield from find()
 
     def _metrics(self) -> Iterable[Metric]:
         for collect in self.collectors:

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from random import Random
 from typing import Any
 
@@ -27,6 +27,7 @@ from esker.server.own_settings import own_settings
 from esker.settings.addresses import BROKER
 from esker.settings.config import NodeSettings
 from raft.driver.node import Node, tune_interpreter
+from raft.interfaces import Degradation
 from records.types import ZERO_UUID
 from records.uuids import random_uuid
 
@@ -72,9 +73,9 @@ async def _run_broker(
     lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     stopping = asyncio.ensure_future(stop.wait())
     try:
-        broker = make_broker(settings, parts, store, lost)
+        broker = make_broker(settings, parts, store, lost, node.health.faults)
         parts.collectors.append(broker.metrics)
-        parts.is_healthy = lambda: not broker.is_fenced
+        parts.degradations.append(broker.degradations)
         try:
             if await _until(broker.start(), node.failed, lost, stopping):
                 place = ",".join(f"{at.host}:{at.port}" for at in broker.advertised_listeners())
@@ -132,11 +133,16 @@ async def _until(work: Coroutine[Any, Any, Any], *ends: asyncio.Future[Any]) -> 
 
 
 def make_broker(
-    settings: NodeSettings, parts: NodeParts, store: ObjectStorage, lost: asyncio.Future[None]
+    settings: NodeSettings,
+    parts: NodeParts,
+    store: ObjectStorage,
+    lost: asyncio.Future[None],
+    node_faults: Callable[[], Iterable[Degradation]] = tuple,
 ) -> Broker:
     """Build the broker of a started node.
 
     Args:    store: closed by the broker. lost: gets what keeps it from being a member ever again.
+             node_faults: gives the faults of the node's own disks and logs.
     """
 
     def on_lost(error: Exception) -> None:
@@ -166,4 +172,5 @@ def make_broker(
         wall_ms=lambda: time.time_ns() // 1_000_000,
         random=Random(),
         on_lost=on_lost,
+        node_faults=node_faults,
     )

@@ -14,6 +14,7 @@ from raft.core.config import QuorumConfig
 from raft.core.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from raft.driver.node_services import MakeClusterState, NodeService, ServiceHost
 from raft.driver.snapshot_hosting import SnapshotHosting
+from raft.interfaces import Degradation
 from raft.net import Limits
 from raft.segments.log import LogConfig
 from raft.wire.responses import Group
@@ -55,7 +56,7 @@ class NodeConfig:
     metrics_host: str | None = None  # serves /metrics and /health; None: they are not served
     metrics_port: int = 0
     metrics: Callable[[], Iterable[Metric]] | None = None  # of the services on top of the groups
-    healthy: Callable[[], bool] = lambda: True  # whether those services consider themselves so
+    degradations: Callable[[], Iterable[Degradation]] = tuple  # of those services
     health_window_ms: int = 5_000  # healthy: a read barrier succeeded within it
     shutdown_timeout_ms: int = 5_000  # the longest that handing over leadership may take
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -35,6 +36,7 @@ class DiskThread:
         self._jobs: SimpleQueue[tuple[Callable[[], Any], Callable[[Any], None]] | None]
         self._jobs = SimpleQueue()
         self._failed = False  # set by the thread: no further job is run
+        self._job_began_at: float | None = None  # set by the thread, read by the loop
         self._failure: BaseException | None = None  # set by the loop
         self._awaited: set[asyncio.Future[Any]] = set()
         self._thread = threading.Thread(target=self._work, name=f"disk-{name}", daemon=True)
@@ -46,6 +48,12 @@ class DiskThread:
         Call from the event loop only.
         """
         self._jobs.put((job, done))
+
+    @property
+    def job_s(self) -> float:
+        """Return for how many seconds the current job has been running; 0 without a job."""
+        began_at = self._job_began_at
+        return 0.0 if began_at is None else time.monotonic() - began_at
 
     async def run(self, job: Callable[[], T]) -> T:
         """Run `job()` in the disk thread and return its result.
@@ -86,6 +94,7 @@ class DiskThread:
             if self._failed:
                 continue
             job, done = item
+            self._job_began_at = time.monotonic()
             try:
                 result = job()
             except BaseException as error:
@@ -93,3 +102,5 @@ class DiskThread:
                 post(self._fail, error)
             else:
                 post(done, result)
+            finally:
+                self._job_began_at = None

@@ -89,6 +89,11 @@ class DiskWork:
         self._persisting = False
         self._persist_next: PersistElectionState | None = None
 
+    @property
+    def job_s(self) -> float:
+        """Return for how many seconds the disk thread's current job has been running."""
+        return self._disk.job_s
+
     async def close(self) -> None:
         """Wait for the disk thread, flush, record the recovery point and close the log."""
         self._closed = True

@@ -23,6 +23,18 @@ class LostDiskError(NodeError):
         self.directory = directory
 
 
+class DirectoryGoneError(NodeError):
+    """A directory or file that the node writes was removed, or hidden by a mount, while it ran."""
+
+    def __init__(self, missing: Path) -> None:
+        super().__init__(
+            f"{missing} went away while the node ran: is its disk mounted? Bring it back and start "
+            "the node again; or, if it is lost, empty the log directory and run "
+            "`esker storage format --rejoin`"
+        )
+        self.missing = missing
+
+
 class MissingSnapshotError(NodeError):
     """A log begins past offset 0 and no local checkpoint covers its start: state is missing."""
 

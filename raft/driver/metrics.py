@@ -1,11 +1,12 @@
-"""Serves Prometheus the quorum's metrics under upstream's names, and answers `/health`.
+"""Serves Prometheus the quorum's metrics under upstream's names, and answers health checks.
 
 Every group has its `raft-metrics` (current leader, epoch, vote, state, high watermark, log end,
 latencies, rates), spelled as the usual JMX exporter spells them. Of the cluster log there are also
 KIP-631's MetadataCommitLatencyMs and MetadataCommitRate. Rates and averages are over the time since
 the last scrape, so they are right for one scraper only.
 
-The HTTP server knows two paths and no more: `/metrics` and `/health` (200 or 503).
+The HTTP server knows four paths and no more: `/metrics`, `/health`, and its parts `/health/live`
+and `/health/ready` (docs/design/health.md#three-questions).
 
 Source: KIP-595, Monitoring; KIP-631, Monitoring; upstream's KafkaRaftMetrics.
 """
@@ -17,7 +18,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -169,8 +170,16 @@ class QuorumCollector:
     def _of_listener(self) -> Iterator[Metric]:
         listener, health = self._host.listener, self._host.health()
         yield GaugeMetricFamily(
-            "esker_healthy", "1 if a read barrier succeeded lately", value=float(health.healthy)
+            "esker_healthy",
+            "1 while this node is ready: no degradation keeps it from its work",
+            value=float(health.healthy),
         )
+        degradations = GaugeMetricFamily(
+            "esker_degradation", "1 for each fault that this node notices now", labels=("name",)
+        )
+        for name in dict.fromkeys(degradation.name for degradation in health.degradations):
+            degradations.add_metric((name,), 1.0)
+        yield degradations
         yield GaugeMetricFamily(
             "esker_connections", "Open connections", value=len(listener.connections)
         )
@@ -214,7 +223,7 @@ class _FunctionCollector:
 
 
 class MetricsServer:
-    """Serves `/metrics` and `/health` over HTTP, one request per connection."""
+    """Serves `/metrics` and health checks over HTTP, one request per connection."""
 
     def __init__(self, host: _Host, more: Callable[[], Iterable[Metric]] | None = None) -> None:
         """Register the collectors; `more` returns the metrics of the services at each scrape."""
@@ -254,12 +263,19 @@ class MetricsServer:
     def _answer(self, path: bytes) -> bytes:
         if path == b"/metrics":
             return _http("200 OK", "text/plain; version=0.0.4", generate_latest(self._registry))
-        if path == b"/health":
+        if path == b"/health/live":
+            return _json({"live": True}, ok=True)  # the loop turns, or nothing answers
+        if path in (b"/health", b"/health/ready"):
             health = self._host.health()
-            body = json.dumps(health._asdict()).encode() + b"\n"
-            status = "200 OK" if health.healthy else "503 Service Unavailable"
-            return _http(status, "application/json", body)
-        return _http("404 Not Found", "text/plain", b"try /metrics or /health\n")
+            shown = health.as_json() if path == b"/health" else health.readiness_as_json()
+            return _json(shown, ok=health.healthy)
+        paths = b"try /metrics, /health, /health/ready or /health/live\n"
+        return _http("404 Not Found", "text/plain", paths)
+
+
+def _json(value: dict[str, Any], *, ok: bool) -> bytes:
+    status = "200 OK" if ok else "503 Service Unavailable"
+    return _http(status, "application/json", json.dumps(value).encode() + b"\n")
 
 
 def _http(status: str, content_type: str, body: bytes) -> bytes:

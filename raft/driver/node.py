@@ -21,6 +21,7 @@ import gc
 import logging
 import sys
 from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -30,6 +31,7 @@ from raft.driver.assembly import assemble_group
 from raft.driver.bench_log import BenchLog
 from raft.driver.config import METADATA_GROUP, NodeConfig
 from raft.driver.controller_listener import ControllerService
+from raft.driver.directory_watch import DirectoryWatch
 from raft.driver.disk_thread import DiskThread
 from raft.driver.errors import NotFormattedError
 from raft.driver.group import GroupDriver
@@ -106,6 +108,7 @@ class Node:
         if self._node_service is not None:
             self._service.serve_also(self._node_service.handlers, large=True)
         self._metrics: MetricsServer | None = None
+        self._directory_watch: DirectoryWatch | None = None
 
     # --- start and stop -----------------------------------------------------------------------
 
@@ -120,6 +123,9 @@ class Node:
         self._lock = DirectoryLock(config.log_dir)
         try:
             self._registry = Registry(self._files, config.log_dir)
+            self._directory_watch = DirectoryWatch(
+                config.log_dir, self._group_directories, self.fail
+            )
             listed = (METADATA_GROUP, *self._registry.groups.values())
             self._opening = {group for group in listed if self._is_served(group)}
             for group in listed:
@@ -144,6 +150,7 @@ class Node:
         if self.directory is not None:
             self._on_applied(self.directory.applied_offset)
         self.health.start()
+        self._directory_watch.start()
         self._high_watermarks.start(self.groups.values())
 
     def _bound(self) -> str:
@@ -160,6 +167,8 @@ class Node:
             task.cancel()
         await asyncio.gather(*(self._stop_group(driver) for driver in self.groups.values()))
         await self._high_watermarks.close()
+        if self._directory_watch is not None:
+            await self._directory_watch.close()
         await self._close_all()
         log.info("node=%d stopped=clean", self.node_id)
 
@@ -201,6 +210,9 @@ class Node:
                 f"{config.log_dir} belongs to node {found.node_id} of cluster {found.cluster_id}, "
                 f"not to node {config.node_id} of cluster {config.cluster_id}"
             )
+
+    def _group_directories(self) -> list[Path]:
+        return [driver.storage.directory for driver in self.groups.values()]
 
     # --- groups -------------------------------------------------------------------------------
 

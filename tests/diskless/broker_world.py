@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from diskless.broker import Broker, BrokerSettings, ClientListener
+from diskless.stores import ObjectStorage
 from diskless.stores.memory import MemoryStore
 from esker.settings import SETTINGS
 from raft.net import Limits, connect
@@ -37,11 +38,13 @@ async def running_broker(
     broker_id: int = 1,
     *,
     limits: Limits | None = None,
+    store: ObjectStorage | None = None,
     **values: Any,
 ) -> AsyncIterator[Broker]:
     """Run a broker that is unfenced and leaves the cluster at the end.
 
-    Args:  values: settings other than their defaults, with _ for dots.
+    Args:  store: other than one in memory.
+           values: settings other than their defaults, with _ for dots.
     """
     known = {key: setting.default for key, setting in SETTINGS.items()} | QUICK
     named = {name.replace("_", "."): value for name, value in values.items()}
@@ -65,7 +68,7 @@ async def running_broker(
     broker = Broker(
         settings,
         world.cluster(broker_id),
-        MemoryStore(world.wall_ms),
+        store or MemoryStore(world.wall_ms),
         wall_ms=world.wall_ms,
         random=Random(broker_id),
         on_lost=lost.append,

@@ -340,7 +340,7 @@ MUTANTS: Final = (
         name="commit a previous epoch's record by counting",
         production=Production(quorum=with_part(CommitByCounting)),
         suited=_short_reigns,
-        pinned=77,
+        pinned=55,
     ),
     Mutant(
         name="ignore divergence",

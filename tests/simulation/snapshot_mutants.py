@@ -228,7 +228,7 @@ SNAPSHOT_MUTANTS: Final = (
         name="vote by the log although a newer snapshot is there",
         production=Production(quorum=with_part(VoteByTheLog)),
         suited=_elections,
-        pinned=5,
+        pinned=6,
     ),
     Mutant(
         name="install before verifying",

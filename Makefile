@@ -45,21 +45,34 @@ java: .venv/.ready
 demo: java ## a cluster on this machine, with leaders that die
 	@$(BIN)/python -m examples.demo
 
-# pytest with $(1), on the tests that $(2) selects. Where CI is set, what failed runs once more, alone.
+# pytest with $(1), on the tests that $(2) selects; $(3) stands before the command.
+define run_once
+{ echo '$(3)$(BIN)/python -m pytest $(1) -m "$(2)"'; $(3)$(BIN)/python -m pytest $(1) -m "$(2)"; }
+endef
+
+# After such a run ended with $$status: where CI is set, what failed runs once more, alone.
+define run_failed_again
+{ test $$status = 0 || { test $$status = 1 -a -n "$$CI" && echo "SOME FAILED. They run once more, \
+alone, to tell a fault from a stalled machine. A test that passes only now is flaky, and a bug." && \
+	$(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none $(1) -m "$(2)"; }; }
+endef
+
 define run_tests
-{ echo '$(BIN)/python -m pytest $(1) -m "$(2)"'; $(BIN)/python -m pytest $(1) -m "$(2)"; } || { \
-	test $$? = 1 -a -n "$$CI" && echo "SOME FAILED. They run once more, alone, to tell a fault from \
-a stalled machine. A test that passes only now is flaky, and a bug." && \
-	$(BIN)/python -m pytest -n 0 --last-failed --last-failed-no-failures none -m "$(2)"; }
+{ status=0; $(call run_once,$(1),$(2)) || status=$$?; $(call run_failed_again,,$(2)); }
 endef
 
 # One process with one JVM runs the tests of Spark, for one for each worker would be too many; beside
-# it one runs the demo, which mostly waits. Neither loads the tests that are not theirs.
-SPARK_TESTS = $(shell grep -rl --include='test_*.py' 'mark\.spark' tests)
+# it one runs the demo, which mostly waits. With lower priority they fill the time in which all other
+# tests wait for processes, and are printed after them.
+SPARK_TESTS = -o cache_dir=.pytest_cache/spark \
+	$(shell grep -rl --include='test_*.py' 'mark\.spark' tests)
 test: java ## all tests but the long ones
-	@failed=0; \
-	$(call run_tests,-n $(TEST_WORKERS) --dist worksteal,not soak and not spark) || failed=1; \
-	$(call run_tests,-n 2 --dist loadscope $(SPARK_TESTS),spark and not soak) || failed=1; \
+	@output=$$(mktemp); failed=0; status=0; spark=0; \
+	$(call run_once,-n 2 --dist loadscope $(SPARK_TESTS),spark and not soak,nice -n 5 ) >$$output 2>&1 & \
+	$(call run_once,-n $(TEST_WORKERS) --dist worksteal,not soak and not spark) || status=$$?; \
+	wait $$! || spark=$$?; cat $$output; rm $$output; \
+	$(call run_failed_again,,not soak and not spark) || failed=1; \
+	status=$$spark; $(call run_failed_again,$(SPARK_TESTS),spark and not soak) || failed=1; \
 	exit $$failed
 
 # Python files that differ from main, or from the last commit where there is no main.

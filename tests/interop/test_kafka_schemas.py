@@ -29,6 +29,7 @@ OURS: Final = {
     "MetadataResponse.Topics.Partitions.StartOffset": "KIP-1114: of the first chunk",
     "MetadataResponse.Topics.Partitions.Chunks": "KIP-1114",
     "FetchRequest.Topics.Partitions.ArchivedOffset": "what a running archive has kept",
+    "FetchRequest.Topics.Partitions.Floor": "up to where the sender held all that was committed",
     "SnapshotFooterRecord.RecordCount": "how many records precede the footer",
     "SnapshotFooterRecord.ContentCrc": "of every byte before the footer's batch",
 }

@@ -30,7 +30,7 @@ STORAGE: Final = "kafka.tools.StorageTool"
 NODE: Final = "kafka.Kafka"
 
 _CONTROL_RECORD: Final = "SnapshotFileReader Ignoring control record with type"
-STOP_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 120.0  # a node may write its class archive meanwhile, 3 s of an idle core
 
 _ENCODINGS: Final = ("file.encoding", "stdout.encoding", "sun.stdout.encoding")
 

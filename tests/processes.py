@@ -28,12 +28,14 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import IO, Any, Final, TypeAlias
 
 ROOT: Final = Path(__file__).parents[1]
 MAX_REQUEST_BYTES: Final = 100_000
+RUN_TIMEOUT_S: Final = 280.0
 
 
 class Forked:
@@ -102,9 +104,9 @@ class Template:
         self._channel.close()
         self._process.wait()
 
-    def fork(self, module: str, args: list[str], output: int, **more: Any) -> Forked:
-        """Args:  output: the descriptor of its standard output and error."""
-        pid = self._ask({"module": module, "args": args, **more}, output)
+    def fork(self, module: str, args: list[str], files: Sequence[int], **more: Any) -> Forked:
+        """Fork `python -m MODULE ARGS` with these standard files: input, output, error."""
+        pid = self._ask({"module": module, "args": args, **more}, *files)
         return Forked(self, pid, [sys.executable, "-m", module, *args])
 
     def exit_code(self, pid: int) -> int:
@@ -130,27 +132,57 @@ def start(
     output: IO[bytes],
     cwd: Path = ROOT,
     environment: Mapping[str, str] | None = None,
+    errors: IO[bytes] | None = None,
+    given: IO[bytes] | None = None,
     fresh: bool = False,
 ) -> Process:
     """Begin `python -m MODULE ARGS`, with all of its output in an open file.
 
-    Args:  environment: what is added to this process's own. fresh: import everything anew, since
+    Args:  environment: what is added to this process's own. errors: another file for its standard
+           error. given: its standard input, empty by default. fresh: import everything anew, since
            the program changes modules before others import names from them.
     """
     variables = {**os.environ, **(environment or {})}
-    if "PYTEST_VERSION" in os.environ and hasattr(os, "pidfd_open") and not fresh:
-        template = _template(os.getpid())
-        return template.fork(module, list(args), output.fileno(), cwd=str(cwd), env=variables)
-    return subprocess.Popen(
-        [sys.executable, "-m", module, *args],
-        stdin=subprocess.DEVNULL, stdout=output, stderr=output, cwd=cwd, env=variables,
-    )  # fmt: skip
+    with Path(os.devnull).open("rb") as nothing:
+        files = [given or nothing, output, errors or output]
+        if "PYTEST_VERSION" in os.environ and hasattr(os, "pidfd_open") and not fresh:
+            descriptors = [file.fileno() for file in files]
+            template = _template(os.getpid())
+            return template.fork(module, list(args), descriptors, cwd=str(cwd), env=variables)
+        return subprocess.Popen(
+            [sys.executable, "-m", module, *args],
+            stdin=files[0], stdout=files[1], stderr=files[2], cwd=cwd, env=variables,
+        )  # fmt: skip
 
 
-def _next_fork(channel: socket.socket) -> tuple[dict[str, Any], int]:
+def run(
+    module: str, *args: str, text: str = "", timeout_s: float = RUN_TIMEOUT_S
+) -> subprocess.CompletedProcess[str]:
+    """Run `python -m MODULE ARGS` to its end, and return its output and exit code.
+
+    Args:    text: its standard input.
+    Raises:  subprocess.TimeoutExpired, after the process was killed.
+    """
+    with TemporaryFile() as given, TemporaryFile() as output, TemporaryFile() as errors:
+        given.write(text.encode())
+        given.seek(0)
+        process = start(module, *args, output=output, errors=errors, given=given)
+        try:
+            code = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+        output.seek(0)
+        errors.seek(0)
+        printed = (output.read().decode(), errors.read().decode())
+        return subprocess.CompletedProcess(process.args, code, *printed)
+
+
+def _next_fork(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
     """Serve the test process. Returns only in forks, with what each is to become."""
     while True:
-        data, descriptors, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, 1)
+        data, descriptors, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, 3)
         if not data:  # the test process has ended
             os._exit(0)
         request = json.loads(data)
@@ -160,8 +192,9 @@ def _next_fork(channel: socket.socket) -> tuple[dict[str, Any], int]:
             continue
         pid = os.fork()
         if not pid:
-            return request, descriptors[0]
-        os.close(descriptors[0])
+            return request, descriptors
+        for descriptor in descriptors:
+            os.close(descriptor)
         channel.send(b"%d" % pid)
 
 
@@ -171,6 +204,8 @@ def _import_what_nodes_import() -> None:
     import diskless.broker
     import diskless.stores.directory  # noqa: F401
     import esker.cli
+    import esker.client.client
+    import esker.commands.cluster_access
     import esker.commands.start
     import esker.server.node  # noqa: F401
 
@@ -182,12 +217,12 @@ def main() -> None:
     gc.collect()
     gc.freeze()  # what is imported stays, in every fork
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the test process and for nodes
-    request, output = _next_fork(channel)
+    request, files = _next_fork(channel)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     channel.close()
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    os.close(output)
+    for standard, file in enumerate(files):
+        os.dup2(file, standard)
+        os.close(file)
     os.chdir(request["cwd"])
     sys.path[0] = request["cwd"]
     os.environ.clear()

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import subprocess
-import sys
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +17,7 @@ from typer.testing import CliRunner
 
 from esker.cli import app
 from tests.ports import free_ports
-from tests.processes import Process, start
+from tests.processes import Process, run, start
 from tests.raft.driver.client import Client, ClientError
 from tests.waiting import wait_until
 
@@ -64,9 +62,7 @@ class Quorum:
 
     def run(self, *words: str) -> str:
         """An `esker` command's output."""
-        ran = subprocess.run(
-            [sys.executable, "-m", "esker", *words], capture_output=True, text=True, check=False
-        )
+        ran = run("esker", *words)
         if ran.returncode:
             raise QuorumFailedError(f"esker {' '.join(words)}: {ran.stderr.strip()}")
         return ran.stdout

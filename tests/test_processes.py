@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes import Forked, Process, start
+from tests.processes import run as run_to_end
 from tests.waiting import wait_until
 
 TOLD = """
@@ -80,3 +81,11 @@ def test_forked_processes_draw_different_random_numbers(program: Path) -> None:
         process.wait(60)
         drawn += [line for line in output.read_text().splitlines() if line.startswith("0.")]
     assert len(set(drawn)) == 2
+
+
+def test_a_forked_command_reads_its_input_and_separates_errors_from_output() -> None:
+    printed = run_to_end("json.tool", "--compact", text='{"key": 1}')
+    assert (printed.returncode, printed.stdout, printed.stderr) == (0, '{"key":1}\n', "")
+    refused = run_to_end("json.tool", text="no JSON")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert "Expecting value" in refused.stderr

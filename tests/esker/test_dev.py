@@ -39,6 +39,7 @@ from esker.dev.cluster import (
 )
 from esker.settings.properties import read_properties
 from tests.ports import free_row
+from tests.processes import run
 from tests.waiting import DEADLINE_S, wait_until
 
 runner = CliRunner()
@@ -228,7 +229,7 @@ class Dev:
     def esker(self, *words: str, text: str | None = None, code: int = 0) -> str:
         """A command's output, or with another exit code what it complains of.
 
-        In this process, which is quicker; in one of its own if it is to have a standard input.
+        In this process, which is quicker; in a fork if it is to have a standard input.
         """
         line = [*words, "--bootstrap-server", f"{HOST}:{self.port}"]
         if text is None:
@@ -237,10 +238,7 @@ class Dev:
                 raise result.exception
             ended, out, error = result.exit_code, result.stdout, result.stderr
         else:
-            ran = subprocess.run(
-                [sys.executable, "-m", "esker", *line],
-                input=text, capture_output=True, text=True, check=False, timeout=DEADLINE_S,
-            )  # fmt: skip
+            ran = run("esker", *line, text=text)
             ended, out, error = ran.returncode, ran.stdout, ran.stderr
         assert ended == code, f"{words}: {ended}\n{out}\n{error}"
         return out if code == 0 else error

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import socket
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,11 +20,10 @@ from tests.interop.kafka_rpc import Connection, RpcError
 from tests.interop.kafka_run import stop_process
 from tests.interop.kafka_scenario import CLUSTER_ID
 from tests.ports import free_port
-from tests.processes import Process, start
+from tests.processes import Process, run, start
 from tests.raft.driver.client import Client, ClientError
 from tests.waiting import wait_until
 
-PROJECT: Final = Path(__file__).parents[2]
 METADATA_TOPIC: Final = "__cluster_metadata"
 LEVELS_OF_KAFKA: Final = {ESKER_VERSION: 1}
 """Java nodes do not know the feature: level 2 refuses their brokers and stops their controllers."""
@@ -67,10 +64,7 @@ class EskerQuorum:
 
     def esker(self, *words: str) -> str:
         """The output of an `esker` command that is to succeed."""
-        ran = subprocess.run(
-            [sys.executable, "-m", "esker", *words],
-            capture_output=True, text=True, timeout=280, check=False, cwd=PROJECT,
-        )  # fmt: skip
+        ran = run("esker", *words)
         assert ran.returncode == 0, f"{words}: {ran.stderr}{self.said()}"
         return ran.stdout
 

@@ -6,14 +6,13 @@ The rest of their tests runs on `esker dev` (tests/esker/test_bootstrap_server.p
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import pytest
 
 from records.uuids import encode_uuid, random_uuid
 from tests.interop.kafka_run import Kafka, configure_node
+from tests.processes import run
 
 pytestmark = pytest.mark.java
 
@@ -38,10 +37,7 @@ def port(kafka: Kafka, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int
 
 
 def esker(port: int, *words: str, text: str = "") -> str:
-    ran = subprocess.run(
-        [sys.executable, "-m", "esker", *words, "--bootstrap-server", f"127.0.0.1:{port}"],
-        input=text, capture_output=True, text=True, check=False, timeout=280,
-    )  # fmt: skip
+    ran = run("esker", *words, "--bootstrap-server", f"127.0.0.1:{port}", text=text)
     assert ran.returncode == 0, f"{words}: {ran.stdout}{ran.stderr}"
     return ran.stdout
 

@@ -259,3 +259,9 @@ def stamp_log_append_time(batch: bytearray | memoryview, *, timestamp: int) -> N
     _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, timestamp)
     _seal(batch)
+
+
+def stamp_max_timestamp(batch: bytearray | memoryview, *, timestamp: int) -> None:
+    """Write the greatest timestamp of a batch's records, and renew the batch's checksum."""
+    _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, timestamp)
+    _seal(batch)

@@ -1,9 +1,8 @@
 """Validates a producer's batch by Kafka's rules before it is buffered.
 
-Nothing is rewritten. Kafka's brokers assign offsets inside the batch, and so may repair what they
-find; here a batch is stored as it arrived, so it is either valid or refused. Only the greatest
-timestamp is computed from the records, because a producer may write another one into the header,
-and timestamps are looked up by those of the records.
+A batch is stored as it arrived, with one exception: the header's greatest timestamp is set to that
+of the records, with a new checksum, if a producer wrote another one. Consumers and retention tools
+believe the header.
 
 The trap: every record is checked, also in compressed batches. A wrong count or offset delta would
 shift the offsets of all following records permanently, and only a consumer would notice, when it
@@ -28,9 +27,11 @@ from records.batch import (
     NO_TIMESTAMP,
     Batch,
     iter_body,
+    parse_header,
     read_batch,
     records_of,
 )
+from records.batch_writer import stamp_max_timestamp
 from records.compression import MAX_DECOMPRESSED_BYTES, Buffer, Compression
 from records.errors import (
     CompressionError,
@@ -185,7 +186,21 @@ def validate(
         return _invalid(str(error))
     if refusal is not None:
         return refusal
-    return _check_timestamps(batch, body, earliest, latest, rules, now_ms)
+    refusal = _check_timestamps(batch, body, earliest, latest, rules, now_ms)
+    return refusal or Accepted(_with_max_timestamp(batch, latest), latest)
+
+
+def _with_max_timestamp(batch: Batch, latest: int) -> Batch:
+    """Return the batch with the greatest timestamp of its records in its header.
+
+    Source: upstream's LogValidator, which sets it in compressed and uncompressed batches alike, and
+    DefaultRecordBatch.setMaxTimestamp, which renews the checksum only if it differs.
+    """
+    if batch.header.max_timestamp == latest:
+        return batch
+    data = bytearray(batch.view)
+    stamp_max_timestamp(data, timestamp=latest)
+    return Batch(0, parse_header(data), memoryview(data))
 
 
 def _check_keys(batch: Batch, body: memoryview) -> Refusal | None:
@@ -353,17 +368,17 @@ def _check_inside(body: bytes, position: int, end: int, index: int) -> None:
 
 def _check_timestamps(
     batch: Batch, body: memoryview, earliest: int, latest: int, rules: TopicRules, now_ms: int
-) -> Outcome:
+) -> Refusal | None:
     """Check the records' timestamps against the topic's rules; records without one pass."""
     if earliest < NO_TIMESTAMP or latest >= 1 << 63:
         message = f"timestamps from {earliest} to {latest}"
         return Refusal(ErrorCode.INVALID_TIMESTAMP, message)
     if rules.log_append_time:
-        return Accepted(batch, latest)
+        return None
     oldest = now_ms - rules.timestamp_before_max_ms
     newest = now_ms + rules.timestamp_after_max_ms
     if earliest >= oldest and latest <= newest:
-        return Accepted(batch, latest)
+        return None
     count, errors = 0, []
     for index, timestamp in enumerate(_timestamps(batch, bytes(body))):
         if timestamp != NO_TIMESTAMP and not oldest <= timestamp <= newest:
@@ -371,7 +386,7 @@ def _check_timestamps(
             if count <= MAX_RECORD_ERRORS:
                 errors.append(RecordError(index, _describe_misfit(timestamp, rules, now_ms)))
     if not count:
-        return Accepted(batch, latest)
+        return None
     message = f"{count} records with invalid timestamps, the first: {errors[0].message}"
     return Refusal(ErrorCode.INVALID_TIMESTAMP, message, tuple(errors))
 

@@ -97,11 +97,26 @@ def test_validation_accepts_a_valid_batch_unchanged(codec: Compression) -> None:
     assert outcome.max_timestamp == NOW + 5
 
 
-def test_the_max_timestamp_of_a_batch_is_computed_from_its_records() -> None:
-    lying = changed(batch(NOW, NOW + 7), 35, struct.pack(">q", 0))
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("header", [0, -1, -(2**63), 2**63 - 1, NOW + 8])
+def test_the_max_timestamp_of_a_batch_is_set_to_that_of_its_records(
+    codec: Compression, header: int
+) -> None:
+    honest = batch(NOW, NOW + 7, NOW + 2, codec=codec)
+    lying = changed(bytearray(honest), 35, struct.pack(">q", header))
     outcome = validate(lying, 9, RULES, NOW)
     assert isinstance(outcome, Accepted)
-    assert outcome.max_timestamp == NOW + 7
+    assert outcome.max_timestamp == outcome.batch.header.max_timestamp == NOW + 7
+    assert outcome.batch.view == honest
+    assert outcome.batch == read_batch(honest), "the checksum is right"
+    assert lying != honest, "the request's own bytes are left alone"
+
+
+def test_the_max_timestamp_of_records_without_timestamps_is_set_to_minus_1() -> None:
+    lying = changed(batch(-1, -1), 35, struct.pack(">q", NOW))
+    outcome = validate(lying, 9, RULES, NOW)
+    assert isinstance(outcome, Accepted)
+    assert outcome.batch == read_batch(batch(-1, -1))
 
 
 def test_a_partition_must_have_exactly_one_batch() -> None:

@@ -17,7 +17,7 @@ class Clocks(Protocol):
         """Return the wall-clock time in ms since 1970."""
 
     def monotonic(self) -> float:
-        """Return the seconds of a clock that never goes back or jumps."""
+        """Return the time in seconds of a clock that never goes back or jumps."""
 
     def call_soon(self, callback: Callable[[], None]) -> object:
         """Call `callback` in the next turn of the event loop."""

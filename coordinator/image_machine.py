@@ -44,7 +44,7 @@ class Edit(Protocol):
     contradictions: int  # records that fitted nothing, and changed nothing
 
     def apply(self, record: MetadataRecord) -> None:
-        """Apply one committed record to this edit."""
+        """Apply one committed record to these pending changes of a state image."""
 
 
 ImageT = TypeVar("ImageT", bound=Image)
@@ -69,40 +69,40 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
 
     @abstractmethod
     def _empty(self) -> ImageT:
-        """Return the image of an empty log."""
+        """Return the state image of an empty log."""
 
     @abstractmethod
     def _begin(self, image: ImageT) -> EditT:
-        """Begin an edit on top of an image."""
+        """Return an object that collects changes on top of a state image."""
 
     @abstractmethod
     def _publish(self, edit: EditT, applied: OffsetAndEpoch) -> ImageT:
-        """Return the next image: the edit's state as of the offset `applied`."""
+        """Return the next state image: the edit's changes applied up to the offset `applied`."""
 
     @abstractmethod
     def _frozen(self, image: ImageT) -> Frozen:
-        """Return the records that a checkpoint of an image holds."""
+        """Return the records that a checkpoint of this state image holds."""
 
     def _apply_record(self, record: MetadataRecord, offset: Offset, epoch: Epoch) -> None:  # noqa: ARG002
-        """Apply to the edit the record at `offset`, which was written in `epoch`."""
+        """Apply the record at `offset`, which was written in `epoch`, to the pending changes."""
         self._edit.apply(record)
 
     def _show_applied(self) -> None:
-        """Publish one image after a slice of committed batches was applied."""
+        """Publish one state image after some committed batches were applied."""
         self._show(self._next_image(self._applied))
 
     def _between_slices(self, edit: EditT) -> None:
-        """Do nothing; a subclass may shorten the edit between two slices of a load."""
+        """Do nothing; a subclass may compact the pending changes during a load."""
 
     def _start_from(self, edit: EditT) -> None:
-        """Replace the current edit by another one and drop the old state."""
+        """Replace the pending changes by `edit` and drop the old state."""
         self._edit = edit
 
     # --- a StateMachine -----------------------------------------------------------------------
 
     @property
     def applied(self) -> OffsetAndEpoch:
-        """Return the end offset of the state (exclusive), with its epoch.
+        """Return the offset after the last applied record, and that record's epoch.
 
         Records of an open transaction are included.
         """
@@ -115,12 +115,12 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
 
     @property
     def changed_records(self) -> int:
-        """Return how many records were replaced or removed since the newest checkpoint."""
+        """Return the number of records replaced or removed since the newest checkpoint."""
         return self._changed
 
     @property
     def total_records(self) -> int:
-        """Return the number of records that a checkpoint of the current image would hold."""
+        """Return the number of records that a checkpoint of the current state would hold."""
         return self.image.record_count
 
     @property
@@ -134,12 +134,12 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
         return self._contradictions
 
     def listen(self, listener: Callable[[ImageT], None]) -> None:
-        """Call `listener` with the current image at once, and with every later image."""
+        """Call `listener` with the current state image now, and with every later image."""
         self._listeners.append(listener)
         listener(self.image)
 
     def apply(self, batches: Iterable[Batch]) -> None:
-        """Apply committed batches and publish one image for all of them."""
+        """Apply committed batches of records, and publish one state image for all of them."""
         for batch in batches:
             header = batch.header
             assert header.base_offset >= self._applied.offset, f"gap or repeat: {header}"
@@ -163,7 +163,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
             self._apply_record(record, item.offset, epoch)
 
     def _next_image(self, applied: OffsetAndEpoch) -> ImageT:
-        """Publish the edit as an image and add its changes to the machine's counts."""
+        """Build the next state image, and add its changes to this state machine's counts."""
         edit = self._edit
         image = self._publish(edit, applied)
         self._changed += edit.changed
@@ -210,13 +210,13 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
         self._show(image)
 
     def freeze(self) -> Frozen:
-        """Return the current image's checkpoint records; later records do not change them."""
+        """Return the checkpoint records of the current state; later records do not change them."""
         assert self.checkpointable, f"a checkpoint at {self._applied}: {self}"
         self._frozen_at = (self._applied.offset, self._changed)
         return self._frozen(self.image)
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """Subtract the changes that the new checkpoint holds from the changed records."""
+        """Subtract the changes that the new checkpoint holds from the count of changed records."""
         if self._frozen_at is not None and self._frozen_at[0] == snapshot_id.offset:
             self._changed -= self._frozen_at[1]
         self._frozen_at = None

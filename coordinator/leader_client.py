@@ -63,7 +63,7 @@ class Patience:
     retry_max_s: float = 0.5
 
     def pauses(self) -> Iterator[float]:
-        """Yield the pauses between attempts in seconds: each twice as long, up to a limit.
+        """Yield the pauses in seconds between attempts, each twice the last up to a limit.
 
         >>> from itertools import islice
         >>> list(islice(Patience(timeout_s=30, retry_s=1.0, retry_max_s=5.0).pauses(), 5))
@@ -85,7 +85,7 @@ class Failure:
 
     @property
     def reason(self) -> str:
-        """Return the error's message without its code."""
+        """Return the error message of the failed attempt without its error code."""
         error = self.error
         return error.message if isinstance(error, CoordinatorError) else str(error)
 
@@ -181,7 +181,7 @@ class LeaderClient:
         tracks_doubt: bool = False,
         is_repeatable: bool = True,
     ) -> R:
-        """Send a request to the leader until it is answered or the time is up.
+        """Send a request to the leader, and repeat it until a response arrives or time is up.
 
         Args:    label: what an error's message begins with.
                  tracks_doubt: whether to tell a request that may have been carried out from one
@@ -255,7 +255,7 @@ class LeaderClient:
             self._ids = {found: self._ids[found]}
 
     async def _find(self) -> Rpc:
-        """Search all known nodes, and then the nodes that they name, for the leader."""
+        """Search all known nodes for the leader, and then the nodes that these nodes name."""
         contacted: set[Address] = set()
         failures: list[str] = []
         self._refused = 0
@@ -273,7 +273,7 @@ class LeaderClient:
         )
 
     async def _first_leader(self, addresses: list[Address], failures: list[str]) -> Rpc | None:
-        """Return a connection to the first of these nodes that leads.
+        """Return a connection to the first of these nodes that is the leader, or None.
 
         None once all that answer have said that they do not lead, and the others are silent.
         """
@@ -341,7 +341,7 @@ class LeaderClient:
                 self._remember((listener.host, listener.port))
 
     async def _learn_from_follower(self, rpc: Rpc) -> None:
-        """Remember the controllers that a follower names.
+        """Remember the addresses of the controllers that a follower names.
 
         Its DescribeQuorum response is an error and names none.
         """

@@ -37,7 +37,7 @@ class Map(Mapping[K, V]):
     __slots__ = ("_shards", "_size")
 
     def __init__(self, shards: Shards[K, V] = ({},), size: int = 0) -> None:
-        """Create an empty map, or one with an editor's shards.
+        """Create a map from an editor's shards; without arguments, create an empty map.
 
         An editor gives up the shards that it passes.
         """
@@ -113,7 +113,7 @@ class Editor(Generic[K, V]):
         self._size = size
 
     def get(self, key: K) -> V | None:
-        """Return a key's value with the changes so far; None if there is no such key."""
+        """Return a key's value with the changes so far, or None without such a key."""
         shards = self._shards
         return shards[(hash(key) * _SCRAMBLE >> _SHIFT) & (len(shards) - 1)].get(key)
 

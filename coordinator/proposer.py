@@ -122,7 +122,7 @@ class Proposer:
         turn_bytes: int = TURN_BYTES,
         failed: Callable[[Exception], object] | None = None,
     ) -> None:
-        """Create a proposer for a log; it decides nothing until `lead` is called.
+        """Create a proposer for a log; it decides no requests before `lead`.
 
         Args:  applied: everything below it is in the applied state.
                now_ms: the wall clock, read once per turn and only here.
@@ -160,7 +160,7 @@ class Proposer:
         return self._epoch if self._may_decide else None
 
     def submit(self, decide: Decide, done: Done, *, urgent: bool = False) -> None:
-        """Queue a request; call `done` with its answer once the answer cannot be lost.
+        """Queue a request; call `done` with the response once its records are committed.
 
         An urgent request, which costs little and depends on no other, is queued at the front.
         """
@@ -296,7 +296,7 @@ class Proposer:
         self.applied()
 
     def _refused(self, proposal: _Proposal, error: int) -> None:
-        """Queue a refused proposal's requests to be decided again; none of them was written."""
+        """Queue the requests of a refused proposal again; no record of the proposal was written."""
         del error  # whichever: not the leader (`step_down` will follow), the wrong end, too much
         if proposal is not self._undetermined:
             return  # leadership was lost, and its requests were answered

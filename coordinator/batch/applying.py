@@ -56,7 +56,7 @@ from records.schema import MetadataRecord
 
 
 def apply_record(tables: Tables, record: MetadataRecord) -> None:
-    """Change the tables by one record, committed or pending.
+    """Apply one record, committed or proposed, to the coordinator's tables.
 
     Raises:  KeyError for a record that is not a batch coordinator's:
     `coordinator.batch.log_records`          reads a log so that there is none.
@@ -139,7 +139,7 @@ def _commit(tables: Tables, record: ObjectCommitRecord) -> None:
 
 
 def apply_commit(tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]) -> None:
-    """Apply a commit record, given the log ids of its partitions."""
+    """Apply an object's commit record to the tables; `log_ids` name its partitions' logs."""
     object_id = record.object_id
     lease = tables.leases.get(record.lease_id)
     assert lease is not None, f"a commit without a lease: object {object_id}"
@@ -175,7 +175,7 @@ def apply_commit(tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[L
 
 
 def _append_times(record: ObjectCommitRecord) -> Iterator[int]:
-    """Yield each batch's append time for its result: -1 for create time, as in Kafka."""
+    """Yield each batch's append time for its commit result: -1 for create time, as in Kafka."""
     for kind, time in zip(record.timestamp_types, record.max_timestamps, strict=True):
         yield time if kind else -1
 
@@ -183,7 +183,7 @@ def _append_times(record: ObjectCommitRecord) -> Iterator[int]:
 def _append_single_batches(
     tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]
 ) -> list[int]:
-    """Append an object that has one accepted batch for each of its partitions.
+    """Apply the commit of an object that has one accepted batch for each of its partitions.
 
     The usual case, done faster. Tables change once, at the end: no partition and so no producer's
     row occurs twice.
@@ -227,7 +227,7 @@ def _append_single_batches(
 def _append_batches(
     tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]
 ) -> list[int]:
-    """Advance log ends and producer state by a commit; return each partition's log start."""
+    """Advance high watermarks and producer states by a commit; return each log start offset."""
     log_starts: list[int] = []
     now_ms = record.committed_at_ms
     logs, producers = tables.logs, tables.producers
@@ -348,7 +348,7 @@ def _closed(tables: Tables, record: LeaseClosedRecord) -> None:
 
 
 def _close(tables: Tables, lease_id: int, closed_at_ms: int, end_object_id: int | None) -> None:
-    """Close a lease; its uncommitted object ids up to the end become orphans."""
+    """Close a lease of object ids; its uncommitted ids below the end become orphans."""
     lease = tables.leases.get(lease_id)
     assert lease is not None, f"no lease {lease_id} to close"
     assert lease.is_open, f"lease {lease_id} is closed twice"
@@ -377,7 +377,7 @@ def _forgotten(tables: Tables, record: LeasesForgottenRecord) -> None:
 
 
 def lease_answers(tables: Tables, lease: Lease) -> Iterator[int]:
-    """Yield the ids of a lease's committed objects whose answers are still kept."""
+    """Yield the ids of a lease's committed objects whose commit responses are still kept."""
     kept = 0
     for object_id in range(lease.last_committed_id, lease.first_object_id - 1, -1):
         if kept == KEPT_ANSWERS:
@@ -406,7 +406,7 @@ def _fenced(tables: Tables, record: DeleteFenceRecord) -> None:
 
 
 def _removed(tables: Tables, record: ObjectsRemovedRecord) -> None:
-    """Remove deleted objects from the orphans of their leases."""
+    """Remove the ids of deleted objects from the orphans of their leases."""
     by_lease: dict[int, list[int]] = {}
     find = LeaseFinder(tables).find
     for object_id in record.object_ids:
@@ -420,7 +420,7 @@ def _removed(tables: Tables, record: ObjectsRemovedRecord) -> None:
 
 
 def _nothing_here(_tables: Tables, _record: ObjectsMarkedRecord | OrphansFoundRecord) -> None:
-    """Change no table: marks are stored with the objects, outside these tables."""
+    """Change no table, because marks for deletion are stored outside these tables."""
 
 
 _APPLY: Final[Mapping[type[MetadataRecord], Callable[[Tables, Any], None]]] = {

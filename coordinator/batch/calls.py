@@ -95,26 +95,26 @@ class Call(Generic[R]):
 
     @property
     def api_key(self) -> int:
-        """Return the request's api key."""
+        """Return the api key of this call's request."""
         return cast(int, self.request.number())
 
     @property
     def response(self) -> type[R]:
-        """Return the class of the response."""
+        """Return the response class of this call's request."""
         return cast(type[R], API[self.api_key].response)
 
 
 def _of_tables(
     decide: Callable[[Any, Tables, Context], Decision[R]],
 ) -> Callable[[Any, Tables, AppliedState, Context], Decision[R]]:
-    """Adapt a decision that reads only the tables to the signature of a `Write` call."""
+    """Return a decision function that takes the applied state too, and ignores that state."""
     return lambda request, tables, _, context: decide(request, tables, context)
 
 
 def _of_controller(
     decide: Callable[[Any, Tables, Context], Decision[R]],
 ) -> Callable[[Any, Tables, AppliedState, Context], Decision[R]]:
-    """Adapt a controller call's decision, and refuse controller epochs that are not committed.
+    """Wrap a controller call's decision to refuse controller epochs that are not committed.
 
     The refusal is retriable.
 
@@ -136,7 +136,7 @@ def _of_controller(
 
 
 def _names_its_offsets(request: rpc.DeleteDisklessRecordsRequest) -> bool:
-    """Return whether every offset is explicit: none is -1, the moving high watermark."""
+    """Return whether no offset in the request is -1, which means the current high watermark."""
     return not any(
         partition.offset == HIGH_WATERMARK
         for topic in request.topics
@@ -212,7 +212,7 @@ BY_REQUEST: Final = {call.request: call for call in CALLS}
 
 
 def call_of(request: CoordinatorRequest[R]) -> Call[R]:
-    """Return the row of the calls table for a request."""
+    """Return the row of the calls table for this request's class."""
     return BY_REQUEST[type(request)]
 
 
@@ -229,11 +229,10 @@ RAISED: Final = frozenset(
 
 
 def refuse(request: CoordinatorRequest[R], code: int, message: str) -> R:
-    """Return a response with this error for every item of a request.
+    """Return a response that refuses the whole request with this error.
 
+    The error stands for each topic or partition where the response has no error code of its own.
     Other fields of the response are -1, or empty.
-
-    What an answer would tell besides is -1, or empty.
     """
     response: type[Any] = call_of(request).response
     if _has(response, "error_code"):
@@ -256,7 +255,7 @@ def refuse(request: CoordinatorRequest[R], code: int, message: str) -> R:
 
 
 def read_refusal(response: Response) -> CoordinatorError | None:
-    """Return the CoordinatorError that a response carries; None if it is an answer."""
+    """Return a CoordinatorError if the response refuses the whole request, else None."""
     found = set(_error_codes(response))
     code = found.pop() if len(found) == 1 else 0
     if code not in RAISED:
@@ -266,7 +265,7 @@ def read_refusal(response: Response) -> CoordinatorError | None:
 
 
 def _error_codes(response: Any) -> Iterator[int]:
-    """Yield the response's own error code, or the codes of its topics or partitions."""
+    """Yield a response's own error code, or else the codes of its topics or partitions."""
     if hasattr(response, "error_code"):
         yield response.error_code
         return
@@ -297,6 +296,6 @@ def _element(message: type[Message], name: str) -> type[Any]:
 
 
 def _unknown(message: type[Message]) -> dict[str, object]:
-    """Return placeholder values for required fields: -1 for numbers, empty for arrays."""
+    """Return placeholder values for a message's required fields: -1, or empty for arrays."""
     fields = (field for field in message.schema().fields if field.required)
     return {field.name: () if isinstance(field.type, ArrayOf) else -1 for field in fields}

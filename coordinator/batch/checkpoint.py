@@ -55,16 +55,16 @@ class CheckpointSource(Tables, Protocol):
     """A state that can be walked from end to end."""
 
     def all_objects(self) -> Iterable[tuple[int, StoredObject]]:
-        """Return all objects with their ids, by rising id."""
+        """Return all objects of the state with their object ids, by rising id."""
 
     def all_runs(self, log_id: LogId) -> Iterable[Sequence[int]]:
-        """Return a partition's live runs, as the fields of `Run`, by rising offset."""
+        """Return a partition's undeleted runs of batches, as `Run` fields, by rising offset."""
 
     def all_producers(self, log_id: LogId) -> Iterable[tuple[int, Producer]]:
-        """Return a partition's producers with their ids, by rising id."""
+        """Return a partition's producer states with their producer ids, by rising id."""
 
     def all_answers(self) -> Iterable[tuple[int, Answer]]:
-        """Return all kept commit answers with their object ids, by rising id."""
+        """Return all kept commit responses with their object ids, by rising id."""
 
 
 class CheckpointSink(Protocol):
@@ -92,12 +92,12 @@ class CheckpointSink(Protocol):
     def counters(self) -> Counters: ...
 
     def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:
-        """Add a checkpoint's objects to the state, by rising id."""
+        """Add objects from a checkpoint, by rising object id, to the state that is loaded."""
 
     def add_runs(
         self, log_id: LogId, rows: Iterable[tuple[int, int, int, int, int, int, int]]
     ) -> None:
-        """Add a partition's runs to the state, by rising offset.
+        """Add a partition's runs of batches from a checkpoint, by rising offset, to the state.
 
         The rows are the fields of `Run` but the append time, which the objects have. Their objects
         are added before.
@@ -108,12 +108,12 @@ class CheckpointSink(Protocol):
 
 
 def checkpoint_values(source: CheckpointSource) -> Iterator[bytes]:
-    """Yield the framed records of a state's checkpoint, in order."""
+    """Yield the encoded records of a state's checkpoint, in the order of loading."""
     return map(encode_record, checkpoint_records(source))
 
 
 def checkpoint_records(source: CheckpointSource) -> Iterator[MetadataRecord]:
-    """Yield the records of a state's checkpoint, in order."""
+    """Yield the records of a state's checkpoint, in the order of loading."""
     counters = source.counters
     yield CoordinatorState(
         controller_epoch=counters.controller_epoch,
@@ -261,7 +261,7 @@ class MisplacedRecordError(Exception):
 
 
 def load_record(sink: CheckpointSink, record: MetadataRecord) -> None:
-    """Add one record of a checkpoint to a state.
+    """Add the content of one checkpoint record to the state that is loaded.
 
     Call it in the order in which the records were written.
 

@@ -90,12 +90,12 @@ class CoordinatorClient:
         )
 
     def submit(self, request: CommitBatchesRequest) -> asyncio.Future[CommitBatchesResponse]:
-        """Submit an object's commit; commits are decided in the order of these calls."""
+        """Submit an object's commit; the coordinator decides commits in the order of submission."""
         self._check(request)
         return self._commits.submit(request)
 
     async def call(self, request: CoordinatorRequest[R]) -> R:
-        """Send a request until it is answered, or once if the calls table forbids repeats."""
+        """Send a request until a response arrives, or only once if it must not be repeated."""
         if isinstance(request, CommitBatchesRequest):
             return cast(R, await self.submit(request))
         self._check(request)
@@ -111,7 +111,7 @@ class CoordinatorClient:
         )
 
     def note_leader(self, node_id: int) -> None:
-        """Note the current leader's node id, and drop a connection to any other node."""
+        """Close the connection if it leads to another node than the current leader, `node_id`."""
         self._leader.note_leader(node_id)
 
     async def close(self) -> None:

@@ -47,7 +47,10 @@ class ClusterView(Protocol):
         """Return the finalized feature levels of the cluster."""
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
-        """Return a topic's effective settings; None for an unknown topic, which keeps its data."""
+        """Return a topic's effective retention settings, or None if the topic is unknown.
+
+        The data of an unknown topic is kept.
+        """
 
     def broker_epoch(self, broker_id: int) -> int | None:
         """Return the epoch of a broker's registration, or -1 if the broker is not registered.
@@ -62,7 +65,7 @@ class ClusterView(Protocol):
         """
 
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
-        """Return when the block with this producer id was allocated, in ms since 1970.
+        """Return the time when the producer id's block was allocated, in ms since 1970.
 
         None if that is longer ago than is remembered, which is at least as long as producers'
         state lives. An id above every block that the view knows was handed out just now: its time
@@ -93,7 +96,7 @@ class StaticView:
         return self.finalized
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
-        """Return the fixed settings of a topic, or the default ones."""
+        """Return the fixed settings of a topic, or this view's default settings."""
         return self.configs.get(topic_id, self.default_config)
 
     def broker_epoch(self, broker_id: int) -> int | None:

@@ -109,7 +109,7 @@ class OrderedCommits:
         return answer
 
     def close(self) -> None:
-        """Fail all commits that have no answer yet, and send nothing more."""
+        """Fail all commits that have no response yet, and send no more commits."""
         self._closed = True
         if self._recovering is not None:
             self._recovering.cancel()
@@ -121,7 +121,7 @@ class OrderedCommits:
     # --- sending
 
     def _send(self) -> None:
-        """Send the commits that may be sent; look for a leader if there is no connection."""
+        """Send queued commits up to the in-flight limit; without a connection, find the leader."""
         if self._failed or self._sent == len(self._unanswered) or self._closed:
             return
         rpc = self._rpc
@@ -212,7 +212,7 @@ class OrderedCommits:
             self._send()
 
     def _expire(self) -> None:
-        """Fail the commits whose deadlines have passed, the oldest first."""
+        """Fail the queued commits whose deadlines have passed, the oldest first."""
         loop = asyncio.get_running_loop()
         self._timer = None
         now = loop.time()

@@ -37,33 +37,33 @@ class Described(Protocol):
 
     @property
     def applied_offset(self) -> int:
-        """Return the end offset of the state (exclusive)."""
+        """Return the offset after the last record that this state has applied."""
 
     @property
     def topics(self) -> SmallTable[UUID, Topic]:
-        """Return the table of topics by id, tombstones included."""
+        """Return the table of topics by topic id, including the tombstones of deleted topics."""
 
     @property
     def logs(self) -> Table[LogId, tuple[int, int]]:
-        """Return log start and high watermark of each partition, by log id."""
+        """Return the table of each partition's log start and high watermark, by log id."""
 
     def run_totals(self, log_id: LogId) -> tuple[int, int]:
-        """Return how many live runs a partition has, and their bytes."""
+        """Return the number and bytes of a partition's undeleted runs of batches."""
 
     def objects_with_runs_of(self, log_ids: Sequence[LogId]) -> Iterable[int]:
-        """Return the ids of objects with a live run of any of these partitions.
+        """Return the ids of objects with an undeleted run of batches of these partitions.
 
         An id may occur more than once.
         """
 
     def stored_objects(self) -> Iterable[tuple[int, StoredObject]]:
-        """Return all objects that are committed and not removed, by id."""
+        """Return all objects of the state with their object ids, by rising id."""
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """Return a stored object by its id; None if there is no such object."""
+        """Return an object of the state by its object id; None without such an object."""
 
     def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
-        """Return how many live runs a partition has in one object, and their bytes."""
+        """Return the number and bytes of a partition's undeleted runs of batches in an object."""
 
 
 def describe_topics(
@@ -125,7 +125,7 @@ def describe_topics(
 def describe_object(
     request: DescribeDisklessObjectRequest, state: Described, keys: ObjectKeys
 ) -> DescribeDisklessObjectResponse:
-    """Describe an object: its sizes, and the partitions with live runs in it."""
+    """Describe an object: its sizes, and the partitions with undeleted batches in the object."""
     try:
         object_id = keys.object_id(request.object_key)
     except ForeignKeyError as error:

@@ -29,7 +29,7 @@ class Freshness:
     """The age of one replica of a log. Call `note` when something is committed or applied."""
 
     def __init__(self, log: ReplicatedLog, applied: Callable[[], int]) -> None:
-        """Measure the age of a replica of this log.
+        """Prepare to measure the age of a replica of this log.
 
         Args:  applied: everything below this offset is in the state.
         """
@@ -39,7 +39,7 @@ class Freshness:
         self._level_at_s: float | None = None
 
     def note(self) -> None:
-        """Note the leader's newest statement, and which statements the state has reached."""
+        """Record the leader's newest high watermark, and the last one that was applied."""
         word, words = self._log.committed_as_of, self._words
         if word is not None and (not words or word.at_s > words[-1].at_s):
             if words and (
@@ -53,7 +53,7 @@ class Freshness:
             self._level_at_s = at_s if self._level_at_s is None else max(self._level_at_s, at_s)
 
     def age_ms(self, now_s: float) -> float | None:
-        """Return the ms since the replica last held all committed records; None if unknown."""
+        """Return the ms since the replica last had every committed record; None if unknown."""
         self.note()
         if self._level_at_s is None or self._log.in_doubt:
             return None

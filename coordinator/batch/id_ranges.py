@@ -22,7 +22,7 @@ def contains(ranges: Ranges, number: int) -> bool:
 
 
 def appended(ranges: Ranges, first: int, end: int) -> Ranges:
-    """Return the ranges with the range [first, end) appended, unless that is empty.
+    """Return the ranges with [first, end) appended, or unchanged if [first, end) is empty.
 
     >>> appended(((1, 3),), 3, 5), appended(((1, 3),), 4, 5), appended(((1, 3),), 4, 4)
     (((1, 5),), ((1, 3), (4, 5)), ((1, 3),))
@@ -59,7 +59,7 @@ def numbers(ranges: Ranges) -> Iterator[int]:
 
 
 def flat(ranges: Ranges) -> tuple[int, ...]:
-    """Return the ranges as one flat tuple: first and end of each in turn."""
+    """Return the ranges as one flat tuple with the first number and the end of each range."""
     return tuple(number for pair in ranges for number in pair)
 
 

@@ -54,7 +54,7 @@ class CallTarget(Protocol):
     """A coordinator, a replica that only reads, or a client of either."""
 
     async def call(self, request: CoordinatorRequest[R]) -> R:
-        """Answer one of the requests of `coordinator.batch.calls`.
+        """Return the batch coordinator's response to a request of `coordinator.batch.calls`.
 
         Raises:  CoordinatorError, and no other.
         """

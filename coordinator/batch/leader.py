@@ -92,11 +92,11 @@ class Leader:
     # -- a Watcher of the log ------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Send the answers of requests whose records are below the high watermark."""
+        """Send the responses to requests whose records are below the high watermark."""
         self.proposer.committed(high_watermark)
 
     def lead(self, epoch: Epoch) -> None:
-        """Start to lead in an epoch: begin maintenance, and decide once the log is applied."""
+        """Start to lead: begin maintenance, and decide requests once the whole log is applied."""
         self._leading = epoch
         self._elected_ms = self._clocks.now_ms()
         self._elected_at = self._clocks.monotonic()
@@ -104,13 +104,13 @@ class Leader:
         self._maintenance.begin()
 
     def step_down(self, epoch: Epoch) -> None:
-        """Stop maintenance and decisions; waiting requests end with an error."""
+        """Stop maintenance and the decision of requests; waiting requests end with an error."""
         self._leading = None
         self._maintenance.end()
         self.proposer.step_down(epoch)
 
     def close(self) -> None:
-        """Stop deciding, as after a lost leadership."""
+        """Stop deciding requests, as after a lost leadership."""
         if self._leading is not None:
             self.step_down(self._leading)
 
@@ -123,7 +123,7 @@ class Leader:
     def ask(
         self, request: CoordinatorRequest[Any], done: Callable[[Answer | CoordinatorError], None]
     ) -> None:
-        """Decide a request that writes; call `done` with its answer once it is committed."""
+        """Decide a request that writes; call `done` with the response once it is committed."""
         kind = call_of(request).kind
         assert isinstance(kind, Write), f"{request} decides nothing"
         if isinstance(request, CommitBatchesRequest):
@@ -144,7 +144,7 @@ class Leader:
     def _count_batches(
         self, request: CommitBatchesRequest, done: Callable[[Answer | CoordinatorError], None]
     ) -> Callable[[Answer | CoordinatorError], None]:
-        """Count a commit's batches as waiting until the commit is answered."""
+        """Count a commit's batches as waiting until the returned callback gets the response."""
         count = sum(len(group.batches) for topic in request.topics for group in topic.partitions)
         self._waiting_batches += count
 
@@ -155,7 +155,7 @@ class Leader:
         return uncount
 
     def look_up(self, lookup: LeaderLookup[R], request: CoordinatorRequest[R]) -> R:
-        """Read applied state as the leader; raise CoordinatorError if this node may not decide."""
+        """Answer a read from applied state; raise CoordinatorError if this node may not decide."""
         if self.proposer.epoch is None:
             code = ErrorCode.COORDINATOR_NOT_AVAILABLE
             raise CoordinatorError(code, "this node does not lead, or not yet")
@@ -168,7 +168,7 @@ class Leader:
         return Context(now_ms, steady_ms, self._elected_ms, self._view, self._settings)
 
     def run_maintenance(self, done: Callable[[], None] | None = None) -> None:
-        """Run every maintenance step once; call `done` after the last one."""
+        """Run every maintenance step once; call `done` after the last step."""
         self._maintenance.run_maintenance(done)
 
 
@@ -185,7 +185,7 @@ class QuorumCoordinator(ReadOnlyCoordinator):
         *,
         maintenance_interval_s: float = MAINTENANCE_INTERVAL_S,
     ) -> None:
-        """Create the coordinator of one node of the quorum.
+        """Create the batch coordinator of one node of the quorum.
 
         Args:  machine: its host applies to it what the log commits.
         """
@@ -197,23 +197,23 @@ class QuorumCoordinator(ReadOnlyCoordinator):
     # -- a Watcher of the log ------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Note the high watermark, and send the answers whose records are below it."""
+        """Record the high watermark, and send the responses whose records are below it."""
         super().committed(high_watermark)
         self.leader.committed(high_watermark)
 
     def lead(self, epoch: Epoch) -> None:
-        """Start to decide as the leader of an epoch, unless the coordinator is closed."""
+        """Start to decide requests as the leader of an epoch, unless `close` was called."""
         if not self._is_closed:
             self.leader.lead(epoch)
 
     def step_down(self, epoch: Epoch) -> None:
-        """Stop deciding; waiting requests end with an error."""
+        """Stop deciding requests; waiting requests end with an error."""
         self.leader.step_down(epoch)
 
     # -- a BatchCoordinator --------------------------------------------------------------------
 
     async def call(self, request: CoordinatorRequest[R]) -> R:
-        """Answer a request; writes are decided in the order of these calls."""
+        """Answer a request; requests that write are decided in the order of these calls."""
         answer: R
         match call_of(request).kind:
             case Write(_, in_slices) if in_slices is not None:
@@ -235,7 +235,7 @@ class QuorumCoordinator(ReadOnlyCoordinator):
         return answer
 
     async def _write(self, request: CoordinatorRequest[R]) -> R:
-        """Submit a request to the leader's decisions at once, and wait for its answer.
+        """Queue a request that writes for the leader's decision, and wait for the response.
 
         A record that is committed proves that we led. An answer without one is sent only after a
         majority has confirmed that we lead: a deposed leader that does not know it yet would deny

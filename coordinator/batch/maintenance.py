@@ -53,7 +53,7 @@ class Maintenance:
         call_later: Callable[[float, Callable[[], None]], object],
         interval_s: float,
     ) -> None:
-        """Create a leader's maintenance; its timer starts with `begin`.
+        """Create a leader's periodic maintenance; `begin` starts its timer.
 
         Args:  context: makes a decision's context at a time of the wall clock.
                submit: a `Proposer`'s.
@@ -86,7 +86,7 @@ class Maintenance:
         self._number += 1
 
     def run_maintenance(self, done: Callable[[], None] | None = None) -> None:
-        """Run every step once, one after the other; call `done` after the last one.
+        """Run every maintenance step once, one after the other; call `done` after the last.
 
         Retention runs whether or not its interval is over.
         """
@@ -101,7 +101,7 @@ class Maintenance:
         next_step()
 
     def _schedule(self) -> None:
-        """Set the timer for the next step, or soon for the same step if it left some work."""
+        """Set the timer for the next maintenance step, or soon for a step that has work left."""
         number = self._number
         if self._found_work and self._repeats < MAX_REPEATS:
             self._repeats += 1
@@ -132,7 +132,7 @@ class Maintenance:
         self._submit(decision, done)
 
     def _scheduled_retention(self, context: Context) -> Decision[Any]:
-        """Take the next part of a round of retention, or begin a round once it is due."""
+        """Continue the current retention check, or begin a new one if its interval is over."""
         interval_ms = self._settings.retention_check_interval_ms
         if self._next_round_ms is None:
             self._next_round_ms = context.steady_ms + min(FIRST_RETENTION_MS, interval_ms)

@@ -77,7 +77,7 @@ class InMemoryState:
     # --- changing it ----------------------------------------------------------------------------
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
-        """Apply the record at `offset` to the state; offsets rise and may skip."""
+        """Apply the log record at `offset` to the state; offsets must rise."""
         assert offset >= self.applied_offset, f"offset {offset} after {self.applied_offset}"
         match record:
             case ObjectCommitRecord():
@@ -134,7 +134,7 @@ class InMemoryState:
         )
 
     def _trim(self, log_id: LogId) -> None:
-        """Delete runs that end before the log start; subtract their bytes from their objects."""
+        """Delete runs of batches below the log start; subtract their bytes from their objects."""
         runs = self.runs.get(log_id, [])
         dead = bisect_left(runs, self.logs[log_id][0], key=lambda run: run.last_offset)
         self._unuse(runs[:dead])
@@ -155,9 +155,9 @@ class InMemoryState:
             self.objects[run.object_id] = stored._replace(used_bytes=used_bytes)
 
     def check_invariants(self) -> None:
-        """Assert invariants 5 and 8 over the whole state.
+        """Assert that runs of batches have no gaps, and that objects' used bytes are correct.
 
-        They are in docs/design/invariants.md.
+        These are invariants 5 and 8 of docs/design/invariants.md.
         """
         used: dict[int, int] = {}
         for log_id, runs in self.runs.items():
@@ -180,52 +180,52 @@ class InMemoryState:
     # --- reading it: Runs -----------------------------------------------------------------------
 
     def runs_from(self, log_id: LogId, offset: int) -> Sequence[Run]:
-        """Return the run that holds `offset` and the runs after it."""
+        """Return the run of batches that contains `offset`, and all later runs of batches."""
         runs = self.runs.get(log_id, [])
         return runs[bisect_left(runs, offset, key=lambda run: run.last_offset) :]
 
     def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
-        """Return the first run from `from_offset` on whose max timestamp reaches `timestamp`."""
+        """Return the first run of batches from an offset on with records since `timestamp`."""
         runs = self.runs_from(log_id, from_offset)
         return next((run for run in runs if run.max_timestamp >= timestamp), None)
 
     def run_of_max_timestamp(self, log_id: LogId, from_offset: int) -> Run | None:
-        """Return the first run with the greatest max timestamp, from `from_offset` on."""
+        """Return the first run of batches with the greatest max timestamp from an offset on."""
         runs = self.runs_from(log_id, from_offset)
         return max(runs, key=lambda run: run.max_timestamp, default=None)
 
     def run_totals(self, log_id: LogId) -> tuple[int, int]:
-        """Return how many live runs a partition has, and their bytes."""
+        """Return the number and bytes of a partition's undeleted runs of batches."""
         runs = self.runs.get(log_id, [])
         return len(runs), sum(run.byte_size for run in runs)
 
     # --- reading it: Candidates -----------------------------------------------------------------
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """Return a stored object by its id; None if there is no such object."""
+        """Return an object of the state by its object id; None without such an object."""
         return self.objects.get(object_id)
 
     def unused_objects(self, limit: int) -> list[int]:
-        """Return ids of unmarked objects without live runs, at most `limit`, rising."""
+        """Return up to `limit` ids of objects without undeleted batches or a deletion mark."""
         unused = (i for i, o in self.objects.items() if not o.used_bytes and o.marked_at_ms < 0)
         return sorted(unused)[:limit]
 
     def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Return (mark time, object id) of objects marked from first_ms to last_ms, in order."""
+        """Return (mark time, object id) of objects marked for deletion in this interval."""
         marked = ((o.marked_at_ms, i) for i, o in self.objects.items() if o.marked_at_ms >= 0)
         return sorted(pair for pair in marked if first_ms <= pair[0] <= last_ms)[:limit]
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
-        """Return at most `limit` producers that last appended before a time."""
+        """Return at most `limit` keys of producers that last appended before a time."""
         idle = (key for key, (_, at_ms, _) in self.producers.items() if at_ms < appended_before_ms)
         return sorted(idle)[:limit]
 
     def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
-        """Return at most `limit` of a partition's producers."""
+        """Return the keys of at most `limit` of a partition's producers."""
         return sorted(key for key in self.producers if key[0] == log_id)[:limit]
 
     def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:
-        """Return the last offset of the `limit`th live run, or of the last run if fewer."""
+        """Return the last offset of a partition's first `limit` undeleted runs of batches."""
         runs = self.runs.get(log_id, [])
         return runs[min(limit, len(runs)) - 1].last_offset if runs else None
 
@@ -233,22 +233,22 @@ class InMemoryState:
     # --------------------------------------------------------
 
     def objects_with_runs_of(self, log_ids: Sequence[LogId]) -> Iterable[int]:
-        """Return the ids of objects with a live run of any of these partitions."""
+        """Return the ids of objects with an undeleted run of batches of these partitions."""
         return {run.object_id for log_id in log_ids for run in self.runs.get(log_id, [])}
 
     def stored_objects(self) -> Iterable[tuple[int, StoredObject]]:
-        """Return all objects that are committed and not removed, with their ids."""
+        """Return all objects of the state with their object ids."""
         return sorted(self.objects.items())
 
     def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
-        """Return how many live runs a partition has in one object, and their bytes."""
+        """Return the number and bytes of a partition's undeleted runs of batches in an object."""
         sizes = [r.byte_size for r in self.runs.get(log_id, []) if r.object_id == object_id]
         return len(sizes), sum(sizes)
 
     # --- checkpoints ----------------------------------------------------------------------------
 
     def checkpoint(self) -> list[bytes]:
-        """Return the framed records of a checkpoint; equal states give equal bytes."""
+        """Return the encoded records of a checkpoint; equal states give equal bytes."""
         return list(checkpoint_values(self))
 
     @classmethod
@@ -261,30 +261,30 @@ class InMemoryState:
         return state
 
     def all_objects(self) -> Iterable[tuple[int, StoredObject]]:
-        """Return all objects for a checkpoint, by rising id."""
+        """Return all objects with their object ids for a checkpoint, by rising id."""
         return sorted(self.objects.items())
 
     def all_runs(self, log_id: LogId) -> Iterable[Run]:
-        """Return a partition's live runs for a checkpoint."""
+        """Return a partition's undeleted runs of batches for a checkpoint."""
         return self.runs.get(log_id, [])
 
     def all_producers(self, log_id: LogId) -> Iterator[tuple[int, Producer]]:
-        """Yield a partition's producers by rising id, for a checkpoint."""
+        """Yield a partition's producer states by rising producer id, for a checkpoint."""
         for key in sorted(key for key in self.producers if key[0] == log_id):
             yield key[1], self.producers[key]
 
     def all_answers(self) -> Iterable[tuple[int, Answer]]:
-        """Return the kept commit answers for a checkpoint."""
+        """Return the kept commit responses with their object ids for a checkpoint."""
         return sorted(self.answers.items())
 
     def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:
-        """Add a checkpoint's objects to the state."""
+        """Add objects from a checkpoint to the state."""
         self.objects.update(objects)
 
     def add_runs(
         self, log_id: LogId, rows: Iterable[tuple[int, int, int, int, int, int, int]]
     ) -> None:
-        """Add a checkpoint's runs of one partition to the state."""
+        """Add one partition's runs of batches from a checkpoint to the state."""
         runs = self.runs.setdefault(log_id, [])
         for base, last, object_id, place, size, newest, kind in rows:
             appended = self.objects[object_id].committed_at_ms
@@ -317,7 +317,7 @@ class InMemoryCoordinator:
         self._closed = False
 
     def context(self) -> Context:
-        """Return the clocks, the view and the settings for a decision made now."""
+        """Return the current times, the cluster view and the settings for a decision."""
         if self._closed:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "it is closed")
         return Context(
@@ -325,7 +325,7 @@ class InMemoryCoordinator:
         )
 
     def commit(self, decision: Decision[R]) -> R:
-        """Apply a decision's records and return its response."""
+        """Apply a decision's records to the state and return the decision's response."""
         for record in decision.records:
             offset = self.state.applied_offset
             self.log.append((offset, record))
@@ -351,7 +351,7 @@ class InMemoryCoordinator:
     # --- a BatchCoordinator ---------------------------------------------------------------------
 
     async def call(self, request: CoordinatorRequest[A]) -> A:
-        """Decide or read a request against the state in memory, and return the response."""
+        """Decide or answer a request from the state in memory, and return the response."""
         state, context = self.state, self.context()
         match call_of(request).kind:
             case Write(decide):

@@ -56,7 +56,7 @@ class Overlay(Generic[K, V]):
         self._old: dict[K, V | None] = {}
 
     def get(self, key: K, default: Any = None) -> Any:
-        """Return a row with the proposed changes, or `default`."""
+        """Return a row of the table with proposed changes, or `default` without such a row."""
         value = self._young.get(key, _MISSING)
         if value is _MISSING:
             value = self._old.get(key, _MISSING)
@@ -68,17 +68,17 @@ class Overlay(Generic[K, V]):
         self._young[key] = value
 
     def update(self, rows: Mapping[K, V]) -> None:
-        """Add or replace several rows."""
+        """Add or replace several rows as proposed changes."""
         self._young.update(rows)
 
     def pop(self, key: K, default: Any = None) -> Any:
-        """Remove a row and return its value, or `default` if the row does not exist."""
+        """Remove a row as a proposed change; return its value, or `default` without such a row."""
         value = self.get(key, default)
         self._young[key] = None
         return value
 
     def items(self) -> Iterable[tuple[K, V]]:
-        """Return all rows with the proposed changes; for small tables only."""
+        """Return all rows with the proposed changes; meant for small tables only."""
         table = self._table()
         if not self._young and not self._old:
             rows: Iterable[tuple[K, V]] = table.items()
@@ -87,12 +87,12 @@ class Overlay(Generic[K, V]):
         return [(key, value) for key, value in merged.items() if value is not None]
 
     def age(self) -> None:
-        """Drop the older generation of changes, which the applied table already has."""
+        """Drop the older generation of proposed changes, which the applied table has by now."""
         if self._old or self._young:
             self._old, self._young = self._young, {}
 
     def drop(self) -> None:
-        """Drop all proposed changes and return to the applied table."""
+        """Drop all proposed changes, so that reads return the applied table's rows."""
         self._young, self._old = {}, {}
         self._behind = self._table().get
 
@@ -104,7 +104,7 @@ class PendingState:
     """The tables of `coordinator.batch.state` with all proposed records applied."""
 
     def __init__(self, applied: Callable[[], Tables]) -> None:
-        """Create pending state without proposed records on top of applied tables.
+        """Create the pending state, equal to the applied tables while nothing is proposed.
 
         Args:  applied: gives the applied tables; called again whenever the overlay is dropped.
         """
@@ -133,19 +133,19 @@ class PendingState:
         self._end_offset = offset + 1
 
     def applied(self, end_offset: int) -> None:
-        """Note that the applied state has every record below `end_offset`."""
+        """Drop proposed changes that are applied, given the applied state's `end_offset`."""
         if end_offset >= self._old_end_offset:
             for overlay in self._overlays:
                 overlay.age()
             self._old_end_offset = self._end_offset
 
     def drop(self) -> None:
-        """Discard all proposed records and return to the applied state."""
+        """Discard all proposed records and return to the applied tables."""
         for overlay in self._overlays:
             overlay.drop()
         self.counters = replace(self._applied().counters)
         self._end_offset = self._old_end_offset = 0
 
     def __len__(self) -> int:
-        """Return the number of changed rows that are kept in memory."""
+        """Return the number of rows that proposed records changed and memory still keeps."""
         return sum(len(overlay) for overlay in self._overlays)

@@ -32,44 +32,55 @@ class Runs(Protocol):
     """Live runs, in the order of their offsets."""
 
     def runs_from(self, log_id: LogId, offset: int) -> Iterable[Run]:
-        """Return the run that holds `offset` and the runs after it.
+        """Return the run of batches that contains `offset`, and all later runs of batches.
 
         `offset` is at or above the log start and below the high watermark.
         """
 
     def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
-        """Return the first run from `from_offset` on with a max timestamp of at least `timestamp`.
+        """Return the first run of batches from an offset on with records since `timestamp`.
+
+        Its max timestamp is at least `timestamp`.
 
         Here and below, `from_offset` is at or above the log start; the run that holds it counts.
         """
 
     def run_of_max_timestamp(self, log_id: LogId, from_offset: int) -> Run | None:
-        """Return the first run with the greatest max timestamp; None if there is no run."""
+        """Return the first run of batches with the greatest max timestamp from an offset on.
+
+        None if there is no run.
+        """
 
 
 class Candidates(Protocol):
     """Rows that a maintenance step may have to act on. Every result is bounded by its `limit`."""
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """Return an object that was committed and is not removed; None if there is none."""
+        """Return an object of the state by its object id; None without such an object."""
 
     def unused_objects(self, limit: int) -> list[int]:
-        """Return ids of unmarked objects without live runs, at most `limit`, rising."""
+        """Return up to `limit` ids of objects without undeleted batches or a deletion mark.
+
+        The ids rise.
+        """
 
     def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Return (mark time, object id) of objects marked from first_ms to last_ms, in order."""
+        """Return (mark time, object id) of objects marked for deletion in this interval.
+
+        The interval is from first_ms to last_ms. At most `limit`, in order of time.
+        """
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
-        """Return at most `limit` producers that last appended before a time.
+        """Return at most `limit` keys of producers that last appended before a time.
 
         In no order that matters.
         """
 
     def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
-        """Return at most `limit` of a partition's producers, in no particular order."""
+        """Return the keys of at most `limit` of a partition's producers, in no specific order."""
 
     def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:
-        """Return the last offset of the `limit`th live run, or of the last run if fewer.
+        """Return the last offset of a partition's first `limit` undeleted runs of batches.
 
         None if there is none.
         """
@@ -79,7 +90,7 @@ class AppliedState(Tables, Runs, Candidates, Protocol):
     """The applied state that a leader decides by, besides the pending tables."""
 
     def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
-        """Return how many live runs a partition has, and their bytes; None while not known."""
+        """Return the number and bytes of a partition's undeleted runs of batches, if known."""
 
 
 # --- findBatches and listOffsets ----------------------------------------------------------------
@@ -109,7 +120,7 @@ A_TURN: Final = 64
 
 
 def at_once(turns: Turns[R]) -> R:
-    """Run all turns of an answer without a pause, and return the answer."""
+    """Run a computation of several event loop turns without a pause, and return its result."""
     while True:
         try:
             next(turns)
@@ -121,7 +132,7 @@ def at_once(turns: Turns[R]) -> R:
 def find_batches(
     request: FindBatchesRequest, tables: Tables, runs: Runs, settings: CoordinatorSettings
 ) -> FindBatchesResponse:
-    """Find the runs from each requested offset on, up to the request's byte limit.
+    """Find the runs of batches from each requested offset on, up to the requested bytes.
 
     A run that crosses a limit is still told, since its reader can stop inside it; the first run of
     the answer is told however large it is. Whoever finds the request's bytes, or `find_limit` runs,
@@ -133,7 +144,7 @@ def find_batches(
 def find_in_turns(
     request: FindBatchesRequest, state: State, settings: CoordinatorSettings
 ) -> Turns[FindBatchesResponse]:
-    """Find runs as `find_batches` does; yield after every few partitions."""
+    """Find runs of batches as `find_batches` does, but yield after every few partitions."""
     budget, count = _Budget(request.max_bytes, settings.find_limit), 0
     topics = []
     for topic in request.topics:
@@ -149,7 +160,7 @@ def find_in_turns(
 
 
 def denies(answer: FindBatchesResponse) -> bool:
-    """Return whether an answer has an error, as for an unknown partition or offset."""
+    """Return whether a FindBatches response has an error for any of its partitions."""
     return any(found.error_code for topic in answer.responses for found in topic.partitions)
 
 
@@ -164,7 +175,7 @@ class _Budget:
         self.told_any = False
 
     def is_used_up(self, left: int) -> bool:
-        """Return whether no more runs may be added for a partition with `left` bytes left."""
+        """Return whether the limits allow no more runs of batches for a partition."""
         return self.runs_left <= 0 or (self.told_any and (left <= 0 or self.bytes_left <= 0))
 
 
@@ -229,7 +240,7 @@ def _batch(run: Run, settings: CoordinatorSettings) -> FindBatchesResponse.Topic
 def list_offsets(
     request: ListDisklessOffsetsRequest, tables: Tables, runs: Runs
 ) -> ListDisklessOffsetsResponse:
-    """List each requested partition's offset for a timestamp.
+    """Return each requested partition's offset for the requested timestamp.
 
     The trap: a coordinator knows runs, not records. For a timestamp, and for the greatest one,
     it answers the first offset of the run in question that is left, or that the search began at;
@@ -241,7 +252,7 @@ def list_offsets(
 def list_in_turns(
     request: ListDisklessOffsetsRequest, state: State
 ) -> Turns[ListDisklessOffsetsResponse]:
-    """List offsets as `list_offsets` does; yield after every few partitions."""
+    """List offsets as `list_offsets` does, but yield after every few partitions."""
     topics, count = [], 0
     for topic in request.topics:
         listed = []

@@ -44,7 +44,7 @@ class ReadOnlyCoordinator:
         *,
         monotonic: Callable[[], float],
     ) -> None:
-        """Create a replica that reads the state of this machine.
+        """Create a replica that answers reads from the state of this state machine.
 
         Args:  machine: its host applies to it what the log commits.
                monotonic: the clock of the log's `committed_as_of`: the event loop's.
@@ -61,24 +61,24 @@ class ReadOnlyCoordinator:
         machine.watch(self._machine_applied)
 
     def start(self) -> None:
-        """Start to watch the log."""
+        """Register this replica for notifications of the log."""
         self._log.watch(self)
 
     # -- a Watcher of the log ------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Note the log's new high watermark."""
+        """Record the log's new high watermark."""
         self._high_watermark = high_watermark
         self._freshness.note()
 
     def lead(self, epoch: Epoch) -> None:
-        """Do nothing: a replica reads the same whether its node leads or not."""
+        """Do nothing, because reads do not depend on which node leads."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """Do nothing: a replica reads the same whether its node leads or not."""
+        """Do nothing, because reads do not depend on which node leads."""
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Do nothing: the machine's host loads the snapshot."""
+        """Do nothing, because the host of the state machine loads snapshots."""
 
     def _machine_applied(self) -> None:
         applied = self._machine.applied.offset
@@ -94,7 +94,7 @@ class ReadOnlyCoordinator:
 
     @property
     def lag(self) -> int:
-        """Return how many records this replica knows to be committed and has not applied."""
+        """Return the number of known committed records that this replica has not applied."""
         return max(0, self._high_watermark - self._machine.applied.offset)
 
     @property
@@ -103,7 +103,7 @@ class ReadOnlyCoordinator:
         return self._freshness.age_ms(self._monotonic())
 
     def ends(self, topic_id: UUID, partition: int) -> tuple[int, int] | None:
-        """Return a partition's log start and high watermark as applied; None if not found.
+        """Return a partition's applied log start and high watermark, or None if not found.
 
         Costs next to nothing: tells a caller whether anything has changed.
         """
@@ -125,7 +125,7 @@ class ReadOnlyCoordinator:
                 raise TypeError(f"a replica was sent {request.schema().name}, a {kind}")
 
     async def _look_up(self, lookup: Lookup[A], request: CoordinatorRequest[A], offset: int) -> A:
-        """Answer a look-up; a large look-up takes several turns of the event loop.
+        """Answer a request that reads; a large one takes several turns of the event loop.
 
         Only one large look-up is under way at a time.
 
@@ -146,7 +146,7 @@ class ReadOnlyCoordinator:
             return answer
 
     async def _report(self, report: Report[A], request: CoordinatorRequest[A]) -> A:
-        """Read a report from the database in a thread, as of one moment."""
+        """Answer a describing request in a thread from one transaction on the database."""
         if report.behind_barrier(request):
             await self._read_barrier()
         else:
@@ -180,7 +180,7 @@ class ReadOnlyCoordinator:
 
     @contextmanager
     def _reading(self) -> Iterator[None]:
-        """Pass SQLite errors of this context to the machine's handler and raise them again."""
+        """Pass SQLite errors of the `with` block to the state machine and raise them again."""
         try:
             yield
         except sqlite3.Error as error:
@@ -188,14 +188,14 @@ class ReadOnlyCoordinator:
             raise
 
     async def _read_barrier(self) -> Offset:
-        """Wait until the state has all that was committed before; return the end offset."""
+        """Wait until the state has every record committed before; return the end offset."""
         self._check_open()
         offset = await self._confirm_leader()
         await self._until_applied(offset)
         return offset
 
     async def _confirm_leader(self) -> Offset:
-        """Have a majority confirm the leader; return the end offset committed by then."""
+        """Wait until a majority confirms the leader; return the end of its committed records."""
         try:
             return await self._log.barrier()
         except NotLeaderError as error:
@@ -203,7 +203,7 @@ class ReadOnlyCoordinator:
             raise CoordinatorError(code, f"no read barrier: {error}") from error
 
     async def _until_known(self) -> None:
-        """Wait for the read barrier, unless this replica has been up to date before.
+        """Wait until the state has every committed record, unless it once had all of them.
 
         The trap: a node that restarts knows less than it answered before, down to
         nothing at all, until a leader has said what is committed.

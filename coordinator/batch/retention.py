@@ -30,17 +30,17 @@ class Kept(Protocol):
 
     @property
     def topics(self) -> SmallTable[UUID, Topic]:
-        """Return the table of topics by id, tombstones included."""
+        """Return the table of topics by topic id, including the tombstones of deleted topics."""
 
     @property
     def logs(self) -> Table[LogId, Log]:
-        """Return log start and high watermark of each partition, by log id."""
+        """Return the table of each partition's log start and high watermark, by log id."""
 
     def runs_from(self, log_id: LogId, offset: int) -> Iterable[Run]:
-        """Return the run that holds `offset` and the runs after it."""
+        """Return the run of batches that contains `offset`, and all later runs of batches."""
 
     def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
-        """Return how many live runs a partition has, and their bytes; None while not known."""
+        """Return the number and bytes of a partition's undeleted runs of batches, if known."""
 
 
 class Pass(NamedTuple):
@@ -69,7 +69,7 @@ def retention_pass(
     max_partitions: int = 1_000,
     max_runs: int = 2_000,
 ) -> Pass:
-    """Compute new log starts by retention for the next partitions after `after`.
+    """Compute the log starts that retention requires for the next partitions after `after`.
 
     Args:  after: where the last pass stopped. max_partitions, max_runs: what is read at most, save
            for one run of each partition.
@@ -120,7 +120,7 @@ def _look(
     now_ms: int,
     limit: int,
 ) -> _Partition | None:
-    """Return a partition's oldest runs if retention applies to the first run, else None."""
+    """Return a partition's oldest runs of batches if retention deletes at least one, else None."""
     log_id = topic.log_ids[partition]
     log = kept.logs.get(log_id)
     if log is None or log[0] == log[1]:
@@ -153,12 +153,12 @@ def _look(
 
 
 def _time_of(run: Run) -> int:
-    """Return the time that retention.ms counts from: the commit's, if no record has a timestamp."""
+    """Return a run's max timestamp for retention.ms, or its commit time without a timestamp."""
     return run.appended_at_ms if run.max_timestamp < 0 else run.max_timestamp
 
 
 def _planned(partitions: list[_Partition], now_ms: int) -> Iterator[NewLogStart]:
-    """Plan the new log starts of these partitions.
+    """Yield the new log start offsets that retention requires for these partitions.
 
     Imports numpy here, so that no node waits for it at its start.
     """

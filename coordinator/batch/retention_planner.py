@@ -116,7 +116,7 @@ def plan_retention(
 def _old_prefix(
     timestamps: Column, starts: Column, ends: Column, retention_ms: Column, now_ms: int
 ) -> Column:
-    """Count each partition's leading runs that are all older than its retention.ms."""
+    """Count each partition's leading runs of batches that are all older than retention.ms."""
     counts = ends - starts
     removed = np.zeros(len(counts), np.int64)
     limited = (retention_ms >= 0) & (counts > 0)
@@ -140,7 +140,7 @@ def _old_prefix(
 def _large_prefix(
     summed: Column, starts: Column, ends: Column, total_bytes: Column, retention_bytes: Column
 ) -> Column:
-    """Count each partition's leading runs that may go with retention.bytes left."""
+    """Count each partition's oldest runs of batches that may go with retention.bytes left."""
     excess = np.where(retention_bytes >= 0, total_bytes - retention_bytes, -1)
     # bytes only add up, so the sums are sorted over all partitions: one search finds every cut
     cut = np.searchsorted(summed, summed[starts] + excess, side="right") - 1

@@ -37,7 +37,7 @@ RunRow = tuple[int, int, int, int, int, int, int, int, int]
 
 
 def runs_of(record: ObjectCommitRecord, log_ids: Sequence[int]) -> list[RunRow]:
-    """Return the runs that a commit adds, partition by partition.
+    """Return the runs of batches that an object's commit adds, partition by partition.
 
     Args:  log_ids: of each group, from `coordinator.batch.state.log_ids_of` before the record is
     applied.
@@ -97,5 +97,5 @@ class StoredObject(NamedTuple):
 
 
 def found_orphan(marked_at_ms: int) -> StoredObject:
-    """Return the row of an object that is in the store, uncommitted, and to be deleted."""
+    """Return the table row of an uncommitted object in the store that is marked for deletion."""
     return StoredObject(0, 0, 0, -1, -1, marked_at_ms, ())

@@ -43,7 +43,10 @@ async def delete_records(
     request: DeleteDisklessRecordsRequest,
     ask: Callable[[DeleteDisklessRecordsRequest], Awaitable[DeleteDisklessRecordsResponse]],
 ) -> DeleteDisklessRecordsResponse:
-    """Send a large DeleteRecords request in slices; repeated rows of a partition are refused."""
+    """Send a large DeleteDisklessRecords request as several smaller ones; join the responses.
+
+    Repeated rows of a partition are refused.
+    """
     if sum(len(topic.partitions) for topic in request.topics) <= SLICE:
         return await ask(request)
     seen: set[tuple[UUID, int]] = set()
@@ -94,7 +97,10 @@ async def delete_files(
     request: DeleteFilesRequest,
     ask: Callable[[DeleteFilesRequest], Awaitable[DeleteFilesResponse]],
 ) -> DeleteFilesResponse:
-    """Send a large DeleteFiles request in slices; a request above the limit is sent whole."""
+    """Send a large DeleteFiles request as several smaller ones; join the responses.
+
+    A request above the limit is sent whole.
+    """
     keys = request.object_keys
     if not SLICE < len(keys) <= MAX_FILES:
         return await ask(request)

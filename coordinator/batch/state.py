@@ -67,7 +67,7 @@ def released_mark(controller_epoch: int) -> LogId:
 
 
 def may_return(log_id: LogId, controller_epoch: int) -> bool:
-    """Return whether this partition was released under a lower controller epoch.
+    """Return whether `log_id` marks a partition as released under a lower controller epoch.
 
     >>> mark = released_mark(7)
     >>> may_return(mark, 7), may_return(mark, 8), may_return(5, 8), may_return(NO_LOG, 8)
@@ -100,11 +100,11 @@ class Lease(NamedTuple):
 
     @property
     def is_open(self) -> bool:
-        """Return whether the lease's broker may still commit object ids of it."""
+        """Return whether the lease's broker may still commit object ids of the lease."""
         return self.closed_at_ms < 0
 
     def committed(self, object_id: int) -> bool:
-        """Return whether this object id of the lease was committed.
+        """Return whether the object with this id of the lease was committed.
 
         The object may have been removed since.
         """
@@ -150,7 +150,7 @@ class Table(Protocol[K, V]):
     """The methods that decisions and `apply_record` use of a table. A dict has them."""
 
     def get(self, key: K, /) -> V | None:
-        """Return the value of a key, or None."""
+        """Return the value of a key, or None without such a key."""
 
     def __setitem__(self, key: K, value: V, /) -> None:
         """Add a key with its value, or replace the value."""
@@ -166,7 +166,7 @@ class SmallTable(Table[K, V], Protocol[K, V]):
     """A table with few entries: it may be walked, in any order."""
 
     def items(self) -> Iterable[tuple[Any, V]]:
-        """Return all keys with their values."""
+        """Return all keys of the table with their values."""
 
 
 class Tables(Protocol):
@@ -174,35 +174,35 @@ class Tables(Protocol):
 
     @property
     def topics(self) -> SmallTable[UUID, Topic]:
-        """Return the table of topics by id, tombstones included."""
+        """Return the table of topics by topic id, including the tombstones of deleted topics."""
 
     @property
     def logs(self) -> Table[LogId, Log]:
-        """Return the table of log start and high watermark by log id."""
+        """Return the table of each partition's log start and high watermark, by log id."""
 
     @property
     def producers(self) -> Table[ProducerKey, Producer]:
-        """Return the table of producers by log id and producer id."""
+        """Return the table of producer states by log id and producer id."""
 
     @property
     def leases(self) -> SmallTable[int, Lease]:
-        """Return the table of leases by id: open ones, and closed ones until forgotten."""
+        """Return the table of object id leases by lease id; closed leases stay for some time."""
 
     @property
     def brokers(self) -> SmallTable[int, Broker]:
-        """Return the table of brokers by id."""
+        """Return the table of brokers by broker id."""
 
     @property
     def answers(self) -> Table[int, Answer]:
-        """Return the table of kept commit answers by object id."""
+        """Return the table of kept commit responses by object id."""
 
     @property
     def counters(self) -> Counters:
-        """Return the mutable counters of the state."""
+        """Return the mutable counters of the state, such as the next object id."""
 
 
 def log_ids_of(tables: Tables, record: ObjectCommitRecord) -> list[LogId]:
-    """Return the log id of each partition in a commit; negative if it does not exist.
+    """Return the log id of each partition in a commit; negative for a missing partition.
 
     All batches of such a partition were refused. Call it on the state right before the record.
     """
@@ -231,6 +231,6 @@ class LeaseFinder:
         )
 
     def find(self, object_id: int) -> int | None:
-        """Return the id of the lease that has an object id; None if no such lease is known."""
+        """Return the id of the lease that contains an object id; None without such a lease."""
         at = bisect_right(self._leases, object_id, key=lambda lease: lease[0]) - 1
         return self._leases[at][2] if at >= 0 and object_id < self._leases[at][1] else None

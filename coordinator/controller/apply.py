@@ -86,14 +86,14 @@ class ImageEdit:
         self.contradictions = 0  # records that contradict the image
 
     def apply(self, record: MetadataRecord) -> None:
-        """Apply one committed record to this edit."""
+        """Apply one committed record to these pending changes of the cluster image."""
         change = _APPLY.get(type(record))
         # None: a batch coordinator's record or a transaction marker, which change no image.
         if change is None or not change(self, record):
             self.contradictions += 1
 
     def publish(self, offset: Offset, epoch: Epoch) -> MetadataImage:
-        """Return the image as of `offset`; the edit can be used further."""
+        """Return the cluster image as of `offset` with all changes; more changes may follow."""
         self.close_topics()
         self._image = MetadataImage(
             offset=offset,
@@ -114,7 +114,7 @@ class ImageEdit:
         return self._image
 
     def close_topics(self) -> None:
-        """Store the topics that were changed since the last call in the edit's map.
+        """Store the topics changed since the last call in the next image's map of topics.
 
         Called now and then in a long series, so that `publish` is short.
         """
@@ -125,7 +125,7 @@ class ImageEdit:
     # --- counting -----------------------------------------------------------------------------
 
     def _count_added(self, before: object | None) -> bool:
-        """Count an applied record as new, or as changed if it replaces another; return True."""
+        """Count an applied record as new, or as changed if `before` is a record; return True."""
         if before is None:
             self._records += 1
         else:
@@ -158,7 +158,7 @@ class ImageEdit:
         return self._count_added(before)
 
     def broker(self, broker_id: int) -> RegisterBrokerRecord | None:
-        """Return a broker's registration with the changes so far; None if there is none."""
+        """Return a broker's registration with the pending changes, or None without one."""
         return self._brokers.get(broker_id)
 
     def _apply_broker(self, record: RegisterBrokerRecord) -> bool:
@@ -255,7 +255,7 @@ class ImageEdit:
         return self._count_added(before)
 
     def _change_load(self, topic: _TopicEdit, coordinator: int, change: int) -> None:
-        """Add `change` partitions of a topic to a batch coordinator's load."""
+        """Add `change` to the number of client partitions of a batch coordinator."""
         if not topic.is_internal:
             count = (self._loads.get(coordinator) or 0) + change
             if count:
@@ -375,7 +375,7 @@ _R = TypeVar("_R", bound=MetadataRecord)
 
 
 def _replace_fields(record: _R, **changes: Any) -> _R:
-    """Return a copy of the record with some fields changed."""
+    """Return a copy of the record with the given fields changed."""
     made: _R = msgspec.structs.replace(cast(Any, record), **changes)
     return made
 
@@ -401,7 +401,9 @@ class _TopicEdit:
 
 
 def merge_partition(before: PartitionRecord, record: PartitionChangeRecord) -> PartitionRecord:
-    """Apply a change to a partition; raise its partition epoch, and its leader epoch if due.
+    """Return a partition with a change applied and its partition epoch raised by one.
+
+    A new leader raises the leader epoch, too.
 
     Source: upstream's PartitionRegistration.merge; KIP-1114 for the start.
     """
@@ -445,7 +447,7 @@ def _change_chunk(chunk: ChunkRecord, record: ChunkChangeRecord) -> ChunkRecord 
 def keep_blocks(
     blocks: tuple[ProducerIdsRecord, ...], record: ProducerIdsRecord
 ) -> tuple[ProducerIdsRecord, ...]:
-    """Return the ends of producer-id blocks to remember after the block of `record`.
+    """Return the producer id blocks to remember: those of the last seven days, and `record`.
 
     Each stands for the ids from the entry before it up to its own end, allocated at its time or
     shortly before. Seven days are kept, counted from the last block: no clock is read here.

@@ -21,7 +21,7 @@ from records.schema import MetadataRecord
 
 
 def image_records(image: MetadataImage) -> Iterator[MetadataRecord]:
-    """Yield every record of the image, in the order in which a reader applies them."""
+    """Yield every record of the cluster image, in the order in which a reader applies records."""
     levels = image.features.recorded
     for name in sorted(levels, key=lambda name: (name != METADATA_VERSION, name)):
         yield FeatureLevelRecord(name=name, feature_level=levels[name])
@@ -68,7 +68,7 @@ def _security_records(security: Security) -> Iterator[MetadataRecord]:
 
 
 def _by_bytes(records: Iterable[MetadataRecord]) -> list[MetadataRecord]:
-    """Sort records by their encoded bytes.
+    """Return the records sorted by their encoded bytes.
 
     Their keys hold nulls, which Python does not compare.
     """
@@ -85,10 +85,10 @@ class FrozenImage:
         self._image: MetadataImage | None = image
 
     def values(self) -> Iterator[bytes]:
-        """Yield the frozen image's records as framed bytes, one record at a time."""
+        """Yield the encoded records of the frozen cluster image, one at a time."""
         assert self._image is not None, "the frozen image is closed"
         return map(encode_record, image_records(self._image))
 
     def close(self) -> None:
-        """Release the reference to the frozen image."""
+        """Release the reference to the frozen cluster image."""
         self._image = None

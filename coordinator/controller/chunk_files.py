@@ -40,7 +40,7 @@ class NewChunk(NamedTuple):
 
 
 def read_create_file(text: str) -> tuple[NewChunk, ...]:
-    """Parse a `--create-chunk-json-file` into new chunks. Raises ChunkFileError.
+    """Parse a `--create-chunk-json-file` into new partition chunks. Raises ChunkFileError.
 
     >>> read_create_file('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}')
     (NewChunk(topic='t', partition=0, replicas=(1,)),)
@@ -60,7 +60,7 @@ def read_create_file(text: str) -> tuple[NewChunk, ...]:
 
 
 def read_alter_file(text: str) -> AlterChunkAssignmentsRequest:
-    """Parse an `--alter-chunk-json-file` into its request. Raises ChunkFileError."""
+    """Parse an `--alter-chunk-json-file` into its API request. Raises ChunkFileError."""
     chunks = []
     keys = {"topic", "partition", "startOffset", "replicas"}
     for where, entry in _entries(text, "chunks", keys):
@@ -84,7 +84,7 @@ def create_request(
     now_ms: int,
     topic_ids: Mapping[str, UUID] | None = None,
 ) -> CreateChunksRequest:
-    """Build the request that creates chunks at the given high watermarks.
+    """Build a CreateChunks request for partition chunks at the given high watermarks.
 
     Args:  high_watermarks: read behind the read barrier, exclusive; `now_ms` is the clock then.
            topic_ids: by name; a topic that was recreated meanwhile has another id.

@@ -39,7 +39,7 @@ class ChunkRemoval:
         self.removed = 0
 
     def tick(self, now_ms: int) -> None:
-        """Start a pass if 30 s have passed since the last one.
+        """Remove unneeded partition chunks if 30 s have passed since the last removal.
 
         The clock is monotonic; call it often.
         """
@@ -52,7 +52,7 @@ class ChunkRemoval:
             self.start()
 
     def start(self) -> None:
-        """Request the log starts, then remove chunks, unless a pass is in progress."""
+        """Request partitions' log starts, then remove chunks below them, unless still removing."""
         if self._open or self._controller.active_epoch is None:
             return
         by_coordinator = partitions_with_chunks(self._controller.machine.image)
@@ -80,7 +80,7 @@ class ChunkRemoval:
 
 
 def partitions_with_chunks(image: MetadataImage) -> dict[int, list[tuple[UUID, int]]]:
-    """Return the partitions with inactive chunks, grouped by their batch coordinator."""
+    """Return the partitions with inactive chunks (closed offset ranges), by batch coordinator."""
     found: dict[int, list[tuple[UUID, int]]] = {}
     for topic in image.iter_topics():
         for index in topic.chunks:

@@ -38,7 +38,7 @@ class ControllerClient:
         alone_ms: int | None = None,
         client_id: str = "esker",
     ) -> None:
-        """Create a client; it connects at its first call.
+        """Create a client of the active controller, which connects at its first call.
 
         Args:    timeout_ms: for one call with all its attempts.
                  alone_ms: for one call while no controller runs; None: as `timeout_ms`.
@@ -64,7 +64,7 @@ class ControllerClient:
         return await self._leader.call(request, response, _refusal, self._patience, label=label)
 
     def note_leader(self, node_id: int) -> None:
-        """Note the controller's node id; calls in flight to other nodes are repeated."""
+        """Set the active controller's node id; calls in flight to other nodes are repeated."""
         self._leader.note_leader(node_id)
 
     async def close(self) -> None:
@@ -73,7 +73,7 @@ class ControllerClient:
 
 
 def _refusal(answer: Response) -> CoordinatorError | None:
-    """Return the error if the node is not the controller any more, else None.
+    """Return an error if the responding node is no longer the active controller, else None.
 
     Such a node has decided nothing.
     """
@@ -84,7 +84,7 @@ def _refusal(answer: Response) -> CoordinatorError | None:
 
 
 def error_codes(answer: Response) -> set[int]:
-    """Return all error codes in a response: its own, and those of its items."""
+    """Return all error codes in a response, those of its topics and other items included."""
     return set(_codes(answer))
 
 

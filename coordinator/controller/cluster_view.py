@@ -30,7 +30,7 @@ class ImageView:
         self._image = image
 
     def features(self) -> Features:
-        """Return the finalized feature levels of the image."""
+        """Return the finalized feature levels of the cluster image."""
         return self._image().features
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
@@ -63,7 +63,7 @@ class ImageView:
         return self._image().epoch
 
     def producer_id_handed_out_ms(self, producer_id: int) -> int | None:
-        """Return when the producer id was allocated, in ms since 1970; None if that is unknown."""
+        """Return a producer id's allocation time in ms since 1970, or None if it is unknown."""
         blocks = self._image().producer_ids
         index = bisect_right(blocks, producer_id, key=lambda block: block.next_producer_id)
         if index == len(blocks):
@@ -85,7 +85,7 @@ class ImageView:
 
 
 def _limit(value: str) -> int | None:
-    """Parse a retention limit; return None for unlimited: a negative or invalid number."""
+    """Parse a retention limit; return None, no limit, for a negative or invalid number."""
     try:
         number = int(value)
     except ValueError:

@@ -273,7 +273,7 @@ BROKER_CONFIGS: Final[dict[str, ConfigDef]] = {
 
 
 def check_config(name: str, value: str | None, known: dict[str, ConfigDef]) -> str:
-    """Return the value of a setting if it is valid, else raise RefusedError (INVALID_CONFIG)."""
+    """Return the setting's value if it is valid, else raise RefusedError (INVALID_CONFIG)."""
     definition = known.get(name)
     if definition is None:
         kind = "topic config name" if known is TOPIC_CONFIGS else "setting"

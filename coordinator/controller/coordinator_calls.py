@@ -41,7 +41,7 @@ class ClientCalls:
     """Implements `handover.CoordinatorCalls` with clients; belongs to the running loop."""
 
     def __init__(self, client: Callable[[int], BatchCoordinator]) -> None:
-        """Create the calls without clients; a coordinator's client is created on first use.
+        """Create the calls to batch coordinators, whose clients are created on first use.
 
         Args:  client: makes the client of one coordinator; called once for each.
         """
@@ -55,7 +55,7 @@ class ClientCalls:
         request: InitDisklessTopicsRequest,
         done: Callable[[InitDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
-        """Send InitDisklessTopics to a coordinator; call `done` with its response."""
+        """Send InitDisklessTopics to a batch coordinator; call `done` with the response."""
         self._run(self._client(coordinator).call(request), done)
 
     def delete(
@@ -64,13 +64,13 @@ class ClientCalls:
         request: DeleteDisklessTopicsRequest,
         done: Callable[[DeleteDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
-        """Send DeleteDisklessTopics to a coordinator; call `done` with its response."""
+        """Send DeleteDisklessTopics to a batch coordinator; call `done` with the response."""
         self._run(self._client(coordinator).call(request), done)
 
     def hosted(
         self, coordinator: int, done: Callable[[HostedPartitions | CoordinatorError], None]
     ) -> None:
-        """List a coordinator's partitions behind its read barrier; call `done` with the list."""
+        """List a batch coordinator's partitions as of all committed records, for `done`."""
         self._run(self._hosted(coordinator), done)
 
     async def _hosted(self, coordinator: int) -> HostedPartitions:
@@ -94,7 +94,7 @@ class ClientCalls:
         partitions: frozenset[int],
         done: Callable[[frozenset[int] | CoordinatorError], None],
     ) -> None:
-        """Release partitions of one topic at a coordinator; call `done` with the result."""
+        """Send ReleaseDisklessPartitions for one topic; call `done` with the result."""
         self._run(self._release(coordinator, epoch, topic_id, sorted(partitions)), done)
 
     async def _release(
@@ -121,7 +121,7 @@ class ClientCalls:
         partitions: Iterable[tuple[UUID, int]],
         done: Callable[[Mapping[tuple[UUID, int], Offset] | CoordinatorError], None],
     ) -> None:
-        """Read log start offsets from a coordinator; call `done` with the offsets."""
+        """Read log start offsets from a batch coordinator; call `done` with the offsets."""
         self._run(self._log_starts(coordinator, list(partitions)), done)
 
     async def _log_starts(
@@ -153,7 +153,7 @@ class ClientCalls:
         }
 
     async def close(self) -> None:
-        """Cancel the calls in flight and close the clients."""
+        """Cancel the calls in flight and close the clients of the batch coordinators."""
         tasks = tuple(self._tasks)
         for task in tasks:
             task.cancel()

@@ -78,7 +78,7 @@ def _describe_topic(topic: TopicImage) -> _Topic:
 
 
 def _chunks(topic: TopicImage, index: int, partition: PartitionRecord) -> tuple[_Chunk, ...]:
-    """Return a partition's chunks: the inactive ones, then the active one.
+    """Describe a partition's chunks (offset ranges with their replicas), the active chunk last.
 
     The active chunk is in the partition's own record.
     """
@@ -135,7 +135,7 @@ def describe_brokers(
 
 
 def handlers(image: Callable[[], MetadataImage]) -> Mapping[int, Served]:
-    """Return the handlers of these requests by api key.
+    """Return the handlers of DescribeTopics and DescribeBrokers requests, by api key.
 
     `image` returns this node's newest image.
     """

@@ -65,7 +65,7 @@ class CoordinatorCalls(Protocol):
         request: rpc.InitDisklessTopicsRequest,
         done: Callable[[rpc.InitDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
-        """Create topics at a coordinator; call `done` once the records are committed."""
+        """Create topics at a batch coordinator; call `done` once the topics are committed."""
 
     def delete(
         self,
@@ -73,12 +73,12 @@ class CoordinatorCalls(Protocol):
         request: rpc.DeleteDisklessTopicsRequest,
         done: Callable[[rpc.DeleteDisklessTopicsResponse | CoordinatorError], None],
     ) -> None:
-        """Delete topics at a coordinator; call `done` once the records are committed."""
+        """Delete topics at a batch coordinator; call `done` once the deletion is committed."""
 
     def hosted(
         self, coordinator: int, done: Callable[[HostedPartitions | CoordinatorError], None]
     ) -> None:
-        """List all topics and partitions of a coordinator; call `done` with the list."""
+        """List all topics and partitions of a batch coordinator; call `done` with the list."""
 
     def release(
         self,
@@ -88,7 +88,7 @@ class CoordinatorCalls(Protocol):
         partitions: frozenset[int],
         done: Callable[[frozenset[int] | CoordinatorError], None],
     ) -> None:
-        """Release partitions that never had a commit; call `done` with the result.
+        """Release a coordinator's partitions that never had a commit; call `done` afterwards.
 
         A released partition takes no commit any more; only an Init of a higher controller epoch
         that names it restores it. Partitions of an unknown topic are not released.
@@ -114,7 +114,7 @@ class HandOver:
         is_settled: Callable[[], bool],
         call_later: Callable[[float, Callable[[], None]], object],
     ) -> None:
-        """Create a hand-over that makes no calls before `begin`.
+        """Create the controller's queues of calls to coordinators; no call precedes `begin`.
 
         Args:  image: returns the newest published one.
                is_settled: whether the image has everything that is committed.
@@ -131,30 +131,30 @@ class HandOver:
     # --- leadership -----------------------------------------------------------------------------
 
     def begin(self, epoch: Epoch) -> None:
-        """Begin a controller epoch: compare every coordinator's topics with the image."""
+        """Begin a controller epoch: compare each coordinator's topics with the cluster image."""
         self.epoch = epoch
         self.open_outboxes()
 
     def end(self, epoch: Epoch) -> None:  # noqa: ARG002 (a follower's)
-        """Drop all pending calls when this node is not the controller any more."""
+        """Drop all pending calls to coordinators, because this node's leadership has ended."""
         self.epoch = None
         outboxes, self._outboxes = self._outboxes, {}
         for outbox in outboxes.values():
             outbox.close()
 
     def open_outboxes(self) -> None:
-        """Open an outbox for each coordinator; reconcile coordinators that are new."""
+        """Open a queue of calls to each batch coordinator; compare topics of new coordinators."""
         for coordinator in range(self.image().coordinator_count):
             self._outbox(coordinator)
 
     def on_image(self, image: MetadataImage) -> None:
-        """Open outboxes for the coordinators that this image adds."""
+        """Open a queue of calls to each batch coordinator that the new cluster image adds."""
         if self.epoch is not None and image.coordinator_count > len(self._outboxes):
             self.open_outboxes()
 
     @property
     def outstanding(self) -> int:
-        """Return the number of topics of which some coordinator is not informed yet."""
+        """Return the number of topic changes that batch coordinators have not confirmed yet."""
         return sum(outbox.outstanding for outbox in self._outboxes.values())
 
     # --- requests -------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class HandOver:
         on_done: OnDone,
         restored: frozenset[int] = frozenset(),
     ) -> None:
-        """Queue the creation of a committed topic's partitions at their coordinators.
+        """Queue calls that create a committed topic's partitions at the batch coordinators.
 
         Args:  counts: for each coordinator, the least number of the topic's partitions.
                restored: partitions that they may have released under an earlier controller.
@@ -196,7 +196,7 @@ class HandOver:
             )
 
     def delete(self, topic_id: UUID, coordinators: Iterable[int]) -> None:
-        """Queue the deletion of a topic at its coordinators."""
+        """Queue calls that delete a topic at these batch coordinators."""
         if self.epoch is not None:
             for coordinator in coordinators:
                 self._outbox(coordinator).delete(topic_id)
@@ -208,7 +208,7 @@ class HandOver:
         partitions: frozenset[int],
         done: Callable[[frozenset[int] | CoordinatorError], None],
     ) -> None:
-        """Queue the release of empty partitions at a coordinator."""
+        """Queue a call that releases partitions without data at a batch coordinator."""
         assert self.epoch is not None, "a release without a controller epoch"
         self._outbox(coordinator).release(topic_id, partitions, done)
 
@@ -277,7 +277,7 @@ class _CoordinatorOutbox:
         self.send_next()
 
     def close(self) -> None:
-        """End all waiting requests with an unknown outcome."""
+        """End all waiting calls with an unknown outcome and make no more calls."""
         self._closed = True
         for topic_id in list(self._waiting):
             self._notify(topic_id, ErrorCode.NOT_LEADER_OR_FOLLOWER)
@@ -289,7 +289,7 @@ class _CoordinatorOutbox:
             done(lost)
 
     def send_next(self) -> None:
-        """Make the next call if none is in flight.
+        """Make the next queued call to the batch coordinator if no call is in flight.
 
         The kinds take turns, so that none waits for ever.
         """
@@ -309,7 +309,7 @@ class _CoordinatorOutbox:
                 return
 
     def _next_wanted(self) -> dict[UUID, WantedTopic]:
-        """Return the topics for the next InitDisklessTopics, within one call's limits."""
+        """Return the topics for the next InitDisklessTopics request, within its limits."""
         requested: dict[UUID, WantedTopic] = {}
         partitions = 0
         for topic_id, wanted in islice(self._wanted.items(), MAX_CALL_TOPICS):
@@ -377,7 +377,7 @@ class _CoordinatorOutbox:
         self._owner.calls.delete(self._coordinator, request, done)
 
     def _reconcile(self) -> None:
-        """Announce this epoch to the coordinator, then compare its topics with the image.
+        """Announce the controller epoch to the coordinator, then compare its topics.
 
         Without the first step a former controller's call could still arrive after the comparison.
         The call releases nothing: the coordinator keeps the epoch of any call.
@@ -403,7 +403,7 @@ class _CoordinatorOutbox:
         )
 
     def _reconcile_slice(self, reconciliation: Reconciliation) -> None:
-        """Compare a few topics; the outbox stays busy until all topics are compared."""
+        """Compare some of the coordinator's topics with the image, and the others later."""
         if self._closed:
             return
         if reconciliation.compare_slice():
@@ -452,7 +452,7 @@ class _CoordinatorOutbox:
         self._owner.calls.release(self._coordinator, self._epoch, topic_id, partitions, done)
 
     def _accept_answer(self, answer: object) -> bool:
-        """Return whether the call succeeded in this epoch; schedule a failed call again."""
+        """Return whether the call to the coordinator succeeded; retry a failed call later."""
         self._busy = False
         if self._closed:
             return False

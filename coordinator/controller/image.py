@@ -54,13 +54,13 @@ class TopicImage(NamedTuple):
     coordinators: Map[int, int]  # partition -> of `__diskless-metadata`, where not 0 by default
 
     def coordinator(self, partition: int) -> int:
-        """Return a partition's batch coordinator: a partition of `__diskless-metadata`."""
+        """Return a partition's batch coordinator, a partition of `__diskless-metadata`."""
         found: int = self.coordinators.get(partition, 0)
         return found
 
     @property
     def is_internal(self) -> bool:
-        """Return whether the topic belongs to the quorum and not to a client."""
+        """Return whether the topic is a log of the quorums and not a client's topic."""
         return self.name in INTERNAL_TOPICS
 
 
@@ -97,7 +97,7 @@ class MetadataImage:
         return found
 
     def config(self, resource: Resource, name: str) -> str | None:
-        """Return a resource's own value of a setting; None if it has none."""
+        """Return a resource's own value of a setting, or None if the resource has none."""
         settings = self.configs.get(resource)
         value: str | None = None if settings is None else settings.get(name)
         return value
@@ -124,5 +124,5 @@ def _as_int(topic_id: UUID) -> int:
 
 
 def active_start(partition: PartitionRecord) -> int:
-    """Return the offset at which the active chunk begins, or 0 without chunks."""
+    """Return the first offset of the partition's active chunk, or 0 without chunks."""
     return max(0, partition.start_offset)

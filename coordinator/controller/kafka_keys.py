@@ -161,5 +161,5 @@ OWN_PREFIXES: Final = ("esker.", "diskless.")
 
 
 def is_broker_key(name: str) -> bool:
-    """Return whether a name is a broker setting's, of Kafka or of Esker."""
+    """Return whether `name` is the name of a broker setting of Kafka or Esker."""
     return name in KAFKA_BROKER_KEYS or name.startswith(OWN_PREFIXES)

@@ -81,14 +81,14 @@ class PendingImage:
         self.next_offset = Offset(0)
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
-        """Apply a proposed record to the pending image."""
+        """Apply a proposed record to the pending cluster image."""
         if self._edit is None:
             self._edit = ImageEdit(self._image)
         self._edit.apply(record)
         self.next_offset = Offset(offset + 1)
 
     def broker(self, broker_id: int) -> RegisterBrokerRecord | None:
-        """Return a broker's registration with all proposed changes.
+        """Return a broker's registration with all proposed changes, or None without one.
 
         Publishes no image.
         """
@@ -98,25 +98,25 @@ class PendingImage:
         return found
 
     def drop(self) -> None:
-        """Discard all proposed records and return to the applied image."""
+        """Discard all proposed records and return to the applied cluster image."""
         self._image, self._edit = self._machine.image, None
         self.next_offset = self._machine.applied.offset
 
     @property
     def image(self) -> MetadataImage:
-        """Return the image with all proposed records, as of `next_offset`."""
+        """Return the cluster image with all proposed records, as of `next_offset`."""
         if self._edit is not None:
             self._image = self._edit.publish(self.next_offset, self._image.epoch)
         return self._image
 
     def settle(self) -> None:
-        """Return to the applied image once it has every proposed record."""
+        """Return to the applied cluster image once it includes every proposed record."""
         if self._machine.applied.offset == self.next_offset and not self._machine.in_transaction:
             self.drop()
 
 
 def make_draft(values: Sequence[Sequence[bytes]], now_ms: int) -> Draft:
-    """Encode a turn's decisions as batches of bounded size.
+    """Encode the records of several decisions as batches of bounded size.
 
     Small decisions share a batch, and a long transaction is split.
 
@@ -140,7 +140,7 @@ def make_draft(values: Sequence[Sequence[bytes]], now_ms: int) -> Draft:
 
 
 def as_transaction(decision: Decision, name: str) -> Decision:
-    """Wrap a decision that exceeds one batch in a transaction, to take effect as a whole."""
+    """Wrap records that exceed one batch in a transaction, so that all or none take effect."""
     if decision.one_batch or len(decision.records) <= BATCH_RECORDS:
         return decision
     records = (
@@ -167,7 +167,7 @@ class Controller:
         monotonic_ms: Callable[[], int],
         new_id: Callable[[], UUID],
     ) -> None:
-        """Watch the cluster log; decide nothing before `lead`.
+        """Create a controller on the cluster log; it decides no requests before `lead`.
 
         Args:  wall_ms: for times in records only; monotonic_ms: for sessions.
         """
@@ -196,17 +196,17 @@ class Controller:
 
     @property
     def active_epoch(self) -> Epoch | None:
-        """Return the controller epoch if this node decides, else None."""
+        """Return the controller epoch if this node is the active controller, else None."""
         return self._active
 
     @property
     def proposer(self) -> Proposer:
-        """Return the proposer, for its counters."""
+        """Return the proposer of this controller's log records, for its counters."""
         return self._proposer
 
     @property
     def metadata_lag(self) -> int:
-        """Return how many committed records are not applied here yet.
+        """Return the number of committed records that this node has not applied yet.
 
         Source: KIP-631, MetadataLag.
         """
@@ -223,7 +223,7 @@ class Controller:
         self._proposer.committed(high_watermark)
 
     def lead(self, epoch: Epoch) -> None:
-        """Start to lead: decide once every record before this epoch is applied."""
+        """Start to lead; decide requests once every record before this epoch is applied."""
         self._leading = epoch
         self.sessions.begin(self._monotonic_ms())
         self._idle = (Offset(-1), self._monotonic_ms())
@@ -231,7 +231,7 @@ class Controller:
         self.submit(self._begin, lambda outcome: self._on_begun(epoch, outcome))
 
     def step_down(self, epoch: Epoch) -> None:
-        """Stop deciding; waiting requests end with an unknown outcome."""
+        """Stop deciding requests; waiting requests end with an unknown outcome."""
         was, self._active, self._leading = self._active, None, None
         self._proposer.step_down(epoch)
         if was is not None:
@@ -239,7 +239,7 @@ class Controller:
                 over(was)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Do nothing: the machine's host loads snapshots, and a leader installs none."""
+        """Do nothing, because the host of the state machine loads snapshots."""
 
     def _on_image(self, image: MetadataImage) -> None:  # noqa: ARG002 (a listener's)
         self._pending.settle()
@@ -250,7 +250,9 @@ class Controller:
     def submit(
         self, decide: Decide, done: Done, *, name: str = "decision", urgent: bool = False
     ) -> None:
-        """Queue a decision; call `done` with the committed response or a CoordinatorError.
+        """Queue a decision function; call `done` with its committed response or an error.
+
+        The error is a CoordinatorError.
 
         Even an urgent decision waits for a leadership's first one: what is written before that may
         be inside a transaction which the first decision aborts.
@@ -277,7 +279,7 @@ class Controller:
         )
 
     def settled_context(self, broker_id: int) -> Context | None:
-        """Return the committed state to answer about a broker with, or None to wait.
+        """Return committed state to answer a broker's request, or None if a change is pending.
 
         Every other answer waits until all that was proposed before it is committed, as it may rest
         on that. This one rests on one broker's record; while the pending image has the same one,
@@ -291,7 +293,7 @@ class Controller:
         return self._context(applied, applied.offset, now_ms=0)
 
     def _begin(self, context: Context) -> Decision:
-        """Make a leadership's first decision: abort an open transaction, or bootstrap.
+        """Abort an open transaction and bootstrap an empty log, as a leadership's first decision.
 
         An empty log gets the bootstrap records.
         """
@@ -317,7 +319,7 @@ class Controller:
     # --- time ---------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Fence silent brokers and keep the log alive; do nothing unless this node leads.
+        """Fence brokers without heartbeats and keep the log alive, if this node leads.
 
         Call it every tick interval, leading or not.
         """
@@ -339,7 +341,7 @@ class Controller:
             log.warning("action=fence brokers=%s reason=session", ",".join(map(str, outcome)))
 
     def _keep_alive(self, now_ms: int) -> None:
-        """Append a NoOpRecord to an idle log, so that readers see that the log is alive."""
+        """Append a NoOpRecord to a log without new records, so that readers see progress."""
         end_offset, since_ms = self._idle
         if self.log.end_offset != end_offset:
             self._idle = (self.log.end_offset, now_ms)

@@ -37,7 +37,10 @@ class ControllerMachine(ImageMachine[MetadataImage, ImageEdit]):
     """The cluster as of the last applied record, or as of before the transaction that is open."""
 
     def __init__(self, file_defaults: Mapping[str, str] | None = None) -> None:
-        """Start with an empty image that has the topic defaults of this node's properties file."""
+        """Start with an empty cluster image that has this node's topic defaults.
+
+        They come from the node's properties file.
+        """
         self._file_defaults = file_defaults or {}
         self._before_transaction: MetadataImage | None = None  # while one is open
         self._transaction_name: str | None = None
@@ -45,7 +48,7 @@ class ControllerMachine(ImageMachine[MetadataImage, ImageEdit]):
 
     @property
     def checkpointable(self) -> bool:
-        """Return whether a checkpoint may be taken.
+        """Return whether a checkpoint of the applied state may be taken now.
 
         It may not while a transaction is open, nor after an unknown record was read.
         """

@@ -62,7 +62,7 @@ class PartitionMoves:
         self._is_answered = False
 
     def on_timeout(self) -> None:
-        """Answer the client that the moves in progress timed out; the moves continue."""
+        """Answer REQUEST_TIMED_OUT for unfinished moves of partitions, which go on."""
         text = "Its coordinator has not answered; it moves when that releases it."
         if self._is_written:
             text = (
@@ -74,7 +74,7 @@ class PartitionMoves:
             self._answer()
 
     def release(self) -> None:
-        """Request that the old coordinators release the partitions that never had data."""
+        """Request that the old coordinators release the partitions that are to move."""
         back = [m for m in self._moves if self._handover.has_released(m.target, *m[:2])]
         if back:
             text = "That coordinator released it under this controller, and cannot have it back."

@@ -50,7 +50,7 @@ class Reconciliation:
         self._hosted_ids = iter(hosted)
 
     def compare_slice(self) -> bool:
-        """Compare the next few topics; return whether there may be more."""
+        """Compare the next few topics of image and coordinator; return whether more may remain."""
         looked = 0
         for topic in islice(self._topics, SLICE_TOPICS):
             looked += 1
@@ -70,7 +70,7 @@ class Reconciliation:
 def missing_partitions(
     topic: TopicImage, coordinator: int, hosted: HostedPartitions
 ) -> WantedTopic | None:
-    """Return the partitions of a topic that a coordinator lacks; None if it lacks none.
+    """Return a topic's partitions that a batch coordinator lacks; None if there are none.
 
     If it knows the topic, it may have released the missing partitions: those are named one by one.
     """
@@ -88,7 +88,7 @@ def missing_partitions(
 
 
 def hosted_counts(topic: TopicImage) -> dict[int, int]:
-    """Return how many partitions of a topic each of its coordinators must create.
+    """Return how many partitions of a topic each of its batch coordinators must create.
 
     An Init names a number, not a list, so a coordinator of partitions 0 and 5 creates six. The
     mapping defines which of them are its own.

@@ -26,7 +26,7 @@ _Form = Callable[[Any, int, str], Response]
 
 
 def refuse(request: Request, code: int, message: str) -> Response:
-    """Build the response that has this error for everything in the request."""
+    """Build the response that refuses every item of the request with this error."""
     key = request.schema().key
     assert key in _FORMS, f"no refusal of api key {key}"
     return _FORMS[key](request, code, message)

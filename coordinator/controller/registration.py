@@ -99,7 +99,7 @@ class Registration:
         on_change: Callable[[], None],
         on_lost: Callable[[Exception], None],
     ) -> None:
-        """Create a broker's registration; the broker registers with `start`.
+        """Prepare a broker's registration; `start` sends the registration to the controller.
 
         Args:    metadata_offset: returns the offset of the last record of the cluster log that this
                  broker has applied (inclusive).
@@ -262,7 +262,7 @@ class Registration:
                     await self._wake.wait()
 
     def _check_silence(self) -> None:
-        """Count the broker as fenced once no controller has answered for a whole session.
+        """Treat the broker as fenced once no controller has answered for a session timeout.
 
         By then the session is over at the controller.
         """
@@ -272,7 +272,7 @@ class Registration:
 
     @property
     def _is_session_over(self) -> bool:
-        """Return whether no controller has answered for a whole session."""
+        """Return whether no controller has answered for a session timeout."""
         silent_s = asyncio.get_running_loop().time() - self._answered_at
         return silent_s * 1_000 >= self._membership.session_timeout_ms
 

@@ -116,7 +116,7 @@ class Requests:
         self.served: Counter[int] = Counter() if served is None else served
 
     def ask(self, request: Request, send: Send) -> None:
-        """Answer a request now or later: call `send` exactly once with the response."""
+        """Handle a request, and call `send` exactly once with the response, now or later."""
         key = request.schema().key
         assert key is not None
         self.served[key] += 1
@@ -131,7 +131,7 @@ class Requests:
         *,
         is_beat: bool = False,
     ) -> None:
-        """Decide a request; call `then` with the certain response, or send the response.
+        """Decide a request; pass the committed response to `then`, by default to `send`.
 
         Args:  is_beat: urgent, and certain unless it is a refusal.
         """
@@ -174,7 +174,7 @@ class Requests:
     # --- topics -------------------------------------------------------------------------------
 
     def _create_topics(self, request: rpc.CreateTopicsRequest, send: Send) -> None:
-        """Create topics; decide a large request in slices, with heartbeats in between."""
+        """Create topics; decide a large request in several parts, with heartbeats in between."""
         slices = split_creation(request)
         answers: dict[int, Any] = {}
 
@@ -231,7 +231,7 @@ class Requests:
         timeout_ms: int,
         finish: Callable[[dict[str, ErrorCode]], None],
     ) -> None:
-        """Create partitions at their coordinators; call `finish` with the topics' errors.
+        """Create partitions at their coordinators; call `finish` with each failed topic's error.
 
         A topic that is not there in time has an error.
         """
@@ -332,7 +332,7 @@ class Requests:
     # --- coordinators ---------------------------------------------------------------------------
 
     def _assign(self, request: AssignPartitionToBatchCoordinatorRequest, send: Send) -> None:
-        """Check the moves of partitions, then carry out the possible ones.
+        """Check the requested moves of partitions between coordinators; start the allowed moves.
 
         See `partition_moves`.
         """
@@ -352,7 +352,7 @@ class Requests:
 
 
 def split_creation(request: rpc.CreateTopicsRequest) -> list[rpc.CreateTopicsRequest]:
-    """Split a CreateTopics request into slices of few partitions with the same result.
+    """Split a large CreateTopics request into several with few partitions and the same result.
 
     Topics with the same name are refused together, and a validation is not split.
     """
@@ -380,7 +380,7 @@ def split_creation(request: rpc.CreateTopicsRequest) -> list[rpc.CreateTopicsReq
 
 
 def _merge_results(topics: tuple[_Created, ...]) -> tuple[_Created, ...]:
-    """Merge the slices' results; keep NOT_CONTROLLER only if nothing was done."""
+    """Replace NOT_CONTROLLER in the topics' results, unless all topics have that error."""
     not_controller = ErrorCode.NOT_CONTROLLER
     if all(topic.error_code == not_controller for topic in topics):
         return topics
@@ -421,7 +421,7 @@ def new_partitions(records: Sequence[MetadataRecord], image: MetadataImage) -> N
 
 
 def _with_errors(response: Any, field: str, errors: Mapping[str, ErrorCode]) -> Response:
-    """Return a response whose results have the coordinators' errors."""
+    """Return the response with coordinators' errors in the results of these topics."""
     if not errors:
         return response  # type: ignore[no-any-return]
     results = tuple(
@@ -459,7 +459,7 @@ _UNCONFIRMED: Final = _UnconfirmedTexts(
 def _decide_only(
     decide: Callable[[Any, Context], Decision],
 ) -> Callable[[Requests, Any, Send], None]:
-    """Return a handler for requests that need nothing but a decision."""
+    """Return a request handler that only decides the request and sends the response."""
 
     def ask(requests: Requests, request: Any, send: Send) -> None:
         requests._decide(request, send, lambda context: decide(request, context))

@@ -50,7 +50,7 @@ class ControllerService:
         endpoint: Callable[[int], Endpoint | None],
         node_id: int,
     ) -> None:
-        """Create a controller's service from the functions that it calls.
+        """Create a controller's request handlers from the functions that they call.
 
         Args:  ask: `Requests.ask` of the current controller.
                find_log: returns a group's log on this node, by topic and partition.
@@ -64,7 +64,7 @@ class ControllerService:
 
     @property
     def handlers(self) -> Mapping[int, Served]:
-        """Return the request handlers by api key."""
+        """Return the controller's request handlers by api key."""
         table: dict[int, Served] = {}
         for message in SERVED:
             schema = message.schema()

@@ -53,7 +53,7 @@ class BrokerSessions:
         self._since_ms = self._ticked_ms = self._now_ms = now_ms
 
     def tick(self, now_ms: int) -> None:
-        """Note the time, several times a second, to notice a pause of this process."""
+        """Advance the clock several times a second, to notice a pause of this process."""
         self.update_clock(now_ms)
         self._ticked_ms = self._now_ms
 
@@ -90,14 +90,17 @@ class BrokerSessions:
         return session if session is not None and session.broker_epoch == broker_epoch else None
 
     def is_alive(self, broker_id: int, broker_epoch: int, *, fenced: bool) -> bool:
-        """Return whether a broker's session lasts; a fenced broker needs a heartbeat first."""
+        """Return whether a broker's session has not expired.
+
+        A fenced broker needs a heartbeat first.
+        """
         session = self.get(broker_id, broker_epoch)
         if session is None:
             return not fenced and self._now_ms < self._since_ms + self.timeout_ms
         return self._now_ms < max(session.last_heartbeat_ms, self._since_ms) + self.timeout_ms
 
     def all_have_read(self, offset: Offset, brokers: Iterable[tuple[int, int]]) -> bool:
-        """Return whether each (id, epoch) of `brokers` has read the record at `offset`."""
+        """Return whether each broker, given as (id, epoch), has read the record at `offset`."""
         for broker_id, epoch in brokers:
             session = self.get(broker_id, epoch)
             if session is None or session.metadata_offset < offset:

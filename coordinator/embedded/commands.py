@@ -68,7 +68,7 @@ class Replica:
         )
 
     def execute(self, command: bytes) -> Response | CoordinatorError | None:
-        """Decide one command, apply its records, and return the response or an error.
+        """Decide one replicated command, apply its records, and return the response or an error.
 
         It must not raise: that would end the library's thread.
         """
@@ -125,7 +125,7 @@ class Replica:
         return packed
 
     def load(self, snapshot: bytes) -> None:
-        """Replace the whole state, clocks included, by a snapshot's."""
+        """Replace the whole state, clocks included, by the state in a snapshot."""
         clocks, leader_since_ms, applied_offset, place, values = msgpack.unpackb(snapshot)
         with self.lock:
             self.clock_ms, self.steady_ms, self._leader, self._leader_at_ms = clocks

@@ -245,7 +245,7 @@ class EmbeddedCoordinator:
         return cast(Response | None, result)
 
     async def _sweep(self) -> None:
-        """Submit maintenance commands while this node leads, under a name per leadership."""
+        """Submit a maintenance command periodically while this node leads."""
         leadership: str | None = None
         while True:
             if not self.leads:

@@ -23,7 +23,7 @@ _SORT_AT_ONCE: Final = 2_000  # group ids: about a millisecond
 
 
 def image_values(image: GroupsImage) -> Iterator[bytes]:
-    """Yield the image's records as framed bytes, in the order in which a reader applies them.
+    """Yield the groups' encoded records, in the order in which a reader applies records.
 
     An empty value (b"") marks a pause, at which the caller lets other work run.
     """
@@ -38,7 +38,7 @@ def image_values(image: GroupsImage) -> Iterator[bytes]:
 
 
 def group_values(group_id: str, group: Group) -> Iterator[bytes]:
-    """Yield one group's framed records: its owner, its generation, its offsets."""
+    """Yield one group's encoded records: the owner, the generation and the offsets."""
     yield encode_record(
         GroupOwnerRecord(
             group_id=group_id,
@@ -85,10 +85,10 @@ class FrozenGroups:
         self._image: GroupsImage | None = image
 
     def values(self) -> Iterator[bytes]:
-        """Yield the framed records of the frozen image; see `image_values`."""
+        """Yield the encoded records of the frozen image of the groups."""
         assert self._image is not None, "the frozen image is closed"
         return image_values(self._image)
 
     def close(self) -> None:
-        """Release the reference to the frozen image."""
+        """Release the reference to the frozen image of the groups."""
         self._image = None

@@ -28,7 +28,7 @@ _NOT_LEADING: Final = frozenset(
 
 
 def _refusal(answer: Any) -> CoordinatorError | None:
-    """Return the error if the answer is from a node that does not lead the log, else None."""
+    """Return the error if the response is from a node that does not lead the log, else None."""
     code = answer.error_code
     return CoordinatorError(ErrorCode(code), "it does not lead") if code in _NOT_LEADING else None
 
@@ -51,7 +51,7 @@ class GroupLogClient:
         )
 
     async def call(self, request: Request) -> Response | None:
-        """Send one request and return the response, or None if the outcome is unknown."""
+        """Send one request to the group log's leader; return None if the outcome is unknown."""
         answer = await self._leader.attempt(request, CALLS[type(request)], _refusal)
         if not isinstance(answer, Failure):
             response: Response = answer

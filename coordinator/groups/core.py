@@ -105,7 +105,7 @@ class GroupBroker:
         self._unscanned: Iterator[tuple[str, Group]] | None = None  # None: no scan
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """Apply one event and all due timers, and return the effects that follow.
+        """Handle one event and all due timers, and return the effects that follow.
 
         Args:  now_ms: on a clock that never goes back.
         """
@@ -145,13 +145,13 @@ class GroupBroker:
         self._effects.append(Reply(inbound.ticket, response))
 
     def request(self, request: Request, then: Callable[[Any], None]) -> None:
-        """Send a request to the log; call `then` with the response, or None if unknown."""
+        """Send a request to the group log; call `then` with the response, or None if unknown."""
         self._next_call += 1
         self._calls[self._next_call] = then
         self._effects.append(Call(self._next_call, request))
 
     def call(self, group_id: str, request: Request) -> None:
-        """Send a group's request to the log; the response goes to the group's outbox."""
+        """Send a group's request to the group log; the group's request queue gets the response."""
         group = self.groups.get(group_id)
         assert isinstance(group, ClassicGroup), f"{group_id} calls, and is not loaded"
 
@@ -162,11 +162,11 @@ class GroupBroker:
         self.request(request, then)
 
     def on_ownership_lost(self, group_id: str) -> None:
-        """Drop a group that another broker coordinates by now."""
+        """Stop coordinating a group that another broker coordinates by now."""
         self.forget(group_id, ErrorCode.NOT_COORDINATOR)
 
     def on_group_removed(self, group_id: str, ownership_epoch: int) -> None:
-        """Drop a group that was removed from the log under this ownership."""
+        """Stop coordinating a group that was removed from the group log."""
         self._reads.note_removal(group_id, ownership_epoch)
         self.on_ownership_lost(group_id)
 
@@ -234,7 +234,7 @@ class GroupBroker:
         slot.park(inbound)
 
     def _refuse_in_any_state(self, inbound: InboundRequest) -> Response | None:
-        """Return the response to a request that no state of its group allows, else None."""
+        """Return the error response to a request that every group state refuses, else None."""
         match inbound.request:
             case rpc.OffsetCommitRequest() as request:
                 code, topics, errors = self._validate_commit(inbound.version, request)
@@ -250,7 +250,7 @@ class GroupBroker:
     def _validate_commit(
         self, version: int, request: rpc.OffsetCommitRequest
     ) -> tuple[ErrorCode, tuple[CommitTopic, ...], Errors]:
-        """Return the error of the whole commit, what of it is valid, and the errors of the rest."""
+        """Return the whole commit's error, its valid topics, and its partitions' errors."""
         if has_too_many_offsets(request):
             return ErrorCode.INVALID_COMMIT_OFFSET_SIZE, (), {}
         topics, errors = validate_commit(
@@ -263,7 +263,7 @@ class GroupBroker:
         return ErrorCode.NONE, topics, errors
 
     def dispatch(self, group: ClassicGroup, inbound: InboundRequest) -> None:
-        """Handle a client's request for a group that is loaded."""
+        """Handle a client's request for a group that this broker has loaded."""
         if isinstance(inbound.request, rpc.OffsetCommitRequest):
             self._commit_offsets(group, inbound, inbound.request)
         elif isinstance(inbound.request, rpc.OffsetDeleteRequest):
@@ -315,7 +315,7 @@ class GroupBroker:
     # --- ownership ----------------------------------------------------------------------------
 
     def acquire(self, group_id: str, *, create: bool, then: Callable[[Any], None]) -> None:
-        """Request a group's ownership from the log; call `then` with the response."""
+        """Request a group's ownership from the group log; call `then` with the response."""
         request = AcquireGroupOwnershipRequest(
             group_id=group_id,
             broker_id=self.broker_id,
@@ -325,7 +325,7 @@ class GroupBroker:
         self.request(request, then)
 
     def on_loaded(self, loading: Loading, response: Any) -> None:
-        """Take over a group whose ownership was granted; serve its parked requests in order."""
+        """Take over a group whose ownership was granted; serve its waiting requests in order."""
         group = ClassicGroup(loading.group_id, self, response)
         self.groups[loading.group_id] = group
         log.info(
@@ -355,7 +355,7 @@ class GroupBroker:
         self.timers.set(_ADOPT, self._now_ms + delay_ms)
 
     def _adopt(self) -> None:
-        """Acquire this broker's groups that have members, from the next slice of the catalog.
+        """Acquire this broker's groups with members, from the next part of the group catalog.
 
         No request names these groups.
         """

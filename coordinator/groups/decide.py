@@ -135,7 +135,10 @@ def _refuse_acquire(
 def _refuse_broker_epoch(
     request: rpc.AcquireGroupOwnershipRequest, group: Group | None, context: Context
 ) -> tuple[ErrorCode, str] | None:
-    """Return the error of a broker epoch that is over, or None. Raises: see `decide_acquire`."""
+    """Return an error if the request's broker epoch is outdated, else None.
+
+    Raises CoordinatorError if the broker epoch is newer than this node's image.
+    """
     known = -1 if group is None or group.broker_id != request.broker_id else group.broker_epoch
     if context.broker_epochs is None:
         is_stale = known > request.broker_epoch >= 0
@@ -151,7 +154,7 @@ def _refuse_broker_epoch(
 def _check_owner(
     context: Context, group_id: str, ownership_epoch: int, sequence: int
 ) -> tuple[Group | None, ErrorCode, str]:
-    """Return the group if this is its owner's next or last request, else an error."""
+    """Return the group if the ownership epoch and sequence number are valid, else an error."""
     group = context.image.groups.get(group_id)
     if group is None or group.ownership_epoch != ownership_epoch:
         return None, ErrorCode.NOT_COORDINATOR, "another broker owns this group"
@@ -277,7 +280,7 @@ def _to_record_topic(
 def decide_commit_generation(
     request: rpc.CommitGroupGenerationRequest, context: Context
 ) -> Decision:
-    """Make a completed rebalance the group's current generation."""
+    """Commit the result of a completed rebalance as the group's current generation."""
     group, code, message = _check_owner(
         context, request.group_id, request.ownership_epoch, request.sequence
     )

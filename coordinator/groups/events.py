@@ -65,7 +65,7 @@ class Topics(Protocol):
     """The topics in the broker's metadata image."""
 
     def age_ms(self) -> float | None:
-        """Return the greatest possible age of the image; None if it may be incomplete."""
+        """Return an upper bound of the cluster image's age in ms; None if it may be incomplete."""
 
     def partition_count(self, name: str) -> int | None:
         """Return a topic's number of partitions; None if there is no such topic."""

@@ -96,7 +96,7 @@ class ClassicGroup(Rebalance):
         return ErrorCode.NONE if known else ErrorCode.UNKNOWN_MEMBER_ID
 
     def _generation_error(self, generation: int) -> ErrorCode:
-        """Return the error for a member that names another generation than the current one.
+        """Return the error of a request that names another generation than the current one.
 
         A higher generation can only come from a rebalance that ended when its broker failed: the
         member has lost nothing and only needs to rejoin.
@@ -188,7 +188,7 @@ class ClassicGroup(Rebalance):
         self.rebalance()
 
     def _begin_session(self, member: Member) -> None:
-        """Start a new member's session; its first JoinGroup may wait longer than that."""
+        """Start a new member's session; its first JoinGroup may wait longer than the session."""
         self.restart_session(member)
         if member.is_new:
             key = TimerKey(self.group_id, "session", member.member_id)
@@ -222,7 +222,7 @@ class ClassicGroup(Rebalance):
         request: rpc.JoinGroupRequest,
         protocols: Protocols,
     ) -> None:
-        """Store a member's new protocols, timeouts and client, and keep its JoinGroup waiting."""
+        """Update a member from its JoinGroup request, and keep the request waiting."""
         self.membership.set_protocols(member, protocols)
         member.session_timeout_ms = request.session_timeout_ms
         member.rebalance_timeout_ms = _rebalance_timeout(request)
@@ -240,7 +240,7 @@ class ClassicGroup(Rebalance):
         protocols: Protocols,
         member_id: str,
     ) -> None:
-        """Give a static member's place to a new member id, and fence the old id.
+        """Replace a static member's id by a new member id, and fence the old id.
 
         If the group is stable and its protocol does not change, no other member needs to rejoin.
         Source: KIP-345.
@@ -383,7 +383,7 @@ class ClassicGroup(Rebalance):
             self.try_complete()
 
     def forget_pending(self, member_id: str) -> None:
-        """Drop a member id that was assigned and will not be used."""
+        """Drop a member id that was assigned to a client and will not be used."""
         self.membership.pending.discard(member_id)
         self.env.timers.cancel(TimerKey(self.group_id, "pending", member_id))
 
@@ -530,7 +530,7 @@ class ClassicGroup(Rebalance):
 
 
 def refuse_join_in_any_state(request: rpc.JoinGroupRequest, settings: GroupSettings) -> ErrorCode:
-    """Return the error of a JoinGroup that no state of its group allows, or NONE."""
+    """Return the error of a JoinGroup that every group state refuses, or NONE."""
     timeout_ms = request.session_timeout_ms
     if not settings.min_session_timeout_ms <= timeout_ms <= settings.max_session_timeout_ms:
         return ErrorCode.INVALID_SESSION_TIMEOUT
@@ -545,7 +545,7 @@ def refuse_join_in_any_state(request: rpc.JoinGroupRequest, settings: GroupSetti
 
 
 def _unique_protocols(request: rpc.JoinGroupRequest) -> Protocols:
-    """Return the request's protocols without later ones of the same name."""
+    """Return the request's protocols, of each name only the first."""
     protocols: dict[str, bytes] = {}
     for protocol in request.protocols:
         protocols.setdefault(protocol.name, bytes(protocol.metadata))

@@ -60,26 +60,26 @@ class PendingGroups:
         self._next_offset = Offset(0)
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
-        """Apply a proposed record to the pending image."""
+        """Apply a proposed record to the pending image of the groups."""
         if self._edit is None:
             self._edit = GroupsEdit(self._image)
         self._edit.apply(record)
         self._next_offset = Offset(offset + 1)
 
     def drop(self) -> None:
-        """Discard all proposed records and return to the applied image."""
+        """Discard all proposed records and return to the applied image of the groups."""
         self._image, self._edit = self._machine.image, None
         self._next_offset = self._machine.applied.offset
 
     @property
     def image(self) -> GroupsImage:
-        """Return the applied image with all proposed records."""
+        """Return the applied image of the groups with all proposed records."""
         if self._edit is not None:
             self._image, self._edit = self._edit.publish(), None
         return self._image
 
     def settle(self) -> None:
-        """Return to the applied image once it has every proposed record."""
+        """Return to the applied image of the groups once it has every proposed record."""
         if self._machine.applied.offset == self._next_offset:
             self.drop()
 
@@ -100,7 +100,7 @@ class GroupLog:
         brokers: Brokers = lambda: None,
         broker_epochs: BrokerEpochs = lambda: None,
     ) -> None:
-        """Watch a log; decide nothing before `lead`.
+        """Create the leader side of a group log; it decides no requests before `lead`.
 
         Args:  machine: its host applies to it what the log commits.
                brokers: returns the unfenced brokers.
@@ -133,15 +133,15 @@ class GroupLog:
         self.proposer.committed(high_watermark)
 
     def lead(self, epoch: Epoch) -> None:
-        """Start to lead: decide once every record before this epoch is applied."""
+        """Start to lead; decide requests once every record before this epoch is applied."""
         self.proposer.lead(epoch)
 
     def step_down(self, epoch: Epoch) -> None:
-        """Stop deciding; waiting requests end with an unknown outcome."""
+        """Stop deciding requests; waiting requests end with an unknown outcome."""
         self.proposer.step_down(epoch)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Do nothing: the machine's host loads snapshots."""
+        """Do nothing, because the host of the state machine loads snapshots."""
 
     def _on_image(self, image: GroupsImage) -> None:  # noqa: ARG002 (a listener's)
         self._pending.settle()
@@ -167,7 +167,10 @@ class GroupLog:
         self.submit(lambda context: decision(request, context), done)
 
     def submit(self, decision: Callable[[Context], Decision], done: Done) -> None:
-        """Queue a decision; call `done` with the committed response or a CoordinatorError."""
+        """Queue a decision function; call `done` with its committed response or an error.
+
+        The error is a CoordinatorError.
+        """
 
         def run(pending: PendingGroups, now_ms: int) -> Decision:
             return decision(self.context(pending.image, now_ms))
@@ -175,7 +178,7 @@ class GroupLog:
         self.proposer.submit(run, done)
 
     def context(self, image: GroupsImage, now_ms: int) -> Context:
-        """Build the context for a decision on this image."""
+        """Build the inputs of a decision that is made on this image of the groups."""
         return Context(
             image=image,
             now_ms=now_ms,
@@ -188,10 +191,9 @@ class GroupLog:
     # --- expiry -------------------------------------------------------------------------------
 
     def topic_deleted(self, topic_id: UUID) -> None:
-        """Note a deleted topic on every node.
+        """Record a deleted topic, whose committed offsets the next expiry pass removes.
 
-        The next expiry pass of the leader removes its offsets, and commits that name its id are
-        refused.
+        Every node records it. Commits that name the topic's id are refused from now on.
         """
         self._gone_topics[topic_id] = None
         if len(self._gone_topics) > MAX_GONE_TOPICS:
@@ -200,7 +202,7 @@ class GroupLog:
             self._deleted_topics |= {topic_id}
 
     def expire_groups(self, done: Callable[[int], None] | None = None) -> None:
-        """Start an expiry pass over all groups; call `done` with the count of its records.
+        """Start an expiry pass over all groups; call `done` with the number of its records.
 
         A node that does not lead writes nothing.
         """
@@ -208,7 +210,7 @@ class GroupLog:
         self._deleted_topics = frozenset()
 
     def keep_deleted_topics(self, topic_ids: frozenset[UUID]) -> None:
-        """Keep deleted topics for the next pass, after a pass that visited only some groups."""
+        """Keep deleted topics for the next expiry pass, after a pass that skipped some groups."""
         self._deleted_topics |= topic_ids
 
 
@@ -225,7 +227,7 @@ class _ExpiryPass:
         self._total = 0
 
     def step(self) -> None:
-        """Scan the next slice of groups and propose to remove expired offsets and groups."""
+        """Scan the next few groups, and propose to remove expired offsets and groups."""
         owner = self._owner
         groups = list(islice(self._groups, EXPIRY_SLICE_GROUPS))
         if owner.proposer.epoch is None:

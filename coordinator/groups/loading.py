@@ -59,7 +59,7 @@ class Owner(Env, Protocol):
         """Answer a client's request."""
 
     def acquire(self, group_id: str, *, create: bool, then: Callable[[Any], None]) -> None:
-        """Request a group's ownership from the log."""
+        """Request a group's ownership from the group log."""
 
     def on_loaded(self, loading: Loading, response: Any) -> None:
         """Take over a group whose ownership was granted."""
@@ -81,13 +81,13 @@ class Loading:
         self._backoff_ms = env.settings.retry_backoff_ms
 
     def begin(self) -> None:
-        """Request the group's ownership, and limit how long requests wait for it."""
+        """Request the group's ownership, and limit how long clients' requests wait for it."""
         patience_ms = self._env.now_ms + self._env.settings.answer_timeout_ms
         self._env.timers.set(TimerKey(self.group_id, "patience"), patience_ms)
         self._acquire()
 
     def park(self, inbound: InboundRequest) -> None:
-        """Let a request wait for the ownership; refuse it above MAX_PARKED requests."""
+        """Let a client's request wait for the ownership, unless too many requests wait."""
         if len(self.parked) >= MAX_PARKED:
             self._env.reply(inbound, error_response(inbound, _loading_code(inbound)))
             return
@@ -95,7 +95,7 @@ class Loading:
         self._may_create = self._may_create or creates_group(inbound)
 
     def on_timer(self, key: TimerKey) -> None:
-        """Repeat the request for ownership, or give up and refuse the parked requests."""
+        """Request the ownership again, or give up and refuse the waiting requests."""
         if key.kind == "load":
             self._acquire()
         elif key.kind == "patience":
@@ -105,7 +105,7 @@ class Loading:
                 self._env.reply(inbound, error_response(inbound, _loading_code(inbound)))
 
     def close(self, code: ErrorCode) -> None:
-        """Answer the parked requests with `code`; this broker will not own the group."""
+        """Answer the waiting requests with `code`; this broker will not own the group."""
         self._is_closed = True
         parked, self.parked = self.parked, []
         for inbound in parked:
@@ -137,7 +137,10 @@ class Loading:
             self._env.forget(self.group_id, ErrorCode.NOT_COORDINATOR)
 
     def _reject_missing_group(self) -> None:
-        """Refuse the parked requests: the group does not exist and no request creates it."""
+        """Refuse the waiting requests, because the group does not exist.
+
+        No waiting request creates it.
+        """
         parked, self.parked = self.parked, []
         self._env.forget(self.group_id, ErrorCode.NOT_COORDINATOR)
         for inbound in parked:

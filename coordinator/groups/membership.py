@@ -56,7 +56,7 @@ class Member:
     is_new: bool = True  # it has completed no join phase yet
 
     def subscription(self, protocol: str | None) -> bytes:
-        """Return the member's metadata for a protocol, or b"" if it does not offer it."""
+        """Return the member's metadata for a protocol, or b"" if the member does not offer it."""
         return next((data for name, data in self.protocols if name == protocol), b"")
 
 
@@ -96,7 +96,7 @@ class Membership:
         return member
 
     def rename(self, old_id: str, new_id: str) -> Member:
-        """Give a static member's place to a new member id."""
+        """Replace a static member's id by a new member id."""
         member = self.members.pop(old_id)
         assert member.instance_id is not None, f"not static: {member}"
         member.member_id = new_id
@@ -132,7 +132,7 @@ class Membership:
                 del self._offers[name]
 
     def elect_joined_leader(self) -> bool:
-        """Make a member with a waiting JoinGroup the leader; return False if there is none."""
+        """Make a member with a waiting JoinGroup the leader; return False without such a member."""
         leader = self.members.get(self.leader or "")
         if leader is not None and leader.waiting_join is not None:
             return True

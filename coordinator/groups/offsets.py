@@ -199,7 +199,7 @@ def fetch_request(group: FetchGroup) -> group_log.FetchGroupStateRequest:
 
 
 def resolve_names(group: FetchGroup, topics: Topics) -> FetchGroup:
-    """Return the group with its topic ids resolved to the names in the current image."""
+    """Return the group with its topic ids resolved to the names in the cluster image."""
     if group.topics is None:
         return group
     return group._replace(
@@ -213,7 +213,7 @@ def resolve_names(group: FetchGroup, topics: Topics) -> FetchGroup:
 def needs_newer_image(
     group: FetchGroup, state: group_log.FetchGroupStateResponse | None, version: int, topics: Topics
 ) -> bool:
-    """Return whether a missing offset may be due to an image that is too old.
+    """Return whether an offset may be missing because the cluster image is too old.
 
     An id that is missing in the image may belong to a new topic; so may the id of a committed
     offset if the image has another id by that name.
@@ -231,7 +231,7 @@ def needs_newer_image(
 
 
 def exceeds_fetch_limit(request: group_log.FetchGroupStateRequest) -> bool:
-    """Return whether the request is too large for the log.
+    """Return whether a FetchGroupState request is too large for the group log.
 
     It may be, because a client may repeat topics.
     """
@@ -310,7 +310,7 @@ def _topic_responses(
 
 
 def _if_same_topic(committed: StoredOffset | None, current: UUID | None) -> StoredOffset | None:
-    """Return the offset, or None if it belongs to an earlier topic of the same name."""
+    """Return the committed offset, or None if it belongs to an earlier topic of the same name."""
     if committed is None or current is None or committed.topic_id in (ZERO_UUID, current):
         return committed
     return None

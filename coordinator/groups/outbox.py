@@ -69,13 +69,13 @@ class Env(Protocol):
     def now_ms(self) -> int: ...
 
     def call(self, group_id: str, request: Request) -> None:
-        """Send a group's request to the log; the response goes to the group's outbox."""
+        """Send a group's request to the group log; the group's request queue gets the response."""
 
     def on_ownership_lost(self, group_id: str) -> None:
-        """Drop a group that another broker coordinates by now."""
+        """Stop coordinating a group that another broker coordinates by now."""
 
     def on_group_removed(self, group_id: str, ownership_epoch: int) -> None:
-        """Drop a group that was removed from the log under this ownership."""
+        """Stop coordinating a group that was removed from the group log."""
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ class GroupOutbox:
 
     @property
     def is_idle(self) -> bool:
-        """Return whether no request is in flight or queued."""
+        """Return whether the group has no request to the log in flight or queued."""
         return not self._in_flight and not self._queue
 
     # --- queueing -----------------------------------------------------------------------------
@@ -167,12 +167,12 @@ class GroupOutbox:
         self._send()
 
     def commit_generation(self, request: CommitGroupGenerationRequest, on_done: OnDone) -> None:
-        """Queue a completed rebalance; the outbox adds the ownership and the sequence number."""
+        """Queue the commit of a completed rebalance with ownership and sequence number."""
         self._queue.append(_Generation(request, on_done))
         self._send()
 
     def close(self, code: ErrorCode) -> None:
-        """End all requests with `code` and send nothing more."""
+        """End all queued requests with `code` and send no more requests."""
         waiting = [*self._in_flight, *self._queue]
         self._in_flight, self._request = [], None
         self._queue.clear()
@@ -185,7 +185,7 @@ class GroupOutbox:
     # --- responses ----------------------------------------------------------------------------
 
     def on_response(self, response: Any) -> None:
-        """Handle the log's response to the request in flight; None: the outcome is unknown."""
+        """Handle the log's response to the request in flight, or None if it is unknown."""
         code = code_of(response, _CERTAIN)
         if code is None or not self._is_complete(code, response):
             self._env.timers.set(self._key("retry"), self._env.now_ms + self._backoff_ms)
@@ -213,7 +213,7 @@ class GroupOutbox:
         self._send()
 
     def _is_complete(self, code: ErrorCode, response: Any) -> bool:
-        """Return whether the response has a known result for each commit."""
+        """Return whether the response has a known result for each commit of the request."""
         if code is not ErrorCode.NONE or not isinstance(self._in_flight[0], _Commit):
             return True
         return len(response.commit_errors) == len(self._in_flight) and all(
@@ -235,7 +235,7 @@ class GroupOutbox:
             self._env.call(self.group_id, self._request)
 
     def expire_waiting(self) -> None:
-        """Fail commits and removals that have waited too long; the queued ones are not sent."""
+        """Fail commits and removals that have waited too long; drop those not yet sent."""
         now_ms = self._env.now_ms
         overdue = [
             entry
@@ -313,7 +313,7 @@ class GroupOutbox:
         )
 
     def _take_commits(self, first: _Commit) -> list[_Commit]:
-        """Take `first` and as many queued commits behind it as fit into one record.
+        """Return `first` and the queued commits after it that fit into the same log record.
 
         It stops at the next generation.
         """

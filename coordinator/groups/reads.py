@@ -107,7 +107,7 @@ class Reads:
         self._scheduled.pop(key.member_id)()
 
     def _query_log(self, request: Request, then: Callable[[Any], None]) -> None:
-        """Query the log until the outcome is certain or the client has waited long enough."""
+        """Query the group log until the outcome is certain or the client's waiting time is over."""
         source = self._source
         deadline_ms = source.now_ms + source.settings.answer_timeout_ms
         backoff_ms = source.settings.retry_backoff_ms
@@ -129,14 +129,14 @@ class Reads:
         self._source.timers.set(TimerKey("", READ, str(self._count)), at_ms)
 
     def _is_image_current_since(self, began_ms: int) -> bool:
-        """Return whether the image has held everything committed before `began_ms`."""
+        """Return whether the cluster image has everything committed before `began_ms`."""
         age_ms = self._source.topics.age_ms()
         return age_ms is not None and age_ms <= self._source.now_ms - began_ms
 
     # --- OffsetFetch --------------------------------------------------------------------------
 
     def offset_fetch(self, inbound: InboundRequest, request: rpc.OffsetFetchRequest) -> None:
-        """Answer an OffsetFetch request from the log."""
+        """Answer an OffsetFetch request from the group log."""
         source = self._source
         groups = requested_groups(request, inbound.version, source.topics)
         if len(groups) > MAX_GROUPS_ASKED:
@@ -163,7 +163,7 @@ class Reads:
                 put(index, code, state)
 
         def wait(index: int) -> None:
-            """Wait until the image is newer than the request, then query the log again."""
+            """Wait until the cluster image is newer than the request, then query the log again."""
             if self._is_image_current_since(began_ms):
                 groups[index] = resolve_names(groups[index], source.topics)
                 query(index)
@@ -226,7 +226,7 @@ class Reads:
     # --- ListGroups ---------------------------------------------------------------------------
 
     def note_removal(self, group_id: str, ownership_epoch: int) -> None:
-        """Hide a removed group from ListGroups until this node's replica has removed it too."""
+        """Hide a removed group from ListGroups until the local replica has removed the group."""
         self._removed[group_id] = ownership_epoch
         if len(self._removed) > MAX_REMOVED:
             del self._removed[next(iter(self._removed))]

@@ -94,7 +94,7 @@ class Rebalance:
             self._complete_join()
 
     def on_member_added(self) -> None:
-        """Note a new member, which may extend the delay of an initial rebalance."""
+        """Record that a member was added, which may extend an initial rebalance's delay."""
         if self.state is State.PREPARING and self._is_initial:
             self._has_new_members = True
 
@@ -198,11 +198,11 @@ class Rebalance:
     # --- assigning ----------------------------------------------------------------------------
 
     def mark_synced(self, member: Member) -> None:
-        """Note that a member has sent its SyncGroup."""
+        """Record that a member has sent its SyncGroup."""
         self._unsynced.discard(member.member_id)
 
     def assign(self, assignments: dict[str, bytes]) -> None:
-        """Commit the leader's assignments to the log; answer the members afterwards."""
+        """Commit the leader's assignments to the group log; answer the members afterwards."""
         if self._storing == self.generation:
             return  # the leader repeats its SyncGroup; the first assignment stands
         records = self.membership.to_records(self.protocol_name, assignments)
@@ -263,7 +263,7 @@ class Rebalance:
                 self.env.reply(inbound, error_response(inbound, code))
 
     def generation_request(self, records: Iterable[object]) -> CommitGroupGenerationRequest:
-        """Build the log's request for the current generation."""
+        """Build the request that commits the current generation to the group log."""
         return CommitGroupGenerationRequest(
             group_id=self.group_id,
             ownership_epoch=self.outbox.ownership_epoch,
@@ -276,7 +276,7 @@ class Rebalance:
         )
 
     def _store_generation(self, records: Iterable[object]) -> None:
-        """Commit the generation to the log; no client waits for it."""
+        """Commit the current generation to the group log without a waiting client."""
         generation = self.generation
 
         def on_done(code: ErrorCode) -> None:

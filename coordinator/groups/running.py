@@ -86,7 +86,7 @@ class RunningGroups:
         return future
 
     def brokers_changed(self, broker_ids: Iterable[int], broker_epoch: int) -> None:
-        """Update the unfenced brokers and this broker's epoch from its current image."""
+        """Pass the unfenced brokers and this broker's epoch to the group coordinator."""
         self._step(BrokersChanged(frozenset(broker_ids), broker_epoch))
 
     async def close(self) -> None:
@@ -130,7 +130,7 @@ class RunningGroups:
         self._step(LogResponse(call.call_id, answer))
 
     def _now_ms(self) -> int:
-        """Return the core's time in ms: the loop's, without pauses of this process."""
+        """Return the group coordinator's time in ms, which leaves out pauses of this process."""
         now_s = self._loop.time()
         away_s = now_s - self._last_seen_s - _CLOCK_INTERVAL_S
         self._last_seen_s = now_s

@@ -86,7 +86,7 @@ async def _answer(groups: GroupLog | None, header: RequestHeader, request: Reque
 
 
 async def ask(groups: GroupLog, request: Request) -> Any:
-    """Answer a group log request: decide it, or read behind the read barrier.
+    """Answer a group log request, by a decision or from the state of all committed records.
 
     Raises:  CoordinatorError or NotLeaderError if the outcome is unknown.
     """

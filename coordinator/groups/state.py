@@ -60,7 +60,7 @@ class Group(NamedTuple):
 
     @property
     def record_count(self) -> int:
-        """Return the number of the group's records in a checkpoint."""
+        """Return the number of records that the group has in a checkpoint."""
         return 1 + (self.generation is not None) + len(self.offsets)
 
 
@@ -83,11 +83,11 @@ class GroupsEdit:
         self.contradictions = 0  # records that named no existing group or offset
 
     def publish(self) -> GroupsImage:
-        """Return the image with the changes so far; the edit can be used further."""
+        """Return the image of the groups with all changes; more changes may follow."""
         return GroupsImage(self._groups.freeze(), self._next_ownership_epoch, self._record_count)
 
     def apply(self, record: MetadataRecord) -> None:
-        """Apply one committed record to this edit."""
+        """Apply one committed record to these pending changes of the groups."""
         match record:
             case GroupOwnerRecord():
                 self._apply_owner(record)
@@ -171,7 +171,7 @@ class GroupsEdit:
         self._set_group(record, group._replace(offsets=frozen))
 
     def _set_group(self, record: GroupGenerationRecord | GroupOffsetsRecord, group: Group) -> None:
-        """Store a group; advance its sequence if the record is of the current ownership."""
+        """Store a group; advance its sequence if the record has the current ownership epoch."""
         if record.ownership_epoch == group.ownership_epoch:
             group = group._replace(sequence=max(group.sequence, record.sequence))
         self._groups.set(record.group_id, group)

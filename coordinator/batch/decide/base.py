@@ -39,7 +39,7 @@ class Context(NamedTuple):
     settings: CoordinatorSettings
 
     def age_ms(self, since_ms: int) -> int:
-        """Return how long ago `since_ms` was, at most the duration of this leadership in ms.
+        """Return the ms since `since_ms`, but at most the duration of this leadership.
 
         This is a lower bound: an earlier leader's clock says nothing about time.
 

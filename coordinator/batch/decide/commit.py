@@ -100,7 +100,7 @@ _NO_TIME: Final = Refused(ErrorCode.INVALID_TIMESTAMP)
 def _judge_object(
     request: CommitBatchesRequest, tables: Tables, candidates: Candidates
 ) -> Answered | None:
-    """Return the answer for an object id that is a retry or may not commit, else None."""
+    """Return the response to a repeated or forbidden commit; None if batches may be decided."""
     count = sum(len(group.batches) for topic in request.topics for group in topic.partitions)
     if count > MAX_BATCHES:
         message = f"{count} batches in one object, at most {MAX_BATCHES}"
@@ -135,7 +135,7 @@ def _judge_object(
 def _judge_without_lease(
     request: CommitBatchesRequest, tables: Tables, candidates: Candidates
 ) -> Answered:
-    """Answer the commit of an id whose lease is forgotten or was never granted."""
+    """Return the response to a commit of an object id that no known lease contains."""
     counters = tables.counters
     granted = 0 <= request.lease_id < counters.next_lease_id
     if not granted or not 0 <= request.object_id < counters.next_object_id:
@@ -147,7 +147,7 @@ def _judge_without_lease(
 
 
 def _first_answer(object_id: int, tables: Tables) -> Answered:
-    """Return the response to the object's first commit, or an error if it is not kept."""
+    """Return the response to the object's first commit, or an error if it is no longer kept."""
     answer = tables.answers.get(object_id)
     if answer is None:
         return _refuse(ErrorCode.DUPLICATE_SEQUENCE_NUMBER, "its answer is no longer kept")
@@ -199,7 +199,7 @@ class _Columns(NamedTuple):
 
 
 def _columns(request: CommitBatchesRequest) -> _Columns | str:
-    """Return the request's batches as columns, or an error message if it is malformed."""
+    """Return the request's batches as columns, or an error message for a malformed request."""
     if len({topic.topic_id for topic in request.topics}) != len(request.topics):
         return "a topic is named twice"
     groups = []
@@ -297,7 +297,7 @@ class _Commit:
     def _decide_group(
         self, topic: Topic | None, partition: int, batch_count: int, rows: Iterator[_Row]
     ) -> tuple[CommitBatchResult, ...] | None:
-        """Return the results of one partition's batches; None if a batch contradicts itself."""
+        """Return the results of one partition's batches; None if a batch's sequences disagree."""
         group = islice(rows, batch_count)
         if topic is None or topic.deleted_at_ms >= 0:
             return self._refuse_group(ErrorCode.UNKNOWN_TOPIC_ID, len(list(group)))
@@ -346,7 +346,7 @@ class _Commit:
     def _judge_batch(
         self, state: Producer | None, producer_id: int, epoch: int, sequence: int, last: int
     ) -> Refused | None:
-        """Judge a batch that is not next in sequence: return its refusal, or None to accept it.
+        """Return the refusal of a batch out of its producer's sequence, or None to accept it.
 
         Kafka's table: tests/coordinator holds it line by line, docs/coordinator.md prints it.
         """
@@ -366,7 +366,7 @@ class _Commit:
         return Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
 
     def _state_can_have_expired(self, producer_id: int) -> bool:
-        """Return whether state of a producer id can have expired here.
+        """Return whether the producer state of a producer id can have expired in this log.
 
         The log says so, without a clock. Only a log that never had a record of level 2 leaves it to
         the age of the id.
@@ -396,9 +396,9 @@ class _Commit:
     def _outcomes(
         self, columns: _Columns
     ) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
-        """Return four columns of the commit record.
+        """Return the batches' timestamps, timestamp types, error codes and duplicate flags.
 
-        They are the timestamps, their types, error codes, and duplicate flags.
+        These are columns of the commit record; the last two are empty if all batches are accepted.
         """
         times, kinds = columns.times, columns.kinds
         if any(kinds):

@@ -56,13 +56,13 @@ class _Moves:
         self.rows: dict[tuple[int, int], int] = {}  # by topic index and partition
 
     def add(self, topic_id: UUID, partition: int, offset: int) -> None:
-        """Add a partition's new log start; keep the greatest if the partition has several."""
+        """Set a partition's new log start offset, keeping the greatest of several offsets."""
         index = self.topic_indexes.setdefault(topic_id, len(self.topic_indexes))
         key = (index, partition)
         self.rows[key] = max(offset, self.rows.get(key, 0))
 
     def records(self, reason: int) -> tuple[LogStartOffsetsRecord, ...]:
-        """Return the record of all moved log starts, or no record if none moves."""
+        """Return one record with all new log start offsets, or no record without any."""
         if not self.rows:
             return ()
         return (
@@ -77,7 +77,7 @@ class _Moves:
 
 
 def find_log(tables: Tables, topic_id: UUID, partition: int) -> Log | ErrorCode:
-    """Return log start and high watermark of an undeleted topic's partition, or an error."""
+    """Return log start and high watermark of an undeleted topic's partition, or an error code."""
     topic = tables.topics.get(topic_id)
     if topic is None or topic.deleted_at_ms >= 0:
         return ErrorCode.UNKNOWN_TOPIC_ID
@@ -89,7 +89,7 @@ def find_log(tables: Tables, topic_id: UUID, partition: int) -> Log | ErrorCode:
 def decide_delete_records(
     request: DeleteDisklessRecordsRequest, tables: Tables, _context: Context
 ) -> Decision[DeleteDisklessRecordsResponse]:
-    """Move log starts forward to the requested offsets, at most to the high watermark."""
+    """Move log start offsets forward to the requested offsets, at most to the high watermark."""
     moves = _Moves()
     answered = []
     seen: set[tuple[UUID, int]] = set()
@@ -128,7 +128,7 @@ def _refused(partition: int, code: ErrorCode) -> _Group:
 def decide_retention(
     rows: Sequence[NewLogStart], tables: Tables, context: Context, enforcer: Enforcer
 ) -> Decision[tuple[int, ...]]:
-    """Move log starts as a retention plan says; return an error code for each row.
+    """Move log start offsets as a retention plan says; return an error code for each row.
 
     Args:  enforcer: whose plan it is, COORDINATOR or EXTERNAL.
     """
@@ -154,7 +154,7 @@ def decide_retention(
 
 
 def _rising(records: list[LogStartOffsetsRecord]) -> tuple[LogStartOffsetsRecord, ...]:
-    """Drop rows that an earlier record of the same decision has already moved further."""
+    """Drop partitions whose log start an earlier record of the decision moves at least as far."""
     furthest: dict[tuple[UUID, int], int] = {}
     kept: list[LogStartOffsetsRecord] = []
     for record in records:
@@ -171,7 +171,7 @@ def _rising(records: list[LogStartOffsetsRecord]) -> tuple[LogStartOffsetsRecord
 
 
 def _allows(config: TopicConfig, row: NewLogStart, enforcer: Enforcer) -> bool:
-    """Return whether the topic's settings let this enforcer move the log start this far."""
+    """Return whether the topic's settings allow this enforcer the plan's new log start offset."""
     if config.enforcer not in (enforcer, Enforcer.BOTH):
         return False
     limit = config.retention_ms if row.reason == BY_TIME else config.retention_bytes

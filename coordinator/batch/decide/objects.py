@@ -51,7 +51,7 @@ _FOREVER_MS: Final = 2**63 - 1
 
 
 def decide_marks(candidates: Candidates, context: Context) -> Decision[None]:
-    """Mark for deletion the objects to which no live run refers any more."""
+    """Mark for deletion the objects that contain no undeleted run of batches."""
     unused = candidates.unused_objects(context.settings.maintenance_limit)
     if not unused:
         return Decision((), None)
@@ -62,7 +62,7 @@ def decide_marks(candidates: Candidates, context: Context) -> Decision[None]:
 def files_to_delete(
     request: GetFilesToDeleteRequest, tables: Tables, candidates: Candidates, context: Context
 ) -> GetFilesToDeleteResponse:
-    """List the objects that a broker may delete from the store now.
+    """List the objects that a broker may delete from the object store now.
 
     Marked objects come first, the oldest before the others, then orphans.
 
@@ -96,7 +96,7 @@ def files_to_delete(
 def decide_removals(
     request: DeleteFilesRequest, tables: Tables, candidates: Candidates, context: Context
 ) -> Decision[DeleteFilesResponse]:
-    """Forget objects that brokers have deleted from the store."""
+    """Delete the metadata of objects that brokers have deleted from the object store."""
     if len(request.object_keys) > MAX_FILES:
         message = f"{len(request.object_keys)} keys, at most {MAX_FILES}"
         code = ErrorCode.MESSAGE_TOO_LARGE
@@ -127,7 +127,7 @@ def _may_go(
     candidates: Candidates,
     context: Context,
 ) -> bool | None:
-    """Return True if an object may be forgotten, False if it is unknown, None if it must stay."""
+    """Return True if an object's metadata may be deleted, False if unknown, None if needed."""
     stored = candidates.stored_object(object_id)
     if stored is not None:
         marked = stored.marked_at_ms
@@ -148,7 +148,7 @@ def _may_go(
 def decide_safe_to_delete(
     request: IsSafeToDeleteFileRequest, tables: Tables, candidates: Candidates, context: Context
 ) -> Decision[IsSafeToDeleteFileResponse]:
-    """Decide whether an object is uncommitted; if so, fence it against a late commit."""
+    """Return whether an object is uncommitted; if so, forbid a later commit of the object."""
     try:
         object_id = context.settings.keys.object_id(request.object_key)
     except ForeignKeyError as error:
@@ -173,7 +173,7 @@ def decide_safe_to_delete(
 def decide_found_orphans(
     request: MarkOrphansRequest, tables: Tables, candidates: Candidates, context: Context
 ) -> Decision[MarkOrphansResponse]:
-    """Mark the orphans among the objects that a listing of the store has found.
+    """Mark for deletion the uncommitted objects that a listing of the object store has found.
 
     There is no race to lose. An object can be committed only while its lease is open, and here only
     ids of leases that are over are taken; and where a commit was appended that is not applied yet,
@@ -211,7 +211,7 @@ def decide_found_orphans(
 
 
 def _refused_sweep(request: MarkOrphansRequest, context: Context) -> tuple[ErrorCode, str] | None:
-    """Return the error that refuses the whole request, or None if its keys are to be judged."""
+    """Return the error that refuses a whole MarkOrphans request, or None to check its keys."""
     ours = context.settings.keys.cluster_id
     if request.cluster_id != ours:
         message = f"a sweep of cluster {request.cluster_id!r}, this is {ours!r}"

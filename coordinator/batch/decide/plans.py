@@ -45,7 +45,7 @@ CLOCKS_DIFFER_MS: Final = 300_000
 def decide_apply_retention(
     request: ApplyRetentionRequest, tables: Tables, applied: AppliedState, context: Context
 ) -> Decision[ApplyRetentionResponse]:
-    """Apply the rows of an external retention plan.
+    """Move log starts as an external retention plan says, as far as topic settings allow.
 
     A plan that is expired or another cluster's is refused as a whole.
     """
@@ -106,7 +106,7 @@ class _Judge:
         self._left = context.settings.maintenance_limit  # runs that may yet be added up
 
     def judged(self, row: NewLogStart) -> tuple[NewLogStart, ErrorCode]:
-        """Return a plan's row limited to the runs that may be deleted, or an error code."""
+        """Return a plan's row, limited to what the topic's settings allow, and an error code."""
         log_id = find_log_id(self._tables, row.topic_id, row.partition)
         config = self._context.view.topic_config(row.topic_id)
         log = None if isinstance(log_id, ErrorCode) else self._tables.logs.get(log_id)
@@ -126,7 +126,10 @@ class _Judge:
         return row._replace(log_start_offset=max(log[0], end)), kept
 
     def _by_time(self, log_id: LogId, log_start: int, end: int, retention_ms: int | None) -> int:
-        """Return where the leading runs that are older than retention.ms end; at most `end`."""
+        """Return the end offset of the oldest runs of batches that exceed retention.ms.
+
+        At most `end`.
+        """
         if retention_ms is None:
             return log_start
         since_ms = self._context.now_ms - retention_ms
@@ -139,7 +142,7 @@ class _Judge:
         return last.last_offset + 1
 
     def _last_run(self, log_id: LogId, log_start: int, end: int) -> Run | None:
-        """Return the last run that ends before `end`; None if none is above the log start."""
+        """Return the last run of batches between the log start and `end`; None without a run."""
         while end > log_start:
             run = next(iter(self._applied.runs_from(log_id, end - 1)), None)
             if run is None or run.last_offset < end:
@@ -148,7 +151,9 @@ class _Judge:
         return None
 
     def _by_size(self, log_id: LogId, begin: int, end: int, retention_bytes: int | None) -> int:
-        """Return the log start up to which runs may go so that retention.bytes are left.
+        """Return the end of the runs of batches before `end` if retention.bytes remain after it.
+
+        Else returns the log start.
 
         Only as many runs are looked at as this request may still add up.
 

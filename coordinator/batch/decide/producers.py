@@ -28,7 +28,7 @@ from records.diskless import ProducersExpiredRecord
 def decide_expired_producers(
     tables: Tables, candidates: Candidates, context: Context
 ) -> Decision[None]:
-    """Forget idle producers that have not appended in pending state either."""
+    """Delete the states of producers that have not appended within the expiration time."""
     before_ms = min(context.now_ms, context.steady_ms) - context.settings.producer_expiration_ms
     keys = []
     for key in candidates.idle_producers(before_ms, context.settings.maintenance_limit):

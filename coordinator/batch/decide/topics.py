@@ -73,7 +73,7 @@ _ReleasedTopic = ReleaseDisklessPartitionsResponse.Topic
 def decide_init_topics(
     request: InitDisklessTopicsRequest, tables: Tables, _context: Context
 ) -> Decision[InitDisklessTopicsResponse]:
-    """Create topics, or add partitions up to the requested number."""
+    """Create the requested topics, or add partitions to them up to the requested numbers."""
     results: list[_InitResult] = []
     records: list[MetadataRecord] = []
     seen: set[UUID] = set()
@@ -128,7 +128,7 @@ def decide_init_topics(
 def _wanted(
     requested: InitDisklessTopicsRequest.Topic, topic: Topic | None, controller_epoch: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield ranges of partitions to create: new partitions, and named released partitions.
+    """Yield (first index, count) of new partitions, and of named partitions to restore.
 
     A partition released under this very epoch stays so: the call that names it is late.
     """
@@ -189,7 +189,7 @@ def decide_release_partitions(
 def decide_delete_topics(
     request: DeleteDisklessTopicsRequest, tables: Tables, context: Context
 ) -> Decision[DeleteDisklessTopicsResponse]:
-    """Put a tombstone on each requested topic, known or not."""
+    """Mark each requested topic as deleted with a tombstone, even if it does not exist."""
     results: list[_DeleteResult] = []
     records: list[MetadataRecord] = []
     seen: set[UUID] = set()
@@ -216,14 +216,14 @@ def decide_delete_topics(
 
 
 def _heard(epoch: int, tables: Tables, records: list[MetadataRecord]) -> tuple[MetadataRecord, ...]:
-    """Add a ControllerEpochRecord if the epoch is new and no other record carries the epoch."""
+    """Return the records, or a ControllerEpochRecord if there are none and the epoch is new."""
     if not records and epoch > tables.counters.controller_epoch:
         return (ControllerEpochRecord(controller_epoch=epoch),)
     return tuple(records)
 
 
 def decide_dismantling(tables: Tables, candidates: Candidates, context: Context) -> Decision[None]:
-    """Delete some runs, producers or partitions of each deleted topic.
+    """Delete a limited number of runs of batches, producers and partitions of deleted topics.
 
     Where the step before is appended and not yet applied, the topic waits: what that step will
     leave is not known.
@@ -271,7 +271,7 @@ def _empty_partition(
     candidates: Candidates,
     limit: int,
 ) -> tuple[list[MetadataRecord] | None, int]:
-    """Return records that delete up to `limit` rows of a partition, and their cost.
+    """Return records that delete up to `limit` rows of a partition, and their cost in rows.
 
     The records are [] if the partition is empty, and None if its last deletions are not applied
     yet.
@@ -299,7 +299,7 @@ def _empty_partition(
 
 
 def decide_expired_tombstones(tables: Tables, context: Context) -> Decision[None]:
-    """Forget deleted topics without partitions whose tombstones are old enough."""
+    """Delete the old tombstones of deleted topics that have no partitions left."""
     records = [
         DisklessTombstoneExpiredRecord(topic_id=topic_id)
         for topic_id, topic in _deleted_topics(tables)

@@ -56,7 +56,7 @@ class DamagedStateError(sqlite3.DatabaseError):
 def connect(
     path: Path, *, cache_kib: int = CACHE_KIB, flushes: bool = True, creates: bool = False
 ) -> sqlite3.Connection:
-    """Connect to a database in autocommit mode: the caller begins and ends transactions.
+    """Connect to an SQLite database in autocommit mode: the caller begins and ends transactions.
 
     Args:    flushes: False where nothing has to survive a power loss, as in tests.
              creates: False: a reader that comes while the file is replaced must not make another.
@@ -84,7 +84,7 @@ def connect(
 
 
 def create(path: Path, *, flushes: bool = True) -> sqlite3.Connection:
-    """Create an empty database and replace any at `path`. Raises OSError, sqlite3.Error."""
+    """Create an empty database, replacing any file at `path`. Raises OSError, sqlite3.Error."""
     remove(path)
     connection = connect(path, flushes=flushes, creates=True)
     connection.executescript(f"BEGIN; {TABLES} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
@@ -117,7 +117,7 @@ def remove(path: Path) -> None:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Return whether an error means that the file's content is damaged.
+    """Return whether an SQLite error means that the database file's content is damaged.
 
     A full disk does not.
     """
@@ -169,7 +169,7 @@ class WalKeeper:
         return self._thread is not None and self._thread.is_alive()
 
     def close(self) -> None:
-        """Wait for the copying thread to end."""
+        """Wait for the thread that copies the WAL into the database to end."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None

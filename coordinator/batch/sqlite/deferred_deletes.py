@@ -42,7 +42,7 @@ class DeferredDeletes:
     """Partitions with dead runs: the offset below which they are dead, by log id, oldest first."""
 
     def __init__(self, runs: Runs, pending: Mapping[int, int]) -> None:
-        """Create the queue with the pending deletes of an earlier process.
+        """Create the queue of rows to delete, with the rows that an earlier process left.
 
         Args:  pending: as `packed` of an earlier process gave them.
         """
@@ -51,20 +51,20 @@ class DeferredDeletes:
         self.is_changed = False  # since it was last written
 
     def __contains__(self, log_id: int) -> bool:
-        """Return whether dead runs of this partition await deletion and are still counted."""
+        """Return whether rows of this partition's deleted runs of batches are left to delete."""
         return log_id in self._pending
 
     def __len__(self) -> int:
-        """Return the number of partitions with dead runs."""
+        """Return the number of partitions whose deleted runs of batches still have rows."""
         return len(self._pending)
 
     def packed(self) -> bytes:
-        """Return the pending offsets as bytes, to be stored with the rows."""
+        """Encode the queue, an offset below which rows go for each log id, as bytes."""
         self.is_changed = False
         return msgpack.packb(list(self._pending.items()))  # type: ignore[no-any-return]
 
     def enqueue(self, log_id: int, tally: Tally, below: int, limit: int) -> list[Dead]:
-        """Delete up to `limit` of the runs that end below an offset; enqueue the rest."""
+        """Delete up to `limit` rows of runs that end below an offset, and queue the other rows."""
         if limit <= 0:  # not even a look: a record may name ten thousand partitions
             self._pending[log_id] = below
             self.is_changed = True
@@ -80,7 +80,7 @@ class DeferredDeletes:
     def delete_some(
         self, tallies: Mapping[int, Tally], limit: int
     ) -> Iterator[tuple[int, list[Dead]]]:
-        """Delete up to `limit` pending dead runs; yield each log id with its deleted runs.
+        """Delete up to `limit` queued rows of runs; yield each log id with its deleted runs.
 
         Args:  tallies: of the partitions that are still there.
         """
@@ -92,7 +92,7 @@ class DeferredDeletes:
             limit -= max(PARTITION_COST, sum(runs.run_count for runs in dead))
 
     def used_objects(self, connection: sqlite3.Connection) -> str:
-        """Return a query for the columns of `objects` without the bytes of dead runs.
+        """Return an SQL query of `objects` with used bytes that exclude deleted runs of batches.
 
         It ends where a WHERE or an ORDER BY may begin. Reads all pending dead runs.
         """
@@ -115,5 +115,5 @@ class DeferredDeletes:
 
 
 def unpacked(value: bytes | None) -> dict[int, int]:
-    """Decode the pending offsets by log id from the bytes of `packed`; empty for None."""
+    """Decode the bytes of `packed` into offsets by log id; return an empty queue for None."""
     return {} if value is None else dict(msgpack.unpackb(value, use_list=False))

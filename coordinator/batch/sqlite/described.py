@@ -38,7 +38,7 @@ class StoreDescribed:
         return 0 if log is None else log[0]
 
     def run_totals(self, log_id: LogId) -> tuple[int, int]:
-        """Count a partition's live runs and their bytes in the database."""
+        """Count a partition's undeleted runs of batches and their bytes in the database."""
         totals = self._store.run_totals(log_id)
         if totals is not None:
             return totals
@@ -50,7 +50,7 @@ class StoreDescribed:
         return int(count), int(size_bytes)
 
     def objects_with_runs_of(self, log_ids: Sequence[LogId]) -> Iterator[int]:
-        """Yield the ids of objects with a live run of any of these partitions."""
+        """Yield the ids of objects with an undeleted run of batches of these partitions."""
         for log_id in log_ids:
             for (object_id,) in self._read(
                 "SELECT DISTINCT object_id FROM runs WHERE log_id = ? AND last_offset >= ?",
@@ -59,17 +59,17 @@ class StoreDescribed:
                 yield object_id
 
     def stored_objects(self) -> Iterator[tuple[int, StoredObject]]:
-        """Yield all objects that are committed and not removed, by id."""
+        """Yield all objects in the database with their object ids, by rising id."""
         for row in self._read(f"{self._objects} ORDER BY object_id"):
             yield row[0], rows.stored_object(row)
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """Read a stored object by its id; None if there is no such object."""
+        """Read an object's row by its object id; None without such an object."""
         found = self._read(f"{self._objects} WHERE object_id = ?", (object_id,)).fetchone()
         return None if found is None else rows.stored_object(found)
 
     def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
-        """Count a partition's live runs in one object, and their bytes."""
+        """Count a partition's undeleted runs of batches in one object, and their bytes."""
         count, size_bytes = self._read(
             "SELECT COUNT(*), IFNULL(SUM(byte_size), 0) FROM runs"
             " WHERE log_id = ? AND last_offset >= ? AND object_id = ?",
@@ -79,7 +79,10 @@ class StoreDescribed:
 
 
 def described(path: Path, ask: Callable[[StoreDescribed], T]) -> T:
-    """Run `ask` on the database at `path`, as of its last commit. Raises sqlite3.Error."""
+    """Call `ask` with a reader of the database at `path`, as of its last commit.
+
+    Raises sqlite3.Error.
+    """
     connection = database.connect(path, cache_kib=database.READER_CACHE_KIB)
     try:
         connection.execute("BEGIN")

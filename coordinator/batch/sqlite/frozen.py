@@ -60,7 +60,7 @@ class FrozenState:
         scan: Callable[[Path], Iterator[bytes]] | None,
         met: Callable[[BaseException], object] = lambda _: None,
     ) -> None:
-        """Pin the committed state of the database `live`, and start to copy it.
+        """Begin a read transaction on the database `live`, and start to copy its state.
 
         Args:  copy: where to; replaced. as_of: what is applied there: another reader of the file
                may not see what its writer does, if the WAL was removed.
@@ -100,7 +100,7 @@ class FrozenState:
             self._error = error
 
     def values(self) -> Iterator[bytes]:
-        """Yield the checkpoint's records, or empty values while no record is ready.
+        """Yield the checkpoint's encoded records, or empty bytes while no record is ready.
 
         Raises:  ScanFailedError.
         """
@@ -176,7 +176,7 @@ def _pinned(live: Path, as_of: OffsetAndEpoch, *, flushes: bool) -> sqlite3.Conn
 
 
 def _cut(received: bytearray, values: deque[bytes]) -> bool:
-    """Move complete values from `received` to `values`; return True at the end mark."""
+    """Move complete records from the bytes `received` to `values`; return True at the end mark."""
     position = 0
     while len(received) - position >= LENGTH_BYTES:
         begin = position + LENGTH_BYTES

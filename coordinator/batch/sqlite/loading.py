@@ -51,7 +51,7 @@ class StoreSink:
         self.counters: Counters = store.counters
 
     def load(self, record: MetadataRecord) -> None:
-        """Add one record of a checkpoint to the store.
+        """Add the content of one checkpoint record to the database.
 
         Raises as `load_record` does; sqlite3.Error.
         """
@@ -66,7 +66,7 @@ class StoreSink:
         store.flush_if_full()
 
     def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:
-        """Insert a checkpoint's objects into the database."""
+        """Insert objects from a checkpoint into the database."""
         rows = [(object_id, *entry[:6], b"".join(entry.topics)) for object_id, entry in objects]
         self._store.connection.executemany(
             "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows
@@ -76,14 +76,14 @@ class StoreSink:
     def add_runs(
         self, log_id: LogId, rows: Iterable[tuple[int, int, int, int, int, int, int]]
     ) -> None:
-        """Insert a checkpoint's runs of one partition into the database."""
+        """Insert one partition's runs of batches from a checkpoint into the database."""
         store = self._store
         store.run_count += store.runs.load(store.tallies[log_id], rows)
         store.logs[log_id] = store.logs[log_id]  # its tally has changed: it is to be written
 
 
 def load_records(store: Store, batches: Iterable[Batch]) -> Iterator[None]:
-    """Fill an empty store from a checkpoint's batches; yield every few milliseconds.
+    """Fill an empty database from a checkpoint's batches; yield every few milliseconds.
 
     What is loaded between two slices is measured in bytes: a partition's record has a hundred, one
     of its runs' up to tens of thousands, and a turn of the loop for each would take far longer.

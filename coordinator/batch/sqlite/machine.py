@@ -57,7 +57,7 @@ class CoordinatorMachine:
         in_process: bool = False,
         span_runs: int = SPAN_RUNS,
     ) -> None:
-        """Open the state in `directory`, or create an empty one.
+        """Open the coordinator's state in `directory`, or create an empty state.
 
         Args:    in_process: checkpoints are scanned here and now, in no thread and no child, and
                  nothing is flushed: for tests and simulations.
@@ -81,7 +81,7 @@ class CoordinatorMachine:
 
     @property
     def applied(self) -> OffsetAndEpoch:
-        """Return the end offset of the state (exclusive), with its last record's epoch."""
+        """Return the offset after the last applied record, and that record's epoch."""
         return self.store.applied
 
     @property
@@ -91,21 +91,21 @@ class CoordinatorMachine:
 
     @property
     def changed_records(self) -> int:
-        """Return how many rows were replaced or deleted since the newest checkpoint."""
+        """Return the number of rows replaced or deleted since the newest checkpoint."""
         return self.store.changed_records
 
     @property
     def total_records(self) -> int:
-        """Return the number of rows in the state."""
+        """Return the number of rows in the tables of the state."""
         return self.store.record_count
 
     @property
     def checkpointable(self) -> bool:
-        """Return True: every record leaves a consistent state."""
+        """Return True, because a checkpoint may be taken after any record."""
         return True
 
     def apply(self, batches: Iterable[Batch]) -> None:
-        """Apply the committed batches that follow the offset `applied`.
+        """Apply the committed batches of records that follow the offset `applied`.
 
         Raises:  UnreadableRecordError for a record this version does not know; sqlite3.Error. The
                  file then stays as of its last transaction, and this machine is of no use any more.
@@ -130,7 +130,7 @@ class CoordinatorMachine:
             listener()
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
-        """Replace the state by a checkpoint's, which is built in a new file in slices.
+        """Load a checkpoint in several steps into a new file that then replaces the state.
 
         Raises:  what a record that makes no sense raises; the state is then what it was.
         """
@@ -158,7 +158,7 @@ class CoordinatorMachine:
             listener()
 
     def freeze(self) -> FrozenState:
-        """Freeze the state as of `applied` for a checkpoint, in a few ms."""
+        """Return the current state for a checkpoint; later records do not change it."""
         self.store.begin()
         self.flush()
         self._changed_when_frozen = self.store.changed_records
@@ -168,18 +168,18 @@ class CoordinatorMachine:
         )
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """Subtract the changes that the new checkpoint holds from the count of changed rows."""
+        """Subtract the changed rows that the new checkpoint contains from the changed rows."""
         self.store.changed_records -= min(self._changed_when_frozen, self.store.changed_records)
         self._changed_when_frozen = 0
 
     # -- besides -------------------------------------------------------------------------------
 
     def watch(self, listener: Callable[[], None]) -> None:
-        """Call `listener` whenever the offset `applied` has changed."""
+        """Register `listener` to be called whenever the offset `applied` has changed."""
         self._listeners.append(listener)
 
     def request_apply(self) -> None:
-        """Request that the host applies committed records soon, because a read waits."""
+        """Request that committed records are applied soon, because a read waits for them."""
         if self.on_wanted is not None:
             self.on_wanted()
 
@@ -192,7 +192,7 @@ class CoordinatorMachine:
             raise
 
     def handle_read_error(self, error: BaseException) -> None:
-        """Handle a reader's error: delete a damaged file, and call `on_damage`.
+        """Delete a file that a read found damaged; call `on_damage` if the state is unusable.
 
         It is called if the state cannot be used. That is damage, or what was to be written for the
         read found no room: then the file is right, and this process cannot go on with it.
@@ -202,20 +202,20 @@ class CoordinatorMachine:
             self.on_damage(error)
 
     def _delete_damaged(self, error: BaseException) -> None:
-        """Delete the file if the error means damage, so that the next start rebuilds it."""
+        """Delete the database file if the error means damage; the next start rebuilds it."""
         if database.is_damage(error):
             self.store.is_torn = True
             database.remove(self.path)
 
     def reset(self) -> None:
-        """Replace a state that does not agree with the log by an empty one."""
+        """Replace the state by an empty one, because the state disagrees with the log."""
         self.store.close()
         self.store = self._begin()
         for listener in self._listeners:
             listener()
 
     def close(self) -> None:
-        """Close the file, after a commit unless a record was half applied."""
+        """Commit the applied records, unless an apply has failed, and close the file."""
         try:
             if not self.store.is_torn:
                 self.flush()
@@ -226,7 +226,7 @@ class CoordinatorMachine:
         return self.path.with_name(self.path.name + suffix)
 
     def _open(self) -> Store | None:
-        """Open the state in the file; None if it is unreadable or of another identity."""
+        """Open the state's file; return None if it is unreadable or of another identity."""
         connection = database.open_existing(self.path, flushes=not self._in_process)
         if connection is None:
             return None
@@ -252,7 +252,7 @@ class CoordinatorMachine:
 
 
 def _flushed(path: Path) -> Iterator[None]:
-    """Flush a closed database's file on a separate thread; yield until it has ended.
+    """Flush a closed database file in a separate thread; yield until the flush has ended.
 
     Raises OSError.
     """

@@ -23,7 +23,7 @@ _V = TypeVar("_V")
 
 
 def _unpacked(row: bytes, make: Callable[[Any], _V]) -> _V:
-    """Decode a row and check its shape. Raises DamagedStateError."""
+    """Decode a table row and check the types of its fields. Raises DamagedStateError."""
     try:
         return make(msgpack.unpackb(row, use_list=False))
     except (ValueError, TypeError, msgpack.UnpackException) as error:
@@ -61,13 +61,13 @@ def unpack_broker(row: bytes) -> Broker:
 
 
 def pack_answer(answer: Answer) -> bytes:
-    """Encode a kept answer's row as bytes."""
+    """Encode the row of a kept commit response as bytes."""
     ids = tuple(topic_id.bytes for topic_id in answer.topic_ids)
     return bytes(_pack(answer._replace(topic_ids=ids)))  # type: ignore[arg-type]
 
 
 def unpack_answer(row: bytes) -> Answer:
-    """Decode a kept answer's row. Raises DamagedStateError."""
+    """Decode the row of a kept commit response. Raises DamagedStateError."""
 
     def make(fields: Any) -> Answer:
         answer = Answer._make(fields)
@@ -79,7 +79,7 @@ def unpack_answer(row: bytes) -> Answer:
 def producer_rows(
     producers: Mapping[ProducerKey, Producer],
 ) -> list[tuple[int, int, int, bytes]]:
-    """Return producers as rows of SQLite.
+    """Return producer states as rows for SQLite.
 
     A row has log id, producer id, time of the last append, and the rest packed.
     """

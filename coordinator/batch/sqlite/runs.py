@@ -60,7 +60,10 @@ class Tally:
         self.span2_max = span2_max
 
     def row(self) -> tuple[int, ...]:
-        """Return the columns of `partitions` from `live_runs` on."""
+        """Return the last six columns of a partition's row in the table `partitions`.
+
+        They begin with `live_runs`.
+        """
         return (
             self.runs,
             self.bytes,
@@ -91,7 +94,7 @@ class Runs:
     # -- writing -------------------------------------------------------------------------------
 
     def add(self, tallies: Mapping[int, Tally], rows: Iterable[RunRow]) -> None:
-        """Append new runs; the runs of each partition have rising offsets.
+        """Append new runs of batches, which have rising offsets within each partition.
 
         Args:  tallies: of the partitions, by log id; they are brought up to date.
         """
@@ -109,7 +112,7 @@ class Runs:
                 self._close_span(tally, last_offset)
 
     def load(self, tally: Tally, rows: Iterable[tuple[int, ...]]) -> int:
-        """Insert a checkpoint's runs of one partition and return their count.
+        """Insert one partition's runs of batches from a checkpoint; return their number.
 
         Their objects are in the table already, and have the append time.
 
@@ -140,11 +143,11 @@ class Runs:
             tally.span2_spans, tally.span2_max = 0, NO_TIMESTAMP
 
     def __len__(self) -> int:
-        """Return the number of runs that wait to be written."""
+        """Return the number of runs of batches that wait to be written to SQLite."""
         return len(self._new)
 
     def drain(self) -> None:
-        """Write the waiting runs to SQLite."""
+        """Write the waiting runs of batches to SQLite."""
         if self._new:
             self._new.sort()
             self._connection.executemany(_INSERT, self._new)
@@ -154,7 +157,7 @@ class Runs:
             self._new_spans.clear()
 
     def drop_below(self, tally: Tally, offset: int, limit: int) -> tuple[list[Dead], bool]:
-        """Delete up to `limit` of the runs that end below an offset, oldest first.
+        """Delete up to `limit` runs of batches that end below an offset, oldest first.
 
         Returns the deleted runs by object, and whether none is left.
         """
@@ -183,7 +186,7 @@ class Runs:
     # -- reading -------------------------------------------------------------------------------
 
     def walk(self, log_id: int, offset: int) -> Iterator[Run]:
-        """Yield the run that holds `offset` and the runs after it."""
+        """Yield the run of batches that contains `offset`, and all later runs of batches."""
         self.drain()
         for row in self._connection.execute(
             f"SELECT {COLUMNS} FROM runs WHERE log_id = ? AND last_offset >= ?"
@@ -193,7 +196,10 @@ class Runs:
             yield Run._make(row)
 
     def first_since(self, log_id: int, log_start_offset: int, timestamp: int) -> Run | None:
-        """Return the first live run whose max timestamp is `timestamp` or later."""
+        """Return the first undeleted run of batches with records since `timestamp`.
+
+        Its max timestamp is at least `timestamp`.
+        """
         self.drain()
         lowest = log_start_offset
         while True:
@@ -214,7 +220,7 @@ class Runs:
     def _narrow(
         self, log_id: int, level: int, begin: int, end: int | None, timestamp: int
     ) -> tuple[int, int | None]:
-        """Narrow the range [begin, end] to the first span that reaches `timestamp`.
+        """Narrow an offset range to the first group of runs with a max timestamp >= `timestamp`.
 
         The range is of last offsets. An end of None is open: what follows the last closed span.
         """
@@ -232,7 +238,7 @@ class Runs:
         return begin if previous is None else previous + 1, end
 
     def greatest_time(self, log_id: int, log_start_offset: int) -> int | None:
-        """Return the greatest timestamp of the live runs; None if there are no runs."""
+        """Return the greatest timestamp of a partition's undeleted batches, or None without any."""
         self.drain()
         first1 = self._end_of_first(log_id, 1, log_start_offset)
         if first1 is None:  # no span closed: all of at most 255 runs
@@ -279,7 +285,7 @@ class Runs:
         return None if time is None else int(time)
 
     def end_of(self, log_id: int, log_start_offset: int, limit: int) -> int | None:
-        """Return the last offset of the `limit`th live run, or of the last run if fewer."""
+        """Return the last offset of a partition's first `limit` undeleted runs of batches."""
         self.drain()
         walk = (
             f"SELECT last_offset FROM runs WHERE log_id = {log_id}"

@@ -24,7 +24,7 @@ NICENESS = 10
 
 
 def main() -> None:
-    """Write a copied database's checkpoint records to standard output, lengths first."""
+    """Write a database's checkpoint records to standard output, each after its length."""
     os.nice(NICENESS)
     out = sys.stdout.buffer
     try:

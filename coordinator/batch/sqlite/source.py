@@ -43,13 +43,13 @@ class StoreSource:
         self.counters: Counters = store.counters
 
     def all_objects(self) -> Iterator[tuple[int, StoredObject]]:
-        """Yield the database's objects with their ids, by rising id."""
+        """Yield all objects in the database with their object ids, by rising id."""
         query = self._store.deferred_deletes.used_objects(self._store.connection)
         for row in self._read(f"{query} ORDER BY object_id"):
             yield row[0], rows.stored_object(row)
 
     def all_runs(self, log_id: LogId) -> Iterator[tuple[int, ...]]:
-        """Yield a partition's live runs, as the fields of `Run`, by rising offset."""
+        """Yield a partition's undeleted runs of batches, as `Run` fields, by rising offset."""
         log_start_offset = (self.logs.get(log_id) or (0, 0))[0]
         return self._read(
             f"SELECT {COLUMNS} FROM runs WHERE log_id = ? AND last_offset >= ?"
@@ -58,7 +58,7 @@ class StoreSource:
         )
 
     def all_producers(self, log_id: LogId) -> Iterator[tuple[int, Producer]]:
-        """Yield a partition's producers with their ids, by rising id."""
+        """Yield a partition's producer states with their producer ids, by rising id."""
         for producer_id, appended_at_ms, row in self._read(
             "SELECT producer_id, appended_at_ms, row FROM producers"
             " WHERE log_id = ? ORDER BY producer_id",
@@ -67,13 +67,13 @@ class StoreSource:
             yield producer_id, rows.unpack_producer(appended_at_ms, row)
 
     def all_answers(self) -> Iterator[tuple[int, Answer]]:
-        """Yield the kept commit answers with their object ids, by rising id."""
+        """Yield the kept commit responses with their object ids, by rising id."""
         for object_id, row in self._read("SELECT object_id, row FROM answers ORDER BY object_id"):
             yield object_id, rows.unpack_answer(row)
 
 
 def checkpoint_of(path: Path) -> Iterator[bytes]:
-    """Yield the checkpoint's records of a database that no other process has open.
+    """Yield the encoded checkpoint records of a database that no other process has open.
 
     Raises:  sqlite3.Error.
     """

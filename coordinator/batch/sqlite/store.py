@@ -76,7 +76,7 @@ class Store:
     def __init__(
         self, path: Path, connection: sqlite3.Connection, *, span_runs: int = SPAN_RUNS
     ) -> None:
-        """Read the state from an open database.
+        """Read the coordinator's state from an open database.
 
         Raises sqlite3.Error, and the errors of rows that cannot be decoded.
         """
@@ -222,7 +222,7 @@ class Store:
             left = max(0, left - max(deferred_deletes.PARTITION_COST, self._subtract_dead(dead)))
 
     def delete_dead_runs(self, limit: int) -> None:
-        """Delete up to `limit` pending dead runs. Raises sqlite3.Error."""
+        """Delete up to `limit` queued rows of deleted runs of batches. Raises sqlite3.Error."""
         if not self.deferred_deletes:
             return
         self.begin()
@@ -235,7 +235,10 @@ class Store:
         self.flush_if_full()
 
     def _subtract_dead(self, dead: list[Dead]) -> int:
-        """Subtract dead runs from the used bytes of their objects; return the runs' count."""
+        """Subtract the bytes of deleted runs of batches from their objects; return the count.
+
+        The count is of runs.
+        """
         self.connection.executemany(
             "UPDATE objects SET used_bytes = used_bytes - ? WHERE object_id = ?",
             [(piece.size_bytes, piece.object_id) for piece in dead],
@@ -247,7 +250,7 @@ class Store:
         return count
 
     def _remove_logs(self, log_ids: list[LogId]) -> None:
-        """Delete partitions with their runs, producers and rows."""
+        """Delete partitions with their runs of batches, producers and rows."""
         self._drain()
         self.producers.flush()
         left = deferred_deletes.RUNS_WITH_RECORD
@@ -266,7 +269,7 @@ class Store:
     # -- transactions --------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Begin a transaction if none is open.
+        """Begin an SQLite transaction if none is open.
 
         Raises sqlite3.Error, also once the state is torn.
         """
@@ -278,11 +281,11 @@ class Store:
             self._is_open = True
 
     def count_written(self, rows: int) -> None:
-        """Count rows that were written to the open transaction."""
+        """Add to the count of rows that the open transaction has written."""
         self._gathered += rows
 
     def flush_if_full(self) -> None:
-        """Commit the transaction if it has enough rows. Raises sqlite3.Error."""
+        """Commit the open transaction if it has enough rows. Raises sqlite3.Error."""
         if len(self.runs) >= DRAIN_ROWS:
             self._drain()
         if self._touched >= DRAIN_ROWS:
@@ -312,7 +315,7 @@ class Store:
         self.wal.tidy()
 
     def write_state(self) -> None:
-        """Write offsets, counts and counters to `meta`, in the open transaction."""
+        """Write the applied offset, row counts and counters to the table `meta`, uncommitted."""
         numbers = (
             self.applied.offset,
             self.applied.epoch,
@@ -330,12 +333,12 @@ class Store:
             self.connection.execute(put, ("graves", self.deferred_deletes.packed()))
 
     def _write_tables(self) -> None:
-        """Write changed topics and partitions to SQLite, and count them for the next commit."""
+        """Write changed topics and partitions to SQLite, and count these rows."""
         self.changed_records += self.topics.flush() + self.logs.flush()
         self._gathered, self._touched = self._gathered + self._touched, 0
 
     def _drain(self) -> None:
-        """Write waiting runs and objects to SQLite."""
+        """Write the runs of batches and objects that wait in memory to SQLite."""
         self.runs.drain()
         if self._objects:
             self.connection.executemany(
@@ -344,7 +347,7 @@ class Store:
             self._objects.clear()
 
     def close(self) -> None:
-        """Close the file; changes that were not flushed are lost."""
+        """Close the database file; changes that were not flushed are lost."""
         self.wal.close()
         self.connection.close()
 
@@ -420,20 +423,20 @@ class Store:
     # -- reads.Runs ----------------------------------------------------------------------------
 
     def runs_from(self, log_id: LogId, offset: int) -> Iterator[Run]:
-        """Yield the run that holds `offset` and the runs after it."""
+        """Yield the run of batches that contains `offset`, and all later runs of batches."""
         return self.runs.walk(log_id, offset)
 
     def first_run_since(self, log_id: LogId, timestamp: int, from_offset: int) -> Run | None:
-        """Return the first run from `from_offset` on whose max timestamp reaches `timestamp`."""
+        """Return the first run of batches from an offset on with records since `timestamp`."""
         return self.runs.first_since(log_id, from_offset, timestamp)
 
     def run_of_max_timestamp(self, log_id: LogId, from_offset: int) -> Run | None:
-        """Return the first run with the greatest max timestamp, from `from_offset` on."""
+        """Return the first run of batches with the greatest max timestamp from an offset on."""
         greatest = self.runs.greatest_time(log_id, from_offset)
         return None if greatest is None else self.runs.first_since(log_id, from_offset, greatest)
 
     def run_totals(self, log_id: LogId) -> tuple[int, int] | None:
-        """Return how many live runs a partition has, and their bytes.
+        """Return the number and bytes of a partition's undeleted runs of batches, if known.
 
         None while dead runs await deletion.
         """
@@ -443,7 +446,7 @@ class Store:
     # -- reads.Candidates ----------------------------------------------------------------------
 
     def stored_object(self, object_id: int) -> StoredObject | None:
-        """Read a stored object by its id; None if there is no such object."""
+        """Read an object's row by its object id; None without such an object."""
         self._drain_to_read()
         found = self.connection.execute(
             "SELECT * FROM objects WHERE object_id = ?", (object_id,)
@@ -451,7 +454,7 @@ class Store:
         return None if found is None else rows.stored_object(found)
 
     def unused_objects(self, limit: int) -> list[int]:
-        """Return ids of unmarked objects without live runs, at most `limit`, rising."""
+        """Return up to `limit` ids of objects without undeleted batches or a deletion mark."""
         self._drain_to_read()
         return [
             object_id
@@ -463,7 +466,7 @@ class Store:
         ]
 
     def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Return (mark time, object id) of objects marked from first_ms to last_ms, in order."""
+        """Return (mark time, object id) of objects marked for deletion in this interval."""
         self._drain_to_read()
         return self.connection.execute(
             "SELECT marked_at_ms, object_id FROM objects"
@@ -473,7 +476,7 @@ class Store:
         ).fetchall()
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
-        """Return at most `limit` producers that last appended before a time.
+        """Return at most `limit` keys of producers that last appended before a time.
 
         Each call looks at some producers, and the next one continues from there.
         """
@@ -500,14 +503,14 @@ class Store:
         return idle
 
     def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
-        """Return at most `limit` of a partition's producers, in no particular order."""
+        """Return the keys of at most `limit` of a partition's producers, in no specific order."""
         self.flush()
         return self.connection.execute(
             "SELECT log_id, producer_id FROM producers WHERE log_id = ? LIMIT ?", (log_id, limit)
         ).fetchall()
 
     def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:
-        """Return the last offset of the `limit`th live run, or of the last run if fewer."""
+        """Return the last offset of a partition's first `limit` undeleted runs of batches."""
         log = self.logs.get(log_id)
         return None if log is None else self.runs.end_of(log_id, log[0], limit)
 

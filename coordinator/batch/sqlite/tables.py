@@ -42,12 +42,12 @@ class WholeTable(dict[K, V]):
         self._dirty.add(key)
 
     def update(self, rows: Mapping[K, V]) -> None:  # type: ignore[override]
-        """Add or replace several rows."""
+        """Add or replace several rows in memory, to be written to SQLite by `flush`."""
         dict.update(self, rows)
         self._dirty.update(rows)
 
     def pop(self, key: K, default: Any = None) -> Any:
-        """Remove a row and return its value, or `default` if the row does not exist."""
+        """Remove a row in memory and return its value, or `default` without such a row."""
         self._dirty.add(key)
         return dict.pop(self, key, default)
 
@@ -87,7 +87,7 @@ class WriteBackTable(Generic[K, V]):
         self._old: dict[K, V | None] = {}
 
     def get(self, key: K, default: Any = None) -> Any:
-        """Return the row of a key, or `default`."""
+        """Return the row of a key from memory or SQLite, or `default` without such a row."""
         value = self._dirty.get(key, _MISSING)
         if value is _MISSING:
             value = self._clean(key)
@@ -97,11 +97,11 @@ class WriteBackTable(Generic[K, V]):
         self._dirty[key] = value
 
     def update(self, rows: Mapping[K, V]) -> None:
-        """Add or replace several rows."""
+        """Add or replace several rows in memory, to be written to SQLite by `flush`."""
         self._dirty.update(rows)
 
     def pop(self, key: K, default: Any = None) -> Any:
-        """Remove a row and return its value, or `default` if the row does not exist."""
+        """Remove a row in memory and return its value, or `default` without such a row."""
         value = self.get(key, default)
         self._dirty[key] = None
         return value
@@ -128,7 +128,7 @@ class WriteBackTable(Generic[K, V]):
         return replaced
 
     def forget(self, keys: Callable[[K], bool]) -> None:
-        """Drop unchanged rows from memory after their rows were changed in SQLite directly."""
+        """Drop unchanged rows of these keys from memory after SQLite was changed directly."""
         assert not self._dirty, "rows that SQLite has not"
         for generation in (self._young, self._old):
             for key in [key for key in generation if keys(key)]:

@@ -126,7 +126,7 @@ def _check_registration(request: rpc.BrokerRegistrationRequest, context: Context
 
 
 def check_endpoints(names: list[str], hosts: list[str]) -> None:
-    """Check that clients can reach these listeners.
+    """Check the number, names and hosts of a broker's listeners.
 
     Raises RefusedError (INVALID_REGISTRATION).
     """
@@ -146,7 +146,7 @@ def check_endpoints(names: list[str], hosts: list[str]) -> None:
 def heartbeat(
     request: rpc.BrokerHeartbeatRequest, context: Context, sessions: BrokerSessions
 ) -> Decision:
-    """Record a broker's heartbeat; fence, unfence or shut the broker down if due."""
+    """Record a broker's heartbeat; fence, unfence or shut down the broker on request."""
     broker = context.image.brokers.get(request.broker_id)
     if broker is None:
         return _no_heartbeat(ErrorCode.BROKER_ID_NOT_REGISTERED)
@@ -188,7 +188,7 @@ def _no_heartbeat(code: ErrorCode) -> Decision:
 def _change(
     broker: RegisterBrokerRecord, *, fenced: bool, leaving: bool
 ) -> BrokerRegistrationChangeRecord:
-    """Build the record that changes a broker's state to `fenced` and `leaving`."""
+    """Build the record that sets whether a broker is fenced and in controlled shutdown."""
     mark = 0 if fenced == broker.fenced else FENCE if fenced else UNFENCE
     return BrokerRegistrationChangeRecord(
         broker_id=broker.broker_id,
@@ -199,7 +199,7 @@ def _change(
 
 
 def _serving(image: MetadataImage, sessions: BrokerSessions, *, but: int) -> list[tuple[int, int]]:
-    """Return (id, epoch) of all active brokers except `but`.
+    """Return (id, epoch) of all active brokers except the broker `but`.
 
     Clients are sent to these: unfenced, not shutting down, with a session.
     """

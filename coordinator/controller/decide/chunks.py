@@ -38,7 +38,7 @@ FIRST_EPOCH: Final = 0
 
 
 def create_chunks(request: rpc.CreateChunksRequest, context: Context) -> Decision:
-    """End the active chunk of each partition and begin a new one with other replicas."""
+    """Close each partition's active chunk, and begin a new chunk with the requested replicas."""
     result = rpc.CreateChunksResponse.TopicPartitionResult
     records: list[MetadataRecord] = []
     results = []
@@ -73,7 +73,7 @@ def create_chunks(request: rpc.CreateChunksRequest, context: Context) -> Decisio
 def find_partition(
     image: MetadataImage, topic_name: str, index: int
 ) -> tuple[TopicImage, PartitionRecord, str]:
-    """Return a client partition's topic, record and name. Raises RefusedError."""
+    """Find a requested partition; return its topic, record and name. Raises RefusedError."""
     what = f"{topic_name[:249]}-{index}"
     topic = image.topic(topic_name)
     partition = None if topic is None else topic.partitions.get(index)
@@ -87,7 +87,7 @@ def find_partition(
 def _create(
     item: rpc.CreateChunksRequest.TopicPartition, image: MetadataImage
 ) -> tuple[MetadataRecord, MetadataRecord]:
-    """Build the two records of a new chunk. Raises RefusedError."""
+    """Build the two records of a partition's new chunk. Raises RefusedError."""
     topic, partition, what = find_partition(image, item.topic_name, item.partition_id)
     if item.topic_id not in (ZERO_UUID, topic.topic_id):
         raise RefusedError(
@@ -151,7 +151,7 @@ def _check_count(
 
 
 def alter_chunks(request: rpc.AlterChunkAssignmentsRequest, context: Context) -> Decision:
-    """Give inactive chunks other replicas; no data moves, because a replica is a cache."""
+    """Give inactive partition chunks other replicas; no data moves, as replicas are caches."""
     result = rpc.AlterChunkAssignmentsResponse.AssignmentResult
     records: list[MetadataRecord] = []
     results = []
@@ -188,7 +188,7 @@ def alter_chunks(request: rpc.AlterChunkAssignmentsRequest, context: Context) ->
 def _alter(
     item: rpc.AlterChunkAssignmentsRequest.Assignment, image: MetadataImage
 ) -> list[MetadataRecord]:
-    """Build the record that changes a chunk's replicas, unless they are the same.
+    """Build the record that changes a chunk's replicas, or no record if they are the same.
 
     Raises RefusedError.
     """
@@ -221,7 +221,7 @@ def _alter(
 
 
 def remove_chunks(image: MetadataImage, log_starts: Mapping[tuple[UUID, int], Offset]) -> Decision:
-    """Remove the chunks below the log start, and chunks without a registered replica.
+    """Remove the partition chunks below the log start, and those without a registered replica.
 
     Args:  log_starts: of the partitions whose coordinator answered; other chunks stay.
     """

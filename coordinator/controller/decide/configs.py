@@ -85,7 +85,7 @@ def synonyms(
 def described_configs(
     image: MetadataImage, own: Mapping[str, str | None]
 ) -> Iterator[tuple[str, str, Source]]:
-    """Yield each topic setting as (name, effective value, source)."""
+    """Yield (name, effective value, source) of each topic setting."""
     for name, definition in TOPIC_CONFIGS.items():
         _, value, source = synonyms(image, own, name, definition)[0]
         yield name, value, source
@@ -118,7 +118,7 @@ _Shown = _Described.DescribeConfigsResourceResult
 
 
 def describe_configs(request: rpc.DescribeConfigsRequest, image: MetadataImage) -> object:
-    """Answer a DescribeConfigs request from an image."""
+    """Answer a DescribeConfigs request from the cluster image."""
     results = []
     too_many = len(request.resources) > MAX_DESCRIBED
     for resource in request.resources:
@@ -172,7 +172,7 @@ def _without_synonyms(entry: _Shown) -> _Shown:
 
 
 def _describe(resource: Resource, image: MetadataImage, *, documented: bool) -> Iterator[_Shown]:
-    """Yield the described settings of a resource. Raises RefusedError."""
+    """Yield the described settings of a topic, broker or group. Raises RefusedError."""
     if resource == (TOPIC, CLUSTER_METADATA):
         yield _cluster_metadata(documented=documented)
     elif resource.type == TOPIC:
@@ -308,7 +308,7 @@ def _as_changes(
 
 
 def alter_configs(request: rpc.IncrementalAlterConfigsRequest, context: Context) -> Decision:
-    """Change settings of each resource; a resource gets all its changes or none."""
+    """Change the settings of each requested resource; a resource gets all its changes or none."""
     result = rpc.IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
     records: list[MetadataRecord] = []
     results = []
@@ -379,7 +379,7 @@ def _alter(item: _Resource, resource: Resource, image: MetadataImage) -> list[Co
 
 
 def _known_configs(resource: Resource, image: MetadataImage) -> dict[str, ConfigDef]:
-    """Return the definitions of the resource's settings by name. Raises RefusedError."""
+    """Return the definitions of a resource's settings by name. Raises RefusedError."""
     if resource.type == TOPIC:
         if resource.name in INTERNAL_TOPICS:
             raise RefusedError(

@@ -51,7 +51,7 @@ class SupportedFeature(Protocol):
 def check_registration(
     kind: str, supported: Iterable[SupportedFeature], image: MetadataImage
 ) -> None:
-    """Check that a node supports every finalized level.
+    """Check that a registering node supports every finalized feature level.
 
     Args:    kind: "broker" or "controller".
     Raises:  RefusedError (UNSUPPORTED_VERSION).
@@ -69,7 +69,7 @@ def check_registration(
 
 
 def update_features(request: UpdateFeaturesRequest, context: Context) -> Decision:
-    """Finalize features at other levels, all or none; level 0 switches a feature off."""
+    """Finalize the requested feature levels, all or none; level 0 switches a feature off."""
     updates = request.feature_updates
     levels: dict[str, int] = {}
     try:
@@ -107,7 +107,10 @@ def update_features(request: UpdateFeaturesRequest, context: Context) -> Decisio
 
 
 def _check_update(name: str, level: int, kind: int, context: Context) -> None:
-    """Check one update against the level in force and every node. Raises RefusedError."""
+    """Check a feature's new level against the finalized level and all nodes' support.
+
+    Raises RefusedError.
+    """
 
     def refuse(reason: str) -> RefusedError:
         return RefusedError(

@@ -43,7 +43,7 @@ Verdicts = dict[tuple[UUID, int], Verdict]
 def check_moves(
     request: AssignPartitionToBatchCoordinatorRequest, image: MetadataImage
 ) -> tuple[list[Move], Verdicts]:
-    """Return the possible moves of partitions, and the results of all other partitions."""
+    """Return the partitions that may move to other coordinators, and the results of the rest."""
     moves: list[Move] = []
     verdicts: Verdicts = {}
     count = Counter(
@@ -69,7 +69,7 @@ def check_moves(
 
 
 def _check(topic_id: UUID, partition: int, target: int, image: MetadataImage) -> Move:
-    """Check that a partition may move to `target` and return the move. Raises RefusedError."""
+    """Return the move of a partition to coordinator `target`. Raises RefusedError if forbidden."""
     topic = image.topics.get(topic_id)
     if topic is None:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {topic_id}.")
@@ -88,7 +88,7 @@ def _check(topic_id: UUID, partition: int, target: int, image: MetadataImage) ->
 
 
 def assign(moves: list[Move], context: Context) -> Decision:
-    """Map released partitions to their new coordinators; leave out moves that no longer apply."""
+    """Assign released partitions to their new coordinators, except for moves that are outdated."""
     records: list[MetadataRecord] = []
     done: list[Move] = []
     for move in moves:
@@ -105,7 +105,7 @@ def assign(moves: list[Move], context: Context) -> Decision:
 def answer_moves(
     request: AssignPartitionToBatchCoordinatorRequest, verdicts: Verdicts
 ) -> AssignPartitionToBatchCoordinatorResponse:
-    """Build the response with the result of every partition."""
+    """Build the AssignPartitionToBatchCoordinator response with each partition's result."""
     response = AssignPartitionToBatchCoordinatorResponse
     return response(
         responses=tuple(

@@ -54,7 +54,7 @@ def new_partition(topic_id: UUID, index: int, replicas: tuple[int, ...]) -> Part
 
 
 def check_replicas(replicas: Sequence[int], image: MetadataImage, what: str) -> tuple[int, ...]:
-    """Check requested replicas and return them as a tuple.
+    """Check that the requested replicas are distinct registered brokers; return a tuple.
 
     Raises RefusedError (INVALID_REPLICA_ASSIGNMENT).
     """
@@ -73,7 +73,7 @@ def _invalid(message: str) -> RefusedError:
 
 
 def coordinator_loads(image: MetadataImage) -> list[int]:
-    """Return the number of client partitions of each batch coordinator."""
+    """Return the number of partitions of client topics for each batch coordinator."""
     loads = [0] * max(1, image.coordinator_count)
     for coordinator, count in image.loads.items():
         loads[max(0, min(coordinator, len(loads) - 1))] += count

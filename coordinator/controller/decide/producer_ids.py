@@ -41,7 +41,7 @@ def allocate_producer_ids(request: AllocateProducerIdsRequest, context: Context)
 
 
 def _last_time(context: Context) -> int:
-    """Return the time of the last allocated block in ms since 1970.
+    """Return the time of the last allocated block of producer ids, in ms since 1970.
 
     A leader whose clock is behind must not date blocks earlier.
     """

@@ -148,7 +148,7 @@ class _Builder:
         return records
 
     def result(self, made: list[MetadataRecord]) -> _Result:
-        """Build a created topic's result from its records."""
+        """Build the CreateTopics result of a created topic from the topic's records."""
         topic = made[0]
         assert isinstance(topic, TopicRecord)
         settings = {r.name: r.value for r in made if isinstance(r, ConfigRecord)}
@@ -265,7 +265,7 @@ class _Builder:
 def mappings(
     topic_id: UUID, partitions: Iterable[int], coordinator: int
 ) -> list[TopicPartitionToBatchCoordinatorMapping]:
-    """Build the records that assign partitions to a coordinator.
+    """Build the records that assign a topic's partitions to a batch coordinator.
 
     Coordinator 0 is the default and needs no record at first, so Java can read a log without them.
     """
@@ -280,7 +280,7 @@ def mappings(
 
 
 def delete_topics(request: rpc.DeleteTopicsRequest, context: Context) -> Decision:
-    """Delete topics by name or id; their coordinators are informed afterwards."""
+    """Delete topics by name or id; the batch coordinators are informed afterwards."""
     named = [(name, ZERO_UUID) for name in request.topic_names]
     named += [(topic.name or "", topic.topic_id) for topic in request.topics]
     result = rpc.DeleteTopicsResponse.DeletableTopicResult

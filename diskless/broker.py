@@ -138,12 +138,12 @@ class Broker:
         )
 
     def _received_at(self) -> float:
-        """Return when a part of a large request last arrived, on the loop's clock."""
+        """Return the loop's time when a part of a large request last arrived at a listener."""
         return max((each.received_at for each in self.listeners.values()), default=0.0)
 
     @property
     def epoch(self) -> int | None:
-        """The broker epoch of this broker's registration; None before registration."""
+        """Return the broker epoch of this broker's registration, or None before registration."""
         return None if self._registration is None else self._registration.epoch
 
     @property
@@ -161,7 +161,7 @@ class Broker:
         yield from self.health.faults()
 
     def advertised_listeners(self) -> list[BrokerListener]:
-        """Return the advertised listeners; the listeners must be bound already."""
+        """Return the advertised addresses of the listeners, which must be bound already."""
         return [
             BrokerListener(
                 name=listener.name,
@@ -210,7 +210,7 @@ class Broker:
         )
 
     async def _read_cluster(self, timeout_ms: int) -> None:
-        """Wait until the image and all replicas have caught up with their leaders.
+        """Wait until the cluster image and all replicas have caught up with their leaders.
 
         With half of a log the broker would deny topics that exist, and clients take that as final.
         """
@@ -261,7 +261,7 @@ class Broker:
         return False
 
     async def _listen(self) -> None:
-        """Bind all of the broker's listeners."""
+        """Open all of the broker's listeners for connections."""
         for configured in self._settings.listeners:
             name = configured.name
             dispatcher = self.dispatchers[name] = Dispatcher(
@@ -296,7 +296,7 @@ class Broker:
     # --- membership -----------------------------------------------------------------------------
 
     def _on_membership(self) -> None:
-        """Apply a change of the broker epoch or of the fencing by the controller."""
+        """Apply a new broker epoch, or a change of whether the broker is fenced."""
         registration = self._registration
         assert registration is not None, "a member that never registered"
         if registration.epoch is None:

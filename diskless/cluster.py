@@ -61,41 +61,41 @@ class Cluster(Protocol):
 
     @property
     def image(self) -> MetadataImage:
-        """The latest metadata image of the cluster log on this broker."""
+        """Return the latest image of the cluster's metadata on this broker."""
 
     def image_age_ms(self) -> float | None:
-        """Return an upper bound of the image's age in ms, or None if the image never caught up.
+        """Return an upper bound of the cluster image's age in ms; None if it never caught up.
 
         Until it has caught up it may be half of the log: the broker must not deny a topic because
         the image does not have it.
         """
 
     def on_image(self, callback: Callable[[MetadataImage], None]) -> None:
-        """Register a callback that gets each new image, in order."""
+        """Register a callback that gets each new cluster image, in order."""
 
     async def image_where(
         self, holds: Callable[[MetadataImage], bool], timeout_s: float
     ) -> MetadataImage | None:
-        """Wait until an image satisfies `holds`, and return the image; None at the timeout.
+        """Wait until a cluster image satisfies `holds`, and return it; None at the timeout.
 
         So a broker waits until it sees a change that it has just requested.
         """
 
     def replica(self, coordinator: int) -> Replica | None:
-        """Return the local replica of a partition of `__diskless-metadata`, or None without one."""
+        """Return the local replica of a batch coordinator, or None without one."""
 
     def replica_age_ms(self, coordinator: int) -> float | None:
-        """Return an upper bound of a replica's age in ms, or None if the replica never caught up.
+        """Return an upper bound of a coordinator replica's age in ms; None if it never caught up.
 
         Counts from the last fetch that left nothing to fetch: so an idle log does not age, and a
         broker that is cut off from the quorum does.
         """
 
     def on_commit(self, callback: Callable[[int], None]) -> None:
-        """Register a callback that gets the number of each coordinator partition that advances."""
+        """Register a callback for the number of each batch coordinator whose log advances."""
 
     def leader(self, coordinator: int) -> CommitQueue:
-        """Return the client of a coordinator partition's leader; always the same object."""
+        """Return the client of a batch coordinator's leader, always the same object."""
 
     async def ask_controller(self, request: Request, response: type[R]) -> R:
         """Send a request to the active controller and return the response with its error codes.
@@ -113,4 +113,4 @@ class Cluster(Protocol):
         """Return an upper bound of the groups' replica's age in ms; None if it never caught up."""
 
     def metadata_offset(self) -> Offset:
-        """Return the offset of the last cluster log record in `image`, or -1 before any record."""
+        """Return the offset of the last cluster log record in the image; -1 before any record."""

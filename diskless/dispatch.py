@@ -49,7 +49,7 @@ class Dispatcher:
         large: Container[int] = (),
         features: Mapping[str, tuple[int, int]] = SUPPORTED,
     ) -> None:
-        """Announce these handlers in ApiVersions and route requests to them.
+        """Create a dispatcher that announces these handlers and routes requests to them.
 
         Args:  large: api keys whose handlers bound what they decode; requests of all others are
                    refused above 1 MiB.
@@ -67,7 +67,7 @@ class Dispatcher:
 
     @property
     def served(self) -> Mapping[int, Served]:
-        """Return the announced requests, by api key."""
+        """Return the handlers of the announced requests, by api key."""
         return self._routes.served
 
     @property

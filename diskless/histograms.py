@@ -34,7 +34,7 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """The number of values."""
+        """Return the number of values in all buckets."""
         return sum(self._counts)
 
     def cumulative_counts(self) -> Iterator[tuple[str, int]]:

@@ -24,17 +24,17 @@ class LatestImage:
 
     @property
     def image(self) -> MetadataImage:
-        """Return the newest image, as `Cluster.image` requires."""
+        """Return the newest image of the cluster's metadata."""
         return self._image
 
     def on_image(self, callback: Callable[[MetadataImage], None]) -> None:
-        """Register a callback for each newer image, as `Cluster.on_image` requires."""
+        """Register a callback that gets each newer image of the cluster's metadata."""
         self._callbacks.append(callback)
 
     async def image_where(
         self, holds: Callable[[MetadataImage], bool], timeout_s: float
     ) -> MetadataImage | None:
-        """Wait for an image that satisfies `holds`, as `Cluster.image_where` requires."""
+        """Wait for an image that satisfies `holds`; return None at the timeout."""
         if holds(self._image):
             return self._image
         future: asyncio.Future[MetadataImage] = asyncio.get_running_loop().create_future()
@@ -47,7 +47,7 @@ class LatestImage:
             self._waiting = [waiter for waiter in self._waiting if waiter[1] is not future]
 
     def _publish(self, image: MetadataImage) -> None:
-        """Publish a newer image: call all callbacks, then wake waiters whose condition holds."""
+        """Call all callbacks with a newer image, and wake waiters whose condition it meets."""
         self._image = image
         for callback in self._callbacks:
             callback(image)

@@ -30,7 +30,7 @@ class Pace:
         self._left = SLICE_PARTITIONS
 
     async def step(self) -> None:
-        """Count one partition, and let other tasks run after every slice of partitions."""
+        """Count one partition; after every few partitions, let other tasks run."""
         self._left -= 1
         if not self._left:
             self._left = SLICE_PARTITIONS
@@ -38,7 +38,7 @@ class Pace:
 
 
 def takes_long(batches: Iterable[Buffer | None]) -> bool:
-    """Return whether reading the records of these batches would block the loop, judged by headers.
+    """Return whether reading these batches' records would block the event loop for long.
 
     The headers are not checked. A batch that understates its record count gains nothing: no more
     than that many of its records are read.

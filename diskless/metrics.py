@@ -93,7 +93,7 @@ class BrokerCollector:
         staleness: Staleness,
         unknown_racks: Callable[[], Mapping[str, int]],
     ) -> None:
-        """Collect the metrics of these services.
+        """Create a collector of the metrics of these services.
 
         `unknown_racks` gives requests counted by unknown rack.
         """

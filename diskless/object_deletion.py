@@ -76,7 +76,7 @@ class _RefusedError(Exception):
 
 
 def cleaning_broker(coordinator: int, image: MetadataImage) -> int | None:
-    """Return the broker that deletes a coordinator's objects, or None without any broker."""
+    """Return the broker that deletes a batch coordinator's objects; None without any broker."""
     name = b"cleaning-" + coordinator.to_bytes(4, "big")
     return choose(name, [broker.broker_id for broker in unfenced_brokers(image)])
 
@@ -94,7 +94,7 @@ class Cleaner:
         interval_s: float,
         forget: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Prepare a cleaner that `start` starts.
+        """Create a cleaner that deletes objects periodically after `start`.
 
         Args:  key_prefix: esker.object.key.prefix.
                interval_s: between two passes; longer after a failure, and jittered.
@@ -128,7 +128,7 @@ class Cleaner:
             pause_s = self._interval_s if went_well else min(longest_s, 2 * pause_s)
 
     async def clean(self) -> bool:
-        """Make one pass over this broker's coordinators; return False if any deletion failed."""
+        """Delete the objects listed by this broker's coordinators; return False after a failure."""
         image = self._cluster.image
         ours = [
             coordinator
@@ -141,7 +141,7 @@ class Cleaner:
         return all(results)
 
     async def _clean(self, coordinator: int) -> bool:
-        """Delete the objects that one coordinator lists, until the list has no new object."""
+        """Delete the objects that one coordinator lists, until it lists no new object."""
         leader = self._cluster.leader(coordinator)
         tried: set[str] = set()  # keys that failed in this pass
         try:
@@ -167,7 +167,7 @@ class Cleaner:
     def _keys_to_delete(
         self, coordinator: int, answer: rpc.GetFilesToDeleteResponse, tried: set[str]
     ) -> list[str]:
-        """Return at most `BULK` listed keys to delete now, without foreign keys and failed keys."""
+        """Return at most `BULK` listed keys to delete, without foreign and already failed keys."""
         own = ObjectKeys(
             prefix=self._key_prefix,
             cluster_id=self._cluster.cluster_id,

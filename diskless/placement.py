@@ -49,7 +49,7 @@ def unfenced_brokers(image: MetadataImage) -> list[PlacedBroker]:
 
 
 def rack_hint(client_id: str | None) -> str | None:
-    """Return the rack named in a client id, or None.
+    """Return the rack that a client id names, or None.
 
     >>> rack_hint("orders,diskless_az=eu-1a"), rack_hint("esker_rack=eu-1b"), rack_hint("orders")
     ('eu-1a', 'eu-1b', None)
@@ -121,6 +121,8 @@ class Redirects:
         now_s: float,
     ) -> int | None:
         """Return the broker in the client's rack to read from, or None to read from `here`.
+
+        `here` is this broker.
 
         Args:    client: any string that tells clients apart.
                  rack: the rack in its Fetch.

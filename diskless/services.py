@@ -145,7 +145,7 @@ class Services:
         }
 
     def handlers(self, listener_name: str) -> Mapping[int, Served]:
-        """Return the handlers of a listener, by api key, without ApiVersions."""
+        """Return the handlers of a listener's requests, except ApiVersions, by api key."""
         return {**self._shared, **self.clusters.handlers(listener_name)}
 
     def connection_closed(self, connection: ServerConnection) -> None:
@@ -159,7 +159,7 @@ class Services:
         asyncio.get_running_loop().run_in_executor(None, native_batch.load)
 
     def begin_epoch(self, epoch: int, *, is_fenced: bool) -> None:
-        """Start to serve under this broker epoch, redirecting clients while `is_fenced`."""
+        """Start to serve under this broker epoch, but redirect clients while `is_fenced`."""
         if epoch != self.writers.epoch:
             self.writers.begin(epoch)
         self.groups.set_fenced(is_fenced)
@@ -179,7 +179,7 @@ class Services:
         await self.writers.close(timeout_s)
 
     async def close(self) -> None:
-        """Close all services and the store, once no client is connected."""
+        """Close all services and the store; no client may be connected any more."""
         await self.clusters.close()
         await self.producers.close()
         await self.cache.close()

@@ -49,7 +49,7 @@ CreateTopics = Callable[[CreateTopicsRequest], Awaitable[CreateTopicsResponse]]
 
 
 def check_name(name: str) -> ErrorCode:
-    """Return the error code for a topic that does not exist: invalid name or unknown topic."""
+    """Return the error code for a missing topic: its name is invalid, or the topic unknown."""
     try:
         check_topic_name(name)
     except RefusedError:

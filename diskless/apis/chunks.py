@@ -43,7 +43,10 @@ _Result = rpc.CreateChunksResponse.TopicPartitionResult
 async def create(
     request: rpc.CreateChunksRequest, cluster: Cluster, wall_ms: Callable[[], int]
 ) -> rpc.CreateChunksResponse:
-    """Close each partition's active chunk at its high watermark and create a new active chunk."""
+    """Close partitions' active chunks (offset ranges with replicas) and create new active chunks.
+
+    An active chunk is closed at its partition's high watermark.
+    """
     requested = request.topic_partitions
     if len(requested) > MAX_CHUNKS:
         text = f"A request may create at most {MAX_CHUNKS} chunks."
@@ -102,7 +105,7 @@ async def _ask(request: rpc.CreateChunksRequest, cluster: Cluster) -> rpc.Create
 
 
 def _has_begun(image: MetadataImage, requested: _RequestedPartition) -> bool:
-    """Return whether the image has the new chunk or a later one, or no longer has the topic."""
+    """Return whether the image has a new chunk of the partition, or lacks the topic."""
     topic = image.topic(requested.topic_name)
     partition = None if topic is None else topic.partitions.get(requested.partition_id)
     return partition is None or active_start(partition) >= requested.start_offset
@@ -124,7 +127,7 @@ def _refusal(requested: _RequestedPartition, code: int, message: str) -> _Result
 async def alter(
     request: rpc.AlterChunkAssignmentsRequest, cluster: Cluster
 ) -> rpc.AlterChunkAssignmentsResponse:
-    """Forward the reassignment of inactive chunks' replicas to the controller."""
+    """Forward new replicas of partitions' inactive chunks to the controller."""
     try:
         answer = await cluster.ask_controller(request, rpc.AlterChunkAssignmentsResponse)
     except CoordinatorError as error:
@@ -150,7 +153,7 @@ async def alter(
 def _has_moved(
     image: MetadataImage, requested: rpc.AlterChunkAssignmentsRequest.Assignment
 ) -> bool:
-    """Return whether the image shows the chunk's requested replicas, or no longer has the chunk."""
+    """Return whether the image shows the requested replicas of the chunk, or lacks the chunk."""
     topic = image.topic(requested.topic_name)
     chunks = () if topic is None else topic.chunks.get(requested.partition_id, ())
     chunk = next((known for known in chunks if known.start_offset == requested.start_offset), None)

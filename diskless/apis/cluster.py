@@ -74,7 +74,7 @@ class ClusterApis:
     def __init__(
         self, cluster: Cluster, *, create: CreateTopics, auto_create: bool, num_partitions: int
     ) -> None:
-        """Answer requests about this cluster, creating missing topics if that is enabled.
+        """Create the handlers of requests about the cluster; they may create missing topics.
 
         Args:  create: creates topics (`diskless.apis.topics`).
                auto_create, num_partitions: the settings `auto.create.topics.enable` and
@@ -86,7 +86,7 @@ class ClusterApis:
         self.unknown_racks: Counter[str] = Counter()  # racks in client ids, without a broker
 
     def handlers(self, listener: str) -> dict[int, Served]:
-        """Return the handlers for the clients of this listener, by api key."""
+        """Return the request handlers for the clients of this listener, by api key."""
         return {
             3: make_handler(
                 rpc.MetadataRequest,
@@ -117,7 +117,7 @@ class ClusterApis:
     async def metadata(
         self, request: rpc.MetadataRequest, context: RequestContext, listener: str
     ) -> rpc.MetadataResponse:
-        """Answer Metadata, after creating the missing topics that may be created."""
+        """Answer a Metadata request, after creating the missing topics that may be created."""
         missing: dict[str, int] = {}
         if request.topics and not wants_all(request, context.version):
             image = self._cluster.image
@@ -132,7 +132,7 @@ class ClusterApis:
     async def describe_partitions(
         self, request: DescribeTopicPartitionsRequest, context: RequestContext, listener: str
     ) -> DescribeTopicPartitionsResponse:
-        """Answer DescribeTopicPartitions with one page of partitions."""
+        """Answer a DescribeTopicPartitions request with one page of partitions."""
         view = self._view(context, listener)
         return await partitions_described.describe(request, self._cluster.image, view)
 
@@ -144,7 +144,7 @@ class ClusterApis:
         return ClientView(self._cluster.cluster_id, listener, rack, self._cluster.broker_id)
 
     def _note_unknown(self, rack: str, context: RequestContext) -> None:
-        """Count requests from a rack without a broker, and log the rack's first request."""
+        """Count a request of a client in a rack without a broker; log the rack's first one."""
         if rack not in self.unknown_racks and len(self.unknown_racks) >= MAX_UNKNOWN_RACKS:
             rack = OTHER_RACKS
         if rack not in self.unknown_racks:
@@ -189,7 +189,7 @@ class ClusterApis:
     async def find_coordinator(
         self, request: FindCoordinatorRequest, context: RequestContext, listener: str
     ) -> FindCoordinatorResponse:
-        """Answer FindCoordinator for each key."""
+        """Answer FindCoordinator with a node or an error for each requested key."""
         if context.version < FIRST_WITH_KEYS:
             (one,) = await self._find(request.key_type, (request.key,), listener, context.version)
             return FindCoordinatorResponse(
@@ -222,7 +222,7 @@ class ClusterApis:
         return [_not_found(key, unknown) for key in keys]
 
     async def _find_batch(self, keys: tuple[str, ...], listener: str) -> list[_Coordinator]:
-        """Return this broker for reads of a batch coordinator, and the leader for writes."""
+        """Return this broker for a batch coordinator's reads, and the leader for its writes."""
         found: dict[str, _Coordinator] = {}
         for key in keys:
             named = parse_batch_key(key)

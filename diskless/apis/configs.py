@@ -66,7 +66,7 @@ async def describe(
     broker_id: int,
     own: Sequence[OwnSetting] = (),
 ) -> rpc.DescribeConfigsResponse:
-    """Describe the settings of each distinct resource in the request, or its error.
+    """Describe the settings of each requested resource, with an error for an invalid resource.
 
     Args:  broker_id: this broker's. own: the settings that it was started with.
     """
@@ -170,7 +170,7 @@ _Altered = rpc.AlterConfigsResponse | rpc.IncrementalAlterConfigsResponse
 
 
 async def alter(request: _Alter, cluster: Cluster) -> _Altered:
-    """Forward a settings change to the controller, and answer once the image shows the change."""
+    """Forward changes of settings to the controller; answer once the image shows the changes."""
     replaces = isinstance(request, rpc.AlterConfigsRequest)
     kind: type[_Altered] = (
         rpc.AlterConfigsResponse if replaces else rpc.IncrementalAlterConfigsResponse
@@ -200,7 +200,7 @@ async def alter(request: _Alter, cluster: Cluster) -> _Altered:
 def _expected_values(
     request: _Alter, changed: set[Resource], image: MetadataImage
 ) -> Sequence[tuple[Resource, str, str | None]]:
-    """Return the setting values that the request sets or deletes, for comparison with the image.
+    """Return the values that the image must show once the request's changes have been made.
 
     Args:  image: what it has and an AlterConfigs request does not name, that request deletes.
     """

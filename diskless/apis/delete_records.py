@@ -56,7 +56,7 @@ class DeleteRecords:
         cluster.on_commit(lambda _: self._news.notify())
 
     async def delete(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """Delete records below the requested offsets; each partition has its own result."""
+        """Delete the records below the requested offset of each partition; answer for each."""
         deadline = _now() + seconds(request.timeout_ms)
         image, pace = self._cluster.image, Pace()
         answers: list[_Deleted] = []
@@ -100,7 +100,7 @@ class DeleteRecords:
         answers: list[_Deleted],
         deadline: float,
     ) -> None:
-        """Delete records at one coordinator, and write its results into `answers`."""
+        """Delete records at one batch coordinator, and write its results into `answers`."""
         for chunk in split_chunks(deletions):
             await self._delete_chunk(coordinator, chunk, answers, deadline)
 
@@ -157,7 +157,7 @@ class DeleteRecords:
     async def _filter_unseen(
         self, coordinator: int, moved: list[tuple[CoordinatedPartition, int]]
     ) -> list[tuple[CoordinatedPartition, int]]:
-        """Return the log start offsets that this broker's replica has not reached yet."""
+        """Return the log start offsets that this broker's replica has not yet applied."""
         replica = self._cluster.replica(coordinator)
         if replica is None:
             return []  # nothing is read here

@@ -124,7 +124,7 @@ class Forwarding:
     # --- batch coordinators ---------------------------------------------------------------------
 
     async def coordinate(self, request: CoordinatorRequest[R]) -> R:
-        """Forward the request to the leader of the batch coordinator named in the request."""
+        """Forward the request to the leader of the batch coordinator that the request names."""
         coordinator = request.coordinator_partition
         if not self._exists(coordinator):
             text = f"There is no batch coordinator {coordinator}."
@@ -145,7 +145,7 @@ class Forwarding:
 async def describe_topics(
     request: descriptions.DescribeTopicsRequest, image: MetadataImage
 ) -> descriptions.DescribeTopicsResponse:
-    """Describe topics from the image, in slices that let other tasks run in between."""
+    """Describe topics from the image; other tasks run after every few partitions."""
     requested = request.topic_names
     names = sorted(image.topic_ids if requested is None else set(requested))
     topics: list[descriptions.DescribeTopicsResponse.Topic] = []
@@ -193,7 +193,7 @@ def _no_quorum(
 
 
 def _without_directories(answer: quorum.DescribeQuorumResponse) -> quorum.DescribeQuorumResponse:
-    """Remove directory ids and endpoints, which versions 0 and 1 of the response lack."""
+    """Return the response without directory ids and endpoints, as in versions 0 and 1."""
 
     def plain(replicas: tuple[quorum.ReplicaState, ...]) -> tuple[quorum.ReplicaState, ...]:
         return tuple(
@@ -221,7 +221,7 @@ def _without_directories(answer: quorum.DescribeQuorumResponse) -> quorum.Descri
 
 
 def _with_type(requested: _Update) -> _Update:
-    """Translate version 0's `allow_downgrade` into a safe downgrade of later versions."""
+    """Return version 0's `allow_downgrade` as the safe downgrade of later versions."""
     if not requested.allow_downgrade:
         return requested
     return msgspec.structs.replace(

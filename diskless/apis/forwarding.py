@@ -21,7 +21,7 @@ MAX_WAIT_S: Final = 300.0
 
 
 def seconds(timeout_ms: int) -> float:
-    """Convert a client's timeout to seconds, limited to `MAX_WAIT_S`."""
+    """Convert a client's timeout from ms to seconds, at most `MAX_WAIT_S`, the longest wait."""
     return min(max(0, timeout_ms) / 1_000, MAX_WAIT_S)
 
 
@@ -32,7 +32,7 @@ class BoundedCalls:
         self._under_way: set[asyncio.Task[Any]] = set()
 
     async def within(self, call: Coroutine[Any, Any, T], timeout_s: float) -> T | None:
-        """Await a call and return its result, or None at the timeout while the call continues.
+        """Return the call's result, or None at the timeout while the call continues.
 
         Raises:  what the call raises in that time.
         """
@@ -47,7 +47,7 @@ class BoundedCalls:
 
 
 def _late(task: asyncio.Task[Any]) -> None:
-    """Report an unexpected error of a call that outlasted its caller's timeout."""
+    """Log an unexpected error of a call that outlasted its caller's timeout."""
     error = None if task.cancelled() else task.exception()
     if error is not None and not isinstance(error, CoordinatorError):
         task.get_loop().call_exception_handler({"message": "a late call", "exception": error})

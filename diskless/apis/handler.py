@@ -42,7 +42,7 @@ class RequestContext(NamedTuple):
 
     @property
     def host(self) -> str:
-        """Return the client's host as group descriptions show it: a slash and the address."""
+        """Return the client's address after a slash, as group descriptions show a host."""
         return "/" + self.peer.rpartition(":")[0]
 
 

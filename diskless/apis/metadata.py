@@ -94,7 +94,7 @@ def address(image: MetadataImage, broker_id: int, listener: str) -> tuple[str, i
 
 
 def place(topic_id: UUID, index: int, scope: PlacementScope) -> Placement:
-    """Choose a partition's leader for the client's rack, and its list of replicas."""
+    """Choose a partition's leader for the client's rack, and the list of its replicas."""
     best, by_rack = leaders(topic_id, index, scope.brokers)
     leader_id = best if scope.rack is None else by_rack.get(scope.rack, best)
     known = set(by_rack.values())
@@ -138,14 +138,14 @@ async def describe(
 
 
 def wants_all(request: MetadataRequest, version: int) -> bool:
-    """Return whether the request wants all topics, by null or, in version 0, an empty list."""
+    """Return whether the request wants all topics: by null, or by an empty list in version 0."""
     return request.topics is None or (version == 0 and not request.topics)
 
 
 def _requested_topics(
     request: MetadataRequest, version: int, image: MetadataImage, missing: Mapping[str, int]
 ) -> Iterator[TopicImage | _Topic]:
-    """Yield each requested topic once, with an error in place of a missing topic."""
+    """Yield each requested topic once, or an error in place of a topic that is missing."""
     if wants_all(request, version):
         yield from sorted(image.topics.values(), key=lambda topic: topic.name)
         return
@@ -172,7 +172,7 @@ def _error_topic(error: int, name: str | None, topic_id: UUID) -> _Topic:
 def _listed_brokers(
     image: MetadataImage, serving: Iterable[PlacedBroker], view: ClientView
 ) -> Iterable[MetadataResponse.MetadataResponseBroker]:
-    """Yield this broker and all serving brokers, or all registered brokers if no broker serves."""
+    """Yield this broker and the unfenced brokers, or all registered brokers if all are fenced."""
     alive = {broker.broker_id for broker in serving}
     for broker_id, broker in sorted(image.brokers.items()):
         if not alive or broker_id in alive or broker_id == view.broker_id:
@@ -184,7 +184,7 @@ def _listed_brokers(
 
 
 def _controller(serving: list[PlacedBroker], named: list[int], view: ClientView) -> int:
-    """Choose a listed broker as the controller, since every broker forwards controller requests.
+    """Choose a listed broker as the controller, because every broker forwards controller requests.
 
     An answer with brokers must name one: librdkafka's admin client asks only once, and then waits
     for minutes.

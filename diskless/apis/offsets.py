@@ -148,7 +148,7 @@ class Offsets:
     async def _all_exact(
         self, wanted: list[OffsetQuery], listed: list[ListedOffset], deadline: float
     ) -> list[ListedOffset]:
-        """Look up the queried record of each listed run concurrently, until the deadline."""
+        """Look up the queried record of every partition concurrently, until the deadline."""
         exact = list(listed)
         todo = iter(
             [
@@ -193,7 +193,7 @@ class Offsets:
         return last
 
     async def _look_up(self, wanted: OffsetQuery, listed: ListedOffset) -> ListedOffset:
-        """Read the listed run, and following runs as necessary, to find the queried record."""
+        """Read runs of batches from the listed offset on to find the queried record."""
         best: TimestampedOffset | None = None
         for _ in range(RUNS_OF_ATTEMPT):
             run = await self._run(wanted.place, listed.offset)
@@ -218,7 +218,10 @@ class Offsets:
         raise _MovedError
 
     async def _run(self, place: CoordinatedPartition, offset: int) -> Run:
-        """Return the run that contains an offset, from the local replica or the coordinator."""
+        """Return the run of batches that contains an offset.
+
+        It comes from the local replica or the coordinator.
+        """
         topic = FindBatchesRequest.Topic
         partition = topic.Partition(partition_index=place.partition, offset=offset, max_bytes=1)
         request = FindBatchesRequest(
@@ -278,7 +281,7 @@ class Offsets:
 
 
 def _to_listed_offset(best: TimestampedOffset | None) -> ListedOffset:
-    """Return the listed offset of the record with the greatest timestamp, or an empty result."""
+    """Return the ListOffsets result for a record, or an empty result without a record."""
     if best is None or best.timestamp < 0:
         return ListedOffset(ErrorCode.NONE)
     return ListedOffset(ErrorCode.NONE, best.timestamp, best.offset)

@@ -65,7 +65,7 @@ class ListedOffset(NamedTuple):
 def find_partition(
     image: MetadataImage, topic_name: str, partition: int, current_leader_epoch: int = -1
 ) -> CoordinatedPartition | ErrorCode:
-    """Return a requested partition, or the error code if the partition has no offsets.
+    """Return a requested partition and its coordinator, or the error code if it is unknown.
 
     Internal topics have no batches and get an error that is not retried: with
     UNKNOWN_TOPIC_OR_PARTITION Java's tools, which query all topics, would retry for a minute.
@@ -83,7 +83,10 @@ def find_partition(
 async def list_offsets(
     cluster: Cluster, wanted: Sequence[OffsetQuery], timeout_s: float = BARRIER_S
 ) -> list[ListedOffset]:
-    """List offsets behind the coordinators' read barriers, in the order of the queries."""
+    """List current offsets from the batch coordinators, in the order of the queries.
+
+    The coordinators answer once their state has every committed record.
+    """
     by_coordinator: dict[int, list[int]] = {}
     for index, query in enumerate(wanted):
         by_coordinator.setdefault(query.place.coordinator, []).append(index)
@@ -100,7 +103,7 @@ async def list_offsets(
 
 
 def split_chunks(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    """Split a sequence into chunks of at most `ASKED_AT_ONCE` items."""
+    """Split a sequence into slices that are small enough for one coordinator request."""
     for first in range(0, len(items), ASKED_AT_ONCE):
         yield items[first : first + ASKED_AT_ONCE]
 
@@ -138,7 +141,7 @@ async def _ask(
 
 
 def _code(code: int) -> int:
-    """Translate a coordinator's unknown-topic errors into UNKNOWN_TOPIC_OR_PARTITION.
+    """Translate a batch coordinator's unknown-topic errors into UNKNOWN_TOPIC_OR_PARTITION.
 
     The client names topics, not ids.
     """

@@ -70,7 +70,7 @@ class ProducerIds:
                 return None  # refused: an immediate retry would be refused again
 
     def _take(self) -> int | None:
-        """Return an id of the current block, or None; fetch the next block when ids run low."""
+        """Return the current block's next id, or None; fetch another block when ids run low."""
         if not self._current:
             self._current, self._next = self._next, range(0)
             self._size = len(self._current)
@@ -86,7 +86,7 @@ class ProducerIds:
             self._fetching = asyncio.get_running_loop().create_task(self._ask())
 
     async def _ask(self) -> bool:
-        """Fetch the next block of ids; return whether the controller granted a block."""
+        """Fetch the next block of producer ids; return whether the controller granted a block."""
         try:
             self._next = await self._block()
         finally:
@@ -94,7 +94,7 @@ class ProducerIds:
         return bool(self._next)
 
     async def _block(self) -> range:
-        """Request a block of ids from the controller; log a failure and return an empty block."""
+        """Request a block of producer ids; log a failure and return an empty block."""
         broker = self._cluster.image.brokers.get(self._cluster.broker_id)
         request = AllocateProducerIdsRequest(
             broker_id=self._cluster.broker_id,
@@ -112,7 +112,10 @@ class ProducerIds:
         return range(start, start + count)
 
     async def close(self) -> None:
-        """Cancel a pending request for ids; ids not handed out are never used."""
+        """Cancel a pending request for a block of producer ids.
+
+        Ids not handed out are never used.
+        """
         if self._fetching is not None:
             self._fetching.cancel()
             await asyncio.wait((self._fetching,))

@@ -69,7 +69,7 @@ class RecordApis:
         }
 
     def connection_closed(self, connection: ServerConnection) -> None:
-        """Cancel the pending Fetches of a closed connection.
+        """Cancel the pending Fetch requests of a closed connection.
 
         Registered as a listener's `on_close`.
         """
@@ -78,7 +78,7 @@ class RecordApis:
 
     @property
     def fetches(self) -> int:
-        """Return the number of Fetches that are waiting or being answered."""
+        """Return the number of Fetch requests that are waiting or being answered."""
         return sum(map(len, self._tasks.values()))
 
     def _serve_fetch(

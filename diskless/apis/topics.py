@@ -56,7 +56,7 @@ class Topics:
         cluster.on_image(lambda _: self._news.notify())
 
     async def create(self, request: rpc.CreateTopicsRequest) -> rpc.CreateTopicsResponse:
-        """Create topics, and answer once this broker serves the topics or the time is over."""
+        """Create topics; answer once this broker serves the topics, or at the timeout."""
         deadline = _now() + seconds(request.timeout_ms)
         answer = await self._ask(request, rpc.CreateTopicsResponse, deadline)
         if request.validate_only:
@@ -73,7 +73,7 @@ class Topics:
         )
 
     async def grow(self, request: rpc.CreatePartitionsRequest) -> rpc.CreatePartitionsResponse:
-        """Add partitions to topics, and answer once this broker serves the new partitions."""
+        """Add partitions to topics; answer once this broker serves the new partitions."""
         deadline = _now() + seconds(request.timeout_ms)
         answer = await self._ask(request, rpc.CreatePartitionsResponse, deadline)
         if request.validate_only:
@@ -123,7 +123,7 @@ class Topics:
     # --- the controller -------------------------------------------------------------------------
 
     async def _ask(self, request: Request, response: type[R], deadline: float) -> R:
-        """Forward a request to the controller; without an answer in time, time out each topic."""
+        """Forward a request to the controller; at the deadline, time out each topic."""
         left_s = deadline - _now()
         forwarded = msgspec.structs.replace(
             request,  # type: ignore[type-var]
@@ -144,7 +144,7 @@ class Topics:
     # --- this broker's view ---------------------------------------------------------------------
 
     async def _wait_until_served(self, counts: Mapping[UUID, int], deadline: float) -> set[UUID]:
-        """Wait until this broker serves the new partitions; return the topics not served in time.
+        """Wait until this broker serves the new partitions; return the topics that are late.
 
         Waits for one topic after the other, so that each notification costs one check.
         """
@@ -161,7 +161,10 @@ class Topics:
         return {late for late in waiting if not await self._is_served(late, counts[late], seen)}
 
     async def _is_served(self, topic_id: UUID, count: int, seen: set[UUID]) -> bool:
-        """Return whether this broker serves `count` partitions of the topic, or it was deleted."""
+        """Return whether this broker serves `count` partitions of the topic.
+
+        True also for a topic that was deleted.
+        """
         topic = self._cluster.image.topics.get(topic_id)
         if topic is None:
             return topic_id in seen
@@ -171,7 +174,7 @@ class Topics:
         return topic.is_internal or await self._in_replicas(topic)  # the quorum's have no batches
 
     async def _in_replicas(self, topic: TopicImage) -> bool:
-        """Return whether the local replica of each coordinator has the topic's last partition."""
+        """Return whether the coordinators' local replicas have the topic's last partitions."""
         last: dict[int, int] = {}
         indexes = topic.partitions if topic.coordinators else (len(topic.partitions) - 1,)
         for index in indexes:

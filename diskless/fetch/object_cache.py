@@ -65,13 +65,13 @@ class _CachedRange:
         self.data: asyncio.Future[memoryview] = asyncio.get_running_loop().create_future()
 
     def complete(self, data: memoryview) -> None:
-        """Store the bytes in this range and in the ranges merged into it."""
+        """Store the fetched bytes in this range and in the ranges merged into it."""
         self.data.set_result(data)
         for part in self.parts:
             part.complete(data[part.offset - self.offset : part.end - self.offset])
 
     def fail(self, error: BaseException) -> None:
-        """Fail this range and the ranges merged into it with an error."""
+        """Raise an error to the readers of this range and of the ranges merged into it."""
         self.data.set_exception(error)
         self.data.exception()  # retrieved: a range without readers must not log an error
         for part in self.parts:
@@ -95,7 +95,7 @@ class ObjectCache:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def read(self, key: str, byte_range: ByteRange) -> memoryview:
-        """Return an object's bytes in this range, from the cache or the store.
+        """Return a range of an object's bytes, from the cache or the object store.
 
         Raises StorageError and its subclasses.
         """
@@ -105,7 +105,7 @@ class ObjectCache:
     async def read_noted(
         self, key: str, byte_range: ByteRange
     ) -> tuple[memoryview, dict[object, object]]:
-        """Return a range's bytes, and a dictionary for notes that is cached with the bytes."""
+        """Return a range's bytes, and a dictionary of computed values that is cached with them."""
         offset, end = byte_range.offset, byte_range.offset + byte_range.size
         self.counters.reads += 1
         cached = self._find(key, offset, end)
@@ -137,7 +137,7 @@ class ObjectCache:
                 self._drop(cached)
 
     async def close(self) -> None:
-        """Cancel all GETs, whose readers then get a StorageError."""
+        """Cancel all GET requests, whose readers then get a StorageError."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -159,7 +159,7 @@ class ObjectCache:
         return cached
 
     def _start_gets(self) -> None:
-        """Start the GETs for the ranges requested in this turn, merging neighbouring ranges."""
+        """Start a GET for each range requested in this turn; neighbouring ranges share one."""
         requested, self._requested = self._requested, {}
         for key, ranges in requested.items():
             for group in self._neighbours(ranges):
@@ -169,7 +169,7 @@ class ObjectCache:
                 task.add_done_callback(self._tasks.discard)
 
     def _merge(self, key: str, group: list[_CachedRange]) -> _CachedRange:
-        """Replace several ranges by one range that covers all of them."""
+        """Replace several cached ranges by one range that covers all of them."""
         merged = _CachedRange(key, group[0].offset, max(cached.end for cached in group))
         merged.parts = group
         self._ranges[key].append(merged)

@@ -143,7 +143,7 @@ async def read_runs(
 
 
 async def read_run(cache: ObjectCache, run: Run) -> memoryview:
-    """Read a run's bytes as stored and verify them, with a second read after damage.
+    """Read and verify the stored bytes of a run of batches; read damaged bytes a second time.
 
     Raises:  DamagedRunError, StorageError.
     """
@@ -154,7 +154,7 @@ async def read_run(cache: ObjectCache, run: Run) -> memoryview:
 
 
 async def _read(cache: ObjectCache, run: Run) -> tuple[memoryview, _Layout]:
-    """Read and verify a run, with a second read after damage.
+    """Read and verify a run of batches; read damaged bytes a second time.
 
     Raises DamagedRunError if no batch is sound.
     """
@@ -174,7 +174,7 @@ async def _read(cache: ObjectCache, run: Run) -> tuple[memoryview, _Layout]:
 
 
 def _layout_of(run: Run, data: memoryview, notes: dict[object, object]) -> _Layout:
-    """Return the positions of the run's verified batches, cached beside the run's bytes."""
+    """Return the positions of a run's verified batches, cached beside the run's bytes."""
     name = (run.byte_offset, run.size_bytes, run.last_offset - run.base_offset)
     layout = notes.get(name)
     if layout is None:
@@ -186,7 +186,7 @@ def _layout_of(run: Run, data: memoryview, notes: dict[object, object]) -> _Layo
 
 
 def verify(run: Run, data: memoryview) -> _Layout:
-    """Check that the bytes are the run's committed batches, and return the layout of the batches.
+    """Check that the bytes are the run's committed batches, and return the batches' positions.
 
     Raises DamagedRunError if none is sound.
     """
@@ -206,7 +206,7 @@ def verify(run: Run, data: memoryview) -> _Layout:
 
 
 def _salvage(run: Run, data: memoryview, reason: str) -> _Layout:
-    """Return the layout of a run's sound batches when at least one batch is damaged.
+    """Return the positions of a run's batches, with those that are damaged.
 
     Where lengths and counts still make up the run, only batches with a wrong checksum are damaged.
     Otherwise every batch from the first damaged one on is, because the start and offset of the next
@@ -233,7 +233,7 @@ def _salvage(run: Run, data: memoryview, reason: str) -> _Layout:
 
 
 def _stamp_all(slices: Sequence[_RunSlice]) -> bytearray:
-    """Copy all slices into one buffer, and stamp each batch with its offset and append time."""
+    """Copy batches into one buffer, and stamp each batch with its offset and append time."""
     answer = bytearray(sum(run_slice.size_bytes for run_slice in slices))
     with memoryview(answer) as view:
         position = 0

@@ -138,7 +138,7 @@ class FetchService:
         client: str = "",
         room: Callable[[], int] = lambda: MAX_BYTES,
     ) -> FetchResponse:
-        """Answer a Fetch at once, or when enough bytes are available.
+        """Answer a Fetch once enough bytes are available, or at the end of its waiting time.
 
         Args:    client: any string that tells clients apart.
                  room: gives the most bytes that the response may have now, whatever the request
@@ -170,7 +170,7 @@ class FetchService:
             self.reading_bytes -= found_bytes
 
     async def _wait_for_change(self, answers: list[_PartitionResult], deadline: float) -> None:
-        """Wait until one of these partitions has changed, or until the deadline.
+        """Wait until a fetched partition has changed, or until the deadline.
 
         Every commit wakes every waiting Fetch, and few of them are concerned: so each compares log
         start and high watermark, which are in memory, before it looks up batches. A Fetch of
@@ -193,19 +193,19 @@ class FetchService:
                 await asyncio.sleep(max(0.0, pause_s))
 
     def _ends(self, asked: _RequestedPartition) -> tuple[int, int] | None:
-        """Return a partition's log start and high watermark in this broker's replica, or None."""
+        """Return a partition's log start and high watermark in this broker's replica."""
         replica = self._cluster.replica(asked.coordinator)
         return None if replica is None else replica.ends(asked.topic_id, asked.partition)
 
     def leave(self) -> None:
-        """Redirect all clients, waiting ones too, to other brokers before this broker stops."""
+        """Redirect all clients to other brokers, waiting clients too, before the broker stops."""
         self._leaving = True
         self._news.notify()
 
     def _redirect(
         self, request: FetchRequest, client: str, answers: list[_PartitionResult], now_s: float
     ) -> list[_PartitionResult]:
-        """Redirect a client of another rack to a broker in the client's rack."""
+        """Redirect a client of another rack to a broker in the client's own rack."""
         image = self._cluster.image
         registered = image.brokers.get(self._cluster.broker_id)
         if not request.rack_id or registered is None or registered.rack == request.rack_id:
@@ -233,7 +233,7 @@ class FetchService:
     async def _look_up(
         self, request: FetchRequest, version: int, bytes_left: int
     ) -> list[_PartitionResult]:
-        """Look up every partition of the request, and return the results in the request's order."""
+        """Look up every partition of the request; return the results in the request's order."""
         image, pace = self._cluster.image, Pace()
         requested = []
         for topic in request.topics:
@@ -306,7 +306,7 @@ class FetchService:
         return [found.partitions[0] for found in answer.responses]
 
     async def _resolve_doubts(self, answers: list[_PartitionResult]) -> list[_PartitionResult]:
-        """Replace each result marked as in doubt by the coordinator's decision."""
+        """Replace results whose offset may be out of range by the coordinator's decision."""
         doubts: dict[int, list[tuple[int, _RequestedPartition]]] = {}
         for index, answer in enumerate(answers):
             if answer.asked is not None and (answer.is_below or answer.is_above):
@@ -323,7 +323,7 @@ class FetchService:
     async def _behind_the_barrier(
         self, coordinator: int, asked: Sequence[_RequestedPartition]
     ) -> list[_PartitionResult]:
-        """Ask the coordinator behind its read barrier whether these offsets are out of range."""
+        """Ask the up-to-date coordinator whether these offsets are out of range."""
         self.counters.barriers += len(asked)
         topic = rpc.ListDisklessOffsetsRequest.Topic
         request = rpc.ListDisklessOffsetsRequest(
@@ -354,7 +354,7 @@ class FetchService:
     async def _read_all(
         self, request: FetchRequest, answers: list[_PartitionResult]
     ) -> FetchResponse:
-        """Read the runs of all partitions and build the Fetch response."""
+        """Read the batches of all partitions and build the Fetch response."""
         asked = [partition for topic in request.topics for partition in topic.partitions]
         with_runs = [index for index, answer in enumerate(answers) if answer.runs]
         read = dict(
@@ -383,7 +383,7 @@ class FetchService:
     async def _read(
         self, asked: FetchRequest.FetchTopic.FetchPartition, answer: _PartitionResult
     ) -> _Partition:
-        """Read a partition's runs; a read failure becomes an error code in the response."""
+        """Read a partition's batches; a read failure becomes an error code in the response."""
         records: bytes | memoryview = b""
         try:
             records = await read_runs(
@@ -413,7 +413,7 @@ class FetchService:
         answer: _PartitionResult,
         records: bytes | memoryview = b"",
     ) -> _Partition:
-        """Build a partition of the response, and count its bytes and its error."""
+        """Build a partition's part of the Fetch response, and count its bytes and its error."""
         self.counters.bytes_out += len(records)
         if answer.error:
             self.counters.errors[answer.error] += 1
@@ -432,7 +432,7 @@ class FetchService:
 def _check_range(
     asked: _RequestedPartition, first: _ListedOffset, last: _ListedOffset
 ) -> _PartitionResult:
-    """Compare an offset with the coordinator's log start offset and high watermark."""
+    """Compare a fetch offset with the coordinator's log start offset and high watermark."""
     if first.error_code or last.error_code:
         return _PartitionResult(ErrorCode.OFFSET_NOT_AVAILABLE)
     if first.offset <= asked.offset <= last.offset:  # the replica lags: it will catch up
@@ -441,7 +441,7 @@ def _check_range(
 
 
 def _answer_of(asked: _RequestedPartition, found: _FoundBatches | None) -> _PartitionResult:
-    """Translate the replica's result; mark an offset outside the replica's range as in doubt."""
+    """Translate the replica's result; mark an offset outside its range to be checked again."""
     if found is None:
         return _PartitionResult(
             ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -468,7 +468,7 @@ def _resolve(
     topic: FetchRequest.FetchTopic,
     asked: FetchRequest.FetchTopic.FetchPartition,
 ) -> _RequestedPartition | _PartitionResult:
-    """Return the coordinator and ids of a requested partition, or an error if it is missing."""
+    """Return the coordinator and ids of a requested partition, or an error if it is unknown."""
     by_id = version >= FIRST_WITH_TOPIC_IDS
     found: TopicImage | None = (
         image.topics.get(topic.topic_id) if by_id else image.topic(topic.topic)

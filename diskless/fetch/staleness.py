@@ -25,7 +25,7 @@ class Staleness:
     """Decides which replicas of one broker may serve data."""
 
     def __init__(self, age_ms: Callable[[int], float | None], *, file_delete_delay_ms: int) -> None:
-        """Limit a replica's age to half of the file deletion delay.
+        """Limit the age of a replica to half of the file deletion delay.
 
         Args:  age_ms: gives the age of the replica of a coordinator partition; None if it has
                    never caught up with its leader.

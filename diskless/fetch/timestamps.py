@@ -58,7 +58,7 @@ async def first_since(
 
 
 async def latest(cache: ObjectCache, run: Run, *, from_offset: int) -> TimestampedOffset | None:
-    """Return the first record with the greatest timestamp, from `from_offset` on.
+    """Return a run's first record with the greatest timestamp, from `from_offset` on.
 
     Raises:  DamagedRunError, StorageError.
     """
@@ -103,7 +103,7 @@ def _at_append_time(run: Run, from_offset: int) -> TimestampedOffset:
 
 
 async def _batches(cache: ObjectCache, run: Run, from_offset: int) -> list[tuple[int, Batch]]:
-    """Read the run's batches, with first offsets, from the batch that contains `from_offset` on."""
+    """Read a run's batches, with first offsets, from the batch that contains `from_offset` on."""
     found = []
     base_offset = run.base_offset
     for batch in iter_batches(await read_run(cache, run), verify_crc=False):

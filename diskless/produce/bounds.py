@@ -48,7 +48,7 @@ class _Scan:
         self._by_id = version >= FIRST_WITH_TOPIC_IDS
 
     def request(self) -> None:
-        """Scan the whole Produce request, counting the items that it names."""
+        """Scan the whole Produce request, counting its topics, partitions and other items."""
         self._skip(self._length(_INT16))  # the transactional id
         self._skip(2 + 4)  # acks, timeout
         for _ in range(self._length(_INT32)):
@@ -102,7 +102,7 @@ class _Scan:
 
 
 def check(header: RequestHeader, body: Frame) -> None:
-    """Raise BadHeaderError for a request that names more than `MAX_NAMED` items."""
+    """Raise BadHeaderError for a Produce request that names too many items."""
     if len(body) <= SHORT_BYTES:
         return
     try:

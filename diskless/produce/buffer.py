@@ -44,7 +44,7 @@ class Waiter(Protocol):
     """Receives the outcome of one batch."""
 
     def appended(self, result: AppendResult) -> None:
-        """Accept the outcome of the batch; called once."""
+        """Accept the outcome of a batch; the writer calls this once."""
 
 
 class _Entry(NamedTuple):
@@ -63,7 +63,7 @@ class ClosedBuffer:
 
     @property
     def content(self) -> list[PartitionBatches]:
-        """Return the batches by partition, for `wal.build_object`."""
+        """Return the buffer's batches by partition, for `wal.build_object`."""
         return [
             PartitionBatches(
                 topic_id,
@@ -84,7 +84,7 @@ class ClosedBuffer:
         object_size: int,
         coordinator_partition: int,
     ) -> CommitBatchesRequest:
-        """Build the request that commits this object."""
+        """Build the request that commits this buffer's object at the batch coordinator."""
         topic_type = CommitBatchesRequest.Topic
         topics: list[CommitBatchesRequest.Topic] = []
         partitions: list[CommitBatchesRequest.Topic.Partition] = []
@@ -113,13 +113,13 @@ class ClosedBuffer:
         )
 
     def settle_all(self, result: AppendResult) -> None:
-        """Give every batch the same outcome."""
+        """Report the same outcome to the waiters of all batches."""
         for _, entries in self._ordered:
             for entry in entries:
                 entry.waiter.appended(result)
 
     def settle_each(self, results: Sequence[AppendResult]) -> None:
-        """Give each batch its own outcome, in the order of the commit request."""
+        """Report each batch's own outcome to its waiter, in the order of the commit request."""
         waiters = [entry.waiter for _, entries in self._ordered for entry in entries]
         for waiter, result in zip(waiters, results, strict=True):
             waiter.appended(result)
@@ -153,7 +153,7 @@ class AppendBuffer:
     """The open buffer of one coordinator partition."""
 
     def __init__(self, max_bytes: int) -> None:
-        """Create an empty buffer for `max_bytes` of batches.
+        """Create an empty buffer for at most `max_bytes` of batches.
 
         The setting is diskless.append.buffer.max.bytes.
         """
@@ -163,7 +163,7 @@ class AppendBuffer:
         self._partitions: dict[tuple[UUID, int], list[_Entry]] = {}
 
     def fits(self, accepted: Accepted) -> bool:
-        """Return whether the batch fits into the buffer; an empty buffer takes any batch."""
+        """Return whether a batch fits into the buffer; an empty buffer takes any batch."""
         if not self.batch_count:
             return True
         size_bytes = self.size_bytes + accepted.batch.header.size_bytes
@@ -178,7 +178,7 @@ class AppendBuffer:
         append_time: bool,
         waiter: Waiter,
     ) -> None:
-        """Append a batch, which must fit, to its partition in the buffer."""
+        """Append a batch that fits to the batches of its partition in the buffer."""
         assert self.fits(accepted), f"{self.size_bytes} bytes, {self.batch_count} batches are in it"
         entries = self._partitions.setdefault((topic_id, partition), [])
         entries.append(_Entry(accepted, append_time, waiter))
@@ -196,7 +196,7 @@ class AppendBuffer:
         return self.size_bytes >= self.max_bytes or self.batch_count >= MAX_BUFFERED_BATCHES
 
     def close(self) -> ClosedBuffer:
-        """Return the buffer's content, and make the buffer empty again."""
+        """Return the buffer's batches as a closed buffer, and empty this buffer."""
         closed = ClosedBuffer(self._partitions, self.size_bytes)
         self._partitions, self.size_bytes, self.batch_count = {}, 0, 0
         return closed

@@ -58,22 +58,22 @@ class OpenBuffer(Protocol):
 
     @property
     def has_batches(self) -> bool:
-        """Whether the buffer holds any batch."""
+        """Return whether the open buffer holds any batch."""
 
     @property
     def open_bytes(self) -> int:
-        """Bytes of the batches in the buffer."""
+        """Return the bytes of the batches in the open buffer."""
 
     @property
     def open_runs(self) -> int:
-        """Number of partitions in the buffer."""
+        """Return the number of partitions with batches in the open buffer."""
 
     @property
     def can_upload(self) -> bool:
-        """Whether an upload could begin at once."""
+        """Return whether an upload of the buffer could begin at once."""
 
     def close_buffer(self, reason: Reason) -> None:
-        """Turn the buffer into the next object."""
+        """Close the buffer, so that its batches become the next object."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ class ClosingSettings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ClosingSettings:
-        """Build the settings from parsed settings by name.
+        """Build the settings from a mapping of setting names to parsed values.
 
         The default number of objects depends on the store: a directory's cost inodes, a bucket's
         money.
@@ -127,7 +127,7 @@ class TokenBucket:
         self._filled_at = now_s
 
     def wait_s(self, count: int, *, now_s: float) -> float | None:
-        """Return the seconds until there are `count` tokens; None if there will never be any."""
+        """Return the seconds until the bucket has `count` tokens, or None if it never will."""
         if not self._per_second:
             return None
         self._fill(now_s)
@@ -135,7 +135,7 @@ class TokenBucket:
         return max(0.0, missing / self._per_second)
 
     def take(self, count: int, *, now_s: float) -> None:
-        """Take `count` tokens, or all that are left."""
+        """Take `count` tokens from the bucket, or all tokens that are left."""
         self._fill(now_s)
         self._level = max(0.0, self._level - count)
 
@@ -155,7 +155,7 @@ class BufferClosing:
         buffers: Callable[[], Collection[OpenBuffer]],
         received_at: Callable[[], float],
     ) -> None:
-        """Watch the open buffers of all writers.
+        """Prepare to close the open buffers of all writers early when producers are quiet.
 
         Args:    buffers: the writers of the current broker epoch.
                  received_at: when a part of a large request last arrived, on the loop's clock.
@@ -174,18 +174,18 @@ class BufferClosing:
         self._check: asyncio.TimerHandle | None = None
 
     def note_append(self) -> None:
-        """Begin the quiet time anew, because a batch was appended."""
+        """Restart the quiet time after which buffers close, because a batch was appended."""
         self._appended_at = self._loop.time()
         if self._check is None and self._quiet_s:
             self._check_at(self._appended_at + self._quiet_s)
 
     def note_upload_end(self) -> None:
-        """Look again at buffers that waited for a free upload."""
+        """Check again whether buffers may close, because an upload has ended."""
         if self._check is None and self._quiet_s:
             self._check_at(self._loop.time())
 
     def note_closed(self, reason: Reason, size_bytes: int, runs: int) -> None:
-        """Count a closed buffer and take its tokens."""
+        """Count a closed buffer, and take its tokens from the budgets of objects and runs."""
         now_s = self._loop.time()
         self.counters.closed[reason] += 1
         self.counters.object_bytes.add(size_bytes)
@@ -194,13 +194,13 @@ class BufferClosing:
             self._objects.take(1, now_s=now_s)
 
     def close_for_memory(self) -> None:
-        """Close all buffers, because no producer can send until they are written."""
+        """Close all buffers that can be uploaded, because the memory for batches is used up."""
         for buffer in self._open():
             if buffer.can_upload:
                 buffer.close_buffer(Reason.MEMORY)
 
     def stop(self) -> None:
-        """Close no more buffers early."""
+        """Stop closing buffers early."""
         if self._check is not None:
             self._check.cancel()
             self._check = None
@@ -213,7 +213,7 @@ class BufferClosing:
         self._check = self._loop.call_at(when_s, self._close_if_quiet)
 
     def _close_if_quiet(self) -> None:
-        """Close all open buffers, or check again when that could be possible."""
+        """Close all open buffers if producers are quiet, or schedule the next check."""
         self._check = None
         now_s = self._loop.time()
         active_at = now_s if self.validating else max(self._appended_at, self._received_at())
@@ -233,7 +233,7 @@ class BufferClosing:
             buffer.close_buffer(Reason.QUIET)
 
     def _budget_wait_s(self, buffers: list[OpenBuffer], now_s: float) -> float | None:
-        """Return the seconds until the budgets allow these objects; None if they never do."""
+        """Return the seconds until the budgets allow these objects; None if they never will."""
         small = sum(buffer.open_bytes < LARGE_BYTES for buffer in buffers)
         runs = sum(buffer.open_runs for buffer in buffers)
         waits = [self._runs.wait_s(runs, now_s=now_s)]

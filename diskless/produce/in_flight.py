@@ -38,7 +38,7 @@ class InFlight:
 
     @property
     def is_full(self) -> bool:
-        """Return whether a new request must wait: memory is used up, or other requests wait."""
+        """Return whether a new request must wait, because memory is used up or others wait."""
         return self.used_bytes >= self.max_bytes or bool(self._waiting)
 
     @property
@@ -47,17 +47,17 @@ class InFlight:
         return len(self._waiting)
 
     def wait(self, resume: Callable[[], None]) -> None:
-        """Call `resume`, which may acquire memory, once memory is free; first come first served."""
+        """Queue `resume`, which may acquire memory, to be called once memory is free."""
         self.held_back += 1
         self._waiting.append(resume)
 
     def acquire(self, size_bytes: int) -> None:
-        """Count these bytes as used by requests in flight."""
+        """Count these bytes of memory as used by requests in flight."""
         self.used_bytes += size_bytes
         self.peak_bytes = max(self.peak_bytes, self.used_bytes)
 
     def release(self, size_bytes: int) -> None:
-        """Count these bytes as free; waiting requests resume in the next turn of the loop."""
+        """Count these bytes of memory as free; waiting requests resume in the next loop turn."""
         self.used_bytes -= size_bytes
         assert self.used_bytes >= 0, f"{self.used_bytes} bytes in flight"
         if self._waiting and not self._wake_due:

@@ -55,7 +55,7 @@ class ObjectIds:
         block_size: int,
         usable_s: float,
     ) -> None:
-        """Prepare to lease object ids from a coordinator; the first `next` requests a block.
+        """Prepare to lease object ids from a batch coordinator on the first call of `next`.
 
         Args:    usable_s: how long after the request for a block its ids are handed out: the
                      lease's timeout less the longest upload.
@@ -73,7 +73,7 @@ class ObjectIds:
         self._pending: asyncio.Task[_Block] | None = None
 
     async def next(self) -> LeasedId:
-        """Return the next object id, which is higher than all earlier ids.
+        """Return the next leased object id, which is higher than all earlier ids.
 
         Raises:  LeaseRefusedError, CoordinatorError: no id was used.
         """
@@ -87,7 +87,7 @@ class ObjectIds:
         return LeasedId(block.lease_id, object_id)
 
     async def release(self) -> None:
-        """Release the lease, so that the coordinator closes the unused ids at once."""
+        """Release the lease, so that the coordinator closes the unused object ids at once."""
         if self._pending is not None:
             self._pending.cancel()
         block, self._block = self._block, None
@@ -111,7 +111,7 @@ class ObjectIds:
         return self._pending
 
     async def _renew(self) -> _Block:
-        """Take the block requested ahead, or request another if it was refused or is too old."""
+        """Return the block of ids requested ahead; if refused or too old, request another block."""
         ahead = self._pending
         if ahead is not None and ahead.done() and not self._is_good(ahead):
             self._pending = None
@@ -147,6 +147,6 @@ class ObjectIds:
 
 
 def _retrieve_error(task: asyncio.Task[_Block]) -> None:
-    """Retrieve the error of an unused id block, so that asyncio does not log the error."""
+    """Retrieve the error of an unused block of ids, so that asyncio does not log the error."""
     if not task.cancelled():
         task.exception()

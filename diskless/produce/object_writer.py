@@ -97,7 +97,7 @@ class WriterSettings:
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> WriterSettings:
-        """Build the writer's settings from parsed settings by name.
+        """Build the writer's settings from a mapping of setting names to parsed values.
 
         Raises ValueError for conflicting ones.
         """
@@ -169,7 +169,7 @@ class ObjectWriter:
         counters: WriterCounters | None = None,
         closing: BufferClosing | None = None,
     ) -> None:
-        """Create a writer with an empty buffer.
+        """Create a writer of objects with an empty buffer.
 
         Args:    on_fenced: called when the coordinator knows a newer epoch of this broker.
                  on_written: called with key and bytes of each object that was committed.
@@ -218,7 +218,7 @@ class ObjectWriter:
         append_time: bool,
         waiter: Waiter,
     ) -> None:
-        """Buffer a validated batch, and pass its outcome to `waiter` later."""
+        """Buffer a validated batch, and later report its outcome to `waiter`."""
         if self._stopped:
             waiter.appended(CLOSING)
             return
@@ -237,26 +237,26 @@ class ObjectWriter:
 
     @property
     def has_batches(self) -> bool:
-        """Whether the buffer holds any batch."""
+        """Return whether the open buffer holds any batch."""
         return bool(self._buffer.batch_count)
 
     @property
     def open_bytes(self) -> int:
-        """Bytes of the batches in the buffer."""
+        """Return the bytes of the batches in the open buffer."""
         return self._buffer.size_bytes
 
     @property
     def open_runs(self) -> int:
-        """Number of partitions in the buffer."""
+        """Return the number of partitions with batches in the open buffer."""
         return self._buffer.partition_count
 
     @property
     def can_upload(self) -> bool:
-        """Whether an upload could begin at once."""
+        """Return whether an upload of the buffer could begin at once."""
         return not self._closed and not self._uploads.locked()
 
     def close_buffer(self, reason: Reason) -> None:
-        """Close a buffer that has batches, so that it becomes the next object in commit order."""
+        """Close the buffer if it has batches, which become the next object in commit order."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -268,7 +268,7 @@ class ObjectWriter:
                 self._naming = self._loop.create_task(self._name_all())
 
     def fence(self) -> None:
-        """Stop writing, and drop the batches not yet submitted to a coordinator.
+        """Stop writing, and drop the batches that were not yet submitted to a coordinator.
 
         Commits that were submitted are repeated until their outcome is known.
         """
@@ -342,7 +342,7 @@ class ObjectWriter:
             self._naming = None
 
     def _refuse_closed(self, error: Exception) -> None:
-        """Settle all closed buffers without an object id as not written."""
+        """Report the batches of closed buffers without an object id as not written."""
         fenced = isinstance(error, LeaseRefusedError) and error.fenced
         while self._closed:
             self._settle_all(self._closed.popleft(), CLOSING if fenced else NOT_WRITTEN)
@@ -430,13 +430,13 @@ class ObjectWriter:
             self._committing = None
 
     async def _next_uploaded(self) -> _Object:
-        """Wait for the upload of the oldest object, even if later uploads end earlier."""
+        """Wait for the oldest object's upload, even if later uploads end earlier."""
         oldest = self._uploading[0]
         await asyncio.wait([oldest.upload])
         return oldest
 
     async def _outcome(self, written: _Object, answer: Awaitable[CommitBatchesResponse]) -> None:
-        """Settle an object's batches by its commit's outcome; resubmit while that is unknown."""
+        """Report a commit's outcome to its batches; while unknown, submit the commit again."""
         began = self._loop.time()
         pause_s = self._settings.upload_retry_ms / 1_000
         in_doubt = False
@@ -466,7 +466,7 @@ class ObjectWriter:
             self._commits.release()
 
     def _settle(self, written: _Object, response: CommitBatchesResponse) -> None:
-        """Settle an object's batches by the coordinator's response to its commit."""
+        """Report to an object's batches the outcomes in the coordinator's commit response."""
         if response.error_code == ErrorCode.NONE:
             self.in_flight_bytes -= written.closed.data_bytes
             self.counters.objects += 1

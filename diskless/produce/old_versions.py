@@ -51,7 +51,7 @@ def refuse(header: RequestHeader, body: Frame) -> Answer:
 
 
 def _refusals(body: Frame, topics: int, version: int) -> bytes:
-    """Encode the request's topics and partitions with an error for each partition."""
+    """Encode an error response for every partition of an old Produce request."""
     form = _ANSWER[version]
     rest = (_NO_OFFSET,) if version < LAST_VERSION else (_NO_OFFSET, _NO_TIME)
     position = _BEGIN.size
@@ -70,7 +70,7 @@ def _refusals(body: Frame, topics: int, version: int) -> bytes:
 
 
 def _check_count(count: int, body: Frame, *, least: int = 0) -> int:
-    """Return the count, or raise BadHeaderError if the body is too short for so many items."""
+    """Return an array's count, or raise BadHeaderError if the body is too short for the items."""
     if not least <= count <= len(body):
         raise BadHeaderError(f"a count of {count} in a request of {len(body)} bytes")
     return count

@@ -37,12 +37,12 @@ class AwaitedPartition:
         self.outcome: AppendResult | Refusal | None = None
 
     def appended(self, result: AppendResult) -> None:
-        """Settle the partition with its writer's result; the writer calls this once."""
+        """Set the partition's outcome to its writer's result; the writer calls this once."""
         self.settle(result)
         self.request.finish_append()
 
     def settle(self, outcome: AppendResult | Refusal) -> None:
-        """Set the partition's outcome, or ignore the outcome if the partition already has one."""
+        """Set the partition's outcome, unless the partition already has an outcome."""
         if self.outcome is None:
             self.outcome = outcome
             self.request.count_outcome()
@@ -85,7 +85,7 @@ class PendingProduce:
         self._open = 1 + sum(len(awaited) for _, _, awaited in self.topics)  # without outcome
 
     def settle_all(self, outcome: AppendResult) -> None:
-        """Give this outcome to every partition without an outcome."""
+        """Set this outcome for every partition that has no outcome yet."""
         for _, _, partitions in self.topics:
             for awaited in partitions:
                 awaited.settle(outcome)
@@ -104,14 +104,14 @@ class PendingProduce:
         self._appending += 1
 
     def finish_append(self) -> None:
-        """Count one batch that its writer has settled; free the request's memory after the last."""
+        """Count a batch as settled by its writer; free the request's memory after the last."""
         self._appending -= 1
         if not self._appending:
             self._free()
             self._break_cycle()
 
     def _break_cycle(self) -> None:
-        """Drop the references between the request and its partitions once neither is needed.
+        """Drop the references between the request and its partitions once both are unneeded.
 
         Otherwise the request's bytes would stay until the garbage collector runs, which is seldom.
         """
@@ -133,14 +133,14 @@ class PendingProduce:
             self.count_outcome()
 
     def finish_taking(self) -> None:
-        """Mark the request as taken, after each batch was refused or passed to a writer."""
+        """Mark the request as taken: each batch was refused or passed to a writer."""
         self.is_taken = True
         self.count_outcome()
         self.finish_append()
 
     @property
     def errors(self) -> list[AppendResult | Refusal]:
-        """Return the failed outcomes so far."""
+        """Return the errors among the partitions' outcomes so far."""
         partitions = [partition for _, _, awaited in self.topics for partition in awaited]
         outcomes = [partition.outcome for partition in partitions]
         return [o for o in outcomes if isinstance(o, Refusal) or (o and o.error)]

@@ -74,7 +74,7 @@ class Writer(Protocol):
         append_time: bool,
         waiter: Waiter,
     ) -> None:
-        """Buffer a validated batch, and pass its outcome to `waiter` later."""
+        """Buffer a validated batch, and later report its outcome to `waiter`."""
 
 
 @dataclass(slots=True)
@@ -224,7 +224,7 @@ class ProduceService:
             connection.resume_reading()
 
     def _validate_inline(self, request: ProduceRequest, produced: PendingProduce) -> bool:
-        """Validate compressed batches on the loop; return False if a thread must do so instead."""
+        """Validate compressed batches on the event loop; return False if they need a thread."""
         if takes_long(_batches(request)):
             return False
         image = self._cluster.image
@@ -253,7 +253,7 @@ class ProduceService:
     async def _validate_in_thread(
         self, request: ProduceRequest, produced: PendingProduce, connection: ServerConnection
     ) -> None:
-        """Validate batches in a thread, so that the loop serves other requests meanwhile."""
+        """Validate batches in a thread, so that the event loop serves other requests."""
         image = self._cluster.image
         for sent_topic, (name, topic_id, awaited) in zip(
             request.topic_data, tuple(produced.topics), strict=False
@@ -281,7 +281,7 @@ class ProduceService:
         size_bytes: int,
         unanswered: Reply | None,
     ) -> None:
-        """Take the request once memory is free, without reading from its connection until then."""
+        """Process the request once memory is free; its connection is not read until then."""
         connection.pause_reading()
 
         def resume() -> None:
@@ -295,7 +295,7 @@ class ProduceService:
         self._closing.close_for_memory()
 
     def _take(self, produced: PendingProduce, size_bytes: int) -> None:
-        """Pass every batch to its writer, or settle its partition with an error."""
+        """Pass every batch of the request to its writer, or set its partition's error."""
         self._in_flight.acquire(size_bytes)
         refusal = self._refusal_of_request(produced.request)
         if refusal is not None:
@@ -314,7 +314,7 @@ class ProduceService:
 
     @staticmethod
     def _refusal_of_request(request: ProduceRequest) -> AppendResult | None:
-        """Return the error that applies to every partition of this request, or None."""
+        """Return the error that applies to all partitions of this request, or None."""
         if request.acks not in (-1, 0, 1):
             return AppendResult(
                 ErrorCode.INVALID_REQUIRED_ACKS, f"acks={request.acks} is none of -1, 0, 1"
@@ -330,7 +330,7 @@ class ProduceService:
         awaited: AwaitedPartition,
         records: bytes | memoryview | None,
     ) -> None:
-        """Pass a partition's batch to its writer, or settle the partition with an error."""
+        """Pass a partition's batch to its writer, or set the partition's error."""
         if topic is None:
             by_id = awaited.request.by_id
             code = ErrorCode.UNKNOWN_TOPIC_ID if by_id else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION

@@ -61,7 +61,7 @@ class TopicRules(NamedTuple):
 
     @classmethod
     def of(cls, image: MetadataImage, topic: str) -> TopicRules:
-        """Read a topic's rules from the image."""
+        """Read a topic's validation rules for batches from the image."""
         return cls(
             max_message_bytes=int(topic_value(image, topic, "max.message.bytes")),
             log_append_time=topic_value(image, topic, "message.timestamp.type") == "LogAppendTime",
@@ -204,7 +204,7 @@ def _with_max_timestamp(batch: Batch, latest: int) -> Batch:
 
 
 def _check_keys(batch: Batch, body: memoryview) -> Refusal | None:
-    """Check that each record has a key, since compaction could not tell it from others.
+    """Return the refusal of a compacted topic's batch if a record has no key, else None.
 
     Source: upstream's LogValidator.validateKey.
     """
@@ -224,7 +224,7 @@ def _invalid(message: str) -> Refusal:
 
 
 def _header_refusal(batch: Batch, version: int, rules: TopicRules) -> Refusal | None:
-    """Return the refusal of a batch with an invalid header, or None."""
+    """Return the refusal of a batch whose header is invalid, or None."""
     header = batch.header
     if header.size_bytes > rules.max_message_bytes:
         message = f"{header.size_bytes} bytes, max.message.bytes is {rules.max_message_bytes}"
@@ -317,7 +317,7 @@ def _timestamp_range(batch: Batch, body: memoryview) -> tuple[int, int]:
 
 
 def _parse_record(data: bytes, position: int, expected_delta: int) -> tuple[int, int]:
-    """Return a record's timestamp delta and end position.
+    """Return a record's timestamp delta and the position of its end.
 
     Raises as `_timestamps`.
     """

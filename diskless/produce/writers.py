@@ -62,7 +62,7 @@ class Writers:
         on_written: Callable[[str, bytes], None] = lambda _key, _data: None,
         received_at: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Create a set of writers that writes nothing before `begin` gives the broker epoch.
+        """Create the writers of a broker; they write nothing before `begin`.
 
         Args:    key_prefix: esker.object.key.prefix.
                  on_fenced: called once an epoch, when a coordinator knows a newer one: this broker
@@ -91,7 +91,7 @@ class Writers:
 
     @property
     def epoch(self) -> int | None:
-        """The broker epoch of the current writers; None while nothing may be written."""
+        """Return the broker epoch of the current writers, or None while nothing may be written."""
         return self._epoch
 
     @property
@@ -100,7 +100,7 @@ class Writers:
         return sum(writer.in_flight_bytes for writer in (*self._writers.values(), *self._retired))
 
     def begin(self, broker_epoch: int) -> None:
-        """Start to write under this broker epoch."""
+        """Fence all earlier writers, and start to write under this broker epoch."""
         assert self._epoch is None or broker_epoch > self._epoch, (
             f"epoch {broker_epoch} after {self._epoch}"
         )
@@ -109,7 +109,7 @@ class Writers:
             self._epoch = broker_epoch
 
     def end(self) -> None:
-        """Fence all writers, so that nothing more is written under their epoch."""
+        """Fence all writers, so that nothing more is written under their broker epoch."""
         self._epoch = None
         writers, self._writers = self._writers, {}
         for writer in writers.values():
@@ -118,7 +118,7 @@ class Writers:
         self._retired = {writer for writer in self._retired if writer.is_working}
 
     def writer(self, coordinator: int) -> ObjectWriter | None:
-        """Return the writer of a coordinator partition, or None while this broker may not write."""
+        """Return the writer of a batch coordinator, or None while this broker may not write."""
         if self._epoch is None:
             return None
         writer = self._writers.get(coordinator)
@@ -149,7 +149,7 @@ class Writers:
         )
 
     def _on_epoch_fenced(self, epoch: int) -> None:
-        """Stop writing under this epoch, because a coordinator has seen a newer epoch."""
+        """Stop writing under this broker epoch, because a coordinator has seen a newer one."""
         if epoch != self._epoch:
             return  # an old writer; there is a newer epoch by now, or a registration under way
         log.warning("broker=%d epoch=%d action=fenced", self._cluster.broker_id, epoch)
@@ -162,7 +162,7 @@ class Writers:
             writer.close_buffer(Reason.STOP)
 
     async def close(self, timeout_s: float) -> None:
-        """Write buffered batches, wait for outcomes, release the leases, accept no more batches.
+        """Write buffered batches, wait for outcomes, and release the leases of object ids.
 
         Args:    timeout_s: after it, producers are told that an open outcome is unknown.
         """

@@ -53,7 +53,7 @@ class DirectoryStorage:
     """Objects as files below one directory; the key is the path."""
 
     def __init__(self, root: Path, files: FileSystem | None = None) -> None:
-        """Open the store, creating a missing directory.
+        """Open the object store in the directory `root`, which is created if missing.
 
         Raises:  OSError.
         """
@@ -65,7 +65,7 @@ class DirectoryStorage:
 
     @classmethod
     def configured(cls, values: Mapping[str, Any]) -> Self:
-        """Open the store that the settings describe, as `ConfigurableStorage` requires."""
+        """Open the store that these settings describe."""
         path = values.get(PATH)
         if not path:
             raise StoreSettingError(PATH, "must be set: a directory")
@@ -87,7 +87,7 @@ class DirectoryStorage:
         return await self._in_thread(key, lambda: self._read(key, byte_range))
 
     async def begin(self, *, is_empty: bool) -> None:
-        """Mark the root as a store; refuse an empty root if the cluster has objects.
+        """Mark the root directory as a store, but refuse an empty one if objects exist.
 
         Implements `BeginningStore`.
         """
@@ -151,7 +151,7 @@ class DirectoryStorage:
             raise OSError(errno.EAGAIN, "the store was away meanwhile")
 
     def _read(self, key: str, byte_range: ByteRange) -> bytes:
-        """Read a range of an object, again if the store's file system was unmounted meanwhile."""
+        """Read a range of an object; read again if the file system was unmounted meanwhile."""
         try:
             return self._objects.get(key, byte_range)
         except ObjectNotFoundError:

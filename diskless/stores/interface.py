@@ -54,7 +54,7 @@ class StorageError(Exception):
         self.retriable = retriable  # throttling, a timeout or a server's error, which may pass
 
     def __reduce__(self) -> tuple[partial[StorageError], tuple[str, str]]:
-        """Pickle the error as a StorageError, for tasks in other processes."""
+        """Pickle the error as a StorageError, so that other processes can raise the error."""
         return partial(StorageError, retriable=self.retriable), (self.key, self.reason)
 
 
@@ -122,7 +122,7 @@ class ObjectStorage(Protocol):
         """
 
     async def close(self) -> None:
-        """Stop threads and close connections."""
+        """Stop the store's threads and close its connections."""
 
 
 @runtime_checkable
@@ -130,14 +130,14 @@ class BeginningStore(Protocol):
     """A store that checks, before a broker serves from it, that it is the cluster's store."""
 
     async def begin(self, *, is_empty: bool) -> None:
-        """Start the store; `is_empty` says that the cluster has no objects yet.
+        """Start the store; `is_empty` tells the store that the cluster has no objects yet.
 
         Raises:  StoreSettingError if this cannot be the cluster's store; StorageError.
         """
 
 
 def check_range(byte_range: ByteRange) -> None:
-    """Raise ValueError for a range that no object can have."""
+    """Raise ValueError for a range of bytes that no object can have."""
     if byte_range.offset < 0 or byte_range.size < 0:
         raise ValueError(f"negative {byte_range}")
 

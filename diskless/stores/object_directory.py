@@ -43,7 +43,7 @@ class ObjectDirectory:
     def __init__(
         self, root: Path, files: FileSystem | None = None, *, creates_root: bool = False
     ) -> None:
-        """Access the objects below a root directory.
+        """Prepare to read and write the objects below a root directory.
 
         Args: creates_root: whether writing creates a missing root and its parents.
         """
@@ -118,7 +118,7 @@ class ObjectDirectory:
         return _stored(key, status)
 
     def get(self, key: str, byte_range: ByteRange) -> bytes:
-        """Return exactly the bytes of the range.
+        """Return exactly the bytes in this range of the object.
 
         Raises:  ValueError for a negative range; ObjectNotFoundError, RangeError.
         """
@@ -149,7 +149,10 @@ class ObjectDirectory:
     def _walk(
         self, directory: Path, prefix: str, key: str, on_temporary: Callable[[Path], None]
     ) -> Iterator[StoredObject]:
-        """Yield the objects below a directory, whose own key `key` ends with a slash."""
+        """Yield the objects below a directory by rising key.
+
+        The directory's own key `key` ends with a slash.
+        """
         with os.scandir(directory) as entries:
             children = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
         # As keys sort: a directory's name counts with the slash that follows it.

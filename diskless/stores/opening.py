@@ -23,14 +23,14 @@ class ConfigurableStorage(Protocol):
     """A class that makes a store from settings."""
 
     def configured(self, values: Mapping[str, Any]) -> ObjectStorage:
-        """Create a store from parsed settings by name.
+        """Create an object store from a mapping of setting names to parsed values.
 
         Raises StoreSettingError.
         """
 
 
 def find_class(name: str) -> ConfigurableStorage:
-    """Import and return the store class at this import path.
+    """Import and return the object store class at this import path.
 
     Raises StoreSettingError.
 
@@ -54,7 +54,7 @@ def find_class(name: str) -> ConfigurableStorage:
 
 
 def open_store(values: Mapping[str, Any]) -> ObjectStorage:
-    """Open the store that these settings name.
+    """Open the object store that these settings name.
 
     Args:    values: parsed settings by key, at least `diskless.storage.class.name`.
     Raises:  StoreSettingError naming the key.

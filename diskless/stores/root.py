@@ -32,7 +32,7 @@ class StoreRoot:
     """A directory store's root. For any thread; each method may raise OSError."""
 
     def __init__(self, path: Path, files: FileSystem) -> None:
-        """Open the root, creating a missing directory; `mark` writes the mark later."""
+        """Open the store's root directory, creating a missing directory, without a mark yet."""
         self.path = path
         self._files = files
         self._lock = threading.Lock()
@@ -43,11 +43,11 @@ class StoreRoot:
 
     @property
     def is_new(self) -> bool:
-        """Return whether the directory was empty and without a mark when it was opened."""
+        """Return whether the directory had no files and no store mark when it was opened."""
         return self._id is None and self._was_empty
 
     def mark(self) -> None:
-        """Write the mark durably, unless the root already has a mark.
+        """Write the mark file of the store durably, unless the root directory has one.
 
         A store from before marks gets its mark by the first process that writes to it.
         """

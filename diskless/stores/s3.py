@@ -60,7 +60,7 @@ class S3Storage:
 
     @classmethod
     def configured(cls, values: Mapping[str, Any]) -> Self:
-        """Open the bucket that the settings describe, as `ConfigurableStorage` requires.
+        """Open the bucket that these settings describe.
 
         Keys have their prefix already, so none is added here.
         """

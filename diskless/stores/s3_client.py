@@ -113,7 +113,7 @@ class S3Client:
 
     @property
     def uri(self) -> str:
-        """The bucket and prefix, as `s3://BUCKET[/PREFIX]`."""
+        """Return the bucket and prefix as `s3://BUCKET[/PREFIX]`."""
         return f"{S3}{self._bucket}/{self._prefix}".rstrip("/")
 
     def full_key(self, key: str) -> str:
@@ -224,7 +224,7 @@ class S3Client:
                 raise StorageError(prefix, "a truncated listing does not say where it continues")
 
     def request(self, key: str, method: str, **arguments: Any) -> Any:
-        """Call a method of boto3's client for this bucket, translating boto3's errors.
+        """Call a boto3 method for this bucket, and translate boto3's errors.
 
         Args:    key: what the request is about, for the error; sent as `Key` by methods that name
                  one object.

@@ -46,7 +46,10 @@ def decide_expired_producers(
 
 
 def _largest_expired_id(tables: Tables, context: Context, producer_ids: tuple[int, ...]) -> int:
-    """Return the largest id that has expired once these have, or UNKNOWN_ID below level 2."""
+    """Return the largest producer id that has expired, or UNKNOWN_ID below esker.version 2.
+
+    The given producer ids count as expired.
+    """
     known = tables.counters.largest_expired_id
     if known == UNKNOWN_ID:
         if not may_write_format(context.view.features(), 2):

@@ -172,7 +172,7 @@ def _without_synonyms(entry: _Shown) -> _Shown:
 
 
 def _describe(resource: Resource, image: MetadataImage, *, documented: bool) -> Iterator[_Shown]:
-    """Yield the described settings of a topic, broker or group. Raises RefusedError."""
+    """Yield the described settings of a topic or broker. Raises RefusedError."""
     if resource == (TOPIC, CLUSTER_METADATA):
         yield _cluster_metadata(documented=documented)
     elif resource.type == TOPIC:

@@ -3,9 +3,10 @@
     dispatcher = Dispatcher(handlers, cluster=cluster, listener_name="PLAINTEXT")
     listener = Listener(dispatcher.handle, name="PLAINTEXT")
 
-ApiVersions announces the same table that requests are looked up in. A request with a key or a
-version that is not announced closes its connection, and one log line names client and key, as in
-Kafka; so do a TLS hello and an HTTP request, which the transport recognises by their first bytes.
+ApiVersions announces the same table that requests are looked up in, without client telemetry. A
+request with a key or a version that is not in the table closes its connection, and one log line
+names client and key, as in Kafka; so do a TLS hello and an HTTP request, which the transport
+recognises by their first bytes.
 
 Source: KIP-35, KIP-511 (ApiVersions), KIP-584 (features in it).
 """
@@ -31,6 +32,9 @@ log = logging.getLogger("diskless.dispatch")
 
 FIRST_NAMED_VERSION: Final = 3  # of ApiVersions: clients say what they are
 ZERO_POSSIBLE_VERSION: Final = 4  # a feature's lowest level can be 0. Source: KAFKA-17011
+SILENT: Final = frozenset({71, 72})
+"""Client telemetry: answered, and not announced, so that clients offer no metrics. As in Kafka."""
+
 MAX_CLIENT_KINDS: Final = 200  # counted apart; clients choose these names
 OTHERS: Final = ("others", "")
 
@@ -61,7 +65,7 @@ class Dispatcher:
         self._cluster = cluster
         self._features = features
         self._routes = Routes()
-        self._routes.add(handlers, large=large)
+        self._routes.add(handlers, large=large, silent=SILENT)
         self._routes.add({API_VERSIONS_KEY: make_handler(ApiVersionsRequest, self._api_versions)})
         self.handle = self._routes.handle  # the listener's handler
 

@@ -12,9 +12,20 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
 from random import Random
 from typing import Any, Final
+from uuid import UUID
 
 from coordinator.groups.settings import GroupSettings
-from diskless.apis import chunks, configs, forwarded, offsets, topics
+from diskless.apis import (
+    chunks,
+    configs,
+    forwarded,
+    offsets,
+    replicas,
+    security,
+    telemetry,
+    topics,
+    transactions,
+)
 from diskless.apis.cluster import ClusterApis
 from diskless.apis.configs import OwnSetting
 from diskless.apis.groups import GroupApis
@@ -63,6 +74,7 @@ class Services:
         self._cluster = cluster
         self._store = store
         self._wall_ms = wall_ms
+        self._random = random
         self.news = CommitNotifications()
         cluster.on_image(lambda _: self.news.notify())
         cluster.on_commit(lambda _: self.news.notify())
@@ -142,6 +154,10 @@ class Services:
             **configs.handlers(cluster, own),
             **chunks.handlers(cluster, self._wall_ms),
             **forwarded.handlers(cluster),
+            **replicas.handlers(cluster),
+            **security.handlers(),
+            **telemetry.handlers(lambda: UUID(int=self._random.getrandbits(128), version=4)),
+            **transactions.handlers(),
         }
 
     def handlers(self, listener_name: str) -> Mapping[int, Served]:

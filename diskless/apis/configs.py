@@ -14,18 +14,20 @@ Source: KIP-133, KIP-226 (synonyms), KIP-339, KIP-569 (documentation); upstream'
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 
 from coordinator.controller.config_defs import BROKER_CONFIGS, ConfigType
 from coordinator.controller.decide.configs import Operation, Source, describe_configs
-from coordinator.controller.image import BROKER, MetadataImage, Resource
+from coordinator.controller.image import BROKER, TOPIC, MetadataImage, Resource
 from coordinator.controller.refusals import refuse
 from coordinator.errors import CoordinatorError
 from diskless.apis.handler import make_handler
 from diskless.cluster import Cluster
+from diskless.placement import unfenced_brokers
 from raft.net.handlers import Served
 from records.kafka_errors import ErrorCode
 from records.rpc import configs as rpc
@@ -37,6 +39,18 @@ SLICE_RESOURCES: Final = 20  # described before the loop runs other tasks: a few
 
 SEEN_HERE_S: Final = 1.0
 """The longest that the answer to a change waits for this broker's own image."""
+
+BROKER_LOGGER, CLIENT_METRICS, GROUP = 8, 16, 32
+"""Types of resources without settings in the cluster log. Source: KIP-412, KIP-714, KIP-848."""
+
+LISTED: Final = (GROUP, CLIENT_METRICS, BROKER_LOGGER, BROKER, TOPIC)
+LOGGER_SOURCE: Final = 6  # DYNAMIC_BROKER_LOGGER_CONFIG
+FIRST_WITH_TYPES: Final = 1  # of ListConfigResources; before, it listed client metrics only
+
+LEVELS: Final = ((50, "FATAL"), (40, "ERROR"), (30, "WARN"), (20, "INFO"), (10, "DEBUG"))
+"""Log4j's names of Python's levels."""
+
+ROOT_LOGGER: Final = "root"
 
 _RequestedPartition = rpc.DescribeConfigsRequest.DescribeConfigsResource
 _Result = rpc.DescribeConfigsResponse.DescribeConfigsResult
@@ -83,6 +97,9 @@ async def describe(
         if number % SLICE_RESOURCES == SLICE_RESOURCES - 1:
             await asyncio.sleep(0)
         single = msgspec.structs.replace(request, resources=(requested,))  # type: ignore[type-var]
+        if requested.resource_type in (BROKER_LOGGER, CLIENT_METRICS, GROUP):
+            results.append(_described_here(requested, broker_id))
+            continue
         if requested.resource_type == BROKER and requested.resource_name:
             results.append(_broker(single, image, broker_id, own))
             continue
@@ -130,6 +147,52 @@ def _broker(
     )
 
 
+def _described_here(requested: _RequestedPartition, broker_id: int) -> _Result:
+    """Describe the loggers of this broker, or a resource that has no settings.
+
+    Groups are of the classic protocol and metrics are not subscribed to, so neither has settings.
+    """
+    kind, name = requested.resource_type, requested.resource_name
+    invalid = ErrorCode.INVALID_REQUEST
+    if kind != BROKER_LOGGER:
+        if name:
+            return _result(requested, ())
+        noun = "Group" if kind == GROUP else "Client metrics subscription"
+        return _refusal(requested, invalid, f"{noun} name must not be empty")
+    if not name:
+        return _refusal(requested, invalid, "Broker id must not be empty")
+    if not name.isascii() or not name.isdigit():
+        text = f"Broker id must be an integer, but it is: {name[:20]}"
+        return _refusal(requested, invalid, text)
+    if name != str(broker_id):
+        text = f"Unexpected broker id, expected {broker_id} but received {name[:20]}"
+        return _refusal(requested, invalid, text)
+    wanted = requested.configuration_keys
+    return _result(
+        requested,
+        tuple(entry for entry in _loggers() if wanted is None or entry.name in wanted),
+    )
+
+
+def _loggers() -> Iterator[_Entry]:
+    """Yield the effective level of each logger of this process. Source: KIP-412."""
+    for name in (ROOT_LOGGER, *sorted(logging.root.manager.loggerDict)):
+        effective = logging.getLogger(None if name == ROOT_LOGGER else name).getEffectiveLevel()
+        level = next((text for lowest, text in LEVELS if effective >= lowest), "TRACE")
+        yield _Entry(
+            name=name, value=level, read_only=True, config_source=LOGGER_SOURCE, is_sensitive=False
+        )
+
+
+def _result(requested: _RequestedPartition, entries: tuple[_Entry, ...]) -> _Result:
+    return _Result(
+        error_message="",
+        resource_type=requested.resource_type,
+        resource_name=requested.resource_name,
+        configs=entries,
+    )
+
+
 def _own_entry(setting: OwnSetting, request: rpc.DescribeConfigsRequest) -> _Entry:
     synonym = _Entry.DescribeConfigsSynonym
     default = Source.DEFAULT_CONFIG
@@ -157,6 +220,38 @@ def _refusal(requested: _RequestedPartition, code: ErrorCode, message: str) -> _
         resource_type=requested.resource_type,
         resource_name=requested.resource_name,
         configs=(),
+    )
+
+
+# --- listing ------------------------------------------------------------------------------------
+
+
+def list_resources(
+    request: rpc.ListConfigResourcesRequest, image: MetadataImage, version: int
+) -> rpc.ListConfigResourcesResponse:
+    """List the resources of the requested types by name; of all types if none is requested.
+
+    Groups and client metrics are listed only if they have settings, and so never.
+    """
+    types = set(request.resource_types) if version >= FIRST_WITH_TYPES else {CLIENT_METRICS}
+    if not types <= set(LISTED):
+        return rpc.ListConfigResourcesResponse(
+            error_code=ErrorCode.UNSUPPORTED_VERSION, config_resources=()
+        )
+    serving = [str(broker.broker_id) for broker in unfenced_brokers(image)]
+    names: dict[int, Sequence[str]] = {
+        BROKER_LOGGER: serving,
+        BROKER: serving,
+        TOPIC: sorted(image.topic_ids),
+    }
+    resource = rpc.ListConfigResourcesResponse.ConfigResource
+    return rpc.ListConfigResourcesResponse(
+        config_resources=tuple(
+            resource(resource_name=name, resource_type=kind)
+            for kind in LISTED
+            if not types or kind in types
+            for name in names.get(kind, ())
+        )
     )
 
 
@@ -235,6 +330,10 @@ def handlers(cluster: Cluster, own: Sequence[OwnSetting] = ()) -> dict[int, Serv
                 request, cluster.image, broker_id=cluster.broker_id, own=own
             ),
             in_line=True,
+        ),
+        74: make_handler(
+            rpc.ListConfigResourcesRequest,
+            lambda request, context: list_resources(request, cluster.image, context.version),
         ),
         33: make_handler(rpc.AlterConfigsRequest, lambda request, _: alter(request, cluster)),
         44: make_handler(

@@ -49,16 +49,29 @@ class Routes:
         self._served: dict[int, Served] = {}
         self._first_flexible: dict[int, int | None] = {}
         self._large: set[int] = set()
+        self._silent: set[int] = set()
         self.requests: Counter[int] = Counter()  # received, by api key
 
-    def add(self, handlers: Mapping[int, Served], *, large: Container[int] = ()) -> None:
-        """Add request handlers by api key; with `large`, each handler limits what it decodes."""
+    def add(
+        self,
+        handlers: Mapping[int, Served],
+        *,
+        large: Container[int] = (),
+        silent: Container[int] = (),
+    ) -> None:
+        """Add request handlers by api key.
+
+        Args:  large: api keys whose handlers limit what they decode.
+               silent: api keys that are served and not announced.
+        """
         for key, served in handlers.items():
             assert key not in self._served, f"api key {key} is served already"
             self._served[key] = served
             self._first_flexible[key] = first_flexible(key)
             if key in large:
                 self._large.add(key)
+            if key in silent:
+                self._silent.add(key)
 
     @property
     def served(self) -> Mapping[int, Served]:
@@ -94,6 +107,7 @@ class Routes:
                 api_key=key, min_version=served.lowest, max_version=served.highest
             )
             for key, served in sorted(self._served.items())
+            if key not in self._silent
         )
 
     def _versions_unsupported(self, header: RequestHeader) -> Answer:

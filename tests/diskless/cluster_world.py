@@ -24,6 +24,7 @@ from typing import Any, Final, Self, TypeVar
 from uuid import UUID
 
 from coordinator.batch.decide import Decision
+from coordinator.batch.describe import describe_topics
 from coordinator.batch.memory import InMemoryCoordinator, InMemoryState
 from coordinator.batch.reads import find_batches, log_ends
 from coordinator.batch.settings import CoordinatorSettings
@@ -59,6 +60,7 @@ from records.rpc.brokers import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
+from records.rpc.objects import DescribeDisklessTopicsRequest
 from records.types import Epoch, Offset, OffsetAndEpoch
 from tests.coordinator.controller.world import (
     CLUSTER_ID,
@@ -497,7 +499,9 @@ class WorldReplica:
         return log_ends(self.state, topic_id, partition)
 
     async def call(self, request: Any) -> Any:
-        """See CallTarget: FindBatches alone."""
+        """See CallTarget: FindBatches, and overviews of the applied state."""
+        if isinstance(request, DescribeDisklessTopicsRequest):
+            return describe_topics(request, self.state)
         assert isinstance(request, rpc.FindBatchesRequest), request
         return find_batches(request, self.state, self.state, self._leader.settings)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
@@ -212,8 +213,7 @@ def test_dynamic_broker_settings_are_described() -> None:
         (BROKER, "99", 42),
         (BROKER, "one", 42),
         (BROKER, "١", 42),
-        (GROUP, "g", 42),
-        (8, "1", 42),
+        (8, "2", 42),
         (0, "x", 42),
     ],
 )
@@ -421,3 +421,64 @@ def test_without_a_controller_setting_changes_time_out_and_descriptions_succeed(
         assert (await told.describe(TOPIC, "t")).error_code == 0
 
     tell(story)
+
+
+def resources(told: Story, *types: int, version: int = 1) -> Any:
+    request = rpc.ListConfigResourcesRequest(resource_types=types)
+    return call(told.handlers, request, rpc.ListConfigResourcesResponse, version)
+
+
+def test_config_resources_are_listed_by_type() -> None:
+    async def story(told: Story) -> None:
+        listed = (await resources(told)).config_resources
+        assert {(8, "1"), (8, "2"), (4, "1"), (4, "2"), (2, "t")} <= {
+            (one.resource_type, one.resource_name) for one in listed
+        }
+        assert {one.resource_type for one in listed} == {2, 4, 8}
+        brokers = (await resources(told, 4, 4)).config_resources
+        assert [(one.resource_type, one.resource_name) for one in brokers] == [(4, "1"), (4, "2")]
+        for types in ((16,), (32,), (16, 32)):
+            assert (await resources(told, *types)).config_resources == ()
+        assert (await resources(told, version=0)).config_resources == (), "client metrics only"
+        for kind in (0, 1, 3, 99):
+            answer = await resources(told, kind)
+            assert (answer.error_code, answer.config_resources) == (35, ())
+
+    tell(story)
+
+
+@pytest.mark.parametrize("kind", [16, GROUP])
+def test_groups_and_client_metrics_have_no_settings(kind: int) -> None:
+    async def story(told: Story) -> None:
+        described = await told.describe(kind, "anything")
+        assert (described.error_code, described.configs) == (0, ())
+        described = await told.describe(kind, "")
+        assert described.error_code == 42
+        assert "name must not be empty" in described.error_message
+
+    tell(story)
+
+
+def test_a_broker_describes_its_loggers_and_no_other_brokers() -> None:
+    async def story(told: Story) -> None:
+        levels = {one.name: one.value for one in (await told.describe(8, "1")).configs}
+        assert levels["root"] == levels["diskless.dispatch"] == "WARN"
+        (entry,) = (await told.describe(8, "1", "root")).configs
+        assert (entry.config_source, entry.read_only) == (6, True)
+        for name, text in (
+            ("2", "Unexpected broker id, expected 1 but received 2"),
+            ("x", "Broker id must be an integer, but it is: x"),
+            ("", "Broker id must not be empty"),
+        ):
+            refused = await told.describe(8, name)
+            assert (refused.error_code, refused.error_message) == (42, text)
+
+    with_level = logging.getLogger("diskless.dispatch")
+    before, root = with_level.level, logging.root.level
+    try:
+        logging.root.setLevel(logging.WARNING)
+        with_level.setLevel(logging.NOTSET)
+        tell(story)
+    finally:
+        with_level.setLevel(before)
+        logging.root.setLevel(root)

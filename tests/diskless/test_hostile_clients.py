@@ -192,7 +192,7 @@ TLS_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(500)
         (b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n", "closed=http_on_kafka_port"),
         (b"POST / HTTP/1.1\r\n\r\n", "closed=http_on_kafka_port"),
         (pack(">i", 200_000_000), "closed=oversized_frame"),
-        (framed(71, 0, b"\0" * 16), 'closed=malformed_request detail="unknown api key 71, version'),
+        (framed(68, 0, b"\0" * 16), 'closed=malformed_request detail="unknown api key 68, version'),
         (framed(3, 99, b"\0" * 16), "api key 3 has no version 99 here; client id 'stranger'"),
         (framed(3, 12, bytes(1 << 20)), "api key 3 of 1048595 bytes, the limit is 1048576"),
         (framed(11, 5, bytes(3 << 20)), "2097152"),

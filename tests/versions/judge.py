@@ -16,6 +16,8 @@ OWN_TAGS: Final = ("chunks", "start_offset")
 
 def objection(response: type[Response], answer: Response, data: bytes, version: int) -> str:
     """What kio has against these bytes; empty if it reads the same from them, or cannot read it."""
+    if getattr(answer, "expiry_timestamp_ms", 0) < 0:
+        return ""  # as Kafka refuses a token; kio reads no such time
     if not is_in_kio(response, version) or _has_own_tags(answer):
         return ""
     kio_class = in_kio(response, version)

@@ -17,6 +17,7 @@ from msgspec import structs
 from coordinator.controller.client import error_codes
 from records.rpc import batch_coordinator as coordinator
 from records.rpc import descriptions, group_log, objects, topics
+from tests.versions import requests_admin as of_admin
 from tests.versions import requests_clients as of_clients
 from tests.versions import requests_coordinator as of_coordinator
 from tests.versions import requests_groups as of_groups
@@ -52,12 +53,27 @@ REALISTIC: Final[dict[int, Ask]] = {
     21: of_clients.delete_records,
     22: of_clients.producer_ids,
     23: of_clients.epochs,
+    29: of_admin.describe_acls,
+    30: of_admin.create_acls,
+    31: of_admin.delete_acls,
     32: of_clients.describe_configs,
     33: of_clients.replace_configs,
+    35: of_admin.log_dirs,
     37: of_clients.create_partitions,
+    38: of_admin.create_tokens,
+    39: of_admin.renew_tokens,
+    40: of_admin.expire_tokens,
+    41: of_admin.describe_tokens,
     42: of_groups.delete_groups,
+    43: of_admin.elections,
     44: of_clients.alter_configs,
+    45: of_admin.reassignments,
+    46: of_admin.list_reassignments,
     47: of_groups.delete_offsets,
+    48: of_admin.describe_quotas,
+    49: of_admin.alter_quotas,
+    50: of_admin.describe_scram,
+    51: of_admin.alter_scram,
     52: of_quorum.votes,
     53: of_quorum.begin_epochs,
     54: of_quorum.end_epochs,
@@ -68,8 +84,13 @@ REALISTIC: Final[dict[int, Ask]] = {
     62: of_quorum.registration,
     63: of_quorum.broker_heartbeat,
     64: of_quorum.unregister,
+    65: of_admin.describe_transactions,
+    66: of_admin.list_transactions,
     67: of_quorum.allocate_ids,
     70: of_quorum.controller_registration,
+    71: of_admin.telemetry_subscriptions,
+    72: of_admin.pushed_telemetry,
+    74: of_admin.list_resources,
     75: of_clients.describe_partitions,
     1076: of_coordinator.create_chunks,
     1077: of_coordinator.alter_chunks,

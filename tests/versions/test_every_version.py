@@ -34,7 +34,17 @@ pytestmark = pytest.mark.slow
 PRODUCE = 0
 WITHOUT_MESSAGES = {(BROKER, PRODUCE): range(3)}  # refused: tests/diskless/test_dispatch.py
 
+SECURITY = {29: 3, 30: 3, 31: 3, 38: 3, 39: 2, 40: 2, 41: 3, 49: 1, 51: 0}
+"""Requests that a cluster without security refuses: the last version by api key."""
+
 REFUSED = {
+    **{
+        (key, version): "there is no security"
+        for key, last in SECURITY.items()
+        for version in range(last + 1)
+    },
+    **{(45, version): "no replica moves" for version in range(2)},
+    (65, 0): "there are no transactions",
     (11, 4): "who joins gets a member id first, and nobody is static yet",
     (60, 0): "nobody can ask a controller for controllers yet",
     (1107, 0): "only the controller takes partitions away from a coordinator",

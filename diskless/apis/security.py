@@ -1,0 +1,255 @@
+"""Answers requests about access rules, quotas, SCRAM credentials and delegation tokens.
+
+There is no authentication here, and brokers throttle no client. So the answers are those of a Kafka
+broker without an authorizer on a listener without authentication: access rules are
+SECURITY_DISABLED, there are no quotas and no credentials, and tokens may not be asked for on such a
+listener. What would be kept without effect is refused.
+
+Source: KIP-48, KIP-140, KIP-546, KIP-554; upstream's AclApis, ClientQuotasImage, ScramImage,
+ScramControlManager and DelegationTokenManager, whose codes and texts these are.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Final
+
+from diskless.apis.handler import RequestContext, make_handler
+from raft.net.handlers import Served
+from records.kafka_errors import ErrorCode
+from records.rpc import security as rpc
+
+MAX_ITEMS: Final = 10_000
+"""Rules, entities or users of one request; of more, so many are answered with POLICY_VIOLATION."""
+
+TOO_MANY: Final = f"A request may name at most {MAX_ITEMS} of them."
+
+
+# --- access rules -------------------------------------------------------------------------------
+
+NO_AUTHORIZER: Final = "No Authorizer is configured."
+
+
+def describe_acls() -> rpc.DescribeAclsResponse:
+    """Answer that there are no access rules because security is disabled."""
+    return rpc.DescribeAclsResponse(
+        error_code=ErrorCode.SECURITY_DISABLED,
+        error_message="No Authorizer is configured on the broker",
+        resources=(),
+    )
+
+
+def create_acls(request: rpc.CreateAclsRequest) -> rpc.CreateAclsResponse:
+    """Refuse each rule."""
+    code, text = _refusal(len(request.creations))
+    result = rpc.CreateAclsResponse.AclCreationResult(error_code=code, error_message=text)
+    return rpc.CreateAclsResponse(results=(result,) * min(len(request.creations), MAX_ITEMS))
+
+
+def delete_acls(request: rpc.DeleteAclsRequest) -> rpc.DeleteAclsResponse:
+    """Refuse each filter."""
+    code, text = _refusal(len(request.filters))
+    result = rpc.DeleteAclsResponse.DeleteAclsFilterResult(
+        error_code=code, error_message=text, matching_acls=()
+    )
+    return rpc.DeleteAclsResponse(filter_results=(result,) * min(len(request.filters), MAX_ITEMS))
+
+
+def _refusal(count: int) -> tuple[ErrorCode, str]:
+    if count > MAX_ITEMS:
+        return ErrorCode.POLICY_VIOLATION, TOO_MANY
+    return ErrorCode.SECURITY_DISABLED, NO_AUTHORIZER
+
+
+# --- quotas -------------------------------------------------------------------------------------
+
+USER, CLIENT_ID, IP = "user", "client-id", "ip"
+EXACT, DEFAULT, SPECIFIED = range(3)
+MATCH_TYPES: Final = ("MATCH_TYPE_EXACT", "MATCH_TYPE_DEFAULT", "MATCH_TYPE_SPECIFIED")
+
+
+def describe_quotas(request: rpc.DescribeClientQuotasRequest) -> rpc.DescribeClientQuotasResponse:
+    """Answer that no client has a quota, or why the filter is invalid."""
+    refusal = _refuse_filter(request)
+    if refusal is None:
+        return rpc.DescribeClientQuotasResponse(error_message="", entries=())
+    code, text = refusal
+    return rpc.DescribeClientQuotasResponse(error_code=code, error_message=text, entries=None)
+
+
+def _refuse_filter(request: rpc.DescribeClientQuotasRequest) -> tuple[ErrorCode, str] | None:
+    """Return why a filter is invalid, or None."""
+    invalid = ErrorCode.INVALID_REQUEST
+    seen: set[str] = set()
+    for component in request.components:
+        kind, match_type, match = component.entity_type, component.match_type, component.match
+        if not kind:
+            return invalid, "Invalid empty entity type."
+        if kind in seen:
+            return invalid, f"Entity type {kind} cannot appear more than once in the filter."
+        if kind not in (USER, CLIENT_ID, IP):
+            return ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind[:100]}"
+        seen.add(kind)
+        if match_type not in (EXACT, DEFAULT, SPECIFIED):
+            return invalid, f"Unknown match type {match_type}"
+        specified = f"Request specified {MATCH_TYPES[match_type]}, but"
+        if match_type == EXACT and match is None:
+            return invalid, f"{specified} set match string to null."
+        if match_type != EXACT and match is not None:
+            return invalid, f"{specified} also specified a match string."
+    if IP in seen and len(seen) > 1:
+        return invalid, (
+            "Invalid entity filter component combination. IP filter component should not be used "
+            "with user or clientId filter component."
+        )
+    return None
+
+
+def alter_quotas(request: rpc.AlterClientQuotasRequest) -> rpc.AlterClientQuotasResponse:
+    """Refuse each entity: a quota that throttles no client would promise too much."""
+    entry = rpc.AlterClientQuotasResponse.EntryData
+    text = "Brokers do not throttle clients here: quotas are not supported."
+    return rpc.AlterClientQuotasResponse(
+        entries=tuple(
+            entry(
+                error_code=ErrorCode.POLICY_VIOLATION,
+                error_message=text,
+                entity=tuple(
+                    entry.EntityData(entity_type=part.entity_type, entity_name=part.entity_name)
+                    for part in asked.entity[:MAX_ITEMS]
+                ),
+            )
+            for asked in request.entries[:MAX_ITEMS]
+        )
+    )
+
+
+# --- SCRAM --------------------------------------------------------------------------------------
+
+MECHANISMS: Final = (1, 2)  # SCRAM-SHA-256, SCRAM-SHA-512
+
+
+def describe_scram(
+    request: rpc.DescribeUserScramCredentialsRequest,
+) -> rpc.DescribeUserScramCredentialsResponse:
+    """Answer that no user has credentials."""
+    result = rpc.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
+    users = request.users or ()
+    if len(users) > MAX_ITEMS:
+        return rpc.DescribeUserScramCredentialsResponse(
+            error_code=ErrorCode.POLICY_VIOLATION, error_message=TOO_MANY, results=()
+        )
+    results = []
+    for name, times in Counter(user.name for user in users).items():
+        code = ErrorCode.RESOURCE_NOT_FOUND
+        text = f"Attempt to describe a user credential that does not exist: {name}"
+        if times > 1:
+            code = ErrorCode.DUPLICATE_RESOURCE
+            text = (
+                "Cannot describe SCRAM credentials for the same user twice in a single request: "
+                f"{name}"
+            )
+        results.append(result(user=name, error_code=code, error_message=text, credential_infos=()))
+    return rpc.DescribeUserScramCredentialsResponse(error_message="", results=tuple(results))
+
+
+def alter_scram(
+    request: rpc.AlterUserScramCredentialsRequest,
+) -> rpc.AlterUserScramCredentialsResponse:
+    """Refuse each user: there are no credentials to delete, and none would be checked."""
+    result = rpc.AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
+    changes = [(one.name, one.mechanism, True) for one in request.deletions[:MAX_ITEMS]]
+    changes += [(one.name, one.mechanism, False) for one in request.upsertions[:MAX_ITEMS]]
+    names = Counter(name for name, _, _ in changes)
+    results = {}
+    for name, mechanism, deletes in changes:
+        if len(request.deletions) + len(request.upsertions) > MAX_ITEMS:
+            code, text = ErrorCode.POLICY_VIOLATION, TOO_MANY
+        elif names[name] > 1:
+            code = ErrorCode.DUPLICATE_RESOURCE
+            text = "A user credential cannot be altered twice in the same request"
+        elif not name:
+            code, text = ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty"
+        elif mechanism not in MECHANISMS:
+            code, text = ErrorCode.UNSUPPORTED_SASL_MECHANISM, "Unknown SCRAM mechanism"
+        elif deletes:
+            code = ErrorCode.RESOURCE_NOT_FOUND
+            text = "Attempt to delete a user credential that does not exist"
+        else:
+            code = ErrorCode.UNSUPPORTED_SASL_MECHANISM
+            text = "Clients are not authenticated here: credentials are not supported."
+        results[name] = result(user=name, error_code=code, error_message=text)
+    return rpc.AlterUserScramCredentialsResponse(results=tuple(results.values()))
+
+
+# --- delegation tokens --------------------------------------------------------------------------
+
+NOT_ALLOWED: Final = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+"""The code of a listener without authentication, which is checked before any other."""
+
+FIRST_WITH_OWNER: Final = 3  # of CreateDelegationToken
+ANONYMOUS: Final = ("User", "ANONYMOUS")
+
+
+def create_token(
+    request: rpc.CreateDelegationTokenRequest, version: int
+) -> rpc.CreateDelegationTokenResponse:
+    """Refuse a new token."""
+    owner = ANONYMOUS
+    if version >= FIRST_WITH_OWNER and request.owner_principal_name:
+        owner = (request.owner_principal_type or "", request.owner_principal_name)
+    requester = ANONYMOUS if version >= FIRST_WITH_OWNER else ("", "")
+    return rpc.CreateDelegationTokenResponse(
+        error_code=NOT_ALLOWED,
+        principal_type=owner[0],
+        principal_name=owner[1],
+        token_requester_principal_type=requester[0],
+        token_requester_principal_name=requester[1],
+        issue_timestamp_ms=-1,
+        expiry_timestamp_ms=-1,
+        max_timestamp_ms=-1,
+        token_id="",
+        hmac=b"",
+    )
+
+
+def handlers() -> dict[int, Served]:
+    """Return the handlers of requests about security, by api key."""
+
+    def create(
+        request: rpc.CreateDelegationTokenRequest, context: RequestContext
+    ) -> rpc.CreateDelegationTokenResponse:
+        return create_token(request, context.version)
+
+    return {
+        29: make_handler(rpc.DescribeAclsRequest, lambda *_: describe_acls()),
+        30: make_handler(rpc.CreateAclsRequest, lambda request, _: create_acls(request)),
+        31: make_handler(rpc.DeleteAclsRequest, lambda request, _: delete_acls(request)),
+        38: make_handler(rpc.CreateDelegationTokenRequest, create),
+        39: make_handler(
+            rpc.RenewDelegationTokenRequest,
+            lambda *_: rpc.RenewDelegationTokenResponse(
+                error_code=NOT_ALLOWED, expiry_timestamp_ms=-1
+            ),
+        ),
+        40: make_handler(
+            rpc.ExpireDelegationTokenRequest,
+            lambda *_: rpc.ExpireDelegationTokenResponse(
+                error_code=NOT_ALLOWED, expiry_timestamp_ms=-1
+            ),
+        ),
+        41: make_handler(
+            rpc.DescribeDelegationTokenRequest,
+            lambda *_: rpc.DescribeDelegationTokenResponse(error_code=NOT_ALLOWED, tokens=()),
+        ),
+        48: make_handler(
+            rpc.DescribeClientQuotasRequest, lambda request, _: describe_quotas(request)
+        ),
+        49: make_handler(rpc.AlterClientQuotasRequest, lambda request, _: alter_quotas(request)),
+        50: make_handler(
+            rpc.DescribeUserScramCredentialsRequest, lambda request, _: describe_scram(request)
+        ),
+        51: make_handler(
+            rpc.AlterUserScramCredentialsRequest, lambda request, _: alter_scram(request)
+        ),
+    }

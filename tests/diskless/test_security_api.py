@@ -1,0 +1,233 @@
+"""Access rules, quotas, credentials, tokens, transactions and telemetry of a broker without any.
+
+The codes and texts are those of Apache Kafka 4.3.1 without an authorizer, for the same requests.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from uuid import UUID
+
+import pytest
+
+from diskless.apis import security, telemetry, transactions
+from records.rpc import API
+from records.rpc import security as rpc
+from records.rpc import telemetry as telemetry_rpc
+from records.rpc import transactions as transactions_rpc
+from records.rpc.base import Request
+from records.types import ZERO_UUID
+from tests.diskless.calling import call
+from tests.diskless.virtual_time import run
+
+HANDLERS: Final = (
+    security.handlers() | transactions.handlers() | telemetry.handlers(lambda: UUID(int=9))
+)
+TOO_MANY: Final = 100_000
+FILTER: Final[dict[str, Any]] = {"operation": 1, "permission_type": 1} | dict.fromkeys(
+    ("resource_name_filter", "principal_filter", "host_filter")
+)
+RULE: Final = rpc.CreateAclsRequest.AclCreation(
+    resource_type=2, resource_name="", principal="", host="", operation=3, permission_type=3
+)
+RULES: Final = rpc.DeleteAclsRequest.DeleteAclsFilter(resource_type_filter=2, **FILTER)
+
+
+def ask(request: Request, version: int | None = None) -> Any:
+    """Send a request to its handler, in its newest version by default."""
+    schema = request.schema()
+    assert schema.key is not None
+    version = schema.versions.last if version is None else version
+    answers = []
+
+    async def told() -> None:
+        answers.append(await call(HANDLERS, request, API[schema.key or 0].response, version))
+
+    run(told)
+    return answers[0]
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_requests_about_access_rules_say_that_security_is_disabled(version: int) -> None:
+    described = ask(rpc.DescribeAclsRequest(resource_type_filter=2, **FILTER), version)
+    assert (described.error_code, described.error_message, described.resources) == (
+        54, "No Authorizer is configured on the broker", (),
+    )  # fmt: skip
+    refusal = (54, "No Authorizer is configured.")
+    created = ask(rpc.CreateAclsRequest(creations=(RULE,) * 2), version).results
+    assert [(one.error_code, one.error_message) for one in created] == [refusal] * 2
+    deleted = ask(rpc.DeleteAclsRequest(filters=(RULES,)), version).filter_results
+    assert [(one.error_code, one.error_message) for one in deleted] == [refusal]
+    assert deleted[0].matching_acls == ()
+
+
+def quotas(*components: tuple[str, int, str | None]) -> Any:
+    data = rpc.DescribeClientQuotasRequest.ComponentData
+    return ask(
+        rpc.DescribeClientQuotasRequest(
+            components=tuple(
+                data(entity_type=kind, match_type=how, match=match)
+                for kind, how, match in components
+            ),
+            strict=False,
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    "components",
+    [
+        (),
+        (("user", 0, "ann"),),
+        (("user", 1, None), ("client-id", 2, None)),
+        (("ip", 0, "nonsense"),),
+    ],
+)
+def test_no_client_has_a_quota(components: tuple[tuple[str, int, str | None], ...]) -> None:
+    answer = quotas(*components)
+    assert (answer.error_code, answer.entries) == (0, ())
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "components"),
+    [
+        (42, "Invalid empty entity type.", (("", 0, "a"),)),
+        (35, "Unsupported entity type nonsense", (("nonsense", 0, "a"),)),
+        (42, "Unknown match type 7", (("user", 7, "a"),)),
+        (42, "MATCH_TYPE_EXACT, but set match string to null.", (("user", 0, None),)),
+        (42, "MATCH_TYPE_DEFAULT, but also specified a match string.", (("user", 1, "x"),)),
+        (42, "Entity type user cannot appear more than once", (("user", 2, None),) * 2),
+        (42, "IP filter component should not", (("ip", 0, "1.2.3.4"), ("user", 0, "x"))),
+    ],
+)
+def test_an_invalid_quota_filter_is_refused(
+    code: int, text: str, components: tuple[tuple[str, int, str | None], ...]
+) -> None:
+    answer = quotas(*components)
+    assert (answer.error_code, answer.entries) == (code, None)
+    assert text in answer.error_message
+
+
+def test_quotas_cannot_be_set() -> None:
+    entry = rpc.AlterClientQuotasRequest.EntryData
+    entity = (entry.EntityData(entity_type="user", entity_name=None),)
+    for times in (1, TOO_MANY):
+        entries = (entry(entity=entity, ops=()),) * times
+        for version in (0, 1):
+            answer = ask(
+                rpc.AlterClientQuotasRequest(entries=entries, validate_only=False), version
+            )
+            assert {one.error_code for one in answer.entries} == {44}
+            assert answer.entries[0].entity[0].entity_type == "user"
+
+
+def test_no_user_has_scram_credentials() -> None:
+    request = rpc.DescribeUserScramCredentialsRequest
+    for users in (None, ()):
+        answer = ask(request(users=users))
+        assert (answer.error_code, answer.results) == (0, ())
+    users = tuple(request.UserName(name=name) for name in ("ann", "", "bob", "bob"))
+    results = ask(request(users=users)).results
+    assert [(one.user, one.error_code) for one in results] == [("ann", 91), ("", 91), ("bob", 92)]
+    assert ask(request(users=users[:1] * TOO_MANY)).error_code == 44
+
+
+def test_scram_credentials_cannot_be_set_or_deleted() -> None:
+    request = rpc.AlterUserScramCredentialsRequest
+    deletions = tuple(
+        request.ScramCredentialDeletion(name=name, mechanism=mechanism)
+        for name, mechanism in (("ann", 1), ("bob", 9), ("", 1), ("eve", 1))
+    )
+    upsertions = tuple(
+        request.ScramCredentialUpsertion(
+            name=name, mechanism=2, iterations=4_096, salt=b"s", salted_password=b"p"
+        )
+        for name in ("new", "eve")
+    )
+    results = ask(request(deletions=deletions, upsertions=upsertions)).results
+    assert [(one.user, one.error_code) for one in results] == [
+        ("ann", 91), ("bob", 33), ("", 93), ("eve", 92), ("new", 33),
+    ]  # fmt: skip
+    many = ask(request(deletions=deletions[:1] * TOO_MANY, upsertions=())).results
+    assert [(one.user, one.error_code) for one in many] == [("ann", 44)]
+
+
+def test_delegation_tokens_are_not_allowed_on_a_listener_without_authentication() -> None:
+    create = rpc.CreateDelegationTokenRequest
+    new = ask(create(renewers=(), max_lifetime_ms=-1), 1)
+    assert (new.error_code, new.principal_name, new.expiry_timestamp_ms) == (64, "ANONYMOUS", -1)
+    owned = create(
+        owner_principal_type="User", owner_principal_name="ann", renewers=(), max_lifetime_ms=-1
+    )
+    new = ask(owned)
+    assert (new.error_code, new.principal_name, new.token_requester_principal_name) == (
+        64, "ann", "ANONYMOUS",
+    )  # fmt: skip
+    for request in (
+        rpc.RenewDelegationTokenRequest(hmac=b"", renew_period_ms=1),
+        rpc.ExpireDelegationTokenRequest(hmac=b"", expiry_time_period_ms=1),
+        rpc.DescribeDelegationTokenRequest(owners=None),
+    ):
+        assert ask(request).error_code == 64
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_there_are_no_transactions_and_unknown_states_are_returned(version: int) -> None:
+    request = transactions_rpc.ListTransactionsRequest
+    answer = ask(
+        request(state_filters=("Ongoing", "Idle", "Idle"), producer_id_filters=(5,)), version
+    )
+    assert (answer.error_code, answer.unknown_state_filters) == (0, ("Idle",))
+    assert answer.transaction_states == ()
+
+
+@pytest.mark.parametrize("pattern", ["((", "x" * 5_000, "(" * 900, "a{99999999999999999999}"])
+def test_a_pattern_that_is_no_regular_expression_is_refused(pattern: str) -> None:
+    request = transactions_rpc.ListTransactionsRequest
+    answer = ask(
+        request(state_filters=(), producer_id_filters=(), transactional_id_pattern=pattern)
+    )
+    assert answer.error_code == 128
+
+
+def test_each_transactional_id_is_unknown() -> None:
+    request = transactions_rpc.DescribeTransactionsRequest
+    states = ask(request(transactional_ids=("a", "", "a"))).transaction_states
+    assert [(one.transactional_id, one.error_code) for one in states] == [
+        ("a", 105), ("", 42), ("a", 105),
+    ]  # fmt: skip
+    states = ask(request(transactional_ids=("a",) * TOO_MANY)).transaction_states
+    assert {one.error_code for one in states} == {44}
+    assert len(states) < TOO_MANY
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_100_000_access_rules_are_refused(version: int) -> None:
+    created = ask(rpc.CreateAclsRequest(creations=(RULE,) * TOO_MANY), version).results
+    deleted = ask(rpc.DeleteAclsRequest(filters=(RULES,) * TOO_MANY), version).filter_results
+    for results in (created, deleted):
+        assert {one.error_code for one in results} == {44}
+        assert len(results) < TOO_MANY
+
+
+def test_a_client_is_subscribed_to_no_metric_and_its_pushes_are_dropped() -> None:
+    ask_for = telemetry_rpc.GetTelemetrySubscriptionsRequest
+    new = ask(ask_for(client_instance_id=ZERO_UUID))
+    assert (new.error_code, new.client_instance_id, new.requested_metrics) == (0, UUID(int=9), ())
+    assert new == ask(ask_for(client_instance_id=UUID(int=9))), "the id stays"
+
+    def push(**changes: Any) -> int:
+        sound = {
+            "client_instance_id": UUID(int=9),
+            "subscription_id": new.subscription_id,
+            "terminating": False,
+            "compression_type": 4,
+            "metrics": b"m",
+        }
+        return int(ask(telemetry_rpc.PushTelemetryRequest(**sound | changes)).error_code)
+
+    assert push() == 0
+    assert push(client_instance_id=ZERO_UUID) == 42
+    assert push(subscription_id=new.subscription_id + 1) == 117
+    assert push(compression_type=9) == 76
+    assert push(metrics=b"m" * (1 << 20) + b"m") == 118

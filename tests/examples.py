@@ -7,8 +7,9 @@ that it passes every time; `make soak` lives others.
     ESKER_EXAMPLES=20         so many times as many, of either kind
     ESKER_FIRST_SEED=1763     other lives than those of `make test`: seeds 1763, 1764 and so on
 
-A failure names its seed, mostly in the test's name: `test_random_schedules_match_the_model[1765]`
-happens again with `ESKER_FIRST_SEED=1765 pytest -k test_random_schedules_match_the_model`.
+A failure names its seed, mostly in the test's name:
+`test_random_group_schedules_match_the_model[1765]` happens again with
+`ESKER_FIRST_SEED=1765 pytest -k test_random_group_schedules_match_the_model`.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def test_an_interrupted_deletion_is_completed_by_a_later_pass(step: int) -> None
 
 
 @pytest.mark.parametrize("steps", range(1, 12))
-def test_the_next_broker_finishes_the_deletions_of_a_killed_one(steps: int) -> None:
+def test_the_next_broker_finishes_the_deletions_of_a_killed_broker(steps: int) -> None:
     async def work(scene: Scene) -> None:
         task = asyncio.ensure_future(scene.cleaner.clean())
         for _ in range(steps):

@@ -171,7 +171,7 @@ def test_objects_of_many_partitions_are_limited_by_the_runs_budget() -> None:
     story(told, ClosingSettings(quiet_ms=QUIET_MS, runs_per_second=1_000))
 
 
-def test_closings_by_interval_use_up_the_budget() -> None:
+def test_buffers_closed_for_other_reasons_use_up_the_objects_budget() -> None:
     async def told(broker: Broker) -> None:
         for _ in range(20):
             broker.close_full()
@@ -185,7 +185,9 @@ def test_closings_by_interval_use_up_the_budget() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"quiet_ms": 0}, {"objects_per_second": 0}])
-def test_a_setting_of_zero_leaves_buffers_to_the_interval(settings: dict[str, int]) -> None:
+def test_a_quiet_time_or_objects_budget_of_zero_closes_no_small_buffer_early(
+    settings: dict[str, int],
+) -> None:
     async def told(broker: Broker) -> None:
         broker.append()
         await wait_ms(1_000)

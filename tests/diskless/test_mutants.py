@@ -53,7 +53,7 @@ def test_each_writer_mutant_is_caught(
     dies(Story(seed))
 
 
-def test_a_mutant_that_commits_in_completion_order_is_caught() -> None:
+def test_a_writer_mutant_that_commits_in_upload_completion_order_is_caught() -> None:
     assert outcomes(overtaking(ObjectWriter)) == {0}
     assert outcomes(overtaking(CommitsAsUploadsEnd)) != {0}
 
@@ -91,7 +91,7 @@ class SkipsTheBarrier(FetchService):
         return [_PartitionResult(ErrorCode.OFFSET_OUT_OF_RANGE, one.offset, 0) for one in asked]
 
 
-def test_a_mutant_that_skips_the_barrier_is_caught() -> None:
+def test_a_broker_mutant_that_skips_the_read_barrier_is_caught() -> None:
     dies(Story(0, fetch_type=SkipsTheBarrier))
 
 
@@ -108,6 +108,6 @@ class TellsHalf(ObjectWriter):
         super()._settle(written, response)
 
 
-def test_a_mutant_that_mixes_up_responses_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broker_mutant_that_mixes_up_responses_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diskless.produce.writers, "ObjectWriter", TellsHalf)
     dies(Story(0))

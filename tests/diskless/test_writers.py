@@ -152,7 +152,7 @@ def test_flush_writes_the_buffer_before_the_commit_interval_ends() -> None:
     run(on_loop)
 
 
-def test_a_closing_broker_writes_its_buffers_and_accepts_nothing_more() -> None:
+def test_a_closing_broker_writes_its_buffers_and_accepts_no_more_batches() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         broker.store.rules = (SLOW,)
         sent = [send(world, broker, number) for number in range(3)]
@@ -167,7 +167,7 @@ def test_a_closing_broker_writes_its_buffers_and_accepts_nothing_more() -> None:
     claim(work)
 
 
-def test_a_broker_that_must_close_now_reports_unknown_outcomes() -> None:
+def test_a_broker_that_closes_before_its_uploads_end_answers_not_leader_or_follower() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         broker.store.rules = (FaultRule(fault=Fault.SLOW, delay_s=100.0),)
         sent = send(world, broker, 1)

@@ -66,7 +66,7 @@ class CommitStories(Told):
 
     # --- the conformance table
 
-    def test_a_coordinator_answers_as_the_conformance_table_says(self) -> None:
+    def test_a_batch_coordinator_answers_as_the_conformance_table_says(self) -> None:
         async def story(world: World) -> None:
             assert await run_table(TABLE, world) == []
 
@@ -305,7 +305,7 @@ class CommitStories(Told):
 
     # --- commits
 
-    def test_a_repeated_commit_gets_its_first_answer_after_later_changes(self) -> None:
+    def test_a_repeated_commit_gets_its_first_response_after_later_changes(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -339,7 +339,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_coordinator_keeps_answers_of_a_former_broker_epoch(self) -> None:
+    def test_a_coordinator_keeps_commit_responses_of_a_former_broker_epoch(self) -> None:
         """64 are kept of each epoch: a restarted broker still retries its former commits."""
 
         async def story(world: World) -> None:
@@ -355,7 +355,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_coordinator_keeps_the_answers_of_a_brokers_last_64_objects(self) -> None:
+    def test_a_coordinator_keeps_the_commit_responses_of_a_brokers_last_64_objects(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -374,7 +374,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_kept_answers_are_dropped_ten_minutes_after_their_lease_closed(self) -> None:
+    def test_kept_commit_responses_are_dropped_ten_minutes_after_their_lease_closed(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)

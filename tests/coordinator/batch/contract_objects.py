@@ -37,7 +37,7 @@ class ObjectStories(Told):
 
     # --- objects
 
-    def test_an_object_is_deleted_only_once_no_live_run_refers_to_it(self) -> None:
+    def test_an_object_is_deleted_only_once_all_its_batches_are_deleted(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)

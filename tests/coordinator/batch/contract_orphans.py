@@ -64,7 +64,7 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_an_object_with_live_runs_is_never_marked_as_an_orphan(self) -> None:
+    def test_an_object_with_undeleted_batches_is_never_marked_as_an_orphan(self) -> None:
         for forgotten in (False, True):
 
             async def story(world: World, forgotten: bool = forgotten) -> None:
@@ -90,7 +90,7 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_a_marked_object_is_not_marked_as_an_orphan_again(self) -> None:
+    def test_an_object_marked_for_deletion_is_not_marked_again_as_an_orphan(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)

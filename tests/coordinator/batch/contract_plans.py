@@ -79,7 +79,7 @@ class PlanStories(Told):
 
         self.tell(story)
 
-    def test_a_time_based_plan_row_stops_at_the_first_young_run(self) -> None:
+    def test_a_retention_plan_by_time_stops_at_the_first_young_run_of_batches(self) -> None:
         async def story(world: World) -> None:
             old = 2 * HOUR_MS
             await stored(world, old, old, HOUR_MS // 2, old, old)
@@ -103,7 +103,7 @@ class PlanStories(Told):
 
         self.tell(story)
 
-    def test_a_size_based_plan_row_keeps_at_least_retention_bytes(self) -> None:
+    def test_a_retention_plan_by_size_keeps_at_least_retention_bytes(self) -> None:
         async def story(world: World) -> None:
             await stored(world, 0, 0, 0, sizes=(100, 100, 10))
             world.view.configs[TOPIC] = replace(FOREVER, retention_bytes=110)
@@ -112,7 +112,7 @@ class PlanStories(Told):
 
         self.tell(story)
 
-    def test_a_retention_plan_deletes_whole_runs_only(self) -> None:
+    def test_a_retention_plan_deletes_whole_runs_of_batches_only(self) -> None:
         async def story(world: World) -> None:
             await stored(world, *(2 * HOUR_MS,) * 3)
             world.view.configs[TOPIC] = EXTERNAL
@@ -124,7 +124,7 @@ class PlanStories(Told):
 
         self.tell(story)
 
-    def test_a_large_size_based_plan_is_completed_by_repeated_requests(self) -> None:
+    def test_a_large_retention_plan_by_size_is_completed_by_repeated_requests(self) -> None:
         """Runs are added up one by one, so a request looks at a bounded number of them."""
 
         async def story(world: World) -> None:
@@ -147,7 +147,9 @@ class PlanStories(Told):
 
         self.tell(story, replace(SETTINGS, maintenance_limit=5))
 
-    def test_an_external_plan_removes_no_run_that_the_coordinator_would_keep(self) -> None:
+    def test_an_external_retention_plan_deletes_no_batch_that_the_coordinator_would_keep(
+        self,
+    ) -> None:
         """Any rows, those of another history too, beside a judge that looks at every run."""
 
         async def story(world: World) -> None:

@@ -67,7 +67,9 @@ class ReleaseStories(Told):
 
         self.tell(story)
 
-    def test_a_concurrent_commit_and_release_are_decided_one_after_the_other(self) -> None:
+    def test_a_concurrent_commit_and_partition_release_are_decided_one_after_the_other(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -105,7 +107,7 @@ class ReleaseStories(Told):
 
         self.tell(story)
 
-    def test_a_release_under_a_former_controller_epoch_is_refused(self) -> None:
+    def test_a_partition_release_under_a_former_controller_epoch_is_refused(self) -> None:
         async def story(world: World) -> None:
             await create(world, epoch=4)
             assert await release(world, 0, 1, epoch=3) == [ErrorCode.STALE_CONTROLLER_EPOCH] * 2
@@ -118,7 +120,7 @@ class ReleaseStories(Told):
 
         self.tell(story)
 
-    def test_a_release_survives_a_restart_and_its_topic_can_be_deleted(self) -> None:
+    def test_a_partition_release_survives_a_restart_and_its_topic_can_be_deleted(self) -> None:
         async def story(world: World) -> None:
             await create(world, epoch=5)
             assert await release(world, 1, epoch=5) == [0]

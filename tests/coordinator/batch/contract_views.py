@@ -77,7 +77,9 @@ class ViewStories(Told):
 
         self.tell(story)
 
-    def test_a_lagging_view_grants_leases_to_a_broker_epoch_already_in_the_log(self) -> None:
+    def test_a_lagging_cluster_view_grants_leases_to_a_broker_epoch_already_in_the_log(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             world.view.epochs = {1: 7}
             assert not (await Broker(world, 1, 7).acquire()).error_code

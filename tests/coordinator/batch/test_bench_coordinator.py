@@ -36,7 +36,7 @@ def batch(sequence: int, *, epoch: int = 0, at: int = 0, partition: int = 0) -> 
     return PeerBatch(partition, at, 100, 10, 0, 7, epoch, sequence)
 
 
-def test_the_postgresql_peer_detects_duplicates_and_gaps_like_kafka() -> None:
+def test_the_benchmarks_postgresql_peer_detects_duplicates_and_gaps_like_kafka() -> None:
     watermarks: dict[int, int] = {0: 0}
     producers: dict[tuple[int, int], Producer] = {}
 
@@ -53,7 +53,7 @@ def test_the_postgresql_peer_detects_duplicates_and_gaps_like_kafka() -> None:
     assert watermarks == {0: 40}
 
 
-def test_the_postgresql_peer_merges_adjacent_batches_into_runs() -> None:
+def test_the_benchmarks_postgresql_peer_merges_adjacent_batches_into_runs() -> None:
     found = decide(
         [batch(0), batch(10, at=100), batch(20, at=250), batch(0, at=350, partition=1)],
         {0: 0, 1: 0},
@@ -67,7 +67,7 @@ def test_the_postgresql_peer_merges_adjacent_batches_into_runs() -> None:
 
 
 @pytest.mark.skipif(peer.available() is not None, reason=f"left out: {peer.available()}")
-def test_the_postgresql_peer_commits_to_a_real_server(tmp_path: Path) -> None:
+def test_the_benchmarks_postgresql_peer_commits_to_a_real_server(tmp_path: Path) -> None:
     with peer.Postgres(tmp_path / "pg") as server:
         server.create_partitions(4)
         server.fill(20, 4)

@@ -270,7 +270,7 @@ def test_a_client_drops_its_connection_when_it_learns_of_another_leader() -> Non
     served(story, count=2, settings=PATIENT)
 
 
-def test_a_client_waits_for_a_leader() -> None:
+def test_a_coordinator_client_waits_until_there_is_a_leader() -> None:
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
         started[0].leads = False
         answer = client.submit(commit(1))
@@ -315,7 +315,7 @@ def test_a_clients_error_says_whether_the_request_may_have_been_decided() -> Non
 
 
 @pytest.mark.parametrize(("offset", "times"), [(-1, 1), (5, 2)])
-def test_deleting_up_to_the_high_watermark_is_not_repeated_when_in_doubt(
+def test_a_deletion_up_to_the_high_watermark_with_unknown_outcome_is_not_repeated(
     offset: int, times: int
 ) -> None:
     """The first attempt may arrive late, and would delete what was written since."""
@@ -358,7 +358,7 @@ def test_closing_a_client_with_abandoned_commits_logs_no_error() -> None:
     assert noise == []
 
 
-def test_a_close_during_the_search_for_a_leader_raises_an_error() -> None:
+def test_closing_a_client_during_its_search_for_a_leader_ends_the_call_with_an_error() -> None:
     """Not a cancellation, which the caller would take for its own."""
 
     async def story() -> None:

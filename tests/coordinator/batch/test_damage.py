@@ -93,7 +93,7 @@ def test_the_next_start_rebuilds_a_database_with_any_damaged_page(tmp_path: Path
     asyncio.run(story())
 
 
-def test_a_row_that_cannot_be_decoded_counts_as_damage(tmp_path: Path) -> None:
+def test_a_database_row_that_cannot_be_decoded_counts_as_damage(tmp_path: Path) -> None:
     async def story() -> None:
         world, broker = await filled(tmp_path)
         connection = sqlite3.connect(world.machine.path, isolation_level=None)
@@ -137,7 +137,7 @@ def checkpointed(world: QuorumWorld) -> bool:
         "a page",
     ],
 )
-def test_a_node_rebuilds_its_state_after_a_checkpoint_finds_damage(
+def test_a_node_rebuilds_its_state_after_a_checkpoint_finds_a_damaged_database(
     tmp_path: Path, damage: str
 ) -> None:
     """No earlier read meets that row; the node stops, and its next start recovers."""
@@ -166,7 +166,7 @@ def test_a_node_rebuilds_its_state_after_a_checkpoint_finds_damage(
     asyncio.run(story())
 
 
-def test_a_full_disk_does_not_count_as_damage(tmp_path: Path) -> None:
+def test_a_full_disk_does_not_count_as_a_damaged_database(tmp_path: Path) -> None:
     """The file's content is right: it is kept, and nothing is rebuilt."""
 
     async def story() -> None:

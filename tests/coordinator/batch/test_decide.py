@@ -73,7 +73,7 @@ def test_maintenance_does_not_sort_topics_by_their_ids() -> None:
     asyncio.run(story())
 
 
-def test_a_tombstone_outlives_every_late_call_for_its_topic() -> None:
+def test_a_topics_tombstone_outlives_every_late_call_for_the_topic() -> None:
     """However old it is: without it, the rest of its partitions could not be found."""
 
     async def story() -> None:
@@ -131,7 +131,7 @@ def test_the_largest_commit_record_is_below_the_size_limit() -> None:
     asyncio.run(story())
 
 
-def test_a_decision_does_not_change_the_state() -> None:
+def test_deciding_a_commit_does_not_change_the_coordinators_state() -> None:
     async def story() -> None:
         world = MemoryWorld()
         await create(world)
@@ -170,7 +170,7 @@ def test_a_decision_does_not_change_the_state() -> None:
         (TopicConfig(retention_ms=1, enforcer=Enforcer.BOTH), (10, 3, 1), 44, 0),
     ],
 )
-def test_a_plan_row_is_refused_if_the_topics_settings_keep_more_now(
+def test_a_retention_plan_is_refused_if_the_topics_settings_now_keep_more(
     config: TopicConfig, row: tuple[int, int, int], code: int, log_start: int
 ) -> None:
     """Refused where the configuration now keeps more; appends never make it stale.
@@ -227,7 +227,7 @@ def test_only_the_enforcer_that_a_topic_names_enforces_its_retention(
     asyncio.run(story())
 
 
-def test_the_greater_of_two_planned_log_starts_for_a_partition_wins() -> None:
+def test_the_greater_of_two_log_starts_planned_for_a_partition_is_applied() -> None:
     async def story() -> None:
         world = MemoryWorld()
         await create(world)
@@ -271,7 +271,7 @@ def test_a_record_of_another_state_machine_is_not_applied() -> None:
         InMemoryState().apply(0, FeatureLevelRecord(name="x", feature_level=1))
 
 
-def test_a_dismantling_step_waits_until_the_previous_step_is_applied() -> None:
+def test_dismantling_a_deleted_topic_waits_until_the_previous_step_is_applied() -> None:
     """A partition whose runs are still there is not empty, whatever was proposed meanwhile."""
 
     async def story() -> None:

@@ -98,7 +98,9 @@ def check_tallies(store: Store) -> None:
         assert counted in (None, (len(live), sum(run.byte_size for run in live))), log_id
 
 
-def test_a_new_log_start_is_visible_before_its_dead_runs_are_deleted(tmp_path: Path) -> None:
+def test_a_new_log_start_is_visible_before_the_database_rows_below_it_are_deleted(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         world, broker = await filled(tmp_path)
         before = rows(world.machine.store)
@@ -142,7 +144,9 @@ def test_deleting_all_runs_of_a_partition_leaves_an_empty_log(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("how", list(Restart))
-def test_a_restart_continues_pending_deletes(tmp_path: Path, how: Restart) -> None:
+def test_a_restarted_coordinator_continues_pending_row_deletions(
+    tmp_path: Path, how: Restart
+) -> None:
     async def story() -> None:
         world, broker = await filled(tmp_path, restarts=(how,))
         with slowly():
@@ -161,7 +165,7 @@ def test_a_restart_continues_pending_deletes(tmp_path: Path, how: Restart) -> No
 
 
 @pytest.mark.slow  # a child process writes the checkpoint
-def test_a_checkpoint_during_deferred_deletes_holds_no_dead_runs(tmp_path: Path) -> None:
+def test_a_checkpoint_leaves_out_deleted_runs_of_batches_whose_rows_remain(tmp_path: Path) -> None:
     """A child scans a copy while the rows are deleted."""
 
     async def story() -> None:
@@ -180,7 +184,7 @@ def test_a_checkpoint_during_deferred_deletes_holds_no_dead_runs(tmp_path: Path)
     asyncio.run(story())
 
 
-def test_topic_descriptions_do_not_count_dead_runs(tmp_path: Path) -> None:
+def test_topic_descriptions_do_not_count_deleted_batches(tmp_path: Path) -> None:
     async def story() -> None:
         world, _ = await filled(tmp_path)
         with slowly():
@@ -196,7 +200,9 @@ def test_topic_descriptions_do_not_count_dead_runs(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_an_object_is_marked_only_after_its_dead_runs_are_deleted(tmp_path: Path) -> None:
+def test_an_object_is_marked_for_deletion_only_after_the_rows_of_its_runs_are_deleted(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         world, broker = await filled(tmp_path)
         with slowly():
@@ -212,7 +218,7 @@ def test_an_object_is_marked_only_after_its_dead_runs_are_deleted(tmp_path: Path
     asyncio.run(story())
 
 
-def test_a_topic_with_pending_deletes_may_be_deleted(tmp_path: Path) -> None:
+def test_a_topic_with_pending_row_deletions_may_be_deleted(tmp_path: Path) -> None:
     """Its partitions leave the tables while some of their rows remain."""
 
     async def story() -> None:
@@ -236,7 +242,7 @@ def test_a_topic_with_pending_deletes_may_be_deleted(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_retention_by_size_waits_until_dead_runs_are_deleted(tmp_path: Path) -> None:
+def test_retention_by_size_waits_until_pending_row_deletions_are_done(tmp_path: Path) -> None:
     """If dead rows counted as kept bytes, retention would delete too much."""
 
     async def story() -> None:
@@ -282,7 +288,9 @@ async def whatever_happens(directory: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(6))
-def test_deferred_deletes_are_invisible_under_a_random_workload(tmp_path: Path, seed: int) -> None:
+def test_deferred_row_deletions_are_invisible_under_a_random_workload(
+    tmp_path: Path, seed: int
+) -> None:
     """Reproduce: pytest -k invisible_under on this file; the id is the seed."""
     asyncio.run(whatever_happens(tmp_path, seed))
 
@@ -311,7 +319,9 @@ PINNED_SEED = 2  # finds each of them
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_a_random_workload_finds_each_mutant_of_the_state(tmp_path: Path, name: str) -> None:
+def test_a_random_workload_finds_each_mutant_of_deferred_row_deletions(
+    tmp_path: Path, name: str
+) -> None:
     where, attribute, wrong = MUTANTS[name]
     with patch.object(where, attribute, wrong), pytest.raises((AssertionError, sqlite3.Error)):
         asyncio.run(whatever_happens(tmp_path, PINNED_SEED))
@@ -347,7 +357,9 @@ class _Unmarked(WholeTable[Any, Any]):
 
 
 @pytest.mark.parametrize("name", ["tallies", "graves"])
-def test_the_restart_test_fails_if_a_change_is_not_marked_dirty(tmp_path: Path, name: str) -> None:
+def test_the_restart_test_fails_if_a_changed_row_is_not_marked_dirty(
+    tmp_path: Path, name: str
+) -> None:
     """The cache does not know that SQLite lacks the change."""
     wrong: Any
     if name == "tallies":
@@ -359,7 +371,7 @@ def test_the_restart_test_fails_if_a_change_is_not_marked_dirty(tmp_path: Path, 
         asyncio.run(what_went_is_gone_after_a_restart_too(tmp_path))
 
 
-def test_a_step_of_deferred_deletes_is_bounded(tmp_path: Path) -> None:
+def test_a_step_of_deferred_row_deletions_is_bounded(tmp_path: Path) -> None:
     """One step writes as many rows with 400 dead runs as with 4,000."""
 
     async def cost(directory: Path, runs: int) -> int:

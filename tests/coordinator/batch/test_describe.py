@@ -141,7 +141,7 @@ def test_a_topics_unreferenced_objects_count_until_they_are_deleted(
     assert found["foo"].partitions[0].log_start_offset == 10
 
 
-def test_an_object_description_lists_the_partitions_with_live_runs(store: Store) -> None:
+def test_an_object_description_lists_the_partitions_with_undeleted_batches(store: Store) -> None:
     found = object_0(store)
     assert (found.object_id, found.size_bytes, found.used_bytes) == (0, 300, 250)
     assert (found.broker_id, found.object_format, found.committed_at_ms) == (1, 1, NOW)

@@ -38,7 +38,7 @@ def test_a_replica_that_was_never_up_to_date_has_no_age() -> None:
     assert replica.freshness.age_ms(9.0) is None
 
 
-def test_a_replicas_age_counts_from_the_newest_applied_leader_statement() -> None:
+def test_a_replicas_age_counts_from_the_newest_applied_high_watermark() -> None:
     replica = Replica()
     for high_watermark, at_s in ((10, 1.0), (20, 2.0), (30, 3.0)):
         replica.hear(high_watermark, at_s)
@@ -57,7 +57,7 @@ def test_a_replica_ages_when_it_is_cut_off_but_not_while_its_log_is_idle() -> No
     assert replica.freshness.age_ms(60.0) == 57_000
 
 
-def test_a_lagging_replica_keeps_the_oldest_statements_of_its_leader() -> None:
+def test_a_lagging_replica_remembers_the_oldest_high_watermarks_of_its_leader() -> None:
     """Those are applied first: without them the replica would never count as up to date."""
     replica = Replica()
     for number in range(1, 3 * WORDS_KEPT):

@@ -76,7 +76,7 @@ class CountedRuns:
 
 
 @pytest.mark.parametrize(("max_bytes", "told"), [(1, 1), (100, 1), (101, 2), (1_000, 10)])
-def test_find_batches_reads_only_the_runs_that_it_returns(
+def test_find_batches_reads_only_the_database_rows_that_it_returns(
     tmp_path: Path, max_bytes: int, told: int
 ) -> None:
     """Each run costs as much as half a look-up, and may lie on a page that is not in memory."""
@@ -185,7 +185,7 @@ def test_a_call_that_waits_when_its_replica_closes_raises_not_available(tmp_path
     told(tmp_path, story)
 
 
-def test_find_batches_reads_no_runs_after_the_byte_limit(tmp_path: Path) -> None:
+def test_find_batches_reads_no_database_rows_after_the_byte_limit(tmp_path: Path) -> None:
     """For partitions behind the last byte the answer has offsets only."""
 
     async def story(world: QuorumWorld) -> None:

@@ -114,7 +114,9 @@ def test_a_deposed_leader_stops_its_maintenance_timer(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_round_of_retention_begins_once_an_interval_and_is_finished(tmp_path: Path) -> None:
+def test_a_retention_check_of_all_partitions_begins_once_an_interval_and_is_finished(
+    tmp_path: Path,
+) -> None:
     """Each step deletes at most two runs; a new leader waits at most 30 s for its first round."""
 
     async def story() -> None:

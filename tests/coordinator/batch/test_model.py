@@ -322,7 +322,7 @@ def lived(seed: int) -> Counter[str]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_random_workload_keeps_the_invariants(seed: int) -> None:
+def test_a_random_workload_keeps_the_batch_coordinators_invariants(seed: int) -> None:
     lived(seed)
 
 

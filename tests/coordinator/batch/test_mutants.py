@@ -91,7 +91,7 @@ KILLERS: Final[dict[str, Killer]] = {
     ),
     "a_lease_is_closed_by_the_clock_in_apply": replayed_later,
     "answers_are_not_in_the_checkpoint": contract(
-        "a_repeated_commit_gets_its_first_answer_after_later_changes"
+        "a_repeated_commit_gets_its_first_response_after_later_changes"
     ),
     "six_batches_are_kept": row("the sixth last is forgotten"),
     "only_the_last_batch_is_kept": row("the fifth last is a duplicate"),
@@ -131,7 +131,7 @@ KILLERS: Final[dict[str, Killer]] = {
 }
 
 
-def test_every_mutant_has_a_test_that_finds_it() -> None:
+def test_the_table_of_coordinator_mutants_names_a_test_for_each_mutant() -> None:
     assert KILLERS.keys() == MUTANTS.keys()
 
 
@@ -150,7 +150,7 @@ def test_a_proposer_decides_and_answers_in_order_over_a_slow_log(story: Callable
 
 
 @pytest.mark.parametrize("story", leadership.STORIES, ids=lambda story: story.__name__)
-def test_a_leaders_answers_do_not_depend_on_records_that_can_be_lost(
+def test_a_leaders_responses_do_not_depend_on_records_that_can_be_lost(
     story: Callable[[Path], object], tmp_path: Path
 ) -> None:
     led(story)(tmp_path)

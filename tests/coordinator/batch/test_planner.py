@@ -110,7 +110,9 @@ PARTITIONS = st.builds(
 @pytest.mark.slow
 @settings(max_examples=500, deadline=None, database=None)
 @given(st.lists(PARTITIONS, max_size=5))
-def test_the_planner_agrees_with_a_search_over_all_prefixes(partitions: list[Partition]) -> None:
+def test_the_retention_planner_agrees_with_a_search_over_all_log_starts(
+    partitions: list[Partition],
+) -> None:
     plan = planned(partitions)
     found = [
         (int(start), int(reason), int(size))
@@ -130,7 +132,7 @@ def test_retention_by_time_keeps_all_runs_after_the_first_young_run() -> None:
     assert plan.log_start_offsets.tolist() == [10]
 
 
-def test_a_run_exactly_retention_ms_old_is_kept() -> None:
+def test_a_run_of_batches_exactly_retention_ms_old_is_kept() -> None:
     runs = [Run(1, NOW - 101, 1), Run(1, NOW - 100, 1)]
     assert planned([Partition(runs, 0, 100, -1, 0)]).log_start_offsets.tolist() == [1]
 
@@ -142,7 +144,7 @@ def test_retention_by_size_never_keeps_less_than_its_limit() -> None:
     assert planned([Partition(runs, 0, -1, 121, 0)]).log_start_offsets.tolist() == [0]
 
 
-def test_the_planner_does_not_move_a_log_start_backwards() -> None:
+def test_the_retention_planner_does_not_move_a_log_start_backwards() -> None:
     """DeleteRecords went to 7 in a run of offsets 0 to 9: the run is live, whole, until it goes.
 
     A run that is dead already (the log starts at 12) moves nothing back either.
@@ -159,7 +161,7 @@ def test_the_planner_does_not_move_a_log_start_backwards() -> None:
 @pytest.mark.parametrize(
     ("bounds", "per_partition"), [([0, 2], [0]), ([1], []), ([], []), ([0, 1], [0, 0])]
 )
-def test_the_planner_refuses_columns_of_unequal_length(
+def test_the_retention_planner_refuses_columns_of_unequal_length(
     bounds: list[int], per_partition: list[int]
 ) -> None:
     one = np.zeros(1, np.int64)

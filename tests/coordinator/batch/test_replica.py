@@ -215,7 +215,7 @@ def test_a_replica_without_a_high_watermark_returns_no_unknown_topic_errors(tmp_
     asyncio.run(story())
 
 
-def test_a_lagging_replica_returns_errors_only_behind_the_read_barrier(tmp_path: Path) -> None:
+def test_a_lagging_replica_returns_errors_only_after_the_read_barrier(tmp_path: Path) -> None:
     """It lacks a topic and an offset, and waits at the read barrier before it denies them."""
 
     async def story() -> None:
@@ -242,7 +242,7 @@ def test_a_lagging_replica_returns_errors_only_behind_the_read_barrier(tmp_path:
     asyncio.run(story())
 
 
-def test_topics_are_described_behind_the_read_barrier_on_request(tmp_path: Path) -> None:
+def test_topic_descriptions_wait_for_the_read_barrier_on_request(tmp_path: Path) -> None:
     """An operator may read an old state; a controller must not compare with one."""
 
     async def story() -> None:

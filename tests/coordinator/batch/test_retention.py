@@ -87,7 +87,7 @@ def test_small_retention_passes_plan_the_same_log_starts_as_one_large_pass(
     }
 
 
-def test_each_planned_log_start_has_its_reason_and_its_limit() -> None:
+def test_each_log_start_of_a_retention_plan_has_a_reason_and_a_limit() -> None:
     rows = retention_pass(Kept({A: [9], B: [9]}), StaticView(configs=CONFIGS), NOW).rows
     assert rows == (NewLogStart(A, 0, 40, BY_TIME, 50), NewLogStart(B, 0, 60, BY_SIZE, 250))
 
@@ -99,7 +99,7 @@ def test_a_retention_pass_reads_one_run_of_a_partition_below_its_limits() -> Non
 
 
 @pytest.mark.parametrize(("keep", "start"), [(399, 10), (400, 10), (401, 0), (500, 0), (300, 20)])
-def test_retention_by_size_keeps_no_more_runs_than_needed(keep: int, start: int) -> None:
+def test_retention_by_size_keeps_no_more_runs_of_batches_than_needed(keep: int, start: int) -> None:
     """Five runs of 100 bytes; the oldest goes if the others are enough, also just enough."""
     view = StaticView(configs={A: TopicConfig(retention_ms=None, retention_bytes=keep)})
     rows = retention_pass(Kept({A: [5]}), view, NOW).rows
@@ -137,7 +137,7 @@ class Untimed(Kept):
             yield run._replace(max_timestamp=-1)
 
 
-def test_retention_of_runs_without_a_timestamp_counts_from_their_commit() -> None:
+def test_retention_of_batches_without_a_timestamp_counts_from_their_commit() -> None:
     """Kafka uses the segment's modification time; -1 is not the year 1969."""
     (row,) = retention_pass(Untimed({A: [9]}), StaticView(configs=CONFIGS), NOW).rows
     assert row == NewLogStart(A, 0, 40, BY_TIME, 50)

@@ -72,7 +72,7 @@ MANY = deletions(
 )
 
 
-def test_a_request_in_slices_gets_the_answer_of_the_whole_request(tmp_path: Path) -> None:
+def test_a_request_sent_in_slices_gets_the_response_of_the_whole_request(tmp_path: Path) -> None:
     async def story() -> None:
         whole, cut = MemoryWorld(), QuorumWorld(tmp_path)
         sizes: list[int] = []
@@ -98,7 +98,7 @@ def test_a_request_in_slices_gets_the_answer_of_the_whole_request(tmp_path: Path
     asyncio.run(story())
 
 
-def test_repeated_rows_for_a_partition_are_refused_in_slices(tmp_path: Path) -> None:
+def test_repeated_partitions_are_refused_in_a_request_sent_in_slices(tmp_path: Path) -> None:
     """The same row object, not an equal one."""
 
     async def story() -> None:
@@ -115,7 +115,7 @@ def test_repeated_rows_for_a_partition_are_refused_in_slices(tmp_path: Path) -> 
     asyncio.run(story())
 
 
-def test_delete_files_in_slices_answers_keys_in_request_order(tmp_path: Path) -> None:
+def test_delete_files_sent_in_slices_has_results_in_request_order(tmp_path: Path) -> None:
     async def story() -> None:
         answers = []
         keys = tuple(
@@ -160,7 +160,7 @@ def test_a_failed_later_slice_leaves_the_requests_outcome_unknown(
     asyncio.run(story())
 
 
-def test_applying_a_record_of_many_partitions_is_bounded(tmp_path: Path) -> None:
+def test_applying_a_deletion_in_many_partitions_deletes_few_rows_at_once(tmp_path: Path) -> None:
     """The rows of a few partitions are deleted with it, the others later, invisibly."""
 
     async def story() -> None:

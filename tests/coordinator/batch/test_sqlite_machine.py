@@ -112,7 +112,7 @@ def test_a_reader_does_not_create_a_missing_database(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_checkpoint_loads_to_the_same_checkpoint_and_survives_a_restart(tmp_path: Path) -> None:
+def test_a_loaded_checkpoint_gives_an_equal_checkpoint_also_after_a_restart(tmp_path: Path) -> None:
     world = filled(tmp_path)
     values, applied = world.values(), world.machine.applied
     other = tmp_path / "other"
@@ -247,7 +247,9 @@ def test_thousands_of_created_topics_are_written_in_steps(tmp_path: Path) -> Non
     again.close()
 
 
-def test_an_unknown_record_stops_the_machine_with_an_error_that_names_it(tmp_path: Path) -> None:
+def test_an_unknown_record_stops_the_state_machine_with_an_error_that_names_the_record(
+    tmp_path: Path,
+) -> None:
     machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
     value = bytes.fromhex("01 ff7f 00")  # frame version 1, type 16383, version 0
     batch = build_value_batch([value], base_offset=0, leader_epoch=1, timestamp=0)
@@ -282,7 +284,7 @@ def test_all_page_caches_of_a_process_share_one_limit(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_a_failed_flush_is_not_repeated(tmp_path: Path) -> None:
+def test_a_failed_flush_of_the_database_is_not_repeated(tmp_path: Path) -> None:
     """SQLite may have rolled back the transaction: later records would be committed without it."""
     machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
     first, second = (

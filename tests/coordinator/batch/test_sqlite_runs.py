@@ -47,7 +47,9 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", seeds(12))
-def test_run_searches_in_sqlite_agree_with_a_list(tmp_path: Path, seed: int) -> None:
+def test_searches_for_runs_of_batches_in_sqlite_agree_with_a_list(
+    tmp_path: Path, seed: int
+) -> None:
     """With spans of four runs, so that a few hundred make several of level two."""
     rng = random.Random(seed)
     runs = Runs(database.create(tmp_path / "state.db"), span_runs=4)

@@ -114,7 +114,7 @@ def test_a_paused_leader_fences_no_broker(world: World) -> None:
     assert fenced(world) == {1: False}
 
 
-def test_a_session_shorter_than_a_tick_expires() -> None:
+def test_a_broker_session_shorter_than_a_controller_tick_expires() -> None:
     """A quarter of the session is less than a tick, and no tick counts as a pause."""
     sessions = BrokerSessions(timeout_ms=300)
     sessions.begin(0)

@@ -56,7 +56,7 @@ def codes(answer: Any) -> list[int]:
     return [result.error_code for result in answer.responses]
 
 
-def test_a_coordinator_meets_the_assumptions_of_the_handover() -> None:
+def test_a_batch_coordinator_answers_the_controllers_calls_as_the_controller_assumes() -> None:
     async def story() -> None:
         awaited = AwaitedCalls(coordinator())
         assert codes(await awaited.ask("init", init(T1, 2, 5))) == [0]
@@ -76,7 +76,7 @@ def test_a_coordinator_meets_the_assumptions_of_the_handover() -> None:
     asyncio.run(story())
 
 
-def test_hosted_partitions_include_two_topics_of_the_same_name() -> None:
+def test_a_coordinators_partition_list_includes_two_topics_of_the_same_name() -> None:
     """A topic was deleted and recreated, and the coordinator was not informed of the deletion."""
 
     async def story() -> None:
@@ -89,7 +89,7 @@ def test_hosted_partitions_include_two_topics_of_the_same_name() -> None:
     asyncio.run(story())
 
 
-def test_hosted_partitions_are_read_behind_the_read_barrier() -> None:
+def test_a_coordinators_partition_list_waits_for_the_read_barrier() -> None:
     """An old replica would still list the partitions that were released."""
     real = coordinator()
     barriers: list[bool] = []

@@ -51,7 +51,7 @@ def topic(world: World) -> TopicImage:
     return found
 
 
-def test_a_chunk_ends_where_the_next_begins(world: World) -> None:
+def test_a_partitions_chunk_ends_where_the_next_chunk_begins(world: World) -> None:
     assert world.ask(chunk(replicas=(3, 1), start=10)).results[0].error_code == 0
     (ended,) = topic(world).chunks[0]
     active = topic(world).partitions[0]
@@ -87,7 +87,7 @@ def both_in_one_batch(world: World) -> None:
     assert found, "no chunk at all"
 
 
-def test_each_chunk_begins_where_the_previous_chunk_ends(world: World) -> None:
+def test_each_new_chunk_begins_where_the_partitions_previous_chunk_ends(world: World) -> None:
     for start in (10, 11, 50):
         assert world.ask(chunk(start=start)).results[0].error_code == 0
     chunks = topic(world).chunks[0]
@@ -131,7 +131,7 @@ def test_a_chunks_stop_offset_may_be_below_its_end_offset(world: World) -> None:
     assert (ended.stop_offset, ended.end_offset) == (6, 9)
 
 
-def test_changing_a_chunks_replicas_increments_its_epoch(world: World) -> None:
+def test_changing_a_chunks_replicas_increments_the_chunk_epoch(world: World) -> None:
     world.ask(chunk(start=10))
     for epoch, replicas in ((0, (2, 3)), (1, (3, 1)), (-1, (1, 2))):
         answer = world.ask(move_chunk(epoch=epoch, replicas=replicas))
@@ -144,7 +144,7 @@ def test_changing_a_chunks_replicas_increments_its_epoch(world: World) -> None:
     assert world.log.end_offset == end, "nothing to change"
 
 
-def test_a_chunk_below_the_log_start_is_removed(world: World) -> None:
+def test_a_partitions_chunk_below_the_log_start_is_removed(world: World) -> None:
     for start in (10, 20, 30):
         world.ask(chunk(start=start))
     starts = world.coordinators[0].log_starts
@@ -160,7 +160,7 @@ def test_a_chunk_below_the_log_start_is_removed(world: World) -> None:
     assert isinstance(log_batches(world.log)[-1][0], ChunkChangeRecord)
 
 
-def test_a_chunk_without_registered_replicas_is_removed(world: World) -> None:
+def test_a_partitions_chunk_without_registered_replicas_is_removed(world: World) -> None:
     world.ask(chunk(start=10, replicas=(3, 1)))
     for broker_id in (1, 2):
         assert len(topic(world).chunks[0]) == 1
@@ -169,7 +169,7 @@ def test_a_chunk_without_registered_replicas_is_removed(world: World) -> None:
     assert 0 not in topic(world).chunks
 
 
-def test_no_chunk_is_removed_without_its_coordinators_answer(world: World) -> None:
+def test_no_chunk_is_removed_without_a_response_of_its_coordinator(world: World) -> None:
     world.ask(chunk(start=10))
     world.coordinators[0].log_starts[topic(world).topic_id, 0] = 99
     world.coordinators.down.add(0)
@@ -180,7 +180,7 @@ def test_no_chunk_is_removed_without_its_coordinators_answer(world: World) -> No
     assert 0 not in topic(world).chunks
 
 
-def test_chunks_survive_a_checkpoint_and_a_restart(world: World) -> None:
+def test_partition_chunks_survive_a_checkpoint_and_a_restart(world: World) -> None:
     world.ask(chunk(start=10))
     world.ask(move_chunk(replicas=(2, 3)))
     before = records_of(world.image)
@@ -208,7 +208,7 @@ def test_the_chunk_file_examples_of_kip_1114_are_parsed() -> None:
     assert [c.start_offset for c in altered.chunks] == [289_818, 27_784]
 
 
-def test_a_chunk_is_requested_at_the_high_watermark() -> None:
+def test_a_chunk_creation_request_begins_at_the_partitions_high_watermark() -> None:
     chunks = read_create_file('{"partitions": [{"topic": "t", "partition": 0, "replicas": [1]}]}')
     (item,) = create_request(chunks, {("t", 0): Offset(42)}, now_ms=7).topic_partitions
     assert (item.start_offset, item.prev_stop_offset, item.start_timestamp) == (42, 41, 7)
@@ -289,7 +289,7 @@ class OneReader:
         )
 
 
-def test_a_chunk_is_created_at_a_high_watermark_behind_the_barrier() -> None:
+def test_a_chunk_is_created_at_a_high_watermark_read_after_the_read_barrier() -> None:
     """Offsets 40..99 are acknowledged already: no chunk may begin among them."""
     reader = OneReader(old=40, now=100)
     world = World().elect()

@@ -429,7 +429,7 @@ def test_each_esker_version_with_new_formats_is_above_the_implied_level() -> Non
 
 
 @pytest.mark.parametrize("level", [3, 32_767])
-def test_a_machine_stops_at_an_esker_version_that_it_does_not_support(level: int) -> None:
+def test_a_state_machine_stops_at_an_esker_version_that_it_does_not_support(level: int) -> None:
     machine = ControllerMachine()
     applied(machine, FeatureLevelRecord(name=ESKER_VERSION, feature_level=2))
     shown = []
@@ -439,7 +439,7 @@ def test_a_machine_stops_at_an_esker_version_that_it_does_not_support(level: int
     assert [image.features.level(ESKER_VERSION) for image in shown] == [2], "it was shown"
 
 
-def test_a_machine_accepts_unknown_features_and_higher_metadata_versions() -> None:
+def test_a_state_machine_accepts_unknown_features_and_higher_metadata_versions() -> None:
     """Apache Kafka's own log names them: share.version, and levels of later releases."""
     machine = ControllerMachine()
     applied(machine, FeatureLevelRecord(name="share.version", feature_level=1))

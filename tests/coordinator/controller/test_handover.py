@@ -87,7 +87,7 @@ def test_topic_creation_times_out_without_a_coordinator_and_completes_later(worl
     assert world.create("t").topics[0].error_code == ErrorCode.TOPIC_ALREADY_EXISTS
 
 
-def test_a_coordinator_call_with_a_lost_answer_is_repeated_without_effect(
+def test_a_coordinator_call_with_a_lost_response_is_repeated_without_effect(
     world: World,
 ) -> None:
     world.coordinators.mute.add(0)
@@ -100,7 +100,7 @@ def test_a_coordinator_call_with_a_lost_answer_is_repeated_without_effect(
     assert world.coordinators.calls.count(("init", 0)) > 2
 
 
-def test_added_partitions_reach_the_coordinator(world: World) -> None:
+def test_added_partitions_are_created_at_their_batch_coordinator(world: World) -> None:
     world.create("t", 2)
     assert world.ask(grow("t", 5)).results[0].error_code == 0
     assert hosted(world) == {topic_id(world, "t"): {0, 1, 2, 3, 4}}
@@ -118,7 +118,7 @@ def test_a_topic_deletion_reaches_a_coordinator_that_was_unavailable(world: Worl
     assert named in world.coordinators[0].tombstones
 
 
-def test_a_creation_overtaken_by_a_deletion_gets_unknown_topic_id(world: World) -> None:
+def test_a_topic_creation_overtaken_by_a_deletion_gets_unknown_topic_id(world: World) -> None:
     world.coordinators.down.add(0)
     created = world.send(creation("t"))
     world.run()
@@ -163,7 +163,7 @@ def test_controller_and_coordinator_agree_after_a_crash_between_any_two_steps(
     raise AssertionError("never idle")
 
 
-def test_a_new_controller_repeats_the_missing_calls(world: World) -> None:
+def test_a_new_controller_makes_each_call_that_a_coordinator_has_missed(world: World) -> None:
     world.create("kept", 2)
     world.create("lost", 2)
     kept, lost, ghost = topic_id(world, "kept"), topic_id(world, "lost"), UUID(int=9 << 80)
@@ -177,7 +177,7 @@ def test_a_new_controller_repeats_the_missing_calls(world: World) -> None:
 
 
 @pytest.mark.parametrize("steps", range(0, 14, 2))
-def test_topics_may_change_during_a_reconciliation(
+def test_topics_may_change_while_a_coordinator_is_compared_with_the_image(
     world: World, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     """The reconciliation compares a few topics at a time, with heartbeats in between."""
@@ -203,7 +203,9 @@ def test_topics_may_change_during_a_reconciliation(
     assert world.handover.outstanding == 0
 
 
-def test_a_reconciliation_in_slices_agrees_with_a_single_step(world: World) -> None:
+def test_comparing_a_coordinator_with_the_image_in_slices_agrees_with_a_single_step(
+    world: World,
+) -> None:
     for number in range(7):
         world.create(f"t-{number}", 2)
     everything = {topic: frozenset({0}) for topic in hosted(world)} | {T_GONE: frozenset({0})}
@@ -235,7 +237,7 @@ def test_topics_beyond_the_limit_of_a_call_are_sent_in_further_calls(world: Worl
     assert len(hosted(world)) == len(many)
 
 
-def test_a_lagging_image_does_not_delete_new_topics(world: World) -> None:
+def test_a_controller_with_a_lagging_image_deletes_no_new_topic(world: World) -> None:
     """The reconciliation waits until everything that is committed is applied."""
     world.coordinators.down.add(0)
     world.depose()
@@ -268,12 +270,12 @@ def late_init_of_a_deleted_topic(world: World) -> None:
     world.coordinators.deliver_late()
 
 
-def test_a_late_init_of_a_deleted_topic_creates_no_partition(world: World) -> None:
+def test_a_late_init_topics_call_for_a_deleted_topic_creates_no_partition(world: World) -> None:
     late_init_of_a_deleted_topic(world)
     assert hosted(world) == {}
 
 
-def test_a_late_init_of_a_former_controller_is_refused(world: World) -> None:
+def test_a_late_init_topics_call_of_a_former_controller_is_refused(world: World) -> None:
     world.coordinators.holding = True
     world.send(creation("t", 2))
     world.run()
@@ -304,7 +306,7 @@ def late_init_of_a_topic_that_a_former_controller_deleted(world: World) -> None:
     world.coordinators.deliver_late()
 
 
-def test_a_new_controller_announces_its_epoch_before_it_reconciles(world: World) -> None:
+def test_a_new_controller_announces_its_epoch_before_it_compares_topics(world: World) -> None:
     """Otherwise an Init of its predecessor may arrive later, and create a topic that is never
     deleted.
     """
@@ -312,7 +314,7 @@ def test_a_new_controller_announces_its_epoch_before_it_reconciles(world: World)
     assert hosted(world) == expected(world)
 
 
-def test_an_init_call_stays_within_the_coordinators_partition_limit(
+def test_an_init_topics_call_stays_within_the_coordinators_partition_limit(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A topic that the coordinator refused would not be sent again."""
@@ -335,7 +337,7 @@ def test_an_init_call_stays_within_the_coordinators_partition_limit(
     assert hosted(world) == expected(world)
 
 
-def test_a_repeated_init_does_not_change_the_coordinator(world: World) -> None:
+def test_a_repeated_init_topics_call_does_not_change_the_coordinator(world: World) -> None:
     world.coordinators.holding = True
     world.send(creation("t", 2))
     world.run()

@@ -122,7 +122,7 @@ def test_a_persistent_map_behaves_like_an_immutable_dictionary(
         assert all(key in seen and seen.get(key) == expected[key] for key in expected)
 
 
-def test_an_unchanged_edit_returns_the_same_map() -> None:
+def test_an_editor_without_changes_returns_the_same_persistent_map() -> None:
     one = Map[str, int]().set("a", 1)
     assert one.edit().freeze() is one
     assert one.remove("b") is one
@@ -147,7 +147,7 @@ def counted_loads(image: MetadataImage) -> dict[int, int]:
 
 @given(st.data())
 @settings(max_examples=60, deadline=None, database=None)
-def test_a_checkpoint_of_any_image_restores_the_image(data: st.DataObject) -> None:
+def test_a_checkpoint_of_any_cluster_image_restores_the_image(data: st.DataObject) -> None:
     """Whatever records a log has, apply continues, and the checkpoint is complete."""
     known = [TopicRecord(name="a", topic_id=T1), partition(), broker()]
     drawn = data.draw(
@@ -190,13 +190,13 @@ def test_security_records_are_kept_in_checkpoints() -> None:
     assert records_of(image_of(quota, rule, gone)) == [encode_record(rule)]
 
 
-def test_a_checkpoint_does_not_depend_on_the_order_of_records() -> None:
+def test_a_cluster_checkpoint_does_not_depend_on_the_order_of_log_records() -> None:
     one = [TopicRecord(name="a", topic_id=T1), partition(index=1), partition(index=0)]
     two = [TopicRecord(name="b", topic_id=T2), partition(T2)]
     assert records_of(image_of(*one, *two)) == records_of(image_of(*two, *one))
 
 
-def test_a_frozen_image_does_not_change() -> None:
+def test_a_frozen_cluster_image_does_not_change() -> None:
     machine = applied(ControllerMachine(), TopicRecord(name="a", topic_id=T1), partition())
     frozen = machine.freeze()
     before = records_of(machine.image)
@@ -220,7 +220,7 @@ def test_changed_records_are_counted_from_the_last_checkpoint() -> None:
 # --- transactions -------------------------------------------------------------------------------
 
 
-def test_a_transaction_becomes_visible_as_a_whole_at_its_end() -> None:
+def test_a_metadata_transaction_becomes_visible_as_a_whole_at_its_end() -> None:
     machine = applied(ControllerMachine(), FeatureLevelRecord(name="f", feature_level=1))
     seen: list[int] = []
     machine.listen(lambda image: seen.append(len(image.topics)))
@@ -234,7 +234,7 @@ def test_a_transaction_becomes_visible_as_a_whole_at_its_end() -> None:
     assert set(seen) == {0, 2}
 
 
-def test_an_aborted_transaction_does_not_change_the_image() -> None:
+def test_an_aborted_metadata_transaction_does_not_change_the_cluster_image() -> None:
     machine = applied(ControllerMachine(), TopicRecord(name="a", topic_id=T1))
     before = records_of(machine.image)
     applied(
@@ -251,7 +251,7 @@ def test_an_aborted_transaction_does_not_change_the_image() -> None:
     assert machine.changed_records == 0
 
 
-def test_records_before_a_transaction_in_the_same_batch_are_applied() -> None:
+def test_records_before_a_metadata_transaction_in_the_same_batch_are_applied() -> None:
     machine = applied(
         ControllerMachine(), TopicRecord(name="a", topic_id=T1), BeginTransactionRecord()
     )
@@ -260,7 +260,7 @@ def test_records_before_a_transaction_in_the_same_batch_are_applied() -> None:
     assert machine.applied.offset == 2
 
 
-def test_a_machine_takes_no_checkpoint_after_an_unknown_record() -> None:
+def test_a_controllers_state_machine_takes_no_checkpoint_after_an_unknown_record() -> None:
     machine = ControllerMachine()
     unknown = b"\x01\xcf\x0f\x00\x00"  # type 1999
     machine.apply(batches_of([unknown, encode_record(TopicRecord(name="a", topic_id=T1))]))
@@ -297,7 +297,7 @@ def test_a_machine_takes_no_checkpoint_after_an_unknown_record() -> None:
     ],
     ids=lambda record: type(record).__name__,
 )
-def test_a_contradicting_record_is_counted_and_does_not_change_the_image(
+def test_a_contradicting_record_is_counted_and_does_not_change_the_cluster_image(
     record: MetadataRecord,
 ) -> None:
     known = [

@@ -103,7 +103,7 @@ def propose(world: World, *records: Any) -> None:
     world.log.propose(SilentTicket(), Epoch(epoch), draft)
 
 
-def test_an_answer_waits_for_the_commit_of_its_records() -> None:
+def test_a_controllers_response_waits_for_the_commit_of_its_records() -> None:
     world = held_back()
     answers = world.send(registration(1))
     world.run()
@@ -112,7 +112,7 @@ def test_an_answer_waits_for_the_commit_of_its_records() -> None:
     assert answers[0].error_code == 0
 
 
-def test_answers_without_records_wait_for_the_read_barrier() -> None:
+def test_controller_responses_without_records_wait_for_the_read_barrier() -> None:
     """A controller that was deposed and does not know it has an older state than the next one."""
     world = World().elect()
     (epoch,) = world.register(1)
@@ -237,7 +237,7 @@ def test_a_leader_decides_no_request_before_it_has_applied_its_log() -> None:
     assert world.controller.active_epoch is not None
 
 
-def test_decisions_build_on_pending_decisions() -> None:
+def test_controller_decisions_include_the_uncommitted_records_of_earlier_ones() -> None:
     world = held_back()
     answers = [world.send(registration(1)), world.send(creation("t")), world.send(creation("t"))]
     commit(world)
@@ -245,7 +245,7 @@ def test_decisions_build_on_pending_decisions() -> None:
     assert codes == [0, 0, ErrorCode.TOPIC_ALREADY_EXISTS]
 
 
-def test_a_decision_is_repeated_after_a_record_at_an_unexpected_offset() -> None:
+def test_a_controller_decides_again_if_a_record_gets_an_unexpected_offset() -> None:
     """Another batch is at the offset at which the decision expected the log to end."""
     world = World().elect()
     world.register(1)
@@ -257,7 +257,7 @@ def test_a_decision_is_repeated_after_a_record_at_an_unexpected_offset() -> None
     assert records_of(world.controller._pending.image) == records_of(world.image)
 
 
-def test_a_large_change_is_a_transaction_in_batches() -> None:
+def test_a_change_larger_than_one_batch_is_written_as_a_transaction() -> None:
     world = World().elect()
     world.register(1)
     shown: list[int] = []
@@ -277,7 +277,7 @@ def test_a_large_change_is_a_transaction_in_batches() -> None:
     assert set(shown) == {0, count}, "seen in part"
 
 
-def test_a_large_change_without_its_end_record_is_aborted() -> None:
+def test_a_transaction_without_its_end_record_is_aborted() -> None:
     world = held_back()
     world.send(registration(1))
     commit(world)

@@ -130,14 +130,14 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     "partition restored by a late Init": (
         deleted_topic_without_tombstone,
         _with(
-            test_handover.test_a_late_init_of_a_deleted_topic_creates_no_partition,
+            test_handover.test_a_late_init_topics_call_for_a_deleted_topic_creates_no_partition,
             test_handover.with_brokers,
         ),
     ),
     "partition restored by a former controller's Init": (
         calls_without_epochs,
         _with(
-            test_handover.test_a_late_init_of_a_former_controller_is_refused,
+            test_handover.test_a_late_init_topics_call_of_a_former_controller_is_refused,
             test_handover.with_brokers,
         ),
     ),
@@ -157,7 +157,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     ),
     "chunk created from a stale high watermark": (
         chunk_from_a_stale_high_watermark,
-        test_chunks.test_a_chunk_is_created_at_a_high_watermark_behind_the_barrier,
+        test_chunks.test_a_chunk_is_created_at_a_high_watermark_read_after_the_read_barrier,
     ),
     "a chunk's records split over two batches": (
         chunk_over_two_batches,
@@ -180,7 +180,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     "a new controller reconciles before it announces its epoch": (
         reconciliation_before_the_epoch,
         _with(
-            test_handover.test_a_new_controller_announces_its_epoch_before_it_reconciles,
+            test_handover.test_a_new_controller_announces_its_epoch_before_it_compares_topics,
             test_handover.with_brokers,
         ),
     ),
@@ -195,7 +195,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     "a new controller does not reconcile": (
         no_reconciliation,
         _with(
-            test_handover.test_a_new_controller_repeats_the_missing_calls,
+            test_handover.test_a_new_controller_makes_each_call_that_a_coordinator_has_missed,
             test_handover.with_brokers,
         ),
     ),
@@ -203,9 +203,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
 
 
 @pytest.mark.parametrize("name", MUTANTS, ids=str)
-def test_the_claim_about_each_mutant_fails_with_its_mutation(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_controller_mutant_fails_its_test(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     mutate, claim = MUTANTS[name]
     claim()  # holds without the mutation
     mutate(monkeypatch)

@@ -299,7 +299,7 @@ def partition_error(
     return int(code)
 
 
-def test_a_partition_move_survives_a_controller_crash(story: Story) -> None:
+def test_a_partitions_move_between_coordinators_survives_a_controller_crash(story: Story) -> None:
     """The crash comes after the old coordinator released the partition, before the mapping."""
     story.register()
     story.change(grow("__diskless-metadata", 2), CreatePartitionsResponse)
@@ -352,7 +352,7 @@ def test_a_partition_move_survives_a_controller_crash(story: Story) -> None:
     wait_until(mapped, "the mapping", retry_on=(OSError,))
 
 
-def test_a_follower_answers_not_controller(story: Story) -> None:
+def test_a_follower_controller_answers_not_controller(story: Story) -> None:
     story.register()
     active = story.beat()
     other = next(node for node in NODES if node != active)

@@ -439,7 +439,7 @@ def test_the_controller_serves_requests_after_all_refusals(world: World) -> None
     assert world.ask(assign(topic.topic_id, 0, 2)).responses[0].partitions[0].error_code == 42
 
 
-def test_an_invalid_topic_does_not_affect_the_others() -> None:
+def test_an_invalid_topic_does_not_affect_other_topics_of_the_request() -> None:
     world = fresh()
     many = (*creation("ok").topics, *creation("a b").topics, *creation("fine", 3).topics)
     answer = world.ask(topics.CreateTopicsRequest(topics=many))

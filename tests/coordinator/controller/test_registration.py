@@ -185,7 +185,7 @@ def test_a_broker_survives_an_unreachable_controller() -> None:
     run(story)
 
 
-def test_a_permanently_refused_registration_calls_on_lost() -> None:
+def test_a_permanently_refused_registration_calls_the_on_lost_callback() -> None:
     async def story() -> None:
         script = Script()
         broker = Broker(script)

@@ -55,7 +55,7 @@ def test_coordinator_loads_follow_created_moved_and_deleted_topics() -> None:
     assert dict(world.image.loads) == {}
 
 
-def test_no_mapping_is_written_before_there_is_a_second_coordinator() -> None:
+def test_no_coordinator_mapping_is_written_before_there_is_a_second_coordinator() -> None:
     world = with_brokers()
     world.create("t", 3)
     topic = world.image.topic("t")
@@ -103,14 +103,14 @@ def test_a_partition_with_data_cannot_move() -> None:
     assert hosted(world, 0) == expected(world, 0)
 
 
-def test_a_move_to_the_same_coordinator_writes_no_record() -> None:
+def test_a_partition_move_to_the_same_coordinator_writes_no_record() -> None:
     world = two_coordinators()
     end = world.log.end_offset
     assert move(world, "first", 1, 0) == 0
     assert world.log.end_offset == end
 
 
-def test_a_crash_during_a_move_loses_no_partition() -> None:
+def test_a_controller_crash_during_a_partition_move_loses_no_partition() -> None:
     for steps in range(MAX_STEPS):
         world = two_coordinators()
         named = topic_id(world, "first")
@@ -136,7 +136,7 @@ def healed_move(world: World, named: UUID) -> None:
     assert has_it == [topic.coordinator(1)], "two coordinators take its commits"
 
 
-def test_a_late_init_does_not_restore_a_released_partition() -> None:
+def test_a_late_init_topics_call_does_not_restore_a_released_partition() -> None:
     world = with_brokers()
     world.coordinators.holding = True
     world.send(creation("first", 3))
@@ -163,7 +163,7 @@ def test_only_a_later_controller_restores_a_released_partition() -> None:
     assert 1 not in hosted(world, 1)[topic_id(world, "first")]
 
 
-def test_a_partition_release_with_a_lost_answer_is_repeated() -> None:
+def test_a_partition_release_with_a_lost_response_is_repeated() -> None:
     world = two_coordinators()
     named = topic_id(world, "first")
     world.coordinators.mute.add(0)

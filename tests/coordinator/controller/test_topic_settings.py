@@ -97,7 +97,7 @@ def test_a_changed_topic_setting_is_checked_against_the_unchanged_ones() -> None
     assert accepted.responses[0].error_code == 0
 
 
-def test_the_files_default_yields_to_the_clusters_and_to_the_topics_own() -> None:
+def test_a_properties_files_default_yields_to_cluster_and_topic_settings() -> None:
     image = replace(created({"retention.ms": "1"}).image, file_defaults={"log.retention.ms": "3"})
     without = ControllerMachine({"log.retention.ms": "3"}).image
     assert topic_value(without, "t", "retention.ms") == "3"
@@ -110,7 +110,7 @@ def test_the_files_default_yields_to_the_clusters_and_to_the_topics_own() -> Non
     ]
 
 
-def test_an_applied_record_and_a_checkpoint_keep_the_files_defaults() -> None:
+def test_an_applied_record_and_a_checkpoint_keep_the_properties_files_defaults() -> None:
     machine = ControllerMachine({"log.retention.ms": "3"})
     world = created({})
     frozen = world.machine.freeze()
@@ -120,7 +120,7 @@ def test_an_applied_record_and_a_checkpoint_keep_the_files_defaults() -> None:
 
 
 @pytest.mark.parametrize("name", ["num.io.threads", "esker.append.quiet.ms", "listeners"])
-def test_a_setting_fixed_at_start_is_refused_as_such(name: str) -> None:
+def test_a_change_of_a_setting_fixed_at_start_is_refused_with_this_reason(name: str) -> None:
     world = created({})
     answer = world.ask(alter(4, "1", name, "8"))
     assert answer.responses[0].error_code == 42

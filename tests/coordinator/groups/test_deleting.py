@@ -108,7 +108,7 @@ def test_a_member_that_joins_during_a_deletion_finds_a_new_group() -> None:
     assert one.commit(1) == 0
 
 
-def test_a_group_removal_is_repeated_after_a_lost_answer_and_applied_once() -> None:
+def test_a_group_removal_is_repeated_after_a_lost_response_and_applied_once() -> None:
     world = World()
     assert world.commit(offset=5) == 0
     world.holds = lambda _broker, call: isinstance(call.request, RemoveGroupRequest)

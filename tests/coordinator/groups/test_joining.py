@@ -154,7 +154,7 @@ def test_the_first_rebalance_waits_no_longer_than_the_rebalance_timeout() -> Non
     assert first in world.answers
 
 
-def test_a_repeated_join_gets_the_same_answer() -> None:
+def test_a_repeated_join_group_gets_the_same_response() -> None:
     world = World()
     one = Consumer(world)
     assert one.join() == 0

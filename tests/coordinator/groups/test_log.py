@@ -121,7 +121,7 @@ def member(name: str, assignment: bytes = b"") -> rpc.Member:
 # --- ownership ------------------------------------------------------------------------------------
 
 
-def test_a_new_owner_fences_the_old_one() -> None:
+def test_a_groups_new_owner_fences_the_old_owner() -> None:
     log = Log()
     one = log.acquire().ownership_epoch
     assert log.offsets(one, 1, 5) == 0
@@ -133,7 +133,7 @@ def test_a_new_owner_fences_the_old_one() -> None:
     assert log.stored == 7
 
 
-def test_a_new_owner_receives_the_current_generation() -> None:
+def test_the_group_log_gives_a_groups_new_owner_the_current_generation() -> None:
     log = Log()
     one = log.acquire()
     assert (one.generation, one.members) == (0, ())
@@ -143,7 +143,7 @@ def test_a_new_owner_receives_the_current_generation() -> None:
     assert [m.member_id for m in two.members] == ["m", "n"]
 
 
-def test_only_the_chosen_broker_may_own_a_group() -> None:
+def test_only_the_broker_chosen_by_rendezvous_hashing_may_own_a_group() -> None:
     log = Log(brokers=(1, 2, 3))
     chosen = log.owner()
     for broker_id in (1, 2, 3):
@@ -255,7 +255,7 @@ def test_a_commit_larger_than_a_record_is_refused() -> None:
     assert log.generation(owner, 4, 1, "m", "m") == 42
 
 
-def test_answers_wait_until_their_records_are_committed() -> None:
+def test_group_log_responses_wait_until_their_records_are_committed() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     log.log.auto_commit = False
@@ -403,7 +403,7 @@ def test_a_group_checkpoint_restores_the_state_and_counts_its_records() -> None:
     assert again.contradictions == 0
 
 
-def test_a_frozen_state_does_not_change() -> None:
+def test_a_frozen_image_of_the_groups_does_not_change() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     frozen = log.machine.freeze()

@@ -173,7 +173,7 @@ def hold(world: World, kind: type) -> None:
     world.holds = lambda _, call: isinstance(call.request, kind)
 
 
-def test_a_commit_with_a_lost_answer_is_made_once() -> None:
+def test_an_offset_commit_with_a_lost_response_is_made_once() -> None:
     world = World()
     assert world.commit(None, 1) == 0
     hold(world, group_log.CommitGroupOffsetsRequest)

@@ -269,13 +269,13 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "a late copy removes a group that was made anew": (
         any_copy_removes_a_group,
-        test_deleting.test_a_group_removal_is_repeated_after_a_lost_answer_and_applied_once,
+        test_deleting.test_a_group_removal_is_repeated_after_a_lost_response_and_applied_once,
     ),
 }
 
 
 @pytest.mark.parametrize("name", MUTANTS, ids=str)
-def test_the_claim_about_each_mutant_fails_with_its_mutation(name: str, monkeypatch: Patch) -> None:
+def test_each_group_coordinator_mutant_fails_its_test(name: str, monkeypatch: Patch) -> None:
     mutate, claim = MUTANTS[name]
     claim()  # holds without the mutation
     mutate(monkeypatch)

@@ -451,7 +451,7 @@ def run_schedule(seed: int, steps: int = 250) -> GroupsVersusModel:
 
 
 @pytest.mark.parametrize("seed", seeds(12))
-def test_random_schedules_match_the_model(seed: int) -> None:
+def test_random_group_schedules_match_the_model(seed: int) -> None:
     run_schedule(seed)
 
 

@@ -193,7 +193,7 @@ def test_a_removed_key_directory_is_created_again(tmp_path: Path) -> None:
     run(mount, story)
 
 
-def test_all_processes_that_open_a_store_read_the_same_mark(tmp_path: Path) -> None:
+def test_all_processes_that_open_a_directory_store_read_the_same_mark_file(tmp_path: Path) -> None:
     """A store of before there were names is given one; what is there already is found."""
     (tmp_path / "objects" / "a").mkdir(parents=True)
     (tmp_path / "objects" / "a" / "1").write_bytes(b"x")
@@ -235,7 +235,7 @@ def test_an_empty_directory_is_refused_as_the_store_of_a_cluster_with_objects(
     run(mount, story)
 
 
-def test_a_new_store_is_marked_before_its_first_object(tmp_path: Path) -> None:
+def test_a_new_directory_store_gets_its_mark_file_before_its_first_object(tmp_path: Path) -> None:
     mount = Mount(tmp_path)
 
     async def story() -> None:

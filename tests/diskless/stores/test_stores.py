@@ -113,7 +113,7 @@ def test_a_refused_operation_has_no_effect_on_the_store(tmp_path: Path, fault: F
     asyncio.run(claim())
 
 
-def test_a_lost_answer_fault_still_performs_the_operation(tmp_path: Path) -> None:
+def test_a_lost_response_fault_still_performs_the_store_operation(tmp_path: Path) -> None:
     async def claim() -> None:
         store = FaultyStore(
             DirectoryStorage(tmp_path), Random(1), _no_sleep, [FaultRule(fault=Fault.LOST_ANSWER)]

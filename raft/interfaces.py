@@ -23,7 +23,7 @@ RaftClient.Listener, whose contract this is.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from records.batch import Batch
 from records.batch_writer import build_value_batch
@@ -159,6 +159,9 @@ class ReplicatedLog(Protocol):
         None if the log, on this node, neither holds that record nor begins right after it.
         """
 
+    def epochs_below(self, offset: Offset) -> EpochStarts:
+        """Return the epochs of the records below `offset`, the newest `MAX_EPOCHS` of them."""
+
     def report_fork(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> None:
         """Report that a state of committed records ends at `applied`, in another epoch than the
         log has there. The group then stops on this node."""
@@ -212,6 +215,13 @@ class ReplicatedLog(Protocol):
 # --- snapshots (KIP-630) ------------------------------------------------------------------------
 
 
+EpochStarts: TypeAlias = Sequence[tuple[Epoch, Offset]]
+"""Epochs of a log and the offset of the first record of each, oldest first."""
+
+MAX_EPOCHS: Final = 256
+"""Number of epochs, the newest ones, that a checkpoint names: 3 KB."""
+
+
 class SnapshotChunk(NamedTuple):
     """Some bytes of a checkpoint's file."""
 
@@ -237,9 +247,10 @@ class Download(Protocol):
                  before the end, too much); OSError, the part then is what it was.
         """
 
-    def publish(self) -> None:
+    def publish(self) -> EpochStarts:
         """Verify the whole file and make it durable under its final name.
 
+        Returns: the epochs that it names.
         Raises:  RejectedSnapshotError: its bytes were thrown away; OSError.
         """
 
@@ -285,6 +296,12 @@ class Snapshots(Protocol):
 
     def added(self, snapshot_id: OffsetAndEpoch) -> None:
         """Add a checkpoint that was published by a download or by this node itself to the list."""
+
+    def epochs(self, snapshot_id: OffsetAndEpoch) -> EpochStarts:
+        """Return the epochs that a checkpoint names; none if it names none or is damaged.
+
+        Raises:  OSError.
+        """
 
     def drop_below(self, log_start_offset: Offset) -> None:
         """Drop checkpoints that end below `log_start_offset` and are not being read.

@@ -31,10 +31,18 @@ class LeaderChangeMessage(ControlRecord, key=2, versions="0-1"):
 
 
 class SnapshotHeaderRecord(ControlRecord, key=3, versions="0"):
-    """The first record of a checkpoint. Source: KIP-630, Snapshot Format."""
+    """The first record of a checkpoint. Source: KIP-630, Snapshot Format.
+
+    The tagged field is ours: docs/design/forks.md#what-is-a-fork.
+    """
+
+    class EpochStart(Message):
+        epoch: Int32
+        start_offset: Int64
 
     version: Int16 = 0
     last_contained_log_timestamp: Int64  # ms since 1970, of the last record it covers
+    epochs: Annotated[Array[EpochStart], tag(1000)] = ()  # of the log it covers, oldest first
 
 
 class SnapshotFooterRecord(ControlRecord, key=4, versions="0"):

@@ -24,7 +24,7 @@ import os
 from pathlib import Path
 from typing import Final, NoReturn
 
-from raft.interfaces import RejectedSnapshotError, SnapshotChunk
+from raft.interfaces import EpochStarts, RejectedSnapshotError, SnapshotChunk
 from raft.segments.files import File, FileSystem, Mode
 from records.types import OffsetAndEpoch
 from snapshot.encoder import MAX_BATCH_BYTES
@@ -139,9 +139,10 @@ class PartDownload:
         except DamagedFileError as error:
             self._reject(str(error))
 
-    def publish(self) -> None:
+    def publish(self) -> EpochStarts:
         """Verify the file, make it durable and rename it durably to its final name.
 
+        Returns: the epochs that it names.
         Raises:  RejectedSnapshotError; OSError. Its bytes are thrown away either way; only if the
                  last step failed, the checkpoint may be there, whole, the next time one looks.
         """
@@ -151,6 +152,7 @@ class PartDownload:
         except OSError:
             self.discard()
             raise
+        return self.checkpoint.preamble.epochs
 
     def keep(self) -> None:
         """Stop the download and keep the partial file without a flush, for a later `begin`."""

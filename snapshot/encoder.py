@@ -18,6 +18,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from raft.interfaces import EpochStarts
 from records.batch import CONTROL
 from records.batch_writer import build_batch, seal_value_records
 from records.compression import Buffer
@@ -55,6 +56,7 @@ class CheckpointEncoder:
         last_timestamp: int,
         kraft_version: int = 0,
         voters: VotersRecord | None = None,
+        epochs: EpochStarts = (),
         target_batch_bytes: int = TARGET_BATCH_BYTES,
     ) -> None:
         """Create an encoder with the arguments of `snapshot.writer.CheckpointWriter.create`."""
@@ -72,7 +74,13 @@ class CheckpointEncoder:
         self.ready_bytes = 0
         """What `drain` would give now."""
         controls: list[ControlRecord] = [
-            SnapshotHeaderRecord(last_contained_log_timestamp=last_timestamp)
+            SnapshotHeaderRecord(
+                last_contained_log_timestamp=last_timestamp,
+                epochs=tuple(
+                    SnapshotHeaderRecord.EpochStart(epoch=epoch, start_offset=offset)
+                    for epoch, offset in epochs
+                ),
+            )
         ]
         if kraft_version >= 1:
             controls.append(KRaftVersionRecord(k_raft_version=kraft_version))

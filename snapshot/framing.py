@@ -15,11 +15,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple, NoReturn
 
 from crc32c import crc32c
 
+from raft.interfaces import MAX_EPOCHS, EpochStarts
 from records.batch import COMPRESSION_MASK, CONTROL, Batch, iter_records
 from records.control import (
     KRaftVersionRecord,
@@ -30,7 +32,7 @@ from records.control import (
 from records.errors import RecordError, UnknownRecordError
 from records.frame import control_record_type, decode_control_record
 from records.schema import ControlRecord
-from records.types import Epoch
+from records.types import Epoch, Offset
 from snapshot.errors import DamagedFileError, TruncatedFileError
 
 MAX_DECOMPRESSED_BYTES: Final = 64 * 1024 * 1024
@@ -53,6 +55,7 @@ class Preamble(NamedTuple):
     last_timestamp: int  # ms since 1970, of the last record that the snapshot covers
     kraft_version: int
     voters: VotersRecord | None
+    epochs: EpochStarts = ()  # of the log that the snapshot covers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +161,9 @@ class Framing:
                     voters = control
                 case _:
                     self._fail(batch, f"unexpected {type(control).__name__} after the header")
-        return Preamble(controls[0].last_contained_log_timestamp, kraft_version or 0, voters)
+        header = controls[0]
+        timestamp = header.last_contained_log_timestamp
+        return Preamble(timestamp, kraft_version or 0, voters, _epochs_of(header))
 
     def _read_footer(self, batch: Batch) -> Origin:
         controls = self._controls(batch)
@@ -202,6 +207,16 @@ class Framing:
             offset=batch.header.base_offset,
             reason=reason,
         )
+
+
+def _epochs_of(header: SnapshotHeaderRecord) -> EpochStarts:
+    """Return the epochs that a header names, or none if they are in no order."""
+    epochs = [(Epoch(pair.epoch), Offset(pair.start_offset)) for pair in header.epochs]
+    rising = all(
+        earlier[0] < later[0] and earlier[1] < later[1] for earlier, later in pairwise(epochs)
+    )
+    sound = rising and all(epoch >= 0 and offset >= 0 for epoch, offset in epochs[:1])
+    return tuple(epochs[-MAX_EPOCHS:]) if sound else ()
 
 
 def _decode_control(key: memoryview | bytes, value: memoryview | bytes) -> ControlRecord | None:

@@ -25,7 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from raft.interfaces import Frozen
+from raft.interfaces import EpochStarts, Frozen
 from records.compression import Buffer
 from records.errors import BatchTooLargeError
 from records.types import OffsetAndEpoch
@@ -89,6 +89,7 @@ class Generation:
         frozen: Frozen,
         *,
         last_timestamp: int,
+        epochs: EpochStarts,
         unique: int,
         loop: Loop,
         pace: Pace,
@@ -99,7 +100,9 @@ class Generation:
         Args:    unique: tells this attempt's file name from others'; 1 to 2^63 - 1.
         """
         self.snapshot_id = snapshot_id
-        self.encoder = CheckpointEncoder(epoch=snapshot_id.epoch, last_timestamp=last_timestamp)
+        self.encoder = CheckpointEncoder(
+            epoch=snapshot_id.epoch, last_timestamp=last_timestamp, epochs=epochs
+        )
         self.size_bytes = 0
         self.published = False  # the whole file has its final name
         self._store = store

@@ -112,6 +112,9 @@ class MachineHost(SnapshotScheduler):
 
         Raises OSError.
         """
+        if self.log.in_doubt:  # the state stays as it is: its newest checkpoint may be another's
+            self.stop()
+            return
         if self._contradicts(self.log.epoch_before(self.machine.applied.offset)):
             return
         newest = self.store.newest
@@ -204,6 +207,9 @@ class MachineHost(SnapshotScheduler):
 
     def _turn(self) -> None:
         if self._stopped:
+            return
+        if self.log.in_doubt:
+            self.stop()
             return
         try:
             if self._loading is not None:

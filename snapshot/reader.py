@@ -26,7 +26,7 @@ from records.schema import MetadataRecord
 from records.types import Epoch, Offset
 from snapshot.encoder import MAX_BATCH_BYTES
 from snapshot.errors import DamagedFileError
-from snapshot.framing import MAX_DECOMPRESSED_BYTES, Checkpoint, Framing
+from snapshot.framing import MAX_DECOMPRESSED_BYTES, Checkpoint, Framing, Preamble
 from snapshot.names import BOOTSTRAP_NAME, parse_checkpoint_name, parse_part_name
 from snapshot.stream import iter_file_batches
 
@@ -60,6 +60,20 @@ class CheckpointReader:
             framing.take(batch)
             yield batch
         self.checkpoint = framing.finish()
+
+    def preamble(self) -> Preamble:
+        """Return the content of the header batch. Raises DamagedFileError, TruncatedFileError."""
+        framing = Framing(self.path, size_bytes=self.size_bytes, epoch=self._epoch)
+        batches = iter_file_batches(
+            self._file, self.path, end_position=self.size_bytes, max_batch_bytes=MAX_BATCH_BYTES
+        )
+        for batch in batches:
+            framing.take(batch)
+            break
+        if framing.preamble is None:
+            framing.finish()  # raises
+        assert framing.preamble is not None, f"{self.path} is whole without a header"
+        return framing.preamble
 
     def records(self) -> Iterator[tuple[Offset, MetadataRecord]]:
         """Yield the metadata records with their offsets inside the file, which start at 1 or later.
@@ -146,6 +160,15 @@ def verify_checkpoint(
             pass
         assert reader.checkpoint is not None, f"{path} was not read to its end"
         return reader.checkpoint
+
+
+def read_preamble(files: FileSystem, path: Path, *, epoch: Epoch | None = None) -> Preamble:
+    """Return the content of a checkpoint's header batch; what follows it is not looked at.
+
+    Raises:  DamagedFileError, OSError.
+    """
+    with CheckpointReader(files, path, epoch=epoch) as reader:
+        return reader.preamble()
 
 
 def _epoch_in_name(name: str) -> Epoch | None:

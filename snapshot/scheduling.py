@@ -133,6 +133,7 @@ class SnapshotScheduler(ABC):
             self.machine.applied,
             frozen,
             last_timestamp=self.machine.last_timestamp,
+            epochs=self.log.epochs_below(self.machine.applied.offset),
             unique=self._unique(),
             loop=self._loop,
             pace=self._pace,

@@ -24,8 +24,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from raft.interfaces import SnapshotChunk
+from raft.interfaces import EpochStarts, SnapshotChunk
 from raft.segments.files import File, FileSystem, Mode
+from records.errors import RecordError
 from records.types import Offset, OffsetAndEpoch
 from snapshot.download import PartDownload
 from snapshot.names import (
@@ -35,6 +36,7 @@ from snapshot.names import (
     mark_deleted,
     remove_leftovers,
 )
+from snapshot.reader import read_preamble
 
 PIN_MS: Final = 60_000
 """How long the last read of a checkpoint keeps it: many times a follower's pause between requests.
@@ -177,6 +179,16 @@ class SnapshotStore:
         assert self.files.exists(self.path(snapshot_id)), f"{self.path(snapshot_id)} is not there"
         with self._lock:
             self._ids = tuple(sorted({*self._ids, snapshot_id}))
+
+    def epochs(self, snapshot_id: OffsetAndEpoch) -> EpochStarts:
+        """Return the epochs that a checkpoint names; none if it names none or is damaged.
+
+        Damage is told when the checkpoint is loaded. Raises OSError.
+        """
+        try:
+            return read_preamble(self.files, self.path(snapshot_id)).epochs
+        except RecordError:
+            return ()
 
     # --- dropping -----------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ from records.kafka_errors import ErrorCode
 from records.rpc.produce import ProduceRequest
 
 TOPIC_WAIT_S: Final = 3.0  # for a topic id that another broker may have announced
+IMAGE_CHECK_S: Final = 0.02  # between two looks at the image's age: an idle log publishes no image
 TOPIC_WAIT_SHARE: Final = 0.9  # of a request's timeout: past it the answer is REQUEST_TIMED_OUT
 
 
@@ -200,9 +201,7 @@ class ProduceService:
         try:
             needs_thread = not awaits_topics
             if awaits_topics:
-                await self._cluster.image_where(
-                    lambda image: _has_topics(image, request), _topic_wait_s(request)
-                )
+                await self._await_topics(request)
                 needs_thread = not produced.is_over and not self._validate_inline(request, produced)
             if needs_thread and not produced.is_over:
                 self._closing.validating += 1
@@ -222,6 +221,26 @@ class ProduceService:
             reply.fail(error)
         finally:
             connection.resume_reading()
+
+    async def _await_topics(self, request: ProduceRequest) -> None:
+        """Wait until the image has the request's topics, or is newer than the request.
+
+        Another broker may have announced a topic that this image does not have yet. What was
+        committed before the request arrived is in an image that is newer, so a topic that is not in
+        there is unknown.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        left_s = _topic_wait_s(request)
+        while left_s > 0 and not _has_topics(self._cluster.image, request):
+            age_ms = self._cluster.image_age_ms()
+            waited_s = loop.time() - began
+            if age_ms is not None and age_ms < waited_s * 1_000:
+                return
+            left_s = max(0.0, _topic_wait_s(request) - waited_s)
+            await self._cluster.image_where(
+                lambda image: _has_topics(image, request), min(left_s, IMAGE_CHECK_S)
+            )
 
     def _validate_inline(self, request: ProduceRequest, produced: PendingProduce) -> bool:
         """Validate compressed batches on the event loop; return False if they need a thread."""

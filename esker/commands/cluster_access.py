@@ -11,6 +11,7 @@ Source: KIP-919 (controllers as bootstrap servers), KIP-590 (brokers that forwar
 
 from __future__ import annotations
 
+import os
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, NoReturn, TypeVar
@@ -31,6 +32,9 @@ from records.rpc.base import CoordinatorRequest, Request, Response
 
 R = TypeVar("R", bound=Response)
 
+SERVERS_VARIABLE: Final = "ESKER_BOOTSTRAP_SERVERS"
+"""The environment variable that names the brokers of a command without --bootstrap-server."""
+
 Controller = Annotated[
     str | None,
     typer.Option(
@@ -45,12 +49,16 @@ Server = Annotated[
         "--bootstrap-server",
         metavar="HOST:PORT[,...]",
         help="Addresses of one or more brokers, which forward to the controller; "
-        "default: 127.0.0.1:9092.",
+        f"default: the environment's {SERVERS_VARIABLE}, else 127.0.0.1:9092.",
     ),
 ]
 BrokerBootstrap = Annotated[
     str,
-    typer.Option(metavar="HOST:PORT[,...]", help="Addresses of one or more brokers."),
+    typer.Option(
+        metavar="HOST:PORT[,...]",
+        envvar=SERVERS_VARIABLE,
+        help="Addresses of one or more brokers.",
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 TimeoutMs = Annotated[
@@ -72,8 +80,9 @@ class Target:
 def target(bootstrap_controller: str | None, bootstrap_server: str | None) -> Target:
     """Return the nodes named by either option; raises typer.BadParameter if both are given."""
     if bootstrap_controller is None:
-        server = DEFAULT_SERVER if bootstrap_server is None else bootstrap_server
-        return Target(broker_addresses(server), brokers=True)
+        if bootstrap_server is None:
+            bootstrap_server = os.environ.get(SERVERS_VARIABLE) or DEFAULT_SERVER
+        return Target(broker_addresses(bootstrap_server), brokers=True)
     if bootstrap_server is not None:
         raise typer.BadParameter(
             "--bootstrap-controller and --bootstrap-server exclude each other: give one of them"

@@ -21,6 +21,9 @@ from records.types import NodeId
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
 
+INSECURE: Final = "esker.insecure.controller.listener"
+"""The setting that lets a controller's listener be bound beyond loopback without authentication."""
+
 SECURED: Final = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 """Names that mean a protocol in Kafka, where `listener.security.protocol.map` says nothing else."""
 
@@ -106,6 +109,12 @@ def _controller(values: Mapping[str, Any], name: str, voters: Mapping[NodeId, En
     if is_wildcard(bind.host) and len(voters) == 1 and is_loopback(advertised.host):
         bind = Endpoint(advertised.host, bind.port)  # no other machine is in this quorum
     _refuse_wildcard(name, advertised)
+    if not is_loopback(bind.host) and not values[INSECURE]:
+        raise ConfigError(
+            "listeners",
+            f"{name} at {bind} would let every host that reaches it speak as any node of the "
+            f"quorum: bind a loopback address, or a private network's and set {INSECURE}=true",
+        )
     return Place(name=name, bind=bind, advertised=advertised)
 
 

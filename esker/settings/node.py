@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Final
 
+from esker.settings.addresses import INSECURE
 from esker.settings.base import Setting
 from esker.settings.values import (
     MEBIBYTE,
     MILLISECONDS,
+    boolean,
     integer,
     listeners,
     node_id_of,
@@ -39,6 +41,13 @@ SETTINGS: Final = (
         "Names of the listeners that serve the quorum; its nodes connect to the first.",
     ),
     Setting("listeners", listeners, None, "`NAME://HOST:PORT`, comma separated: what to bind."),
+    Setting(
+        INSECURE,
+        boolean,
+        False,
+        "Lets a controller bind its listener beyond loopback, although nothing there is "
+        "authenticated or encrypted; without it such a node does not start.",
+    ),
     Setting(
         "advertised.listeners",
         listeners,

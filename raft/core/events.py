@@ -205,6 +205,7 @@ class SnapshotFetched:
     """
 
     snapshot_id: OffsetAndEpoch
+    epochs: tuple[tuple[Epoch, Offset], ...] = ()  # of the log it covers, with their first offsets
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,11 +135,15 @@ class FetchService:
 
         Where a divergence is answered, the logs agree no further than to the end that it names. A
         member in doubt asks at its floor: then any divergence lies below that. If our log begins
-        later, it is the replica that finds out, from our snapshot.
+        later, the epochs before its start are compared, as far as they are known.
         """
+        parts_at = request.fetch_offset
         if isinstance(verdict, OffsetAndEpoch):
-            return
-        parts_at = min(verdict.end_offset, request.fetch_offset)
+            known = self._context.log.epochs_below(request.fetch_offset)
+            if not known or known[-1].epoch == request.last_fetched_epoch:
+                return
+        else:
+            parts_at = min(parts_at, verdict.end_offset)
         below = parts_at < request.floor or request.fetch_offset <= request.floor
         if below and request.floor and replica.fork is None:
             replica.fork = ForkReported(replica.key, request.floor, parts_at)

@@ -45,8 +45,8 @@ class Fork(NamedTuple):
         leader = f"leader {self.leader_id} of epoch {self.leader_epoch}"
         if self.witness is Witness.SNAPSHOT:
             return (
-                f"{known}, but the checkpoint {there.offset}-{there.epoch} of {leader} has other "
-                f"records from offset {self.parts_at} on, or before"
+                f"{known}, but a checkpoint of the log up to offset {there.offset}, epoch "
+                f"{there.epoch}, has other records before offset {self.parts_at}"
             )
         return (
             f"{known}, but {leader} has other records from offset {self.parts_at} on (its epoch "

@@ -14,6 +14,7 @@ Source: docs/design/forks.md.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from raft.core import events, messages
@@ -21,6 +22,7 @@ from raft.core.context import Context
 from raft.core.discovery import Discovery
 from raft.core.effects import InDoubt, ReadRefused, Refused
 from raft.core.fork import Fork, Witness
+from raft.core.log import EpochStart, epoch_before
 from raft.core.refusals import refusal
 from raft.core.roles import Unattached
 from raft.core.timers import Timer
@@ -51,6 +53,32 @@ class Forks:
         other = OffsetAndEpoch(diverging.end_offset, diverging.epoch)
         epoch = self._context.epoch
         return Fork(Witness.LEADER, self._committed(), other, point, peer, epoch)
+
+    def of_snapshot(
+        self, peer: NodeId | None, snapshot_id: OffsetAndEpoch, epochs: Sequence[EpochStart] = ()
+    ) -> Fork | None:
+        """Describe a snapshot that contradicts the committed records of this log, or None.
+
+        Compared is the last such record that both cover: by the epochs that the snapshot names, if
+        it ends later. If it names none, or begins to after that record, its own epoch tells whether
+        it is too old; more cannot be known.
+
+        Args:  peer: the leader that offers it; None if it was found at start.
+        """
+        log, committed = self._context.log, self._committed()
+        end = min(committed.offset, snapshot_id.offset)
+        if end <= 0 or end < log.start_offset:
+            return None
+        ours = log.epoch_before(end)
+        if snapshot_id.offset == end:
+            theirs = snapshot_id.epoch
+        else:
+            named = epoch_before(epochs, end)
+            theirs = min(ours, snapshot_id.epoch) if named is None else named
+        if theirs == ours:
+            return None
+        epoch = self._context.epoch
+        return Fork(Witness.SNAPSHOT, OffsetAndEpoch(end, ours), snapshot_id, end, peer, epoch)
 
     def of_state(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> Fork:
         """Describe a state that ends in another epoch than the log has there."""

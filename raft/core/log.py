@@ -15,11 +15,13 @@ starts at a snapshot).
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from operator import attrgetter
 from typing import NamedTuple
 
 from raft.core.messages import NO_FLOOR, EpochEnd
+from raft.interfaces import MAX_EPOCHS
 from records.types import Epoch, Offset, OffsetAndEpoch
 
 
@@ -28,6 +30,17 @@ class EpochStart(NamedTuple):
 
     epoch: Epoch
     start_offset: Offset
+
+
+def epoch_before(epochs: Sequence[EpochStart], offset: Offset) -> Epoch | None:
+    """Return the epoch of the record before `offset`; None if it is before all `epochs`.
+
+    >>> pairs = (EpochStart(Epoch(3), Offset(40)), EpochStart(Epoch(5), Offset(90)))
+    >>> [epoch_before(pairs, Offset(n)) for n in (40, 41, 90, 91)]
+    [None, 3, 3, 5]
+    """
+    index = bisect_right(epochs, offset - 1, key=attrgetter("start_offset"))
+    return epochs[index - 1].epoch if index else None
 
 
 class LogState:
@@ -43,13 +56,16 @@ class LogState:
     """
 
     __slots__ = (
+        "_earlier",
         "_epochs",
+        "_is_to_be_reset",
         "end_offset",
         "flushed_end_offset",
         "found_floor",
         "generation",
         "high_watermark",
         "last_epoch",
+        "snapshot_epochs",
         "snapshot_id",
         "start_epoch",
         "start_offset",
@@ -64,6 +80,7 @@ class LogState:
         epochs: tuple[EpochStart, ...] = (),
         snapshot_id: OffsetAndEpoch | None = None,
         floor: Offset = NO_FLOOR,
+        snapshot_epochs: Iterable[tuple[Epoch, Offset]] = (),
     ) -> None:
         """Describe a log as recovery leaves it, with all records flushed.
 
@@ -75,6 +92,7 @@ class LogState:
                  if the log does not hold it (see `holds`), `Start` begins the log anew there.
                  floor: everything below it was known to be committed, as found on the disk; 0 if
                  nothing is known. It may lie past the end.
+                 snapshot_epochs: those that the newest snapshot names, as far as it knows them.
         Raises:  ValueError if these contradict each other, or the log starts late and no snapshot
                  holds what is missing.
         Source:  KIP-630, Validation of Snapshot and Log.
@@ -90,6 +108,9 @@ class LogState:
         # A snapshot holds only committed records; the rest is unknown until a leader says.
         self.high_watermark: Offset | None = snapshot_id.offset if snapshot_id else None
         self.found_floor = floor
+        self._earlier: list[EpochStart] = []  # epochs that began before the log's start
+        self.snapshot_epochs = tuple(EpochStart(*pair) for pair in snapshot_epochs)
+        self._earlier = [pair for pair in self.snapshot_epochs if pair.start_offset < start_offset]
         in_order = all(
             earlier.epoch < later.epoch and earlier.start_offset < later.start_offset
             for earlier, later in pairwise(epochs)
@@ -102,6 +123,8 @@ class LogState:
             raise ValueError(f"log geometry contradicts itself: {self}, epochs={epochs}")
         if start_offset > (snapshot_id.offset if snapshot_id is not None else 0):
             raise ValueError(f"no snapshot stands for what is before the log's start: {self}")
+        # Then the high watermark, which is the snapshot's, says nothing of the log's own records.
+        self._is_to_be_reset = snapshot_id is not None and not self.holds(snapshot_id)
         here = snapshot_id is not None and snapshot_id.offset == start_offset > 0
         if here and snapshot_id != (start_offset, start_epoch):
             raise ValueError(f"epoch {start_epoch} before the start contradicts {self}")
@@ -125,7 +148,7 @@ class LogState:
         Never lower than before, restarts included. Source: docs/design/forks.md#the-floor.
         """
         known = self.high_watermark
-        if known is None:
+        if known is None or self._is_to_be_reset:
             return self.found_floor
         return max(self.found_floor, min(known, self.flushed_end_offset))
 
@@ -149,6 +172,15 @@ class LogState:
         """Return the epoch of the record before `offset`, or 0 at the beginning of the log."""
         index = bisect_right(self._epochs, offset - 1, key=attrgetter("start_offset"))
         return self._epochs[index - 1].epoch if index else self.start_epoch
+
+    def epochs_below(self, offset: Offset) -> tuple[EpochStart, ...]:
+        """Return the epochs of the records below `offset`, also of those before the log's start.
+
+        The newest `MAX_EPOCHS`, with their true first offsets, as far as they are known.
+        """
+        latest = self._earlier[-1].epoch if self._earlier else -1
+        known = [*self._earlier, *(pair for pair in self._epochs if pair.epoch > latest)]
+        return tuple(pair for pair in known if pair.start_offset < offset)[-MAX_EPOCHS:]
 
     def holds(self, snapshot_id: OffsetAndEpoch) -> bool:
         """Return whether the log contains the snapshot's end, after a record of its epoch.
@@ -232,6 +264,7 @@ class LogState:
         # Dropped records are durable in the snapshot, even where no flush was reported.
         self.flushed_end_offset = max(self.flushed_end_offset, start_offset)
         # The epoch of the new start remains and begins there; older ones go.
+        self._earlier = list(self.epochs_below(start_offset))
         keep = bisect_right(self._epochs, start_offset, key=attrgetter("start_offset")) - 1
         if keep >= 0:
             running = self._epochs[keep]
@@ -251,11 +284,15 @@ class LogState:
         if self.snapshot_id is None or self.snapshot_id < snapshot_id:
             self.snapshot_id = snapshot_id
 
-    def reset_to(self, snapshot_id: OffsetAndEpoch) -> None:
+    def reset_to(
+        self, snapshot_id: OffsetAndEpoch, epochs: Iterable[tuple[Epoch, Offset]] = ()
+    ) -> None:
         """Empty the log and start it again at the end of the snapshot."""
         self.start_offset = self.end_offset = self.flushed_end_offset = snapshot_id.offset
         self.start_epoch = self.last_epoch = snapshot_id.epoch
         self._epochs.clear()
+        self._is_to_be_reset = False
+        self._earlier = [EpochStart(*pair) for pair in epochs]
         self.snapshot_id = snapshot_id
         self.high_watermark = snapshot_id.offset  # a snapshot holds only what was committed
         self.generation += 1

@@ -91,6 +91,7 @@ class Quorum:
         self._detector = detector = FailureDetector(context, discovery, elections)
         self._recovery = recovery = Recovery(context, discovery)
         self._installation = SnapshotInstallation(context, detector, forks, recovery)
+        self._forked_at_start = self._installation.found_fork() is not None
         self._fetcher = Fetcher(context, discovery, detector, forks, recovery, self._installation)
         self._parked = parked = ParkedFetches(context)
         self._reads = Reads(context, parked)
@@ -172,8 +173,8 @@ class Quorum:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether this member stopped because of a fork."""
-        return self._context.in_doubt
+        """Whether this member has stopped because of a fork, or will do so at `Start`."""
+        return self._context.in_doubt or self._forked_at_start
 
     @property
     def reported_forks(self) -> tuple[ForkReported, ...]:
@@ -295,6 +296,8 @@ class Quorum:
         context = self._context
         self._gate.emit(Transition(None, context.role, "start"))
         self._installation.validate()
+        if context.in_doubt:
+            return
         context.note_election_state()
         context.on_enter[type(context.role)]()
         self._requests.send_due = True
@@ -430,11 +433,14 @@ class Quorum:
         end_offset, known = log.end_offset, log.high_watermark
         assert log.start_offset <= log.flushed_end_offset <= end_offset, f"log geometry: {log}"
         if known is not None:  # unknown after a restart until a leader tells us
-            assert log.start_offset <= known <= end_offset, f"watermark outside the log: {log}"
+            inside = log.start_offset <= known <= end_offset
+            # In doubt, it may be that of a snapshot which contradicts the log.
+            assert inside or self.in_doubt, f"watermark outside the log: {log}"
             assert known >= self._highest_watermark, f"1: watermark went backwards: {log}"
             self._highest_watermark = known
         newest = log.snapshot_id.offset if log.snapshot_id is not None else 0
-        assert log.start_offset <= newest <= (known or 0), f"KIP-630: snapshot and log: {log}"
+        in_order = log.start_offset <= newest <= (known or 0)
+        assert in_order or self.in_doubt, f"KIP-630: snapshot and log: {log}"
         assert role.epoch >= self._highest_epoch, f"1: epoch went backwards: {role}"
         assert role.epoch <= MAX_EPOCH, f"14: no message carries this epoch: {role}"
         self._highest_epoch = role.epoch

@@ -14,17 +14,20 @@ docs/design/snapshots.md#publishing-and-installing.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from raft.core.context import Context
 from raft.core.effects import AbandonSnapshot, Committed, FetchSnapshot, InstallSnapshot
 from raft.core.events import SnapshotFailed, SnapshotFetched, SnapshotProgress
 from raft.core.failure_detector import FailureDetector
+from raft.core.fork import Fork
 from raft.core.forks import Forks
+from raft.core.log import EpochStart
 from raft.core.messages import FetchRequest
 from raft.core.recovery import Recovery
 from raft.core.roles import Follower, Leader
-from records.types import NodeId, OffsetAndEpoch
+from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
 
 
 @dataclass(slots=True, eq=False)
@@ -41,6 +44,11 @@ class SnapshotInstallation:
         context, log = self._context, self._context.log
         committed = log.high_watermark or log.start_offset
         newer = snapshot_id.offset > committed
+        sensible = min(snapshot_id) >= 0 and snapshot_id.epoch <= context.epoch
+        fork = self._forks.of_snapshot(peer, snapshot_id) if sensible else None
+        if fork is not None:
+            self._forks.enter_doubt(fork)
+            return
         if not newer or not log.epoch_before(committed) <= snapshot_id.epoch <= context.epoch:
             reason = f"offers snapshot {snapshot_id}, no newer than {log}"
             context.fault(peer, reason, FetchRequest)
@@ -73,7 +81,9 @@ class SnapshotInstallation:
         elif isinstance(context.role, Leader):
             context.fault(None, f"snapshot {snapshot_id} is not of the log we lead: {log}")
         else:
-            self._install(snapshot_id)
+            self._install_unless_forked(snapshot_id, event.epochs)
+        if context.in_doubt:
+            return
         if awaited:
             self._detector.note_leader_alive()
         self._recovery.finish_if_caught_up()
@@ -87,14 +97,27 @@ class SnapshotInstallation:
         follower.snapshot_complete = False
         return True
 
-    def _install(self, snapshot_id: OffsetAndEpoch) -> None:
+    def _install_unless_forked(
+        self, snapshot_id: OffsetAndEpoch, epochs: Iterable[tuple[Epoch, Offset]]
+    ) -> None:
+        """Install a snapshot, unless it would erase committed records that it does not have."""
+        pairs = tuple(EpochStart(*pair) for pair in epochs)
+        role = self._context.role
+        leader_id = role.leader_id if isinstance(role, Follower) else None
+        fork = self._forks.of_snapshot(leader_id, snapshot_id, pairs)
+        if fork is None:
+            self._install(snapshot_id, pairs)
+        else:
+            self._forks.enter_doubt(fork)
+
+    def _install(self, snapshot_id: OffsetAndEpoch, epochs: Iterable[EpochStart]) -> None:
         """Begin the log again at the snapshot's end; all records before it are committed."""
         context, follower = self._context, self._context.follower
         other = follower.fetching_snapshot
         if other is not None and other.offset <= snapshot_id.offset:
             follower.fetching_snapshot = None
             context.gate.emit(AbandonSnapshot(other))
-        context.log.reset_to(snapshot_id)
+        context.log.reset_to(snapshot_id, epochs)
         context.voter_history.truncate(snapshot_id.offset)
         context.note_voters()
         context.gate.emit(InstallSnapshot(snapshot_id, context.log.generation))
@@ -106,9 +129,16 @@ class SnapshotInstallation:
 
         Source: KIP-630, Validation of Snapshot and Log.
         """
-        newest = self._context.log.snapshot_id
-        if newest is not None and not self._context.log.holds(newest):
-            self._install(newest)
+        log = self._context.log
+        if log.snapshot_id is not None and not log.holds(log.snapshot_id):
+            self._install_unless_forked(log.snapshot_id, log.snapshot_epochs)
+
+    def found_fork(self) -> Fork | None:
+        """Return the fork that `validate` will find in what a crash left, if there is one."""
+        log = self._context.log
+        if log.snapshot_id is None or log.holds(log.snapshot_id):
+            return None
+        return self._forks.of_snapshot(None, log.snapshot_id, log.snapshot_epochs)
 
     def on_failed(self, event: SnapshotFailed) -> None:
         """Fetch from the leader again after a snapshot failed, with a longer wait each time."""

@@ -41,7 +41,7 @@ from raft.driver.peers import (
     kind_of,
     read_versions,
 )
-from raft.interfaces import Download, RejectedSnapshotError, SnapshotChunk, Snapshots
+from raft.interfaces import Download, EpochStarts, RejectedSnapshotError, SnapshotChunk, Snapshots
 from raft.net import ClientConnection, ConnectError, ConnectionLostError, connect
 from raft.wire.responses import Group, UnexpectedAnswerError
 from raft.wire.snapshots import RefusedError, read_fetch_snapshot_response, write_fetch_snapshot
@@ -75,6 +75,7 @@ class _Progress:
     effect: FetchSnapshot
     download: Download | None = None
     chunk_bytes: int = MIN_CHUNK_BYTES
+    epochs: EpochStarts = ()  # as the complete checkpoint names them
     complete: bool = False  # all bytes have arrived: it can no longer be abandoned
     failures: int = 0
 
@@ -178,7 +179,7 @@ class SnapshotFetcher:
         try:
             if await self._fetch(progress):
                 self._snapshots.added(snapshot_id)
-                return SnapshotFetched(snapshot_id)
+                return SnapshotFetched(snapshot_id, tuple(progress.epochs))
         except RejectedSnapshotError as error:
             await self._release_download(progress, discard=True)
             self._counters.snapshots_rejected += 1
@@ -228,7 +229,7 @@ class SnapshotFetcher:
                 await asyncio.sleep(RECONNECT_S * 2**progress.failures)
             except UnexpectedAnswerError as error:
                 raise RejectedSnapshotError(str(error)) from None
-        await self._in_thread(download.publish)
+        progress.epochs = await self._in_thread(download.publish)
         progress.download = None
         fetched_bytes = download.position - resumed_at
         self._counters.snapshots_fetched += 1

@@ -79,7 +79,7 @@ from raft.driver.log_start import LogStart
 from raft.driver.notifications import BarrierTicket, Notifications, ReadTicket
 from raft.driver.pending_requests import PendingRequests
 from raft.driver.storage import Storage
-from raft.interfaces import CommittedAsOf, Draft, Snapshots, Ticket, Watcher
+from raft.interfaces import CommittedAsOf, Draft, EpochStarts, Snapshots, Ticket, Watcher
 from raft.wire.responses import Group
 from records.compression import Buffer
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
@@ -191,7 +191,7 @@ class GroupDriver:
     def committed_as_of(self) -> CommittedAsOf | None:
         """Return the newest high watermark from a leader, and the time since which it has held."""
         watermark = self.quorum.leader_watermark()
-        if watermark is None or self.doubt is not None:
+        if watermark is None or self.in_doubt:
             return None
         return CommittedAsOf(watermark.high_watermark, watermark.at_ms / 1_000)
 
@@ -208,7 +208,7 @@ class GroupDriver:
     @property
     def in_doubt(self) -> bool:
         """Whether a fork was found, so that no offset of this log may be served here."""
-        return self.doubt is not None
+        return self.doubt is not None or self.quorum.in_doubt
 
     def epoch_before(self, offset: Offset) -> Epoch | None:
         """Return the epoch of the record before `offset`, or None if the log does not hold it."""
@@ -216,6 +216,10 @@ class GroupDriver:
         if not log_state.start_offset <= offset <= log_state.end_offset:
             return None
         return log_state.epoch_before(offset)
+
+    def epochs_below(self, offset: Offset) -> EpochStarts:
+        """Return the epochs of the records below `offset`, as far as they are known."""
+        return self.quorum.log.epochs_below(offset)
 
     @property
     def stopped(self) -> bool:
@@ -231,7 +235,7 @@ class GroupDriver:
         """Start the driver of the group; the attribute `links` must be set."""
         assert self.links is not None, f"{self.name} has no links"
         self._started = True
-        was_in_doubt = self.in_doubt
+        was_in_doubt = self.doubt is not None
         self.post(Start())
         for contradiction in self._found_before_start:
             self.post(contradiction)

@@ -13,7 +13,14 @@ from typing import NamedTuple, Protocol
 
 from raft.driver.counters import Timings
 from raft.driver.node_services import ServiceHost, StateListener
-from raft.interfaces import Download, ReplicatedLog, SnapshotChunk, Snapshots, StateMachine
+from raft.interfaces import (
+    Download,
+    EpochStarts,
+    ReplicatedLog,
+    SnapshotChunk,
+    Snapshots,
+    StateMachine,
+)
 from raft.segments.files import FileSystem
 from records.types import NodeId, Offset, OffsetAndEpoch
 
@@ -143,6 +150,10 @@ class NoSnapshots:
     def added(self, snapshot_id: OffsetAndEpoch) -> None:
         """Fail, because no checkpoint can have been published on this node."""
         raise AssertionError(f"a checkpoint in a store without any: {snapshot_id}")
+
+    def epochs(self, snapshot_id: OffsetAndEpoch) -> EpochStarts:  # noqa: ARG002
+        """Return no epochs, because there is no checkpoint."""
+        return ()
 
     def drop_below(self, log_start_offset: Offset) -> None:
         """Do nothing, because there is no checkpoint."""

@@ -159,6 +159,7 @@ class Storage:
                 ),
                 snapshot_id=newest,
                 floor=log.floor,
+                snapshot_epochs=() if newest is None else self.snapshots.epochs(newest),
             )
         except ValueError as error:
             raise CorruptLogError(

@@ -11,7 +11,15 @@ from bisect import bisect_right
 from collections.abc import Awaitable
 from typing import Final, NamedTuple
 
-from raft.interfaces import CommittedAsOf, Draft, NotLeaderError, Snapshots, Ticket, Watcher
+from raft.interfaces import (
+    CommittedAsOf,
+    Draft,
+    EpochStarts,
+    NotLeaderError,
+    Snapshots,
+    Ticket,
+    Watcher,
+)
 from records.batch_writer import build_control_batch, stamp
 from records.compression import Buffer
 from records.control import LeaderChangeMessage, Voter
@@ -66,6 +74,7 @@ class MemoryLog:
         self._snapshot_id: OffsetAndEpoch | None = None
         self._snapshots = snapshots
         self._stored: list[_Stored] = []
+        self._epoch_starts: dict[Epoch, Offset] = {}  # also of epochs before the log's start
         self._watchers: list[Watcher] = []
 
     # -- a ReplicatedLog -----------------------------------------------------------------------
@@ -78,6 +87,9 @@ class MemoryLog:
         if self._snapshot_id is not None and offset == self._snapshot_id.offset:
             return self._snapshot_id.epoch
         return self._stored_epoch(offset) if offset <= self.end_offset else None
+
+    def epochs_below(self, offset: Offset) -> EpochStarts:
+        return tuple(pair for pair in sorted(self._epoch_starts.items()) if pair[1] < offset)
 
     def report_fork(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> None:
         self.in_doubt = True
@@ -200,6 +212,7 @@ class MemoryLog:
             while self._stored and self._stored[-1].end_offset > keep:
                 self._stored.pop()
             self.end_offset = keep
+            self._forget_epochs_from(keep)
         if epoch is not None:
             for watcher in self._watchers:
                 watcher.step_down(epoch)
@@ -214,6 +227,9 @@ class MemoryLog:
         assert self.leading_epoch is None, "a leader installs no snapshot"
         assert snapshot_id.offset >= (self.high_watermark or 0), f"backwards: {snapshot_id}"
         self._stored.clear()
+        self._forget_epochs_from(snapshot_id.offset)
+        if self._snapshots is not None:
+            self._epoch_starts.update(self._snapshots.epochs(snapshot_id))
         self.start_offset = self.end_offset = self.high_watermark = snapshot_id.offset
         self._epoch = max(self._epoch, snapshot_id.epoch)
         self._snapshot_id = snapshot_id
@@ -229,9 +245,14 @@ class MemoryLog:
         if self._snapshot_id is None or self._snapshot_id < snapshot_id:
             self._snapshot_id = snapshot_id
 
+    def _forget_epochs_from(self, offset: Offset) -> None:
+        starts = self._epoch_starts.items()
+        self._epoch_starts = {epoch: start for epoch, start in starts if start < offset}
+
     def _append(self, data: bytes, count: int, epoch: Epoch) -> None:
         base_offset, self.end_offset = self.end_offset, Offset(self.end_offset + count)
         self._stored.append(_Stored(base_offset, self.end_offset, epoch, data))
+        self._epoch_starts.setdefault(epoch, base_offset)
 
     def _stored_epoch(self, end_offset: Offset) -> Epoch | None:
         """The epoch of the last batch at or before `end_offset`."""

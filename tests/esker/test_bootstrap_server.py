@@ -19,7 +19,8 @@ import pytest
 from typer import BadParameter
 
 from esker.cli import app
-from esker.commands.cluster_access import target
+from esker.commands.cluster_access import Target, target
+from esker.settings.values import Endpoint
 from tests.esker.commands.test_front_door import on_a_terminal
 from tests.esker.test_dev import HOST, Dev, free_port, runner, running
 from tests.waiting import DEADLINE_S, wait_until
@@ -322,3 +323,17 @@ def test_an_unreachable_controller_address_fails_at_once() -> None:
         assert f"no controller answers ({HOST}:1: " in ran.stderr
         assert "is a node running there?" in ran.stderr
         assert time.monotonic() - started < 5, "not after half a minute"
+
+
+def test_the_environment_names_the_brokers_where_no_option_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("ESKER_BOOTSTRAP_SERVERS", "h:1,h:2")
+    assert target(None, None) == target(None, "h:1,h:2")
+    assert target(None, "other:3") == Target((Endpoint("other", 3),), brokers=True)
+    assert target("c:9", None) == Target((Endpoint("c", 9),), brokers=False)
+    ran = runner.invoke(
+        app, ["produce", "--topic", "t"], env={"ESKER_BOOTSTRAP_SERVERS": "no-port"}
+    )
+    assert ran.exit_code == 2
+    assert "is not HOST:PORT" in ran.stderr

@@ -2,7 +2,7 @@
 
 import pytest
 
-from esker.settings.addresses import Place
+from esker.settings.addresses import INSECURE, Place
 from esker.settings.config import SETTINGS, ConfigError, Endpoint, load_config, parse_config
 from esker.settings.properties import PropertiesError, parse_properties
 
@@ -166,7 +166,7 @@ def test_a_missing_log_directory_is_refused():
 
 
 def test_a_wildcard_address_is_bound_but_never_advertised():
-    own = {**GOOD, "listeners": "CONTROLLER://0.0.0.0:9094"}
+    own = {**GOOD, "listeners": "CONTROLLER://0.0.0.0:9094", INSECURE: "true"}
     config = parse_config(own)
     assert config.addresses.controller is not None
     assert config.addresses.controller.advertised == Endpoint("127.0.0.1", 9094), (
@@ -179,8 +179,33 @@ def test_a_wildcard_address_is_bound_but_never_advertised():
 
 
 def test_a_listener_that_other_machines_can_reach_causes_a_warning():
-    config = parse_config({**GOOD, "listeners": "CONTROLLER://0.0.0.0:9094"})
+    config = parse_config({**GOOD, "listeners": "CONTROLLER://0.0.0.0:9094", INSECURE: "true"})
     assert "no authentication" in config.warnings[0]
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "10.0.0.1", "[::]", "quorum-1.example", ""])
+@pytest.mark.parametrize("insecure", [None, "false"])
+def test_a_controller_listener_beyond_loopback_is_refused_unless_it_is_declared_insecure(
+    host, insecure
+):
+    settings = {
+        **GOOD,
+        "listeners": f"CONTROLLER://{host}:9094",
+        "advertised.listeners": "CONTROLLER://127.0.0.1:9094",
+    }
+    if insecure is not None:
+        settings[INSECURE] = insecure
+    with pytest.raises(ConfigError) as caught:
+        parse_config(settings)
+    assert caught.value.key == "listeners"
+    assert f"{INSECURE}=true" in str(caught.value)
+    assert parse_config({**settings, INSECURE: "true"}).addresses.controller is not None
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "[::1]", "localhost"])
+def test_a_controller_listener_on_loopback_needs_no_declaration(host):
+    config = parse_config({**GOOD, "listeners": f"CONTROLLER://{host}:9094"})
+    assert not config.warnings
 
 
 def test_every_setting_has_a_description_of_one_sentence():

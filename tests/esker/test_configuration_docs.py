@@ -45,6 +45,7 @@ process.roles=controller
 node.id=1
 controller.quorum.voters=1@10.0.0.1:9093,2@10.0.0.2:9093,3@10.0.0.3:9093
 listeners=CONTROLLER://10.0.0.1:9093
+esker.insecure.controller.listener=true
 log.dirs=/var/lib/esker
 ```
 

@@ -351,7 +351,7 @@ def test_a_node_whose_coordinator_state_contradicts_its_log_stops_that_group(
         assert part in line, line
     assert (directory / "in-doubt").exists()
 
-    async def asked(request: Request[R], answer: type[R]) -> R:
+    async def asked(request: Request, answer: type[R]) -> R:
         async with await open_rpc("127.0.0.1", quorum.ports[node]) as rpc:
             return await rpc.call(request, answer)
 

@@ -72,6 +72,22 @@ GOLDEN: list[Golden] = [
         "00",  # no tagged fields
     ),
     Golden(
+        SnapshotHeaderRecord(
+            last_contained_log_timestamp=1_700_000_000_000,
+            epochs=(
+                SnapshotHeaderRecord.EpochStart(epoch=3, start_offset=0),
+                SnapshotHeaderRecord.EpochStart(epoch=5, start_offset=210),
+            ),
+        ),
+        0,
+        "0000"  # version: 0
+        "0000018bcfe56800"  # last_contained_log_timestamp: 1700000000000
+        "01 e807 1b"  # one tagged field, number 1000, of 27 bytes: epochs
+        "03"  # two of them
+        "00000003 0000000000000000 00"  # epoch 3 from offset 0 on
+        "00000005 00000000000000d2 00",  # epoch 5 from offset 210 on
+    ),
+    Golden(
         SnapshotFooterRecord(),
         0,
         "0000"  # version: 0

@@ -195,6 +195,19 @@ class Checker:
         now.durable_end = now.end
         self.ledgers[node_id] = now
 
+    def floor_found(self, node_id: int, floor: int) -> None:
+        """After a restart: what the disk says was committed is there, and was."""
+        ledger, truth = self.ledgers[node_id], self.committed
+        assert floor <= ledger.end, (
+            f"node {node_id}: its floor is {floor}, its log ends at {ledger.end}: it was recorded"
+            " above what was flushed"
+        )
+        assert floor <= truth.end, f"node {node_id}: floor {floor}, {truth.end} are committed"
+        here = ledger.chains.get(floor)
+        assert here is None or here == truth.chains[floor], (
+            f"node {node_id}: below its floor {floor} are other records than were committed"
+        )
+
     # -- committing ------------------------------------------------------------------------------
 
     def committed_to(self, node_id: int, high_watermark: int, data: Iterable[Batch]) -> None:

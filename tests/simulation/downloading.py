@@ -17,7 +17,7 @@ from raft.core.messages import FetchSnapshotRequest
 from raft.interfaces import Download, RejectedSnapshotError, SnapshotChunk
 from raft.wire.snapshots import RefusedError
 from records.kafka_errors import ErrorCode
-from records.types import OffsetAndEpoch
+from records.types import Epoch, Offset, OffsetAndEpoch
 from tests.simulation.machine import CLUSTER_ID
 from tests.simulation.part import Part
 from tests.simulation.world import MS
@@ -30,11 +30,12 @@ MAX_LOST: Final = 3
 class Fetching:
     """One download under way; thrown away when it is over, so that nothing late can touch it."""
 
-    __slots__ = ("asked", "complete", "download", "effect", "lost", "over")
+    __slots__ = ("asked", "complete", "download", "effect", "epochs", "lost", "over")
 
     def __init__(self, effect: FetchSnapshot) -> None:
         self.effect = effect
         self.download: Download | None = None
+        self.epochs: tuple[tuple[Epoch, Offset], ...] = ()  # as the whole checkpoint names them
         self.asked = 0  # the newest question's number
         self.lost = 0
         self.complete = False
@@ -202,7 +203,7 @@ class Downloading(Part):
         snapshot_id = fetching.snapshot_id
         self.dare()
         try:
-            fetching.download.publish()
+            fetching.epochs = tuple(fetching.download.publish())
         except RejectedSnapshotError as error:
             self.shared.world.note(self, error)
             self.checker.rare["downloads rejected"] += 1
@@ -215,7 +216,7 @@ class Downloading(Part):
         self._end(fetching)
         self.store.added(snapshot_id)
         self.checker.states.published(self, snapshot_id)
-        self.handle(SnapshotFetched(snapshot_id))
+        self.handle(SnapshotFetched(snapshot_id, fetching.epochs))
 
     def _met(self, error: OSError) -> None:
         full = error.errno == errno.ENOSPC

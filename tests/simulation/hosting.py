@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Self
 
 from raft.core.events import SnapshotTaken
-from raft.interfaces import CommittedAsOf, Draft, Snapshots, Ticket, Watcher
+from raft.interfaces import CommittedAsOf, Draft, EpochStarts, Snapshots, Ticket, Watcher
 from records.batch import Batch
 from records.compression import Buffer
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
@@ -71,6 +71,9 @@ class LogView:
         log = self._process.quorum.log
         held = log.start_offset <= offset <= log.end_offset
         return log.epoch_before(offset) if held else None
+
+    def epochs_below(self, offset: Offset) -> EpochStarts:
+        return self._process.quorum.log.epochs_below(offset)
 
     def report_fork(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> None:
         raise AssertionError(

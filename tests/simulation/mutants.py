@@ -185,6 +185,15 @@ class CutBelowPoint(Log):
         return super().open(files, directory, config, **options)
 
 
+class FloorAboveFlushed(Log):
+    """The floor is the high watermark, flushed or not."""
+
+    def record_recovery_point(self) -> None:
+        super().record_recovery_point()
+        state_file, committed = self._durability._state_file, self._durability.committed_end_offset
+        state_file.write(state_file.state._replace(floor=max(self.floor, committed)))
+
+
 class SegmentReappears(Log):
     """Segments are deleted by a truncation, but the directory is not synced before going on."""
 
@@ -354,6 +363,11 @@ MUTANTS: Final = (
     ),
     Mutant(
         name="cut below the recovery point", production=Production(log=CutBelowPoint), pinned=39
+    ),
+    Mutant(
+        name="record a floor above the flushed end",
+        production=Production(log=FloorAboveFlushed),
+        pinned=22,
     ),
     Mutant(
         name="let a recovering voter vote",

@@ -137,6 +137,7 @@ class Process(DiskWork, Links, Shelving, Downloading, Hosting):
             machine.stored(self.log),
             lost_power=machine.lost_power,
         )
+        self.checker.floor_found(self.node_id, self.log.floor)
         machine.lost_power = False
         machine.election = election
         self.open_shelf()

@@ -14,10 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Final
 
 from raft.core.elections import VoteGranting
 from raft.core.progress import LeaderState
+from raft.interfaces import EpochStarts
 from raft.segments.files import FileSystem, Mode
 from records.types import Epoch, Offset, OffsetAndEpoch
 from snapshot.download import PartDownload
@@ -38,6 +40,9 @@ from tests.simulation.node import Process
 from tests.simulation.plan import LEADER, Fault, Plan
 from tests.simulation.world import MS, SECOND
 
+UNKNOWN: Final[Any] = SimpleNamespace(preamble=SimpleNamespace(epochs=()))
+"""What is known of a checkpoint that was not verified."""
+
 
 class VoteByTheLog(VoteGranting):
     """Votes are asked and given by the log's records, although a newer snapshot is there."""
@@ -50,7 +55,7 @@ class Unverified(PartDownload):
     """Whatever came is a checkpoint."""
 
     def verify(self) -> Checkpoint:
-        return None  # type: ignore[return-value]
+        return UNKNOWN
 
 
 class BatchByBatch(PartDownload):
@@ -63,17 +68,17 @@ class BatchByBatch(PartDownload):
                 pass
         except DamagedFileError as error:
             self._reject(str(error))
-        return None  # type: ignore[return-value]
+        return UNKNOWN
 
 
 class RenameOnly(PartDownload):
     """The final name is there, and may be gone after a loss of power."""
 
-    def publish(self) -> None:
+    def publish(self) -> EpochStarts:
         disk: Any = self._files
         disk.fsync_directory = lambda _: None
         try:
-            super().publish()
+            return super().publish()
         finally:
             del disk.fsync_directory
 

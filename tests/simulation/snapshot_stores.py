@@ -62,6 +62,9 @@ class Shelving(Part):
             ),
             snapshot_id=self.store.newest,
             floor=log.floor,
+            snapshot_epochs=()
+            if self.store.newest is None
+            else self.store.epochs(self.store.newest),
         )
 
     # -- serving -----------------------------------------------------------------------------------

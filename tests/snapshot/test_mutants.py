@@ -6,6 +6,7 @@ The simulator hunts the same and more of them in a whole cluster; here one story
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,7 +27,8 @@ def drops_under_its_reader(patch: pytest.MonkeyPatch) -> None:
 
 def installs_before_verifying(patch: pytest.MonkeyPatch) -> None:
     """The name says that it is whole, and nobody has looked."""
-    patch.setattr(PartDownload, "verify", lambda _download: None)
+    unknown = SimpleNamespace(preamble=SimpleNamespace(epochs=()))
+    patch.setattr(PartDownload, "verify", lambda _download: unknown)
 
 
 def loads_what_it_is_announced(patch: pytest.MonkeyPatch) -> None:

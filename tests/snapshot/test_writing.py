@@ -6,15 +6,18 @@ import tracemalloc
 
 import pytest
 
+from raft.interfaces import MAX_EPOCHS
 from raft.segments.files import RealFileSystem
 from records.batch import HEADER_SIZE_BYTES, iter_batches
 from records.batch_writer import build_value_batch
 from records.compression import Compression
+from records.control import SnapshotHeaderRecord
 from records.errors import BatchTooLargeError
 from records.frame import encode_record
 from records.types import OffsetAndEpoch
 from snapshot import CheckpointReader, CheckpointWriter, Origin, verify_checkpoint
 from snapshot.encoder import MAX_BATCH_BYTES, TARGET_BATCH_BYTES
+from snapshot.store import SnapshotStore
 from tests.interop.recording import DIRECTORY as RECORDED
 from tests.interop.recording import Recording
 from tests.snapshot.checkpoints import (
@@ -26,6 +29,7 @@ from tests.snapshot.checkpoints import (
     VOTERS,
     as_kafka_closes,
     closed,
+    control_batch,
     data_batch,
     features,
     header_batch,
@@ -47,7 +51,7 @@ def test_the_reader_returns_the_written_records_in_order(count):
 
 def test_the_checkpoint_header_holds_timestamp_kraft_version_and_voters():
     found = verified(written(3, kraft_version=1, voters=VOTERS))
-    assert found.preamble == (TIME, 1, VOTERS)
+    assert found.preamble == (TIME, 1, VOTERS, ())
     assert (found.epoch, found.record_count, found.origin) == (ID.epoch, 3, Origin.ESKER)
 
 
@@ -59,7 +63,7 @@ def test_a_checkpoint_written_by_kafka_is_read_with_its_origin():
     content = header_batch(KRAFT_VERSION, VOTERS) + data_batch(3, base_offset=3)
     found = verified(as_kafka_closes(content))
     assert (found.record_count, found.origin) == (3, Origin.KAFKA)
-    assert found.preamble == (TIME, 1, VOTERS)
+    assert found.preamble == (TIME, 1, VOTERS, ())
 
 
 @pytest.mark.parametrize("compression", Compression)
@@ -118,3 +122,36 @@ def test_every_recorded_checkpoint_of_kafka_passes_verification_as_kafkas():
     assert {checkpoint.origin for checkpoint in found.values()} == {Origin.KAFKA}
     with_voters = [c.preamble for c in found.values() if c.preamble.voters is not None]
     assert {preamble.kraft_version for preamble in with_voters} == {1}
+
+
+def epochs_of(data: bytes) -> tuple:
+    """The epochs that the store reads from a checkpoint of these bytes."""
+    disk = new_disk()
+    disk.replace(PATH, data)
+    return tuple(SnapshotStore(disk, DIRECTORY, now_ms=lambda: 0.0).epochs(ID))
+
+
+def named(*pairs: tuple[int, int]) -> bytes:
+    epochs = tuple(
+        SnapshotHeaderRecord.EpochStart(epoch=epoch, start_offset=offset) for epoch, offset in pairs
+    )
+    header = SnapshotHeaderRecord(last_contained_log_timestamp=TIME, epochs=epochs)
+    return closed(control_batch(header, base_offset=0, epoch=3))
+
+
+def test_a_checkpoint_names_the_epochs_that_it_was_given_and_the_newest_are_read():
+    assert epochs_of(written(2)) == ()
+    assert epochs_of(named((1, 0), (3, 40))) == ((1, 0), (3, 40))
+    many = [(epoch, 2 * epoch) for epoch in range(MAX_EPOCHS + 9)]
+    assert epochs_of(named(*many)) == tuple(many[9:])
+
+
+@pytest.mark.parametrize("pairs", [((3, 0), (1, 40)), ((1, 40), (3, 40)), ((-1, 0), (2, 5))])
+def test_epochs_in_no_order_are_not_believed(pairs):
+    assert epochs_of(named(*pairs)) == ()
+    assert verified(named(*pairs)).preamble.epochs == ()
+
+
+def test_a_damaged_checkpoint_names_no_epochs():
+    assert epochs_of(named((1, 0))[:-40]) == ((1, 0),), "only its header is read"
+    assert epochs_of(b"damaged" + named((1, 0))) == ()

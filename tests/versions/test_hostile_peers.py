@@ -15,6 +15,7 @@ from uuid import UUID
 import pytest
 
 from coordinator.controller.client import error_codes
+from diskless.produce.service import TOPIC_WAIT_S
 from records.kafka_errors import ErrorCode
 from records.rpc import batch_coordinator as coordinator
 from records.rpc import objects, topics
@@ -90,5 +91,9 @@ def test_a_made_up_broker_epoch_gets_no_lease_and_shuts_out_no_broker(tmp_path: 
             )
             assert await ask_both(nodes, request) == [{AGAIN}, {AGAIN}], request
         await assert_records_can_be_written(nodes, scene)
+        unknown, began = produce_records(scene)[2], asyncio.get_running_loop().time()
+        answer = await nodes.ask(BROKER, unknown, 13)
+        assert error_codes(answer) == {ErrorCode.UNKNOWN_TOPIC_ID}
+        assert asyncio.get_running_loop().time() - began < TOPIC_WAIT_S / 2
 
     tell(tmp_path, story)

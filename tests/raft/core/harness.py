@@ -41,6 +41,7 @@ class Disk:
     recovering: bool = False
     floor: Offset = NO_FLOOR
     in_doubt: bool = False
+    snapshot_epochs: tuple[tuple[Epoch, Offset], ...] = ()
     late: list[OffsetAndEpoch] = field(default_factory=list)  # downloads that were abandoned
 
     def crash(self) -> None:
@@ -59,6 +60,7 @@ class Disk:
             epochs=tuple(epochs),
             snapshot_id=self.snapshot_id,
             floor=self.floor,
+            snapshot_epochs=self.snapshot_epochs,
         )
 
     def copy(self) -> Disk:

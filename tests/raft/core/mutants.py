@@ -14,15 +14,20 @@ import raft.core.context
 import raft.core.quorum
 from raft.core.context import Context
 from raft.core.discovery import Discovery
+from raft.core.effects import InDoubt
 from raft.core.elections import Elections, VoteGranting
 from raft.core.epoch_budget import BUDGET
 from raft.core.events import SnapshotFetched
 from raft.core.fetch_service import FetchService
 from raft.core.fetcher import Fetcher
+from raft.core.fork import Fork
+from raft.core.forks import Forks
 from raft.core.gate import Gate
 from raft.core.leader_log import LeaderLog
 from raft.core.leadership import Leadership
+from raft.core.log import LogState
 from raft.core.messages import (
+    NO_FLOOR,
     DescribeQuorumRequest,
     EpochEnd,
     FetchRequest,
@@ -251,6 +256,63 @@ class CampaignsPastTheLastEpoch(Elections):
             self._campaign(Epoch(role.epoch + 1), "majority of pre-votes")
 
 
+class HasNoFloor(LogState):
+    """What was known to be committed is forgotten with the process."""
+
+    __slots__ = ()
+
+    @property
+    def floor(self) -> Offset:
+        return NO_FLOOR
+
+
+class CutsInSilence(Forks):
+    """A leader's wish is carried out, whatever was known to be committed."""
+
+    def least_end_offset(self) -> Offset:
+        return NO_FLOOR
+
+
+class DoubtsAndGoesOn(Forks):
+    """A fork is reported, and the member follows on."""
+
+    def enter_doubt(self, fork: Fork) -> None:
+        self._context.gate.emit(InDoubt(fork))
+
+
+class KeepsItsDoubtToItself(Forks):
+    """The voters are not told of the fork."""
+
+    def tell(self) -> None:
+        pass
+
+
+class VotesBelowTheFloor(VoteGranting):
+    """The last epoch alone decides, whatever the candidate lacks."""
+
+    def _least_end_offset(self) -> Offset:
+        return NO_FLOOR
+
+
+class ErasesTheEvidence(Forks):
+    """A snapshot is installed over committed records that it does not have."""
+
+    def of_snapshot(self, *_: Any, **__: Any) -> Fork | None:
+        return None
+
+
+def with_log(part: type[LogState]) -> type[Quorum]:
+    """Return a `Quorum` whose log is of another class."""
+
+    class Mutant(Quorum):
+        def __init__(self, *, log: LogState, **settings: Any) -> None:
+            log.__class__ = part
+            super().__init__(log=log, **settings)
+
+    Mutant.__name__ = part.__name__
+    return Mutant
+
+
 MUTANTS: Final[dict[type[Quorum], str]] = {
     with_part(SkipsTheVotesPersist): "vote_durable",
     with_part(LeaderIdAfterTheFirstAppend, checked=False): "leader_durable",
@@ -276,5 +338,11 @@ MUTANTS: Final[dict[type[Quorum], str]] = {
     with_part(NeverAsksTheNodeItself): "hostile_epochs",
     with_part(APreVoteMovesTheEpoch): "hostile_epochs",
     with_part(CampaignsPastTheLastEpoch): "hostile_epochs",
+    with_log(HasNoFloor): "forks",
+    with_part(CutsInSilence): "forks",
+    with_part(DoubtsAndGoesOn): "forks",
+    with_part(KeepsItsDoubtToItself): "forks",
+    with_part(VotesBelowTheFloor): "forks",
+    with_part(ErasesTheEvidence): "forks_snapshot",
 }
 """Each mutant, with the transcript that pins the rule it breaks."""

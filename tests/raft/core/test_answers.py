@@ -52,9 +52,11 @@ class Member:
         *,
         empty: bool = False,
         voters: tuple[ReplicaKey, ...] = (ME, TWO, THREE),
+        log: LogState | None = None,
     ) -> None:
         epochs = (EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(2), Offset(3)))
-        log = LogState() if empty else LogState(end_offset=Offset(5), epochs=epochs)
+        if log is None:
+            log = LogState() if empty else LogState(end_offset=Offset(5), epochs=epochs)
         self.now_ms = 0
         self.effects: list[fx.Effect] = []
         self.quorum = Quorum(
@@ -550,7 +552,6 @@ RECORD = Batch(Offset(5), Offset(6), Epoch(3), 100, b"")
         FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), snapshot_id=OffsetAndEpoch(2, 1)),
         FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), snapshot_id=OffsetAndEpoch(4, 2)),
         FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), snapshot_id=OffsetAndEpoch(9, 4)),
-        FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), snapshot_id=OffsetAndEpoch(9, 1)),
         FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), snapshot_id=OffsetAndEpoch(-1, -1)),
         FetchResponse(leader_id=NodeId(3), epoch=Epoch(3)),  # another leader of the same epoch
         FetchResponse(leader_id=NodeId(1), epoch=Epoch(3)),  # we ourselves
@@ -782,3 +783,62 @@ def test_a_leader_reports_each_replica_that_parts_below_its_floor_once_until_it_
         assert member.quorum.reported_forks == (fx.ForkReported(TWO, Offset(4), Offset(3)),)
     member.do(ev.Received(9, 1, fetch()))
     assert member.quorum.reported_forks == ()
+
+
+@pytest.mark.parametrize(
+    ("snapshot_id", "epochs"),
+    [
+        ((4, 1), ()),  # it ends where our record is of epoch 2
+        ((9, 1), ()),  # epochs never fall
+        ((9, 3), ((1, 0), (3, 3))),  # past our end: the epochs that it names
+    ],
+)
+def test_a_snapshot_that_contradicts_committed_records_is_a_fork(
+    snapshot_id: tuple[int, int], epochs: tuple[tuple[int, int], ...]
+) -> None:
+    member, sent = follower()
+    member.quorum.log.high_watermark = Offset(4)
+    offered = OffsetAndEpoch(Offset(snapshot_id[0]), Epoch(snapshot_id[1]))
+    answer = FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), snapshot_id=offered)
+    effects = member.do(ev.ResponseReceived(sent.request_id, answer))
+    if epochs:
+        assert not member.quorum.in_doubt, "its name alone says nothing"
+        pairs = tuple((Epoch(epoch), Offset(offset)) for epoch, offset in epochs)
+        effects = member.do(ev.SnapshotFetched(offered, pairs))
+    (doubt,) = (effect for effect in effects if isinstance(effect, fx.InDoubt))
+    assert doubt.fork.committed == (4, 2)
+    assert not any(isinstance(effect, fx.InstallSnapshot) for effect in effects)
+    assert (member.quorum.log.start_offset, member.quorum.log.end_offset) == (0, 5)
+
+
+@pytest.mark.parametrize("epochs", [(), ((3, 8),), ((1, 0), (2, 3), (3, 4))])
+def test_a_snapshot_that_agrees_with_the_committed_records_is_installed(
+    epochs: tuple[tuple[int, int], ...],
+) -> None:
+    """Also if it names no epochs, or only some that began later: no more can be known."""
+    member, sent = follower()
+    member.quorum.log.high_watermark = Offset(4)
+    offered = OffsetAndEpoch(Offset(9), Epoch(3))
+    answer = FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), snapshot_id=offered)
+    member.do(ev.ResponseReceived(sent.request_id, answer))
+    pairs = tuple((Epoch(epoch), Offset(offset)) for epoch, offset in epochs)
+    effects = member.do(ev.SnapshotFetched(offered, pairs))
+    assert any(isinstance(effect, fx.InstallSnapshot) for effect in effects)
+    assert member.quorum.log.epochs_below(Offset(9)) == pairs
+
+
+def test_a_snapshot_below_the_floor_is_taken_only_by_a_log_that_ends_below_it() -> None:
+    epochs = (EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(2), Offset(3)))
+    for end_offset, doubts in ((5, False), (8, True)):
+        log = LogState(
+            end_offset=Offset(end_offset),
+            epochs=epochs,
+            floor=Offset(8),
+            snapshot_id=OffsetAndEpoch(Offset(6), Epoch(1)) if doubts else None,
+            snapshot_epochs=((Epoch(1), Offset(0)),),
+        )
+        member = Member(log=log)
+        if not doubts:
+            member.do(ev.SnapshotFetched(OffsetAndEpoch(Offset(7), Epoch(2))))
+            assert member.quorum.log.start_offset == 7
+        assert member.quorum.in_doubt == doubts

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from raft.core.log import EpochStart, LogState
 from raft.core.messages import EpochEnd
+from raft.interfaces import MAX_EPOCHS
 from records.types import Epoch, Offset, OffsetAndEpoch
 
 EPOCHS = st.lists(st.integers(1, 6), max_size=14).map(sorted)
@@ -169,3 +170,29 @@ def test_an_invalid_change_of_the_log_fails_an_assertion(act, why: str) -> None:
 def test_a_log_state_with_contradictory_offsets_is_refused(geometry: dict) -> None:
     with pytest.raises(ValueError, match=r"contradicts itself|snapshot"):
         LogState(**geometry)
+
+
+def test_a_log_knows_its_newest_epochs_also_from_before_its_start() -> None:
+    """A replica writes the same of them into a checkpoint, wherever its log starts."""
+    pairs = [EpochStart(Epoch(n + 1), Offset(10 * n)) for n in range(400)]
+    log = LogState()
+    for pair in pairs:
+        log.append(pair.start_offset, Offset(pair.start_offset + 10), pair.epoch)
+    log.high_watermark = log.flushed_end_offset = log.end_offset
+    newest, end = tuple(pairs[-MAX_EPOCHS:]), log.end_offset
+    assert log.epochs_below(end) == newest
+    log.note_snapshot(snapshot(3_985, 399))
+    for start_offset in (15, 2_000, 3_985):
+        log.move_start(Offset(start_offset))
+        assert log.epochs_below(end) == newest
+    restored = LogState(
+        start_offset=log.start_offset,
+        start_epoch=log.start_epoch,
+        end_offset=end,
+        epochs=log.epochs,
+        snapshot_id=log.snapshot_id,
+        snapshot_epochs=log.epochs_below(Offset(3_985)),
+    )
+    assert restored.epochs_below(end) == newest
+    restored.reset_to(snapshot(5_000, 900), ((Epoch(7), Offset(3)),))
+    assert restored.epochs_below(Offset(5_000)) == ((7, 3),)

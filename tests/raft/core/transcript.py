@@ -29,7 +29,10 @@ the state of each node whose state changed. `pytest --rewrite` writes the output
     fetched 3 | failed 3            the snapshot that node 3 fetches has come, or cannot be had
     progress 3 | complete 3         a chunk of the snapshot has come, or the last one
     fetched 3 7 1                   the snapshot to 7 in epoch 1 is complete, awaited or not
-    checkpoint 3 7 1                the same, but node 3 crashes before it can take note
+    checkpoint 3 7 1 | checkpoint 3 7 1 1:0
+                                    the same, but node 3 crashes before it can take note; the epochs
+                                    that the snapshot names, each with its first offset
+    record 3 5                      before a start: node 3's floor
     begins 3 4 1                    before a start: node 3's log begins after snapshot (4, 1)
 """
 
@@ -308,9 +311,14 @@ class Story:
         disk.snapshot_id = snapshot_id if snapshot_id.offset else None
         disk.election = ElectionState(epoch=snapshot_id.epoch)
 
-    def do_checkpoint(self, node: str, end_offset: str, epoch: str) -> None:
-        snapshot_id = OffsetAndEpoch(Offset(int(end_offset)), Epoch(int(epoch)))
-        self.cluster.nodes[NodeId(int(node))].disk.snapshot_id = snapshot_id
+    def do_checkpoint(self, node: str, end_offset: str, epoch: str, *epochs: str) -> None:
+        disk = self.cluster.nodes[NodeId(int(node))].disk
+        disk.snapshot_id = OffsetAndEpoch(Offset(int(end_offset)), Epoch(int(epoch)))
+        pairs = (map(int, pair.split(":")) for pair in epochs)
+        disk.snapshot_epochs = tuple((Epoch(epoch), Offset(first)) for epoch, first in pairs)
+
+    def do_record(self, node: str, floor: str) -> None:
+        self.cluster.nodes[NodeId(int(node))].disk.floor = Offset(int(floor))
 
     def do_fetched(self, node: str, *snapshot: str) -> None:
         if snapshot:
@@ -322,7 +330,15 @@ class Story:
             snapshot_id = awaited
         disk = self.cluster.nodes[NodeId(int(node))].disk
         disk.snapshot_id = max(disk.snapshot_id or snapshot_id, snapshot_id)
-        self.cluster.step(NodeId(int(node)), ev.SnapshotFetched(snapshot_id))
+        self.cluster.step(NodeId(int(node)), ev.SnapshotFetched(snapshot_id, self._epochs(node)))
+
+    def _epochs(self, node: str) -> tuple[tuple[Epoch, Offset], ...]:
+        """The epochs that the leader's snapshot names; none if nobody is followed."""
+        leader = self._quorum(node).leader_id
+        known = None if leader is None else self.cluster.nodes[leader].quorum
+        if known is None or known.log.snapshot_id is None:
+            return ()
+        return known.log.epochs_below(known.log.snapshot_id.offset)
 
     def do_progress(self, node: str) -> None:
         self.cluster.step(NodeId(int(node)), ev.SnapshotProgress())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
@@ -361,7 +362,8 @@ def test_a_mutant_that_skips_verification_publishes_a_damaged_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The mutant itself, so that the story above is known to find it."""
-    monkeypatch.setattr(PartDownload, "verify", lambda _: None)
+    unknown = SimpleNamespace(preamble=SimpleNamespace(epochs=()))
+    monkeypatch.setattr(PartDownload, "verify", lambda _: unknown)
     with pytest.raises(AssertionError, match="SnapshotFetched"):
         test_a_damaged_checkpoint_of_the_right_size_is_rejected_before_publication(tmp_path)
 

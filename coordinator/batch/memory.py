@@ -215,6 +215,10 @@ class InMemoryState:
         marked = ((o.marked_at_ms, i) for i, o in self.objects.items() if o.marked_at_ms >= 0)
         return sorted(pair for pair in marked if first_ms <= pair[0] <= last_ms)[:limit]
 
+    def producer_count(self) -> int:
+        """Return the number of producer states."""
+        return len(self.producers)
+
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
         """Return at most `limit` keys of producers that last appended before a time."""
         idle = (key for key, (_, at_ms, _) in self.producers.items() if at_ms < appended_before_ms)

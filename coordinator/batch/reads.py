@@ -70,6 +70,9 @@ class Candidates(Protocol):
         The interval is from first_ms to last_ms. At most `limit`, in order of time.
         """
 
+    def producer_count(self) -> int:
+        """Return the number of applied producer states: one for each partition of a producer."""
+
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
         """Return at most `limit` keys of producers that last appended before a time.
 

@@ -49,6 +49,7 @@ class CoordinatorSettings:
     answer_retention_ms: int = 10 * 60_000  # kept answers live at least so long past their lease
     producer_expiration_ms: int = 24 * 3600 * 1000  # producer.id.expiration.ms
     retention_check_interval_ms: int = 0  # log.retention.check.interval.ms
+    max_producers: int = 1_000_000  # esker.max.producers
     tombstone_retention_ms: int = 24 * 3600 * 1000  # longer than any call is under way
     maintenance_limit: int = (
         2_000  # runs, objects, producers or ids that one sweep record may touch

@@ -128,7 +128,7 @@ def _refuse_acquire(
         if not request.create:
             return ErrorCode.GROUP_ID_NOT_FOUND, "no such group"
         if len(groups) >= context.settings.max_groups:
-            return ErrorCode.POLICY_VIOLATION, f"the limit of {len(groups)} groups is reached"
+            return ErrorCode.POLICY_VIOLATION, f"there are {len(groups)} groups (esker.max.groups)"
     return _refuse_broker_epoch(request, group, context)
 
 

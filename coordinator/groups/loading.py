@@ -129,9 +129,7 @@ class Loading:
             self._acquire()
         elif code is ErrorCode.GROUP_ID_NOT_FOUND:
             self._reject_missing_group()
-        elif code is ErrorCode.POLICY_VIOLATION:
-            self._env.forget(self.group_id, ErrorCode.COORDINATOR_NOT_AVAILABLE)
-        elif code is ErrorCode.INVALID_GROUP_ID:
+        elif code in (ErrorCode.INVALID_GROUP_ID, ErrorCode.POLICY_VIOLATION):
             self._env.forget(self.group_id, code)
         else:
             self._env.forget(self.group_id, ErrorCode.NOT_COORDINATOR)

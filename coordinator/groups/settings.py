@@ -54,7 +54,7 @@ class LogSettings:
     retention_check_interval_ms: int = 10 * 60 * 1000  # offsets.retention.check.interval.ms
     ownership_grace_ms: int = 3600 * 1000  # a new owner's members may not be in the log yet
     offset_metadata_max_bytes: int = 4096  # offset.metadata.max.bytes
-    max_groups: int = MAX_GROUPS
+    max_groups: int = MAX_GROUPS  # esker.max.groups
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> LogSettings:
@@ -62,6 +62,7 @@ class LogSettings:
         known = {
             "retention_check_interval_ms": "offsets.retention.check.interval.ms",
             "offset_metadata_max_bytes": "offset.metadata.max.bytes",
+            "max_groups": "esker.max.groups",
         }
         given = {name: values[key] for name, key in known.items() if key in values}
         minutes = values.get("offsets.retention.minutes")

@@ -67,6 +67,11 @@ CLOSING: Final = AppendResult(
 UNKNOWN: Final = AppendResult(
     ErrorCode.REQUEST_TIMED_OUT, "it may have been written, or may yet be"
 )
+_MESSAGES: Final = {
+    int(ErrorCode.POLICY_VIOLATION): "there are too many idempotent producers (esker.max.producers)"
+}
+"""What a coordinator's error codes mean, where Kafka's name of the code does not say it."""
+
 MAX_MESSAGE: Final = 300  # characters of a store's reason, in each partition of a response
 RELEASE_S: Final = 2.0  # for the coordinator to take a lease back
 RETRY_MAX_S: Final = 2.0  # between two uploads of one object, or two submissions of its commit
@@ -476,8 +481,8 @@ class ObjectWriter:
             written.closed.settle_each(
                 [
                     AppendResult(
-                        row.error_code, None, row.assigned_base_offset, row.log_append_time,
-                        row.log_start_offset,
+                        row.error_code, _MESSAGES.get(row.error_code), row.assigned_base_offset,
+                        row.log_append_time, row.log_start_offset,
                     )
                     for topic in response.topics
                     for partition in topic.partitions

@@ -210,6 +210,8 @@ def controller_settings(
             limits=DecisionLimits(
                 default_partitions=config.default_partitions,
                 default_replication_factor=config.default_replication_factor,
+                max_topics=config.values["esker.max.topics"],
+                max_partitions=config.values["esker.max.partitions"],
             ),
         ),
         endpoints=endpoints,

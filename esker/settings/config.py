@@ -230,6 +230,7 @@ def _coordinators(values: Mapping[str, Any], *, voters: int) -> CoordinatorOptio
         file_delete_delay_ms=values["diskless.file.delete.delay.ms"],
         lease_timeout_ms=values["esker.object.lease.timeout.ms"],
         producer_expiration_ms=values["producer.id.expiration.ms"],
+        max_producers=values["esker.max.producers"],
         retention_check_interval_ms=values["log.retention.check.interval.ms"],
     )
     try:

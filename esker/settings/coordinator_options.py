@@ -34,6 +34,7 @@ class CoordinatorOptions:
     lease_timeout_ms: int = 15 * 60_000
     producer_expiration_ms: int = 24 * 3600 * 1000
     retention_check_interval_ms: int = 5 * 60_000
+    max_producers: int = 1_000_000
 
     def settings(self, cluster_id: str, partition: int) -> CoordinatorSettings:
         """Return the settings of one coordinator partition."""
@@ -45,6 +46,7 @@ class CoordinatorOptions:
             lease_timeout_ms=self.lease_timeout_ms,
             producer_expiration_ms=self.producer_expiration_ms,
             retention_check_interval_ms=self.retention_check_interval_ms,
+            max_producers=self.max_producers,
         )
 
 

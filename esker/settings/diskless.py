@@ -9,7 +9,7 @@ from typing import Final
 
 from esker.settings.base import Setting
 from esker.settings.coordinator_options import QUORUM, CoordinatorOptions
-from esker.settings.values import MILLISECONDS, boolean
+from esker.settings.values import MILLISECONDS, boolean, integer
 
 SETTINGS: Final = (
     Setting(
@@ -48,6 +48,14 @@ SETTINGS: Final = (
         CoordinatorOptions().retention_check_interval_ms,
         "Milliseconds between two searches for records past retention; a new leader of the batch "
         "coordinator begins after 30 s at the latest.",
+    ),
+    Setting(
+        "esker.max.producers",
+        integer(1, 1_000_000_000),
+        CoordinatorOptions().max_producers,
+        "Maximum number of idempotent producers whose state one batch coordinator keeps, each "
+        "counted for every partition that it writes; the first batch of another one is refused "
+        "with POLICY_VIOLATION.",
     ),
     Setting(
         "producer.id.expiration.ms",

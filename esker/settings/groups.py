@@ -40,6 +40,13 @@ SETTINGS: Final = (
         "Maximum number of members of a group (Kafka's default is no limit).",
     ),
     Setting(
+        "esker.max.groups",
+        integer(1, 10_000_000),
+        _LOG.max_groups,
+        "Maximum number of consumer groups; a request that would create one more is refused with "
+        "POLICY_VIOLATION.",
+    ),
+    Setting(
         "offsets.commit.timeout.ms",
         MILLISECONDS,
         _GROUP.answer_timeout_ms,

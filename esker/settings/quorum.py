@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from coordinator.controller.decide.context import Limits
 from esker.settings.base import Setting
 from esker.settings.values import MEBIBYTE, MILLISECONDS, boolean, integer, one_of, ratio
 from raft.core.config import QuorumConfig
@@ -43,6 +44,19 @@ SETTINGS: Final = (
         MILLISECONDS,
         20,
         "Milliseconds before a failed request is repeated.",
+    ),
+    Setting(
+        "esker.max.topics",
+        integer(1, 10_000_000),
+        Limits().max_topics,
+        "Maximum number of topics; the creation of another one is refused with POLICY_VIOLATION.",
+    ),
+    Setting(
+        "esker.max.partitions",
+        integer(1, 100_000_000),
+        Limits().max_partitions,
+        "Maximum number of partitions of all topics; a request that would exceed it is refused "
+        "with POLICY_VIOLATION.",
     ),
     Setting(
         "metadata.log.segment.bytes",

@@ -2,6 +2,7 @@
 
 import pytest
 
+from esker.server.node import controller_settings
 from esker.settings.addresses import INSECURE, Place
 from esker.settings.config import SETTINGS, ConfigError, Endpoint, load_config, parse_config
 from esker.settings.properties import PropertiesError, parse_properties
@@ -373,3 +374,16 @@ def test_one_error_names_every_wrong_setting():
 def test_a_properties_file_with_carriage_returns_is_read():
     crlf = STOCK.replace("\n", "\r\n")
     assert parse_properties(crlf, source="x") == parse_properties(STOCK, source="x")
+
+
+def test_caps_reach_the_components_that_count():
+    given = {
+        **GOOD,
+        "esker.max.topics": "11",
+        "esker.max.partitions": "12",
+        "esker.max.producers": "13",
+    }
+    config = parse_config(given)
+    limits = controller_settings(config, cluster_id="c", bootstrap=()).controller.limits
+    assert (limits.max_topics, limits.max_partitions) == (11, 12)
+    assert config.coordinators.settings("c", 0).max_producers == 13

@@ -23,12 +23,13 @@ def test_every_group_setting_reaches_its_component() -> None:
     values = parse_config(NODE | given).values
     assert GroupSettings.of(values) == GroupSettings(
         min_session_timeout_ms=100, max_session_timeout_ms=1000, initial_rebalance_delay_ms=102,
-        max_size=103, answer_timeout_ms=104, offset_metadata_max_bytes=105,
+        max_size=103, answer_timeout_ms=105, offset_metadata_max_bytes=106,
     )  # fmt: skip
     assert LogSettings.of(values) == LogSettings(
-        offset_metadata_max_bytes=105,
-        offsets_retention_ms=106 * 60_000,
-        retention_check_interval_ms=107,
+        max_groups=104,
+        offset_metadata_max_bytes=106,
+        offsets_retention_ms=107 * 60_000,
+        retention_check_interval_ms=108,
     )
 
 

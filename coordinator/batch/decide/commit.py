@@ -83,7 +83,7 @@ def decide_commit(
     columns = _columns(request)
     if isinstance(columns, str):
         return _refuse(ErrorCode.INVALID_REQUEST, columns)
-    return _Commit(tables, context).decide(request, columns)
+    return _Commit(tables, candidates, context).decide(request, columns)
 
 
 def _refuse(code: ErrorCode, message: str) -> Answered:
@@ -240,9 +240,11 @@ def _columns(request: CommitBatchesRequest) -> _Columns | str:
 class _Commit:
     """One commit's decision in progress."""
 
-    __slots__ = ("base_offsets", "context", "refused", "tables")
+    __slots__ = ("base_offsets", "candidates", "context", "new_producers", "refused", "tables")
 
-    def __init__(self, tables: Tables, context: Context) -> None:
+    def __init__(self, tables: Tables, candidates: Candidates, context: Context) -> None:
+        self.candidates = candidates
+        self.new_producers = 0
         self.tables = tables
         self.context = context
         self.base_offsets: list[int] = []
@@ -353,8 +355,13 @@ class _Commit:
         if epoch < 0 or sequence < 0:
             return Refused(ErrorCode.INVALID_RECORD)
         if state is None:
-            begins = sequence == 0 or self._state_can_have_expired(producer_id)
-            return None if begins else Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+            if sequence and not self._state_can_have_expired(producer_id):
+                return Refused(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)
+            self.new_producers += 1
+            known = self.candidates.producer_count()
+            if known + self.new_producers > self.context.settings.max_producers:
+                return Refused(ErrorCode.POLICY_VIOLATION)
+            return None
         known_epoch, _, kept = state
         if epoch < known_epoch:
             return Refused(ErrorCode.INVALID_PRODUCER_EPOCH)

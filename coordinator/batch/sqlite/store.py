@@ -475,6 +475,10 @@ class Store:
             (first_ms, last_ms, limit),
         ).fetchall()
 
+    def producer_count(self) -> int:
+        """Return the number of producer states; those of the newest commits may be missing."""
+        return self.producers.count
+
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
         """Return at most `limit` keys of producers that last appended before a time.
 

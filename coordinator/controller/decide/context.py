@@ -30,6 +30,8 @@ class Limits:
     default_replication_factor: int = 1  # default.replication.factor
     max_partitions_of_topic: int = 100_000
     max_records_of_request: int = 12_000  # decided or refused as a whole
+    max_topics: int = 100_000  # esker.max.topics; without the quorum's own
+    max_partitions: int = 1_000_000  # esker.max.partitions; of all these topics
     max_items_of_request: int = 10_000  # topics, resources, chunks
     producer_id_block: int = 1_000
 

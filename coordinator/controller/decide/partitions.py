@@ -20,11 +20,12 @@ from coordinator.controller.decide.placement import (
     coordinator_loads,
     new_partition,
 )
-from coordinator.controller.decide.topics import mappings, named_twice
+from coordinator.controller.decide.topics import check_partition_cap, mappings, named_twice
 from coordinator.controller.errors import RefusedError
 from coordinator.controller.image import TopicImage
 from records.internal_topics import DISKLESS_METADATA
 from records.kafka_errors import ErrorCode
+from records.metadata import PartitionRecord
 from records.rpc.topics import CreatePartitionsRequest, CreatePartitionsResponse
 from records.schema import MetadataRecord
 
@@ -40,6 +41,7 @@ def create_partitions(request: CreatePartitionsRequest, context: Context) -> Dec
     records: list[MetadataRecord] = []
     results = []
     seen: set[str] = set()
+    partitions = sum(coordinator_loads(context.image))
     too_many = len(request.topics) > context.limits.max_items_of_request
     for topic in request.topics:
         try:
@@ -50,7 +52,8 @@ def create_partitions(request: CreatePartitionsRequest, context: Context) -> Dec
             if topic.name in seen:
                 raise named_twice(topic.name)
             seen.add(topic.name)
-            made = _grow(topic, context, len(records))
+            made = _grow(topic, context, len(records), partitions)
+            partitions += sum(isinstance(record, PartitionRecord) for record in made)
         except RefusedError as refused:
             results.append(
                 result(name=topic.name, error_code=refused.code, error_message=refused.message)
@@ -62,8 +65,13 @@ def create_partitions(request: CreatePartitionsRequest, context: Context) -> Dec
     return Decision(kept, CreatePartitionsResponse(results=tuple(results)))
 
 
-def _grow(item: _Topic, context: Context, records_so_far: int) -> list[MetadataRecord]:
-    """Build the records of a topic's new partitions. Raises RefusedError."""
+def _grow(
+    item: _Topic, context: Context, records_so_far: int, partitions: int
+) -> list[MetadataRecord]:
+    """Build the records of a topic's new partitions. Raises RefusedError.
+
+    Args:  partitions: of the cluster, with those of `records_so_far`.
+    """
     topic = context.image.topic(item.name)
     if topic is None:
         raise RefusedError(
@@ -86,6 +94,8 @@ def _grow(item: _Topic, context: Context, records_so_far: int) -> list[MetadataR
         raise RefusedError(
             ErrorCode.POLICY_VIOLATION, f"{topic.name}: too many partitions; send several requests."
         )
+    if not topic.is_internal:
+        check_partition_cap(topic.name, partitions + len(added), limits)
     replicas = _replicas(item, topic, context, added)
     records: list[MetadataRecord] = [
         new_partition(topic.topic_id, index, replicas[index - now]) for index in added

@@ -20,7 +20,7 @@ from uuid import UUID
 from coordinator.controller.apply import metric_name
 from coordinator.controller.config_defs import TOPIC_CONFIGS, check_combination, check_config
 from coordinator.controller.decide.configs import described_configs
-from coordinator.controller.decide.context import Context, Decision
+from coordinator.controller.decide.context import Context, Decision, Limits
 from coordinator.controller.decide.placement import (
     assign_round_robin,
     check_replicas,
@@ -101,6 +101,16 @@ def create_topics(request: rpc.CreateTopicsRequest, context: Context) -> Decisio
     return Decision(kept, _answer(results))
 
 
+def check_partition_cap(name: str, partitions: int, limits: Limits) -> None:
+    """Raise RefusedError if the cluster would have more partitions than it may."""
+    if partitions > limits.max_partitions:
+        message = (
+            f"{name}: the cluster would have {partitions} partitions, more than "
+            f"esker.max.partitions={limits.max_partitions}."
+        )
+        raise RefusedError(ErrorCode.POLICY_VIOLATION, message)
+
+
 def _repeats(names: list[str]) -> bool:
     return len(set(names)) != len(names)
 
@@ -123,6 +133,9 @@ class _Builder:
         self._similar: dict[str, str] = {}  # made by this request
         self._loads = coordinator_loads(context.image)
         self._default_configs = self._shown({})  # of topics without settings of their own
+        names = context.image.topic_ids
+        self._topics = len(names) - sum(name in names for name in INTERNAL_TOPICS)
+        self._partitions = sum(self._loads)
 
     def create(self, topic: _Topic, records_so_far: int) -> list[MetadataRecord]:
         """Build the records of a new topic. Raises RefusedError."""
@@ -135,6 +148,7 @@ class _Builder:
                 f"{topic.name}: the request makes too many partitions; send several.",
             )
         configs = self._configs(topic)
+        self._check_caps(topic.name, len(assignment))
         coordinator = min(range(len(self._loads)), key=self._loads.__getitem__)
         self._loads[coordinator] += len(assignment)
         metric = metric_name(topic.name)
@@ -167,6 +181,18 @@ class _Builder:
             _Config(name=name, value=value, read_only=False, config_source=source)
             for name, value, source in described_configs(self._image, settings)
         )
+
+    def _check_caps(self, name: str, partitions: int) -> None:
+        """Count a topic that is about to be made. Raises RefusedError."""
+        limits = self._context.limits
+        if self._topics >= limits.max_topics:
+            message = (
+                f"{name}: the cluster has {self._topics} topics, the most by esker.max.topics."
+            )
+            raise RefusedError(ErrorCode.POLICY_VIOLATION, message)
+        check_partition_cap(name, self._partitions + partitions, limits)
+        self._topics += 1
+        self._partitions += partitions
 
     def _check_name(self, name: str) -> None:
         check_topic_name(name)

@@ -6,6 +6,8 @@ docs/design/batch-coordinator.md#commits-are-idempotent-by-object-id.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from coordinator.batch.decide.leases import MAX_OPEN_LEASES
@@ -490,6 +492,24 @@ class CommitStories(Told):
             ]
 
         self.tell(story)
+
+    def test_a_new_producer_beyond_the_cap_is_refused_and_the_others_write_on(self) -> None:
+        async def story(world: World) -> None:
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            two = (batch(0, producer=3), batch(100, producer=4), batch(200, producer=5))
+            committed = results(await broker.commit(*two))
+            assert [result.error_code for result in committed] == [0, 0, ErrorCode.POLICY_VIOLATION]
+            await world.advance(0)
+            again = (batch(0, producer=3, first=1), batch(100, producer=5), batch(200))
+            committed = results(await broker.commit(*again))
+            assert [result.error_code for result in committed] == [0, ErrorCode.POLICY_VIOLATION, 0]
+            await world.advance(2 * DAY_MS)
+            await broker.acquire()
+            assert results(await broker.commit(batch(0, producer=5)))[0].error_code == 0
+
+        self.tell(story, replace(SETTINGS, max_producers=2))
 
     def test_a_duplicate_batch_gets_the_append_time_of_the_first_commit(self) -> None:
         async def story(world: World) -> None:

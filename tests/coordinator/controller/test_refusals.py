@@ -7,6 +7,7 @@ from uuid import UUID
 
 import pytest
 
+from coordinator.controller.client import error_codes
 from coordinator.controller.decide import Limits
 from records.kafka_errors import ErrorCode
 from records.rpc import brokers as rpc
@@ -497,3 +498,32 @@ def test_items_beyond_a_requests_record_limit_are_refused() -> None:
     answers = world.ask(request).responses
     assert [answer.error_code for answer in answers] == [0, 0, C.POLICY_VIOLATION]
     assert "'c'" in answers[2].error_message
+
+
+# --- caps of the cluster ------------------------------------------------------------------------
+
+
+def test_topics_beyond_the_cap_are_refused_and_write_nothing() -> None:
+    world = World(limits=Limits(max_topics=2)).elect()
+    world.register(1)
+    assert error_codes(world.ask(creation("one"))) == error_codes(world.ask(creation("two"))) == {0}
+    before = world.log.end_offset
+    answer = world.ask(creation("three"))
+    assert error_codes(answer) == {C.POLICY_VIOLATION}
+    assert "esker.max.topics" in (answer.topics[0].error_message or "")
+    assert world.log.end_offset == before
+    assert error_codes(world.ask(delete("one"))) == {0}
+    assert error_codes(world.ask(creation("three"))) == {0}
+
+
+def test_partitions_beyond_the_cap_are_refused_and_write_nothing() -> None:
+    world = World(limits=Limits(max_partitions=5)).elect()
+    world.register(1)
+    assert error_codes(world.ask(creation("one", 3))) == {0}
+    before = world.log.end_offset
+    for refused in (creation("two", 3), grow("one", 6)):
+        answer = world.ask(refused)
+        assert error_codes(answer) == {C.POLICY_VIOLATION}
+        assert world.log.end_offset == before
+    assert error_codes(world.ask(creation("two", 2))) == {0}
+    assert error_codes(world.ask(grow("one", 4))) == {C.POLICY_VIOLATION}

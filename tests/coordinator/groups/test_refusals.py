@@ -6,6 +6,7 @@ Source: docs/design/hostile-input.md.
 from __future__ import annotations
 
 from coordinator.errors import CoordinatorError
+from coordinator.groups.settings import LogSettings
 from records.kafka_errors import ErrorCode
 from records.rpc import groups as rpc
 from tests.coordinator.groups.test_log import Log
@@ -60,3 +61,20 @@ def test_an_owner_needs_its_registered_broker_epoch() -> None:
         assert log.acquire(1, epoch=epoch).error_code == ErrorCode.STALE_BROKER_EPOCH
     log.registered = {}  # a copy of the cluster log that lags behind
     assert not log.acquire(1, epoch=7).error_code
+
+
+def test_a_group_beyond_the_cap_is_refused_for_good_and_writes_nothing() -> None:
+    world = World(log_settings=LogSettings(max_groups=1))
+    assert world.commit() == 0
+    before = world.log.end_offset
+    topic = rpc.OffsetCommitRequest.OffsetCommitRequestTopic
+    partition = topic.OffsetCommitRequestPartition(
+        partition_index=0, committed_offset=1, committed_metadata=None
+    )
+    request = rpc.OffsetCommitRequest(
+        group_id="another", member_id="", topics=(topic(name="t", partitions=(partition,)),)
+    )
+    answer = world.ask(request, version=8)
+    assert answer.topics[0].partitions[0].error_code == ErrorCode.POLICY_VIOLATION
+    assert world.log.end_offset == before
+    assert world.commit(offset=2) == 0

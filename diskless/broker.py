@@ -29,6 +29,7 @@ from uuid import UUID
 from prometheus_client.metrics_core import Metric
 
 from coordinator.controller.image import MetadataImage
+from coordinator.controller.preference import MAX_REASON, is_preferred, may_write_preference
 from coordinator.controller.registration import (
     BrokerListener,
     BrokerMembership,
@@ -158,7 +159,24 @@ class Broker:
         elif self.is_fenced:
             text = f"the controller fences broker {self._cluster.broker_id}, or its session is over"
             yield Degradation("fenced", text)
+        own = self._cluster.image.brokers.get(self._cluster.broker_id)
+        if own is not None and own.unpreferred_reason:
+            text = f"clients are sent to other brokers: {own.unpreferred_reason}"
+            yield Degradation("not_preferred", text, unready=False)
         yield from self.health.faults()
+
+    def _unready_reason(self) -> str | None:
+        """Return the reason that heartbeats carry, once every node of the cluster knows it."""
+        if not may_write_preference(self._cluster.image):
+            return None
+        reason = self.health.unready_reason()
+        return None if reason is None else reason[:MAX_REASON]
+
+    @property
+    def is_preferred(self) -> bool:
+        """Return whether placement sends clients to this broker while it is unfenced."""
+        own = self._cluster.image.brokers.get(self._cluster.broker_id)
+        return own is None or is_preferred(own)
 
     def advertised_listeners(self) -> list[BrokerListener]:
         """Return the advertised addresses of the listeners, which must be bound already."""
@@ -195,6 +213,7 @@ class Broker:
             metadata_offset=self._cluster.metadata_offset,
             on_change=self._on_membership,
             on_lost=self._on_lost,
+            unready_reason=self._unready_reason,
         )
         try:
             await registration.start()

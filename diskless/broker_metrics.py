@@ -25,6 +25,9 @@ class Member(Protocol):
     @property
     def is_fenced(self) -> bool: ...
 
+    @property
+    def is_preferred(self) -> bool: ...
+
 
 def member_metrics(broker: Member) -> Iterator[Metric]:
     """Yield the metrics of the broker's membership, connections and requests."""
@@ -32,6 +35,11 @@ def member_metrics(broker: Member) -> Iterator[Metric]:
         PREFIX + "fenced",
         "1 while the controller fences this broker and clients are sent to others, else 0",
         value=float(broker.is_fenced),
+    )
+    yield GaugeMetricFamily(
+        PREFIX + "preferred",
+        "1 while clients are sent to this broker if it is unfenced; 0: it was unready for long",
+        value=float(broker.is_preferred),
     )
     connections = GaugeMetricFamily(
         PREFIX + "connections", "Open connections of clients", labels=("listener",)

@@ -11,6 +11,8 @@ The trap: no version of Metadata carries `client.rack`, so clients state their r
 id: `client.id=app,diskless_az=eu-1a` (or `esker_rack=`). Fetch does carry a rack, and its answer
 names a preferred read replica, as in Kafka.
 
+A broker that is not preferred is placed nowhere (docs/design/health.md#not-preferred).
+
 Source: docs/design/broker.md#any-broker-leads; KIP-392 (preferred read replica).
 """
 
@@ -22,6 +24,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage
+from coordinator.controller.preference import is_preferred, serving_brokers
 from coordinator.rendezvous import score
 
 REDIRECT_PAUSE_S: Final = 60.0
@@ -37,15 +40,20 @@ class PlacedBroker(NamedTuple):
 
     broker_id: int
     rack: str | None
+    is_preferred: bool = True
 
 
 def unfenced_brokers(image: MetadataImage) -> list[PlacedBroker]:
     """Return the unfenced brokers, by rising id."""
     return [
-        PlacedBroker(broker_id, broker.rack)
-        for broker_id, broker in sorted(image.brokers.items())
-        if not broker.fenced and not broker.in_controlled_shutdown
+        PlacedBroker(broker_id, broker.rack, is_preferred(broker))
+        for broker_id, broker in serving_brokers(image).items()
     ]
+
+
+def preferred_brokers(brokers: Sequence[PlacedBroker]) -> Sequence[PlacedBroker]:
+    """Return the brokers that partitions are placed on: the preferred ones, or all without any."""
+    return [broker for broker in brokers if broker.is_preferred] or brokers
 
 
 def rack_hint(client_id: str | None) -> str | None:
@@ -93,7 +101,10 @@ def leaders(
     Computes each broker's score once; that is the cost of the call.
     """
     ranked = sorted(
-        ((_score(topic_id, partition, broker.broker_id), *broker) for broker in brokers),
+        (
+            (_score(topic_id, partition, broker.broker_id), broker.broker_id, broker.rack)
+            for broker in brokers
+        ),
         key=lambda scored: scored[:2],
     )
     best = ranked[-1][1] if ranked else None
@@ -130,7 +141,8 @@ class Redirects:
         """
         if rack is None or here.rack == rack or not is_known(rack, brokers):
             return None
-        there = leader(topic_id, partition, rack, brokers)
+        near = [broker for broker in brokers if broker.is_preferred and broker.rack == rack]
+        there = leader(topic_id, partition, rack, near)
         if there is None or there == here.broker_id:
             return None
         key = (client, topic_id, partition)

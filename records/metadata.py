@@ -52,6 +52,7 @@ class RegisterBrokerRecord(MetadataRecord, key=0, versions="0-4"):
     in_controlled_shutdown: Annotated[Bool, since(1)] = False
     log_dirs: Annotated[Array[Uuid], since(3), tag(0)] = ()
     cordoned_log_dirs: Annotated[Array[Uuid] | None, since(4), tag(1)] = None
+    unpreferred_reason: Annotated[String, tag(1000)] = ""  # ours; empty: clients are sent to it
 
 
 class UnregisterBrokerRecord(MetadataRecord, key=1, versions="0"):
@@ -199,6 +200,7 @@ class BrokerRegistrationChangeRecord(MetadataRecord, key=17, versions="0-3"):
     in_controlled_shutdown: Annotated[Int8, since(1), tag(1)] = 0  # 1 begun, 0 unchanged
     log_dirs: Annotated[Array[Uuid], since(2), tag(2)] = ()
     cordoned_log_dirs: Annotated[Array[Uuid] | None, since(3), tag(3)] = None
+    unpreferred_reason: Annotated[String | None, tag(1000)] = None  # null: unchanged
 
 
 class AccessControlEntryRecord(MetadataRecord, key=18, versions="0"):

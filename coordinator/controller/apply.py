@@ -183,6 +183,8 @@ class ImageEdit:
             changes["log_dirs"] = record.log_dirs
         if record.cordoned_log_dirs is not None:
             changes["cordoned_log_dirs"] = record.cordoned_log_dirs
+        if record.unpreferred_reason is not None:
+            changes["unpreferred_reason"] = record.unpreferred_reason
         return self._change_broker(record.broker_id, record.broker_epoch, changes)
 
     def _apply_fence(self, record: FenceBrokerRecord) -> bool:

@@ -128,6 +128,7 @@ def describe_brokers(
                     broker_type.Listener(name=end.name, host=end.host, port=end.port)
                     for end in broker.end_points
                 ),
+                unpreferred_reason=broker.unpreferred_reason,
             )
             for broker_id, broker in sorted(image.brokers.items())
         ),

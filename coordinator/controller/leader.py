@@ -29,6 +29,11 @@ from coordinator.controller.decide.brokers import fence_silent
 from coordinator.controller.decide.context import Context, Decision, Limits
 from coordinator.controller.image import MetadataImage
 from coordinator.controller.machine import ControllerMachine
+from coordinator.controller.preference import (
+    Preferences,
+    change_preferences,
+    may_write_preference,
+)
 from coordinator.controller.sessions import BrokerSessions
 from coordinator.proposer import Done, Proposer
 from raft.interfaces import Draft, ReplicatedLog, draft_values
@@ -175,6 +180,7 @@ class Controller:
         self.machine = machine
         self.config = config
         self.sessions = BrokerSessions(timeout_ms=config.session_timeout_ms)
+        self.preferences = Preferences()
         self.fenced_brokers = 0  # by this node, since it started
         self._monotonic_ms = monotonic_ms
         self._new_id = new_id
@@ -226,6 +232,7 @@ class Controller:
         """Start to lead; decide requests once every record before this epoch is applied."""
         self._leading = epoch
         self.sessions.begin(self._monotonic_ms())
+        self.preferences.begin(self._monotonic_ms())
         self._idle = (Offset(-1), self._monotonic_ms())
         self._proposer.lead(epoch)
         self.submit(self._begin, lambda outcome: self._on_begun(epoch, outcome))
@@ -333,7 +340,24 @@ class Controller:
             for broker_id, broker in self.machine.image.brokers.items()
         ):
             self.submit(fence_silent, self._on_fenced, name="fence brokers")
+        self.preferences.tick(now_ms)
+        image = self.machine.image
+        if may_write_preference(image) and self.preferences.choose(image, now_ms):
+            self.submit(
+                lambda context: change_preferences(context, self.preferences, now_ms),
+                self._on_preferences_changed,
+                name="change preferences",
+            )
         self._keep_alive(now_ms)
+
+    def _on_preferences_changed(self, outcome: Any) -> None:
+        if not isinstance(outcome, Exception):
+            for change in outcome:
+                preferred = "no" if change.reason else "yes"
+                log.warning(
+                    "action=prefer broker=%d preferred=%s reason=%r",
+                    change.broker_id, preferred, change.reason,
+                )  # fmt: skip
 
     def _on_fenced(self, outcome: Any) -> None:
         if not isinstance(outcome, Exception) and outcome:

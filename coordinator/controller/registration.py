@@ -98,6 +98,7 @@ class Registration:
         metadata_offset: Callable[[], int],
         on_change: Callable[[], None],
         on_lost: Callable[[Exception], None],
+        unready_reason: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Prepare a broker's registration; `start` sends the registration to the controller.
 
@@ -105,6 +106,7 @@ class Registration:
                  broker has applied (inclusive).
                  on_change: called after `epoch` or `is_fenced` has changed.
                  on_lost: called if the broker can never be a member again.
+                 unready_reason: returns why clients should be sent to other brokers, or None.
         """
         self.epoch: int | None = None
         self.is_fenced = True
@@ -113,6 +115,7 @@ class Registration:
         self._metadata_offset = metadata_offset
         self._on_change = on_change
         self._on_lost = on_lost
+        self._unready_reason = unready_reason
         self._was_unfenced = False
         self._last_reason = "no controller was reached"
         self._is_epoch_in_doubt = False
@@ -230,6 +233,7 @@ class Registration:
             ),
             rack=membership.rack,
             log_dirs=(membership.directory_id,),
+            unready_reason=self._unready_reason(),
         )
 
     # --- heartbeats -----------------------------------------------------------------------------
@@ -286,6 +290,7 @@ class Registration:
                 current_metadata_offset=self._metadata_offset(),
                 want_fence=False,
                 want_shut_down=self._leaving,
+                unready_reason=self._unready_reason(),
             ),
             rpc.BrokerHeartbeatResponse,
         )

@@ -296,7 +296,9 @@ class Requests:
             sessions.update_clock(self._monotonic_ms())
             decision = register_broker(request, context)
             if not decision.response.error_code:
-                sessions.record_registration(request.broker_id, decision.response.broker_epoch)
+                epoch = decision.response.broker_epoch
+                sessions.record_registration(request.broker_id, epoch)
+                self._note_readiness(request.broker_id, epoch, request.unready_reason)
             return decision
 
         self._decide(request, send, decide)
@@ -310,16 +312,26 @@ class Requests:
         context = self._controller.settled_context(request.broker_id)
         if context is not None and not request.want_shut_down:
             sessions.update_clock(self._monotonic_ms())
-            decision = heartbeat(request, context, sessions)
+            decision = self._beat(request, context)
             if not decision.records and not decision.response.error_code:
                 send(decision.response)
                 return
 
         def decide(context: Context) -> Decision:
             sessions.update_clock(self._monotonic_ms())
-            return heartbeat(request, context, sessions)
+            return self._beat(request, context)
 
         self._decide(request, send, decide, is_beat=True)
+
+    def _beat(self, request: brokers.BrokerHeartbeatRequest, context: Context) -> Decision:
+        """Decide a heartbeat, and note the readiness of a broker that is a member."""
+        decision = heartbeat(request, context, self._controller.sessions)
+        if not decision.response.error_code:
+            self._note_readiness(request.broker_id, request.broker_epoch, request.unready_reason)
+        return decision
+
+    def _note_readiness(self, broker_id: int, broker_epoch: int, reason: str | None) -> None:
+        self._controller.preferences.note(broker_id, broker_epoch, reason, self._monotonic_ms())
 
     def _unregister_broker(self, request: brokers.UnregisterBrokerRequest, send: Send) -> None:
         def then(response: Any) -> None:

@@ -21,11 +21,11 @@ from diskless.apis.metadata import (
     ClientView,
     PlacementScope,
     place,
+    placement_scope,
     reachable,
 )
 from diskless.fetch.runs_reader import LEADER_EPOCH
 from diskless.loop_turns import Pace
-from diskless.placement import is_known
 from records.internal_topics import INTERNAL_TOPICS
 from records.kafka_errors import ErrorCode
 from records.rpc.partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse
@@ -50,7 +50,7 @@ async def describe(
         refused = (_error_topic(ErrorCode.INVALID_REQUEST, name, image) for name in sorted(names))
         return DescribeTopicPartitionsResponse(topics=tuple(refused))
     brokers = reachable(image, view.listener)
-    scope = PlacementScope(brokers, view.rack if is_known(view.rack, brokers) else None)
+    scope = placement_scope(brokers, view.rack)
     left = max(1, min(MAX_PARTITIONS, request.response_partition_limit))
     topics: list[_Topic] = []
     pace = Pace()

@@ -21,7 +21,7 @@ docs/design/broker.md#any-broker-leads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
@@ -29,7 +29,13 @@ from uuid import UUID
 from coordinator.controller.image import MetadataImage, TopicImage, active_start
 from diskless.fetch.runs_reader import LEADER_EPOCH
 from diskless.loop_turns import Pace
-from diskless.placement import PlacedBroker, is_known, leaders, unfenced_brokers
+from diskless.placement import (
+    PlacedBroker,
+    is_known,
+    leaders,
+    preferred_brokers,
+    unfenced_brokers,
+)
 from records.kafka_errors import ErrorCode
 from records.metadata import PartitionRecord
 from records.rpc.cluster import MetadataRequest, MetadataResponse
@@ -66,7 +72,7 @@ class ClientView(NamedTuple):
 class PlacementScope(NamedTuple):
     """The brokers that partitions are placed on, and the client's rack."""
 
-    brokers: list[PlacedBroker]
+    brokers: Sequence[PlacedBroker]
     rack: str | None
 
 
@@ -84,6 +90,14 @@ def reachable(image: MetadataImage, listener: str) -> list[PlacedBroker]:
         for broker in unfenced_brokers(image)
         if any(end.name == listener for end in image.brokers[broker.broker_id].end_points)
     ]
+
+
+def placement_scope(brokers: Sequence[PlacedBroker], rack: str | None) -> PlacementScope:
+    """Return the preferred brokers, and the client's rack if any of the brokers is in it.
+
+    In a rack whose brokers are all not preferred, partitions have the leaders of other racks.
+    """
+    return PlacementScope(preferred_brokers(brokers), rack if is_known(rack, brokers) else None)
 
 
 def address(image: MetadataImage, broker_id: int, listener: str) -> tuple[str, int] | None:
@@ -115,7 +129,7 @@ async def describe(
     Args:  missing: error codes of topics that could not be created.
     """
     brokers = reachable(image, view.listener)
-    scope = PlacementScope(brokers, view.rack if is_known(view.rack, brokers) else None)
+    scope = placement_scope(brokers, view.rack)
     with_operations = request.include_topic_authorized_operations
     pace, topics = Pace(), []
     for found in _requested_topics(request, version, image, missing):

@@ -56,6 +56,7 @@ def list_(
             str(broker.broker_id),
             str(broker.broker_epoch),
             state_of(broker),
+            preference_of(broker),
             broker.rack or "-",
             ",".join(
                 f"{listener.name}://{listener.host}:{listener.port}"
@@ -64,7 +65,7 @@ def list_(
         )
         for broker in response.brokers
     ]
-    typer.echo(table(("Id", "Epoch", "State", "Rack", "Listeners"), rows))
+    typer.echo(table(("Id", "Epoch", "State", "Preferred", "Rack", "Listeners"), rows))
 
 
 @app.command(epilog=UNREGISTER_EXAMPLE)
@@ -91,11 +92,19 @@ def state_of(broker: DescribeBrokersResponse.Broker) -> str:
     return "shutting down" if broker.in_controlled_shutdown else "active"
 
 
+def preference_of(broker: DescribeBrokersResponse.Broker) -> str:
+    """Return whether clients are sent to the broker: yes, or no with the reason."""
+    reason = broker.unpreferred_reason
+    return f"no: {reason}" if reason else "yes"
+
+
 def _as_json(broker: DescribeBrokersResponse.Broker) -> dict[str, Any]:
     return {
         "id": broker.broker_id,
         "epoch": broker.broker_epoch,
         "state": state_of(broker),
+        "preferred": not broker.unpreferred_reason,
+        "unpreferred_reason": broker.unpreferred_reason or None,
         "rack": broker.rack,
         "listeners": [
             {"name": listener.name, "host": listener.host, "port": listener.port}

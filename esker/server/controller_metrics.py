@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamil
 from coordinator.controller.handover import HandOver
 from coordinator.controller.leader import Controller
 from coordinator.controller.machine import ControllerMachine
+from coordinator.controller.preference import is_preferred
 from records.rpc import API
 
 PREFIX = "kafka_controller_"
@@ -65,6 +66,16 @@ class ControllerCollector:
             "esker_controller_hand_over_outstanding",
             "Topics that a batch coordinator is still to be told of",
             value=counted.handover.outstanding if counted.handover is not None else 0,
+        )
+        yield GaugeMetricFamily(
+            "esker_controller_unpreferred_brokers",
+            "Registered brokers that clients are not sent to because they were unready",
+            value=sum(not is_preferred(broker) for broker in brokers),
+        )
+        yield CounterMetricFamily(
+            "esker_controller_preference_changes",
+            "Changes of a broker's preference that this node decided",
+            value=controller.preferences.changes if controller is not None else 0,
         )
         yield CounterMetricFamily(
             "esker_controller_contradictions",

@@ -48,6 +48,7 @@ class BrokerRegistrationRequest(Request, key=62, versions="0-4"):
     is_migrating_zk_broker: Annotated[Bool, since(1)] = False
     log_dirs: Annotated[Array[Uuid], since(2), IGNORABLE] = ()
     previous_broker_epoch: Annotated[Int64, since(3), IGNORABLE] = -1
+    unready_reason: Annotated[String | None, tag(1000), IGNORABLE] = None  # ours; null: ready
 
 
 class BrokerRegistrationResponse(Response, key=62, versions="0-4"):
@@ -68,6 +69,7 @@ class BrokerHeartbeatRequest(Request, key=63, versions="0-2"):
     want_shut_down: Bool
     offline_log_dirs: Annotated[Array[Uuid], since(1), tag(0, "1+")] = ()
     cordoned_log_dirs: Annotated[Array[Uuid] | None, since(2), tag(1, "2+")] = None
+    unready_reason: Annotated[String | None, tag(1000), IGNORABLE] = None  # ours; null: ready
 
 
 class BrokerHeartbeatResponse(Response, key=63, versions="0-2"):

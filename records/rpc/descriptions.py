@@ -7,9 +7,11 @@ answer must not be older than can be asked for by asking the leader.
 Source: KIP-1114 (chunks of a partition); KIP-631 (brokers). The numbers, from 1112 on, are ours.
 """
 
+from typing import Annotated
+
 from records.rpc.base import Request, Response
 from records.schema import Message
-from records.wire import Array, Bool, Int16, Int32, Int64, String, UInt16, Uuid
+from records.wire import IGNORABLE, Array, Bool, Int16, Int32, Int64, String, UInt16, Uuid, tag
 
 
 class DescribeTopicsRequest(Request, key=1112, versions="0"):
@@ -71,6 +73,7 @@ class DescribeBrokersResponse(Response, key=1113, versions="0"):
         is_fenced: Bool
         in_controlled_shutdown: Bool
         listeners: Array[Listener]
+        unpreferred_reason: Annotated[String, tag(0), IGNORABLE] = ""  # empty: preferred
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

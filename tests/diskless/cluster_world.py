@@ -90,6 +90,7 @@ class ClusterWorld:
         coordinators: int = 1,
         key_prefix: str = "",
         log_settings: LogSettings | None = None,
+        esker_version: int = 1,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._first_brokers = tuple(brokers)
@@ -98,7 +99,7 @@ class ClusterWorld:
         self.controller_away = False
         self.groups_away = False
         self.clusters: dict[int, WorldCluster] = {}
-        self._make_controller(coordinators)
+        self._make_controller(coordinators, esker_version)
         self._calls = ClientCalls(lambda coordinator: self.leaders[coordinator])
         self._handover = HandOver(
             self._calls,
@@ -129,11 +130,12 @@ class ClusterWorld:
         ]
         self._make_group_log(log_settings or LogSettings())
 
-    def _make_controller(self, coordinators: int) -> None:
+    def _make_controller(self, coordinators: int, esker_version: int) -> None:
         self.log = MemoryLog("__cluster_metadata-0")
         self.machine = ControllerMachine()
         bootstrap = (
             FeatureLevelRecord(name="metadata.version", feature_level=27),
+            FeatureLevelRecord(name="esker.version", feature_level=esker_version),
             *internal_topic("__diskless-metadata", DISKLESS_ID, coordinators),
             *internal_topic("__consumer_offsets", UUID(int=1 << 65)),
         )

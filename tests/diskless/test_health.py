@@ -162,3 +162,21 @@ def test_a_fenced_broker_is_unready_and_reports_no_fault_of_its_own() -> None:
             registration.is_fenced = False
 
     run(story)
+
+
+def test_an_unready_broker_reports_the_reason_once_every_node_knows_the_field() -> None:
+    async def story(level: int) -> None:
+        async with ClusterWorld(brokers=(), esker_version=level) as world:
+            store = FaultyStore(MemoryStore(world.wall_ms), Random(1), asyncio.sleep, (REFUSES,))
+            settings = {"broker_heartbeat_interval_ms": 20}
+            async with running_broker(world, store=store, **settings) as broker:
+                if level == 1:
+                    assert broker._unready_reason() is None
+                    return
+                reports = world.controller.preferences._reports
+                assert "403 AccessDenied" in (reports[1].reason or "")
+                store.rules = ()
+                await wait_until_async(lambda: reports[1].reason is None)
+
+    run(lambda: story(1))
+    run(lambda: story(2))

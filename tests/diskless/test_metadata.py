@@ -12,10 +12,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from coordinator.controller.apply import ImageEdit
 from coordinator.controller.image import MetadataImage
-from diskless.apis.metadata import ClientView, PlacementScope, describe, place, reachable
+from coordinator.rendezvous import group_broker
+from diskless.apis.metadata import (
+    ClientView,
+    PlacementScope,
+    describe,
+    place,
+    placement_scope,
+    reachable,
+)
 from diskless.placement import PlacedBroker, leader, leaders, unfenced_brokers
 from records.codec import decode_message, encode_message
+from records.metadata import BrokerRegistrationChangeRecord
 from records.rpc.brokers import BrokerHeartbeatRequest
 from records.rpc.cluster import MetadataRequest, MetadataResponse
 from tests.coordinator.controller.test_chunks import with_topic
@@ -143,6 +153,48 @@ def test_fenced_brokers_are_not_listed_while_another_serves() -> None:
     answer = ask(world.image, "t")
     assert {broker.node_id for broker in answer.brokers} == {1, 3}
     assert {partition.leader_id for partition in answer.topics[0].partitions} <= {1, 3}
+
+
+def without_preference(world: World, *broker_ids: int) -> MetadataImage:
+    """The image after the controller has decided against these brokers."""
+    edit = ImageEdit(world.image)
+    for broker_id in broker_ids:
+        epoch = world.image.brokers[broker_id].broker_epoch
+        change = BrokerRegistrationChangeRecord(
+            broker_id=broker_id, broker_epoch=epoch, unpreferred_reason="full"
+        )
+        edit.apply(change)
+    return edit.publish(world.image.offset, world.image.epoch)
+
+
+def test_a_broker_that_is_not_preferred_is_listed_and_leads_no_partition() -> None:
+    world = beating()
+    ids = sorted(world.image.brokers)
+    for unready in ids:
+        image = without_preference(world, unready)
+        answer = ask(image, "t")
+        assert [broker.node_id for broker in answer.brokers] == ids
+        (topic,) = answer.topics
+        for partition in topic.partitions:
+            assert partition.leader_id != unready
+            assert unready not in partition.replica_nodes
+        group = "my-group"
+        assert group_broker(group, [broker.broker_id for broker in unfenced_brokers(image)]) == (
+            group_broker(group, ids)
+        ), "groups stay"
+
+
+def test_partitions_have_leaders_if_no_broker_is_preferred() -> None:
+    world = beating()
+    (topic,) = ask(without_preference(world, *world.image.brokers), "t").topics
+    assert all(partition.leader_id in world.image.brokers for partition in topic.partitions)
+
+
+def test_a_rack_without_preferred_brokers_has_leaders_in_other_racks() -> None:
+    brokers = [PlacedBroker(1, "a"), PlacedBroker(2, "b", is_preferred=False)]
+    scope = placement_scope(brokers, "b")
+    assert scope.rack == "b", "the rack is known"
+    assert place(UUID(int=1), 0, scope).leader_id == 1
 
 
 def test_metadata_lists_all_brokers_without_leaders_if_every_broker_is_fenced() -> None:

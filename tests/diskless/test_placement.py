@@ -18,6 +18,7 @@ from diskless.placement import (
     Redirects,
     is_known,
     leader,
+    preferred_brokers,
     rack_hint,
 )
 
@@ -122,6 +123,18 @@ def test_a_consumer_is_redirected_to_its_own_rack_once_a_minute() -> None:
     assert ask("b", HERE, REDIRECT_PAUSE_S - 1) is None
     assert ask("b", HERE, REDIRECT_PAUSE_S) == 2
     assert ask("b", LONELY, REDIRECT_PAUSE_S * 3) == 2
+
+
+def test_a_consumer_is_not_redirected_to_a_broker_that_is_not_preferred() -> None:
+    unready = THERE._replace(is_preferred=False)
+    here = [HERE, unready, LONELY]
+    assert Redirects().preferred_broker("c", TOPIC, 0, "b", HERE, here, 0) is None
+
+
+def test_partitions_are_placed_on_preferred_brokers_or_on_all_without_any() -> None:
+    unready = THERE._replace(is_preferred=False)
+    assert preferred_brokers([HERE, unready]) == [HERE]
+    assert preferred_brokers([unready]) == [unready]
 
 
 def test_the_number_of_remembered_redirects_is_bounded() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from esker.cli import app
-from esker.commands.brokers import state_of
+from esker.commands.brokers import preference_of, state_of
 from records.rpc.descriptions import DescribeBrokersResponse
 from tests.coordinator.controller.test_processes import BROKERS, Story
 from tests.quorum_processes import NODES, Quorum
@@ -131,6 +132,9 @@ def test_a_broker_after_its_shutdown_is_fenced_and_not_shutting_down() -> None:
             in_controlled_shutdown=leaving, listeners=(),
         )  # fmt: skip
         assert state_of(broker) == state
+        assert preference_of(broker) == "yes"
+        unready = msgspec.structs.replace(cast(Any, broker), unpreferred_reason="full")
+        assert preference_of(unready) == "no: full"
 
 
 def test_chunk_commands_create_and_move_chunks_with_the_json_files_of_kip_1114(

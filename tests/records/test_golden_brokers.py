@@ -1,7 +1,8 @@
 """Golden bytes: brokers, controllers, features and metadata transactions, field by field.
 
-Kafka 4.3.1's own MetadataRecordSerde wrote these bytes from the same values; only tag 1000 of
-ProducerIdsRecord is ours, and Kafka's protocol types wrote that one from the field list.
+Kafka 4.3.1's own MetadataRecordSerde wrote these bytes from the same values; tags 1000 are ours.
+Kafka's protocol types wrote that of ProducerIdsRecord from the field list; those of brokers are
+written out by hand.
 
 Source: KIP-631, KIP-730, KIP-841, KIP-868, KIP-919.
 """
@@ -178,6 +179,46 @@ GOLDEN: list[Golden] = [
         "  0101 01"  # tag 1, 1 bytes: in_controlled_shutdown, 1
         "  0211 02 00000000000000000000000000000021"  # tag 2, 17 bytes: log_dirs, 1 id
         "  0301 01",  # tag 3, 1 bytes: cordoned_log_dirs, empty
+    ),
+    Golden(
+        BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=2, unpreferred_reason="full"),
+        0,
+        "01 11 00"  # frame version 1, type 17, record version 0
+        "00000001"  # broker_id: 1
+        "0000000000000002"  # broker_epoch: 2
+        "01"  # 1 tagged field
+        "  e80705 05 66756c6c",  # tag 1000, 5 bytes: unpreferred_reason, "full"
+    ),
+    Golden(
+        BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=2, unpreferred_reason=""),
+        0,
+        "01 11 00"  # frame version 1, type 17, record version 0
+        "00000001"  # broker_id: 1
+        "0000000000000002"  # broker_epoch: 2
+        "01"  # 1 tagged field
+        "  e80701 01",  # tag 1000, 1 byte: unpreferred_reason, empty: preferred again
+    ),
+    Golden(
+        RegisterBrokerRecord(
+            broker_id=1,
+            incarnation_id=UUID(int=0x11),
+            broker_epoch=2,
+            end_points=(),
+            features=(),
+            rack=None,
+            unpreferred_reason="full",
+        ),
+        0,
+        "01 00 00"  # frame version 1, type 0, record version 0
+        "00000001"  # broker_id: 1
+        "00000000000000000000000000000011"  # incarnation_id
+        "0000000000000002"  # broker_epoch: 2
+        "01"  # end_points: none
+        "01"  # features: none
+        "00"  # rack: null
+        "01"  # fenced: true
+        "01"  # 1 tagged field
+        "  e80705 05 66756c6c",  # tag 1000, 5 bytes: unpreferred_reason, "full"
     ),
     Golden(
         NoOpRecord(),

@@ -49,7 +49,7 @@ def register_broker(request: rpc.BrokerRegistrationRequest, context: Context) ->
         _check_registration(request, context)
     except RefusedError as refused:
         return Decision((), rpc.BrokerRegistrationResponse(error_code=refused.code))
-    existing = context.image.brokers.get(request.broker_id)
+    former = existing = context.image.brokers.get(request.broker_id)
     if existing is not None and existing.incarnation_id != request.incarnation_id:
         alive = context.sessions.is_alive(
             request.broker_id, existing.broker_epoch, fenced=existing.fenced
@@ -84,6 +84,8 @@ def register_broker(request: rpc.BrokerRegistrationRequest, context: Context) ->
         fenced=True if existing is None else existing.fenced,
         in_controlled_shutdown=False if existing is None else existing.in_controlled_shutdown,
         log_dirs=request.log_dirs,
+        # A restart repairs neither disk nor store: a new process keeps what the former one had.
+        unpreferred_reason="" if former is None else former.unpreferred_reason,
     )
     if existing is not None and _same_but_epoch(existing, record):
         return Decision((), rpc.BrokerRegistrationResponse(broker_epoch=existing.broker_epoch))

@@ -77,7 +77,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
 
     @abstractmethod
     def _publish(self, edit: EditT, applied: OffsetAndEpoch) -> ImageT:
-        """Return the next state image: the edit's changes applied up to the offset `applied`."""
+        """Return the next state image, with the changes of `edit`, as of the offset `applied`."""
 
     @abstractmethod
     def _frozen(self, image: ImageT) -> Frozen:
@@ -134,7 +134,7 @@ class ImageMachine(ABC, Generic[ImageT, EditT]):
         return self._contradictions
 
     def listen(self, listener: Callable[[ImageT], None]) -> None:
-        """Call `listener` with the current state image now, and with every later image."""
+        """Call `listener` with the current state image now, and later with each new image."""
         self._listeners.append(listener)
         listener(self.image)
 

@@ -153,7 +153,7 @@ class Broker:
         return self._registration is None or self._registration.is_fenced
 
     def degradations(self) -> Iterator[Degradation]:
-        """Yield why clients are not sent to this broker, and its own faults."""
+        """Yield the reason why clients are redirected, if any, and the broker's own faults."""
         if not self._unfenced.is_set():
             yield Degradation("starting", f"broker {self._cluster.broker_id} is starting")
         elif self.is_fenced:

@@ -113,4 +113,4 @@ class Cluster(Protocol):
         """Return an upper bound of the groups' replica's age in ms; None if it never caught up."""
 
     def metadata_offset(self) -> Offset:
-        """Return the offset of the last cluster log record in the image; -1 before any record."""
+        """Return the offset of the last record in the cluster image; -1 before any record."""

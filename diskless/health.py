@@ -51,7 +51,7 @@ class BrokerHealth:
         node_faults: Callable[[], Iterable[Degradation]],
         clock: Callable[[], float],
     ) -> None:
-        """Collect the faults of these components.
+        """Create the health of a broker from the faults of these components.
 
         Args:    age_limit_ms: past it a replica serves nothing.
                  node_faults: the faults of the node on which the broker runs: disks, logs, clock.
@@ -89,7 +89,7 @@ class BrokerHealth:
                 yield Degradation("replica", text)
 
     def unready_reason(self) -> str | None:
-        """Return why clients should be sent to other brokers, or None if there is no reason.
+        """Return the reason to send clients to other brokers, or None without a reason.
 
         A broker that is fenced or starts has none: the controller knows that.
         """

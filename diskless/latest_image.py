@@ -34,7 +34,7 @@ class LatestImage:
     async def image_where(
         self, holds: Callable[[MetadataImage], bool], timeout_s: float
     ) -> MetadataImage | None:
-        """Wait for an image that satisfies `holds`; return None at the timeout."""
+        """Wait for a cluster image that satisfies `holds`; return None at the timeout."""
         if holds(self._image):
             return self._image
         future: asyncio.Future[MetadataImage] = asyncio.get_running_loop().create_future()
@@ -47,7 +47,7 @@ class LatestImage:
             self._waiting = [waiter for waiter in self._waiting if waiter[1] is not future]
 
     def _publish(self, image: MetadataImage) -> None:
-        """Call all callbacks with a newer image, and wake waiters whose condition it meets."""
+        """Call all callbacks with a newer cluster image; wake waiters whose condition is met."""
         self._image = image
         for callback in self._callbacks:
             callback(image)

@@ -141,7 +141,7 @@ class Cleaner:
         return all(results)
 
     async def _clean(self, coordinator: int) -> bool:
-        """Delete the objects that one coordinator lists, until it lists no new object."""
+        """Delete the objects that one batch coordinator lists, until the list has no new object."""
         leader = self._cluster.leader(coordinator)
         tried: set[str] = set()  # keys that failed in this pass
         try:

@@ -131,7 +131,7 @@ class Redirects:
         brokers: Sequence[PlacedBroker],
         now_s: float,
     ) -> int | None:
-        """Return the broker in the client's rack to read from, or None to read from `here`.
+        """Return the broker to read from in the client's rack, or None for this broker, `here`.
 
         `here` is this broker.
 

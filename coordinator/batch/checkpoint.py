@@ -92,12 +92,12 @@ class CheckpointSink(Protocol):
     def counters(self) -> Counters: ...
 
     def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:
-        """Add objects from a checkpoint, by rising object id, to the state that is loaded."""
+        """Add objects from a checkpoint to the state being loaded, by rising object id."""
 
     def add_runs(
         self, log_id: LogId, rows: Iterable[tuple[int, int, int, int, int, int, int]]
     ) -> None:
-        """Add a partition's runs of batches from a checkpoint, by rising offset, to the state.
+        """Add a partition's runs of batches from a checkpoint to the state, by rising offset.
 
         The rows are the fields of `Run` but the append time, which the objects have. Their objects
         are added before.
@@ -261,7 +261,7 @@ class MisplacedRecordError(Exception):
 
 
 def load_record(sink: CheckpointSink, record: MetadataRecord) -> None:
-    """Add the content of one checkpoint record to the state that is loaded.
+    """Add the content of one checkpoint record to the state being loaded.
 
     Call it in the order in which the records were written.
 

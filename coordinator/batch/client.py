@@ -95,7 +95,7 @@ class CoordinatorClient:
         return self._commits.submit(request)
 
     async def call(self, request: CoordinatorRequest[R]) -> R:
-        """Send a request until a response arrives, or only once if it must not be repeated."""
+        """Send a request until a response arrives, but only once if repeating is forbidden."""
         if isinstance(request, CommitBatchesRequest):
             return cast(R, await self.submit(request))
         self._check(request)

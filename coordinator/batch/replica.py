@@ -44,7 +44,7 @@ class ReadOnlyCoordinator:
         *,
         monotonic: Callable[[], float],
     ) -> None:
-        """Create a replica that answers reads from the state of this state machine.
+        """Create a replica that answers reads from the state of a local state machine.
 
         Args:  machine: its host applies to it what the log commits.
                monotonic: the clock of the log's `committed_as_of`: the event loop's.
@@ -203,7 +203,7 @@ class ReadOnlyCoordinator:
             raise CoordinatorError(code, f"no read barrier: {error}") from error
 
     async def _until_known(self) -> None:
-        """Wait until the state has every committed record, unless it once had all of them.
+        """Wait for a state with every committed record, unless the state once had them all.
 
         The trap: a node that restarts knows less than it answered before, down to
         nothing at all, until a leader has said what is committed.

@@ -153,7 +153,7 @@ def _look(
 
 
 def _time_of(run: Run) -> int:
-    """Return a run's max timestamp for retention.ms, or its commit time without a timestamp."""
+    """Return the max timestamp of a run of batches, or the commit time without a timestamp."""
     return run.appended_at_ms if run.max_timestamp < 0 else run.max_timestamp
 
 

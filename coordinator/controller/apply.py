@@ -114,7 +114,7 @@ class ImageEdit:
         return self._image
 
     def close_topics(self) -> None:
-        """Store the topics changed since the last call in the next image's map of topics.
+        """Store the topics changed since the last call in the topics of the next cluster image.
 
         Called now and then in a long series, so that `publish` is short.
         """
@@ -449,7 +449,7 @@ def _change_chunk(chunk: ChunkRecord, record: ChunkChangeRecord) -> ChunkRecord 
 def keep_blocks(
     blocks: tuple[ProducerIdsRecord, ...], record: ProducerIdsRecord
 ) -> tuple[ProducerIdsRecord, ...]:
-    """Return the producer id blocks to remember: those of the last seven days, and `record`.
+    """Return the producer id blocks of the last seven days, with the block `record` added.
 
     Each stands for the ids from the entry before it up to its own end, allocated at its time or
     shortly before. Seven days are kept, counted from the last block: no clock is read here.

@@ -52,7 +52,10 @@ class ChunkRemoval:
             self.start()
 
     def start(self) -> None:
-        """Request partitions' log starts, then remove chunks below them, unless still removing."""
+        """Request log starts from the coordinators, then remove the partition chunks below them.
+
+        Does nothing while a removal is in progress.
+        """
         if self._open or self._controller.active_epoch is None:
             return
         by_coordinator = partitions_with_chunks(self._controller.machine.image)

@@ -403,7 +403,7 @@ class _CoordinatorOutbox:
         )
 
     def _reconcile_slice(self, reconciliation: Reconciliation) -> None:
-        """Compare some of the coordinator's topics with the image, and the others later."""
+        """Compare some of the coordinator's topics with the cluster image, the rest later."""
         if self._closed:
             return
         if reconciliation.compare_slice():

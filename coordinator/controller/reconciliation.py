@@ -50,7 +50,7 @@ class Reconciliation:
         self._hosted_ids = iter(hosted)
 
     def compare_slice(self) -> bool:
-        """Compare the next few topics of image and coordinator; return whether more may remain."""
+        """Compare the next few topics of cluster image and coordinator; return whether to go on."""
         looked = 0
         for topic in islice(self._topics, SLICE_TOPICS):
             looked += 1

@@ -50,7 +50,7 @@ class ControllerService:
         endpoint: Callable[[int], Endpoint | None],
         node_id: int,
     ) -> None:
-        """Create a controller's request handlers from the functions that they call.
+        """Create a controller's request handlers from the functions that the handlers call.
 
         Args:  ask: `Requests.ask` of the current controller.
                find_log: returns a group's log on this node, by topic and partition.

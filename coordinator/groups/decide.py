@@ -232,7 +232,7 @@ def commit_size(commits: Iterable[rpc.CommitGroupOffsetsRequest.Commit]) -> Size
 
 
 def is_too_large(size: Size) -> bool:
-    """Return whether a commit of this size exceeds what one record may hold."""
+    """Return whether a commit of this size is too large for one record."""
     return size.offsets > MAX_OFFSETS or size.size_bytes > MAX_COMMIT_BYTES
 
 
@@ -353,7 +353,7 @@ def decide_remove(request: rpc.RemoveGroupRequest, context: Context) -> Decision
 
 
 def decide_remove_offsets(request: rpc.RemoveGroupOffsetsRequest, context: Context) -> Decision:
-    """Remove committed offsets for the group's owner, who knows what its members read.
+    """Remove committed offsets of a group at the request of the group's owner.
 
     The removal is numbered like the owner's commits, so that a late copy of it does not remove an
     offset that was committed since. Source: KIP-496.

@@ -65,7 +65,10 @@ class Topics(Protocol):
     """The topics in the broker's metadata image."""
 
     def age_ms(self) -> float | None:
-        """Return an upper bound of the cluster image's age in ms; None if it may be incomplete."""
+        """Return an upper bound of the cluster image's age in ms, or None if it is unknown.
+
+        The age is unknown while the image may be incomplete.
+        """
 
     def partition_count(self, name: str) -> int | None:
         """Return a topic's number of partitions; None if there is no such topic."""

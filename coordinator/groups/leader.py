@@ -100,7 +100,7 @@ class GroupLog:
         brokers: Brokers = lambda: None,
         broker_epochs: BrokerEpochs = lambda: None,
     ) -> None:
-        """Create the leader side of a group log; it decides no requests before `lead`.
+        """Create the leader side of a group log, which decides no requests before `lead`.
 
         Args:  machine: its host applies to it what the log commits.
                brokers: returns the unfenced brokers.
@@ -178,7 +178,7 @@ class GroupLog:
         self.proposer.submit(run, done)
 
     def context(self, image: GroupsImage, now_ms: int) -> Context:
-        """Build the inputs of a decision that is made on this image of the groups."""
+        """Build the inputs of a decision on this image of the groups."""
         return Context(
             image=image,
             now_ms=now_ms,

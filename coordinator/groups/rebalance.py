@@ -254,7 +254,7 @@ class Rebalance:
             self.rebalance()
 
     def fail_syncs(self, code: ErrorCode) -> None:
-        """Answer the waiting SyncGroups with an error."""
+        """Answer the waiting SyncGroup requests with an error."""
         for member in self.membership.members.values():
             inbound, member.waiting_sync = member.waiting_sync, None
             member.assignment = b""

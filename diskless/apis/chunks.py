@@ -105,7 +105,7 @@ async def _ask(request: rpc.CreateChunksRequest, cluster: Cluster) -> rpc.Create
 
 
 def _has_begun(image: MetadataImage, requested: _RequestedPartition) -> bool:
-    """Return whether the image has a new chunk of the partition, or lacks the topic."""
+    """Return whether the cluster image has a new chunk of the partition, or lacks the topic."""
     topic = image.topic(requested.topic_name)
     partition = None if topic is None else topic.partitions.get(requested.partition_id)
     return partition is None or active_start(partition) >= requested.start_offset
@@ -153,7 +153,7 @@ async def alter(
 def _has_moved(
     image: MetadataImage, requested: rpc.AlterChunkAssignmentsRequest.Assignment
 ) -> bool:
-    """Return whether the image shows the requested replicas of the chunk, or lacks the chunk."""
+    """Return whether the cluster image has the chunk's requested replicas, or lacks the chunk."""
     topic = image.topic(requested.topic_name)
     chunks = () if topic is None else topic.chunks.get(requested.partition_id, ())
     chunk = next((known for known in chunks if known.start_offset == requested.start_offset), None)

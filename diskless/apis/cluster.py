@@ -74,7 +74,7 @@ class ClusterApis:
     def __init__(
         self, cluster: Cluster, *, create: CreateTopics, auto_create: bool, num_partitions: int
     ) -> None:
-        """Create the handlers of requests about the cluster; they may create missing topics.
+        """Create the handlers of requests about the cluster, which may create missing topics.
 
         Args:  create: creates topics (`diskless.apis.topics`).
                auto_create, num_partitions: the settings `auto.create.topics.enable` and

@@ -265,7 +265,7 @@ _Altered = rpc.AlterConfigsResponse | rpc.IncrementalAlterConfigsResponse
 
 
 async def alter(request: _Alter, cluster: Cluster) -> _Altered:
-    """Forward changes of settings to the controller; answer once the image shows the changes."""
+    """Forward changes of settings; answer once the cluster image shows the changes."""
     replaces = isinstance(request, rpc.AlterConfigsRequest)
     kind: type[_Altered] = (
         rpc.AlterConfigsResponse if replaces else rpc.IncrementalAlterConfigsResponse
@@ -295,7 +295,7 @@ async def alter(request: _Alter, cluster: Cluster) -> _Altered:
 def _expected_values(
     request: _Alter, changed: set[Resource], image: MetadataImage
 ) -> Sequence[tuple[Resource, str, str | None]]:
-    """Return the values that the image must show once the request's changes have been made.
+    """Return the setting values that the cluster image has once the request is carried out.
 
     Args:  image: what it has and an AlterConfigs request does not name, that request deletes.
     """

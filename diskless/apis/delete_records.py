@@ -56,7 +56,7 @@ class DeleteRecords:
         cluster.on_commit(lambda _: self._news.notify())
 
     async def delete(self, request: DeleteRecordsRequest) -> DeleteRecordsResponse:
-        """Delete the records below the requested offset of each partition; answer for each."""
+        """Delete the records below the requested offset of each partition."""
         deadline = _now() + seconds(request.timeout_ms)
         image, pace = self._cluster.image, Pace()
         answers: list[_Deleted] = []
@@ -100,7 +100,7 @@ class DeleteRecords:
         answers: list[_Deleted],
         deadline: float,
     ) -> None:
-        """Delete records at one batch coordinator, and write its results into `answers`."""
+        """Delete records at one batch coordinator, and write the results into `answers`."""
         for chunk in split_chunks(deletions):
             await self._delete_chunk(coordinator, chunk, answers, deadline)
 

@@ -145,7 +145,7 @@ class Forwarding:
 async def describe_topics(
     request: descriptions.DescribeTopicsRequest, image: MetadataImage
 ) -> descriptions.DescribeTopicsResponse:
-    """Describe topics from the image; other tasks run after every few partitions."""
+    """Describe topics from the cluster image; let other tasks run after every few partitions."""
     requested = request.topic_names
     names = sorted(image.topic_ids if requested is None else set(requested))
     topics: list[descriptions.DescribeTopicsResponse.Topic] = []

@@ -170,7 +170,7 @@ class Offsets:
         return exact
 
     async def _exact(self, wanted: OffsetQuery, listed: ListedOffset) -> ListedOffset:
-        """Find the queried record in a listed run; list again if the run was deleted meanwhile."""
+        """Find the queried record in a run of batches; if deleted meanwhile, list offsets again."""
         last: ListedOffset = ListedOffset(ErrorCode.OFFSET_NOT_AVAILABLE)
         for _ in range(ATTEMPTS):
             if listed.error or listed.offset < 0:

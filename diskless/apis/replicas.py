@@ -56,7 +56,7 @@ _Election = _Elected.PartitionResult
 async def elect(
     request: rpc.ElectLeadersRequest, image: MetadataImage, version: int
 ) -> rpc.ElectLeadersResponse:
-    """Answer that no partition needs an election, or why it cannot be held."""
+    """Answer ElectLeaders: no partition needs an election, or an error for each partition."""
     asked = request.topic_partitions
     if asked is None:  # all that need one
         return rpc.ElectLeadersResponse(
@@ -86,7 +86,7 @@ async def elect(
 def _election(
     image: MetadataImage, name: str, index: int, election_type: int
 ) -> tuple[ErrorCode, str]:
-    """Return the code and the text of one partition's election."""
+    """Return the error code and message of one partition's leader election."""
     topic = image.topic(name)
     if topic is None:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}"
@@ -109,7 +109,7 @@ _Reassignment = _Reassigned.ReassignablePartitionResponse
 async def reassign(
     request: rpc.AlterPartitionReassignmentsRequest, image: MetadataImage
 ) -> rpc.AlterPartitionReassignmentsResponse:
-    """Refuse to move replicas; each partition has its own reason."""
+    """Refuse each partition's move of replicas with a reason."""
     response = rpc.AlterPartitionReassignmentsResponse
     allowed = request.allow_replication_factor_change
     size = len(request.topics) + sum(
@@ -150,7 +150,7 @@ def _reassignment(
     index: int,
     replicas: Sequence[int] | None,
 ) -> tuple[ErrorCode, str | None]:
-    """Return the code and the text of one partition's reassignment."""
+    """Return the error code and message of one partition's replica reassignment."""
     if topic is None:
         text = f"Unable to find a topic named {name}."
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text
@@ -179,7 +179,7 @@ def _reassignment(
 def list_reassignments(
     request: rpc.ListPartitionReassignmentsRequest,
 ) -> rpc.ListPartitionReassignmentsResponse:
-    """Answer that no partition is moving."""
+    """Answer ListPartitionReassignments: no partition's replicas are being moved."""
     topics = request.topics or ()
     if len(topics) + sum(len(topic.partition_indexes) for topic in topics) > MAX_PARTITIONS:
         return rpc.ListPartitionReassignmentsResponse(
@@ -241,7 +241,7 @@ async def describe_log_dirs(
 
 
 def _log_dir(code: ErrorCode, topics: Iterable[_DirTopic] = ()) -> rpc.DescribeLogDirsResponse:
-    """Build the response with this broker's one directory. The store's size is unknown (-1)."""
+    """Build the DescribeLogDirs response with one directory of unknown size (-1)."""
     described = _Dir(error_code=code, log_dir=LOG_DIR, topics=tuple(topics))
     return rpc.DescribeLogDirsResponse(results=(described,))
 
@@ -258,7 +258,7 @@ def _led_partitions(cluster: Cluster, name: str, wanted: set[int] | None) -> Ite
 
 
 async def _stored_bytes(names: Iterable[str], cluster: Cluster) -> Mapping[str, Mapping[int, int]]:
-    """Return the bytes of all live batches of each partition, by topic and index.
+    """Return the bytes of each partition's undeleted batches, by topic and index.
 
     Raises:  CoordinatorError if this broker has no replica that can answer.
     """

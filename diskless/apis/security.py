@@ -31,7 +31,7 @@ NO_AUTHORIZER: Final = "No Authorizer is configured."
 
 
 def describe_acls() -> rpc.DescribeAclsResponse:
-    """Answer that there are no access rules because security is disabled."""
+    """Answer DescribeAcls with an error, because security is disabled."""
     return rpc.DescribeAclsResponse(
         error_code=ErrorCode.SECURITY_DISABLED,
         error_message="No Authorizer is configured on the broker",
@@ -40,14 +40,14 @@ def describe_acls() -> rpc.DescribeAclsResponse:
 
 
 def create_acls(request: rpc.CreateAclsRequest) -> rpc.CreateAclsResponse:
-    """Refuse each rule."""
+    """Refuse to create each access control rule of the request."""
     code, text = _refusal(len(request.creations))
     result = rpc.CreateAclsResponse.AclCreationResult(error_code=code, error_message=text)
     return rpc.CreateAclsResponse(results=(result,) * min(len(request.creations), MAX_ITEMS))
 
 
 def delete_acls(request: rpc.DeleteAclsRequest) -> rpc.DeleteAclsResponse:
-    """Refuse each filter."""
+    """Refuse each filter of access control rules to delete."""
     code, text = _refusal(len(request.filters))
     result = rpc.DeleteAclsResponse.DeleteAclsFilterResult(
         error_code=code, error_message=text, matching_acls=()
@@ -69,7 +69,7 @@ MATCH_TYPES: Final = ("MATCH_TYPE_EXACT", "MATCH_TYPE_DEFAULT", "MATCH_TYPE_SPEC
 
 
 def describe_quotas(request: rpc.DescribeClientQuotasRequest) -> rpc.DescribeClientQuotasResponse:
-    """Answer that no client has a quota, or why the filter is invalid."""
+    """Answer that no client has a quota, or return an error for an invalid filter."""
     refusal = _refuse_filter(request)
     if refusal is None:
         return rpc.DescribeClientQuotasResponse(error_message="", entries=())
@@ -78,7 +78,7 @@ def describe_quotas(request: rpc.DescribeClientQuotasRequest) -> rpc.DescribeCli
 
 
 def _refuse_filter(request: rpc.DescribeClientQuotasRequest) -> tuple[ErrorCode, str] | None:
-    """Return why a filter is invalid, or None."""
+    """Return the error code and message of an invalid quota filter, or None."""
     invalid = ErrorCode.INVALID_REQUEST
     seen: set[str] = set()
     for component in request.components:
@@ -106,7 +106,7 @@ def _refuse_filter(request: rpc.DescribeClientQuotasRequest) -> tuple[ErrorCode,
 
 
 def alter_quotas(request: rpc.AlterClientQuotasRequest) -> rpc.AlterClientQuotasResponse:
-    """Refuse each entity: a quota that throttles no client would promise too much."""
+    """Refuse the quotas of each entity, because the broker throttles no client."""
     entry = rpc.AlterClientQuotasResponse.EntryData
     text = "Brokers do not throttle clients here: quotas are not supported."
     return rpc.AlterClientQuotasResponse(
@@ -132,7 +132,7 @@ MECHANISMS: Final = (1, 2)  # SCRAM-SHA-256, SCRAM-SHA-512
 def describe_scram(
     request: rpc.DescribeUserScramCredentialsRequest,
 ) -> rpc.DescribeUserScramCredentialsResponse:
-    """Answer that no user has credentials."""
+    """Answer DescribeUserScramCredentials: no user has credentials."""
     result = rpc.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
     users = request.users or ()
     if len(users) > MAX_ITEMS:
@@ -156,7 +156,7 @@ def describe_scram(
 def alter_scram(
     request: rpc.AlterUserScramCredentialsRequest,
 ) -> rpc.AlterUserScramCredentialsResponse:
-    """Refuse each user: there are no credentials to delete, and none would be checked."""
+    """Refuse to change each user's credentials, because the broker checks no credentials."""
     result = rpc.AlterUserScramCredentialsResponse.AlterUserScramCredentialsResult
     changes = [(one.name, one.mechanism, True) for one in request.deletions[:MAX_ITEMS]]
     changes += [(one.name, one.mechanism, False) for one in request.upsertions[:MAX_ITEMS]]
@@ -194,7 +194,7 @@ ANONYMOUS: Final = ("User", "ANONYMOUS")
 def create_token(
     request: rpc.CreateDelegationTokenRequest, version: int
 ) -> rpc.CreateDelegationTokenResponse:
-    """Refuse a new token."""
+    """Refuse to create a delegation token."""
     owner = ANONYMOUS
     if version >= FIRST_WITH_OWNER and request.owner_principal_name:
         owner = (request.owner_principal_type or "", request.owner_principal_name)

@@ -31,7 +31,7 @@ NO_CODEC: Final = 0
 def subscriptions(
     request: rpc.GetTelemetrySubscriptionsRequest, new_id: Callable[[], UUID]
 ) -> rpc.GetTelemetrySubscriptionsResponse:
-    """Answer with a subscription to no metric, and with an id for a client without one."""
+    """Answer with a subscription to no metrics, and with a new id for a client without an id."""
     client = request.client_instance_id
     if client == ZERO_UUID:
         client = new_id()
@@ -47,7 +47,7 @@ def subscriptions(
 
 
 def push(request: rpc.PushTelemetryRequest) -> rpc.PushTelemetryResponse:
-    """Drop a client's metrics, or return why they are refused."""
+    """Discard a client's metrics, or return an error for an invalid request."""
     client = request.client_instance_id
     code = ErrorCode.NONE
     if client == ZERO_UUID:

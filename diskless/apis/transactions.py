@@ -37,7 +37,7 @@ _State = rpc.DescribeTransactionsResponse.TransactionState
 
 
 def list_transactions(request: rpc.ListTransactionsRequest) -> rpc.ListTransactionsResponse:
-    """Answer that no transaction matches, with the state filters that are no states."""
+    """Return no transactions and the unknown state filters, or an error for invalid filters."""
     code = ErrorCode.NONE
     if not _is_pattern(request.transactional_id_pattern or ""):
         code = ErrorCode.INVALID_REGULAR_EXPRESSION

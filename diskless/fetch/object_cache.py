@@ -105,7 +105,7 @@ class ObjectCache:
     async def read_noted(
         self, key: str, byte_range: ByteRange
     ) -> tuple[memoryview, dict[object, object]]:
-        """Return a range's bytes, and a dictionary of computed values that is cached with them."""
+        """Return a range's bytes, and a dictionary for values computed from these bytes."""
         offset, end = byte_range.offset, byte_range.offset + byte_range.size
         self.counters.reads += 1
         cached = self._find(key, offset, end)

@@ -174,7 +174,7 @@ async def _read(cache: ObjectCache, run: Run) -> tuple[memoryview, _Layout]:
 
 
 def _layout_of(run: Run, data: memoryview, notes: dict[object, object]) -> _Layout:
-    """Return the positions of a run's verified batches, cached beside the run's bytes."""
+    """Return the positions of the verified batches in a run of batches, from a cache if known."""
     name = (run.byte_offset, run.size_bytes, run.last_offset - run.base_offset)
     layout = notes.get(name)
     if layout is None:
@@ -206,7 +206,7 @@ def verify(run: Run, data: memoryview) -> _Layout:
 
 
 def _salvage(run: Run, data: memoryview, reason: str) -> _Layout:
-    """Return the positions of a run's batches, with those that are damaged.
+    """Return the positions of all batches in a run of batches, and the damaged batches.
 
     Where lengths and counts still make up the run, only batches with a wrong checksum are damaged.
     Otherwise every batch from the first damaged one on is, because the start and offset of the next

@@ -42,7 +42,9 @@ class TimestampedOffset(NamedTuple):
 async def first_since(
     cache: ObjectCache, run: Run, *, from_offset: int, timestamp: int
 ) -> TimestampedOffset | None:
-    """Return a run's first record at or after a timestamp and `from_offset`, or None.
+    """Return the first record at or after a timestamp in a run of batches, or None.
+
+    Only records from `from_offset` on count.
 
     Raises:  DamagedRunError, StorageError.
     """
@@ -58,7 +60,9 @@ async def first_since(
 
 
 async def latest(cache: ObjectCache, run: Run, *, from_offset: int) -> TimestampedOffset | None:
-    """Return a run's first record with the greatest timestamp, from `from_offset` on.
+    """Return the first record with the greatest timestamp in a run of batches, or None.
+
+    Only records from `from_offset` on count.
 
     Raises:  DamagedRunError, StorageError.
     """
@@ -103,7 +107,7 @@ def _at_append_time(run: Run, from_offset: int) -> TimestampedOffset:
 
 
 async def _batches(cache: ObjectCache, run: Run, from_offset: int) -> list[tuple[int, Batch]]:
-    """Read a run's batches, with first offsets, from the batch that contains `from_offset` on."""
+    """Read a run of batches from the batch that contains `from_offset` on, with first offsets."""
     found = []
     base_offset = run.base_offset
     for batch in iter_batches(await read_run(cache, run), verify_crc=False):

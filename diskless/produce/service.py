@@ -396,7 +396,7 @@ class ProduceService:
         )
 
     def _rules_for(self, image: MetadataImage, topic: TopicImage) -> TopicRules:
-        """Return the topic's validation rules, cached until the image changes."""
+        """Return the topic's validation rules, cached until the cluster image changes."""
         if image is not self._rules_of:
             self._rules.clear()
             self._rules_of = image
@@ -420,5 +420,5 @@ def _topic_wait_s(request: ProduceRequest) -> float:
 
 
 def _has_topics(image: MetadataImage, request: ProduceRequest) -> bool:
-    """Return whether the image has every topic that the request names by id."""
+    """Return whether the cluster image has every topic that the request names by id."""
     return all(topic.topic_id in image.topics for topic in request.topic_data)

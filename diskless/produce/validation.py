@@ -61,7 +61,7 @@ class TopicRules(NamedTuple):
 
     @classmethod
     def of(cls, image: MetadataImage, topic: str) -> TopicRules:
-        """Read a topic's validation rules for batches from the image."""
+        """Read a topic's validation rules for batches from the cluster image."""
         return cls(
             max_message_bytes=int(topic_value(image, topic, "max.message.bytes")),
             log_append_time=topic_value(image, topic, "message.timestamp.type") == "LogAppendTime",

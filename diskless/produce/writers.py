@@ -62,7 +62,7 @@ class Writers:
         on_written: Callable[[str, bytes], None] = lambda _key, _data: None,
         received_at: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Create the writers of a broker; they write nothing before `begin`.
+        """Create the writers of a broker, which write nothing before `begin`.
 
         Args:    key_prefix: esker.object.key.prefix.
                  on_fenced: called once an epoch, when a coordinator knows a newer one: this broker

@@ -127,7 +127,7 @@ class DirectoryStorage:
             raise StorageError(key, self._reason(error)) from error
 
     def _reason(self, error: OSError) -> str:
-        """Return the system's words for an error, and the directory if it has no room."""
+        """Return the system's message for an error; name the directory if its disk is full."""
         reason = error.strerror or str(error)
         if error.errno not in NO_ROOM:
             return reason

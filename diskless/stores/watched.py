@@ -46,7 +46,7 @@ PROBE: Final = b"esker probe\n".ljust(64 * 1024, b".")
 
 
 def probe_key(prefix: str, cluster_id: str, broker_id: int) -> str:
-    """Return the key of a broker's probe, which no object id makes.
+    """Return the key of a broker's probe object, which differs from the key of every object id.
 
     >>> probe_key("esker", "Ck3xYz", 101)
     'esker/probe/Ck3xYz/101'
@@ -59,7 +59,7 @@ class WatchedStore:
     """An object store that knows whether it works. Belongs to the event loop."""
 
     def __init__(self, store: ObjectStorage, key: str, *, clock: Callable[[], float]) -> None:
-        """Watch the uploads of this store; `key` is the key of the probes.
+        """Watch the uploads to this object store, and probe the store under `key`.
 
         Args:    clock: seconds of a clock that does not go backwards.
         """
@@ -76,7 +76,7 @@ class WatchedStore:
 
     @property
     def fault(self) -> str | None:
-        """Return why nothing can be written now, or None if the store works as far as is known."""
+        """Return the reason why uploads fail at present, or None if no fault is known."""
         if self._upload_fault is not None:
             failed_at, reason = self._upload_fault
             if self._clock() - failed_at <= FAILED_UPLOAD_S:
@@ -86,7 +86,7 @@ class WatchedStore:
     # --- probing --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start to probe the store whenever a probe is due."""
+        """Start to probe the object store whenever a probe is due."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="store-probe")
 
     async def _run(self) -> None:
@@ -102,7 +102,7 @@ class WatchedStore:
         return now_s - self._proved_at >= IDLE_S
 
     async def probe(self) -> None:
-        """Write, read and delete the probe, and note whether the store did all that in time."""
+        """Write, read and delete a probe object, and record whether all succeeded in time."""
         began_at = self._probed_at = self._clock()
         self.probes += 1
         try:
@@ -135,7 +135,7 @@ class WatchedStore:
     # --- an ObjectStorage -----------------------------------------------------------------------
 
     async def upload(self, key: str, parts: Sequence[Buffer], size_bytes: int) -> None:
-        """Upload an object, and note the outcome."""
+        """Upload an object, and record whether the upload succeeded."""
         began_at = self._clock()
         try:
             await self._store.upload(key, parts, size_bytes)
@@ -157,7 +157,7 @@ class WatchedStore:
         return self._store.list_objects(prefix)
 
     async def close(self) -> None:
-        """Stop the probes and close the store."""
+        """Stop the probes and close the object store."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):

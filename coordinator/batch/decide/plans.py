@@ -106,7 +106,7 @@ class _Judge:
         self._left = context.settings.maintenance_limit  # runs that may yet be added up
 
     def judged(self, row: NewLogStart) -> tuple[NewLogStart, ErrorCode]:
-        """Return a plan's row, limited to what the topic's settings allow, and an error code."""
+        """Return a plan's row, limited to the topic's retention settings, and an error code."""
         log_id = find_log_id(self._tables, row.topic_id, row.partition)
         config = self._context.view.topic_config(row.topic_id)
         log = None if isinstance(log_id, ErrorCode) else self._tables.logs.get(log_id)
@@ -151,7 +151,7 @@ class _Judge:
         return None
 
     def _by_size(self, log_id: LogId, begin: int, end: int, retention_bytes: int | None) -> int:
-        """Return the end of the runs of batches before `end` if retention.bytes remain after it.
+        """Return the offset up to which runs of batches can go so that retention.bytes remain.
 
         Else returns the log start.
 

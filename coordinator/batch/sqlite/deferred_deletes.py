@@ -64,7 +64,7 @@ class DeferredDeletes:
         return msgpack.packb(list(self._pending.items()))  # type: ignore[no-any-return]
 
     def enqueue(self, log_id: int, tally: Tally, below: int, limit: int) -> list[Dead]:
-        """Delete up to `limit` rows of runs that end below an offset, and queue the other rows."""
+        """Delete up to `limit` runs of batches that end below an offset, and queue the others."""
         if limit <= 0:  # not even a look: a record may name ten thousand partitions
             self._pending[log_id] = below
             self.is_changed = True
@@ -80,7 +80,7 @@ class DeferredDeletes:
     def delete_some(
         self, tallies: Mapping[int, Tally], limit: int
     ) -> Iterator[tuple[int, list[Dead]]]:
-        """Delete up to `limit` queued rows of runs; yield each log id with its deleted runs.
+        """Delete up to `limit` queued runs of batches; yield each log id with deleted runs.
 
         Args:  tallies: of the partitions that are still there.
         """

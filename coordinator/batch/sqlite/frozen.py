@@ -60,7 +60,7 @@ class FrozenState:
         scan: Callable[[Path], Iterator[bytes]] | None,
         met: Callable[[BaseException], object] = lambda _: None,
     ) -> None:
-        """Begin a read transaction on the database `live`, and start to copy its state.
+        """Begin a read transaction on the database `live`, and start to copy the database.
 
         Args:  copy: where to; replaced. as_of: what is applied there: another reader of the file
                may not see what its writer does, if the WAL was removed.

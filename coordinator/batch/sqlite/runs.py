@@ -220,7 +220,7 @@ class Runs:
     def _narrow(
         self, log_id: int, level: int, begin: int, end: int | None, timestamp: int
     ) -> tuple[int, int | None]:
-        """Narrow an offset range to the first group of runs with a max timestamp >= `timestamp`.
+        """Narrow an offset range to the first runs with a max timestamp >= `timestamp`.
 
         The range is of last offsets. An end of None is open: what follows the last closed span.
         """

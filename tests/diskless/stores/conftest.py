@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -28,6 +28,9 @@ from tests.diskless.stores.radosgw import MISSING, Radosgw, is_installed, radosg
 from tests.ports import free_port
 from tests.waiting import wait_until
 
+ROOT: Final = Path(__file__).parents[3]
+MOTO: Final = "tests.diskless.stores.moto_server"
+
 _buckets = count(1)
 
 
@@ -36,9 +39,10 @@ def s3_endpoint() -> Iterator[str]:
     """The address of a moto server of this test process."""
     port = free_port()
     server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
+        [sys.executable, "-m", MOTO, "-H", "127.0.0.1", "-p", str(port)],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
+        cwd=ROOT,
     )
     saved = {name: os.environ.get(name) for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")}
     os.environ.update(dict.fromkeys(saved, "test"))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -66,9 +68,20 @@ def test_the_benchmarks_postgresql_peer_merges_adjacent_batches_into_runs() -> N
     ]
 
 
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that PostgreSQL's user may enter.
+
+    Why: each start of pytest closes the folder of `tmp_path` to others again. One that began while
+    the server ran kept `pg_ctl` from stopping it.
+    """
+    with tempfile.TemporaryDirectory(prefix="esker-postgres-") as name:
+        yield Path(name)
+
+
 @pytest.mark.skipif(peer.available() is not None, reason=f"left out: {peer.available()}")
-def test_the_benchmarks_postgresql_peer_commits_to_a_real_server(tmp_path: Path) -> None:
-    with peer.Postgres(tmp_path / "pg") as server:
+def test_the_benchmarks_postgresql_peer_commits_to_a_real_server(open_directory: Path) -> None:
+    with peer.Postgres(open_directory / "pg") as server:
         server.create_partitions(4)
         server.fill(20, 4)
         with server.connect() as connection:

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import fastavro
 from fastavro.read import SchemaResolutionError
+from fastavro.schema import SchemaParseException
 from fastavro.write import Writer
 
 CODEC: Final = "deflate"
@@ -95,7 +96,14 @@ def read_avro(data: bytes, schema: Mapping[str, Any] | None = None) -> Iterator[
         raise AvroFileError(f"the file's schema cannot be read with this one: {error}") from None
     except (ValueError, EOFError, KeyError, IndexError, TypeError, OverflowError) as error:
         raise AvroFileError(f"not a whole Avro file: {error}") from None
-    except (zlib.error, MemoryError, UnicodeError, AttributeError, StopIteration) as error:
+    except (
+        SchemaParseException,
+        zlib.error,
+        MemoryError,
+        UnicodeError,
+        AttributeError,
+        StopIteration,
+    ) as error:
         raise AvroFileError(f"damaged: {error}") from None
 
 

@@ -14,13 +14,14 @@ import random
 import time
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from records.codec import decode_message, encode_message
 from records.errors import MalformedMessageError
 from records.reference_decoder import reference_decode
 from records.schema import Message
-from tests.records.strategies import CASES, case_name, messages
+from tests.fuzz.mutation import mutated
+from tests.fuzz.targets import encoded_messages
+from tests.records.strategies import CASES, case_name
 
 pytestmark = pytest.mark.soak
 
@@ -29,45 +30,6 @@ SEED = os.environ.get("ESKER_SOAK_SEED")
 MESSAGES_PER_CASE = 10
 MUTATIONS_PER_MESSAGE = 2_000
 ROUND_LIMIT_S = 1.0  # decoding such a message takes microseconds
-INTERESTING = [b"\0", b"\1", b"\x7f", b"\x80", b"\xff", b"\xff" * 4, b"\x7f\xff\xff\xff"]
-
-
-def samples(cls: type[Message], version: int, number: int) -> list[bytes]:
-    """Encoded messages, the same for the same number."""
-    made: list[bytes] = []
-
-    @seed(number)
-    @settings(
-        max_examples=MESSAGES_PER_CASE,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
-    @given(messages(cls, version))
-    def draw(message: Message) -> None:
-        made.append(encode_message(message, version))
-
-    draw()
-    return made
-
-
-def mutated(data: bytes, rng: random.Random) -> bytes:
-    """The bytes with one to four changes: a byte, an interesting run, a cut, a copy."""
-    out = bytearray(data)
-    for _ in range(rng.randint(1, 4)):
-        at = rng.randint(0, len(out))
-        match rng.randrange(4):
-            case 0 if at < len(out):
-                out[at] ^= 1 << rng.randrange(8)
-            case 1:
-                piece = rng.choice(INTERESTING)
-                out[at : at + len(piece)] = piece
-            case 2:
-                del out[at : at + rng.randint(1, 8)]
-            case _:
-                out[at:at] = out[at : at + rng.randint(1, 8)]
-    return bytes(out)
 
 
 def decode_both_ways(cls: type[Message], version: int, data: bytes) -> None:
@@ -92,7 +54,7 @@ def test_both_codecs_decode_mutated_messages_equally_or_refuse_them() -> None:
         number = int(SEED) if SEED else chosen.getrandbits(32)
         rng = random.Random(number)
         cls, version = rng.choice(CASES)
-        originals = samples(cls, version, number)
+        originals = encoded_messages(cls, version, number, MESSAGES_PER_CASE)
         for _ in range(MUTATIONS_PER_MESSAGE):
             data = mutated(rng.choice(originals), rng)
             try:

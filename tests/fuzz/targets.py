@@ -1,0 +1,354 @@
+"""The decoders: what feeds each with bytes, what it may raise, and bytes that it accepts."""
+
+from __future__ import annotations
+
+import io
+import json
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Final
+from uuid import UUID
+
+import fastavro
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from diskless.produce.validation import Accepted, Refusal, TopicRules, validate
+from esker.settings.config import ConfigError, parse_config
+from esker.settings.properties import PropertiesError, parse_properties
+from raft.net import BadHeaderError, parse_request_header
+from raft.net.frames import Arena, FrameReader
+from raft.segments import (
+    StorageError,
+    read_meta_properties,
+    read_partition_metadata,
+    read_quorum_state,
+)
+from raft.segments.epochs import read_epochs
+from raft.segments.high_watermarks import read_high_watermarks
+from raft.segments.recovery_point import RecoveryPointFile
+from records.batch import iter_batches, iter_records
+from records.batch_writer import build_batch
+from records.codec import decode_message, encode_message
+from records.compression import Compression
+from records.consumer_protocol import (
+    decode_assignment,
+    decode_subscription,
+    encode_assignment,
+    encode_subscription,
+)
+from records.errors import MalformedMessageError, RecordError
+from records.frame import decode_record, encode_record
+from records.rpc import API
+from records.schema import Message
+from records.wal import PartitionBatches, build_object, read_footer, verify_partition
+from snapshot.reader import verify_checkpoint
+from spark_jobs.plans.retention_plan import PlanError, read_plan
+from spark_jobs.readers.avro_files import AvroFileError, read_avro
+from tests.fuzz.mutation import with_batch_checksums, with_footer_checksum
+from tests.records.strategies import CASES, messages
+from tests.simulation.disk import SimulatedDisk
+
+LIMIT_BYTES: Final = 1 << 20
+RECORDED: Final = Path(__file__).parents[1] / "data" / "kafka"
+DIRECTORY: Final = Path("/fuzz")
+
+Errors = tuple[type[BaseException], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """One decoder."""
+
+    decode: Callable[[bytes], object]
+    may_raise: Errors
+    samples: Callable[[], list[bytes]]
+    repair: Callable[[bytes], bytes] | None = None  # checksums, after damage
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+_CASES: Final = sorted(CASES, key=lambda case: (case[0].__name__, case[1]))
+
+
+def _decode_message(data: bytes) -> None:
+    """Decode the message whose number stands in the first two bytes."""
+    cls, version = _CASES[int.from_bytes(data[:2]) % len(_CASES)]
+    decode_message(cls, data[2:], version)
+
+
+def encoded_messages(cls: type[Message], version: int, number: int, count: int) -> list[bytes]:
+    """Encode random messages of a class at a version, the same for the same number."""
+    found: list[bytes] = []
+
+    @seed(number)
+    @settings(
+        max_examples=count,
+        database=None,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(messages(cls, version))
+    def draw(message: Message) -> None:
+        found.append(encode_message(message, version))
+
+    draw()
+    return found
+
+
+def _messages() -> list[bytes]:
+    return [
+        number.to_bytes(2) + data
+        for number in Random(1).sample(range(len(_CASES)), 60)
+        for data in encoded_messages(*_CASES[number], number, 2)
+    ]
+
+
+_FLEXIBLE: Final = {
+    api: pair.request.schema().flexible.first if pair.request.schema().flexible else None
+    for api, pair in API.items()
+}
+
+
+def _decode_frames(data: bytes) -> None:
+    """Feed a frame reader in pieces, granting what it asks for up to a limit."""
+    reader = FrameReader(Arena(), max_frame_bytes=1 << 16)
+    rest = memoryview(data)
+    while rest and reader.error is None:
+        if reader.wanted:
+            reader.grant()
+        room = reader.lend()
+        size = min(len(rest), len(room), 1 + len(rest) // 3)
+        room[:size] = rest[:size]
+        rest = rest[size:]
+        for frame in reader.received(size):
+            parse_request_header(frame, _FLEXIBLE)
+
+
+# --- batches and objects -------------------------------------------------------------------------
+
+
+def _batches() -> list[bytes]:
+    rows = [
+        (b"key", b"value" * 5, 1_700_000_000_000 + i, [("header", b"x"), ("none", None)][: i % 3])
+        for i in range(8)
+    ]
+    return [
+        bytes(build_batch(rows, base_offset=0, leader_epoch=0, compression=codec))
+        for codec in Compression
+    ]
+
+
+def _read_batches(data: bytes) -> None:
+    for batch in iter_batches(data):
+        for _ in iter_records(batch, limit_bytes=LIMIT_BYTES):
+            pass
+
+
+def _validate(data: bytes) -> None:
+    for version in (3, 9):
+        outcome = validate(data, version, TopicRules(keys_required=True), 1_700_000_000_000)
+        assert isinstance(outcome, Accepted | Refusal)
+
+
+def _objects() -> list[bytes]:
+    parts, _ = build_object(
+        [PartitionBatches(UUID(int=1), 0, [memoryview(data) for data in _batches()], 40)],
+        cluster_id="x",
+        object_id=7,
+        broker_id=1,
+        broker_epoch=3,
+    )
+    return [b"".join(parts)]
+
+
+def _read_object(data: bytes) -> None:
+    for row in read_footer(data).partitions:
+        verify_partition(row, memoryview(data)[row.byte_offset : row.byte_offset + row.size_bytes])
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def _on_disk(name: str, read: Callable[[SimulatedDisk, Path], object]) -> Callable[[bytes], None]:
+    def decode(data: bytes) -> None:
+        disk = SimulatedDisk()
+        disk.make_directory(DIRECTORY)
+        disk.replace(DIRECTORY / name, data)
+        read(disk, DIRECTORY)
+
+    return decode
+
+
+def _recorded(pattern: str) -> Callable[[], list[bytes]]:
+    def samples() -> list[bytes]:
+        found = [path.read_bytes() for path in sorted(RECORDED.rglob(pattern))]
+        assert found, f"no {pattern} in {RECORDED}"
+        return found[:5]
+
+    return samples
+
+
+_CHECKPOINT: Final = "00000000000000000100-0000000003.checkpoint"
+
+
+def _recovery_points() -> list[bytes]:
+    from raft.segments.recovery_point import LogState
+    from records.types import Offset
+
+    disk = SimulatedDisk()
+    disk.make_directory(DIRECTORY)
+    RecoveryPointFile.create(disk, DIRECTORY, LogState(Offset(0), Offset(9))).close()
+    (name,) = disk.listdir(DIRECTORY)
+    return [disk.content(DIRECTORY / name)]
+
+
+def _in_a_file(read: Callable[[Path], object]) -> Callable[[bytes], None]:
+    @cache
+    def path() -> Path:
+        return Path(tempfile.mkdtemp(prefix="esker-fuzz-")) / "file"
+
+    def decode(data: bytes) -> None:
+        path().write_bytes(data)
+        read(path())
+
+    return decode
+
+
+def _avro_files() -> list[bytes]:
+    schema = {
+        "type": "record",
+        "name": "r",
+        "fields": [{"name": "a", "type": "long"}, {"name": "b", "type": ["null", "string"]}],
+    }
+    out = io.BytesIO()
+    fastavro.writer(out, schema, [{"a": 1, "b": "x"}, {"a": -5, "b": None}], codec="deflate")
+    return [out.getvalue()]
+
+
+def _read_configuration(data: bytes) -> None:
+    parse_config(parse_properties(data.decode("latin-1"), source="fuzz"))
+
+
+def _configurations() -> list[bytes]:
+    from tests.esker.test_config import STOCK
+
+    return [STOCK.encode()]
+
+
+def _records() -> list[bytes]:
+    from records.metadata import ConfigRecord, TopicRecord
+
+    return [
+        encode_record(TopicRecord(name="t", topic_id=UUID(int=5))),
+        encode_record(ConfigRecord(resource_type=2, resource_name="t", name="a", value="b")),
+    ]
+
+
+FILE_ERRORS: Final[Errors] = (RecordError, StorageError, FileNotFoundError)
+
+TARGETS: Final[dict[str, Target]] = {
+    "message": Target(
+        decode=_decode_message, may_raise=(MalformedMessageError,), samples=_messages
+    ),
+    "frame": Target(
+        decode=_decode_frames,
+        may_raise=(BadHeaderError,),
+        samples=lambda: [b"\0\0\0\x0e\0\x12\0\x03\0\0\0\x07\0\x02me\0\0" * 3],
+    ),
+    "record": Target(decode=decode_record, may_raise=(RecordError,), samples=_records),
+    "batch": Target(
+        decode=_read_batches,
+        may_raise=(RecordError,),
+        samples=_batches,
+        repair=with_batch_checksums,
+    ),
+    "produce": Target(
+        decode=_validate, may_raise=(), samples=_batches, repair=with_batch_checksums
+    ),
+    "object": Target(
+        decode=_read_object,
+        may_raise=(RecordError,),
+        samples=_objects,
+        repair=with_footer_checksum,
+    ),
+    "subscription": Target(
+        decode=lambda data: (decode_subscription(data), decode_assignment(data)),
+        may_raise=(RecordError, ValueError),
+        samples=lambda: [encode_subscription(["a", "b"]), encode_assignment([("a", 1)])],
+    ),
+    "checkpoint": Target(
+        decode=_on_disk(
+            _CHECKPOINT, lambda disk, directory: verify_checkpoint(disk, directory / _CHECKPOINT)
+        ),
+        may_raise=FILE_ERRORS,
+        samples=_recorded("*.checkpoint"),
+        repair=with_batch_checksums,
+    ),
+    "quorum-state": Target(
+        decode=_on_disk("quorum-state", read_quorum_state),
+        may_raise=FILE_ERRORS,
+        samples=_recorded("quorum-state"),
+    ),
+    "leader-epochs": Target(
+        decode=_on_disk("leader-epoch-checkpoint", read_epochs),
+        may_raise=FILE_ERRORS,
+        samples=_recorded("leader-epoch-checkpoint"),
+    ),
+    "meta-properties": Target(
+        decode=_on_disk("meta.properties", read_meta_properties),
+        may_raise=FILE_ERRORS,
+        samples=_recorded("meta.properties"),
+    ),
+    "partition-metadata": Target(
+        decode=_on_disk("partition.metadata", read_partition_metadata),
+        may_raise=FILE_ERRORS,
+        samples=_recorded("partition.metadata"),
+    ),
+    "high-watermarks": Target(
+        decode=_on_disk("replication-offset-checkpoint", read_high_watermarks),
+        may_raise=FILE_ERRORS,
+        samples=lambda: [b"0\n2\n__cluster_metadata 0 17\nt 1 5\n"],
+    ),
+    "recovery-point": Target(
+        decode=_on_disk("recovery-point", RecoveryPointFile.open),
+        may_raise=FILE_ERRORS,
+        samples=_recovery_points,
+    ),
+    "properties": Target(
+        decode=_read_configuration,
+        may_raise=(PropertiesError, ConfigError),
+        samples=_configurations,
+    ),
+    "avro": Target(
+        decode=lambda data: list(read_avro(data)), may_raise=(AvroFileError,), samples=_avro_files
+    ),
+    "plan": Target(
+        decode=_in_a_file(read_plan),
+        may_raise=(PlanError,),
+        samples=lambda: [json.dumps({"kind": "retention plan", "version": 1}).encode() + b"\n{}\n"],
+    ),
+}
+
+
+def feed(target: Target, data: bytes) -> bool:
+    """Decode the bytes; return whether they were accepted.
+
+    Raises:  every error that the decoder may not raise.
+    """
+    try:
+        target.decode(data)
+    except target.may_raise:
+        return False
+    return True
+
+
+def repaired(target: Target, data: bytes) -> Iterable[bytes]:
+    """Yield the bytes, and the same with checksums that are right."""
+    yield data
+    if target.repair is not None:
+        yield target.repair(data)

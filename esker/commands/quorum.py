@@ -63,8 +63,9 @@ def describe(
 ) -> None:
     """Print leader, epoch and high watermark, or with --replication every replica's progress.
 
-    The log start offset and the newest snapshot of each replica are printed with
-    --bootstrap-controller only: a broker reports the leader's state alone.
+    The log start offset, the newest snapshot and the floor of each replica, and the reason if its
+    log has stopped because of a fork, are printed with --bootstrap-controller only: a broker
+    reports the leader's state alone.
     """
     topic, partition = parse_group(group)
     cluster = target(bootstrap_controller, bootstrap_server)
@@ -160,19 +161,26 @@ def _rows(found: QuorumDescription, own: GroupsByNode) -> list[dict[str, Any]]:
 
 
 def _snapshot_columns(group: DescribeSnapshotsResponse.Group | None) -> dict[str, Any]:
-    """Return a replica's log start and newest snapshot, with None for a missing value."""
+    """Return a replica's log start, newest snapshot and floor, with None for a missing value."""
     newest = group.snapshots[-1] if group is not None and group.snapshots else None
     return {
         "LogStartOffset": None if group is None else group.log_start_offset,
         "NewestSnapshot": None if newest is None else f"{newest.end_offset}-{newest.epoch}",
+        "Floor": None if group is None or group.floor < 0 else group.floor,
     }
+
+
+def _doubts(own: GroupsByNode) -> dict[int, str]:
+    """Return why the log has stopped, for each node on which a fork was found."""
+    return {node: group.doubt for node, group in sorted(own.items()) if group.doubt}
 
 
 def _replication_table(found: QuorumDescription, own: GroupsByNode) -> str:
     now_ms = int(time.time() * 1000)
     rows = _rows(found, own)
     cells = [[_cell(name, value, now_ms) for name, value in row.items()] for row in rows]
-    return table(list(rows[0]), cells)
+    doubts = [f"node {node}: {doubt}" for node, doubt in _doubts(own).items()]
+    return "\n".join([table(list(rows[0]), cells), *doubts])
 
 
 def _cell(name: str, value: Any, now_ms: int) -> str:
@@ -192,6 +200,7 @@ def _as_json(found: QuorumDescription, own: GroupsByNode) -> dict[str, Any]:
         "leaderId": partition.leader_id,
         "leaderEpoch": partition.leader_epoch,
         "highWatermark": partition.high_watermark,
+        "doubts": {str(node): doubt for node, doubt in _doubts(own).items()},
         "replicas": [
             {name[0].lower() + name[1:]: value for name, value in row.items()}
             for row in _rows(found, own)

@@ -155,7 +155,12 @@ class FetchService:
         leader = self._context.leader
         if leader is None:
             return ()
-        replicas = (*leader.voters.values(), *leader.observers.values())
+        # An observer is forgotten once it is silent: a stranger's claim does not last.
+        horizon_ms = self._context.timers.now_ms - self._context.config.observer_session_ms
+        replicas = [*leader.voters.values()]
+        for observer in leader.observers.values():
+            if (observer.last_fetch_ms or 0) >= horizon_ms:
+                replicas.append(observer)
         return tuple(replica.fork for replica in replicas if replica.fork is not None)
 
     def _diverging_response(

@@ -114,6 +114,8 @@ class SnapshotAdmin:
                 for one, size in zip(ids, sizes, strict=True)
                 if size is not None
             ),
+            floor=driver.quorum.log.floor,
+            doubt=driver.doubt or "",
         )
 
     async def _take(

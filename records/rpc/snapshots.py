@@ -6,9 +6,11 @@ are no such RPCs upstream, where an operator looks into the directories.
 Source: KIP-630 (snapshots are each replica's own).
 """
 
+from typing import Annotated
+
 from records.rpc.base import Request, Response
 from records.schema import Message
-from records.wire import Array, Bool, Int16, Int32, Int64, String
+from records.wire import Array, Bool, Int16, Int32, Int64, String, tag
 
 
 class DescribeSnapshotsRequest(Request, key=1110, versions="0"):
@@ -43,6 +45,8 @@ class DescribeSnapshotsResponse(Response, key=1110, versions="0"):
         generating: Bool = False  # a checkpoint is being written now
         receiving: Bool = False  # one is being fetched from the leader
         snapshots: Array[Snapshot] = ()  # oldest first
+        floor: Annotated[Int64, tag(0)] = -1  # all below is known here to be committed
+        doubt: Annotated[String, tag(1)] = ""  # why the group has stopped on this node: a fork
 
     throttle_time_ms: Int32 = 0
     error_code: Int16 = 0

@@ -363,6 +363,12 @@ def test_a_node_whose_coordinator_state_contradicts_its_log_stops_that_group(
     found = run(asked(request, FindBatchesResponse)).responses[0].partitions[0]
     assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE, "it serves no offset"
 
+    bootstrap = ",".join(f"{host}:{port}" for host, port in addresses(quorum))
+    words = ("quorum", "describe", "--replication", "--group", "__diskless-metadata-0")
+    shown = RUNNER.invoke(app, [*words, "--bootstrap-controller", bootstrap])
+    assert shown.exit_code == 0, shown.stderr
+    assert f"node {node}: __diskless-metadata-0 has stopped" in shown.stdout
+
     quorum.kill(node)  # the log was put there on purpose: the operator says so
     for name in ("in-doubt", "coordinator.db"):
         (directory / name).unlink()

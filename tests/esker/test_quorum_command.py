@@ -61,9 +61,9 @@ def test_quorum_replication_prints_one_line_per_replica_with_the_leader_first(qu
     shown = describe(quorum, "--replication", "--group", "esker-bench-log-0")
     head, leader, *followers = shown.stdout.splitlines()
     assert head.split()[:4] == ["NodeId", "DirectoryId", "LogEndOffset", "Lag"]
-    assert head.split()[-3:] == ["Status", "LogStartOffset", "NewestSnapshot"]
-    assert leader.split()[-3] == "Leader"
-    assert [line.split()[-3] for line in followers] == ["Follower", "Follower"]
+    assert head.split()[-4:] == ["Status", "LogStartOffset", "NewestSnapshot", "Floor"]
+    assert leader.split()[-4] == "Leader"
+    assert [line.split()[-4] for line in followers] == ["Follower", "Follower"]
 
 
 def test_quorum_describe_names_an_unknown_group_in_its_error(quorum):

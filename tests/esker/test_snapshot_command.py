@@ -74,11 +74,11 @@ def test_quorum_replication_shows_each_replicas_newest_snapshot_and_log_start(qu
     (taken,) = lines(esker(quorum, "snapshot", "take", "--group", BENCH, "--node", "1", "--json"))
     words = ("quorum", "describe", "--replication", "--group", BENCH)
     head = esker(quorum, *words).stdout.splitlines()[0]
-    assert head.split()[-2:] == ["LogStartOffset", "NewestSnapshot"]
+    assert head.split()[-3:] == ["LogStartOffset", "NewestSnapshot", "Floor"]
 
     def newest(node: str) -> str:
         rows = [row.split() for row in esker(quorum, *words).stdout.splitlines()[1:]]
-        return next(row[-1] for row in rows if row[0] == node)
+        return next(row[-2] for row in rows if row[0] == node)
 
     wait_until(lambda: newest("1") == f"{taken['endOffset']}-{taken['epoch']}", "it is the newest")
 

@@ -785,6 +785,20 @@ def test_a_leader_reports_each_replica_that_parts_below_its_floor_once_until_it_
     assert member.quorum.reported_forks == ()
 
 
+def test_a_fork_that_an_observer_reports_is_forgotten_once_the_observer_is_silent() -> None:
+    member = leader()
+    stranger = ReplicaKey(NodeId(77))
+    parted = fetch(replica=stranger, last_fetched_epoch=Epoch(1), floor=Offset(4))
+    member.ask(parted)
+    assert [report.replica for report in member.quorum.reported_forks] == [stranger]
+    for _ in range(CONFIG.observer_session_ms // 1_000 + 1):
+        member.tick(1_000)
+        for connection, replica in ((8, TWO), (9, THREE)):
+            member.do(ev.Received(connection, 1, fetch(replica=replica)))
+    assert member.quorum.leader_id == 1
+    assert member.quorum.reported_forks == ()
+
+
 @pytest.mark.parametrize(
     ("snapshot_id", "epochs"),
     [

@@ -399,7 +399,7 @@ def test_changes_to_the_settings_of_internal_topics_are_refused() -> None:
     tell(story)
 
 
-def test_a_resource_that_is_named_twice_and_too_many_resources_change_nothing() -> None:
+def test_alter_configs_with_repeated_or_too_many_resources_changes_no_setting() -> None:
     async def story(told: Story) -> None:
         resource = rpc.AlterConfigsRequest.AlterConfigsResource
         setting = resource.AlterableConfig(name="segment.ms", value="7")
@@ -428,7 +428,7 @@ def resources(told: Story, *types: int, version: int = 1) -> Any:
     return call(told.handlers, request, rpc.ListConfigResourcesResponse, version)
 
 
-def test_config_resources_are_listed_by_type() -> None:
+def test_list_config_resources_filters_resources_by_type() -> None:
     async def story(told: Story) -> None:
         listed = (await resources(told)).config_resources
         assert {(8, "1"), (8, "2"), (4, "1"), (4, "2"), (2, "t")} <= {
@@ -459,7 +459,7 @@ def test_groups_and_client_metrics_have_no_settings(kind: int) -> None:
     tell(story)
 
 
-def test_a_broker_describes_its_loggers_and_no_other_brokers() -> None:
+def test_a_broker_describes_its_own_loggers_only() -> None:
     async def story(told: Story) -> None:
         levels = {one.name: one.value for one in (await told.describe(8, "1")).configs}
         assert levels["root"] == levels["diskless.dispatch"] == "WARN"

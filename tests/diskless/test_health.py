@@ -100,7 +100,7 @@ def test_faults_of_the_nodes_disks_count_for_its_broker_only_if_they_make_it_unr
 REFUSES = FaultRule(fault=Fault.REFUSED, operations=frozenset({"upload"}))
 
 
-def test_a_broker_whose_store_refuses_tells_its_producers_and_its_health_why() -> None:
+def test_a_broker_with_a_refusing_store_reports_the_reason_to_producers_and_in_its_health() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
             store = FaultyStore(MemoryStore(world.wall_ms), Random(1), asyncio.sleep)
@@ -121,7 +121,7 @@ def test_a_broker_whose_store_refuses_tells_its_producers_and_its_health_why() -
     run(story)
 
 
-def test_a_produce_request_that_times_out_tells_why_the_store_takes_nothing() -> None:
+def test_a_produce_request_that_times_out_names_the_reason_of_the_store_failure() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
             store = FaultyStore(MemoryStore(world.wall_ms), Random(1), asyncio.sleep)
@@ -139,7 +139,7 @@ def test_a_produce_request_that_times_out_tells_why_the_store_takes_nothing() ->
     run(story)
 
 
-def test_a_broker_with_a_failing_store_starts_and_says_so() -> None:
+def test_a_broker_with_a_failing_store_starts_and_reports_the_fault() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
             store = FaultyStore(MemoryStore(world.wall_ms), Random(1), asyncio.sleep, (REFUSES,))

@@ -335,7 +335,7 @@ def test_a_timestamp_lookup_reads_very_many_records_in_a_thread(
     asyncio.run(main())
 
 
-def test_a_timestamp_lookup_decompresses_a_bomb_in_a_thread(
+def test_a_timestamp_lookup_decompresses_a_decompression_bomb_in_a_thread(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bomb = bytes(

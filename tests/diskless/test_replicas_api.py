@@ -141,7 +141,9 @@ def test_reassignments_are_refused_as_kafka_refuses_them() -> None:
     tell(story)
 
 
-def test_a_reassignment_to_the_present_leader_succeeds_and_any_other_says_why_not() -> None:
+def test_a_reassignment_to_the_current_leader_succeeds_and_others_are_refused_with_a_reason() -> (
+    None
+):
     async def story(world: ClusterWorld) -> None:
         _, results = await reassign(world, (0, (1,)), (0, (2,)), (0, (1, 2)))
         codes = [code for _, code, _ in results]
@@ -184,7 +186,7 @@ async def sizes(
     }
 
 
-def test_log_dirs_of_all_brokers_together_have_each_partition_once_with_its_bytes() -> None:
+def test_describe_log_dirs_of_all_brokers_together_has_each_partition_once_with_its_bytes() -> None:
     async def story(world: ClusterWorld) -> None:
         stored = batch(1, 2, 3)
         await Stored(world).commit("t", [stored])

@@ -83,7 +83,9 @@ def quotas(*components: tuple[str, int, str | None]) -> Any:
         (("ip", 0, "nonsense"),),
     ],
 )
-def test_no_client_has_a_quota(components: tuple[tuple[str, int, str | None], ...]) -> None:
+def test_describe_client_quotas_returns_no_quota(
+    components: tuple[tuple[str, int, str | None], ...],
+) -> None:
     answer = quotas(*components)
     assert (answer.error_code, answer.entries) == (0, ())
 
@@ -108,7 +110,7 @@ def test_an_invalid_quota_filter_is_refused(
     assert text in answer.error_message
 
 
-def test_quotas_cannot_be_set() -> None:
+def test_alter_client_quotas_is_refused() -> None:
     entry = rpc.AlterClientQuotasRequest.EntryData
     entity = (entry.EntityData(entity_type="user", entity_name=None),)
     for times in (1, TOO_MANY):
@@ -190,7 +192,7 @@ def test_a_pattern_that_is_no_regular_expression_is_refused(pattern: str) -> Non
     assert answer.error_code == 128
 
 
-def test_each_transactional_id_is_unknown() -> None:
+def test_describe_transactions_reports_each_transactional_id_as_unknown() -> None:
     request = transactions_rpc.DescribeTransactionsRequest
     states = ask(request(transactional_ids=("a", "", "a"))).transaction_states
     assert [(one.transactional_id, one.error_code) for one in states] == [

@@ -323,7 +323,9 @@ def bomb(codec: Compression, size_bytes: int) -> bytearray:
 
 
 @pytest.mark.parametrize("codec", PACKED)
-def test_a_batch_that_expands_beyond_the_limit_is_too_large(codec: Compression) -> None:
+def test_a_batch_that_decompresses_beyond_the_limit_is_refused_as_too_large(
+    codec: Compression,
+) -> None:
     exactly = len(records_of(read_batch(bomb(codec, MIB))))
     found = validate(bomb(codec, MIB), 9, RULES, NOW, Decompression(exactly))
     assert isinstance(found, Accepted)
@@ -333,13 +335,13 @@ def test_a_batch_that_expands_beyond_the_limit_is_too_large(codec: Compression) 
     assert "esker.produce.max.decompressed.bytes" in found.message
 
 
-def test_the_batches_of_a_request_share_one_limit() -> None:
+def test_the_batches_of_a_produce_request_share_one_decompression_limit() -> None:
     shared = Decompression(3 * MIB)
     found = [validate(bomb(Compression.ZSTD, MIB), 9, RULES, NOW, shared) for _ in range(4)]
     assert [type(outcome) for outcome in found] == [Accepted, Accepted, Refusal, Refusal]
 
 
-def test_the_loop_leaves_a_bomb_to_a_thread() -> None:
+def test_the_event_loop_leaves_a_decompression_bomb_to_a_thread() -> None:
     packed, shared = bomb(Compression.ZSTD, INLINE_BYTES), Decompression()
     with pytest.raises(TakesLongError):
         validate(packed, 9, RULES, NOW, shared, inline=True)
@@ -347,7 +349,7 @@ def test_the_loop_leaves_a_bomb_to_a_thread() -> None:
 
 
 @pytest.mark.parametrize("misfit", [0, SLICE_RECORDS - 1, SLICE_RECORDS, 2 * SLICE_RECORDS])
-def test_timestamps_are_checked_across_slices(misfit: int) -> None:
+def test_record_timestamps_are_checked_across_validation_slices(misfit: int) -> None:
     timestamps = [NOW] * (2 * SLICE_RECORDS + 1)
     timestamps[misfit] = NOW + 86_400_000
     data = build_batch(

@@ -112,7 +112,7 @@ def test_a_broker_that_is_ready_for_thirty_seconds_is_preferred_again() -> None:
     assert cluster.preferred == {1, 2, 3}
 
 
-def test_a_blip_of_the_store_changes_nothing() -> None:
+def test_a_short_object_store_fault_does_not_change_a_brokers_preference() -> None:
     cluster = Brokers(1, 2, 3)
     end = cluster.world.log.end_offset
     for _ in range(5):
@@ -143,7 +143,7 @@ def test_at_most_one_broker_a_second_changes_its_preference() -> None:
     assert cluster.preferred == {5, 6, 7, 8}
 
 
-def test_the_least_bad_broker_returns_at_once_when_fencing_breaks_the_half() -> None:
+def test_an_unready_broker_is_preferred_again_at_once_if_too_few_brokers_are_preferred() -> None:
     cluster = Brokers(1, 2, 3, 4)
     cluster.unready = {1: FULL}
     cluster.pass_s(12)
@@ -169,7 +169,7 @@ def test_a_broker_that_became_ready_returns_before_one_that_is_unready() -> None
     assert cluster.preferred == {1, 3, 4}
 
 
-def test_a_new_controller_begins_the_graces_anew() -> None:
+def test_a_new_controller_restarts_the_grace_periods_of_unready_brokers() -> None:
     cluster = Brokers(1, 2, 3)
     cluster.unready[2] = FULL
     cluster.pass_s(8)
@@ -181,7 +181,7 @@ def test_a_new_controller_begins_the_graces_anew() -> None:
     assert cluster.preferred == {1, 3}
 
 
-def test_a_controller_that_was_paused_begins_the_graces_anew() -> None:
+def test_a_paused_controller_restarts_the_grace_periods_of_unready_brokers() -> None:
     cluster = Brokers(1, 2, 3)
     cluster.unready[2] = FULL
     cluster.pass_s(2)
@@ -201,7 +201,7 @@ def test_a_broker_that_registers_again_keeps_its_preference() -> None:
     assert cluster.world.image.brokers[2].unpreferred_reason == FULL
 
 
-def test_preferences_survive_a_checkpoint() -> None:
+def test_broker_preferences_survive_a_checkpoint() -> None:
     cluster = Brokers(1, 2, 3)
     cluster.unready[2] = FULL
     cluster.pass_s(12)
@@ -212,7 +212,7 @@ def test_preferences_survive_a_checkpoint() -> None:
     assert cluster.preferred == {1, 3}
 
 
-def test_no_preference_is_written_before_every_node_reads_it() -> None:
+def test_no_broker_preference_is_written_before_every_node_supports_the_record() -> None:
     cluster = Brokers(1, 2, 3, bootstrap=BOOTSTRAP)
     cluster.unready[2] = FULL
     end = cluster.world.log.end_offset
@@ -227,7 +227,7 @@ def test_a_reason_in_the_log_is_bounded() -> None:
     assert cluster.world.image.brokers[1].unpreferred_reason == "x" * MAX_REASON
 
 
-def test_a_change_of_preference_is_one_record_without_a_change_of_fencing() -> None:
+def test_a_change_of_a_brokers_preference_is_one_record_without_a_change_of_fencing() -> None:
     cluster = Brokers(1, 2)
     cluster.unready[1] = FULL
     cluster.pass_s(12)
@@ -334,11 +334,17 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] =
         test_a_broker_that_is_unready_for_ten_seconds_is_not_preferred_and_not_fenced,
     ),
     (prefers_no_half, lambda: test_half_of_the_brokers_stay_preferred_if_all_are_unready(3)),
-    (has_no_grace_before, test_a_blip_of_the_store_changes_nothing),
+    (has_no_grace_before, test_a_short_object_store_fault_does_not_change_a_brokers_preference),
     (has_no_grace_after, test_a_broker_that_is_ready_for_thirty_seconds_is_preferred_again),
     (changes_many_at_once, test_at_most_one_broker_a_second_changes_its_preference),
-    (keeps_the_reports_of_a_former_leadership, test_a_new_controller_begins_the_graces_anew),
-    (writes_at_every_level, test_no_preference_is_written_before_every_node_reads_it),
+    (
+        keeps_the_reports_of_a_former_leadership,
+        test_a_new_controller_restarts_the_grace_periods_of_unready_brokers,
+    ),
+    (
+        writes_at_every_level,
+        test_no_broker_preference_is_written_before_every_node_supports_the_record,
+    ),
     (forgets_at_registration, test_a_broker_that_registers_again_keeps_its_preference),
 ]
 
@@ -346,7 +352,7 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] =
 @pytest.mark.parametrize(
     ("mutate", "claim"), MUTANTS, ids=[mutate.__name__ for mutate, _ in MUTANTS]
 )
-def test_the_preference_tests_catch_each_mutant(
+def test_the_broker_preference_tests_catch_each_mutant(
     mutate: Callable[[pytest.MonkeyPatch], None],
     claim: Callable[[], None],
     monkeypatch: pytest.MonkeyPatch,

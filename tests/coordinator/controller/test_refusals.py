@@ -503,7 +503,7 @@ def test_items_beyond_a_requests_record_limit_are_refused() -> None:
 # --- caps of the cluster ------------------------------------------------------------------------
 
 
-def test_topics_beyond_the_cap_are_refused_and_write_nothing() -> None:
+def test_topics_above_the_limit_are_refused_and_write_no_record() -> None:
     world = World(limits=Limits(max_topics=2)).elect()
     world.register(1)
     assert error_codes(world.ask(creation("one"))) == error_codes(world.ask(creation("two"))) == {0}
@@ -516,7 +516,7 @@ def test_topics_beyond_the_cap_are_refused_and_write_nothing() -> None:
     assert error_codes(world.ask(creation("three"))) == {0}
 
 
-def test_partitions_beyond_the_cap_are_refused_and_write_nothing() -> None:
+def test_partitions_above_the_limit_are_refused_and_write_no_record() -> None:
     world = World(limits=Limits(max_partitions=5)).elect()
     world.register(1)
     assert error_codes(world.ask(creation("one", 3))) == {0}

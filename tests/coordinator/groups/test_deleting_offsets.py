@@ -66,7 +66,7 @@ def test_offset_delete_removes_the_named_offsets_of_an_empty_group() -> None:
     assert offsets(world) == {("t", 0): 6, ("t", 2): 5}
 
 
-def test_unknown_partitions_are_refused_beside_known_ones() -> None:
+def test_offset_delete_refuses_unknown_partitions_and_accepts_known_partitions() -> None:
     world = World()
     commit(world, 5)
     assert delete(world, ("t", (-1, 0, 4)), ("none", (0,))) == (
@@ -103,7 +103,7 @@ def test_offsets_of_a_topic_that_a_member_reads_are_kept() -> None:
     assert offsets(world) == {}
 
 
-def test_members_with_an_unreadable_subscription_protect_every_topic() -> None:
+def test_group_members_with_an_unreadable_subscription_protect_the_offsets_of_every_topic() -> None:
     world = World()
     commit(world, 5)
     stable(world, Consumer(world))

@@ -63,7 +63,7 @@ def test_an_owner_needs_its_registered_broker_epoch() -> None:
     assert not log.acquire(1, epoch=7).error_code
 
 
-def test_a_group_beyond_the_cap_is_refused_for_good_and_writes_nothing() -> None:
+def test_a_group_above_the_limit_is_refused_permanently_and_writes_no_record() -> None:
     world = World(log_settings=LogSettings(max_groups=1))
     assert world.commit() == 0
     before = world.log.end_offset

@@ -69,7 +69,7 @@ def test_an_idle_store_that_refuses_an_operation_is_at_fault_within_five_seconds
     story(tell)
 
 
-def test_a_store_that_hangs_is_at_fault_within_eight_seconds() -> None:
+def test_an_object_store_that_hangs_is_reported_as_a_fault_within_eight_seconds() -> None:
     async def tell(world: World) -> None:
         world.fail(FaultRule(fault=Fault.SLOW, delay_s=3_600))
         await asyncio.sleep(8.6)
@@ -144,7 +144,7 @@ def test_a_probe_leaves_no_object_and_its_key_is_no_object_id() -> None:
     story(tell)
 
 
-def test_a_store_that_returns_other_bytes_is_at_fault() -> None:
+def test_an_object_store_that_returns_other_bytes_is_reported_as_a_fault() -> None:
     async def tell(world: World) -> None:
         world.fail(FaultRule(fault=Fault.DAMAGED, operations=frozenset({"fetch"})))
         await asyncio.sleep(TOLD_S)
@@ -211,7 +211,7 @@ async def fault_of(store: DirectoryStorage) -> str:
 
 
 @pytest.mark.parametrize("inodes", [0, 100])
-def test_a_full_object_directory_is_at_fault_and_says_of_what(
+def test_a_full_object_directory_is_reported_as_a_fault_with_its_path(
     tmp_path: Path, inodes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = DirectoryStorage(tmp_path, Full())
@@ -222,7 +222,7 @@ def test_a_full_object_directory_is_at_fault_and_says_of_what(
     assert ("no inodes left" in fault) == (inodes == 0)
 
 
-def test_an_object_directory_that_went_away_is_at_fault(tmp_path: Path) -> None:
+def test_a_missing_object_directory_is_reported_as_a_fault(tmp_path: Path) -> None:
     directory = tmp_path / "objects"
 
     async def whole() -> None:

@@ -46,7 +46,7 @@ COMMANDS: Final = {
 
 SUMMARIES: Final = {
     "brokers": "List and unregister the brokers of a running cluster.",
-    "chunks": "Create and reassign the chunks of partitions (KIP-1114).",
+    "chunks": "Create and move chunks of partitions: offset ranges with replicas (KIP-1114).",
     "configs": "Print and change the settings of topics and brokers.",
     "consume": "Print the value of each record of a topic as a line, until Ctrl-C.",
     "dev": "Run three quorum nodes and one or more brokers on this machine, until Ctrl-C.",
@@ -99,7 +99,7 @@ class LazyCommands(TyperGroup):
 
 
 def _load(command: str) -> ModuleType:
-    """Import a command's module with garbage collection off, which saves a sixth of the time."""
+    """Import a command's module without garbage collection, which takes a sixth less time."""
     gc.disable()
     try:
         return importlib.import_module(COMMANDS[command])
@@ -159,7 +159,7 @@ def main() -> None:
 
 
 def _reopen_standard_files() -> None:
-    """Open /dev/null in place of each standard file that the parent process has closed.
+    """Open /dev/null for each standard file that was closed before this process began.
 
     Otherwise a socket would get a standard file's descriptor: uvloop aborts when it closes that
     one, and output for the terminal would be sent to a broker.
@@ -173,7 +173,7 @@ def _reopen_standard_files() -> None:
 
 
 def _run_any() -> None:
-    """Run any command; a full disk or an argument that is not UTF-8 exits with a one-line error."""
+    """Run any command; a full disk or a non-UTF-8 argument ends in a one-line error."""
     try:
         app()
     except OSError as error:

@@ -81,7 +81,7 @@ def examine(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
 
 
 def passed(checks: list[Check]) -> bool:
-    """Return whether all requirements are met."""
+    """Return whether all checks of requirements have passed."""
     return all(check.state is not State.MISSING for check in checks)
 
 
@@ -89,7 +89,7 @@ def passed(checks: list[Check]) -> bool:
 
 
 def _python() -> Check:
-    """Report the Python version and path, which Spark's workers on this machine use too."""
+    """Report the Python version and path, which Spark's local workers use too."""
     return Check("Python", State.OK, f"{sys.version.split()[0]} ({sys.executable})")
 
 
@@ -106,7 +106,7 @@ def _java(environment: Mapping[str, str]) -> Check:
 
 
 def _wrapped(home: Callable[..., Path], java: object) -> str:
-    """Return a note on the JAVA_HOME set for Spark, if it differs from the home of `java`."""
+    """Return a note if the Java of JAVA_HOME, which Spark uses, is not the `java` found."""
     try:
         given = home(java)
     except OSError:
@@ -136,7 +136,7 @@ def _wanted() -> dict[str, str]:
 
 
 def within(version: str, wanted: str) -> bool:
-    """Return whether a version lies in a range, by its first three numbers only.
+    """Return whether a version is in a range, comparing only the first three numbers.
 
     >>> within("4.3.0", "<5,>=4.2"), within("5.0.dev1", "<5,>=4.2"), within("4.1.9", "<5,>=4.2")
     (True, False, False)
@@ -247,7 +247,7 @@ def _memory() -> Check:
 def available_memory(
     meminfo: Path = Path("/proc/meminfo"), cgroup: Path = Path("/sys/fs/cgroup")
 ) -> int | None:
-    """Return the free memory in bytes of the machine or the container, whichever is smaller."""
+    """Return the free memory in bytes of the machine or the container, whichever is less."""
     found = []
     try:
         available = re.search(r"MemAvailable:\s+(\d+) kB", meminfo.read_text())
@@ -270,7 +270,7 @@ def _open_files() -> Check:
 
 
 def _credentials(environment: Mapping[str, str]) -> Check:
-    """Check that the environment or a file has S3 credentials, without using the credentials."""
+    """Check that S3 credentials exist in the environment or a file, without using them."""
     shared = Path(
         environment.get("AWS_SHARED_CREDENTIALS_FILE") or _home(environment, "credentials")
     )

@@ -67,13 +67,13 @@ class Ticket(Protocol):
     def __hash__(self) -> int: ...
 
     def accepted(self, epoch: Epoch, base_offset: Offset, end_offset: Offset) -> None:
-        """Note that the batches were appended at [base_offset, end_offset).
+        """React to the append of the proposed batches to the log at [base_offset, end_offset).
 
         The batches are committed once the high watermark is at `end_offset`.
         """
 
     def refused(self, error: int) -> None:
-        """Note that the batches were not appended, and never will be; `error` is Kafka's code.
+        """React to the final refusal of the proposed batches; `error` is Kafka's error code.
 
         6 NOT_LEADER_OR_FOLLOWER: not leading, or another epoch. 42 INVALID_REQUEST: the log ends
         elsewhere than expected. 89 THROTTLING_QUOTA_EXCEEDED: too much waits to be committed.
@@ -84,19 +84,19 @@ class Watcher(Protocol):
     """Follows a log; its methods are called on the loop, in order, after registering."""
 
     def committed(self, high_watermark: Offset) -> None:
-        """Note that all records below `high_watermark` are committed and can be read.
+        """React to the commit of all records below `high_watermark`, which can be read now.
 
         The high watermark never moves back.
         """
 
     def lead(self, epoch: Epoch) -> None:
-        """Note that this node leads `epoch`, whose first record is committed already."""
+        """React to this node's leadership of `epoch`, whose first record is committed."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """Note that this node no longer leads `epoch`, so uncommitted proposals may be lost."""
+        """React to the end of this node's leadership of `epoch`, which may lose proposals."""
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Note that the log now begins at this snapshot, which must be loaded first."""
+        """React to a log that now begins at this snapshot, which must be loaded first."""
 
 
 class Degradation(NamedTuple):
@@ -123,11 +123,11 @@ class ReplicatedLog(Protocol):
 
     @property
     def leader_id(self) -> NodeId | None:
-        """Return the leader that this node knows of, or None."""
+        """Return the id of the leader as this node knows it, or None."""
 
     @property
     def leading_epoch(self) -> Epoch | None:
-        """Return the epoch in which this node leads and may propose, or None."""
+        """Return the epoch that this node leads and may propose in, or None."""
 
     @property
     def start_offset(self) -> Offset:
@@ -139,11 +139,11 @@ class ReplicatedLog(Protocol):
 
     @property
     def high_watermark(self) -> Offset | None:
-        """Return the offset below which everything is committed, or None while it is unknown."""
+        """Return the exclusive high watermark, or None while it is unknown."""
 
     @property
     def committed_as_of(self) -> CommittedAsOf | None:
-        """Return the newest high watermark from a leader, and the time since which it has held.
+        """Return a leader's newest known high watermark, and the time when it was last valid.
 
         Whoever has applied all of it lags behind by the time since then at most: so an idle log
         does not age, and one that is cut off from its leader does.
@@ -151,7 +151,7 @@ class ReplicatedLog(Protocol):
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a fork was found: no offset of this log may be served by this node."""
+        """Return whether a fork of this log was found, so that this node must not serve it."""
 
     def epoch_before(self, offset: Offset) -> Epoch | None:
         """Return the epoch of the record before `offset`, committed or not.
@@ -163,15 +163,18 @@ class ReplicatedLog(Protocol):
         """Return the epochs of the records below `offset`, the newest `MAX_EPOCHS` of them."""
 
     def report_fork(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> None:
-        """Report that a state of committed records ends at `applied`, in another epoch than the
-        log has there. The group then stops on this node."""
+        """Stop this log on this node because the record before `applied` has another epoch.
+
+        Args:  applied: where a state of committed records ends, and its last epoch.
+               log_epoch: the epoch that the log has there.
+        """
 
     @property
     def snapshots(self) -> Snapshots:
         """Return the checkpoints of this log on this node."""
 
     def snapshot_taken(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Note that a local checkpoint is durable, so that the log may start there later.
+        """Register a durable local checkpoint, at whose end the log may start later.
 
         Its end is at or below the high watermark, and where a batch ends.
         """
@@ -187,14 +190,14 @@ class ReplicatedLog(Protocol):
         *,
         expected_end_offset: Offset | None = None,
     ) -> None:
-        """Propose a draft, which is appended as a whole if this node leads `epoch`.
+        """Propose a draft (batches without offsets), to be appended if this node leads `epoch`.
 
         Args:  expected_end_offset: refuse if the log ends elsewhere when it is this draft's turn;
                counting the drafts proposed before it. None: wherever.
         """
 
     def read(self, from_offset: Offset, max_bytes: int) -> Buffer:
-        """Return whole committed batches, back to back, beginning with the one at `from_offset`.
+        """Return committed batches as bytes, beginning with the batch that holds `from_offset`.
 
         At least one batch if there is a committed one, even if it is larger than `max_bytes`;
         nothing at the high watermark. The first batch may begin before `from_offset`.
@@ -203,7 +206,7 @@ class ReplicatedLog(Protocol):
         """
 
     def barrier(self) -> Awaitable[Offset]:
-        """Return an awaitable for a linearizable read: the offset that the state must reach.
+        """Return an awaitable offset up to which a linearizable read must have applied the log.
 
         Raises:  NotLeaderError when awaited.
         """
@@ -241,14 +244,14 @@ class Download(Protocol):
         """Return the position of the next byte to request, which is not 0 in a resumed download."""
 
     def take(self, position: int, piece: SnapshotChunk) -> bool:
-        """Write a chunk, and return True once the last byte is written.
+        """Write a chunk of the checkpoint, and return True once the last byte is written.
 
         Raises:  RejectedSnapshotError if it cannot belong here (another position or size, nothing
                  before the end, too much); OSError, the part then is what it was.
         """
 
     def publish(self) -> EpochStarts:
-        """Verify the whole file and make it durable under its final name.
+        """Verify the whole file and rename it durably to its final name.
 
         Returns: the epochs that it names.
         Raises:  RejectedSnapshotError: its bytes were thrown away; OSError.
@@ -266,7 +269,7 @@ class Snapshots(Protocol):
 
     @property
     def newest(self) -> OffsetAndEpoch | None:
-        """Return the id of the newest checkpoint other than a bootstrap checkpoint, or None."""
+        """Return the newest checkpoint's id, ignoring bootstrap checkpoints, or None."""
 
     @property
     def ids(self) -> Sequence[OffsetAndEpoch]:
@@ -295,10 +298,10 @@ class Snapshots(Protocol):
         """
 
     def added(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Add a checkpoint that was published by a download or by this node itself to the list."""
+        """Register a checkpoint that was published by a download or by this node itself."""
 
     def epochs(self, snapshot_id: OffsetAndEpoch) -> EpochStarts:
-        """Return the epochs that a checkpoint names; none if it names none or is damaged.
+        """Return the epochs in a checkpoint; none if it names none or is damaged.
 
         Raises:  OSError.
         """
@@ -310,14 +313,14 @@ class Snapshots(Protocol):
         """
 
     def close(self) -> None:
-        """Close open checkpoint files and serve no more, because the group has ended."""
+        """Close the open checkpoint files, because the group has ended."""
 
 
 class Frozen(Protocol):
     """A state as of one offset; later changes do not show in it."""
 
     def values(self) -> Iterator[Buffer]:
-        """Yield the state's records, framed by `records.frame.encode_record`, in loading order.
+        """Yield the state's encoded records in the order in which they are loaded.
 
         The same state gives the same bytes, on whichever replica. Iterated in short slices, between
         which the state machine goes on applying. Nothing (`b""`) says that there is nothing just
@@ -337,7 +340,7 @@ class StateMachine(Protocol):
 
     @property
     def applied(self) -> OffsetAndEpoch:
-        """Return the first offset not in the state, and the epoch of the record before it."""
+        """Return the first offset not applied to the state, and the epoch of the record before."""
 
     @property
     def last_timestamp(self) -> int:
@@ -363,7 +366,7 @@ class StateMachine(Protocol):
         """Apply committed batches in order, including control batches, to the state."""
 
     def reset(self) -> None:
-        """Empty the state and set `applied` to 0.
+        """Empty the state and set the applied offset to 0.
 
         Called where a state that outlived its process cannot be compared with the log any more.
         """
@@ -378,4 +381,4 @@ class StateMachine(Protocol):
         """Return a frozen copy of the state as of `applied`, which later changes do not affect."""
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:
-        """Note that the frozen state is durable, and count changed records from its offset on."""
+        """Restart the count of changed records at the frozen state, which is now durable."""

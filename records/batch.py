@@ -112,7 +112,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def last_offset(self) -> Offset:
-        """Return the inclusive last offset of the batch, even if compaction removed the record."""
+        """Return the inclusive last offset of the batch, even if compaction removed that record."""
         return Offset(self.base_offset + self.last_offset_delta)
 
     @property
@@ -134,7 +134,7 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_dense(self) -> bool:
-        """Return whether the batch has one record for every offset, as before compaction."""
+        """Return whether the batch has a record at every offset, which compaction may change."""
         return self.record_count == self.last_offset_delta + 1
 
     @property
@@ -174,7 +174,7 @@ class Record(NamedTuple):
 def parse_header(
     buffer: Buffer, position: int = 0, *, max_size_bytes: int = MAX_BATCH_SIZE_BYTES
 ) -> BatchHeader:
-    """Parse the batch header at `position`, and check that its fields do not contradict.
+    """Parse the batch header at `position`, and check that the fields are consistent.
 
     The bytes after the header need not be there yet, so the checksum is not looked at.
 
@@ -194,7 +194,7 @@ def parse_header(
 
 
 def _contradiction(header: BatchHeader, max_size_bytes: int) -> str | None:
-    """Return why no batch can have this header, or None if a batch can."""
+    """Return the reason why no batch can have this header, or None if a batch can."""
     length = header.batch_length
     if header.magic != MAGIC:
         return f"magic {header.magic}, only 2 is known"
@@ -220,7 +220,7 @@ def read_batch(
     max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
     verify_crc: bool = True,
 ) -> Batch:
-    """Read the batch at `position` of a buffer.
+    """Read and check the batch at `position` of a buffer.
 
     Raises:  IncompleteBatchError if the buffer ends inside it; CorruptBatchError, of which
              BatchChecksumError is a kind.
@@ -273,7 +273,7 @@ def iter_batches(
 
 
 def records_of(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> memoryview:
-    """Return the bytes of a batch's records after decompression.
+    """Return the bytes of a batch's records, decompressed if necessary.
 
     Raises:  CompressionError, of which DecompressedTooLargeError is a kind.
     """
@@ -310,7 +310,7 @@ def iter_records(batch: Batch, *, limit_bytes: int = MAX_DECOMPRESSED_BYTES) -> 
 
 
 def iter_body(batch: Batch, body: memoryview) -> Iterator[Record]:
-    """Yield the records of a decompressed batch body."""
+    """Yield the records in the decompressed body of a batch."""
     header = batch.header
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     fixed_timestamp = header.max_timestamp if header.is_log_append_time else None
@@ -360,7 +360,7 @@ _new_record: Final[Callable[..., Record]] = tuple.__new__  # half the time of Re
 
 
 def _read_bytes(body: memoryview, position: int, end: int) -> tuple[memoryview | None, int]:
-    """Read a nullable byte string with a zigzag length, which may not extend past `end`."""
+    """Read a byte string or null after its zigzag length; it may not extend past `end`."""
     length, position = decode_varint(body, position)
     if length < 0:
         if length == -1:

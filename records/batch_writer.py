@@ -46,7 +46,7 @@ def build_value_batch(
     compression: Compression = Compression.NONE,
     max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
 ) -> bytearray:
-    """Build a batch of records with a shared time and no keys, as metadata records are.
+    """Build a batch of records with one common time and no keys, as metadata records are.
 
     Raises:  BatchTooLargeError.
 
@@ -91,7 +91,7 @@ def seal_value_records(
     record_count: int,
     max_size_bytes: int = MAX_BATCH_SIZE_BYTES,
 ) -> bytearray:
-    """Build a batch of records that are already encoded as by `build_value_batch`.
+    """Build a batch of records that are encoded as `build_value_batch` encodes them.
 
     Raises:  BatchTooLargeError.
     """
@@ -202,7 +202,7 @@ def _finish(
     producer_epoch: int = -1,
     base_sequence: int = -1,
 ) -> bytearray:
-    """Put a header with a checksum before the records."""
+    """Build a batch from encoded records, by adding a header with a checksum."""
     assert record_count > 0, "a batch without records"
     batch = bytearray(HEADER_SIZE_BYTES)
     batch += compress(compression, b"".join(parts))
@@ -244,13 +244,13 @@ _MAX_TIMESTAMP_AT: Final = 35
 
 
 def stamp(batch: bytearray | memoryview, *, base_offset: int, leader_epoch: int) -> None:
-    """Write a base offset and a leader epoch into a batch, whose checksum does not change."""
+    """Set a batch's base offset and leader epoch, which its checksum does not cover."""
     _BASE_OFFSET.pack_into(batch, 0, base_offset)
     _LEADER_EPOCH.pack_into(batch, _LEADER_EPOCH_AT, leader_epoch)
 
 
 def stamp_log_append_time(batch: bytearray | memoryview, *, timestamp: int) -> None:
-    """Give every record of a batch the append time in ms, and renew the batch's checksum.
+    """Set the append time in ms of all records of a batch, and update the checksum.
 
     Records keep their own deltas: readers ignore them once the attribute bit is set.
     Source: KIP-32, LogAppendTime.

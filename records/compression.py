@@ -50,7 +50,7 @@ class Compression(IntEnum):
 
 
 def codec_of(attributes: int) -> Compression:
-    """Return the compression codec that a batch's attributes name.
+    """Return the compression codec in a batch's attributes.
 
     Raises:  UnknownCodecError for 5, 6 and 7.
     """

@@ -19,7 +19,7 @@ _NO_DATA: Final = b"\xff\xff\xff\xff"
 
 
 def encode_subscription(topics: Iterable[str]) -> bytes:
-    """Encode the topics that a member reads, at version 0.
+    """Encode the topics to which a group member subscribes, at version 0.
 
     >>> encode_subscription(["t"]).hex(" ", 1)
     '00 00 00 00 00 01 00 01 74 ff ff ff ff'
@@ -47,7 +47,7 @@ def subscribed_topics(data: Buffer) -> tuple[str, ...] | None:
 
 
 def encode_assignment(places: Iterable[tuple[str, int]]) -> bytes:
-    """Encode a member's assigned (topic, partition) pairs, at version 0.
+    """Encode a group member's assigned (topic, partition) pairs, at version 0.
 
     >>> decode_assignment(encode_assignment([("t", 0), ("t", 2)]))
     (('t', 0), ('t', 2))
@@ -64,7 +64,7 @@ def encode_assignment(places: Iterable[tuple[str, int]]) -> bytes:
 
 
 def decode_assignment(data: Buffer) -> tuple[tuple[str, int], ...]:
-    """Return a member's assigned (topic, partition) pairs, or () for other bytes."""
+    """Return a group member's assigned (topic, partition) pairs, or () for other bytes."""
     return tuple(
         (topic, partition)
         for topic, partitions in _topics(data, with_partitions=True) or ()
@@ -73,7 +73,7 @@ def decode_assignment(data: Buffer) -> tuple[tuple[str, int], ...]:
 
 
 def _topics(data: Buffer, *, with_partitions: bool) -> list[tuple[str, tuple[int, ...]]] | None:
-    """Decode the topics of a subscription or assignment; None for another protocol's bytes."""
+    """Decode the topics of a subscription or assignment; return None for other bytes."""
     view = bytes(data)
     found: list[tuple[str, tuple[int, ...]]] = []
     try:

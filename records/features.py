@@ -52,5 +52,5 @@ NEW_FORMATS: Final[Mapping[str, frozenset[int]]] = MappingProxyType(
 
 
 def default_levels() -> dict[str, int]:
-    """Return the levels of a new cluster: the highest of each feature that is built."""
+    """Return the feature levels of a new cluster, the highest that this version supports."""
     return {name: levels.highest for name, levels in SUPPORTED.items() if levels.highest}

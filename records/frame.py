@@ -57,7 +57,7 @@ def lowest_version(record: MetadataRecord) -> int:
 
 
 def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
-    """Encode a record's frame and body, at `version` or the lowest version that is lossless.
+    """Encode a record at `version`, or else the lowest version that encodes all its fields.
 
     >>> encode_record(metadata.FeatureLevelRecord(name="x", feature_level=7)).hex(" ")
     '01 0c 00 02 78 00 07 00'
@@ -75,7 +75,7 @@ def encode_record(record: MetadataRecord, version: int | None = None) -> bytes:
 
 
 def read_frame(value: Buffer | None) -> tuple[int, int, int]:
-    """Return the type and version of a record's value, and the position of its body.
+    """Return the type, version and body position of a metadata record's value.
 
     Raises:  MalformedMessageError if the frame is not one that upstream writes.
     """
@@ -106,7 +106,7 @@ def _malformed(path: str, position: int, reason: str) -> MalformedMessageError:
 
 
 def decode_record(value: Buffer | None) -> MetadataRecord:
-    """Decode the metadata record in a record's value.
+    """Decode the metadata record in the value of a log record.
 
     Raises:  UnknownRecordError for a type, UnsupportedVersionError for a version, that this code
              does not know; MalformedMessageError, which counts bytes from behind the frame.
@@ -148,7 +148,7 @@ def _malformed_control(path: str, reason: str) -> MalformedMessageError:
 
 
 def decode_control_record(key: Buffer | None, value: Buffer | None) -> ControlRecord:
-    """Decode a control record, whose value contains its version.
+    """Decode a control record's key and value, of which the value has the version.
 
     Raises:  UnknownRecordError, UnsupportedVersionError, MalformedMessageError.
     """

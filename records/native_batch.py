@@ -49,7 +49,7 @@ _loaded: _Compiled | None = None
 
 
 def load() -> None:
-    """Import the compiled parser, which takes 0.3 s, if this machine has it; any thread may."""
+    """Import the compiled batch parser, if installed; the import takes 0.3 s."""
     global _loaded
     with contextlib.suppress(ImportError):
         from aiokafka.record._crecords import default_records as library
@@ -58,7 +58,7 @@ def load() -> None:
 
 
 def read_timestamp_range(header: BatchHeader, body: bytes) -> tuple[int, int] | None:
-    """Return the least and the greatest timestamp, -1 for none, if the records are canonical.
+    """Return the records' least and greatest timestamp, or -1 for none, if they are canonical.
 
     None for anything else, for few, large or too many records, and before `load`.
 

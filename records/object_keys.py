@@ -27,7 +27,7 @@ _OBJECT_ID: Final = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
 def check_key(key: str) -> None:
-    """Check that every object store can hold the key, and that no path leaves the store.
+    """Check that every object store can hold the key, and that as a path it stays in the store.
 
     Raises:  ValueError.
 
@@ -41,7 +41,7 @@ def check_key(key: str) -> None:
 
 
 def spread(object_id: int) -> int:
-    """Return the number from 0 to 255 that the two hex digits in an object's key encode.
+    """Return the number from 0 to 255 that begins an object's key, as two hex digits.
 
     >>> spread(4711)
     206

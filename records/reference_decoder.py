@@ -31,7 +31,7 @@ EXPLAINED_VALUES: Final = 100_000  # about a tenth of a second; what follows is 
 
 
 def explain(cls: type[Message], data: memoryview, version: int) -> MalformedMessageError:
-    """Return why `data` is not a message of class `cls` at this version.
+    """Return the reason why `data` is not a message of class `cls` at this version.
 
     Asserts that it is indeed not one.
 

@@ -27,7 +27,7 @@ from records.wire import UUID16, Fixed, Sized
 
 
 def explain_values(message: Message, version: int) -> ValueError:
-    """Return why `message` cannot be encoded at this version.
+    """Return the reason why `message` cannot be encoded at this version.
 
     Asserts that it cannot.
     """
@@ -129,7 +129,7 @@ class _Writer:
             raise self.error(path, value, f"not a {fixed.name}") from None
 
     def length(self, size: int, *, short: bool) -> None:
-        """Write the length of a value, where -1 stands for null."""
+        """Write the length of a value, with -1 for a null value."""
         self.out += (
             uvarint(size + 1) if self.flexible else struct.pack(">h" if short else ">i", size)
         )

@@ -107,7 +107,7 @@ class Schema:
     fields: tuple[Field, ...]
 
     def fields_at(self, version: int, *, flexible: bool) -> tuple[list[Field], list[Field]]:
-        """Return the plain fields and the tagged fields of a version, the latter by rising tag."""
+        """Return a version's plain fields, and its tagged fields in the order of their tags."""
         plain, tagged = [], []
         for field in self.fields:
             if version not in field.versions:
@@ -147,7 +147,7 @@ class MessageMeta(msgspec.StructMeta):
         return cls
 
     def __init__(cls, *_: Any, **__: Any) -> None:  # noqa: N805 (a metaclass's self is a class)
-        """Ignore the keywords of the class statement, which `__new__` has read."""
+        """Ignore the keyword arguments of the class statement, which `__new__` has read."""
 
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class Message(_Struct, metaclass=MessageMeta):
 
     @classmethod
     def number(cls) -> int | None:
-        """Return the schema's key, without building the whole schema."""
+        """Return the message's api key or record type, without building the whole schema."""
         return cls._header[0]
 
 
@@ -242,7 +242,7 @@ def _read_field(cls: type[Message], name: str, hint: Any, default: Any, required
 
 
 def _strip_marks(hint: Any) -> tuple[Any, list[Any]]:
-    """Separate the marks of an `Annotated` hint from its type, except for wire types."""
+    """Separate the marks of an `Annotated` type hint from its type, except for wire types."""
     marks: list[Any] = []
     if get_origin(hint) is Annotated:
         wire = [mark for mark in hint.__metadata__ if isinstance(mark, (Fixed, Sized))]

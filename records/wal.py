@@ -84,7 +84,7 @@ def build_object(
     broker_id: int,
     broker_epoch: int,
 ) -> tuple[list[Buffer], int]:
-    """Return the parts of a WAL object, in order, and its size in bytes."""
+    """Return a WAL object's content as buffers in order, and its size in bytes."""
     parts: list[Buffer] = []
     rows: list[tuple[bytes, int, int, int, int, int, int]] = []
     position = 0
@@ -152,19 +152,19 @@ def parse_footer(footer: Buffer, trailer: Buffer, size_bytes: int) -> Footer:
 
 
 def _partition_bytes(topic_id: object, *numbers: int) -> PartitionBytes:
-    """Build a row. Raises TypeError, ValueError: `UUID` itself asserts that its bytes are bytes."""
+    """Build a footer row of one partition. Raises TypeError, ValueError."""
     if not isinstance(topic_id, bytes):
         raise TypeError(f"topic id {topic_id!r}")
     return PartitionBytes(UUID(bytes=topic_id), *numbers)
 
 
 def _is_number(value: object) -> bool:
-    """Return whether a value of a footer is a count, an id or a position."""
+    """Return whether a value from a footer is an integer from 0 to below 2**63."""
     return type(value) is int and 0 <= value < 1 << 63
 
 
 def read_footer(whole: Buffer) -> Footer:
-    """Read the footer of a WAL object that is in memory.
+    """Read and check the footer of a WAL object that is in memory.
 
     Raises DamagedObjectError.
     """
@@ -175,7 +175,7 @@ def read_footer(whole: Buffer) -> Footer:
 
 
 def verify_partition(row: PartitionBytes, data: Buffer) -> None:
-    """Check the bytes of a partition in a WAL object against the footer, and every batch.
+    """Check a partition's bytes in a WAL object against the footer, and check every batch.
 
     Raises:  DamagedObjectError; CorruptBatchError and IncompleteBatchError of `records`.
     """

@@ -80,7 +80,7 @@ class PartDownload:
         return self._size_bytes
 
     def take(self, position: int, piece: SnapshotChunk) -> bool:
-        """Write a chunk, and return True once the last byte is written.
+        """Write a chunk of the checkpoint, and return True once the last byte is written.
 
         Raises:  RejectedSnapshotError, the part is thrown away then; OSError, the part is what it
                  was, and the same piece may be tried again.
@@ -97,7 +97,7 @@ class PartDownload:
         return self.position == self._size_bytes
 
     def _objection(self, position: int, piece: SnapshotChunk) -> str | None:
-        """Return why a chunk cannot belong to this download, or None if it can."""
+        """Return the reason why a chunk cannot belong to this download, or None if it can."""
         if position != self.position:
             return f"bytes from {position}, expected from {self.position}"
         if self._size_bytes is not None and piece.size_bytes != self._size_bytes:
@@ -128,7 +128,7 @@ class PartDownload:
         self._unflushed_bytes = 0
 
     def verify(self) -> Checkpoint:
-        """Read the file from beginning to end, and check every byte.
+        """Read the downloaded checkpoint from beginning to end, and check every byte.
 
         Raises:  RejectedSnapshotError; OSError.
         """
@@ -155,11 +155,11 @@ class PartDownload:
         return self.checkpoint.preamble.epochs
 
     def keep(self) -> None:
-        """Stop the download and keep the partial file without a flush, for a later `begin`."""
+        """Stop the download and keep the partial file, unflushed, for a later `begin`."""
         self._part.keep()
 
     def discard(self) -> None:
-        """Stop the download and delete the partial file; after `publish` or `keep` do nothing."""
+        """Stop the download and delete the partial file, unless it was published or kept."""
         with contextlib.suppress(OSError):  # a part that stays is cut, or found out, later
             self._part.discard()
 
@@ -180,7 +180,7 @@ def _cut_after_last_sound_batch(files: FileSystem, path: Path, snapshot_id: Offs
 
 
 def _sound_bytes(file: File, path: Path, snapshot_id: OffsetAndEpoch) -> int:
-    """Return how many bytes precede the footer or the first damaged or misplaced batch."""
+    """Return the number of bytes before the footer or the first damaged or misplaced batch."""
     framing = Framing(path, size_bytes=1 << 62, epoch=snapshot_id.epoch)
     sound_bytes = 0
     with contextlib.suppress(DamagedFileError):

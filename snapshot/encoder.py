@@ -59,7 +59,7 @@ class CheckpointEncoder:
         epochs: EpochStarts = (),
         target_batch_bytes: int = TARGET_BATCH_BYTES,
     ) -> None:
-        """Create an encoder with the arguments of `snapshot.writer.CheckpointWriter.create`."""
+        """Create an encoder of one checkpoint's batches, beginning with the header batch."""
         assert target_batch_bytes <= MAX_BATCH_BYTES, f"batches of {target_batch_bytes} bytes"
         assert voters is None or kraft_version >= 1, f"voters at kraft.version {kraft_version}"
         self.target_batch_bytes = target_batch_bytes
@@ -91,7 +91,7 @@ class CheckpointEncoder:
 
     @property
     def record_count(self) -> int:
-        """Return the number of records so far, including those of the header batch."""
+        """Return the number of records encoded so far, including the header batch's."""
         return self._next_offset + self._count
 
     @property
@@ -100,7 +100,7 @@ class CheckpointEncoder:
         return self.record_count - self._control_count
 
     def append(self, value: Buffer) -> None:
-        """Append the value of one record, encoded as in a log.
+        """Append the value of one state record to the checkpoint.
 
         Raises:  BatchTooLargeError if it alone exceeds MAX_BATCH_BYTES.
         """
@@ -140,14 +140,14 @@ class CheckpointEncoder:
         self._count = self._counted_bytes = 0
 
     def finish(self) -> None:
-        """Encode the footer of the checkpoint, after which no record can be appended."""
+        """Encode the footer of the checkpoint, after which no record may be appended."""
         self.close_batch()
         self._put_controls(
             [SnapshotFooterRecord(record_count=self._next_offset, content_crc=self._crc)]
         )
 
     def drain(self) -> list[Buffer]:
-        """Return the encoded bytes, which the encoder then no longer holds."""
+        """Return the encoded bytes and remove them from the encoder."""
         ready, self._ready, self.ready_bytes = self._ready, [], 0
         return ready
 

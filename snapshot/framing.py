@@ -87,11 +87,11 @@ class Framing:
 
     @property
     def preamble(self) -> Preamble | None:
-        """Return the content of the header batch, or None before the first batch."""
+        """Return the content of a checkpoint's header batch, or None before it was read."""
         return self._preamble
 
     def take(self, batch: Batch) -> None:
-        """Check that the next batch may follow the batches before it in a checkpoint.
+        """Check that the next batch is valid after a checkpoint's batches before it.
 
         Raises:  DamagedFileError.
         """
@@ -109,7 +109,7 @@ class Framing:
         self._crc = crc32c(batch.view, self._crc)
 
     def finish(self) -> Checkpoint:
-        """Check that the checkpoint may end after the batches read, and return their summary.
+        """Check that the checkpoint is complete after the batches read, and return their summary.
 
         Raises:  TruncatedFileError without a footer.
         """

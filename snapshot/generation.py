@@ -47,19 +47,19 @@ class Loop(Protocol):
         """Return the time of a monotonic clock in milliseconds."""
 
     def call_soon(self, callback: Callable[[], None]) -> object:
-        """Run `callback` in the next turn of the event loop, after callbacks already queued."""
+        """Call `callback` in the next turn of the event loop, after callbacks already queued."""
 
     def call_later(self, delay_s: float, callback: Callable[[], None]) -> object:
-        """Run `callback` on the event loop after `delay_s` seconds."""
+        """Call `callback` on the event loop after `delay_s` seconds."""
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> object:
-        """Run `job`, which may block on the disk, in a thread; then run `done` on the event loop.
+        """Run `job`, which may block on the disk, in a thread; then call `done` on the event loop.
 
         A job raises only what must stop the node, as `fail` does.
         """
 
     def fail(self, error: BaseException) -> None:
-        """Stop the node, because its state is broken or cannot be loaded."""
+        """Stop the node, because a state machine's state is broken or cannot be loaded."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ class Generation:
         pace: Pace,
         done: Callable[[Generation, Exception | None], None],
     ) -> None:
-        """Prepare to write a checkpoint of `frozen`, which `start` begins.
+        """Prepare to write a checkpoint of the state `frozen`; `start` begins the writing.
 
         Args:    unique: tells this attempt's file name from others'; 1 to 2^63 - 1.
         """
@@ -123,15 +123,15 @@ class Generation:
         self._busy_until_ms = 0.0
 
     def start(self) -> None:
-        """Create the partial file and begin to encode the frozen state."""
+        """Create the checkpoint's partial file and begin to encode the frozen state."""
         self._offload(self._create)
 
     def yield_to_commits(self) -> None:
-        """Encode in smaller slices for a while, because the log has new committed records."""
+        """Encode less per turn for a while, because the log has new committed records."""
         self._busy_until_ms = self._loop.now_ms() + self._pace.busy_ms
 
     def abandon(self, error: Exception) -> None:
-        """Discard the checkpoint; `done` is called when the running disk job has ended."""
+        """Discard the checkpoint; `done` is called once the running disk job has ended."""
         self._error = self._error or error
         if not self._writing:
             self._offload(self._discard)
@@ -161,7 +161,7 @@ class Generation:
             self._slice_soon()
 
     def _encode(self, slice_ms: float) -> bool:
-        """Encode values for one slice; return True if the state has no further value yet."""
+        """Encode values for up to `slice_ms`; return True if the next value is not ready yet."""
         encoder, pace, now_ms = self.encoder, self._pace, self._loop.now_ms
         until_ms = now_ms() + slice_ms
         for count, value in enumerate(self._values, 1):
@@ -189,7 +189,7 @@ class Generation:
             self._loop.call_later(delay_s, self._slice)
 
     def _may_slice(self) -> bool:
-        """Return whether a slice may be encoded, which is not while a full chunk waits for disk."""
+        """Return whether encoding may go on; a full chunk of bytes must be written first."""
         waits = self._writing and self.encoder.ready_bytes >= self._pace.chunk_bytes
         return not (self._slice_due or self._complete or waits or self._over)
 
@@ -210,7 +210,7 @@ class Generation:
                 self._offload(lambda: self._write(batches, flush_bytes))
 
     def _offload(self, job: Callable[[], None]) -> None:
-        """Run a job in the disk thread and keep its OSError as this generation's error."""
+        """Run a job in the disk thread and store its OSError as this checkpoint's error."""
 
         def run() -> None:
             try:

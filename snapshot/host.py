@@ -45,13 +45,13 @@ class Listener(Protocol):
     """The service that leads with the machine's state, or answers from it."""
 
     def applied(self, offset: Offset) -> None:
-        """Note that the state holds all records below `offset`, and no checkpoint is loading."""
+        """React to the state having all records below `offset`, with no checkpoint loading."""
 
     def lead(self, epoch: Epoch) -> None:
-        """Note that this node leads `epoch`, and the state holds all records before the epoch."""
+        """React to leading `epoch`, once the state has all records before that epoch."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """Note that this node no longer leads `epoch`, for which `lead` was called."""
+        """React to no longer leading `epoch`, for which `lead` was called before."""
 
 
 @runtime_checkable
@@ -76,7 +76,7 @@ class MachineHost(SnapshotScheduler):
         listener: Listener | None = None,
         pace: Pace | None = None,
     ) -> None:
-        """Create the host of a state machine, which follows the log from `start` on.
+        """Create the host of a state machine, which applies the log from `start` on.
 
         Args:    store: `log.snapshots` by its own type. unique: numbers from 1 to 2^63 - 1 that
         tell          the files of two attempts apart, also across restarts.
@@ -104,11 +104,11 @@ class MachineHost(SnapshotScheduler):
 
     @property
     def ready(self) -> bool:
-        """Return whether the state may be read: it belongs to this log, and no load is running."""
+        """Return whether the state may be read: it belongs to this log and is not being loaded."""
         return self._agreed and self._loading is None and not self._stopped
 
     def start(self) -> None:
-        """Load the newest checkpoint if it is ahead of the state, and follow the log.
+        """Load the newest checkpoint if it is ahead of the state, then follow the log.
 
         Raises OSError.
         """
@@ -128,7 +128,7 @@ class MachineHost(SnapshotScheduler):
         self._loop.call_later(TICK_S, self._tick)
 
     def stop(self) -> None:
-        """Stop following the log; requests for a checkpoint end with NotHostedError."""
+        """Stop following the log, and fail requests for a checkpoint with NotHostedError."""
         self._stopped = True
         if self.generation is not None:
             self.generation.abandon(NotHostedError(f"{self.log.name} ends here"))
@@ -137,7 +137,7 @@ class MachineHost(SnapshotScheduler):
     # --- a Watcher ----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Apply committed records: a slice at once, or all of them after the apply delay.
+        """Apply some committed records at once, or all of them after the apply delay.
 
         During the delay the replica does what others wait for: a leader sends its answers, a
         follower begins its flush and sends its next Fetch. Records committed meanwhile are
@@ -165,13 +165,13 @@ class MachineHost(SnapshotScheduler):
             self._on_turn()
 
     def lead(self, epoch: Epoch) -> None:
-        """Notify the listener of the leadership once the state holds all records before `epoch`."""
+        """Announce this node's leadership once the state has all records before `epoch`."""
         self._leading, self._announced_lead = epoch, False
         self.apply_now()
         self._wake()
 
     def step_down(self, epoch: Epoch) -> None:
-        """Notify the listener that this node no longer leads, if it was notified of leadership."""
+        """Announce that this node stopped leading, if its leadership was announced."""
         told, self._leading, self._announced_lead = self._announced_lead, None, False
         if told and self._listener is not None:
             self._listener.step_down(epoch)
@@ -242,7 +242,7 @@ class MachineHost(SnapshotScheduler):
     # --- applying -----------------------------------------------------------------------------
 
     def _apply_slice(self) -> bool:
-        """Apply records for a few milliseconds; return True if committed records are left."""
+        """Apply committed records for a few milliseconds; return True if some are left."""
         until_ms = self._loop.now_ms() + self._pace.apply_ms
         newest = self.store.newest
         if newest is not None and self._cursor < self.log.start_offset <= newest.offset:
@@ -266,7 +266,7 @@ class MachineHost(SnapshotScheduler):
         return False
 
     def _counted(self, data: Buffer, until_ms: float) -> Iterator[Batch]:
-        """Yield the batches from the cursor's offset on, and move the cursor past each batch."""
+        """Yield the batches from the apply position on, moving the position past each batch."""
         for batch in iter_batches(data):
             header = batch.header
             if header.end_offset <= self._cursor:  # the answer may begin before what was asked for
@@ -279,7 +279,7 @@ class MachineHost(SnapshotScheduler):
                 return
 
     def _compare(self, data: Buffer) -> None:
-        """Check that the state and the log agree on the records that both contain."""
+        """Check that the state and the log agree on the records that both include."""
         applied = self.machine.applied.offset
         for batch in self._counted(data, float("inf")):
             end_offset = batch.header.end_offset
@@ -291,7 +291,7 @@ class MachineHost(SnapshotScheduler):
             return
 
     def _epoch_before_cursor(self) -> Epoch | None:
-        """Return the epoch of the record before the cursor, or None if it is not known.
+        """Return the epoch of the record before the apply position, or None if unknown.
 
         It is known where a checkpoint ends and where the log begins.
         """
@@ -301,7 +301,7 @@ class MachineHost(SnapshotScheduler):
         return self.machine.applied.epoch if self._cursor == 0 else None
 
     def _agree(self, epoch: Epoch | None) -> bool:
-        """Return whether `epoch`, of the record before the state's end, is the state's own epoch.
+        """Return whether the log's `epoch` before the state's end equals the state's own epoch.
 
         Another epoch is a fork. If the log has no epoch there, since no batch ends there or the
         state cannot be compared any more, the state is reset and loaded from this log.
@@ -323,7 +323,7 @@ class MachineHost(SnapshotScheduler):
         return False
 
     def _contradicts(self, epoch: Epoch | None) -> bool:
-        """Return whether the log has another epoch than the state at the state's end.
+        """Return whether the log has another epoch at the state's end than the state.
 
         Why this is a fork: only committed records are applied, so the log has lost them. The host
         reports it and stops; the state stays as it is.

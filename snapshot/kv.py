@@ -68,7 +68,7 @@ class KeyValueMachine:
 
     @property
     def applied(self) -> OffsetAndEpoch:
-        """Return the first offset not in the state, and the epoch of the record before it."""
+        """Return the first offset not applied to the state, and the epoch of the record before."""
         return self._applied
 
     @property
@@ -88,7 +88,7 @@ class KeyValueMachine:
 
     @property
     def checkpointable(self) -> bool:
-        """Return whether the state can be frozen, which it cannot while it is frozen already."""
+        """Return whether the state can be frozen, which needs the last frozen state closed."""
         return self._frozen is None
 
     def get(self, key: bytes) -> bytes | None:
@@ -166,7 +166,7 @@ class KeyValueMachine:
         overlay.move_to_end(key)
 
     def _merge(self, limit: int) -> bool:
-        """Move up to `limit` changes from the overlay to the state; return True if none is left."""
+        """Move up to `limit` delayed changes into the state; return True if none is left."""
         base, overlay = self._base, self._overlay
         while overlay and limit:
             key, change = overlay.popitem(last=False)
@@ -180,7 +180,7 @@ class KeyValueMachine:
     # --- checkpoints --------------------------------------------------------------------------
 
     def freeze(self) -> Frozen:
-        """Return the state as of now; later changes go to an overlay."""
+        """Return a frozen copy of the state, which later changes do not affect."""
         assert self._frozen is None, "frozen already"
         self._merge(len(self._overlay))
         self._changed_when_frozen = self._changed
@@ -188,23 +188,23 @@ class KeyValueMachine:
         return self._frozen
 
     def thaw(self, frozen: _FrozenKeyValues) -> None:
-        """Allow the overlay's changes to move to the state, which has no frozen reader any more."""
+        """Allow later changes to move into the state once its frozen copy is no longer read."""
         if self._frozen is frozen:
             self._frozen = None
 
     def merge_some(self) -> bool:
-        """Move some of the overlay's changes to the state; return True if no more can be moved."""
+        """Move some delayed changes into the state; return True if no more can be moved."""
         return self._frozen is not None or self._merge(_MERGE_PER_SLICE)
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:
-        """Count changed records from the freeze of this checkpoint on."""
+        """Restart the count of changed records at the state that a checkpoint now holds."""
         assert snapshot_id.offset <= self._applied.offset, f"{snapshot_id}: {self._applied}"
         assert record_count >= 0, f"{record_count} records"
         self._changed -= self._changed_when_frozen
         self._changed_when_frozen = 0
 
     def reset(self) -> None:
-        """Empty the state and set its offset to 0, without affecting readers of a frozen state."""
+        """Empty the state and set its offset to 0, without affecting a frozen copy."""
         self._applied = OffsetAndEpoch(Offset(0), Epoch(0))
         self._last_timestamp = 0
         self._base, self._overlay, self._frozen = {}, OrderedDict(), None
@@ -240,7 +240,7 @@ class _FrozenKeyValues:
         self._base = base
 
     def values(self) -> Iterator[Buffer]:
-        """Yield every value in insertion order, then empty values while changes are merged."""
+        """Yield each encoded key and value, then empty bytes until later changes are merged."""
         for key, value in self._base.items():
             yield b"".join(
                 (_HEAD, uvarint(len(key) + 1), key, uvarint(len(value) + 1), value, b"\x00")
@@ -255,7 +255,7 @@ class _FrozenKeyValues:
 
 
 def _parse(record: bytes) -> tuple[bytes, bytes]:
-    """Return key and value of one record of a checkpoint.
+    """Return the key and value of one record of a checkpoint.
 
     Raises:  RecordError if it is not one of ours.
     """

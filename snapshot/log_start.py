@@ -95,7 +95,7 @@ def leader_log_start(
     leading_since_ms: int,
     settings: LogStartSettings,
 ) -> OffsetAndEpoch | None:
-    """Return the checkpoint that a leader's log should start at now, or None to keep its start.
+    """Return the checkpoint at whose end a leader's log should start, or None to keep its start.
 
     Args:    candidates: the checkpoints, oldest first. holders: every voter but the leader, every
              observer it has heard of, and readers. log_bytes: from the start on, now.
@@ -120,7 +120,7 @@ def leader_log_start(
 def follower_log_start(
     own_ids: Sequence[OffsetAndEpoch], leader_log_start: Offset, *, log_start_offset: Offset
 ) -> OffsetAndEpoch | None:
-    """Return the checkpoint that a follower's log should start at now, or None to keep its start.
+    """Return the checkpoint at whose end a follower's log should start, or None to keep its start.
 
     >>> from records.types import Epoch
     >>> ids = [OffsetAndEpoch(Offset(n), Epoch(1)) for n in (10, 20, 30)]
@@ -140,13 +140,13 @@ def _later(one: Candidate | None, other: Candidate | None) -> Candidate | None:
 
 
 def _lives(holder: Holder, now_ms: int, settings: LogStartSettings) -> bool:
-    """Return whether the replica has fetched recently enough to count as live."""
+    """Return whether the replica has fetched recently enough to count as alive."""
     seen_ms = holder.last_seen_ms
     return seen_ms is not None and now_ms - seen_ms <= settings.live_ms
 
 
 def _read_on(candidate: Candidate, readers: Sequence[Holder]) -> bool:
-    """Return whether a reader within its lag bound needs records before the checkpoint's end.
+    """Return whether a reader within its lag bound still needs records below the checkpoint's end.
 
     What starting here would take from it is at least what lies after here, so its lag is more than
     `log_bytes_after`; only when that alone exceeds its bound is the bound surely passed.
@@ -162,7 +162,7 @@ def _read_on(candidate: Candidate, readers: Sequence[Holder]) -> bool:
 def _replicated(
     holders: Sequence[Holder], now_ms: int, leading_since_ms: int, settings: LogStartSettings
 ) -> int | None:
-    """Return the end offset that all live replicas hold, or None if it is not known yet."""
+    """Return the end offset that all live replicas have reached, or None if it is unknown."""
     replicas = [holder for holder in holders if holder.kind is not Kind.READER]
     unheard = [one for one in replicas if one.kind is Kind.VOTER and one.last_seen_ms is None]
     if unheard and now_ms - leading_since_ms < settings.live_ms:

@@ -53,7 +53,7 @@ def checkpoint_name(snapshot_id: OffsetAndEpoch) -> str:
 
 
 def part_name(snapshot_id: OffsetAndEpoch, unique: int) -> str:
-    """Return the file name of a checkpoint that is being written.
+    """Return the name of a checkpoint's partial file, while the checkpoint is being written.
 
     Args:  unique: tells attempts apart, 64 bits; DOWNLOAD_NUMBER is a download's, of which there is
            one at a time.
@@ -93,7 +93,7 @@ def list_checkpoints(files: FileSystem, directory: Path) -> list[OffsetAndEpoch]
 
 
 def list_parts(files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch) -> list[Path]:
-    """List the partial files that earlier attempts to write a checkpoint have left."""
+    """List the partial files of a checkpoint that earlier attempts to write it have left."""
     names = files.listdir(directory)
     return [directory / name for name in names if parse_part_name(name) == snapshot_id]
 
@@ -109,7 +109,7 @@ def list_downloads(files: FileSystem, directory: Path) -> dict[OffsetAndEpoch, P
 
 
 def mark_deleted(files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch) -> Path:
-    """Rename a checkpoint durably so that it is not listed, and return the path to delete.
+    """Rename a checkpoint durably to hide it from lists, and return the path to delete.
 
     Whoever has it open can go on reading, also after the unlink.
     """
@@ -121,7 +121,7 @@ def mark_deleted(files: FileSystem, directory: Path, snapshot_id: OffsetAndEpoch
 
 
 def remove_leftovers(files: FileSystem, directory: Path, *, keep: Collection[Path] = ()) -> int:
-    """Delete partial files and files marked as deleted, and return how many there were.
+    """Delete partial files and files marked as deleted, and return the number of files.
 
     Args:    keep: parts of a fetch that is to be resumed.
     """

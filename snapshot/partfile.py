@@ -64,7 +64,7 @@ class PartFile:
 
     @classmethod
     def resume(cls, files: FileSystem, path: Path) -> PartFile:
-        """Open a partial file that an earlier run left, to append bytes to it.
+        """Open a partial checkpoint file that an earlier run left, to append bytes.
 
         Its last bytes may never have reached the disk: only verification of the whole tells.
         """
@@ -73,7 +73,7 @@ class PartFile:
         return cls(files, path, path.with_name(checkpoint_name(snapshot_id)), mode=Mode.WRITE)
 
     def append(self, data: Buffer) -> None:
-        """Append bytes to the partial file, or leave its end unchanged on an error.
+        """Append bytes to the partial file; after an error its end stays unchanged.
 
         Raises OSError.
         """
@@ -87,7 +87,7 @@ class PartFile:
         self.size_bytes += len(data)
 
     def flush(self) -> None:
-        """Make the bytes so far durable.
+        """Make the bytes appended so far durable.
 
         Raises OSError; their state on disk is then unknown.
         """
@@ -109,12 +109,12 @@ class PartFile:
         return self.final_path
 
     def keep(self) -> None:
-        """Close the partial file and leave it for `resume`."""
+        """Close the partial file without deleting it, so that `resume` can continue."""
         self._close()
         self._finished = True
 
     def discard(self) -> None:
-        """Close and delete the partial file; after `publish` or `keep` do nothing."""
+        """Close and delete the partial file, unless it was published or kept."""
         self._close()
         if not self._finished:
             self._finished = True

@@ -78,12 +78,12 @@ class SnapshotPolicy:
 
     @property
     def stagger(self) -> float:
-        """Return a fraction from 0 to below 0.5 that differs between node ids."""
+        """Return a fraction from 0 to below 0.5 by node id, to spread nodes' checkpoints."""
         return self.node_id % _STAGGER_STEPS * _STAGGER_PER_STEP
 
     @property
     def bytes_between(self) -> int:
-        """Return the log bytes between two checkpoints: 1 to 1.5 times the configured number."""
+        """Return the bytes of log between two checkpoints: 1 to 1.5 times the configured number."""
         return int(self.settings.max_bytes_between * (1 + self.stagger))
 
     @property
@@ -92,7 +92,7 @@ class SnapshotPolicy:
         return int(self.settings.max_interval_ms * (1 - self.stagger))
 
     def should_take(self, now: Situation) -> Reason | None:
-        """Return the rule that requires a checkpoint now, or None.
+        """Return the rule that requires a checkpoint now, or None if none does.
 
         >>> policy = SnapshotPolicy(SnapshotSettings(max_bytes_between=100))
         >>> policy.should_take(Situation(100, 5, 0, 1, 2, 0))

@@ -49,7 +49,7 @@ class CheckpointReader:
         """What the last complete pass found; None before."""
 
     def batches(self) -> Iterator[Batch]:
-        """Yield all batches, including header and footer, after checking each batch.
+        """Yield all batches of the checkpoint, header and footer included, checking each batch.
 
         Raises:  DamagedFileError, TruncatedFileError.
         """
@@ -76,7 +76,7 @@ class CheckpointReader:
         return framing.preamble
 
     def records(self) -> Iterator[tuple[Offset, MetadataRecord]]:
-        """Yield the metadata records with their offsets inside the file, which start at 1 or later.
+        """Yield the checkpoint's metadata records with their offsets inside the file.
 
         Raises:  DamagedFileError, also for a record that cannot be decoded: its cause is then the
                  MalformedMessageError, UnknownRecordError or UnsupportedVersionError.
@@ -108,7 +108,7 @@ class CheckpointReader:
 
 
 def decode_batch(path: Path, batch: Batch) -> Iterator[tuple[Offset, MetadataRecord]]:
-    """Return the records of one data batch.
+    """Return the decoded records of one data batch of a checkpoint.
 
     Raises as `CheckpointReader.records`.
     """
@@ -131,7 +131,7 @@ def decode_batch(path: Path, batch: Batch) -> Iterator[tuple[Offset, MetadataRec
 
 
 def strangeness(batch: Batch, record: Record) -> str | None:
-    """Return why a record cannot be in a checkpoint, whatever its value, or None if it can.
+    """Return why a record cannot be in any checkpoint, or None if it can.
 
     These are the records that upstream's reader stops at.
     """

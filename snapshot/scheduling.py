@@ -50,7 +50,7 @@ class SnapshotScheduler(ABC):
         unique: Callable[[], int],
         pace: Pace,
     ) -> None:
-        """Create a scheduler of checkpoints, with none being written or requested."""
+        """Create a scheduler of a state machine's checkpoints, with none requested so far."""
         self.log = log
         self.machine = machine
         self.store = store
@@ -84,7 +84,7 @@ class SnapshotScheduler(ABC):
         """Schedule a turn of the scheduler after `delay_s` seconds."""
 
     def take_now(self, done: Taken) -> None:
-        """Take a checkpoint of all records applied by now; `done` receives its id or an error."""
+        """Take a checkpoint of all applied records; `done` receives its id or an error."""
         if self._stopped:
             done(NotHostedError(f"{self.log.name} ends here"))
             return
@@ -93,7 +93,7 @@ class SnapshotScheduler(ABC):
 
     @property
     def situation(self) -> Situation:
-        """Return what has changed since the newest checkpoint, for the policy to decide."""
+        """Return the changes since the newest checkpoint, from which the policy decides."""
         newest = self.store.newest
         newest_offset = 0 if newest is None else newest.offset
         return Situation(
@@ -161,7 +161,7 @@ class SnapshotScheduler(ABC):
         self._wake()
 
     def _publish(self, generation: Generation) -> None:
-        """Register a durable checkpoint with the store, and with the log if no load has begun."""
+        """Register a durable checkpoint with its store, and with the log if nothing loads."""
         snapshot_id = generation.snapshot_id
         self.store.added(snapshot_id)
         if self._stopped or self._loading is not None or self.store.newest != snapshot_id:

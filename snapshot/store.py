@@ -66,7 +66,7 @@ class SnapshotStore:
         now_ms: Callable[[], float],
         pin_ms: int = PIN_MS,
     ) -> None:
-        """List the directory's checkpoints and delete leftovers of unfinished checkpoints.
+        """List the directory's checkpoints and delete leftovers of unfinished ones.
 
         Kept is the part of the newest download, if it is past every whole checkpoint.
 
@@ -100,7 +100,7 @@ class SnapshotStore:
         return self._ids[-1] if self._ids else None
 
     def path(self, snapshot_id: OffsetAndEpoch) -> Path:
-        """Return the path of a complete checkpoint, whether the file exists or not."""
+        """Return the path that a complete checkpoint has, even if the file does not exist."""
         return self.directory / checkpoint_name(snapshot_id)
 
     def size_bytes(self, snapshot_id: OffsetAndEpoch) -> int | None:
@@ -164,7 +164,7 @@ class SnapshotStore:
     # --- receiving ----------------------------------------------------------------------------
 
     def receive(self, snapshot_id: OffsetAndEpoch) -> PartDownload:
-        """Begin the download of a checkpoint, or resume the partial file of an earlier download.
+        """Begin the download of a checkpoint, or resume an earlier download's partial file.
 
         There is one download at a time: partial files of others are deleted. Raises OSError.
         """
@@ -193,7 +193,7 @@ class SnapshotStore:
     # --- dropping -----------------------------------------------------------------------------
 
     def drop_below(self, log_start_offset: Offset) -> None:
-        """Drop checkpoints that end below `log_start_offset`, unless newest or being read.
+        """Remove checkpoints that end below `log_start_offset`, unless newest or being read.
 
         Call it again later: a checkpoint that is being read now is dropped then. Also deletes
         partial files of downloads that end below it. Raises OSError.
@@ -209,7 +209,7 @@ class SnapshotStore:
                     self.files.unlink(path)
 
     def _drop(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Remove a checkpoint from the list and from the disk, unless it is being read.
+        """Remove a checkpoint from the list, and from the disk unless it is being read.
 
         The file is renamed durably, and then unlinked.
 
@@ -226,7 +226,7 @@ class SnapshotStore:
         self.files.unlink(mark_deleted(self.files, self.directory, snapshot_id))
 
     def close(self) -> None:
-        """Close open checkpoint files, each once its current read has ended.
+        """Close open checkpoint files as soon as their current reads have ended.
 
         Nothing can be read afterwards; the list stays.
         """

@@ -30,7 +30,7 @@ def iter_file_batches(
     max_batch_bytes: int = MAX_BATCH_SIZE_BYTES,
     window_bytes: int = WINDOW_BYTES,
 ) -> Iterator[Batch]:
-    """Yield the batches between two file positions, after verifying their checksums.
+    """Yield a file's batches between two positions, after verifying their checksums.
 
     Memory: one window, or one batch where that is larger (at most `max_batch_bytes`).
 
@@ -64,7 +64,7 @@ def iter_file_batches(
 def _truncated(
     path: Path, position: int, error: IncompleteBatchError, rest: memoryview
 ) -> TruncatedFileError:
-    """Build the error of a truncated file, with the last batch's offset if it is readable."""
+    """Return the error for a truncated file, with the last batch's offset if readable."""
     offset = None
     if error.needed_bytes > error.available_bytes:
         try:

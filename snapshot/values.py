@@ -26,7 +26,7 @@ _prefixes: Final[list[bytes]] = []
 
 
 def iter_values(batch: Batch) -> Iterator[bytes]:
-    """Yield the value of each record of a batch, copied out of the batch.
+    """Yield a copy of the value of each record of a batch.
 
     Raises:  CorruptBatchError, CompressionError; values before the damage have been yielded.
 

@@ -75,7 +75,7 @@ class CheckpointWriter:
         kraft_version: int = 0,
         voters: VotersRecord | None = None,
     ) -> CheckpointWriter:
-        """Create the checkpoint of a log up to `snapshot_id`.
+        """Create a checkpoint file for the log's records up to `snapshot_id`.
 
         Args:    last_timestamp: ms since 1970, of the last record that the snapshot covers.
                  kraft_version, voters: in force at the snapshot's end; from 1 on they are written.
@@ -90,13 +90,13 @@ class CheckpointWriter:
 
     @classmethod
     def create_bootstrap(cls, files: FileSystem, directory: Path) -> CheckpointWriter:
-        """Create a `bootstrap.checkpoint`, which has epoch 0, no log behind it and no timestamp."""
+        """Create a `bootstrap.checkpoint`, which has epoch 0 and belongs to no log."""
         part = PartFile.create_bootstrap(files, directory)
         return cls(part, epoch=Epoch(0), last_timestamp=0)
 
     @property
     def record_count(self) -> int:
-        """Return the number of records so far, including those of the header batch."""
+        """Return the number of records written so far, including the header batch's."""
         return self._encoder.record_count
 
     @property
@@ -109,7 +109,7 @@ class CheckpointWriter:
         self._encoder.target_batch_bytes = size_bytes
 
     def append(self, record: MetadataRecord) -> None:
-        """Append one record, in the lowest version that can encode all its fields.
+        """Append one record in the lowest version that can encode all its fields.
 
         Raises as `append_value`.
         """
@@ -124,7 +124,7 @@ class CheckpointWriter:
             self.append_value(value)
 
     def append_value(self, value: Buffer) -> None:
-        """Append one record value, encoded as in a log.
+        """Append one encoded record value to the checkpoint.
 
         Raises:  BatchTooLargeError if it alone exceeds MAX_BATCH_BYTES; OSError.
         """
@@ -144,7 +144,7 @@ class CheckpointWriter:
         return self._part.publish()
 
     def discard(self) -> None:
-        """Discard the checkpoint; after `freeze` do nothing."""
+        """Discard the checkpoint's partial file, unless the checkpoint is already published."""
         self._part.discard()
 
     def __enter__(self) -> CheckpointWriter:

@@ -89,7 +89,7 @@ class KafkaClient:
     def __init__(
         self, bootstrap: Sequence[Endpoint], *, timeout_ms: int = 30_000, client_id: str = "esker"
     ) -> None:
-        """Create a client without opening a connection.
+        """Create a client of these bootstrap servers without opening a connection.
 
         `on_wait` is called once with each reason for a wait of seconds.
 
@@ -110,7 +110,7 @@ class KafkaClient:
         self.close()
 
     def close(self) -> None:
-        """Close all connections, so that requests in flight fail."""
+        """Close all connections, which fails the requests in flight."""
         for rpc in self._connections.values():
             rpc.connection.close()
         self._connections.clear()
@@ -143,7 +143,7 @@ class KafkaClient:
         most: int | None = None,
         purpose: str = "",
     ) -> R:
-        """Send one request to a node, at version `most` or lower. Raises NetError."""
+        """Send one request to a node, in version `most` or lower. Raises NetError."""
         rpc = await self.connection(node, purpose)
         version = rpc.version_for(type(request))
         return await rpc.call(request, response, version if most is None else min(version, most))
@@ -166,7 +166,7 @@ class KafkaClient:
         raise ClientError(why, passing=bool(self._nodes))
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of `attempt`, repeating it after retriable failures.
+        """Call `attempt` until it succeeds or fails for good, and return its result.
 
         Raises ClientError.
 
@@ -205,7 +205,7 @@ class KafkaClient:
     async def metadata(
         self, topics: Sequence[str] | None, *, create: bool = False
     ) -> MetadataResponse:
-        """Request the brokers and named topics (None: all) from any broker. Raises ClientError."""
+        """Request brokers and topics (None: all topics) from any broker. Raises ClientError."""
         named = MetadataRequest.MetadataRequestTopic
         request = MetadataRequest(
             topics=None if topics is None else tuple(named(name=name) for name in topics),
@@ -216,7 +216,7 @@ class KafkaClient:
         return answer
 
     async def brokers(self) -> tuple[int, ...]:
-        """Return the ids of the unfenced brokers, from DescribeCluster.
+        """Return the ids of the brokers that DescribeCluster reports, which are not fenced.
 
         Metadata may list fenced brokers too.
 
@@ -228,7 +228,7 @@ class KafkaClient:
         return tuple(node.broker_id for node in answer.brokers)
 
     async def leaders(self, topic: str, *, create: bool = False) -> dict[int, int]:
-        """Return the leader of each partition of a topic, by rising partition.
+        """Return the leader of each partition of a topic, by partition number.
 
         Raises:  ClientError: there is no such topic (waited for, with `create`), or nobody answers.
         """

@@ -73,7 +73,7 @@ class Member:
         self._coordinator = -1
 
     async def join(self) -> tuple[int, ...]:
-        """Join the group's next generation, and return this member's partitions.
+        """Join the consumer group's next generation, and return the partitions assigned here.
 
         Raises ClientError.
         """
@@ -92,14 +92,14 @@ class Member:
         await self._ask(request, HeartbeatResponse)
 
     async def committed(self, partitions: Iterable[int]) -> dict[int, int]:
-        """Return the committed offsets by partition, without uncommitted partitions.
+        """Return the committed offset of each partition that has a committed offset.
 
         Raises ClientError.
         """
         return await committed_offsets(self._client, self._group, self._topic, partitions)
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
-        """Commit the next offset to read of each partition.
+        """Commit the next offset to read in each partition.
 
         Raises RebalanceNeededError, ClientError.
         """
@@ -127,7 +127,7 @@ class Member:
         await self._ask(request, OffsetCommitResponse, most=NAMED_VERSION)
 
     async def leave(self) -> None:
-        """Leave the group at once, ignoring a failed request."""
+        """Leave the consumer group at once, and ignore a failed request."""
         if not self._member_id or self._coordinator < 0:
             return
         who = LeaveGroupRequest.MemberIdentity(member_id=self._member_id)
@@ -202,7 +202,7 @@ class Member:
         )
 
     async def _deal(self, members: Mapping[str, Buffer]) -> dict[str, tuple[tuple[str, int], ...]]:
-        """Assign the partitions of every subscribed topic to the members, as the group's leader."""
+        """Assign the subscribed topics' partitions to the members, as the group's leader."""
         wants = {member: decode_subscription(data) for member, data in members.items()}
         counts = {}
         for topic in sorted({topic for topics in wants.values() for topic in topics}):
@@ -225,7 +225,7 @@ async def committed_offsets(
 async def all_committed_offsets(
     client: KafkaClient, group: str, topics: Mapping[str, tuple[int, ...]] | None
 ) -> dict[tuple[str, int], int]:
-    """Return a group's committed offsets of the given partitions, or of all (None).
+    """Return a group's committed offsets in these partitions, or in all partitions (None).
 
     Raises ClientError.
     """
@@ -256,7 +256,7 @@ async def all_committed_offsets(
 def deal_by_range(
     wants: Mapping[str, Collection[str]], counts: Mapping[str, int]
 ) -> dict[str, tuple[tuple[str, int], ...]]:
-    """Assign each topic's partitions in ranges; the first members get the remainder.
+    """Assign each topic's partitions in ranges; the first members get one partition more.
 
     >>> deal_by_range({"a": ["t"], "b": ["t"]}, {"t": 3})
     {'a': (('t', 0), ('t', 1)), 'b': (('t', 2),)}

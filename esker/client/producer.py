@@ -70,7 +70,7 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of(key: bytes, count: int) -> int:
-    """Return the partition of a record by the hash of its key.
+    """Return the partition of a key, by the key's hash among `count` partitions.
 
     >>> partition_of(b"21", 1), partition_of(b"foobar", 4)
     (0, 2)
@@ -89,7 +89,7 @@ class Producer:
         acks: int = -1,
         compression: Compression = Compression.NONE,
     ) -> None:
-        """Prepare a producer; `acks` is 0, 1 or -1 (all)."""
+        """Prepare a producer for one topic; `acks` is 0, 1 or -1 (all)."""
         self.records = 0
         self.bytes = 0
         self._client = client
@@ -102,7 +102,7 @@ class Producer:
         self._turn = 0
 
     async def begin(self) -> None:
-        """Find the topic, creating it if the cluster allows, and get a producer id.
+        """Find the topic, or create it if the cluster allows, and request a producer id.
 
         Raises:  ClientError.
         """
@@ -119,7 +119,7 @@ class Producer:
         return answer.producer_id, answer.producer_epoch
 
     async def send(self, lines: Sequence[Line]) -> None:
-        """Write lines as batches, one after the other in each partition. Raises ClientError."""
+        """Write lines as batches, one batch after the other per partition. Raises ClientError."""
         waiting = self._by_partition(lines)
         while waiting:
             batches = {}
@@ -132,7 +132,7 @@ class Producer:
             await asyncio.gather(*(self._write(one, some) for one, some in batches.items()))
 
     def _by_partition(self, lines: Iterable[Line]) -> dict[int, list[list[Line]]]:
-        """Return the batches of each partition, in order."""
+        """Return the batches to write by partition, with the lines in order."""
         found: dict[int, list[list[Line]]] = {}
         sizes: dict[int, int] = {}
         keyless = self._turn
@@ -208,7 +208,7 @@ class Producer:
         return ClientError(f"{where}: {why}; the last batch may be written or not")
 
     async def _unanswered(self, partition: int, request: ProduceRequest) -> None:
-        """Send a Produce with acks=0, and wait for the response to a later request instead."""
+        """Send a Produce with acks=0, then wait for the response to a later request."""
         try:
             rpc = await self._client.connection(self._leaders[partition])
             version = min(rpc.version_for(ProduceRequest), PRODUCE_VERSION)

@@ -47,7 +47,7 @@ class QuorumDescription:
 async def describe_quorum(
     bootstrap: tuple[Endpoint, ...], topic: str, partition: int, *, timeout_ms: int
 ) -> QuorumDescription:
-    """Request the description of a group's replicas from the group's leader.
+    """Request the description of a partition's replicas from the partition's leader.
 
     Raises:  AdminError if no controller answers, or none leads within a few seconds.
     """
@@ -80,7 +80,7 @@ async def describe_quorum(
 async def describe_quorum_by_broker(
     bootstrap: tuple[Endpoint, ...], topic: str, partition: int, *, timeout_ms: int
 ) -> QuorumDescription:
-    """Request the description of a group's replicas through a broker. Raises AdminError."""
+    """Request the description of a partition's replicas from a broker. Raises AdminError."""
     async with KafkaClient(bootstrap, timeout_ms=timeout_ms) as client:
 
         async def attempt() -> QuorumDescription:
@@ -122,7 +122,7 @@ def _question(topic: str, partition: int) -> DescribeQuorumRequest:
 def _understood(
     answer: DescribeQuorumResponse, cluster_id: str
 ) -> tuple[int, QuorumDescription | None]:
-    """Return the response's error code, or 0 and the quorum's description."""
+    """Return a DescribeQuorum response's error code, or 0 and the quorum's description."""
     found = answer.topics[0].partitions[0] if answer.topics else None
     error_code = answer.error_code or (found.error_code if found else 0)
     if found is None or error_code:
@@ -144,12 +144,12 @@ async def _describe_cluster(rpc: Rpc) -> DescribeClusterResponse:
 
 
 async def ask_first(bootstrap: tuple[Endpoint, ...], timeout_ms: int) -> DescribeClusterResponse:
-    """Request the list of controllers from the first reachable controller. Raises AdminError."""
+    """Request the cluster's description from the first reachable controller. Raises AdminError."""
     return await _first_answer(bootstrap, _describe_cluster, timeout_ms)
 
 
 def controllers(cluster: DescribeClusterResponse) -> list[Endpoint]:
-    """Return the controllers' addresses, beginning with the presumed leader."""
+    """Return the controllers' addresses, with the presumed leader first."""
     ordered = sorted(cluster.brokers, key=lambda node: node.broker_id != cluster.controller_id)
     return [Endpoint(node.host, node.port) for node in ordered]
 
@@ -157,7 +157,7 @@ def controllers(cluster: DescribeClusterResponse) -> list[Endpoint]:
 async def _first_answer(
     bootstrap: tuple[Endpoint, ...], ask: Callable[[Rpc], Awaitable[T]], timeout_ms: int
 ) -> T:
-    """Return the response of the first reachable controller."""
+    """Return the response of the first controller that can be reached."""
     failures = []
     for endpoint in bootstrap:
         try:

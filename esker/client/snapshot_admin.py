@@ -54,7 +54,7 @@ class Taken:
 async def describe_snapshots(
     bootstrap: tuple[Endpoint, ...], group: tuple[str, int] | None, *, timeout_ms: int
 ) -> list[NodeSnapshots]:
-    """Return every node's checkpoints, by node id, followed by the nodes that do not answer.
+    """Return every node's checkpoints by node id, and the nodes that did not answer.
 
     Args:    group: topic and partition; None: all.
     Raises:  AdminError if no controller of the bootstrap list answers.
@@ -93,7 +93,7 @@ async def take_snapshots(
     timeout_ms: int,
     take_timeout_ms: int,
 ) -> list[Taken]:
-    """Make nodes take a checkpoint of a group now, one node after the other.
+    """Make nodes take a checkpoint of a partition's log now, one node after the other.
 
     One after the other, for a node that writes a checkpoint is a slower voter meanwhile.
 

@@ -77,7 +77,7 @@ def unregister(
     bootstrap_server: Server = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Unregister a broker that was removed permanently."""
+    """Unregister a broker that is removed permanently."""
     cluster = target(bootstrap_controller, bootstrap_server)
     request = UnregisterBrokerRequest(broker_id=broker_id)
     response = ask(cluster, request, UnregisterBrokerResponse, timeout_ms)
@@ -86,7 +86,7 @@ def unregister(
 
 
 def state_of(broker: DescribeBrokersResponse.Broker) -> str:
-    """Return the broker's state as a word: fenced, shutting down or active."""
+    """Return the broker's state as one word or phrase: fenced, shutting down or active."""
     if broker.is_fenced:  # also a broker that has shut down, until it registers again
         return "fenced"
     return "shutting down" if broker.in_controlled_shutdown else "active"

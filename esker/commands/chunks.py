@@ -44,7 +44,7 @@ from records.types import Offset
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Create and reassign the chunks of partitions (KIP-1114).",
+    help="Create and move chunks of partitions: offset ranges with replicas (KIP-1114).",
 )
 
 _AT: Final = "--bootstrap-server 127.0.0.1:9092"
@@ -55,7 +55,7 @@ TIMEOUT_MS: Final = 30_000
 
 @app.callback(epilog=CREATE_EXAMPLE)
 def chunks() -> None:
-    """Create and reassign the chunks of partitions (KIP-1114)."""
+    """Create chunks of partitions (offset ranges with replicas, KIP-1114), and reassign them."""
 
 
 @app.command(epilog=CREATE_EXAMPLE)
@@ -63,14 +63,15 @@ def create(
     create_chunk_json_file: Annotated[
         Path,
         typer.Option(
-            metavar="FILE", help="JSON file of the partitions, each with its new chunk's replicas."
+            metavar="FILE",
+            help="JSON file that names partitions and the replicas of each partition's new chunk.",
         ),
     ],
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Close the active chunk of each partition at its high watermark and start a new one.
+    """Close each partition's active chunk at the high watermark and start a new chunk.
 
     Format of FILE: {"partitions": [{"topic": "t", "partition": 0, "replicas": [101, 102]}]}
     """
@@ -105,14 +106,15 @@ def alter(
     alter_chunk_json_file: Annotated[
         Path,
         typer.Option(
-            metavar="FILE", help="JSON file of the chunks to move, each with its new replicas."
+            metavar="FILE",
+            help="JSON file that names the chunks to move and the new replicas of each chunk.",
         ),
     ],
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Assign closed chunks to other replicas.
+    """Assign closed chunks of partitions to other replicas.
 
     Format of FILE:
     {"chunks": [{"topic": "t", "partition": 0, "startOffset": 0, "replicas": [103]}]}
@@ -147,7 +149,7 @@ def _read(path: Path) -> str:
 
 
 def _request_without_ends(wanted: tuple[NewChunk, ...]) -> CreateChunksRequest:
-    """Build the request without start offsets; the broker fills in the high watermarks."""
+    """Build the request to create chunks without start offsets, which the broker fills in."""
     unread = dict.fromkeys(((chunk.topic, chunk.partition) for chunk in wanted), Offset(-1))
     return create_request(wanted, unread, now_ms=_now_ms())
 
@@ -155,7 +157,7 @@ def _request_without_ends(wanted: tuple[NewChunk, ...]) -> CreateChunksRequest:
 def _request_with_ends(
     wanted: tuple[NewChunk, ...], cluster: Target, timeout_ms: int
 ) -> CreateChunksRequest:
-    """Build the request with each start offset read from the partition's batch coordinator."""
+    """Build the request to create chunks, with each start offset read from its coordinator."""
     names = tuple(sorted({chunk.topic for chunk in wanted}))
     response = ask(
         cluster, DescribeTopicsRequest(topic_names=names), DescribeTopicsResponse, timeout_ms

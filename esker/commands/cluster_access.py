@@ -40,7 +40,7 @@ Controller = Annotated[
     typer.Option(
         "--bootstrap-controller",
         metavar="HOST:PORT[,...]",
-        help="Addresses of one or more controllers, to be used instead of brokers.",
+        help="Addresses of one or more controllers, which are used instead of brokers.",
     ),
 ]
 Server = Annotated[
@@ -78,7 +78,7 @@ class Target:
 
 
 def target(bootstrap_controller: str | None, bootstrap_server: str | None) -> Target:
-    """Return the nodes named by either option; raises typer.BadParameter if both are given."""
+    """Return the nodes named by either option. Raises typer.BadParameter if both are given."""
     if bootstrap_controller is None:
         if bootstrap_server is None:
             bootstrap_server = os.environ.get(SERVERS_VARIABLE) or DEFAULT_SERVER
@@ -91,7 +91,7 @@ def target(bootstrap_controller: str | None, bootstrap_server: str | None) -> Ta
 
 
 def endpoints(text: str, option: str) -> tuple[Endpoint, ...]:
-    """Parse comma-separated HOST:PORT addresses; raises typer.BadParameter naming the option."""
+    """Parse comma-separated HOST:PORT addresses. Raises typer.BadParameter naming the option."""
     try:
         return tuple(parse_endpoint(part.strip()) for part in text.split(","))
     except ValueError as error:
@@ -104,7 +104,7 @@ def broker_addresses(bootstrap_server: str) -> tuple[Endpoint, ...]:
 
 
 def ask(cluster: Target, request: Request, response: type[R], timeout_ms: int) -> R:
-    """Return the active controller's response, or end the command if no response arrives."""
+    """Return the active controller's response, or end the command if none arrives."""
     if cluster.brokers:
         return _ask_brokers(cluster, request, response, timeout_ms)
 
@@ -161,7 +161,7 @@ def _ask_brokers(cluster: Target, request: Request, response: type[R], timeout_m
 
 
 def _run_or_fail(exchange: Coroutine[Any, Any, R]) -> R:
-    """Run a request and return its response; a failure prints one line and exits with 1."""
+    """Run a request and return its response; on failure print one line and exit with 1."""
     try:
         return run(exchange)
     except ClientError as error:
@@ -200,13 +200,13 @@ def fail(message: str) -> NoReturn:
 
 
 def stop_on(name: str, error_code: int, message: str | None) -> None:
-    """End the command with the response's error, if it has one; print `name` without a message."""
+    """End the command if the response has an error, printing `name` and the message."""
     if error_code:
         fail(message or f"{name}: {error_name(error_code)}")
 
 
 def pairs(text: list[str], option: str) -> dict[str, str]:
-    """Parse `key=value` options into a dictionary; raises typer.BadParameter naming the option.
+    """Parse `key=value` options into a dictionary. Raises typer.BadParameter naming the option.
 
     >>> pairs(["retention.ms=1000", "a=b=c"], "--config")
     {'retention.ms': '1000', 'a': 'b=c'}

@@ -160,7 +160,7 @@ def alter(
 
 
 def parse_added(options: Sequence[str]) -> dict[str, str]:
-    """Parse `--add-config`: comma-separated settings, with brackets around a value with commas.
+    """Parse the settings of `--add-config`, in which brackets enclose a value with commas.
 
     >>> parse_added(["retention.ms=1000,a=[x,y]", "b=2"])
     {'retention.ms': '1000', 'a': 'x,y', 'b': '2'}

@@ -57,7 +57,7 @@ def consume(
         str | None,
         typer.Option(
             metavar="GROUP",
-            help="Consumer group to join; commits offsets; default: read without a group.",
+            help="Consumer group to join and to commit offsets for; default: no group.",
         ),
     ] = None,
     partition: Annotated[
@@ -66,12 +66,14 @@ def consume(
     offset: Annotated[
         int | None,
         typer.Option(
-            help="Offset to start at in every partition; -N means N records before the end."
+            help="Offset to start at in every partition; -N: N records before the end offset."
         ),
     ] = None,
     timestamp: Annotated[
         int | None,
-        typer.Option(min=0, help="Start at the first record of this time, in ms since 1970 UTC."),
+        typer.Option(
+            min=0, help="Start at the first record at or after this time, in ms since 1970 UTC."
+        ),
     ] = None,
     max_messages: Annotated[
         int | None,
@@ -151,7 +153,7 @@ async def _start_offsets(
     timestamp: int | None,
     from_beginning: bool,
 ) -> dict[int, int]:
-    """Return the start offset of each partition to read; raises ClientError."""
+    """Return the offset at which to start each partition. Raises ClientError."""
     partitions = [partition] if partition is not None else list(await client.leaders(topic))
     if offset is not None and offset >= 0:
         return dict.fromkeys(partitions, offset)
@@ -170,7 +172,7 @@ async def _ends(client: KafkaClient, topic: str, partitions: Any) -> dict[int, i
 
 
 def _reached_ends(reader: Reader, found: list[Found], ends: dict[int, int]) -> bool:
-    """Return whether the reader has reached every partition's end offset, with `found` read."""
+    """Return whether every partition's end offset is reached after the records in `found`."""
     reached = dict(reader.positions)
     for item in found:
         reached[item.partition] = item.record.offset + 1
@@ -183,7 +185,7 @@ def _reached_ends(reader: Reader, found: list[Found], ends: dict[int, int]) -> b
 async def _in_group(
     client: KafkaClient, member: Member, topic: str, take: Take, *, first: bool, stop: bool
 ) -> None:
-    """Consume one group generation after the other until done, then leave the group."""
+    """Consume one group generation after the other until finished, then leave the group."""
     try:
         while True:
             partitions = await member.join()
@@ -204,7 +206,7 @@ async def _in_group(
 async def _generation(
     member: Member, reader: Reader, take: Take, ends: dict[int, int] | None
 ) -> bool:
-    """Consume one group generation; return True when done, and False at a rebalance."""
+    """Consume during one group generation; return True if finished, or False at a rebalance."""
     printed: dict[int, int] = {}
     heartbeats = asyncio.get_running_loop().create_task(_send_heartbeats(member))
     committed_at = time.monotonic()
@@ -254,7 +256,7 @@ class _Printer:
         self._as_json = as_json
 
     def take(self, found: list[Found]) -> bool:
-        """Print records up to --max-messages, dropping the rest of `found`; return whether done."""
+        """Print records up to --max-messages; return whether that number is reached."""
         if self._most is not None:
             del found[self._most - self.records :]
         out = sys.stdout.buffer
@@ -291,7 +293,7 @@ class _Printer:
 
 
 def _text(name: str, data: Buffer | None) -> dict[str, str | None]:
-    """Return bytes as a UTF-8 JSON field `name`, or as a base64 field `nameBase64`."""
+    """Return bytes as a JSON field: UTF-8 text as `name`, other bytes as base64 in `nameBase64`."""
     if data is None:
         return {name: None}
     try:

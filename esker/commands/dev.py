@@ -52,7 +52,9 @@ def dev(
     port: Annotated[
         int,
         typer.Option(
-            min=1, max=65535, help="Port of the first broker; further brokers use the ports above."
+            min=1,
+            max=65535,
+            help="Port of the first broker; further brokers use the next higher ports.",
         ),
     ] = 9092,
     brokers: Annotated[
@@ -186,7 +188,7 @@ class _Signals:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Install the signal handlers within this context, then restore the previous handlers."""
+        """Install signal handlers for the context, then restore the previous handlers."""
         kinds = (signal.SIGINT, signal.SIGTERM)
         before = {kind: signal.signal(kind, self._on_signal) for kind in kinds}
         try:
@@ -220,7 +222,7 @@ def _run(plan: Plan, settings: Mapping[str, str]) -> None:
 
 
 def _wait_until_ready(processes: Processes, signals: _Signals) -> bool:
-    """Wait until all processes are ready; return False after a signal.
+    """Wait until all processes are ready; return False if a signal came first.
 
     Raises:  DevError if they are not ready within READY_WITHIN_S, or if a process exits.
     """

@@ -102,7 +102,7 @@ def describe(
 
 
 def _coordinators(cluster: Target, timeout_ms: int) -> range:
-    """Return the partition numbers of `__diskless-metadata`, one per coordinator."""
+    """Return the partition numbers of `__diskless-metadata`; each has one batch coordinator."""
     request = DescribeTopicsRequest(topic_names=(DISKLESS_METADATA,))
     (found,) = ask(cluster, request, DescribeTopicsResponse, timeout_ms).topics
     _stop_on(found.error_code, f"the cluster has no {DISKLESS_METADATA}")
@@ -112,7 +112,7 @@ def _coordinators(cluster: Target, timeout_ms: int) -> range:
 def _describe(
     cluster: Target, coordinator: int, names: tuple[str, ...], timeout_ms: int
 ) -> DescribeDisklessTopicsResponse:
-    """Return one coordinator's description of the named topics; ends the command on an error."""
+    """Return a batch coordinator's description of the topics, or end the command on an error."""
     request = DescribeDisklessTopicsRequest(
         coordinator_partition=coordinator, topic_names=names or None
     )
@@ -122,7 +122,7 @@ def _describe(
 
 
 def merge_topics(topics: Iterable[_Topic]) -> list[_Topic]:
-    """Merge the topics of several coordinators, each having some of a topic's partitions.
+    """Merge coordinators' topic descriptions, each with some of a topic's partitions.
 
     No object belongs to two coordinators, so the sizes are added.
     """

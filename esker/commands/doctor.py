@@ -36,7 +36,7 @@ def doctor(
         str | None,
         typer.Option(
             metavar="DIR|s3://BUCKET",
-            help="Object store to list as a further check; default: check no object store.",
+            help="Object store to check by listing it; default: no object store is checked.",
         ),
     ] = None,
     endpoint: Endpoint = None,
@@ -94,7 +94,7 @@ def _store(uri: str, endpoint: str | None, region: str | None) -> Iterator[Check
 
 
 def _start(master: str | None) -> Iterator[Check]:
-    """Check that a Spark session starts and runs a job with a Python task."""
+    """Check that a Spark session starts and runs a job with one Python task."""
     from esker.doctor import INSTALL
 
     try:

@@ -63,7 +63,7 @@ class Printer(Protocol):
     """Formats items as text or as JSON."""
 
     def render(self, item: Item) -> str:
-        """Format an item as one or more lines, without a final line feed."""
+        """Format an item of a log file as one or more lines, without a final line feed."""
 
 
 @app.command(name="dump-log", epilog=EXAMPLE, no_args_is_help=True)
@@ -119,8 +119,8 @@ def dump_log(
         str | None,
         typer.Option(
             metavar="HOST:PORT[,...]",
-            help="Addresses of one or more brokers, which name the object store and, with "
-            "--verify, the coordinator's metadata of each object.",
+            help="Addresses of one or more brokers, to find the object store and, with --verify, "
+            "to compare each object with its coordinator's metadata.",
         ),
     ] = None,
     coordinator: Annotated[
@@ -197,7 +197,7 @@ def _run(
 
 
 def _require_regular_file(path: Path) -> None:
-    """Raise UnknownKindError for a directory, or a pipe or device, which could block forever.
+    """Raise UnknownKindError unless the path is a regular file, as a pipe could block.
 
     Raises:  OSError if the file cannot be found.
     """
@@ -210,7 +210,7 @@ def _require_regular_file(path: Path) -> None:
 
 
 def _verified(path: Path, kind: Kind, *, deep: bool, allow_gaps: bool, as_json: bool) -> str:
-    """Check a file and return the line that reports the file as sound; raises as `verify` does."""
+    """Check a file and return the line that reports success. Raises as `verify`."""
     with _progress(path, beside_output=True) as progress:
         tally = verify(ReadOnly(), path, kind, deep=deep, allow_gaps=allow_gaps, progress=progress)
     if as_json:
@@ -231,7 +231,7 @@ def _verified_object(objects: Objects, found: ObjectBytes, *, deep: bool, as_jso
 
 
 def _show(path: Path, kind: Kind, printer: Printer) -> None:
-    """Print a file's contents; raises as `read_batches_file` and `read_small` do."""
+    """Print a file's contents. Raises as `read_batches_file` and `read_small`."""
     files = ReadOnly()
     is_batches = kind in (Kind.SEGMENT, Kind.CHECKPOINT)
     items = read_batches_file(files, path, kind) if is_batches else read_small(files, path, kind)
@@ -249,7 +249,7 @@ def _print(text: str) -> None:
 def _report_damage(
     name: str, kind: Kind | None, error: RecordError, *, as_json: bool, check: bool
 ) -> None:
-    """Report a damaged file on standard output with `--verify` or JSON, else on standard error."""
+    """Report a damaged file, on standard output with `--verify` or JSON, else on standard error."""
     if as_json:
         position, offset = getattr(error, "position", None), getattr(error, "offset", None)
         reason = str(getattr(error, "reason", error))
@@ -292,7 +292,7 @@ def _print_error(text: str) -> None:
 
 
 def _human_printer() -> HumanPrinter:
-    """Return a printer with the terminal's colours and width, or without colours and 100 wide."""
+    """Return a printer with the terminal's colours and width, or plain and 100 columns wide."""
     if not sys.stdout.isatty():
         return HumanPrinter(width=PIPED_WIDTH)
     from rich.console import Console

@@ -13,7 +13,7 @@ HIGHEST: Final = 32_767  # a level is an int16
 
 
 def parse_levels(texts: list[str]) -> dict[str, int]:
-    """Parse feature levels, in order; raises typer.BadParameter naming --feature.
+    """Parse feature levels in order. Raises typer.BadParameter naming --feature.
 
     >>> parse_levels(["esker.version=2", "group.version=0"])
     {'esker.version': 2, 'group.version': 0}
@@ -32,7 +32,7 @@ def parse_levels(texts: list[str]) -> dict[str, int]:
 
 
 def check_supported(levels: dict[str, int]) -> None:
-    """Check that this version of Esker supports the levels; raises typer.BadParameter."""
+    """Check that this version of Esker supports the levels. Raises typer.BadParameter."""
     for name, level in levels.items():
         if name not in SUPPORTED:
             raise typer.BadParameter(

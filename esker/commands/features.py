@@ -49,11 +49,14 @@ Levels = Annotated[
         "--feature",
         "-f",
         metavar="NAME=LEVEL",
-        help="Feature and the level to finalize; may be repeated: all are changed, or none.",
+        help="Feature and the level to finalize; may be repeated, to change all or none.",
     ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Check that every node supports it; change nothing.")
+    bool,
+    typer.Option(
+        "--dry-run", help="Check that every node supports the levels, without changing them."
+    ),
 ]
 
 
@@ -69,7 +72,7 @@ def describe(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Print the levels that the node supports, and those that the cluster has finalized."""
+    """Print the feature levels that the node supports, and those finalized in the cluster."""
     cluster = target(bootstrap_controller, bootstrap_server)
     request = ApiVersionsRequest(
         client_software_name="esker", client_software_version=installed_version("esker")
@@ -110,7 +113,7 @@ def upgrade(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Finalize higher levels; every broker and voter must support them.
+    """Finalize higher feature levels, which every broker and voter must support.
 
     A level with new formats cannot be left again, and nodes that do not support it are refused.
     """
@@ -124,13 +127,13 @@ def downgrade(
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Request it even if metadata may be lost.")
+        bool, typer.Option("--unsafe", help="Downgrade the levels even if metadata may be lost.")
     ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Finalize lower levels, where no formats were added in between; 0 switches a feature off."""
+    """Finalize lower feature levels if no formats were added in between; 0 disables a feature."""
     cluster = (bootstrap_controller, bootstrap_server)
     kind = UNSAFE_DOWNGRADE if unsafe else SAFE_DOWNGRADE
     _update("downgraded", kind, feature, cluster, timeout_ms, dry_run=dry_run, as_json=as_json)

@@ -71,7 +71,7 @@ class Progress(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """The number of records after the committed offset, or None without a committed offset."""
+        """Return the number of records after the committed offset, or None if none is committed."""
         return None if self.committed is None else self.end_offset - self.committed
 
 
@@ -196,7 +196,7 @@ async def _describe(client: KafkaClient, group: str) -> tuple[_Group, list[Progr
 
 
 def _run_or_fail(exchange: Coroutine[Any, Any, T]) -> T:
-    """Run a request and return its response; a failure prints one line and exits with 1."""
+    """Run a request and return its response; on failure print one line and exit with 1."""
     try:
         return run(exchange)
     except (ClientError, NetError) as error:

@@ -45,7 +45,7 @@ def produce(
         str,
         typer.Option(
             metavar="TOPIC",
-            help="Name of the topic; created if missing, where the cluster allows it.",
+            help="Name of the topic, created if missing and if the cluster allows it.",
         ),
     ],
     bootstrap_server: BrokerBootstrap = DEFAULT_SERVER,
@@ -59,7 +59,7 @@ def produce(
         str,
         typer.Option(
             metavar="0|1|all",
-            help="Acknowledgement to wait for; all also makes the producer idempotent.",
+            help="Acknowledgement to wait for; with all, the producer is also idempotent.",
         ),
     ] = "all",
     compression: Annotated[
@@ -104,7 +104,7 @@ def produce(
 
 
 async def _lines(separator: bytes | None) -> AsyncIterator[list[Line]]:
-    """Yield lists of lines from standard input, collected for up to LINGER_S or ROUND_BYTES."""
+    """Yield lists of lines from standard input, each collected for up to LINGER_S seconds."""
     chunks = _chunks()
     rest = b""
     while True:
@@ -153,7 +153,7 @@ def _line(line: bytes, separator: bytes | None, now_ms: int) -> Line:
 
 
 def _chunks() -> asyncio.Queue[bytes]:
-    """Start a daemon thread that reads standard input; return its queue of chunks, b"" last.
+    """Start a thread that reads standard input, and return its queue of bytes, b"" at the end.
 
     A daemon, because a terminal may never reach its end. The thread reads the file descriptor
     directly: a buffered reader would hold a lock that the interpreter needs at exit.

@@ -26,7 +26,7 @@ _TICK_S: Final = 0.2
 
 
 def interruptible(main: Coroutine[Any, Any, None]) -> None:
-    """Run a coroutine, exiting with 130 on Ctrl-C and with 141 on a closed output pipe."""
+    """Run a coroutine; exit with 130 on Ctrl-C and with 141 when the output pipe is closed."""
     try:
         run(main)
         sys.stdout.flush()
@@ -39,12 +39,12 @@ def interruptible(main: Coroutine[Any, Any, None]) -> None:
 
 
 def still_trying(why: str) -> None:
-    """Print on standard error why a command retries, so that it does not seem to hang."""
+    """Print on standard error why a command retries, so that the command does not seem to hang."""
     typer.echo(f"esker: still trying: {why}", err=True)
 
 
 def stop_if_unread() -> None:
-    """Raise BrokenPipeError if standard output is a pipe whose reader has closed it.
+    """Raise BrokenPipeError if standard output is a pipe whose reading end is closed.
 
     Otherwise `esker consume | head -n 1` would wait for a next record before it noticed.
     """
@@ -60,7 +60,7 @@ def stop_if_unread() -> None:
 
 @contextmanager
 def counting(word: str, counts: Callable[[], tuple[int, int]]) -> Iterator[None]:
-    """Show a counter of records and bytes on a terminal; a running event loop is required.
+    """Show a counter of records and bytes on a terminal while an event loop runs.
 
     Args:    word: "read" or "written"; counts: returns the records and bytes so far.
     """

@@ -61,7 +61,7 @@ def describe(
         int, typer.Option(help="Maximum time to wait for each response, in milliseconds.")
     ] = 5000,
 ) -> None:
-    """Print leader, epoch and high watermark, or with --replication every replica's progress.
+    """Print leader, epoch and high watermark, or with --replication each replica's progress.
 
     The log start offset, the newest snapshot and the floor of each replica, and the reason if its
     log has stopped because of a fork, are printed with --bootstrap-controller only: a broker
@@ -161,7 +161,7 @@ def _rows(found: QuorumDescription, own: GroupsByNode) -> list[dict[str, Any]]:
 
 
 def _snapshot_columns(group: DescribeSnapshotsResponse.Group | None) -> dict[str, Any]:
-    """Return a replica's log start, newest snapshot and floor, with None for a missing value."""
+    """Return a replica's log start offset, newest snapshot and floor, or None where missing."""
     newest = group.snapshots[-1] if group is not None and group.snapshots else None
     return {
         "LogStartOffset": None if group is None else group.log_start_offset,

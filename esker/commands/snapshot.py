@@ -74,25 +74,28 @@ def list_command(
         str | None,
         typer.Option(
             metavar="HOST:PORT[,...]",
-            help="Addresses of one or more controllers: list running nodes, not directories.",
+            help="Addresses of one or more controllers of running nodes to list, not directories.",
         ),
     ] = None,
     group: Annotated[
         str | None,
         typer.Option(
             metavar="TOPIC-N",
-            help="With --bootstrap-controller: replicated partition to list; default: all logs.",
+            help="Partition whose checkpoints to list with --bootstrap-controller; default: all.",
         ),
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Read each checkpoint to its end, which is slower.")
+        bool,
+        typer.Option(
+            "--verify", help="Check each checkpoint by reading it to its end, which is slower."
+        ),
     ] = False,
     as_json: JsonLines = False,
     timeout_ms: Annotated[
         int, typer.Option(help="Maximum time to wait for each response, in milliseconds.")
     ] = 5000,
 ) -> None:
-    """Print every checkpoint, the log start offset, and the sizes of both in bytes.
+    """Print every checkpoint, the log start offset, and the bytes of log and checkpoints.
 
     Lists directories (a node may be running there) or, with --bootstrap-controller, every node of
     a quorum. Exit code 0: no damage was found. 1: a checkpoint is damaged, or a node does not
@@ -123,7 +126,7 @@ def list_command(
 
 
 def _group_lines(groups: Sequence[GroupFiles]) -> list[dict[str, Any]]:
-    """Return the JSON lines of groups: one for each group and one for each of its checkpoints."""
+    """Return JSON lines, one for each partition's log and one for each of its checkpoints."""
     lines: list[dict[str, Any]] = []
     for group in groups:
         lines.append(
@@ -201,7 +204,7 @@ def inspect_command(
     paths: Annotated[list[Path], typer.Argument(metavar="FILE", help="Checkpoint files to read.")],
     as_json: JsonLines = False,
 ) -> None:
-    """Read whole checkpoints; print their end offset, epoch and records by type.
+    """Read whole checkpoints, and print their end offset, epoch and records by type.
 
     `esker dump-log` prints the records. Exit code 0: all are sound. 1: a file is damaged.
     2: a file could not be read.

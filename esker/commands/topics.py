@@ -75,7 +75,7 @@ def create(
     replication_factor: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Number of brokers listed as replicas; it does not affect durability."
+            min=1, help="Number of brokers listed as replicas, which does not affect durability."
         ),
     ] = None,
     config: Annotated[
@@ -84,7 +84,7 @@ def create(
     ] = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Create a topic and wait until its batch coordinators have the topic."""
+    """Create a topic and wait until its batch coordinators have its partitions."""
     cluster = target(bootstrap_controller, bootstrap_server)
     creatable = CreateTopicsRequest.CreatableTopic
     request = CreateTopicsRequest(
@@ -113,12 +113,12 @@ def list_(
     bootstrap_server: Server = None,
     diskless: Annotated[
         bool,
-        typer.Option("--diskless", help="List only topics with their data in object storage."),
+        typer.Option("--diskless", help="List only topics whose data is in object storage."),
     ] = False,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Print the names of all topics, the quorum's internal topics included."""
+    """Print the names of all topics, including the quorum's internal topics."""
     cluster = target(bootstrap_controller, bootstrap_server)
     response = _describe(cluster, None, timeout_ms)
     names = [topic.topic_name for topic in response.topics if not (diskless and topic.is_internal)]
@@ -172,7 +172,7 @@ def alter(
     bootstrap_server: Server = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Add partitions to a topic; to __diskless-metadata, this adds batch coordinators."""
+    """Add partitions to a topic; partitions of __diskless-metadata are new batch coordinators."""
     cluster = target(bootstrap_controller, bootstrap_server)
     request = CreatePartitionsRequest(
         topics=(
@@ -195,7 +195,7 @@ def delete(
     bootstrap_server: Server = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Delete a topic; its objects are deleted from the store later."""
+    """Delete a topic; brokers delete its objects from the store later."""
     cluster = target(bootstrap_controller, bootstrap_server)
     request = DeleteTopicsRequest(
         topics=(DeleteTopicsRequest.DeleteTopicState(name=topic),), timeout_ms=timeout_ms

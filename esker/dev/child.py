@@ -30,7 +30,7 @@ def watch_parent(alone_s: float = ALONE_S) -> None:
 
 
 def main() -> None:
-    """Run the node of the properties file named by the first argument."""
+    """Run the node whose properties file is the first command line argument."""
     threading.Thread(target=watch_parent, name="parent", daemon=True).start()
     sys.argv[1:1] = ["start"]
     cli.main()

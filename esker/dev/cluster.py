@@ -82,7 +82,7 @@ class Store:
         return found
 
     def place(self, directory: Path) -> str:
-        """Return the store's location as text for people."""
+        """Return the store's location as text for messages."""
         if self.bucket is None:
             return str(directory / OBJECTS)
         return f"s3://{self.bucket}" + (f" at {self.endpoint}" if self.endpoint else "")
@@ -118,7 +118,7 @@ class Plan:
 
     @property
     def bootstrap(self) -> str:
-        """Return the bootstrap server of clients."""
+        """Return the bootstrap server that clients use."""
         return ",".join(str(broker.endpoint) for broker in self.brokers)
 
     @property
@@ -132,7 +132,7 @@ class Plan:
 
 @contextmanager
 def owned(directory: Path) -> Iterator[None]:
-    """Lock the directory against another `esker dev`, creating it if missing.
+    """Lock the directory, created if missing, against use by another `esker dev`.
 
     Raises DevError.
     """
@@ -174,7 +174,7 @@ def _locked(lock: IO[str]) -> bool:
 
 
 def identify(directory: Path, store: Store | None) -> Identity:
-    """Return the cluster identity of the directory, writing a new identity into an empty directory.
+    """Return the directory's cluster identity, creating an identity in an empty directory.
 
     Args:    store: None: the one it has, a directory store if it is new. Another is taken as
              long as nothing was formatted: what came of a first attempt binds nobody.
@@ -225,7 +225,7 @@ def _parse(text: str) -> Identity:
 
 
 def _write(path: Path, text: str) -> None:
-    """Write the text to the file atomically."""
+    """Write the text to the file atomically, replacing the old content."""
     temporary = path.with_name(f"{path.name}.tmp")
     with temporary.open("w") as file:
         file.write(text)
@@ -235,7 +235,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def belongings(directory: Path) -> tuple[Path, ...]:
-    """List the files that `esker dev` created in a directory, for removal by --reset."""
+    """List the files that `esker dev` created in a directory, which --reset removes."""
     found = [
         entry
         for pattern in (
@@ -247,7 +247,7 @@ def belongings(directory: Path) -> tuple[Path, ...]:
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """Delete the paths, the identity last, so that an interrupted removal can be repeated."""
+    """Delete the paths, the identity file last, so that an interrupted removal can be repeated."""
     for path in sorted(paths, key=lambda path: path.name == IDENTITY):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -338,7 +338,7 @@ def _escaped(value: str) -> str:
 
 
 def is_free(port: int) -> bool:
-    """Return whether a loopback listener can bind the port. Raises DevError for an invalid port."""
+    """Return whether a listener could bind the port on loopback. Raises DevError if invalid."""
     if not 0 < port < 65536:
         raise DevError(f"{port} is no port")
     with socket.socket() as probe:
@@ -351,7 +351,7 @@ def is_free(port: int) -> bool:
 
 
 def _free_ports(first: int, count: int) -> list[int]:
-    """Return the lowest `count` free ports from `first` on. Raises DevError."""
+    """Return the lowest `count` free ports, starting at `first`. Raises DevError."""
     found: list[int] = []
     for port in range(first, min(first + 1000, 65536)):
         if is_free(port):

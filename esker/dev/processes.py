@@ -46,7 +46,7 @@ class Processes:
             self._start(process)
 
     def ready(self) -> bool:
-        """Return whether all brokers are unfenced, as reported by any broker."""
+        """Return whether any broker reports all brokers as unfenced."""
 
         async def asked() -> int:
             endpoints = [broker.endpoint for broker in self.plan.brokers]
@@ -59,7 +59,7 @@ class Processes:
             return False
 
     def watch(self, *, restart: bool = True) -> None:
-        """Restart the processes that have ended.
+        """Restart each process that has ended.
 
         Args:    restart: false while all is being started: what dies then would die again.
         Raises:  DevError for that, and for what dies again and again.
@@ -82,7 +82,7 @@ class Processes:
             self._start(process)
 
     def stop(self) -> None:
-        """Stop the brokers, then the quorum; kill processes that do not end in time."""
+        """Stop the brokers, then the quorum's nodes; kill processes that do not end in time."""
         self._stop(self.plan.brokers, BROKER_STOP_S)
         self._stop(self.plan.quorum, QUORUM_STOP_S)
 
@@ -131,7 +131,7 @@ def _close(child: subprocess.Popen[bytes]) -> None:
 
 
 def last_output_lines(process: Process) -> str:
-    """Return the last lines of a process's output."""
+    """Return the last lines of a process's output file."""
     try:
         lines = process.output.read_text(errors="replace").splitlines()[-LAST_OUTPUT:]
     except OSError:

@@ -36,7 +36,7 @@ MALFORMED: Final = "malformed "
 
 
 def read_batches_file(files: FileSystem, path: Path, kind: Kind) -> Iterator[Item]:
-    """Yield the items of a segment or a checkpoint.
+    """Yield the batches and records of a segment or a checkpoint.
 
     Raises:  DamagedFileError at the first thing that is wrong; OSError.
     """
@@ -70,7 +70,7 @@ def _checkpoint(files: FileSystem, path: Path, tally: Tally) -> Iterator[FileSta
 
 
 def origin_remark(checkpoint: Checkpoint) -> str:
-    """Return a remark on the program that wrote the footer, and on what the footer proves."""
+    """Return a remark on the program that wrote the checkpoint, judging by its footer."""
     match checkpoint.origin:
         case Origin.ESKER:
             return "whole: count and checksum in the footer are right"
@@ -132,7 +132,7 @@ def decode_records(path: Path, batch: Batch, tally: Tally) -> Iterator[RecordIte
 
 
 def _metadata(record: Record) -> tuple[Message | None, int, str | None]:
-    """Return a record's message and version, or the reason for showing only its bytes."""
+    """Return a record's metadata message and version, or why it is shown as bytes."""
     if record.key is not None or not record.value or record.value[0] != 1:
         return None, 0, NOT_METADATA
     try:
@@ -150,7 +150,7 @@ def _metadata(record: Record) -> tuple[Message | None, int, str | None]:
 
 
 def _control(record: Record) -> tuple[Message | None, int, str | None]:
-    """Return a control record's message and version, or the reason for showing only its bytes."""
+    """Return a control record's message and version, or why it is shown as bytes."""
     if record.key is None or record.value is None:
         return None, 0, "control record without key or value"
     version = int.from_bytes(record.value[:2], "big") if len(record.value) >= 2 else 0

@@ -76,7 +76,7 @@ class GroupFiles:
 
     @property
     def name(self) -> str:
-        """The group's name as `topic-partition`."""
+        """Return the name of the files' partition as `topic-partition`."""
         return self.path.name
 
 

@@ -44,7 +44,7 @@ def verify(
     allow_gaps: bool = False,
     progress: Progress | None = None,
 ) -> Tally:
-    """Check a whole file and return the counts of its content.
+    """Check a whole file and return the counts of its batches and records.
 
     Args:    deep: also decode every record of a segment or checkpoint.
              allow_gaps: a segment's offsets may skip some, as a compacted topic's do.
@@ -81,7 +81,7 @@ def verify(
 
 
 def _skim(file: File, base_offset: Offset, tally: Tally, progress: Progress | None) -> Tail:
-    """Check the segment's batches by the rules of log recovery, as fast as recovery does.
+    """Check a segment's batches by the rules of log recovery, without counting records.
 
     Where that stops, at a batch larger than a window or at one that is not sound, the careful
     reader goes on and says what is wrong. Batches are not counted on the way.
@@ -131,7 +131,7 @@ def _count(
 
 
 def _fault(batch: Batch, item: RecordItem) -> str | None:
-    """Return why a checkpoint cannot contain this record, or None for an acceptable record.
+    """Return why a checkpoint cannot have this record, or None for an acceptable record.
 
     An unknown type may be a newer writer's.
     """

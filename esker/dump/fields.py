@@ -33,7 +33,7 @@ def json_name(wire_name: str) -> str:
 
 
 def fields_of(message: Message, version: int) -> Iterator[tuple[str, Any]]:
-    """Yield (name, value) of each field that the message has at a version."""
+    """Yield the name and value of each field that the message has at a version."""
     for name, field, tagged in _layout(type(message), version):
         value = getattr(message, field.name)
         if not tagged or value != field.default:

@@ -51,7 +51,7 @@ class HumanPrinter:
         self._headed = False
 
     def render(self, item: Item) -> str:
-        """Return an item's lines, without the last newline."""
+        """Return an item of a log file as lines of text, without the last newline."""
         match item:
             case FileStart():
                 return self._title(item)
@@ -116,7 +116,7 @@ class HumanPrinter:
         return "    " + "\n      ".join(self._wrapped("  ".join(pairs), indent=6))
 
     def _wrapped(self, text: str, indent: int = _INDENT) -> list[str]:
-        """Wrap the text beside the indent, cutting a very long text and counting the rest."""
+        """Wrap the text to the terminal's width, cutting very long text and counting the rest."""
         width = self._width - indent
         lines: list[str] = []
         start = 0
@@ -134,7 +134,7 @@ class HumanPrinter:
 
 
 def tally_text(kind: Kind, tally: Tally) -> str:
-    """Return a file's counts: `2 batches, 7 records, offsets 0..6; 1 unknown type 999`."""
+    """Return a file's counts as text: `2 batches, 7 records, offsets 0..6; 1 unknown type 999`."""
     if kind in (Kind.SEGMENT, Kind.CHECKPOINT):
         parts = []
         if tally.counted:
@@ -153,7 +153,7 @@ def tally_text(kind: Kind, tally: Tally) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Return a timestamp as UTC text, as a number outside the calendar, or as `-` for none.
+    """Return a timestamp as UTC text, or as a number if no date has it; `-` for none.
 
     >>> time_text(0), time_text(-1)
     ('1970-01-01 00:00:00.000', '-')
@@ -168,7 +168,7 @@ def time_text(timestamp_ms: int) -> str:
 
 
 def printable(path: Path | str) -> str:
-    """Return a path for a terminal, without control characters."""
+    """Return a path as text for a terminal, without control characters."""
     return on_one_line(str(path))
 
 
@@ -182,7 +182,7 @@ def _count(number: int, one: str, many: str | None = None) -> str:
 
 
 def _sample(data: bytes | memoryview | None) -> str:
-    """Return bytes as text or hexadecimal, with long values shortened."""
+    """Return bytes as text or hexadecimal digits, shortening long values."""
     if data is None:
         return "null"
     head = bytes(data[:MAX_VALUE_BYTES])

@@ -61,7 +61,7 @@ READABLE: Final = "segments (.log), checkpoints (.checkpoint), .index, .timeinde
 
 
 def kind_of(path: Path) -> Kind:
-    """Return a log file's kind from its name.
+    """Return the kind of a log file, from the file's name.
 
     Raises:  UnknownKindError.
 

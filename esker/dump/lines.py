@@ -27,7 +27,7 @@ class LinePrinter:
         self._position = 0
 
     def render(self, item: Item) -> str:
-        """Return an item as one JSON line, without the newline."""
+        """Return an item of a log file as one JSON line, without the newline."""
         match item:
             case FileStart(path, kind, size_bytes):
                 self._file = str(path)

@@ -40,7 +40,7 @@ class ReadOnly(RealFileSystem):
 
 
 def read_small(files: ReadOnly, path: Path, kind: Kind) -> Iterator[Item]:
-    """Yield the items of a file that does not consist of batches.
+    """Yield the entries of an index or other file that does not consist of batches.
 
     Raises:  DamagedFileError, CorruptFileError, OSError.
     """
@@ -76,7 +76,7 @@ class _IndexEntry(NamedTuple):
 
 
 def _index_entries(files: ReadOnly, path: Path, kind: Kind, tally: Tally) -> Iterator[_IndexEntry]:
-    """Yield the entries of an index in order, skipping the unused space of an open index.
+    """Yield an index's entries in order, skipping the unused space of an open index.
 
     Raises:  DamagedFileError where entries do not rise, TruncatedFileError inside the last one.
     """
@@ -115,7 +115,7 @@ def _offset_index(files: ReadOnly, path: Path, tally: Tally) -> Iterator[Entry]:
 
 
 def _checked_by_log(files: ReadOnly, path: Path, tally: Tally) -> Iterator[_IndexEntry]:
-    """Yield an offset index's entries, each compared with the segment if the segment exists.
+    """Yield an offset index's entries, each compared with the segment if that exists.
 
     Raises:  DamagedFileError for an entry that does not point at the start of a batch at or before
              its offset.

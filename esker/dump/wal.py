@@ -47,7 +47,7 @@ class ObjectBytes(Protocol):
 
     @property
     def name(self) -> str:
-        """The object's requested name, or its key."""
+        """Return the object's requested name, or else its key."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -78,7 +78,7 @@ class Name(NamedTuple):
 
 
 def parse_name(key: str) -> Name | None:
-    """Parse the end of an object's key, or return None for a renamed file.
+    """Parse the cluster, coordinator and object id at the end of an object's key.
 
     >>> parse_name("esker/ce/xBIbbGYlSzqHPEyzl9QSWw/0/4711").object_id
     4711
@@ -88,7 +88,7 @@ def parse_name(key: str) -> Name | None:
 
 
 def footer_of(source: ObjectBytes) -> Footer:
-    """Read the footer and check it against the object's name. Raises DamagedWalError."""
+    """Read a WAL object's footer and compare it with the object's name. Raises DamagedWalError."""
     try:
         size = source.size_bytes
         trailer = source.read(max(0, size - TRAILER.size), min(size, TRAILER.size))
@@ -111,7 +111,7 @@ def footer_of(source: ObjectBytes) -> Footer:
 
 
 def read_object(source: ObjectBytes, *, records: bool) -> Iterator[Item]:
-    """Yield the items of an object. Raises DamagedWalError, OSError, StorageError."""
+    """Yield the contents of a WAL object. Raises DamagedWalError, OSError, StorageError."""
     start = FileStart(source.name, Kind.WAL_OBJECT, source.size_bytes)
     tally = Tally()
     yield start
@@ -127,7 +127,7 @@ def read_object(source: ObjectBytes, *, records: bool) -> Iterator[Item]:
 
 
 def _camel(fields: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields with Kafka's camel-case names.
+    """Return the fields with camel-case names, as Kafka writes names.
 
     >>> _camel({"object_id": 7})
     {'objectId': 7}
@@ -146,7 +146,7 @@ def verify_object(
     known: DescribeDisklessObjectResponse | None = None,
     progress: Progress | None = None,
 ) -> Tally:
-    """Check the footer, the name and the bytes of every partition; return the counts.
+    """Check a WAL object's footer, name and bytes of every partition; return the counts.
 
     Args:    deep: also take every batch apart into its records.
              known: what the coordinator knows of this object, to be compared.
@@ -183,7 +183,7 @@ def verify_object(
 
 
 def _find_fault(data: Buffer) -> None:
-    """Raise the error of the first damaged batch, if any batch is damaged."""
+    """Raise the first damaged batch's error, if any batch in `data` is damaged."""
     for _ in iter_batches(data):
         pass
 
@@ -191,7 +191,7 @@ def _find_fault(data: Buffer) -> None:
 def _compare(
     source: ObjectBytes, footer: Footer, known: DescribeDisklessObjectResponse, tally: Tally
 ) -> None:
-    """Check that the coordinator and the footer describe the same object."""
+    """Check that the coordinator's metadata and the footer describe the same WAL object."""
     said = (known.object_id, known.size_bytes, known.broker_id)
     found = (footer.object_id, source.size_bytes, footer.broker_id)
     if said != found:
@@ -239,6 +239,6 @@ def _bytes_of(source: ObjectBytes, row: PartitionBytes) -> Buffer:
 
 
 def _damaged(source: ObjectBytes, error: RecordError, begin: int | None = None) -> DamagedWalError:
-    """Build the error for a damaged object, with the position of the damage in the object."""
+    """Return the error for a damaged object, with the position of the damage in the object."""
     position = None if begin is None else begin + (getattr(error, "position", None) or 0)
     return DamagedWalError(source.name, str(getattr(error, "reason", error)), position)

@@ -150,7 +150,7 @@ def object_at_url(url: str, endpoint: str | None, region: str | None) -> S3Objec
 def find_object(
     name: str, place: Path | S3Place, *, coordinator: int, cluster: Cluster | None
 ) -> FileObject | S3Object:
-    """Find an object by its key or its id.
+    """Open a WAL object, found by its key or by its id.
 
     Args:    coordinator: which partition of `__diskless-metadata` gave the id.
     Raises:  NoSuchObjectError, StorageError, OSError.
@@ -209,7 +209,7 @@ async def _searched(place: S3Place, end: str) -> list[str]:
 
 
 async def cluster_of(client: KafkaClient) -> Cluster:
-    """Request the cluster id and the object store of any broker.
+    """Request the cluster id and the object store's location from any broker.
 
     Raises ClientError, NoSuchObjectError.
     """
@@ -254,7 +254,7 @@ async def cluster_of(client: KafkaClient) -> Cluster:
 async def known_of(
     client: KafkaClient, key: str, coordinator: int
 ) -> DescribeDisklessObjectResponse:
-    """Request the coordinator's metadata of an object. Raises ClientError for an unknown object."""
+    """Request the coordinator's metadata of an object. Raises ClientError if unknown."""
     request = DescribeDisklessObjectRequest(coordinator_partition=coordinator, object_key=key)
     answer = await client.ask_any(request, DescribeDisklessObjectResponse)
     if answer.error_code:

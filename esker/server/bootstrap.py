@@ -37,7 +37,7 @@ def bootstrap_records(
     bench_log: bool,
     features: Mapping[str, int] | None = None,
 ) -> tuple[MetadataRecord, ...]:
-    """Return the records of an empty cluster, in order.
+    """Return the metadata records of an empty cluster, in order.
 
     Args:  bench_log: add the group of the benchmarks.
            features: finalized levels that differ from `default_levels`.

@@ -41,7 +41,7 @@ class ControllerCollector:
         self._seen = (0, time.monotonic())
 
     def collect(self) -> Iterator[Metric]:
-        """Return all metrics of the controller."""
+        """Return all metrics of the controller quorum's state."""
         counted = self._counted
         controller, image = counted.controller, counted.machine.image
         brokers = list(image.brokers.values())

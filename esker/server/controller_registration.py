@@ -57,7 +57,7 @@ class ControllerJoining:
         request: ControllerRegistrationRequest,
         image: Callable[[], MetadataImage],
     ) -> None:
-        """Prepare to register this node's controller once the image lacks it.
+        """Prepare to register this node's controller if the metadata image lacks it.
 
         Args:  client: called when a client is first needed.
         """
@@ -69,7 +69,7 @@ class ControllerJoining:
         self._task: asyncio.Task[None] | None = None
 
     def tick(self, now_ms: int) -> None:
-        """Send the registration request if it is due; `now_ms` is monotonic time."""
+        """Send the controller's registration if it is due; `now_ms` is monotonic time."""
         image = self._image()
         if not image.record_count or (self._task is not None and not self._task.done()):
             return
@@ -94,7 +94,7 @@ class ControllerJoining:
             )
 
     async def close(self) -> None:
-        """Cancel the registration request and send no further one."""
+        """Cancel the controller's registration request and send no other."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)

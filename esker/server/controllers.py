@@ -76,17 +76,17 @@ class ClusterMachine:
 
     @property
     def applied_offset(self) -> Offset:
-        """The first offset not applied to the state yet."""
+        """Return the first offset of the cluster log that is not applied yet."""
         return self._machine.applied.offset
 
     @property
     def features(self) -> Mapping[str, int]:
-        """The finalized features and their levels."""
+        """Return the levels of the finalized features by feature name."""
         return self._machine.image.features.finalized
 
     @property
     def controllers(self) -> Mapping[NodeId, VoterEndpoint]:
-        """The first listener's address of each registered controller."""
+        """Return the address of each registered controller's first listener."""
         return {
             NodeId(node_id): VoterEndpoint(listeners[0].name, listeners[0].host, listeners[0].port)
             for node_id, record in self._machine.image.controllers.items()
@@ -115,7 +115,7 @@ class ClusterMachine:
         self._events.on_applied(self.applied_offset)
 
     def reset(self) -> None:
-        """Empty the metadata image without ending the running groups.
+        """Empty the metadata image; the running groups continue.
 
         A running group ends only if the log, read anew, does not name it again.
         """
@@ -135,7 +135,7 @@ class ClusterMachine:
         self._machine.checkpointed(snapshot_id, record_count)
 
     def _on_image(self, image: MetadataImage) -> None:
-        """Start and stop groups until the running groups equal the image's groups."""
+        """Start and stop groups so that exactly the metadata image's groups run."""
         if not image.offset:
             return  # nothing is known yet, or everything is read anew
         wanted = [
@@ -169,7 +169,7 @@ class ControllerParts:
 
     @property
     def machine(self) -> ControllerMachine:
-        """This node's replica of the cluster log; available once the service is built."""
+        """Return this node's state machine of the cluster log, once the service is built."""
         assert self._node_service is not None, "a machine before its node"
         return self._node_service.machine
 
@@ -180,7 +180,7 @@ class ControllerParts:
         return self._node_service
 
     def listen(self, listener: Callable[[MetadataImage], None]) -> None:
-        """Call `listener` with the cluster log's current image and with each later image."""
+        """Call `listener` with the current metadata image and with each later image."""
         assert self._node_service is not None, "a listener before its node"
         self._node_service.machine.listen(listener)
 
@@ -222,7 +222,7 @@ class ControllerNodeService:
         self.handlers: Mapping[int, Served] = self._service.handlers
 
     def _make_joining(self) -> ControllerJoining | None:
-        """Build the controller's registration, or return None on a node that is not a voter."""
+        """Build the registration of this node's controller, or return None on a non-voter."""
         node_id, settings = self._host.node_id, self._settings
         place = settings.endpoints.get(node_id)
         if place is None:
@@ -336,7 +336,7 @@ class ControllerNodeService:
 
 
 def _behind(log: ReplicatedLog, on_done: Callable[[BaseException | None], None]) -> None:
-    """Call `on_done` after the log's read barrier, for callers that cannot await."""
+    """Call `on_done` once a linearizable read of the log has been confirmed or has failed."""
 
     def on_barrier(barrier: asyncio.Future[Offset]) -> None:
         on_done(asyncio.CancelledError() if barrier.cancelled() else barrier.exception())

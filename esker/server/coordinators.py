@@ -56,7 +56,7 @@ class Hosted(Protocol):
     def coordinator(self) -> BatchCoordinator: ...
 
     async def end(self) -> None:
-        """Close the coordinator after its group has ended on this node."""
+        """Close the batch coordinator after its group has ended on this node."""
 
 
 class HostedInQuorum:
@@ -84,7 +84,7 @@ class HostedInQuorum:
         self.coordinator.start()
 
     async def end(self) -> None:
-        """Close the coordinator and its SQLite state machine."""
+        """Close the batch coordinator and its SQLite state machine."""
         await self.coordinator.close()
         self.machine.close()
 
@@ -99,7 +99,7 @@ class HostedInMemory:
         self.coordinator = coordinator
 
     async def end(self) -> None:
-        """Close the coordinator, losing its state in memory."""
+        """Close the batch coordinator, whose state in memory is lost."""
         await self.coordinator.close()
 
 
@@ -110,7 +110,7 @@ _OURS: Final[Mapping[str, Callable[[Group], Hosted]]] = {
 
 
 def find_implementation(class_name: str, *, voters: int) -> Callable[[Group], Hosted]:
-    """Return the constructor of the batch coordinator with this class name.
+    """Return the constructor of the batch coordinator class with this name.
 
     Raises:  as `esker.settings.coordinator_options.find_for_group`.
     """
@@ -124,7 +124,7 @@ class CoordinatorNodeService:
     def __init__(
         self, host: ServiceHost, options: CoordinatorOptions, view: ClusterView, *, voters: int
     ) -> None:
-        """Prepare to host coordinators of the configured class.
+        """Prepare to host batch coordinators of the configured class.
 
         Raises ValueError if there is no such class.
         """
@@ -136,12 +136,12 @@ class CoordinatorNodeService:
         self.handlers: Mapping[int, Served] = coordinator_handlers(self.find)
 
     def find(self, partition: int) -> BatchCoordinator | None:
-        """Return the coordinator of a partition of `__diskless-metadata`, or None."""
+        """Return the batch coordinator of a `__diskless-metadata` partition, or None."""
         hosted = self._hosted.get(partition)
         return hosted.coordinator if hosted is not None else None
 
     def machine(self, partition: int) -> CoordinatorMachine | None:
-        """Return the state machine of a partition's replica, or None for an unreplicated one."""
+        """Return the state machine of a partition's replica, or None if not replicated."""
         hosted = self._hosted.get(partition)
         return hosted.machine if isinstance(hosted, HostedInQuorum) else None
 

@@ -50,7 +50,7 @@ OF_DISKS: Final = frozenset(
 
 
 def describe_fatal_error(error: Exception, log_dir: Path, *, votes: bool = True) -> str:
-    """Return an operator's message with the file, the error and, if known, the remedy.
+    """Return a message for operators with the file, the error and, if known, the remedy.
 
     Args:    votes: is it a directory of the quorum's, or of a node that is only a broker?
 

@@ -17,7 +17,7 @@ LABELS = ("feature_name",)
 
 
 def feature_metrics(features: Features) -> Iterator[Metric]:
-    """Yield the finalized levels of this node's copy of the cluster log, and the supported ones."""
+    """Yield metrics of the finalized and the supported level of each feature."""
     finalized = GaugeMetricFamily(
         "kafka_server_metadata_loader_finalized_level",
         "FinalizedLevel: the feature's level in this node's copy of the cluster log",

@@ -59,7 +59,7 @@ class ClusterNews:
         self._brokers: object = None  # of the image that `brokers` was made from
 
     def on_image(self, image: MetadataImage) -> None:
-        """Update the live brokers and announce deleted topics; ignore an older image.
+        """Update the live brokers and announce deleted topics; skip an outdated image.
 
         A log that is read again produces older images.
         """
@@ -87,21 +87,21 @@ class GroupReplica:
         self._host = host
 
     def groups(self) -> Iterable[tuple[str, Group]]:
-        """Return all consumer groups, unordered; none before the log has started on this node."""
+        """Return all consumer groups in any order, or none before their log has started."""
         return self.machine.image.groups.items() if self.machine is not None else ()
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:  # noqa: ARG002
-        """Create and host the state machine of the groups' log when the log starts."""
+        """Create and host the state machine of the consumer groups' log when the log starts."""
         if (topic, partition) == (CONSUMER_OFFSETS, 0):
             self.machine = GroupMachine()
             self._host.host(log, self.machine)
             self._begun(log, self.machine)
 
     def _begun(self, log: ReplicatedLog, machine: GroupMachine) -> None:
-        """Do nothing in a plain replica; a subclass starts its log leader's work here."""
+        """Do nothing when the groups' log starts, because a plain replica never leads the log."""
 
     async def end(self, topic: str, partition: int) -> None:
-        """Drop the state machine when the groups' log ends."""
+        """Drop the state machine of the consumer groups when their log ends."""
         if (topic, partition) == (CONSUMER_OFFSETS, 0):
             self.machine = None
 
@@ -110,7 +110,7 @@ class GroupLogNodeService(GroupReplica):
     """The groups' log on a voter, which decides where it leads and answers brokers."""
 
     def __init__(self, host: ServiceHost, settings: LogSettings, listen: Listen) -> None:
-        """Prepare to host the groups' log on a voter.
+        """Prepare to host the log of the consumer groups on a voter.
 
         Args:  listen: to this node's replica of the cluster log; called when the group begins.
         """
@@ -141,7 +141,7 @@ class GroupLogNodeService(GroupReplica):
         self._sweep_later()
 
     async def end(self, topic: str, partition: int) -> None:
-        """Stop the sweep timer and drop the state when the groups' log ends."""
+        """Stop the expiry timer and drop the state when the consumer groups' log ends."""
         await super().end(topic, partition)
         if self.machine is None:
             self.log = None

@@ -58,7 +58,7 @@ class NodeParts:
     """
 
     def __init__(self, settings: NodeSettings) -> None:
-        """Open the node's storage and build the configuration of its parts.
+        """Open the node's storage and build the configuration of the node's parts.
 
         Raises:  as `esker.server.storage.open_storage`.
         """
@@ -167,7 +167,7 @@ class NodeParts:
         return self._own.begin_cluster(host, log, events)
 
     def _features(self) -> Features:
-        """Return the levels in this node's copy of the cluster log."""
+        """Return the finalized feature levels in this node's copy of the cluster log."""
         if self._controllers is not None:
             return self._controllers.machine.image.features
         assert self._own is not None, "a scrape before the node is made"
@@ -183,7 +183,7 @@ class NodeParts:
 
 
 def limits_of(settings: NodeSettings) -> Limits:
-    """Return the limits on each listener's connections and memory."""
+    """Return the limits on the connections and memory of each listener."""
     places = settings.addresses
     listeners = len(places.clients) + (places.controller is not None)
     return Limits(

@@ -25,7 +25,7 @@ brokers take some each, and what is refused comes again at once, for ever."""
 
 
 def connections_allowed(wanted: int, listeners: int) -> int:
-    """Return the number of connections that each listener may have, at most `wanted`.
+    """Return how many connections each listener may have within the limit of open files.
 
     Raises the process's soft limit of open files if that is needed and allowed.
 

@@ -109,13 +109,13 @@ def announce(line: str) -> None:
 
 
 def _is_hopeless(node: Node) -> bool:
-    """Return whether a failed disk, a broken invariant or a cancellation rules out a hand-over."""
+    """Return whether a failed disk, a broken invariant or a cancellation prevents a hand-over."""
     task = asyncio.current_task()
     return node.failed.done() or (task is not None and task.cancelling() > 0)
 
 
 async def _until(work: Coroutine[Any, Any, Any], *ends: asyncio.Future[Any]) -> bool:
-    """Wait for `work`; return False if one of `ends` finished first.
+    """Wait for `work`; cancel it and return False if one of `ends` finishes first.
 
     Raises what either raises.
     """

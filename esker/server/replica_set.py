@@ -68,7 +68,7 @@ class Machines(Protocol):
 
     @property
     def controller(self) -> ControllerMachine:
-        """The state machine of the cluster log."""
+        """Return the state machine of the cluster log."""
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
         """Build the state machine of a group that was opened on this node."""
@@ -83,7 +83,7 @@ class Machines(Protocol):
         """Return all consumer groups in the local replica."""
 
     def group_machine(self) -> GroupMachine | None:
-        """Return the state machine of the groups' log, or None before the log starts."""
+        """Return the state machine of the consumer groups' log, or None before the log starts."""
 
 
 class OwnMachines:
@@ -105,7 +105,7 @@ class OwnMachines:
         return state
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """Build and host the state machine of a started coordinator or groups' log.
+        """Build and host the state machine of a started coordinator log or groups' log.
 
         Raises OSError, sqlite3.Error.
         """
@@ -117,7 +117,7 @@ class OwnMachines:
         self._groups.begin(log, topic, partition, directory)
 
     async def end(self, topic: str, partition: int) -> None:
-        """Close the state machine of an ended coordinator or groups' log."""
+        """Close the state machine of an ended coordinator log or groups' log."""
         if topic == DISKLESS_METADATA:
             machine = self._coordinators.pop(partition, None)
             if machine is not None:
@@ -125,11 +125,11 @@ class OwnMachines:
         await self._groups.end(topic, partition)
 
     def coordinator(self, partition: int) -> CoordinatorMachine | None:
-        """Return this broker's state machine of a coordinator partition, or None without one."""
+        """Return this broker's state machine of a coordinator partition, or None."""
         return self._coordinators.get(partition)
 
     def group_machine(self) -> GroupMachine | None:
-        """Return this broker's state machine of the groups' log, or None before it starts."""
+        """Return this broker's state machine of the groups' log, or None before its start."""
         return self._groups.machine
 
 
@@ -149,11 +149,11 @@ class SharedMachines:
 
     @property
     def controller(self) -> ControllerMachine:
-        """The controller's state machine of the cluster log."""
+        """Return the controller's state machine of the cluster log."""
         return self._controllers.machine
 
     def group_machine(self) -> GroupMachine | None:
-        """Return the controller's state machine of the groups' log, or None before it starts."""
+        """Return the controller's state machine of the groups' log, or None before its start."""
         return self._groups.machine
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
@@ -185,7 +185,7 @@ class ObservedCluster(LatestImage):
     # --- a NodeService ------------------------------------------------------------------------
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """Build the replica of a started log and follow its changes.
+        """Build the replica of a started log and observe the replica's changes.
 
         Raises OSError, sqlite3.Error.
         """
@@ -226,7 +226,7 @@ class ObservedCluster(LatestImage):
         await self._machines.end(topic, partition)
 
     async def close(self) -> None:
-        """Close all clients of controllers, coordinators and groups, ending their requests."""
+        """Close all clients of controllers and coordinators, ending their requests."""
         for controller in self._controllers.values():
             await controller.close()
         for leader in self._leaders.values():
@@ -237,20 +237,20 @@ class ObservedCluster(LatestImage):
 
     @property
     def cluster_id(self) -> str:
-        """The cluster id of this node."""
+        """Return the id of the cluster to which this node belongs."""
         return self._host.cluster_id
 
     @property
     def broker_id(self) -> int:
-        """The broker id of this node, equal to its node id."""
+        """Return the broker id of this node, which is its node id."""
         return self._host.node_id
 
     def image_age_ms(self) -> float | None:
-        """Return an upper bound of the image's age in ms, or None if the image never caught up."""
+        """Return the metadata image's maximum age in ms, or None if it never caught up."""
         return _age_ms(self._cluster_age)
 
     def metadata_offset(self) -> Offset:
-        """Return the offset of the last cluster log record in the image, or -1 without any."""
+        """Return the last offset in the metadata image, or -1 for an empty image."""
         return Offset(self._image.offset - 1)
 
     def replica(self, coordinator: int) -> ReadOnlyCoordinator | None:
@@ -258,12 +258,12 @@ class ObservedCluster(LatestImage):
         return self._replicas.get(coordinator)
 
     def replica_age_ms(self, coordinator: int) -> float | None:
-        """Return an upper bound of a replica's age in ms, or None if it never caught up."""
+        """Return a replica's maximum age in ms, or None if it never caught up."""
         replica = self._replicas.get(coordinator)
         return None if replica is None else replica.age_ms
 
     def on_commit(self, callback: Callable[[int], None]) -> None:
-        """Register a callback that gets the number of each coordinator partition that advances."""
+        """Register a callback for the number of each coordinator partition with new commits."""
         self._on_commit_told.append(callback)
 
     def groups(self) -> Iterable[tuple[str, Group]]:
@@ -271,11 +271,11 @@ class ObservedCluster(LatestImage):
         return self._machines.groups()
 
     def groups_age_ms(self) -> float | None:
-        """Return an upper bound of the groups' replica's age in ms; None if it never caught up."""
+        """Return the maximum age in ms of the consumer groups' replica, or None if unknown."""
         return _age_ms(self._groups_age)
 
     def _take_image(self, image: MetadataImage) -> None:
-        """Publish a newer metadata image; ignore an older image of a log that is read again."""
+        """Publish a newer metadata image; ignore an older one, as while a log is read again."""
         if image.offset <= self._image.offset:
             return
         if self._cluster_age is not None:
@@ -308,7 +308,7 @@ class ObservedCluster(LatestImage):
         return client
 
     async def ask_controller(self, request: Request, response: type[R]) -> R:
-        """Send a request to the active controller, through one client for each type of request."""
+        """Send a request to the active controller, with one client per type of request."""
         client = self._controllers.get(type(request))
         if client is None:
             beats = isinstance(request, BrokerHeartbeatRequest)
@@ -327,5 +327,5 @@ class ObservedCluster(LatestImage):
 
 
 def _age_ms(age: Freshness | None) -> float | None:
-    """Return an age in ms by the event loop's clock, or None without an age."""
+    """Return the age in ms of a replica at present, or None if the age is unknown."""
     return None if age is None else age.age_ms(asyncio.get_running_loop().time())

@@ -59,7 +59,7 @@ class SnapshotKeeping:
         return SnapshotStore(files, directory, now_ms=monotonic_ms)
 
     def log_start(self, view: LogStartView) -> OffsetAndEpoch | None:
-        """Return the checkpoint that becomes the log's start, or None to keep the present start.
+        """Return the checkpoint where the log should start, or None to keep the log's start.
 
         Source: docs/design/snapshots.md#where-the-log-starts.
         """
@@ -89,7 +89,7 @@ class SnapshotKeeping:
         )
 
     def _readers(self, view: LogStartView, since_ms: int) -> list[Holder]:
-        """Return the archives that limit the log start; after an election, a possible one too."""
+        """Return the archives that limit the log start, and a possible one after an election."""
         bound = self.log_starts.archive_max_lag_bytes
         if not bound:
             return []
@@ -108,7 +108,7 @@ class SnapshotKeeping:
         node: ServiceHost,
         listener: StateListener | None,
     ) -> _Hosted:
-        """Host a state machine on a log, and write checkpoints of its state."""
+        """Host a state machine on a log, and write checkpoints of the machine's state."""
         assert isinstance(log.snapshots, SnapshotStore), (
             f"{log.name} keeps no checkpoints: {log.snapshots}"
         )
@@ -142,11 +142,11 @@ class _Loop:
         self.fail = node.fail
 
     def now_ms(self) -> float:
-        """Return the loop's time in ms, with fractions, as time slices are below a millisecond."""
+        """Return the event loop's time in ms, with fractions of a millisecond."""
         return time.monotonic() * 1_000
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        """Run a job in the thread and then call `done`; an exception in the job stops the node."""
+        """Run a job in the thread and then call `done`; a job's exception stops the node."""
 
         def over(future: asyncio.Future[None]) -> None:
             error = future.exception()
@@ -162,7 +162,7 @@ class _Loop:
         future.add_done_callback(over)
 
     def close(self) -> None:
-        """End the thread after its queued jobs, which may unlink a partial file."""
+        """End the thread after its queued jobs, which may delete a partial file."""
         self._closing = True
         self._end_if_idle()
 

@@ -55,7 +55,7 @@ def format_storage(
     features: Mapping[str, int] | None = None,
     files: FileSystem | None = None,
 ) -> Formatted:
-    """Format the log directory of this node, writing `meta.properties` last.
+    """Format this node's log directory, writing `meta.properties` last.
 
     Args:    rejoin: this node was in the cluster before and its disk is lost.
              features: levels to finalize in a new cluster instead of the newest.
@@ -91,7 +91,7 @@ def format_storage(
 
 
 def _refuse_used(files: FileSystem, log_dir: Path, *, rejoin: bool) -> None:
-    """Raise StorageError if `log_dir` has other files than an interrupted format leaves."""
+    """Raise StorageError if `log_dir` has files that formatting does not write."""
     found = files.listdir(log_dir)
     if META_PROPERTIES_FILE in found:
         raise StorageError(f"{log_dir} is formatted already; nothing was changed")

@@ -47,7 +47,7 @@ class Addresses:
 
     @property
     def warnings(self) -> list[str]:
-        """Return the operator's warnings on addresses that other machines can reach."""
+        """Return warnings for the operator about addresses that other machines can reach."""
         places = (*((self.controller,) if self.controller else ()), *self.clients)
         return [
             f"listener {place.name} at {place.bind} is open to every host that can reach it: "

@@ -18,7 +18,7 @@ class Setting:
 
     @property
     def default_text(self) -> str:
-        """The default value as properties-file text; empty without a default."""
+        """Return the default value as in a properties file, or empty text without a default."""
         default = self.default
         if isinstance(default, bool):
             return str(default).lower()

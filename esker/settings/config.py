@@ -125,7 +125,7 @@ def parse_config(properties: Mapping[str, str]) -> NodeSettings:
 def _lone_controller(
     values: Mapping[str, Any], given: Mapping[str, str], wrong: set[str]
 ) -> dict[str, Any]:
-    """Return the settings that Kafka's file of a single node leaves out.
+    """Return settings of a single node that Kafka's own properties file leaves out.
 
     It names its quorum by `controller.quorum.bootstrap.servers`, its id perhaps by `broker.id`, and
     no object store. With one address there is one voter, this node, and its objects lie beside its
@@ -261,7 +261,7 @@ def _group_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
 
 
 def _broker_errors(values: Mapping[str, Any]) -> Iterator[ConfigError]:
-    """Yield an error for each setting that a broker cannot run with."""
+    """Yield an error for each setting with which a broker cannot run."""
     if not values["diskless.system.enable"]:
         yield ConfigError("diskless.system.enable", "a broker here has no other topics: leave true")
     if values["diskless.batch.coordinator.class.name"] != QUORUM:

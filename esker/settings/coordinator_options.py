@@ -37,7 +37,7 @@ class CoordinatorOptions:
     max_producers: int = 1_000_000
 
     def settings(self, cluster_id: str, partition: int) -> CoordinatorSettings:
-        """Return the settings of one coordinator partition."""
+        """Return the settings of one batch coordinator, by cluster and partition."""
         return CoordinatorSettings(
             keys=ObjectKeys(
                 prefix=self.key_prefix, cluster_id=cluster_id, coordinator_partition=partition
@@ -51,7 +51,7 @@ class CoordinatorOptions:
 
 
 def find_for_group(class_name: str, *, voters: int) -> Callable[[Any], Any] | None:
-    """Return the `for_group` method of a custom coordinator class, or None for a built-in class.
+    """Return a custom coordinator class's `for_group` method, or None for a built-in class.
 
     Raises:  ValueError saying why the class cannot be used in a quorum of so many voters.
     """

@@ -18,7 +18,7 @@ class ConfigError(Exception):
 
 
 def raise_all(errors: Sequence[ConfigError]) -> None:
-    """Raise one ConfigError that has all of these, if there are any."""
+    """Raise one ConfigError with all the given errors, if there are any."""
     if errors:
         first, *others = errors
         raise ConfigError(first.key, first.reason, *others)

@@ -50,7 +50,7 @@ _HARMLESS: Final = {
 
 
 def refusal_of(key: str, value: str) -> str | None:
-    """Return why a setting of Kafka's cannot be ignored, or None if it can or is not Kafka's."""
+    """Return why a Kafka setting cannot be ignored, or None if it can or is not Kafka's."""
     if not value or (key, value) in _HARMLESS:
         return None
     by_prefix = (reason for start, reason in _REFUSED_PREFIXES.items() if key.startswith(start))
@@ -58,5 +58,5 @@ def refusal_of(key: str, value: str) -> str | None:
 
 
 def is_without_effect(key: str) -> bool:
-    """Return whether a setting that Esker does not have is one of Kafka's."""
+    """Return whether a setting that Esker does not define is a setting of Kafka."""
     return key in KAFKA_BROKER_KEYS or key in _REFUSED or key.startswith(tuple(_REFUSED_PREFIXES))

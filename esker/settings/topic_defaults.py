@@ -62,7 +62,7 @@ SETTINGS: Final = (
 
 
 def topic_defaults(values: Mapping[str, Any]) -> dict[str, str]:
-    """Return the defaults that a file gives, by the broker's name of the setting.
+    """Return the topic defaults set in a properties file, by the broker setting's name.
 
     >>> topic_defaults({"log.retention.hours": 2, "message.max.bytes": "1000"})
     {'message.max.bytes': '1000', 'log.retention.ms': '7200000'}

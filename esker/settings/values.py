@@ -122,7 +122,7 @@ def protocol_map(text: str) -> dict[str, str]:
 
 
 def is_wildcard(host: str) -> bool:
-    """Return whether a host stands for every address of this machine."""
+    """Return whether a host name or address stands for all addresses of this machine."""
     try:
         return host == "" or ipaddress.ip_address(host).is_unspecified
     except ValueError:
@@ -130,7 +130,7 @@ def is_wildcard(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach a host."""
+    """Return whether a host name or address is reachable only from this machine."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -152,7 +152,7 @@ def ratio(text: str) -> float:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return a parser that accepts only these words."""
+    """Return a parser that accepts only the given words."""
 
     def parse(text: str) -> str:
         if text not in words:

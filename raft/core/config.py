@@ -43,5 +43,5 @@ class QuorumConfig:
 
     @property
     def check_quorum_timeout_ms(self) -> int:
-        """Return how long a leader that no majority fetches from stays leader, in milliseconds."""
+        """Return the time in ms after which a leader without Fetches from a majority resigns."""
         return self.fetch_timeout_ms * 3 // 2

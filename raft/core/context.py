@@ -58,13 +58,13 @@ class Context:
     # -- identity ------------------------------------------------------------------------------
 
     def note_voters(self) -> None:
-        """Put the newest voter set in the log into force at once."""
+        """Use the newest voter set in the log from now on, even if it is not committed."""
         self.voters: VoterSet = self.voter_history.latest
         self.is_voter: bool = self.voters.is_voter(self.identity)
 
     @property
     def can_campaign(self) -> bool:
-        """Return whether this node is a voter that has its disk, and neither stops nor doubts."""
+        """Return whether this node is a voter with its disk, without a fork or a shutdown."""
         stands_back = self.recovering or self.shutting_down or self.in_doubt
         return self.is_voter and not stands_back
 
@@ -137,21 +137,21 @@ class Context:
         self.requests.send_due = True
 
     def update(self, new: Role) -> None:
-        """Replace the role by one of the same class and epoch after votes were counted."""
+        """Replace the role by an updated role of the same class and epoch, as after a vote."""
         assert type(new) is type(self.role), f"not an update: {self.role} -> {new}"
         assert new.epoch == self.role.epoch, f"not an update: {self.role} -> {new}"
         self.role = new
         self.note_election_state()
 
     def note_election_state(self) -> None:
-        """Hold back messages until a changed election state is durable."""
+        """Hold back outgoing messages until a changed election state is durable."""
         if self.election_state != self.gate.election:
             self.gate.close()
 
     # -- peers ---------------------------------------------------------------------------------
 
     def fault(self, peer: NodeId | None, reason: str, delayed: type[Request] | None = None) -> None:
-        """Report that a peer broke the protocol, so its message has no effect.
+        """Report that a peer violated the protocol, so that its message has no effect.
 
         Args:  delayed: requests of this kind to it are repeated only after the longest back-off.
         """
@@ -164,7 +164,7 @@ class Context:
         self.fault(peer, f"is of another cluster: ours is {self.cluster_id}", kind)
 
     def check_addressee(self, cluster_id: str | None, voter: ReplicaKey | None) -> ErrorCode:
-        """Return the error of a request that is meant for another cluster, node or disk."""
+        """Return the error of a request meant for another cluster, node or disk, or else NONE."""
         if None not in (cluster_id, self.cluster_id) and cluster_id != self.cluster_id:
             return ErrorCode.INCONSISTENT_CLUSTER_ID
         if voter is not None and not is_same_replica(voter, self.identity):

@@ -58,7 +58,7 @@ class Discovery:
                     context.fault(peer, f"names {leader_id} leader of our epoch {epoch}")
 
     def join(self, epoch: Epoch, leader_id: NodeId | None, reason: str) -> None:
-        """Enter `epoch` and follow its leader if known; keep a vote already given in that epoch."""
+        """Enter `epoch` and follow its leader if known; keep a vote already cast in that epoch."""
         context = self._context
         voted = context.election_state.voted if epoch == context.epoch else None
         if leader_id is None:
@@ -69,7 +69,7 @@ class Discovery:
     def check_leadership_claim(
         self, claim: BeginQuorumEpochRequest | EndQuorumEpochRequest, voter: ReplicaKey | None
     ) -> ErrorCode:
-        """Return the error of a request whose sender cannot be the leader of the epoch it names."""
+        """Return an error if a request's sender cannot lead the request's epoch, or else NONE."""
         context, leader_id, epoch = self._context, claim.leader_id, claim.epoch
         error = context.check_addressee(claim.cluster_id, voter)
         if error is not ErrorCode.NONE:
@@ -90,7 +90,7 @@ class Discovery:
     # -- epochs that requests name -------------------------------------------------------------
 
     def check_newer_epoch(self, peer: NodeId, epoch: Epoch) -> ErrorCode:
-        """Return NONE if a request that names `peer` in `epoch` may advance this node's epoch.
+        """Return NONE if a request that names `peer` in `epoch` may raise this node's epoch.
 
         Otherwise a Fetch asks `peer` for its epoch.
         """
@@ -100,7 +100,7 @@ class Discovery:
         return ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def _believes(self, peer: NodeId, epoch: Epoch) -> bool:
-        """Return whether `epoch` is within the epoch budget of this voter; if not, note the claim.
+        """Return whether this voter's epoch budget allows `epoch`; if not, record the report.
 
         An observer has no budget.
 
@@ -116,11 +116,11 @@ class Discovery:
         return False
 
     def claimed(self) -> tuple[NodeId, ...]:
-        """Return the voters with an unconfirmed claim to be in a newer epoch than this node."""
+        """Return the voters that are reported, but not confirmed, to be in a newer epoch."""
         return self._epochs.unconfirmed(self._context.epoch, self._context.timers.now_ms)
 
     def ask_claimed(self) -> None:
-        """Send a Fetch to each voter claimed to be in a newer epoch, to learn its real epoch.
+        """Send a Fetch to each voter reported in a newer epoch, to learn the voter's real epoch.
 
         A leader that we follow is asked by the ordinary Fetch. The question is a Fetch, too, which
         voters of every version answer with their epoch. As an acknowledgement it says no more than
@@ -155,7 +155,7 @@ class Discovery:
             requests.send(context.random.choice(ready), self.fetch_request(max_wait_ms=0))
 
     def can_fetch(self) -> bool:
-        """Return whether the whole log is flushed: a Fetch acknowledges all before its offset."""
+        """Return whether the whole log is flushed, as a Fetch acknowledges all earlier records."""
         log = self._context.log
         return log.flushed_end_offset == log.end_offset
 

@@ -101,7 +101,7 @@ class VoteGranting:
                 return log_ok and (request.pre_vote or voted in (None, request.candidate))
 
     def log_position(self) -> tuple[Epoch, Offset]:
-        """Return the last epoch and end offset of the log, which votes compare.
+        """Return the last epoch and the end offset of the log, which voters compare.
 
         They cover the newest snapshot too: a snapshot newer than the log becomes the log's start as
         soon as it is complete, so a log without a record ends where its snapshot does, and in its
@@ -110,11 +110,11 @@ class VoteGranting:
         return self._context.log.last_epoch, self._context.log.end_offset
 
     def _least_end_offset(self) -> Offset:
-        """Return where a candidate's log must reach at least: to our floor."""
+        """Return the end offset that a candidate's log must at least have to get this vote."""
         return self._context.log.floor
 
     def _can_vote(self) -> bool:
-        """Return whether this voter may vote, which a voter that lost its disk may not."""
+        """Return whether this voter may vote, which is false while it recovers from a lost disk."""
         return not self._context.recovering
 
     def _vote_for(self, candidate: ReplicaKey) -> None:
@@ -136,17 +136,17 @@ class Elections:
     # -- entering the states -------------------------------------------------------------------
 
     def enter_unattached(self) -> None:
-        """Set the election timer if this node can campaign."""
+        """Set the election timer on becoming Unattached, if this node can campaign."""
         if self._context.can_campaign:
             self.await_timeout()
 
     def await_timeout(self) -> None:
-        """Set the election timer, which is over at once if this node is the only voter."""
+        """Set the election timer, which expires at once if this node is the only voter."""
         alone = len(self._context.voters) == 1
         self._context.timers.set_in(Timer.ELECTION, 0 if alone else self._timeout_ms())
 
     def enter_prospective(self) -> None:
-        """Set the timers that repeat pre-votes and end them after the election timeout."""
+        """Set the timers that repeat the pre-vote requests and that end the pre-vote."""
         timers = self._context.timers
         timers.set_in(Timer.ELECTION, self._timeout_ms())
         timers.set_in(Timer.PRE_VOTE, self._context.config.pre_vote_repeat_ms)
@@ -187,19 +187,19 @@ class Elections:
             self._campaign(Epoch(role.epoch + 1), "majority of pre-votes")
 
     def _campaign(self, epoch: Epoch, reason: str) -> None:
-        """Become the candidate of `epoch`; `on_own_vote_durable` counts this node's own vote."""
+        """Become a candidate in `epoch`; this node's own vote is counted once it is durable."""
         candidate = Candidate(epoch=epoch, granted=frozenset(), rejected=frozenset())
         self._context.become(candidate, reason)
 
     def on_own_vote_durable(self, role: Candidate) -> None:
-        """Count this node's own vote, and request votes from the other voters."""
+        """Count this node's own durable vote, and request votes from the other voters."""
         self._count_vote(role, self._context.node_id)
         self._context.requests.send_due = True
 
     # -- time ----------------------------------------------------------------------------------
 
     def on_timeout(self) -> None:
-        """Start a campaign or give up the current campaign when the election timer expires."""
+        """Start a campaign or leave the current role when the election timer expires."""
         context = self._context
         match context.role:
             case Unattached() if context.can_campaign:
@@ -250,7 +250,7 @@ class Elections:
                 context.requests.offer(peer, request)
 
     def on_response(self, peer: NodeId, sent: VoteRequest, response: VoteResponse) -> None:
-        """Count the vote in a response, if it still concerns the present role and epoch."""
+        """Count the vote in a response, if the role and epoch of the request are still current."""
         context = self._context
         if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
             context.on_other_cluster(peer, VoteRequest)
@@ -281,7 +281,7 @@ class Elections:
             self._count_vote(role, peer)
 
     def _count_vote(self, role: Prospective | Candidate, voter: NodeId) -> None:
-        """Add a voter's granted vote to the role, and change the role at a majority."""
+        """Count a vote that a voter granted, and change the role once a majority has granted it."""
         context = self._context
         counted = replace(role, granted=role.granted | {voter}, rejected=role.rejected - {voter})
         context.update(counted)

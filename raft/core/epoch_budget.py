@@ -56,7 +56,7 @@ class EpochBudget:
         self._claims: dict[NodeId, Claim] = {}
 
     def spend(self, distance: int, now_ms: int) -> bool:
-        """Spend `distance` epochs of the budget, and return whether the budget sufficed.
+        """Subtract `distance` epochs from the budget, and return whether the budget sufficed.
 
         Args:    now_ms: any clock that does not go backwards.
         """
@@ -69,7 +69,7 @@ class EpochBudget:
         return True
 
     def claim(self, node: NodeId, epoch: Epoch, now_ms: int) -> bool:
-        """Note an unconfirmed claim that `node` is in `epoch`; return True if the claim is new."""
+        """Record an unconfirmed report that `node` is in `epoch`; return whether it is new."""
         before = self._claims.get(node)
         is_new = before is None or before.expires_ms <= now_ms
         highest = epoch if before is None or is_new else max(epoch, before.epoch)
@@ -77,11 +77,11 @@ class EpochBudget:
         return is_new
 
     def settle(self, node: NodeId) -> None:
-        """Drop the claims about `node`, which has responded with its own epoch."""
+        """Remove the unconfirmed reports about `node`, which has responded with its own epoch."""
         self._claims.pop(node, None)
 
     def unconfirmed(self, ours: Epoch, now_ms: int) -> tuple[NodeId, ...]:
-        """Return the nodes with unexpired claims to be in an epoch above `ours`."""
+        """Return the nodes that unexpired reports place in an epoch above `ours`."""
         if not self._claims:
             return ()
         self._claims = {

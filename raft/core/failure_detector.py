@@ -43,7 +43,7 @@ class FailureDetector:
     # -- signs of life -------------------------------------------------------------------------
 
     def note_leader_alive(self) -> None:
-        """Restart the fetch timeout and stop the failover, because the leader is alive."""
+        """Restart the fetch timeout and cancel the failover, because the leader is alive."""
         context = self._context
         context.follower.leader_lost = False
         context.timers.clear(Timer.SILENCE, Timer.FAILOVER)
@@ -51,11 +51,11 @@ class FailureDetector:
         context.requests.send_due = True
 
     def restart_fetch_timeout(self) -> None:
-        """Set the fetch timer to a whole fetch timeout from now."""
+        """Set the fetch timer to expire one full fetch timeout from now."""
         self._context.timers.set_in(Timer.FETCH, self._context.config.fetch_timeout_ms)
 
     def on_begin_epoch(self, request: BeginQuorumEpochRequest) -> BeginQuorumEpochResponse:
-        """Follow the sender of BeginQuorumEpoch, or note that the current leader is alive."""
+        """Follow the sender of a BeginQuorumEpoch; if already followed, treat it as alive."""
         context = self._context
         error = self._discovery.check_leadership_claim(request, request.voter)
         if error is ErrorCode.NONE:
@@ -68,7 +68,7 @@ class FailureDetector:
         return BeginQuorumEpochResponse(error=error, leader_id=leader_id, epoch=epoch)
 
     def _abandon_overdue_fetches(self) -> None:
-        """Abandon Fetches that are older than half a fetch timeout, so that they are sent again.
+        """Abandon Fetches older than half a fetch timeout, so that new Fetches are sent.
 
         A leader sends BeginQuorumEpoch to voters that have not fetched for half a fetch timeout; a
         Fetch that has been out for that long is lost.
@@ -83,7 +83,7 @@ class FailureDetector:
     # -- signs of death ------------------------------------------------------------------------
 
     def note_leader_gone(self) -> None:
-        """Note that the leader is gone, and campaign after a random wait.
+        """Treat the leader as failed, and campaign after a random delay.
 
         Without the wait two followers that noticed at the same time would grant each other's
         pre-votes and split the votes. (Kafka does not wait after a fetch timeout.)
@@ -95,7 +95,7 @@ class FailureDetector:
             context.timers.set_in(Timer.FAILOVER, self._failover_jitter_ms())
 
     def on_end_epoch(self, request: EndQuorumEpochRequest) -> EndQuorumEpochResponse:
-        """Campaign after a delay that depends on this node's place among the named candidates."""
+        """Campaign after a delay that grows with this node's position in the candidate list."""
         context = self._context
         error = self._discovery.check_leadership_claim(request, None)
         if error is ErrorCode.NONE:
@@ -177,7 +177,7 @@ class FailureDetector:
             self.note_leader_gone()
 
     def on_silence(self) -> None:
-        """Treat a silent leader as failed, unless this node itself could not send a Fetch."""
+        """Treat a silent leader as failed, unless this node itself was unable to send a Fetch."""
         context = self._context
         if not self._discovery.can_fetch():
             context.timers.set_in(Timer.SILENCE, context.config.failover_silence_ms)

@@ -41,7 +41,7 @@ class FetchService:
     # -- who may ask ---------------------------------------------------------------------------
 
     def _leader_only_error(self, epoch: Epoch) -> ErrorCode:
-        """Return why this node is not the leader of a replica in `epoch`, or NONE.
+        """Return the error of a request if this node does not lead `epoch`, or else NONE.
 
         A newer epoch changes nothing here: a Vote or BeginQuorumEpoch will bring it.
         """
@@ -78,7 +78,7 @@ class FetchService:
     def on_fetch(
         self, connection: int, correlation: int, request: messages.FetchRequest
     ) -> messages.Response | None:
-        """Answer a Fetch at once or later; return the response if it carries no records.
+        """Answer a Fetch at once or later; return the response here if it carries no records.
 
         1. The Fetch is a sign of life, and may confirm a read round.
         2. If the logs part, answer where, or with the snapshot to begin from.
@@ -131,7 +131,7 @@ class FetchService:
         request: messages.FetchRequest,
         verdict: messages.EpochEnd | OffsetAndEpoch,
     ) -> None:
-        """Report a replica whose log parts from ours below its floor, once until it agrees.
+        """Report, once, a replica whose known committed records this leader's log does not have.
 
         Where a divergence is answered, the logs agree no further than to the end that it names. A
         member in doubt asks at its floor: then any divergence lies below that. If our log begins
@@ -151,7 +151,7 @@ class FetchService:
 
     @property
     def reported_forks(self) -> tuple[ForkReported, ...]:
-        """The replicas that were found to part from our log below what they knew as committed."""
+        """Return the forks found in replicas while this node leads, or () on any other node."""
         leader = self._context.leader
         if leader is None:
             return ()
@@ -192,7 +192,7 @@ class FetchService:
         return observer
 
     def _forget_silent_observers(self, leader: LeaderState) -> None:
-        """Remove observers that no longer fetch; if too many are left, also the longest silent."""
+        """Remove observers that stopped fetching; above the limit, also the longest silent."""
         config, observers = self._context.config, leader.observers
         horizon_ms = self._context.timers.now_ms - config.observer_session_ms
         for key, observer in tuple(observers.items()):
@@ -203,7 +203,7 @@ class FetchService:
 
     @property
     def followers(self) -> Followers | None:
-        """Return the replicas and their progress, or None while this node does not lead."""
+        """Return the other replicas and their progress, or None if this node does not lead."""
         leader = self._context.leader
         if leader is None or not leader.is_open:
             return None
@@ -218,7 +218,7 @@ class FetchService:
     def on_fetch_snapshot(
         self, connection: int, correlation: int, request: messages.FetchSnapshotRequest
     ) -> messages.Response | None:
-        """Have the driver serve a valid FetchSnapshot request, or return a refusal."""
+        """Order the driver to serve a valid FetchSnapshot, or return the error response."""
         context = self._context
         error, leader = self._fetch_error(request), context.leader
         if error is not ErrorCode.NONE or leader is None:
@@ -228,7 +228,7 @@ class FetchService:
         return None
 
     def describe(self, request: messages.DescribeQuorumRequest) -> messages.Response:
-        """Describe the replicas if this node leads, or return a refusal."""
+        """Return a description of the replicas if this node leads, or else an error response."""
         context, leader = self._context, self._context.leader
         log, now_ms = context.log, context.timers.now_ms
         if leader is None or not leader.is_open:

@@ -50,7 +50,7 @@ class Fetcher:
     # -- entering and leaving ------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Start to follow a leader with an empty state, and fetch at once."""
+        """Start to follow the epoch's leader with a new follower state, and fetch at once."""
         context, role = self._context, self._context.role
         context.follower = FollowerState()
         self._detector.restart_fetch_timeout()
@@ -87,7 +87,7 @@ class Fetcher:
     def on_response(
         self, peer: NodeId, sent: FetchRequest, sent_ms: int, response: FetchResponse
     ) -> None:
-        """Apply the leader's response; any other node's response only names epoch and leader."""
+        """Apply the leader's Fetch response; from another node's, learn only epoch and leader."""
         context, requests = self._context, self._context.requests
         if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
             context.on_other_cluster(peer, FetchRequest)
@@ -130,7 +130,7 @@ class Fetcher:
             self._advance_high_watermark(response.high_watermark)
 
     def _truncate(self, peer: NodeId, diverging: EpochEnd) -> None:
-        """Cut the records that the leader does not have, then fetch from there.
+        """Remove the records that the leader does not have, then fetch from the new log end.
 
         A cut below the floor would drop committed records: that is a fork.
         """
@@ -153,7 +153,7 @@ class Fetcher:
         return self._context.log.truncation_point(diverging)
 
     def _append(self, peer: NodeId, batches: tuple[Batch, ...]) -> None:
-        """Append batches up to the first batch that does not continue this node's log."""
+        """Append a peer's batches up to the first that does not continue this node's log."""
         log, epoch = self._context.log, self._context.epoch
         count = 0
         for batch in batches:
@@ -170,7 +170,7 @@ class Fetcher:
             self._context.gate.emit(Append(batches[:count], log.generation))
 
     def _advance_high_watermark(self, offset: Offset | None) -> None:
-        """Advance to the leader's high watermark, or to this node's log end if that is lower."""
+        """Raise the high watermark to the leader's, or to this log's end if that is lower."""
         if offset is None:
             return
         log = self._context.log
@@ -182,7 +182,7 @@ class Fetcher:
     # -- the disk ------------------------------------------------------------------------------
 
     def on_flushed(self) -> None:
-        """Send the next Fetch once the whole log is flushed; a Fetch acknowledges the records."""
+        """Send the next Fetch once the whole log is flushed, as a Fetch acknowledges records."""
         if self._discovery.can_fetch():
             if Timer.FETCH in self._context.timers.deadlines:  # it stood still while we flushed
                 self._detector.restart_fetch_timeout()

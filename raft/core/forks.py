@@ -40,16 +40,16 @@ class Forks:
     # -- what is known to be committed ---------------------------------------------------------
 
     def least_end_offset(self) -> Offset:
-        """Return the offset below which no record of this log may be cut."""
+        """Return the offset below which no record of this log may be removed."""
         return self._context.log.held_floor
 
     def _committed(self) -> OffsetAndEpoch:
-        """Return the end of the committed records that this log holds, and their last epoch."""
+        """Return the end offset and last epoch of this log's records known to be committed."""
         end = self._context.log.held_floor
         return OffsetAndEpoch(end, self._context.log.epoch_before(end))
 
     def of_leader(self, peer: NodeId, point: Offset, diverging: messages.EpochEnd) -> Fork:
-        """Describe a leader that wants a cut to `point`, below the floor."""
+        """Describe a fork from a leader whose log requires truncation below committed records."""
         other = OffsetAndEpoch(diverging.end_offset, diverging.epoch)
         epoch = self._context.epoch
         return Fork(Witness.LEADER, self._committed(), other, point, peer, epoch)
@@ -81,27 +81,27 @@ class Forks:
         return Fork(Witness.SNAPSHOT, OffsetAndEpoch(end, ours), snapshot_id, end, peer, epoch)
 
     def of_state(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> Fork:
-        """Describe a state that ends in another epoch than the log has there."""
+        """Describe a fork from a state machine whose last record has another epoch in the log."""
         other = OffsetAndEpoch(applied.offset, log_epoch)
         return Fork(Witness.STATE, applied, other, applied.offset)
 
     # -- in doubt ------------------------------------------------------------------------------
 
     def enter_doubt(self, fork: Fork) -> None:
-        """Give up any role, and report the fork. Leadership ends without a word to successors."""
+        """Give up any role and report the fork, without naming a successor."""
         self._context.in_doubt = True
         self._discovery.join(self._context.epoch, None, "in doubt")
         self._context.gate.emit(InDoubt(fork))
         self.tell()
 
     def start(self) -> None:
-        """Begin in doubt, as this member ended."""
+        """Become Unattached and send Fetches about the fork that was found before the restart."""
         if not isinstance(self._context.role, Unattached):
             self._discovery.join(self._context.epoch, None, "in doubt")
         self.tell()
 
     def tell(self) -> None:
-        """Ask each other voter for the log from our floor, so that a leader sees where it parts.
+        """Send each voter a Fetch at the committed end, which shows a leader where the logs fork.
 
         What such a Fetch acknowledges is true: all below the floor is flushed here.
         """
@@ -118,7 +118,7 @@ class Forks:
         context.timers.set_in(Timer.TELL, context.config.tell_fork_ms)
 
     def refuse(self, event: events.Event) -> None:
-        """Refuse what is asked, and take note of answers; everything else means nothing now."""
+        """Refuse a request, proposal or read after a fork, and process only responses."""
         context, error = self._context, ErrorCode.NOT_LEADER_OR_FOLLOWER
         match event:
             case events.Received(connection, correlation, request):
@@ -141,7 +141,7 @@ class Forks:
                 pass
 
     def _on_response(self, request_id: int, response: messages.Response) -> None:
-        """Learn a newer epoch, in which the question is then asked again: leaders answer no other.
+        """If a response has a newer epoch, adopt that epoch and repeat the Fetch in it soon.
 
         Source: docs/design/epochs.md#which-words-move-the-epoch.
         """

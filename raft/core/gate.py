@@ -36,7 +36,7 @@ class Gate:
         self.begin_step()
 
     def begin_step(self) -> list[Effect]:
-        """Start a new list of effects for one step of the core, and return the list."""
+        """Start and return a new list of effects for one step of the core."""
         effects: list[Effect] = []
         self.emit = effects.append
         return effects
@@ -53,12 +53,12 @@ class Gate:
         self.send(Respond(connection, correlation, response))
 
     def close(self) -> None:
-        """Hold back messages until the election state, which this step writes, is durable."""
+        """Hold back messages until the election state that this step writes is durable."""
         self.write_due = True
         self.is_closed = True
 
     def request_write(self, election: ElectionState, outstanding: Container[int]) -> None:
-        """Request a write of the election state, or open the gate if the disk already has it.
+        """Request a write of the election state, or send held messages if it is durable already.
 
         Args:  outstanding: as in `on_durable`.
         """
@@ -71,7 +71,7 @@ class Gate:
             self._open(outstanding)
 
     def on_durable(self, sequence: int, outstanding: Container[int]) -> bool:
-        """Open the gate and return True if the newest election state is on disk.
+        """Send held messages and return True if the newest election state is durable.
 
         Args:  outstanding: ids of the requests still wanted; other held requests are dropped.
         """

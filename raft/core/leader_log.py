@@ -39,7 +39,7 @@ class LeaderLog:
     # -- entering and leaving ------------------------------------------------------------------
 
     def enter(self) -> None:
-        """Start to track the progress of the other voters, which is unknown at first."""
+        """Start to track the progress of the other voters when this node becomes leader."""
         context = self._context
         leader = LeaderState(context.epoch, context.log.end_offset, context.timers.now_ms)
         for voter in context.voters:
@@ -48,7 +48,7 @@ class LeaderLog:
         context.leader = leader
 
     def open_epoch(self, role: Leader) -> None:
-        """Append the epoch's first record and announce the leader; its leadership is durable."""
+        """Append the epoch's first record and announce this leader, whose election is durable."""
         context, leader, log = self._context, self._context.leader, self._context.log
         assert leader is not None, f"{role} without a state"
         assert not leader.is_open, f"epoch {role.epoch} opened twice"
@@ -71,7 +71,7 @@ class LeaderLog:
         context.requests.send_due = True
 
     def leave(self) -> None:
-        """Refuse waiting Fetches and reads when this node stops leading."""
+        """Refuse the parked Fetches and waiting reads when this node stops leading."""
         context, leader = self._context, self._context.leader
         assert leader is not None, "not a leader"
         context.leader = None
@@ -121,7 +121,7 @@ class LeaderLog:
         end_offset: Offset,
         size_bytes: int,
     ) -> ErrorCode:
-        """Return the reason to refuse a proposal, or NONE.
+        """Return the error with which to refuse a proposal, or NONE to accept the proposal.
 
         Args:  end_offset: of the log, with the batches accepted in this step.
                size_bytes: of those batches.
@@ -141,7 +141,7 @@ class LeaderLog:
     # -- commit --------------------------------------------------------------------------------
 
     def advance_high_watermark(self, leader: LeaderState) -> None:
-        """Commit the records that a majority holds, and answer Fetches that wait for the commit."""
+        """Commit the records that a majority holds, and answer the Fetches parked until then."""
         context, log = self._context, self._context.log
         held = {voter: replica.end_offset or Offset(0) for voter, replica in leader.voters.items()}
         held[context.node_id] = self._own_end_offset()
@@ -159,9 +159,9 @@ class LeaderLog:
             self._parked.answer_all(leader, known_below=offset)
 
     def _own_end_offset(self) -> Offset:
-        """Return the end of the flushed log, which counts as this leader's own acknowledgement."""
+        """Return the end offset of the flushed log, which is this leader's own acknowledgement."""
         return self._context.log.flushed_end_offset
 
     def _is_committable(self, leader: LeaderState, offset: Offset) -> bool:
-        """Return whether a majority that reaches `offset` holds a record of this leader's epoch."""
+        """Return whether the records below `offset` include a record of this leader's epoch."""
         return leader.is_open and offset > leader.start_offset

@@ -35,7 +35,7 @@ class Leadership:
     # -- telling the voters --------------------------------------------------------------------
 
     def send_begin_epochs(self) -> None:
-        """Send BeginQuorumEpoch to the voters that do not fetch, once this epoch is open."""
+        """Send BeginQuorumEpoch to each voter that is silent, once this leader's epoch is open."""
         context, leader = self._context, self._context.leader
         if leader is None or not leader.is_open:
             return
@@ -58,7 +58,7 @@ class Leadership:
         return heard_ms is None or heard_ms + patience_ms <= self._context.timers.now_ms
 
     def on_begin_timer(self) -> None:
-        """Set the timer for the next voter that may become silent for too long."""
+        """Have BeginQuorumEpoch sent to silent voters, and set the timer for the next voter."""
         context, timers = self._context, self._context.timers
         if context.leader is not None:
             patience_ms = context.config.fetch_timeout_ms // 2
@@ -69,7 +69,7 @@ class Leadership:
             context.requests.send_due = True
 
     def on_begin_response(self, peer: NodeId, response: messages.BeginQuorumEpochResponse) -> None:
-        """Note that a voter has acknowledged this leader."""
+        """Record a voter's acknowledgement of this leader, or retry later after an error."""
         context = self._context
         self._discovery.learn(peer, response.epoch, response.leader_id)
         if context.leader is None or peer not in context.leader.voters:
@@ -108,7 +108,7 @@ class Leadership:
         return heard_ms[self._context.voters.majority - 2]
 
     def watermark(self) -> LeaderWatermark | None:
-        """Return the newest high watermark of a leader, and the time since which it has held."""
+        """Return a leader's newest known high watermark, and the time when it was last valid."""
         leader, high_watermark = self._context.leader, self._context.log.high_watermark
         if leader is None or not leader.is_announced or high_watermark is None:
             return self._context.leader_watermark
@@ -117,7 +117,7 @@ class Leadership:
     # -- stopping ------------------------------------------------------------------------------
 
     def _resign(self, reason: str) -> None:
-        """Become Resigned, and name the voters as successors, the longest log first."""
+        """Resign leadership, and name the other voters as successors, the longest log first."""
         context, leader = self._context, self._context.leader
         assert leader is not None, f"{context.role} resigns"
         by_log = sorted((-(voter.end_offset or 0), voter.key) for voter in leader.voters.values())
@@ -130,7 +130,7 @@ class Leadership:
             self._resign("asked to resign")
 
     def on_shutdown(self) -> None:
-        """Resign if this node leads, and report when it may stop."""
+        """Resign if this node leads, and report when the node may shut down."""
         context = self._context
         context.shutting_down = True
         if isinstance(context.role, Leader):
@@ -162,7 +162,7 @@ class Leadership:
                 context.requests.offer(peer, request)
 
     def on_end_response(self, peer: NodeId, response: messages.EndQuorumEpochResponse) -> None:
-        """Note that a voter acknowledged the resignation; after all of them this node may stop."""
+        """Record a voter's acknowledgement of the resignation; after the last, allow shutdown."""
         context = self._context
         self._discovery.learn(peer, response.epoch, response.leader_id)
         if isinstance(context.role, Resigned):

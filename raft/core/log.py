@@ -82,7 +82,7 @@ class LogState:
         floor: Offset = NO_FLOOR,
         snapshot_epochs: Iterable[tuple[Epoch, Offset]] = (),
     ) -> None:
-        """Describe a log as recovery leaves it, with all records flushed.
+        """Describe a log after recovery, with all its records flushed.
 
         Args:    start_offset, end_offset: of the log.
                  start_epoch: of the record before `start_offset` (from the snapshot that ends
@@ -143,7 +143,7 @@ class LogState:
 
     @property
     def floor(self) -> Offset:
-        """The offset below which everything is known to be committed and was flushed here.
+        """Return the floor: all records below this offset were committed and flushed here.
 
         Never lower than before, restarts included. Source: docs/design/forks.md#the-floor.
         """
@@ -154,7 +154,7 @@ class LogState:
 
     @property
     def held_floor(self) -> Offset:
-        """The floor, or the end of the log if that is lower: no record below it may be cut."""
+        """Return the lower of floor and log end; no record below this offset may be removed."""
         return min(self.floor, self.end_offset)
 
     def end_of_epoch(self, epoch: Epoch) -> EpochEnd:
@@ -169,7 +169,7 @@ class LogState:
         return EpochEnd(self._epochs[index - 1].epoch, end)
 
     def epoch_before(self, offset: Offset) -> Epoch:
-        """Return the epoch of the record before `offset`, or 0 at the beginning of the log."""
+        """Return the epoch of the record before `offset`, or 0 if `offset` is 0."""
         index = bisect_right(self._epochs, offset - 1, key=attrgetter("start_offset"))
         return self._epochs[index - 1].epoch if index else self.start_epoch
 
@@ -183,7 +183,7 @@ class LogState:
         return tuple(pair for pair in known if pair.start_offset < offset)[-MAX_EPOCHS:]
 
     def holds(self, snapshot_id: OffsetAndEpoch) -> bool:
-        """Return whether the log contains the snapshot's end, after a record of its epoch.
+        """Return whether the log contains the snapshot's end offset after a record of its epoch.
 
         If not, the snapshot is the newer of the two, or the log is of another history from
         somewhere before that offset on: either way the log is to begin anew at the snapshot's end.
@@ -217,7 +217,7 @@ class LogState:
         return None
 
     def truncation_point(self, diverging: EpochEnd) -> Offset:
-        """Return where to cut a log that diverges from the leader's log at `diverging`.
+        """Return where to truncate a log that diverges from the leader's log at `diverging`.
 
         If this log has that epoch, at the shorter of the two ends. If not, at the end of the
         largest epoch below it that it has: the next Fetch will compare that one.
@@ -228,7 +228,7 @@ class LogState:
         return ours.end_offset
 
     def append(self, base_offset: Offset, end_offset: Offset, epoch: Epoch) -> None:
-        """Note that records of `epoch` were appended at [base_offset, end_offset)."""
+        """Extend the described log to `end_offset`, after an append of records of `epoch`."""
         assert base_offset == self.end_offset, f"gap: append at {base_offset} to {self}"
         assert end_offset > base_offset, f"append of nothing at {base_offset}"
         assert epoch >= self.last_epoch, f"epoch {epoch} appended to {self}"
@@ -238,7 +238,7 @@ class LogState:
         self.end_offset = end_offset
 
     def truncate(self, end_offset: Offset) -> None:
-        """Remove all records from `end_offset` on, which must not be committed."""
+        """Remove the uncommitted records from `end_offset` on from the described log."""
         assert end_offset <= self.end_offset, f"truncation to {end_offset} grows {self}"
         assert end_offset >= self.start_offset, f"truncation to {end_offset} before start of {self}"
         assert self.high_watermark is None or end_offset >= self.high_watermark, (
@@ -255,7 +255,7 @@ class LogState:
         self.generation += 1
 
     def move_start(self, start_offset: Offset) -> None:
-        """Note that records below `start_offset` were deleted because a snapshot covers them."""
+        """Raise the log start after a snapshot replaced the records below `start_offset`."""
         assert self.start_offset <= start_offset, f"log start to {start_offset}, backwards: {self}"
         assert self.snapshot_id is not None, f"log start to {start_offset} without snapshot: {self}"
         assert start_offset <= self.snapshot_id.offset, f"log start past the snapshot: {self}"
@@ -274,7 +274,7 @@ class LogState:
             self._epochs.clear()
 
     def note_snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Note a snapshot of committed records, which may be older than the newest snapshot."""
+        """Register a snapshot of committed records, which becomes the newest unless it is older."""
         assert snapshot_id.offset <= (self.high_watermark or 0), (
             f"snapshot {snapshot_id} of what is not committed: {self}"
         )
@@ -287,7 +287,7 @@ class LogState:
     def reset_to(
         self, snapshot_id: OffsetAndEpoch, epochs: Iterable[tuple[Epoch, Offset]] = ()
     ) -> None:
-        """Empty the log and start it again at the end of the snapshot."""
+        """Empty the log and let it start again at the snapshot's end offset."""
         self.start_offset = self.end_offset = self.flushed_end_offset = snapshot_id.offset
         self.start_epoch = self.last_epoch = snapshot_id.epoch
         self._epochs.clear()

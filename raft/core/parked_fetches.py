@@ -23,7 +23,7 @@ class ParkedFetches:
     _context: Context
 
     def answer_or_park(self, leader: LeaderState, fetch: ParkedFetch) -> None:
-        """Answer a Fetch that has new data or does not wait, and park any other Fetch."""
+        """Answer a Fetch that finds new data or must not wait, and park any other Fetch."""
         timers = self._context.timers
         if fetch.deadline_ms <= timers.now_ms or self._has_news(leader, fetch):
             self.answer(leader, fetch)
@@ -43,7 +43,7 @@ class ParkedFetches:
         return bool(leader.reads) and leader.reads[-1].round > answered
 
     def answer(self, leader: LeaderState, fetch: ParkedFetch) -> None:
-        """Answer with the log from the Fetch's offset on, which may be empty."""
+        """Answer a Fetch with the records from its offset on, or none at the log end."""
         fetch.replica.answered_connection = fetch.connection
         fetch.replica.answered_round = leader.read_round
         leader.round_used = True
@@ -59,7 +59,7 @@ class ParkedFetches:
         )
 
     def _data_response(self, leader: LeaderState) -> FetchResponse:
-        """Return the response header for records, reused until one of its fields changes."""
+        """Return a Fetch response without its records, reused while all its fields stay equal."""
         response, log = leader.data_response, self._context.log
         high_watermark = log.high_watermark if leader.is_announced else None
         if (

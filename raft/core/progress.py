@@ -58,12 +58,12 @@ class ReplicaProgress:
 
     @property
     def last_heard_ms(self) -> int | None:
-        """Return when the replica last fetched or acknowledged BeginQuorumEpoch, or None."""
+        """Return the time of the replica's last Fetch or BeginQuorumEpoch response, or None."""
         heard = (self.last_fetch_ms, self.begin_acked_ms)
         return max((at_ms for at_ms in heard if at_ms is not None), default=None)
 
     def acknowledge(self, end_offset: Offset, leader_end_offset: Offset, now_ms: int) -> None:
-        """Note a Fetch from `end_offset`, and the time at which the replica was last caught up."""
+        """Record a Fetch from `end_offset`, and when the replica was last caught up."""
         if end_offset >= leader_end_offset:
             self.last_caught_up_ms = now_ms
         elif self._leader_end_offset is not None and end_offset >= self._leader_end_offset:
@@ -73,7 +73,7 @@ class ReplicaProgress:
         self.last_fetch_ms = now_ms
 
     def state(self) -> ReplicaState:
-        """Return the state of this replica for DescribeQuorum."""
+        """Return this replica's state in the form that DescribeQuorum reports."""
         return ReplicaState(self.key, self.end_offset, self.last_fetch_ms, self.last_caught_up_ms)
 
 
@@ -117,12 +117,12 @@ class LeaderState:
     round_used: bool = False  # a Fetch was answered in this round: a new read needs a new round
 
     def charge(self, end_offset: Offset, size_bytes: int) -> None:
-        """Count the bytes of a proposal as uncommitted until `end_offset` is committed."""
+        """Add a proposal's bytes to the uncommitted bytes until `end_offset` is committed."""
         self.uncommitted.append((end_offset, size_bytes))
         self.uncommitted_bytes += size_bytes
 
     def release(self, high_watermark: Offset) -> None:
-        """Stop counting the bytes below the high watermark as uncommitted."""
+        """Subtract the bytes of proposals below the high watermark from the uncommitted bytes."""
         uncommitted = self.uncommitted
         while uncommitted and uncommitted[0][0] <= high_watermark:
             self.uncommitted_bytes -= uncommitted.popleft()[1]

@@ -69,7 +69,7 @@ class Quorum:
         recovering: bool = False,
         in_doubt: bool = False,
     ) -> None:
-        """Restore a quorum member from its durable state; the `Start` event makes the member act.
+        """Restore a quorum member from its durable state; the `Start` event activates the member.
 
         Args:    identity: this node and its disk.
                  cluster_id: requests that name another are refused; None accepts any.
@@ -148,12 +148,12 @@ class Quorum:
 
     @property
     def voters(self) -> VoterSet:
-        """Return the voter set in force."""
+        """Return the voter set that is in force on this node."""
         return self._context.voters
 
     @property
     def is_voter(self) -> bool:
-        """Return whether this node, with this disk, is one of the voters."""
+        """Return whether this node, with its present disk, is one of the voters."""
         return self._context.is_voter
 
     @property
@@ -163,31 +163,31 @@ class Quorum:
 
     @property
     def recovering_reason(self) -> str | None:
-        """Return the sentence that says what a recovering voter waits for, or None."""
+        """Return a sentence on what a recovering voter waits for, or None if not recovering."""
         return self._recovery.describe()
 
     @property
     def unconfirmed_epochs(self) -> tuple[NodeId, ...]:
-        """Return the voters with an unconfirmed claim to be in a newer epoch than this node."""
+        """Return the voters that are reported, but not confirmed, to be in a newer epoch."""
         return self._discovery.claimed()
 
     @property
     def in_doubt(self) -> bool:
-        """Whether this member has stopped because of a fork, or will do so at `Start`."""
+        """Return whether this member stopped because of a fork, or will stop at its start."""
         return self._context.in_doubt or self._forked_at_start
 
     @property
     def reported_forks(self) -> tuple[ForkReported, ...]:
-        """While this node leads: what replicas that a fork has parted from it have reported."""
+        """Return the forks found in replicas while this node leads, or () on any other node."""
         return self._fetch_service.reported_forks
 
     @property
     def followers(self) -> Followers | None:
-        """Return the replicas and their progress, or None while this node does not lead."""
+        """Return the other replicas and their progress, or None if this node does not lead."""
         return self._fetch_service.followers
 
     def leader_watermark(self) -> LeaderWatermark | None:
-        """Return the newest high watermark of a leader, and the time since which it has held.
+        """Return a leader's newest known high watermark, and the time when it was last valid.
 
         A leader's own holds since a majority last fetched: until then no other can have been
         elected. None if no leader has answered yet.
@@ -236,7 +236,7 @@ class Quorum:
         return effects
 
     def _step_in_doubt(self, event: events.Event) -> None:
-        """Refuse everything, and tell the voters of the fork."""
+        """Process one event of a member stopped by a fork: refuse requests, and report the fork."""
         match event:
             case events.Start():
                 self._gate.emit(Transition(None, self._context.role, "start in doubt"))
@@ -389,7 +389,7 @@ class Quorum:
     # -- the disk ------------------------------------------------------------------------------
 
     def _on_election_state_durable(self, sequence: int) -> None:
-        """Open the gate once the newest election state is on disk, and act on the durable vote."""
+        """Send held messages once the newest election state is durable, and count its vote."""
         if not self._gate.on_durable(sequence, self._requests.outstanding):
             return
         context, role = self._context, self._context.role
@@ -405,7 +405,7 @@ class Quorum:
             self._recovery.on_vote_durable()
 
     def _on_append_durable(self, event: events.AppendDurable) -> None:
-        """Advance the flushed end, and commit or fetch on."""
+        """Advance the flushed end; then a leader commits records, and a follower fetches."""
         leader = self._context.leader
         if not self._note_flushed(event):
             return
@@ -415,7 +415,7 @@ class Quorum:
             self._fetcher.on_flushed()
 
     def _note_flushed(self, event: events.AppendDurable) -> bool:
-        """Advance the flushed end; False if the flush began before a truncation."""
+        """Advance the flushed end; return False if the log was truncated since the flush began."""
         log = self.log
         if event.generation != log.generation:
             assert event.generation < log.generation, f"flush from the future: {event}, {log}"
@@ -428,7 +428,7 @@ class Quorum:
     # -- invariants ----------------------------------------------------------------------------
 
     def _check_invariants(self) -> None:
-        """Assert the invariants of docs/design/invariants.md in constant time."""
+        """Assert in constant time the invariants that docs/design/invariants.md lists."""
         log, role, leader = self.log, self._context.role, self._context.leader
         end_offset, known = log.end_offset, log.high_watermark
         assert log.start_offset <= log.flushed_end_offset <= end_offset, f"log geometry: {log}"

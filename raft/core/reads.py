@@ -30,7 +30,7 @@ class Reads:
     _parked: ParkedFetches
 
     def on_read(self, event: Read) -> None:
-        """Begin a linearizable read, in a new round if the present round was already used."""
+        """Begin a linearizable read, in a new round if the present round is already in use."""
         context, leader = self._context, self._context.leader
         high_watermark = context.log.high_watermark
         if leader is None or not leader.is_announced or high_watermark is None:
@@ -47,7 +47,7 @@ class Reads:
         self._settle(leader)
 
     def note_fetch(self, leader: LeaderState, replica: ReplicaProgress, connection: int) -> None:
-        """Note the read round that a Fetch confirms, and answer the reads that waited for it."""
+        """Record the read round that a Fetch confirms, and answer the reads confirmed by now."""
         confirmed = self._confirmed_by(leader, replica, connection)
         if confirmed > replica.confirmed_round:
             replica.confirmed_round = confirmed

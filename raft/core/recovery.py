@@ -74,20 +74,20 @@ class Recovery:
         return not context.recovering or len(self._answered) >= needed
 
     def ask_epochs(self) -> None:
-        """Ask the voters for their epochs by DescribeQuorum, which acknowledges no records."""
+        """Request the other voters' epochs by DescribeQuorum, which acknowledges no records."""
         context = self._context
         for peer in context.voters:
             if peer != context.node_id and peer not in self._answered:
                 context.requests.offer(peer, DescribeQuorumRequest())
 
     def ask_log_end(self, leader_id: NodeId) -> None:
-        """Ask the leader once for its log end, after the leader's first response to a Fetch."""
+        """Request the leader's log end once, after the leader's first response to a Fetch."""
         context, follower = self._context, self._context.follower
         if context.recovering and follower.hears_leader and follower.catch_up_offset is None:
             context.requests.offer(leader_id, DescribeQuorumRequest())
 
     def on_response(self, peer: NodeId, response: DescribeQuorumResponse) -> None:
-        """Learn a voter's epoch, and from the leader also the offset that ends the catch-up.
+        """Learn a voter's epoch and, from the leader, the offset at which catching up ends.
 
         All that our former self acknowledged or helped to commit lies below the end of the leader's
         log. (It is asked once per leader: the goal must not move under load.)
@@ -115,7 +115,7 @@ class Recovery:
         self.finish_if_caught_up()
 
     def finish_if_caught_up(self) -> None:
-        """Vote for the leader of this epoch once caught up; the durable vote ends recovery."""
+        """Vote for the leader of this epoch if caught up; the durable vote ends the recovery."""
         context, role, follower = self._context, self._context.role, self._context.follower
         goal = follower.catch_up_offset
         if not context.recovering or not isinstance(role, Follower) or goal is None:
@@ -132,7 +132,7 @@ class Recovery:
                 self.on_vote_durable()
 
     def on_vote_durable(self) -> None:
-        """End recovery if the vote that is now durable is the vote for the current leader."""
+        """End the recovery if the vote that is now durable is for the current leader."""
         if self._context.recovering and self._context.follower.spent_vote_due:
             self._context.recovering = False
             self._context.gate.emit(ClearRecovering())

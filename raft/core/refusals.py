@@ -20,5 +20,5 @@ _RESPONSES: Final[dict[type[Request], type[Response]]] = {
 
 
 def refusal(request: Request, error: ErrorCode, leader_id: NodeId | None, epoch: Epoch) -> Response:
-    """Build the response that refuses a request with `error`, and names leader and epoch."""
+    """Build the response that refuses a request with `error`, including leader and epoch."""
     return _RESPONSES[type(request)](error=error, leader_id=leader_id, epoch=epoch)

@@ -52,7 +52,7 @@ class Requests:
         return slot not in self._ids and self.retry_at.get(slot, 0) <= self._timers.now_ms
 
     def offer(self, peer: NodeId, request: Request) -> None:
-        """Send a request, unless a request of its kind to the peer is outstanding or delayed."""
+        """Send a request unless one of its kind to the peer is outstanding or delayed."""
         if self.can_send(peer, type(request)):
             self.send(peer, request)
 
@@ -74,7 +74,7 @@ class Requests:
         self._gate.send(Send(peer, self._last_id, request))
 
     def finish(self, request_id: int) -> Outstanding | None:
-        """Remove a request that was answered or failed, or return None if it was abandoned."""
+        """Remove and return the request that was answered or failed, or None if abandoned."""
         outstanding = self.outstanding.pop(request_id, None)
         if outstanding is None:
             for peer, fetch_id in self._unanswered_fetches.items():
@@ -94,7 +94,7 @@ class Requests:
             self._unanswered_fetches[outstanding.peer] = request_id
 
     def abandon_all(self) -> None:
-        """Stop waiting for all responses, and keep the back-off of the peers."""
+        """Stop waiting for all responses, without ending any peer's back-off."""
         for request_id in tuple(self.outstanding):
             self.abandon(request_id)
 
@@ -106,14 +106,14 @@ class Requests:
         return self._unanswered_fetches.pop(peer, None) is not None
 
     def reset(self, peer: NodeId, kind: type[Request]) -> None:
-        """Abandon a request of this kind and end its back-off, so that it can be sent at once."""
+        """Abandon a peer's request of this kind and end its back-off, to allow a retry at once."""
         request_id = self._ids.get((peer, kind))
         if request_id is not None:
             self.abandon(request_id)
         self.retry_at.pop((peer, kind), None)
 
     def back_off(self, peer: NodeId, kind: type[Request], limit_ms: int | None = None) -> None:
-        """Delay the next request to a peer that failed, twice as long with each failure."""
+        """Delay the next request to a peer after a failure, twice as long with each failure."""
         failures = self._failures.get(peer, 0)
         self._failures[peer] = min(failures + 1, 20)
         limit_ms = limit_ms or self._config.retry_backoff_max_ms

@@ -57,7 +57,7 @@ class SnapshotInstallation:
         context.gate.emit(FetchSnapshot(peer, context.epoch, snapshot_id))
 
     def on_progress(self, event: SnapshotProgress) -> None:
-        """Note that a chunk of the snapshot has arrived, so the leader is alive."""
+        """Treat the leader as alive, because a chunk of the snapshot has arrived."""
         follower = self._context.follower
         if isinstance(self._context.role, Follower) and follower.fetching_snapshot is not None:
             follower.snapshot_failures = 0
@@ -89,7 +89,7 @@ class SnapshotInstallation:
         self._recovery.finish_if_caught_up()
 
     def _stop_waiting(self, snapshot_id: OffsetAndEpoch) -> bool:
-        """Stop waiting for a snapshot, and return whether this node was waiting for it."""
+        """End the wait for a snapshot; return False if this node did not wait for it."""
         follower = self._context.follower
         if follower.fetching_snapshot != snapshot_id:
             return False
@@ -100,7 +100,7 @@ class SnapshotInstallation:
     def _install_unless_forked(
         self, snapshot_id: OffsetAndEpoch, epochs: Iterable[tuple[Epoch, Offset]]
     ) -> None:
-        """Install a snapshot, unless it would erase committed records that it does not have."""
+        """Install a snapshot, unless this log has committed records that it lacks."""
         pairs = tuple(EpochStart(*pair) for pair in epochs)
         role = self._context.role
         leader_id = role.leader_id if isinstance(role, Follower) else None
@@ -111,7 +111,7 @@ class SnapshotInstallation:
             self._forks.enter_doubt(fork)
 
     def _install(self, snapshot_id: OffsetAndEpoch, epochs: Iterable[EpochStart]) -> None:
-        """Begin the log again at the snapshot's end; all records before it are committed."""
+        """Restart the log at the snapshot's end; all records before it are committed."""
         context, follower = self._context, self._context.follower
         other = follower.fetching_snapshot
         if other is not None and other.offset <= snapshot_id.offset:
@@ -125,7 +125,7 @@ class SnapshotInstallation:
         context.requests.send_due = True
 
     def validate(self) -> None:
-        """Install a snapshot that was complete on disk before a crash prevented its installation.
+        """Install the newest snapshot if the log does not contain its end, as after a crash.
 
         Source: KIP-630, Validation of Snapshot and Log.
         """
@@ -134,14 +134,14 @@ class SnapshotInstallation:
             self._install_unless_forked(log.snapshot_id, log.snapshot_epochs)
 
     def found_fork(self) -> Fork | None:
-        """Return the fork that `validate` will find in what a crash left, if there is one."""
+        """Return the fork that `validate` will find in a snapshot left by a crash, or None."""
         log = self._context.log
         if log.snapshot_id is None or log.holds(log.snapshot_id):
             return None
         return self._forks.of_snapshot(None, log.snapshot_id, log.snapshot_epochs)
 
     def on_failed(self, event: SnapshotFailed) -> None:
-        """Fetch from the leader again after a snapshot failed, with a longer wait each time."""
+        """Fetch from the leader again after a failed snapshot, waiting longer each time."""
         context, follower = self._context, self._context.follower
         if self._stop_waiting(event.snapshot_id):
             if isinstance(context.role, Follower):

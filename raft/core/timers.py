@@ -64,7 +64,7 @@ class Timers:
             self.deadlines.pop(timer, None)
 
     def due(self) -> Iterator[Timer]:
-        """Remove and yield the timers that are due, the earliest first.
+        """Remove and yield the timers whose deadlines have passed, the earliest first.
 
         A timer that was moved or cleared while an earlier one was handled is skipped.
         """

@@ -66,7 +66,7 @@ class VoterSet:
 
     @classmethod
     def of_ids(cls, *ids: int) -> VoterSet:
-        """Make a voter set of ids without directory ids or endpoints, for static voters."""
+        """Create a static voter set of node ids, without directory ids or endpoints."""
         return cls(Voter(key=ReplicaKey(NodeId(node_id))) for node_id in ids)
 
     def __contains__(self, node_id: object) -> bool:
@@ -88,7 +88,7 @@ class VoterSet:
         return f"VoterSet{self.ids}"
 
     def voter(self, node_id: NodeId) -> Voter:
-        """Return the voter with this id.
+        """Return the voter with this node id.
 
         Raises: KeyError if there is none.
         """
@@ -138,7 +138,7 @@ class VoterSetHistory:
         self.latest: VoterSet = configured
 
     def append(self, offset: Offset, voters: VoterSet) -> None:
-        """Note that a voters record was appended at `offset`."""
+        """Record that the voter set was appended to the log at `offset`."""
         assert offset > self._offsets[-1], f"voter sets out of order: {offset}, {self._offsets}"
         self._offsets.append(offset)
         self._sets.append(voters)
@@ -149,7 +149,7 @@ class VoterSetHistory:
         return self._sets[bisect_right(self._offsets, offset) - 1]
 
     def truncate(self, end_offset: Offset) -> None:
-        """Forget the voter sets written at or after `end_offset`."""
+        """Remove the voter sets that were written at or after `end_offset`."""
         while self._offsets[-1] >= end_offset:
             self._offsets.pop()
             self._sets.pop()
@@ -157,7 +157,7 @@ class VoterSetHistory:
 
 
 def majority_offset(end_offsets: Mapping[NodeId, Offset]) -> Offset:
-    """Return the highest exclusive end offset that a majority of voters hold.
+    """Return the highest exclusive end offset that a majority of voters have reached.
 
     57 covers 0..56.
 

@@ -51,11 +51,11 @@ class Applier:
 
     @property
     def applied_offset(self) -> Offset:
-        """Return the first offset that is not yet in the state."""
+        """Return the first log offset that the state machine has not applied yet."""
         return self._machine.applied.offset
 
     def take_now(self, done: Callable[[SnapshotOutcome], None]) -> None:
-        """Report to `done` that this node keeps no checkpoints."""
+        """Report to `done` that no checkpoint was taken, because this node keeps no checkpoints."""
         done(SnapshotOutcome(None, "this node keeps no checkpoints"))
 
     def close(self) -> None:
@@ -65,13 +65,13 @@ class Applier:
     # --- a Watcher ----------------------------------------------------------------------------
 
     def committed(self, high_watermark: Offset) -> None:
-        """Apply records up to the new high watermark, in slices that leave time to other groups."""
+        """Apply records up to the new high watermark, pausing regularly for other groups."""
         self._target = high_watermark
         if not self._applying:
             self._apply_slice()
 
     def _apply_slice(self) -> None:
-        """Apply records for up to `SLICE_S`, and schedule the rest for the next turn."""
+        """Apply committed records for up to `SLICE_S` seconds, and schedule the rest."""
         until = time.monotonic() + SLICE_S
         while self.applied_offset < self._target and not self._closed:
             data = self._log.read(self.applied_offset, READ_BYTES)
@@ -103,17 +103,17 @@ class Applier:
             self._on_fatal(error)
 
     def lead(self, epoch: Epoch) -> None:
-        """Announce the leadership to the listener once the state holds all earlier epochs."""
+        """Announce the leadership once the state machine has applied all earlier epochs."""
         self._leading, self._announced_lead = epoch, False
         if not self._applying:
             self._notify_listener()
 
     def step_down(self, epoch: Epoch) -> None:
-        """Announce the end of the leadership, if the leadership was announced."""
+        """Announce that this node stopped leading, if its leadership was announced."""
         announced, self._leading, self._announced_lead = self._announced_lead, None, False
         if announced and self._listener is not None:
             self._listener.step_down(epoch)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Fail, because a node that keeps no checkpoints cannot have installed a snapshot."""
+        """Fail, because a node without checkpoints cannot have installed a snapshot."""
         raise AssertionError(f"{self._log.name}: snapshot {snapshot_id}")

@@ -36,7 +36,7 @@ def assemble_group(
     endpoints: Callable[[NodeId], Endpoint | None],
     on_fatal: Callable[[BaseException], None],
 ) -> GroupDriver:
-    """Build a group from its storage and disk thread; the group does nothing until `start`.
+    """Build a group's driver from its storage and disk thread, without starting the driver.
 
     Args:    storage: its directory, open; the driver owns it from now on, and `disk`.
              endpoints: where a voter listens.

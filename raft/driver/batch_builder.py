@@ -24,12 +24,12 @@ _EPOCH_AT: Final = 12
 
 
 def new_batch(draft: Draft) -> NewBatch:
-    """Return a draft as the core's unit of proposal: record count, size in bytes and batches."""
+    """Convert a draft into the core's proposal: record count, size in bytes, and batches."""
     return NewBatch(sum(draft.counts), sum(map(len, draft.parts)), draft)
 
 
 def stamp_batches(draft: Draft, base_offset: Offset, epoch: Epoch) -> bytearray:
-    """Return a copy of the draft's batches, with offsets from `base_offset` on and this epoch."""
+    """Return a copy of the draft's batches with this epoch and offsets from `base_offset`."""
     data = bytearray().join(draft.parts)
     position, offset = 0, int(base_offset)
     for part, count in zip(draft.parts, draft.counts, strict=True):

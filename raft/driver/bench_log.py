@@ -132,7 +132,7 @@ class BenchLog:
     def produce(
         self, connection: ServerConnection, header: RequestHeader, body: Frame
     ) -> Payload | Reply | None:
-        """Check the batches of a Produce request, and propose them with others of this turn.
+        """Check a Produce request's batches, and propose them with those of other requests.
 
         Raises:  RecordError if the request cannot be decoded; NetError for acks=0 that fails.
         """
@@ -166,7 +166,7 @@ class BenchLog:
         return reply
 
     def produce_from_template(self, connection: ServerConnection, frame: Frame) -> Reply | None:
-        """Propose the batch of a frame that matches a request template; return None on no match."""
+        """Propose the batch in a frame that matches a request template, or return None."""
         found = self._templates.match(frame)
         if found is None or self.group.leading_epoch is None:
             return None
@@ -185,7 +185,7 @@ class BenchLog:
         return ticket
 
     def _close_ticket(self, ticket: _Ticket) -> None:
-        """Close a full ticket, so that further batches of this turn begin another ticket."""
+        """Close a full ticket (requests proposed together), so that a new ticket begins."""
         self._full.append(ticket)
         self._ticket = None
 
@@ -210,7 +210,7 @@ class BenchLog:
                 self.group.propose(ticket, epoch, Draft(ticket.parts, ticket.counts))
 
     def refuse(self, ticket: _Ticket, error: int) -> None:
-        """Refuse all requests of a ticket that was not appended or whose outcome is unknown."""
+        """Refuse a ticket's requests if it was not appended or its outcome is unknown."""
         for waiting in ticket.waiting:
             header, body = waiting.header, waiting.body
             if header is None:
@@ -221,7 +221,7 @@ class BenchLog:
 
     @staticmethod
     def unknown(header: RequestHeader, body: Frame) -> Payload:
-        """Return the error response for a group that has not started on this node.
+        """Return the error response for a Produce to a group that is not started on this node.
 
         Raises RecordError.
         """
@@ -280,7 +280,7 @@ class BenchLog:
             self._commit_waiters.clear()
 
     def lead(self, epoch: Epoch) -> None:
-        """Do nothing, because `leading_epoch` shows that this node accepts requests."""
+        """Do nothing, because `leading_epoch` already shows that this node accepts Produces."""
 
     def step_down(self, epoch: Epoch) -> None:  # noqa: ARG002 (a Watcher's)
         """Refuse all Produce requests that are not committed, because their outcome is unknown."""
@@ -289,14 +289,14 @@ class BenchLog:
             self.refuse(ticket, ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Do nothing, because this log has no state to load."""
+        """Do nothing, because the benchmark log has no state to load from a snapshot."""
 
     # --- a consumer's Fetch -------------------------------------------------------------------
 
     async def fetch(
         self, header: RequestHeader, request: fetch_rpc.FetchRequest, form: FetchForm
     ) -> Payload:
-        """Return records below the high watermark, once a linearizable read has confirmed it.
+        """Return records below the high watermark after a linearizable read has confirmed it.
 
         Without new records, wait for a commit, at most the request's `max_wait_ms`.
         """
@@ -386,7 +386,7 @@ def _refusal(
 def _check(
     records: Buffer | None,
 ) -> tuple[int | None, list[tuple[memoryview, int]]]:
-    """Return each batch with its number of offsets, or the error code that refuses a batch."""
+    """Return each batch with its number of offsets, or the error code that rejects the batches."""
     if not records:
         return ErrorCode.INVALID_RECORD, []
     found: list[tuple[memoryview, int]] = []
@@ -403,7 +403,7 @@ def _check(
 
 
 def _acceptable(batch: BatchHeader) -> bool:
-    """Return whether a batch has dense offsets, and is no control or transactional batch."""
+    """Return whether a batch has dense offsets and is no control or transactional batch."""
     return (
         batch.record_count > 0
         and batch.is_dense

@@ -120,7 +120,7 @@ class ControllerService:
         return self._routes.handle(connection, frame)
 
     def closed(self, connection: ServerConnection) -> None:
-        """Notify the groups that have requests on a closed connection."""
+        """Notify the groups that have pending requests from a closed connection."""
         groups = connection.context
         if isinstance(groups, set):
             for group in groups:
@@ -187,7 +187,7 @@ class ControllerService:
     def _fetch_snapshot(
         self, connection: ServerConnection, header: RequestHeader, body: Frame
     ) -> Answer:
-        """Pass each partition of a FetchSnapshot to its group, and answer after all groups have."""
+        """Pass each partition of a FetchSnapshot to its group, and answer after all groups."""
         message = decode_message(fetch.FetchSnapshotRequest, body, header.api_version)
         try:
             requested = read_fetch_snapshot(message)
@@ -303,7 +303,7 @@ class ControllerService:
         header: RequestHeader,
         body: Frame,
     ) -> Answer:
-        """Describe the cluster by its registered controllers and other voters, without brokers."""
+        """Answer DescribeCluster with registered controllers and other voters, without brokers."""
         request = decode_message(cluster.DescribeClusterRequest, body, header.api_version)
         host, response = self._host, cluster.DescribeClusterResponse
         versioned = header.api_version >= 1

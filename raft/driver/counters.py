@@ -31,7 +31,7 @@ class Counters:
     log_starts_moved: int = 0
 
     def elected(self, latency_ms: float) -> None:
-        """Count an election and its latency, from this node's campaign to a known leader."""
+        """Count an election and its latency, from this node's campaign until a leader was known."""
         self.elections += 1
         self.election_latency_ms += latency_ms
         self.election_latency_max_ms = max(self.election_latency_max_ms, latency_ms)
@@ -53,13 +53,13 @@ class Timings:
         self.last_ms = 0.0
 
     def add(self, took_ms: float) -> None:
-        """Count one duration in its bucket."""
+        """Count one duration in its histogram bucket."""
         self.counts[bisect_left(BOUNDS_MS, took_ms)] += 1
         self.sum_ms += took_ms
         self.last_ms = took_ms
 
     def cumulative(self) -> list[tuple[str, float]]:
-        """Return the cumulative buckets for Prometheus: upper bound, and number of durations."""
+        """Return the cumulative buckets for Prometheus: upper bound and number of durations."""
         total, found = 0.0, []
         for bound, count in zip((*BOUNDS_MS, "+Inf"), self.counts, strict=True):
             total += count

@@ -105,7 +105,7 @@ class DiskWork:
         await self._disk.close()
 
     def persist(self, effect: PersistElectionState) -> None:
-        """Write the election state; if several writes wait, only the newest state is written."""
+        """Write the election state; of several states that wait, write only the newest."""
         self._persist_next = effect
         if not self._persisting:
             self._persist_newest()
@@ -125,7 +125,7 @@ class DiskWork:
         self._disk.submit(lambda: storage.persist(state), done)
 
     def append(self, effect: Append) -> None:
-        """Append batches: this node's own drafts, or batches fetched from the leader."""
+        """Append batches of this node's own proposals, or batches fetched from the leader."""
         batches = effect.batches
         parts = [
             stamp_batches(batch.data, batch.base_offset, batch.epoch)
@@ -160,7 +160,7 @@ class DiskWork:
         self._appended(effect.generation, 1, ours=True)
 
     def _appended(self, generation: int, record_count: int, *, ours: bool) -> None:
-        """Flush appended batches at once as a follower, or after sending to followers as leader.
+        """Flush appended batches: a follower at once, a leader after sending them to followers.
 
         Waking a thread takes as long as sending to both followers, and a commit waits for their
         flushes: so those should begin first.
@@ -187,7 +187,7 @@ class DiskWork:
             self._flush()
 
     def _flush(self) -> None:
-        """Begin a flush of the log; batches appended meanwhile wait for the next flush."""
+        """Begin to flush the log; batches appended meanwhile wait for the next flush."""
         self._flushing = True
         self._flush_due = False
         generation = self._generation
@@ -205,7 +205,7 @@ class DiskWork:
         self._disk.submit(self._storage.flush, done)
 
     def _record(self) -> None:
-        """Record the recovery point and the floor, about a second after a flush or a commit.
+        """Record durably the recovery point and the offset below which all is committed.
 
         Source: docs/design/quorum.md#recovery-point.
         """
@@ -214,7 +214,7 @@ class DiskWork:
             self._disk.submit(self._storage.log.record_recovery_point, lambda _: None)
 
     def note_committed(self, offset: Offset) -> None:
-        """Note a new high watermark: the floor is recorded about a second later.
+        """Pass on a new high watermark, which is recorded about a second later.
 
         Source: docs/design/forks.md#the-floor.
         """
@@ -223,11 +223,11 @@ class DiskWork:
             self._recording = self._loop.call_later(RECORD_AFTER_S, self._record)
 
     def mark_doubt(self, text: str) -> None:
-        """Keep a doubt for the next start, durably."""
+        """Write the description of a fork durably, which keeps the group stopped."""
         self._disk.submit(lambda: self._storage.mark_doubt(text), lambda _: None)
 
     def truncate(self, effect: Truncate) -> None:
-        """Truncate the log on the disk thread, while the group is busy."""
+        """Truncate the log on the disk thread; the group counts as busy until then."""
         self.busy = True
         self._generation = effect.generation
         log.info(
@@ -280,7 +280,7 @@ class DiskWork:
         self._disk.submit(lambda: self._storage.cut_prefix(start_offset), moved)
 
     def delete_obsolete(self, segments: list[Segment]) -> None:
-        """Delete segments, and checkpoints that are below the log's start and not being read."""
+        """Delete these segments, and the unread checkpoints that end below the log's start."""
         if self._deleting is not None or self._closed:
             self._undeleted += segments
             return
@@ -301,7 +301,7 @@ class DiskWork:
             log.error("group=%s action=sweep error=%r", self._name, str(error))
 
     def clear_recovering(self, _: ClearRecovering) -> None:
-        """Remove the marker of a lost disk."""
+        """Remove the file that marks the disk as lost, because the replica has caught up."""
         self._disk.submit(self._storage.clear_recovering, self._on_recovered)
 
     def _on_recovered(self, _: None) -> None:

@@ -99,7 +99,7 @@ class SnapshotFetcher:
         post: Callable[[Event], None],
         on_fault: Callable[[NodeId, str], None],
     ) -> None:
-        """Create a snapshot fetcher without a download.
+        """Create a snapshot fetcher that has no download yet.
 
         Args:    on_fault: called with a leader's id and how it broke the protocol.
         """
@@ -124,7 +124,7 @@ class SnapshotFetcher:
         return self._under_way.effect.snapshot_id if self._under_way is not None else None
 
     def fetch(self, effect: FetchSnapshot) -> None:
-        """Fetch the checkpoint that the core requests, after ending any other download.
+        """Download the checkpoint that the core requests, after ending any other download.
 
         If that is of this very checkpoint, complete and being verified, its end is the answer.
         """
@@ -136,7 +136,7 @@ class SnapshotFetcher:
             self._cancel(under_way)
 
     def abandon(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Stop a download and keep the part received so far; a complete download is finished."""
+        """Stop a download and keep its partial file; a complete download is still published."""
         if self._wanted is not None and self._wanted.snapshot_id == snapshot_id:
             self._wanted = None
         under_way = self._under_way
@@ -250,7 +250,7 @@ class SnapshotFetcher:
             raise
 
     async def _fetch_over_one_connection(self, progress: _Progress, download: Download) -> None:
-        """Fetch chunks over one connection until the last chunk arrives or the connection fails."""
+        """Fetch a checkpoint's chunks until the last chunk arrives or the connection fails."""
         connection, version = await self._connect(progress.effect.leader_id)
         sent = self._send_request(connection, version, progress, download.position)
         try:
@@ -274,7 +274,7 @@ class SnapshotFetcher:
             connection.close()
 
     async def _take(self, download: Download, position: int, chunk: SnapshotChunk) -> bool:
-        """Write a chunk to the partial file, at its position.
+        """Write a chunk of a checkpoint to the partial file at the chunk's position.
 
         Raises RejectedSnapshotError, OSError.
         """
@@ -354,7 +354,7 @@ class SnapshotFetcher:
 
 
 def next_chunk_bytes(chunk_bytes: int, elapsed_s: float) -> int:
-    """Return the size of the next chunk, which depends on how long the last chunk took.
+    """Return the size of a download's next chunk, given how long the last chunk took.
 
     >>> [next_chunk_bytes(262_144, elapsed_s) for elapsed_s in (0.01, 0.1, 3)]
     [524288, 262144, 131072]

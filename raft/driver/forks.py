@@ -13,7 +13,7 @@ from raft.core.quorum import Quorum
 
 
 def describe_doubt(fork: Fork, directory: Path, quorum: Quorum) -> str:
-    """Return one line: the group and the node, both ends of the fork, the remedies as commands.
+    """Describe a fork of a group's log in one line, with the commands that remedy the fork.
 
     Args:    directory: of the group, in the node's log directory.
     """
@@ -38,7 +38,7 @@ def describe_doubt(fork: Fork, directory: Path, quorum: Quorum) -> str:
 
 
 def describe_report(report: ForkReported, quorum: Quorum) -> str:
-    """Return one line: what the replica knew to be committed, and where this leader's log parts."""
+    """Describe in one line a replica's report that this leader lacks committed records."""
     kind = "voter" if quorum.voters.is_voter(report.replica) else "observer"
     return (
         f"{kind} {report.replica.id} knew the records below offset {report.floor} to be committed, "

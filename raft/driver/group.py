@@ -179,17 +179,17 @@ class GroupDriver:
 
     @property
     def leading_epoch(self) -> Epoch | None:
-        """Return the epoch in which this node leads and may propose, or None."""
+        """Return the epoch that this node leads and may propose in, or None."""
         return self.notifications.leading_epoch
 
     @property
     def high_watermark(self) -> Offset | None:
-        """Return the offset below which everything is committed, or None while it is unknown."""
+        """Return the exclusive high watermark, or None while it is unknown."""
         return self.quorum.log.high_watermark
 
     @property
     def committed_as_of(self) -> CommittedAsOf | None:
-        """Return the newest high watermark from a leader, and the time since which it has held."""
+        """Return a leader's newest known high watermark, and the time when it was last valid."""
         watermark = self.quorum.leader_watermark()
         if watermark is None or self.in_doubt:
             return None
@@ -207,7 +207,7 @@ class GroupDriver:
 
     @property
     def in_doubt(self) -> bool:
-        """Whether a fork was found, so that no offset of this log may be served here."""
+        """Return whether a fork of this log was found, so that this node must not serve it."""
         return self.doubt is not None or self.quorum.in_doubt
 
     def epoch_before(self, offset: Offset) -> Epoch | None:
@@ -223,7 +223,7 @@ class GroupDriver:
 
     @property
     def stopped(self) -> bool:
-        """Return whether the group has ended or failed, so that its log must not be read."""
+        """Return whether the group was stopped or has failed, so that its log must not be read."""
         return self._stopped
 
     def fail(self, error: BaseException) -> None:
@@ -232,7 +232,7 @@ class GroupDriver:
         self._on_fatal(error)
 
     def start(self) -> None:
-        """Start the driver of the group; the attribute `links` must be set."""
+        """Start the group's driver; the attribute `links` must be set before."""
         assert self.links is not None, f"{self.name} has no links"
         self._started = True
         was_in_doubt = self.doubt is not None
@@ -251,7 +251,7 @@ class GroupDriver:
 
     def propose(self, ticket: Ticket, epoch: Epoch, draft: Draft, *,
                 expected_end_offset: Offset | None = None) -> None:  # fmt: skip
-        """Propose a draft to be appended under the leadership of `epoch`."""
+        """Propose a draft (batches without offsets), to be appended if this node leads `epoch`."""
         proposal = Proposal(ticket, epoch, expected_end_offset, (new_batch(draft),))
         self._proposals.append(proposal)
         self.wake()
@@ -267,7 +267,7 @@ class GroupDriver:
             self.log_start.look()
 
     def watch(self, watcher: Watcher) -> None:
-        """Notify `watcher` of the current state, and of each change from now on."""
+        """Notify `watcher` of the log's current state, and of each change from now on."""
         self.notifications.watch(watcher, self.quorum.log.snapshot_id)
 
     def read(self, from_offset: Offset, max_bytes: int) -> Buffer:
@@ -292,7 +292,7 @@ class GroupDriver:
         self.post(Read(ticket))
 
     def barrier(self) -> asyncio.Future[Offset]:
-        """Return a future of a linearizable read: the offset that the state must have reached.
+        """Return a future of the offset up to which a linearizable read must have applied the log.
 
         Raises:  NotLeaderError from the future.
         """
@@ -305,23 +305,23 @@ class GroupDriver:
         self.post(Resign())
 
     def receive(self, connection: int, inbound: InboundRequest, request: Request) -> None:
-        """Pass a request to the core and keep it until it is answered."""
+        """Pass a request to the core and keep the request until it is answered."""
         correlation = self.pending_requests.add(connection, inbound)
         self.post(Received(connection, correlation, request))
 
     def record_archive_fetch(self, key: ReplicaKey, archived_offset: Offset) -> None:
-        """Note an archive's Fetch; as leader, the log start does not pass the archived offset."""
+        """Record an archive's Fetch, so that a leader keeps the log from `archived_offset` on."""
         if self.log_start is not None and self.quorum.followers is not None:
             now_ms = time.monotonic_ns() // 1_000_000
             self.log_start.readers.record_fetch(key, archived_offset, now_ms)
 
     def connection_closed(self, connection: int) -> None:
-        """Drop the pending requests of a closed connection."""
+        """Drop the pending requests that arrived over a closed connection."""
         if self.pending_requests.forget(connection):
             self.post(ConnectionClosed(connection))
 
     async def hand_over(self, timeout_ms: int) -> None:
-        """Hand over leadership within `timeout_ms`, and stop the core."""
+        """Hand over leadership within `timeout_ms`, then stop the core."""
         self.post(Shutdown())
         done, _ = await asyncio.wait((self._shutdown_ready,), timeout=timeout_ms / 1_000)
         if not done:
@@ -344,7 +344,7 @@ class GroupDriver:
     # --- the turn -------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Schedule `_run` at the end of this turn of the event loop."""
+        """Schedule the group's queued work for the end of this turn of the event loop."""
         if not self._run_due:
             self._run_due = True
             self._loop.call_soon(self._run)
@@ -395,7 +395,7 @@ class GroupDriver:
         self.wake()
 
     def _effect_handlers(self) -> dict[type[Effect], Callable[[Any], None]]:
-        """Return the methods that carry out effects, by type of effect."""
+        """Return the methods that carry out the core's effects, by type of effect."""
         disk, pending, notifications = self.disk, self.pending_requests, self.notifications
         table: dict[type[Effect], Callable[[Any], None]] = {
             PersistElectionState: disk.persist,
@@ -445,19 +445,19 @@ class GroupDriver:
         self.notifications.committed(effect)
 
     def _on_in_doubt(self, effect: InDoubt) -> None:
-        """Stop serving this group, and keep the doubt for the next start."""
+        """Stop serving this group because of a fork, and record the fork for the next start."""
         self.doubt = describe_doubt(effect.fork, self.storage.directory, self.quorum)
         self.disk.mark_doubt(self.doubt)
         self._stop_in_doubt()
 
     def _stop_in_doubt(self) -> None:
-        """Log the doubt. The log's start stays, too: what is cut could not be compared any more."""
+        """Log the fork, and keep the log's start unchanged so that the logs can be compared."""
         if self.log_start is not None:
             self.log_start.close()
         log.critical("node=%d group=%s in_doubt=%s", self.node_id, self.name, self.doubt)
 
     def report_fork(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> None:
-        """Note that a state of committed records contradicts the log."""
+        """Report to the core that the log contradicts a state machine's committed records."""
         contradiction = StateContradicts(applied, log_epoch)
         if self._started:
             self.post(contradiction)

@@ -52,7 +52,7 @@ class Directory:
         bench_topic: str | None,
         events: ClusterEvents,
     ) -> None:
-        """Create an empty directory of groups, which applies the log from its start.
+        """Create an empty table of the groups that the cluster log names.
 
         Args:    bench_topic: a further topic whose partitions are groups; None: there is none.
         """
@@ -70,17 +70,17 @@ class Directory:
 
     @property
     def applied_offset(self) -> Offset:
-        """Return the first offset that is not yet in the state."""
+        """Return the first offset of the cluster log that is not applied to the table yet."""
         return self.applied.offset
 
     @property
     def groups(self) -> Sequence[Group]:
-        """Return the groups that the cluster log names, which should be running."""
+        """Return the groups that the cluster log names, which this node should run."""
         return self._started
 
     @property
     def features(self) -> dict[str, int]:
-        """Return the levels of the finalized features by name."""
+        """Return the levels of the finalized features by feature name."""
         return {name: record.feature_level for name, record in self._records.features.items()}
 
     @property
@@ -102,11 +102,11 @@ class Directory:
 
     @property
     def checkpointable(self) -> bool:
-        """Return whether the state holds all records and no transaction is open."""
+        """Return whether the state includes all records and no metadata transaction is open."""
         return self._transaction is None and self._records.complete
 
     def apply(self, batches: Iterable[Batch]) -> None:
-        """Apply committed batches to the directory, in order."""
+        """Apply committed batches of the cluster log to the table of groups, in order."""
         for batch in batches:
             header = batch.header
             if not header.is_control:
@@ -118,13 +118,13 @@ class Directory:
         self._events.on_applied(self.applied.offset)
 
     def reset(self) -> None:
-        """Forget all records; running groups end unless the cluster log names them again."""
+        """Remove all records; running groups end unless the cluster log names them again."""
         self._records, self._unchanged, self._transaction = ClusterRecords(), 0, None
         self.applied = OffsetAndEpoch(Offset(0), Epoch(0))
         self.last_timestamp = 0
 
     def load(self, snapshot_id: OffsetAndEpoch, batches: Iterable[Batch]) -> Iterator[None]:
-        """Replace the state with a checkpoint, and start and stop groups accordingly."""
+        """Replace the state by a checkpoint's records, and start and stop groups accordingly."""
         loaded = ClusterRecords()
         for batch in batches:
             for record in self._decoded(batch):
@@ -141,18 +141,18 @@ class Directory:
         self._events.on_applied(self.applied.offset)
 
     def freeze(self) -> Frozen:
-        """Return the current records in encoded form."""
+        """Return the current records in encoded form, from which a checkpoint is written."""
         self._frozen_changed = self._records.changed
         return _FrozenRecords([encode_record(record) for record in self._records.records()])
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """Count changed records from the newest frozen state on."""
+        """Restart the count of changed records at the state that a checkpoint now holds."""
         self._unchanged = self._frozen_changed
 
     # --- applying -----------------------------------------------------------------------------
 
     def _decoded(self, batch: Batch) -> Iterator[MetadataRecord]:
-        """Iterate over a batch's records; an undecodable record marks the tables as incomplete."""
+        """Yield a batch's decoded records; an undecodable record marks the tables as incomplete."""
         for record in iter_records(batch):
             if record.value is None:
                 continue
@@ -165,7 +165,7 @@ class Directory:
                 log.error("group=%s offset=%d record=%s", self._log.name, record.offset, error)
 
     def _apply(self, record: MetadataRecord) -> None:
-        """Apply one record, or delay the record until the open transaction ends."""
+        """Apply one record, or keep the record until the open transaction ends."""
         match record:
             case BeginTransactionRecord():
                 self._transaction = []
@@ -220,7 +220,7 @@ class ClusterLogLeader:
         bootstrap: tuple[MetadataRecord, ...],
         max_idle_interval_ms: int,
     ) -> None:
-        """Create the listener of a node that does not lead the cluster log yet.
+        """Create the writer of bootstrap and no-op records, idle until this node leads.
 
         Args:    bootstrap: the first records of an empty log.
         """
@@ -232,7 +232,7 @@ class ClusterLogLeader:
         self._idle_end_offset = Offset(-1)
 
     def applied(self, offset: Offset) -> None:
-        """Do nothing, because the directory reports applied offsets by its own callback."""
+        """Do nothing, because the table of groups announces applied offsets by itself."""
 
     def lead(self, epoch: Epoch) -> None:
         """Write the bootstrap records into an empty log, and no-op records into an idle log."""
@@ -289,11 +289,11 @@ class _FrozenRecords:
         self._encoded = encoded
 
     def values(self) -> Iterator[Buffer]:
-        """Iterate over the encoded records of the state in replay order."""
+        """Iterate over the encoded records of the frozen state in replay order."""
         return iter(self._encoded)
 
     def close(self) -> None:
-        """Release the encoded records."""
+        """Release the frozen state's encoded records."""
         self._encoded = []
 
 

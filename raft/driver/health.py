@@ -119,18 +119,18 @@ class HealthMonitor:
         self._log = DegradationLog(host.node_id)
 
     def start(self) -> None:
-        """Start to probe the health of this node periodically."""
+        """Start to check the health of this node periodically."""
         self._task = asyncio.get_running_loop().create_task(self._probe_for_ever())
 
     def stop(self) -> None:
-        """Stop the health probes and close the connection to the leader."""
+        """Stop the health checks and close the connection to the leader."""
         if self._task is not None:
             self._task.cancel()
         if self._connection is not None:
             self._connection.close()
 
     def __call__(self) -> Health:
-        """Return this node's health as of the last probe, with all faults noticed now."""
+        """Return this node's health as of the last check, with all faults found now."""
         group = self._host.groups.get(METADATA_GROUP)
         age_ms = None
         if self._succeeded_at is not None:

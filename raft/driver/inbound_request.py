@@ -23,9 +23,9 @@ class InboundRequest(NamedTuple):
 
     @property
     def names_nodes(self) -> bool:
-        """Return whether the response's version can name the endpoints of nodes."""
+        """Return whether the response's version has fields for the endpoints of nodes."""
         return self.header.api_version >= NAMES_NODES_FROM[self.header.api_key]
 
     def answer(self, message: Response) -> None:
-        """Send the response at the request's version."""
+        """Send the response, encoded at the request's version."""
         self.reply.send(payload(self.header, message))

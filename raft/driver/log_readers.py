@@ -34,16 +34,16 @@ class ArchiveReaders:
     """The archives that read one group's log while this node leads it."""
 
     def __init__(self) -> None:
-        """Create an empty collection of archive readers."""
+        """Create an empty collection of archives that read the log."""
         self._readers: dict[ReplicaKey, ArchiveReader] = {}
 
     @property
     def all(self) -> tuple[ArchiveReader, ...]:
-        """Return all known archive readers, including silent readers."""
+        """Return all known readers that archive the log, including silent readers."""
         return tuple(self._readers.values())
 
     def record_fetch(self, key: ReplicaKey, offset: Offset, now_ms: int) -> None:
-        """Record an archive reader's Fetch, and the offset below which its archive is durable."""
+        """Record an archive's Fetch and the offset below which its archive is durable."""
         if key not in self._readers and len(self._readers) >= MAX_READERS:
             silent_longest = min(self._readers.values(), key=lambda reader: reader.last_fetch_ms)
             del self._readers[silent_longest.key]

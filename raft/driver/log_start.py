@@ -87,7 +87,7 @@ class LogStart:
             self._on_fatal(error)
 
     def look(self) -> None:
-        """Move the log's start if the retention rule allows that and the disk is not busy."""
+        """Move the log's start if the retention rule allows a move and the disk is not busy."""
         ids = self._usable()
         if not ids or self._disk.busy:
             return
@@ -107,13 +107,13 @@ class LogStart:
             self._disk.delete_obsolete([])
 
     def _log_error(self, error: OSError) -> None:
-        """Log an error of moving the log's start, at most once a minute."""
+        """Log an error in moving the log's start, at most once a minute."""
         if time.monotonic() >= self._log_error_at:
             self._log_error_at = time.monotonic() + RETRY_EVERY_S
             log.error("log=%s action=log_start error=%r", self._storage.directory, str(error))
 
     def _usable(self) -> list[OffsetAndEpoch]:
-        """List the checkpoints that the log may start at, without one that is not installed yet.
+        """List the installed checkpoints at whose ends the log may start.
 
         Without an installed checkpoint there is none.
         """

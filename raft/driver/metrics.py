@@ -73,7 +73,7 @@ class _Window(NamedTuple):
         )
 
     def committed_since(self, before: _Window) -> int:
-        """Return how many records were committed since `before`, or 0 if that is unknown.
+        """Return how many records were committed after `before`, or 0 if that is unknown.
 
         What was committed before a restart must not count as a burst of commits.
         """
@@ -90,7 +90,7 @@ class QuorumCollector:
         self._windows: dict[str, _Window] = {}
 
     def collect(self) -> Iterator[Metric]:
-        """Return all metric families, each with one sample per group."""
+        """Return all metric families of the quorum, each with one sample per group."""
         values: dict[str, dict[str, float]] = {}
         states = GaugeMetricFamily(
             PREFIX + "current_state", "1 for the state this group is in", labels=("group", "state")
@@ -150,7 +150,7 @@ class QuorumCollector:
         return values
 
     def _of_controller(self, values: dict[str, dict[str, float]]) -> Iterator[Metric]:
-        """Return the two metrics of KIP-631 about the cluster log."""
+        """Return the two metrics that KIP-631 defines on the cluster log."""
         name = METADATA_GROUP.name
         for family, source, text in (
             (

@@ -220,7 +220,7 @@ class Node:
         return group.topic != BENCH_LOG or self.config.bench_log
 
     async def _open(self, group: Group) -> GroupDriver:
-        """Open a group, after creating its directory if this node does not list the group yet.
+        """Open a group, and create its directory first if this node does not list the group yet.
 
         The group is in `_opening` meanwhile, so that it is not opened twice.
         """
@@ -277,7 +277,7 @@ class Node:
                 self._rejoin_until = driver.quorum.log.end_offset
 
     def _host_cluster_log(self, driver: GroupDriver) -> ClusterState:
-        """Host the controller's state machine, or a `Directory` on a node without a controller."""
+        """Host the state machine of the cluster log, which names the groups that this node runs."""
         config = self.config
         events = ClusterEvents(
             on_start=self._on_group_named,
@@ -325,7 +325,7 @@ class Node:
         self._start_task(self._end(driver))
 
     def _end_removed_groups(self) -> None:
-        """End listed groups that the cluster log no longer names.
+        """Stop the listed groups that the cluster log no longer names.
 
         A checkpoint names the existing groups, not those removed before it. A listed group had its
         record in this node's log; if it is not named once that log is applied, it was removed.
@@ -352,7 +352,7 @@ class Node:
     # --- a lost disk --------------------------------------------------------------------------
 
     def _on_caught_up(self) -> None:
-        """Wait until the caught-up cluster log is applied, so that all groups are known."""
+        """Wait until the caught-up cluster log is applied, which then names all groups."""
         self._rejoin_until = self.groups[METADATA_GROUP].quorum.log.end_offset
         if self.directory is not None:
             self._on_applied(self.directory.applied_offset)
@@ -365,7 +365,7 @@ class Node:
             self._start_task(self._end_rejoin())
 
     async def _end_rejoin(self) -> None:
-        """End the rejoin of the disk once every group has started with its own marker."""
+        """Remove the node's rejoin marker once every group has started with its own marker."""
         others = [task for task in self._tasks if task is not asyncio.current_task()]
         if others:
             await asyncio.wait(others)
@@ -421,7 +421,7 @@ class Node:
         return endpoints[0] if endpoints else None
 
     def controllers(self) -> Mapping[NodeId, Endpoint]:
-        """Return the endpoints of the registered controllers, or else of the configured ones.
+        """Return the endpoints of the registered controllers, or else of the configured voters.
 
         For this node itself, its own setting takes precedence.
         """
@@ -432,7 +432,7 @@ class Node:
         return {**found, **registered} | ({} if own is None else {self.node_id: own})
 
     def features(self) -> tuple[Mapping[str, int], Offset]:
-        """Return the levels of the finalized features, and the offset of that state.
+        """Return the levels of the finalized features, and the offset as of which they hold.
 
         The offset is -1 if nothing has been applied yet.
         """

@@ -31,13 +31,13 @@ class StateListener(Protocol):
     """Leads with a state machine's state, or answers requests from it."""
 
     def applied(self, offset: Offset) -> None:
-        """Note that the state holds all records below `offset`."""
+        """React to the state machine having applied all records below `offset`."""
 
     def lead(self, epoch: Epoch) -> None:
-        """Note that this node leads `epoch`, and the state holds all records before the epoch."""
+        """React to leading `epoch`, once all records before that epoch are applied."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """Note that this node no longer leads `epoch`; `lead` was called for this epoch."""
+        """React to no longer leading `epoch`, for which `lead` was called before."""
 
 
 class ServiceHost(Protocol):
@@ -51,10 +51,10 @@ class ServiceHost(Protocol):
 
     @property
     def directory_id(self) -> UUID:
-        """Return the id of the log directory, to which state stored outside the log belongs."""
+        """Return the id of the log directory, in which services keep state outside the log."""
 
     def features(self) -> tuple[Mapping[str, int], Offset]:
-        """Return the levels of the finalized features, and the offset of that state.
+        """Return the levels of the finalized features, and the offset as of which they hold.
 
         The offset is -1 if nothing has been applied yet.
         """
@@ -109,15 +109,15 @@ class ClusterState(StateMachine, Protocol):
 
     @property
     def applied_offset(self) -> Offset:
-        """Return the first offset that is not yet in the state."""
+        """Return the first offset of the cluster log that is not applied to the state yet."""
 
     @property
     def groups(self) -> Sequence[Group]:
-        """Return the groups that the cluster log names, which should be running."""
+        """Return the groups that the cluster log names, which this node should run."""
 
     @property
     def features(self) -> Mapping[str, int]:
-        """Return the levels of the finalized features by name."""
+        """Return the levels of the finalized features by feature name."""
 
     @property
     def controllers(self) -> Mapping[NodeId, Endpoint]:

@@ -45,10 +45,10 @@ class ReadTicket(Protocol):
     def __hash__(self) -> int: ...
 
     def ready(self, offset: Offset) -> None:
-        """Note that the read may be served once the state holds all records below `offset`."""
+        """Allow a confirmed read once the state machine has applied all records below `offset`."""
 
     def refused(self, error: ErrorCode) -> None:
-        """Note that this node cannot confirm the read, because it is not the leader."""
+        """End a read that this node cannot confirm, because it is not the leader."""
 
 
 class BarrierTicket:
@@ -60,7 +60,7 @@ class BarrierTicket:
         self.future = future
 
     def ready(self, offset: Offset) -> None:
-        """Set the offset as the future's result."""
+        """Set the confirmed offset as the future's result."""
         if not self.future.done():
             self.future.set_result(offset)
 
@@ -82,7 +82,7 @@ class Notifications:
         pending_requests: PendingRequests,
         counters: Counters,
     ) -> None:
-        """Create the notifications of a group, without watchers."""
+        """Create the notifications of a group, without any watcher."""
         self.leading_epoch: Epoch | None = None  # between `Lead` and `StepDown`
         self.watchers: list[Watcher] = []
         self._node_id = node_id
@@ -96,7 +96,7 @@ class Notifications:
         self._fault_lines = 0
 
     def watch(self, watcher: Watcher, snapshot_id: OffsetAndEpoch | None) -> None:
-        """Notify `watcher` of the current state, and of each change from now on."""
+        """Notify `watcher` of the log's current state, and of each change from now on."""
         self.watchers.append(watcher)
         if snapshot_id is not None:
             watcher.snapshot(snapshot_id)
@@ -109,7 +109,7 @@ class Notifications:
     # --- watchers -------------------------------------------------------------------------------
 
     def committed(self, effect: Committed) -> None:
-        """Notify the watchers of a new high watermark."""
+        """Notify the watchers of the log's new high watermark."""
         high_watermark = effect.high_watermark
         latencies, now = self._counters.commit_latencies_ms, time.monotonic()
         while self._uncommitted and self._uncommitted[0][0] <= high_watermark:
@@ -139,7 +139,7 @@ class Notifications:
     # --- proposers and readers ------------------------------------------------------------------
 
     def accepted(self, effect: Accepted) -> None:
-        """Notify a proposer that its batches are in the log."""
+        """Notify a proposer that its batches were appended to the log."""
         self._uncommitted.append((effect.end_offset, time.monotonic()))
         ticket: Ticket = effect.token  # type: ignore[assignment]
         ticket.accepted(effect.epoch, effect.base_offset, effect.end_offset)
@@ -182,12 +182,12 @@ class Notifications:
             self._campaign_began = None
 
     def peer_fault(self, effect: PeerFault) -> None:
-        """Report a peer that broke the protocol towards the core."""
+        """Count and log a peer that violated the protocol."""
         peer = "unknown" if effect.peer is None else str(effect.peer)
         self.fault(peer, effect.reason)
 
     def fork_reported(self, effect: ForkReported) -> None:
-        """Log a replica that holds committed records which this leader's log does not have."""
+        """Log that a replica holds committed records which this leader's log does not have."""
         log.critical(
             "node=%d group=%s fork=%s",
             self._node_id, self._name, describe_report(effect, self._quorum),

@@ -137,18 +137,18 @@ class PeerLink:
             self._dial = asyncio.get_running_loop().create_task(self._open())
 
     def reconnect(self) -> None:
-        """Drop the connection to the peer and connect again at once."""
+        """Close the connection to the peer and connect again at once."""
         self._drop()
         if not self._closed:
             self._dial = asyncio.get_running_loop().create_task(self._open())
 
     def close(self) -> None:
-        """Close the connection for good, without posting events."""
+        """Close the connection permanently, without posting events."""
         self._closed = True
         self._drop()
 
     def _drop(self) -> None:
-        """Drop the connection and forget its requests, without posting `RequestFailed`."""
+        """Close the connection and forget its requests, without posting `RequestFailed`."""
         if self._dial is not None:
             self._dial.cancel()
             self._dial = None
@@ -268,7 +268,7 @@ class PeerLink:
         return wire.write_request(self._group, request, self._dial_settings.own_endpoints)
 
     def _received(self, request_id: int, api_key: int, version: int, answer: Frame) -> None:
-        """Post a peer's response as an event, or its failure if it cannot be decoded."""
+        """Post a peer's response to the core, or a failure if the response cannot be decoded."""
         try:
             message = decode_message(API[api_key].response, answer, version)
             response = _read(message)

@@ -86,7 +86,7 @@ class PendingRequests:
         return correlation
 
     def forget(self, connection: int) -> bool:
-        """Drop the requests of a closed connection, and return whether there were any before."""
+        """Drop the requests of a closed connection, and return whether there were any."""
         return self._pending.pop(connection, None) is not None
 
     def close(self) -> None:
@@ -106,7 +106,7 @@ class PendingRequests:
         return Answering(self._group, endpoint, names_disks=inbound.names_nodes)
 
     def respond(self, effect: Respond) -> None:
-        """Send the core's response to a pending request, without log bytes."""
+        """Send the core's response to a pending request, without records of the log."""
         inbound = self._take(effect.connection, effect.correlation)
         if inbound is None:
             return
@@ -126,7 +126,7 @@ class PendingRequests:
             inbound.answer(write_response(response, to))
 
     def respond_fetch(self, effect: RespondFetch) -> None:
-        """Answer a pending Fetch with bytes of the log.
+        """Answer a pending Fetch with records of the log, perhaps delayed if there are none.
 
         An answer without records usually carries just a new high watermark, which is not urgent.
         Under load records follow at once, and one answer can carry both: half as many exchanges,
@@ -173,7 +173,7 @@ class PendingRequests:
             self._hold_until(min(held.due_at for held in self.held))
 
     def release_held(self) -> None:
-        """Send all delayed responses at once, with the records appended by now."""
+        """Send all delayed Fetch responses at once, with the records appended by now."""
         if not self.held:
             return
         if self._hold_timer is not None:
@@ -188,7 +188,7 @@ class PendingRequests:
             self._send_log(effect, inbound, end_offset)
 
     def serve_snapshot(self, effect: ServeSnapshot) -> None:
-        """Have the bytes of a snapshot read for a FetchSnapshot that the core has accepted."""
+        """Start to read a snapshot for a FetchSnapshot request that the core has accepted."""
         inbound = self._take(effect.connection, effect.correlation)
         if inbound is None:
             return

@@ -58,7 +58,7 @@ class Registry:
     """
 
     def __init__(self, files: FileSystem, log_dir: Path) -> None:
-        """Read the list of groups and the rejoin marker.
+        """Read the list of this node's groups, and whether the node rejoins after a disk loss.
 
         Raises CorruptFileError, OSError.
         """

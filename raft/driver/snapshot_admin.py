@@ -51,7 +51,7 @@ class SnapshotAdmin:
 
     @property
     def handlers(self) -> Mapping[int, Served]:
-        """Return the handlers of both snapshot requests by api key."""
+        """Return the handlers of DescribeSnapshots and TakeSnapshot requests by api key."""
         return {1110: Served(0, 0, self._describe), 1111: Served(0, 0, self._take)}
 
     async def _describe(

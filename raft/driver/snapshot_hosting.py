@@ -77,7 +77,7 @@ class HostedMachine(Protocol):
 
     @property
     def applied_offset(self) -> Offset:
-        """Return the first offset that is not yet in the state."""
+        """Return the first log offset that the state machine has not applied yet."""
 
     @property
     def generating(self) -> bool:
@@ -85,11 +85,11 @@ class HostedMachine(Protocol):
 
     @property
     def generations(self) -> Timings:
-        """Return the durations of writing checkpoints since the start."""
+        """Return a histogram of the durations of writing checkpoints since the start."""
 
     @property
     def loads(self) -> Timings:
-        """Return the durations of loading checkpoints since the start."""
+        """Return a histogram of the durations of loading checkpoints since the start."""
 
     @property
     def checkpoint_bytes(self) -> int:
@@ -106,7 +106,7 @@ class SnapshotHosting(Protocol):
     """Opens checkpoints, decides how far a log may be cut, and hosts state machines."""
 
     def store(self, files: FileSystem, directory: Path) -> Snapshots:
-        """Open the checkpoints in a group's directory.
+        """Open the store of the checkpoints in a group's directory.
 
         Raises OSError.
         """
@@ -148,7 +148,7 @@ class NoSnapshots:
         raise OSError(f"this node keeps no checkpoints: {snapshot_id}")
 
     def added(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Fail, because no checkpoint can have been published on this node."""
+        """Fail, because this node cannot have published a checkpoint."""
         raise AssertionError(f"a checkpoint in a store without any: {snapshot_id}")
 
     def epochs(self, snapshot_id: OffsetAndEpoch) -> EpochStarts:  # noqa: ARG002

@@ -65,7 +65,7 @@ class SnapshotQuery:
         message: rpc.FetchSnapshotRequest,
         requested: list[RequestedChunk],
     ) -> None:
-        """Create the query of a FetchSnapshot request, with no partition decided yet."""
+        """Create the query for a FetchSnapshot request, with no partition decided yet."""
         self.reply = reply
         self.message = message
         self.requested = requested
@@ -85,7 +85,7 @@ class SnapshotQuery:
         self._settle(index, refused_partition(self.requested[index], error, leader))
 
     def grant(self, index: int, snapshots: Snapshots, leader: Leader) -> None:
-        """Accept one partition of the request, to be served from these checkpoints."""
+        """Accept one partition of the request, to be read from these checkpoints."""
         self.leaders.append(leader)
         partition = self.requested[index].partition
         snapshot_id = OffsetAndEpoch(
@@ -125,7 +125,7 @@ class SnapshotQuery:
         return write_fetch_snapshot_response(self.message, partitions, leaders)
 
     def _available_bytes(self, index: int) -> int:
-        """Return how many bytes a checkpoint has past the requested position; 0 if refused."""
+        """Return a checkpoint's number of bytes past the requested position; 0 if refused."""
         granted = self.answers[index]
         if not isinstance(granted, _GrantedPartition):
             return 0
@@ -166,28 +166,28 @@ class SnapshotServer:
     """Answers the queries of all connections of one node; files are read in a thread."""
 
     def __init__(self) -> None:
-        """Create a snapshot server without queries."""
+        """Create a server of FetchSnapshot requests, without requests so far."""
         self._waiting: dict[ServerConnection, deque[SnapshotQuery]] = {}
         self._timers: set[asyncio.TimerHandle] = set()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="snapshots")
         self._reading: set[ServerConnection] = set()
 
     def close(self) -> None:
-        """Stop answering queries and end the thread."""
+        """Stop answering FetchSnapshot requests and end the reading threads."""
         for timer in self._timers:
             timer.cancel()
         self._waiting.clear()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def complete(self, query: SnapshotQuery) -> None:
-        """Queue a query that all its groups have decided, in the order of its connection."""
+        """Queue a FetchSnapshot request that all its groups have accepted or refused."""
         connection = query.reply.connection
         self._waiting.setdefault(connection, deque()).append(query)
         # Not at once: the connection orders a reply only when the handler has returned it.
         asyncio.get_running_loop().call_soon(self._next, connection)
 
     def _next(self, connection: ServerConnection) -> None:
-        """Start to read for the next query of a connection, if the connection can take more."""
+        """Start to read for a connection's next FetchSnapshot, if the connection is writable."""
         queries = self._waiting.get(connection)
         while queries and queries[0].closed:
             queries.popleft()
@@ -219,7 +219,7 @@ class SnapshotServer:
         self._next(connection)
 
     def _retry_later(self, connection: ServerConnection) -> None:
-        """Check a connection that was not ready again after `RETRY_S`."""
+        """Check a connection that was not ready again after `RETRY_S` seconds."""
         self._reading.add(connection)
 
         def retry() -> None:

@@ -91,7 +91,7 @@ class Storage:
     def create(
         cls, files: FileSystem, log_dir: Path, group: Group, config: LogConfig, *, recovering: bool
     ) -> None:
-        """Create an empty group durably; a partly created group is created again.
+        """Create a group's empty log durably, replacing an incomplete creation.
 
         Args:    recovering: the disk of this replica was lost; it must not vote before it has
                  caught up. The marker is written before the log.
@@ -138,7 +138,7 @@ class Storage:
     # --- initial state of the core ------------------------------------------------------------
 
     def log_state(self) -> LogState:
-        """Return start, end and epochs of the recovered log, and the newest checkpoint's id.
+        """Return the recovered log's start, end and epochs, and the newest checkpoint's id.
 
         Raises:  MissingSnapshotError if no checkpoint covers the records before the log's start;
                  CorruptLogError if the log contradicts itself.
@@ -210,12 +210,12 @@ class Storage:
 
     @property
     def recovering(self) -> bool:
-        """Return whether the marker of a lost disk exists."""
+        """Return whether the file exists that marks the replica as recovering from a lost disk."""
         return self._files.exists(self.directory / RECOVERING_FILE)
 
     @property
     def doubt(self) -> str | None:
-        """Why this group is in doubt, or None if it is not; the file's being there decides."""
+        """Return the description of the fork that stopped this group, or None without a fork."""
         try:
             data = read_small_file(
                 self._files, self.directory / DOUBT_FILE, limit_bytes=DOUBT_LIMIT_BYTES
@@ -227,7 +227,7 @@ class Storage:
     # --- jobs of the disk thread --------------------------------------------------------------
 
     def persist(self, state: ElectionState) -> None:
-        """Replace the election state durably."""
+        """Replace the stored election state durably."""
         voted = state.voted
         write_quorum_state(
             self._files,
@@ -242,11 +242,11 @@ class Storage:
         )
 
     def mark_doubt(self, text: str) -> None:
-        """Write the file that keeps this group stopped, durably."""
+        """Write the description of a fork durably to the file that keeps this group stopped."""
         replace_file(self._files, self.directory / DOUBT_FILE, f"{text}\n".encode())
 
     def clear_recovering(self) -> None:
-        """Remove the marker of a lost disk durably."""
+        """Remove durably the file that marks the replica as recovering from a lost disk."""
         self._files.unlink(self.directory / RECOVERING_FILE)
         self._files.fsync_directory(self.directory)
 
@@ -306,7 +306,7 @@ class Storage:
             self._tail_bytes -= len(self._tail.popleft().data)
 
     def forget_tail(self) -> None:
-        """Drop all batches that are kept in memory."""
+        """Drop the log's newest batches from memory."""
         self._tail.clear()
         self._tail_bytes = 0
 
@@ -326,7 +326,7 @@ class Storage:
     def _from_tail(
         self, from_offset: Offset, end_offset: Offset, max_bytes: int
     ) -> bytes | bytearray | memoryview | None:
-        """Return batches from memory, or None if `from_offset` is inside a chunk."""
+        """Return batches from memory, or None if `from_offset` is inside an appended chunk."""
         found: list[bytes | bytearray | memoryview] = []
         size = 0
         for chunk in reversed(self._tail):
@@ -362,7 +362,7 @@ class Storage:
 def _joined(
     newest_first: list[bytes | bytearray | memoryview], max_bytes: int
 ) -> bytes | bytearray | memoryview | None:
-    """Join the oldest chunks that fit into `max_bytes`, or return None if none fits."""
+    """Join the oldest chunks of batches that fit into `max_bytes`, or return None if none fits."""
     if not newest_first:
         return None
     newest_first.reverse()

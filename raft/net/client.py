@@ -120,7 +120,7 @@ class ClientConnection(asyncio.BufferedProtocol):
 
     @property
     def in_flight(self) -> int:
-        """Return the number of requests that were sent and are not answered."""
+        """Return the number of sent requests that are not answered yet."""
         return len(self._calls)
 
     @property
@@ -239,7 +239,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # --- inside
 
     def _hand_out(self, frames: list[Frame]) -> None:
-        """Pass responses to their requests; a response out of order ends the connection."""
+        """Pass responses to the callers of their requests; a wrong order ends the connection."""
         calls = self._calls
         for frame in frames:
             if not calls or len(frame) < 4:
@@ -369,7 +369,7 @@ async def connect(
 
 
 def reason_of(error: OSError) -> Reason:
-    """Return the reason that an error of a failed connection attempt indicates."""
+    """Classify the error of a failed connection attempt."""
     if isinstance(error, ConnectionRefusedError):
         return Reason.REFUSED
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:

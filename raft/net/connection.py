@@ -69,12 +69,12 @@ class Reply:
 
     @property
     def is_next(self) -> bool:
-        """Return whether this response would be sent at once, as no earlier response is due."""
+        """Return whether a response would be sent at once, because no earlier response is due."""
         waiting = self.connection._waiting
         return bool(waiting) and waiting[0] is self
 
     async def wait_until_sent(self) -> None:
-        """Wait until this response is sent, apart from socket buffers, or the connection ended.
+        """Wait until the socket has accepted this response or the connection has ended.
 
         For handlers with large answers: one that is not built yet takes no memory.
         """
@@ -175,7 +175,7 @@ class ServerConnection(asyncio.BufferedProtocol):
 
     @property
     def in_flight(self) -> int:
-        """Return the number of requests handled whose responses are not passed to the transport."""
+        """Return the number of handled requests whose responses are not yet being sent."""
         return len(self._waiting)
 
     # --- called by the loop
@@ -230,7 +230,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- for handlers
 
     def close(self, reason: Reason = Reason.LOCAL, detail: str = "") -> None:
-        """Close the connection after sending ready responses; other requests get no response."""
+        """Close the connection after sending ready responses, dropping all other requests."""
         if self.close_reason is None:
             self._flush()
             self._ended(reason, detail)
@@ -245,7 +245,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._transport.abort()
 
     def pause_reading(self) -> None:
-        """Stop reading requests until `resume_reading`; responses are still sent.
+        """Stop reading requests until `resume_reading`, while responses are still sent.
 
         For a handler that returns a Reply and whose request waits for memory. Calls are counted:
         two pauses need two resumes.
@@ -253,7 +253,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._held += 1
 
     def resume_reading(self) -> None:
-        """Undo one `pause_reading`, and read requests again after the last one."""
+        """Undo one `pause_reading`; requests are read again after the last undo."""
         assert self._held, f"{self} is not held"
         self._held -= 1
         if not self._held:
@@ -325,7 +325,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._flush()
 
     def _enqueue(self, answer: Answer, request_bytes: int) -> None:
-        """Queue a response that is not plain bytes, or that earlier responses must precede."""
+        """Queue a response that is not plain bytes, or that must follow earlier responses."""
         if self.close_reason is not None:  # by the handler itself
             return
         if isinstance(answer, Reply):
@@ -347,7 +347,7 @@ class ServerConnection(asyncio.BufferedProtocol):
             self._on_ready(reply)
 
     def _on_ready(self, reply: Reply) -> None:
-        """Send a ready response and the ready responses behind it, if it is the next in order."""
+        """Send a ready response if it is the next in order, with the ready responses behind it."""
         waiting = self._waiting
         if not waiting or waiting[0] is not reply:
             return
@@ -409,7 +409,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- reading and pausing
 
     def _settle(self) -> None:
-        """Allocate memory for the incomplete frame, or refuse it, once no other frame waits."""
+        """Allocate memory for an incomplete frame, or refuse the frame, if no other frame waits."""
         if self.close_reason is not None:
             return
         reader, shared = self._reader, self._shared
@@ -428,7 +428,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def _update_reading(self) -> None:
-        """Read the socket if and only if another request can be handled."""
+        """Read the socket exactly while another request can be handled."""
         if self._transport is None or self.close_reason is not None:
             return
         # A frame begun is always received to its end: else its memory would never be released.

@@ -125,7 +125,7 @@ class ConnectionSet(Generic[C]):
             connection.flush_turn()
 
     def keep_until_done(self, future: asyncio.Future[Payload | None]) -> None:
-        """Keep a reference to a handler's task, which also outlives its connection."""
+        """Keep a reference to a handler's task until it ends, even if its connection ends first."""
         self._tasks.add(future)
         future.add_done_callback(self._tasks.discard)
 
@@ -133,11 +133,11 @@ class ConnectionSet(Generic[C]):
 
     @property
     def has_memory(self) -> bool:
-        """Return whether requests may use more memory."""
+        """Return whether requests may use more of the shared memory."""
         return self.memory_used < self.limits.memory_bytes
 
     def reserve(self, size: int) -> None:
-        """Reserve `size` bytes of the shared memory, even beyond its limit."""
+        """Reserve `size` bytes of the shared memory, even beyond the limit."""
         self.memory_used += size
 
     def release(self, size: int) -> None:

@@ -101,7 +101,7 @@ class FrameReader:
 
     @property
     def partial(self) -> bool:
-        """Return whether a frame has begun and is not complete."""
+        """Return whether a frame has begun to arrive and is incomplete."""
         return self._own is not None or bool(self._head)
 
     @property
@@ -110,11 +110,11 @@ class FrameReader:
         return self._own is not None
 
     def discard(self) -> None:
-        """Drop the frame that is being received, since no further bytes will be read."""
+        """Drop the frame that is being received, because no further bytes will be read."""
         self._own, self._own_view, self._head, self.wanted = None, _NOTHING, b"", 0
 
     def lend(self) -> memoryview:
-        """Return the buffer for the connection's next bytes, valid until `received`."""
+        """Return the buffer for the connection's next bytes, valid until `received` is called."""
         if self._own is None:
             return self._arena
         if self._have == len(self._own):
@@ -205,7 +205,7 @@ def length_prefix(size: int) -> bytes:
 
 
 def gather(parts: list[Buffer]) -> Sequence[Buffer]:
-    """Join small neighbouring buffers and keep large buffers, for few copies and iovecs."""
+    """Join small neighbouring buffers and keep large buffers, so that writes are cheap."""
     result: list[Buffer] = []
     small: list[Buffer] = []
     for part in parts:

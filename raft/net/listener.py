@@ -53,7 +53,7 @@ class Listener:
 
     @property
     def received_at(self) -> float:
-        """Return when a part of a large request last arrived, on the loop's clock; 0.0: never."""
+        """Return the loop time when a part of a large request last arrived, or 0.0 if never."""
         return self._shared.received_at
 
     @property

@@ -36,7 +36,7 @@ SOFTWARE_NAME: Final = "esker"
 
 
 def request_kind(request: type[Message], version: int) -> RequestKind:
-    """Return the request kind of a request class at a version."""
+    """Return the kind (api key, version, flexibility) of a request class at a version."""
     schema = request.schema()
     assert schema.key is not None, f"{schema.name} is no request"
     flexible = schema.flexible
@@ -61,7 +61,7 @@ class Rpc:
         self.connection.close()
 
     def version_for(self, request: type[Request]) -> int:
-        """Return the highest version of a request that both sides support.
+        """Return the highest version of a request that client and server both support.
 
         Raises:  NetError if there is none: the server does not serve it, or is too old or new.
         """
@@ -98,7 +98,7 @@ class Rpc:
             raise NetError(Reason.BAD_ANSWER, f"{self.connection.peer}: {error}") from error
 
     async def learn_versions(self) -> None:
-        """Request the server's api versions, again in the server's version if ours is too new."""
+        """Request the server's api versions, if necessary again in a version that it supports."""
         newest = ApiVersionsRequest.schema().versions.last
         request = ApiVersionsRequest(
             client_software_name=SOFTWARE_NAME, client_software_version=installed_version("esker")

@@ -70,7 +70,7 @@ class Durability:
     # --- moving forward --------------------------------------------------------------------------
 
     def created(self, segment: Segment) -> None:
-        """Add a new active segment, before any of its bytes count as part of the log."""
+        """Add a new active segment before any of its bytes count as part of the log."""
         self._names_unflushed = True
         self.unflushed.append(segment)
 
@@ -109,7 +109,7 @@ class Durability:
                 self.fail(FlushFailedError(path=self._directory, reason=str(error)))
 
     def record(self, rolled: tuple[Segment, ...] = ()) -> None:
-        """Move the recovery point to the flushed end, and the floor; the caller holds the lock.
+        """Record the recovery point and the committed offset; the caller holds the lock.
 
         Everything that is not scanned below it must be durable first: the indexes of rolled
         segments and the epochs. If there is no room for those, the point just stays where it is.
@@ -136,7 +136,7 @@ class Durability:
 
     @property
     def newest_floor(self) -> Offset:
-        """The floor that is to be recorded: committed, and flushed here.
+        """Return the offset below which all records are known to be committed and flushed here.
 
         Why not what is committed alone: a follower may know of more than it has flushed, and what a
         power failure then takes would look like records lost to a fork.
@@ -144,7 +144,7 @@ class Durability:
         return max(self.state.floor, min(self.committed_end_offset, self.flushed_end_offset))
 
     def forget_floor(self) -> None:
-        """Lower the floor to nothing, durably. Raises OSError."""
+        """Record durably that no record is known to be committed. Raises OSError."""
         if self.state.floor:
             self._state_file.write(self.state._replace(floor=Offset(0)))
 
@@ -170,7 +170,7 @@ class Durability:
         )
 
     def begin_reset(self, start: Offset) -> RecoveryPointFile:
-        """Record durably that every segment will be deleted; the floor stays.
+        """Record durably that every segment will be deleted, keeping the known committed offset.
 
         Raises OSError.
         """
@@ -178,13 +178,13 @@ class Durability:
         return self._state_file
 
     def restart(self, active: Segment, start: Offset) -> None:
-        """End a reset, after which the log is one empty, durable segment."""
+        """End a reset, which leaves one empty, durable segment as the log."""
         self.unflushed = [active]
         self.flushed_end_offset = start
         self._names_unflushed = False
 
     def keep_only(self, segments: list[Segment]) -> None:
-        """Keep only these segments, the last of which is active, after others were deleted."""
+        """Keep only these segments, the last of which is active, after deleting the others."""
         kept = [segment for segment in self.unflushed if segment in segments]
         self.unflushed = kept or [segments[-1]]
 
@@ -208,7 +208,7 @@ class Durability:
         return self._failure is not None
 
     def fail(self, failure: StorageError) -> NoReturn:
-        """Refuse all writes from now on, and raise `failure`."""
+        """Refuse all writes to the log from now on, and raise `failure`."""
         self._failure = failure
         logger.critical("log=%s action=fail reason=%r", self._directory, str(failure))
         raise failure

@@ -56,7 +56,7 @@ class Epochs:
         return self._entries[-1].epoch if self._entries else None
 
     def assign(self, epoch: Epoch, start_offset: Offset) -> None:
-        """Note that a batch of `epoch` was appended at `start_offset`."""
+        """Add an entry for a batch of `epoch` appended at `start_offset`, if the epoch is new."""
         if self._entries and self._entries[-1].epoch == epoch:
             return
         if self._entries:

@@ -56,7 +56,7 @@ class _Entries:
         return len(self._bytes) // self.FORMAT.size
 
     def load(self, files: FileSystem) -> bool:
-        """Load the entries from the index file, or return False if it is missing or invalid."""
+        """Load the index entries from the file, or return False if it is missing or invalid."""
         self.clear()
         try:
             data = read_small_file(files, self.path, limit_bytes=_MAX_INDEX_BYTES)
@@ -72,7 +72,7 @@ class _Entries:
         return True
 
     def write_out(self, files: FileSystem, *, durably: bool) -> None:
-        """Write the entries that the index file lacks, durably if `durably`.
+        """Write the entries that the index file lacks, and sync the file if `durably`.
 
         Durably, a file made anew takes the old one's place at once: half of it, after a crash,
         could pass for an index.

@@ -170,7 +170,7 @@ class Log:
 
     @property
     def floor(self) -> Offset:
-        """The offset below which every record was committed and flushed, as recorded; 0: none.
+        """Return the recorded offset below which every record was committed and flushed, or 0.
 
         Only a reset can leave a log that ends below it.
         """
@@ -268,7 +268,7 @@ class Log:
         return last._replace(base_offset=base)
 
     def _must_roll(self, segment: Segment, found: Advance) -> bool:
-        """Return whether `found` would make `segment` too large, too old or too long to index."""
+        """Return whether appending `found` would make `segment` too large, too old or too long."""
         tail = found.tail
         first = segment.tail.first_timestamp
         if first is None:  # it is empty
@@ -345,12 +345,11 @@ class Log:
                 self._durability.record()
 
     def note_committed(self, offset: Offset) -> None:
-        """Note that everything below `offset` is committed; the next record of the recovery point
-        has the floor that follows from it."""
+        """Register that all records below `offset` are committed, to be recorded later."""
         self._durability.committed_end_offset = offset
 
     def forget_floor(self) -> None:
-        """Lower the floor to nothing, durably: the replica that knew it is no more.
+        """Record durably that no record is known to be committed, because the replica was lost.
 
         Raises:  WriteFailedError, DiskFullError.
         """
@@ -416,7 +415,7 @@ class Log:
     # --- deleting ----------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> Offset:
-        """Drop every batch that ends after `offset`, durably, and return the new log end.
+        """Remove every batch that ends after `offset` durably, and return the new log end.
 
         The log end is `offset` if a batch starts there, else the start of the batch that holds it
         (the log start, if that lies inside the same batch).
@@ -445,7 +444,7 @@ class Log:
             return end
 
     def _truncate(self, keep: int, position: int, end: Offset) -> None:
-        """Truncate the log in the only order of steps that is safe against a crash.
+        """Truncate the log by steps whose order is safe against a crash.
 
         Raises OSError, RecordError.
         """
@@ -463,7 +462,7 @@ class Log:
         segment.tail = segment.tail._replace(epoch=NO_EPOCH if last_epoch is None else last_epoch)
 
     def reset_to(self, offset: Offset) -> None:
-        """Drop all records and start the log at `offset` durably, where a snapshot ends.
+        """Remove all records and start the log durably at `offset`, where a snapshot ends.
 
         Raises:  LogFailedError; the next open finishes what was begun.
         """
@@ -496,7 +495,7 @@ class Log:
         return len(dropped)
 
     def cut_prefix(self, new_start_offset: Offset) -> list[Segment]:
-        """Raise the log start durably, and leave the slow deletion of files to `delete`.
+        """Raise the log start durably, and return the segments that `delete` will remove.
 
         Its owner may read meanwhile, from the new start on, but not append. Segments that are not
         deleted before a crash go with the next open.
@@ -525,7 +524,7 @@ class Log:
             return dropped
 
     def delete(self, segments: list[Segment]) -> None:
-        """Delete the files of the segments that `cut_prefix` returned.
+        """Delete the files of segments that `cut_prefix` returned.
 
         Any thread may call this. Raises WriteFailedError.
         """

@@ -58,7 +58,7 @@ class Recovered(NamedTuple):
 
 
 def recover(files: FileSystem, directory: Path, *, index_interval_bytes: int) -> Recovered:
-    """Open the log in `directory`, and repair damage above the recovery point.
+    """Open the log in `directory`, and remove damaged batches above the recovery point.
 
     Raises:  MissingLogError, CorruptLogError, CorruptFileError, OSError.
     """
@@ -165,7 +165,7 @@ class _Recovery:
         return sorted(base for base in bases if base is not None)
 
     def _open_segments(self, state: LogState) -> None:
-        """Open the segments above the log start, and finish an interrupted deletion of others."""
+        """Open the segments above the log start, and finish an interrupted deletion of segments."""
         bases = self._bases()
         while len(bases) > 1 and bases[1] <= state.log_start_offset:
             base = bases.pop(0)
@@ -199,7 +199,7 @@ class _Recovery:
             )
 
     def _check_trusted(self, recovery_point: Offset) -> int:
-        """Return the number of segments below the recovery point, which need no scan.
+        """Return the number of segments below the recovery point, which are not scanned.
 
         One that ends *at* the point may have been rolled after the point was recorded, so that its
         indexes were still being written.
@@ -277,7 +277,7 @@ class _Recovery:
     def _rebuild_sound(
         self, segment: Segment, end_offset: Offset, last_epoch: Epoch | None
     ) -> list[EpochStart]:
-        """Rebuild the index of a segment below the recovery point, where any damage is an error."""
+        """Rebuild the index of a segment below the recovery point; any damage is an error."""
         result = segment.rebuild(last_epoch=last_epoch)
         if result.damage is not None or segment.tail.end_offset != end_offset:
             raise CorruptLogError(
@@ -291,7 +291,7 @@ class _Recovery:
         return result.found.epochs
 
     def _scan_rest(self, trusted: int, epochs: Epochs, recovery_point: Offset) -> Offset:
-        """Scan the segments from number `trusted` on, and cut or stop at the first bad batch."""
+        """Scan the segments from number `trusted` on, and truncate or fail at a bad batch."""
         expected = self._segments[trusted].base_offset
         last_epoch = epochs.last
         for i in range(trusted, len(self._segments)):
@@ -321,7 +321,7 @@ class _Recovery:
         return expected
 
     def _cut(self, i: int, end_offset: Offset, recovery_point: Offset, reason: str) -> None:
-        """Drop all bytes after the valid part of segment `i`, if above the recovery point."""
+        """Remove all bytes after the valid part of segment `i`, if above the recovery point."""
         segment = self._segments[i]
         if end_offset < recovery_point:
             raise CorruptLogError(

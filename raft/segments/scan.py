@@ -82,7 +82,7 @@ def advance(
     index_interval_bytes: int,
     max_batch_size_bytes: int = MAX_BATCH_SIZE_BYTES,
 ) -> None:
-    """Move `found.tail` over the valid batches in `data`, up to the first invalid batch.
+    """Move the scan's position over the valid batches in `data`, up to the first invalid batch.
 
     A batch that is not whole, or does not continue the batches before it, is invalid.
     """

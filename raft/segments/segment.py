@@ -152,7 +152,7 @@ class Segment:
             self.time_index.maybe_append(newest, newest_offset)
 
     def seal(self) -> None:
-        """Close the segment for appends, and end its time index with the newest time."""
+        """End appends to the segment, by adding the newest timestamp to its time index."""
         self.time_index.maybe_append(self.tail.newest, self.tail.newest_offset)
 
     def write_indexes(self, *, durably: bool) -> None:
@@ -212,7 +212,7 @@ class Segment:
         return parse_header(self.file.read(position, HEADER_SIZE_BYTES))
 
     def _walk_tail(self) -> Offset:
-        """Read the batches after the last index entry to compute `tail`.
+        """Read the batches after the last index entry, to find the segment's end and newest time.
 
         Returns where the segment ends. Raises RecordError where headers contradict the index or
         each other; checksums are not looked at.

@@ -117,7 +117,7 @@ def checked_offset(offset: int) -> Offset:
 
 
 def only(items: Sequence[T], what: str) -> T:
-    """Return the only item of a sequence.
+    """Return the only item of a sequence that must have exactly one.
 
     Raises BadRequestError if there is another number of items.
     """
@@ -127,7 +127,7 @@ def only(items: Sequence[T], what: str) -> T:
 
 
 def known_error(error: int, what: str) -> ErrorCode:
-    """Return the core's error code for a wire error.
+    """Return the core's error code for an error code in a message.
 
     Raises UnexpectedAnswerError.
     """

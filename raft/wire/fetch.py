@@ -59,7 +59,7 @@ Topic = rpc.FetchResponse.FetchableTopicResponse
 
 
 def write_fetch(group: Group, request: core.FetchRequest, version: int) -> rpc.FetchRequest:
-    """Return the RPC for a replica's Fetch at a version."""
+    """Convert a replica's Fetch request of the core into an RPC message of a version."""
     topic = rpc.FetchRequest.FetchTopic
     high_watermark = request.high_watermark
     partition = topic.FetchPartition(
@@ -130,7 +130,7 @@ def read_fetch_response(message: rpc.FetchResponse) -> core.FetchResponse:
 
 
 def read_batches(records: bytes | memoryview) -> tuple[core.Batch, ...]:
-    """Return the valid batches at the beginning of `records`, in runs, and drop the rest.
+    """Return the valid batches at the beginning of `records`, joined if contiguous in an epoch.
 
     A run's `data` is the view of its bytes.
     """
@@ -180,13 +180,13 @@ class FetchForm(NamedTuple):
 
 
 def replica_of(message: rpc.FetchRequest) -> NodeId | None:
-    """Return the replica that fetches, or None for a consumer."""
+    """Return the replica that sent a Fetch, or None for a consumer."""
     state_id = message.replica_state.replica_id
     return optional_node(state_id if state_id >= 0 else message.replica_id)
 
 
 def fetch_ref(message: rpc.FetchRequest, version: int) -> tuple[GroupRef, FetchForm]:
-    """Return the one group that a Fetch names.
+    """Return the name of the only group in a Fetch, and the form for its response.
 
     Raises BadRequestError.
     """
@@ -240,7 +240,7 @@ def write_fetch_response(
     *,
     error: int | None = None,
 ) -> rpc.FetchResponse:
-    """Return the RPC for a Fetch response; `records` are whole batches and are not copied.
+    """Convert the core's Fetch response and whole batches, uncopied, into an RPC message.
 
     Args:    error: of the partition, if it is one that the core has no word for.
     """

@@ -38,7 +38,7 @@ RpcRequest = (
 def write_request(
     group: Group, request: CoreRequest, endpoints: Sequence[Endpoint] = ()
 ) -> RpcRequest:
-    """Return the RPC for a request of the core; an older version may leave fields out.
+    """Convert a request of the core into an RPC message; an older version may omit fields.
 
     Args:    endpoints: the sender's own, which a new leader makes known.
     """
@@ -128,7 +128,7 @@ def _write_end(
 
 
 def read_request(message: RpcRequest) -> tuple[GroupRef, CoreRequest]:
-    """Return the addressee and the core's message of a request.
+    """Return the group that a request addresses, and the core's form of the request.
 
     Raises BadRequestError.
     """

@@ -85,7 +85,7 @@ class Answering(NamedTuple):
 
 
 def write_response(response: CoreResponse, to: Answering) -> RpcResponse:
-    """Return the RPC for a response of the core."""
+    """Convert a response of the core into an RPC message."""
     if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
         return top_level_error(response, response.error)
     match response:
@@ -105,7 +105,7 @@ def _write_answer(
     to: Answering,
     **granted: Any,
 ) -> Answer:
-    """Build the fields that three kinds of response share; a vote also has `vote_granted`."""
+    """Build a Vote, BeginQuorumEpoch or EndQuorumEpoch response from the core's response."""
     topic = kind.TopicData
     partition = topic.PartitionData(
         partition_index=to.group.partition,
@@ -267,7 +267,7 @@ def read_response(message: RpcResponse) -> CoreResponse:
 
 
 def _read_replica(state: rpc.ReplicaState) -> core.ReplicaState:
-    """Return the state of a replica in a description, without times of the peer's clock."""
+    """Return a replica's state from a DescribeQuorum response, without the peer's clock times."""
     end_offset = state.log_end_offset
     return core.ReplicaState(
         key=ReplicaKey(NodeId(state.replica_id), state.replica_directory_id),

@@ -51,7 +51,7 @@ class RequestedChunk(NamedTuple):
 
 
 def read_fetch_snapshot(message: rpc.FetchSnapshotRequest) -> list[RequestedChunk]:
-    """Return the requested chunks, partition by partition.
+    """Return the chunks that a FetchSnapshot requests, partition by partition.
 
     Raises BadRequestError.
 
@@ -94,7 +94,7 @@ def _read_partition(
 
 
 def share_fairly(left_bytes: Sequence[int], max_bytes: int) -> list[int]:
-    """Return how many bytes each file may send of its remaining bytes, `max_bytes` in all.
+    """Divide `max_bytes` among files, and return the number of bytes to send of each.
 
     >>> share_fairly([5, 100, 70], 90)
     [5, 43, 42]
@@ -187,7 +187,7 @@ def failed_fetch_snapshot(error: int) -> rpc.FetchSnapshotResponse:
 def write_fetch_snapshot(
     group: Group, request: core.FetchSnapshotRequest
 ) -> rpc.FetchSnapshotRequest:
-    """Return the RPC for a replica's FetchSnapshot; an older version has no directory id."""
+    """Convert a replica's FetchSnapshot of the core into an RPC message of a version."""
     snapshot_id = request.snapshot_id
     topic = rpc.FetchSnapshotRequest.TopicSnapshot
     partition = AskedPartition(

@@ -31,7 +31,7 @@ _BYTE: Final = Fixed("uint8", "B", 1)
 
 
 def decoder_source(cls: type[Message], version: int) -> Source:
-    """Return the source of a function that decodes messages of `cls` at a version.
+    """Return the source of a function that decodes messages of class `cls` at a version.
 
     The function is (buffer, position, end) -> (message, position after it).
     """
@@ -47,7 +47,7 @@ def decoder_source(cls: type[Message], version: int) -> Source:
 
 
 def make_decoder(cls: type[Message], version: int) -> Decoder:
-    """Compile a function that decodes messages of `cls` at a version.
+    """Compile a function that decodes messages of class `cls` at a version.
 
     The function is (buffer, position, end) -> (message, position after it).
     """
@@ -83,7 +83,7 @@ class _DecoderWriter:
             out(f"{target} = {make}({_arguments(variables)})")
 
     def flush(self) -> None:
-        """Write the lines that read the pending run of fixed-size fields."""
+        """Write the lines that read the fixed-size fields collected so far."""
         run, self.run = self.run, []
         if not run:
             return
@@ -101,7 +101,7 @@ class _DecoderWriter:
                 out(f"{name} = UUIDS[{name}]")
 
     def _first_byte(self, prefix: str) -> str:
-        """Write the lines that read the pending fixed-size fields and a varint's first byte."""
+        """Write the lines that read the collected fixed-size fields and a varint's first byte."""
         name = self.out.name(prefix)
         self.run.append((name, _BYTE))
         self.flush()
@@ -135,7 +135,7 @@ class _DecoderWriter:
                 raise TypeError("a row stands in an array only")
 
     def _length(self, *, text: bool = False) -> tuple[str, str]:
-        """Write the lines that read a length; return its variable, and what to subtract from it.
+        """Write the lines that read a length; return the variable, and the number to subtract.
 
         A null leaves 0 less 1, or -1.
         """
@@ -151,7 +151,7 @@ class _DecoderWriter:
 
     @contextmanager
     def _unless_null(self, size: str, less: str, target: str, *, nullable: bool) -> Iterator[None]:
-        """Write a condition around the block, so that it runs only if the length is not null."""
+        """Write a condition, so that the `with` block's lines run only for a non-null length."""
         if not nullable:
             yield
             return

@@ -26,7 +26,7 @@ from records.wire import STRING, UUID16, Fixed, Sized
 
 
 def encoder_source(cls: type[Message], version: int) -> Source:
-    """Return the source of a function that encodes messages of `cls` at a version.
+    """Return the source of a function that encodes messages of class `cls` at a version.
 
     The function is (message, append), and passes the bytes to `append`.
     """
@@ -39,7 +39,7 @@ def encoder_source(cls: type[Message], version: int) -> Source:
 
 
 def make_encoder(cls: type[Message], version: int) -> Encoder:
-    """Compile a function that encodes messages of `cls` at a version.
+    """Compile a function that encodes messages of class `cls` at a version.
 
     The function is (message, append), and passes the bytes to `append`.
     """
@@ -77,7 +77,7 @@ class _EncoderWriter:
         return f"{source}.{field.name} {operator} {self.out.constant(field.default)}"
 
     def flush(self, padding: str = "") -> None:
-        """Write the line that packs the pending fixed-size fields, with a zero byte for "x"."""
+        """Write the line that packs the collected fixed-size fields, with a zero byte for "x"."""
         run, self.run = self.run, []
         if run:
             packed = struct.Struct(">" + "".join(fixed.code for _, fixed in run) + padding)
@@ -120,7 +120,7 @@ class _EncoderWriter:
 
     @contextmanager
     def _unless_null(self, wire_type: WireType, source: str, *, nullable: bool) -> Iterator[None]:
-        """Write a condition around the block, so that a null value is encoded as null instead."""
+        """Write a condition, so that a null value is encoded as null and skips the block."""
         if not nullable:
             yield
             return

@@ -88,7 +88,7 @@ def long_text_length(size: int) -> bytes:
 
 
 def as_buffer(data: Any) -> Any:
-    """Return `data` in a form whose `len` is its number of bytes.
+    """Return `data` as a buffer whose `len` is its number of bytes.
 
     Raises TypeError if it is not a buffer.
     """
@@ -129,14 +129,14 @@ def _refuse_null(buf: Buffer, pos: int) -> tuple[Any, ...]:  # noqa: ARG001
 
 @cache
 def small_unpackers(code: str) -> tuple[Unpack, ...]:
-    """Return functions that unpack small arrays, by their compact count (elements + 1)."""
+    """Return functions that decode small arrays, indexed by compact count (elements + 1)."""
     sizes = range(SMALL_ARRAY)
     return _refuse_null, *(struct.Struct(">" + code * size).unpack_from for size in sizes)
 
 
 @cache
 def small_packers(code: str) -> tuple[Callable[..., bytes], ...]:
-    """Return functions that pack small arrays with their count, by number of elements."""
+    """Return functions that encode small arrays with their counts, indexed by element count."""
     return tuple(struct.Struct(">B" + code * size).pack for size in range(SMALL_ARRAY))
 
 
@@ -183,7 +183,7 @@ def pack_old_numbers(code: str, numbers: Sequence[Any]) -> bytes:
 
 
 def merge_tags(known: list[tuple[int, bytes]], unknown: Iterable[tuple[int, bytes]]) -> bytes:
-    """Encode the tagged section: a count, then tag, size and bytes of each field by tag."""
+    """Encode known and unknown tagged fields as one section, in the order of their tags."""
     tags = sorted([*known, *unknown])
     parts = [uvarint(len(tags))]
     previous = -1
@@ -198,7 +198,7 @@ def merge_tags(known: list[tuple[int, bytes]], unknown: Iterable[tuple[int, byte
 def read_tags(
     buf: Buffer, pos: int, end: int, count: int
 ) -> tuple[tuple[tuple[int, bytes], ...], int]:
-    """Read the tagged fields of a structure that declares none.
+    """Read the tagged fields of a structure that declares no tagged fields.
 
     `count` is the count's first byte.
     """

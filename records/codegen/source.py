@@ -33,11 +33,11 @@ class Source:
         self.depth -= 1
 
     def name(self, prefix: str) -> str:
-        """Return a variable name that the generated function does not use yet."""
+        """Return a variable name that the generated function does not contain yet."""
         return f"{prefix}{next(self._numbers)}"
 
     def constant(self, value: Any) -> str:
-        """Return the literal of a value, or the name of a constant that holds the value."""
+        """Return the literal of a value, or the name of a constant that is set to the value."""
         if value is None or isinstance(value, (bool, int, str, bytes)):
             return repr(value)
         for name, known in self.constants.items():
@@ -48,7 +48,7 @@ class Source:
         return name
 
     def text(self) -> str:
-        """Return the source code written so far."""
+        """Return the generated source code so far."""
         return "\n".join(self.lines)
 
     def compile(self, title: str) -> Any:
@@ -61,7 +61,7 @@ class Source:
 
 
 def min_size(wire_type: WireType, version: int, *, flexible: bool, nullable: bool = False) -> int:
-    """Return the minimum size in bytes of a value of this type, which bounds an array's count."""
+    """Return the minimum encoded size in bytes of a value, which limits an array's count."""
     match wire_type:
         case Fixed():
             return wire_type.size

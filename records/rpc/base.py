@@ -24,4 +24,4 @@ class CoordinatorRequest(Request, Generic[R_co]):
 
         @property
         def coordinator_partition(self) -> int:
-            """Return the partition of `__diskless-metadata` whose coordinator is called."""
+            """Return the partition of `__diskless-metadata` whose coordinator gets this request."""

@@ -81,7 +81,9 @@ def archive(
     bootstrap_controller: FromQuorum = None,
     as_: Annotated[
         Tables | None,
-        typer.Option("--as", help="Format of decoded tables; default: the archive's, or avro."),
+        typer.Option(
+            "--as", help="Format of decoded tables; default: as in an existing archive, else avro."
+        ),
     ] = None,
     follow: Annotated[
         bool, typer.Option("--follow", help="Repeat archiving passes until interrupted.")
@@ -98,13 +100,17 @@ def archive(
     verify: Annotated[
         bool,
         typer.Option(
-            "--verify", help="Verify all files of the archive, after a pass if logs are named."
+            "--verify",
+            help="Verify all files of the archive, after archiving any logs that are named.",
         ),
     ] = False,
     range_mib: Annotated[
         int,
         typer.Option(
-            min=1, max=256, metavar="MIB", help="Approximate size of the log in each file, in MiB."
+            min=1,
+            max=256,
+            metavar="MIB",
+            help="Approximate size of the part of the log in one archive file, in MiB.",
         ),
     ] = 16,
     engine: Annotated[
@@ -176,7 +182,7 @@ class _Job:
         hold: Hold | None,
         interval_s: float | None,
     ) -> None:
-        """Archive in one pass, or with --follow in repeated passes that report and retry failures.
+        """Archive once, or with --follow repeatedly, reporting and retrying failures.
 
         Raises:  ForeignArchiveError, which a retry cannot mend; a single pass: as
                  `spark_jobs.archive.job`.
@@ -273,7 +279,7 @@ class _Job:
             _print_verification(found)
 
     def end(self) -> None:
-        """Print the JSON result, and exit with the job's exit code."""
+        """Print the archive job's JSON result, and exit with its exit code."""
         if self._as_json:
             typer.echo(json.dumps(self._output))
         if self._code:
@@ -293,7 +299,7 @@ def _need_modules() -> None:
 
 
 def _make_directory(path: Path) -> None:
-    """Create a local archive's directory; a bucket must already exist."""
+    """Create the directory of a local archive; a bucket must already exist."""
     require_directory(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
@@ -302,7 +308,7 @@ def _make_directory(path: Path) -> None:
 
 
 def _code_of(error: Exception) -> int:
-    """Return the exit code of an error: foreign archive, lost data, or environment."""
+    """Return an error's exit code: foreign archive, lost data, or environment."""
     from spark_jobs.archive.job import ForeignArchiveError
     from spark_jobs.readers.archive_layout import DamagedArchiveError
     from spark_jobs.readers.log_files import LostRangeError
@@ -334,7 +340,7 @@ def _begin(inputs: Inputs, store: ObjectStore, tables: Tables | None) -> About:
 
 @contextmanager
 def _hold_logs(inputs: Inputs, about: About) -> Iterator[Hold | None]:
-    """Keep the log start offsets from passing the archive's end, if a quorum was named."""
+    """Keep the quorum's log starts at or below the archive's end, if a quorum was named."""
     if not inputs.controllers:
         yield None
         return
@@ -347,7 +353,7 @@ def _hold_logs(inputs: Inputs, about: About) -> Iterator[Hold | None]:
 
 
 def _count_due(logs: Logs, store: ObjectStore, hold: Hold | None) -> int:
-    """Count the committed offsets not archived yet, and report the archived ends to the hold."""
+    """Count the committed offsets not archived yet, and pass the archived ends to `hold`."""
     from spark_jobs.readers.archive_layout import chain
     from spark_jobs.readers.archived_logs import list_ranges
 
@@ -368,7 +374,7 @@ _HEADINGS: Final = ("Log", "From", "To", "Committed", "Records", "Batches", "Ran
 
 
 def _note(text: str) -> None:
-    """Print a message on standard error while the command continues."""
+    """Print a message on standard error without ending the command."""
     typer.echo(f"esker: {text}", err=True)
 
 

@@ -103,7 +103,8 @@ Depth = Annotated[
 Chosen = Annotated[
     EngineOrAuto,
     typer.Option(
-        "--engine", help="Engine that checks; auto: this process up to 200000 offsets, then Spark."
+        "--engine",
+        help="Engine that runs the checks; auto: local up to 200000 offsets, else Spark.",
     ),
 ]
 Out = Annotated[

@@ -51,7 +51,7 @@ class EngineOrAuto(StrEnum):
 
 @contextmanager
 def bar(what: str, total: int | None) -> Iterator[Step]:
-    """Show a progress bar on a terminal; yields the function that advances the bar.
+    """Show a progress bar on a terminal, and yield the function that advances the bar.
 
     Args:  total: number of steps; None if unknown: then the bar moves but does not fill.
     """
@@ -77,13 +77,13 @@ def reason(error: BaseException) -> str:
 
 
 def apply_command(job: str, plan: Path, controllers: str | None) -> str:
-    """Return the command that applies a plan, with a placeholder if no controller is known."""
+    """Return the command line that applies a plan, with a placeholder for unknown controllers."""
     address = "HOST:PORT" if controllers is None else shlex.quote(controllers)
     return f"esker spark {job} apply {shlex.quote(str(plan))} --bootstrap-controller {address}"
 
 
 def note_completed_plan(journal: Path) -> str:
-    """Return the note that the plan was applied before, so that no request was sent."""
+    """Return the note that a plan was applied before, so that no request was sent."""
     return f"  No request was sent: {journal} has all answers"
 
 
@@ -95,13 +95,13 @@ def print_result(
 
 
 def stop(message: str, code: int) -> NoReturn:
-    """Print a message on standard error, and exit with this code."""
+    """Print a message on standard error, and exit with the exit code `code`."""
     typer.echo(f"esker: {message}", err=True)
     raise typer.Exit(code)
 
 
 def require_writable_file(path: Path) -> None:
-    """Exit with a usage error, before any work, if this file cannot be written."""
+    """Exit with a usage error, before any work, if this file is not writable."""
     if path.is_dir():
         stop(f"{path} is a directory: name a file in it", USAGE)
     if not path.parent.is_dir():

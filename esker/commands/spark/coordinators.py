@@ -30,7 +30,7 @@ R = TypeVar("R", bound=Response)
 async def coordinators(
     at: Target, timeout_ms: int
 ) -> AsyncIterator[Callable[[int], CoordinatorClient | ThroughBrokers]]:
-    """Yield a function that returns the coordinator of a partition of `__diskless-metadata`."""
+    """Yield a function that returns the batch coordinator of a `__diskless-metadata` partition."""
     addresses = [(address.host, address.port) for address in at.addresses]
     clients: dict[int, CoordinatorClient] = {}
 

@@ -97,7 +97,7 @@ def open_logs(inputs: Inputs) -> Logs:
 
 
 def may_be_behind(place: Path | str | None) -> str:
-    """Return the note that objects may seem lost because the logs are a lagging copy."""
+    """Return a warning that these logs may lag, so that objects may wrongly seem lost."""
     return (
         f"{place} may be behind the cluster, and objects that retention removed since would look "
         "lost; read the running quorum instead: --bootstrap-controller HOST:PORT"
@@ -116,7 +116,7 @@ def reading_errors() -> tuple[type[Exception], ...]:
 
 
 def stop_reading(error: Exception) -> NoReturn:
-    """Exit after a reading error, with the code of data loss for lost offsets.
+    """Exit because logs cannot be read, with the exit code of data loss for lost offsets.
 
     All other errors exit with the code of the environment.
     """

@@ -110,7 +110,9 @@ def plan(
     store: StoreUri,
     listings: Annotated[
         Path,
-        typer.Option(metavar="DIR", help="Directory to keep found orphans in between listings."),
+        typer.Option(
+            metavar="DIR", help="Directory that stores which orphans each listing has found."
+        ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="File to write the plan to.")],
     log_dir: LogDir = None,
@@ -140,7 +142,9 @@ def plan(
     ] = None,
     taken_at: Annotated[
         int | None,
-        typer.Option(metavar="MS", help="Time of a CSV inventory, in ms since 1970 UTC."),
+        typer.Option(
+            metavar="MS", help="Time at which a CSV inventory was taken, in ms since 1970 UTC."
+        ),
     ] = None,
     engine: Engine = EngineName.LOCAL,
     master: Master = None,
@@ -195,7 +199,7 @@ def plan(
 
 @app.command(epilog=SHOW_EXAMPLE)
 def show(file: PlanFile, as_json: AsJson = False) -> None:
-    """Print a plan, and the other findings of its listing."""
+    """Print a plan of orphaned objects, and the other findings of the plan's listing."""
     _print_plan(_read(file), as_json=as_json)
 
 
@@ -207,13 +211,13 @@ def apply(
     allow_large: Annotated[
         bool,
         typer.Option(
-            "--allow-large", help="Allow a plan that deletes over 25 % of all listed bytes."
+            "--allow-large", help="Apply the plan even if it deletes over 25 % of the listed bytes."
         ),
     ] = False,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 30_000,
 ) -> None:
-    """Hand a plan's objects over to their coordinators; brokers delete them after the delay.
+    """Hand a plan's objects to their coordinators; brokers delete them after the delay.
 
     Answers are written to a journal beside the plan: if interrupted, run the same command again.
     """
@@ -301,7 +305,7 @@ def _compare(
     out: Path,
     rules: Rules,
 ) -> None:
-    """Compare a finished listing with the logs, and write the sightings and the plan."""
+    """Compare a listing with the logs, and write found orphans and the plan of removal."""
     from spark_jobs.orphans.scan import find_orphans, plan_orphans
 
     with bar("reading logs", None) as step:
@@ -337,7 +341,7 @@ class _Spark:
     def lister(
         self, store: ObjectStore, directory: Path, options: StoreOptions
     ) -> Iterator[Lister]:
-        """Yield a function that lists the store; a local listing is written to `directory`."""
+        """Yield a function that lists the store, with `directory` for a listing without Spark."""
         if self._engine is EngineName.SPARK:
             from spark_jobs.orphans.spark_listing import list_in_spark
 

@@ -115,7 +115,7 @@ def plan_json(made: OrphansPlan) -> dict[str, Any]:
 
 
 def outcome_lines(made: OrphansPlan, done: Progress) -> Iterator[str]:
-    """Yield the lines that describe the results of an applied plan."""
+    """Yield the lines that describe the results of applying a plan."""
     if done.whole_refusal:
         yield f"Refused: {why(done.whole_refusal)}"
         return
@@ -130,7 +130,7 @@ def outcome_lines(made: OrphansPlan, done: Progress) -> Iterator[str]:
 
 
 def outcome_json(made: OrphansPlan, done: Progress) -> dict[str, Any]:
-    """Return an applied plan's results as JSON."""
+    """Return the results of applying a plan as JSON."""
     return {
         "plan_id": made.plan_id,
         "rows": made.file.count,

@@ -87,12 +87,14 @@ def report(
         int | None,
         typer.Option(
             metavar="MS",
-            help="Time at which ages are measured, in ms since 1970 UTC; default: now.",
+            help="Time from which object ages are computed, in ms since 1970 UTC; default: now.",
         ),
     ] = None,
     engine: Annotated[
         EngineOrAuto,
-        typer.Option(help="Engine that counts records; auto: Spark from 2 million records on."),
+        typer.Option(
+            help="Engine that counts records; auto: local below 2 million records, else Spark."
+        ),
     ] = EngineOrAuto.AUTO,
     master: Master = None,
     memory: Memory = MEMORY,
@@ -181,7 +183,7 @@ def _by_this_process(logs: Logs, question: Question, tell: Tell) -> Report:
 
 
 def _choose(engine: EngineOrAuto, master: str | None, logs: Logs) -> EngineOrAuto:
-    """Return the engine to use, choosing by the number of records for `auto`.
+    """Return the engine to use; for `auto`, choose by the number of records.
 
     Raises as reading logs does.
     """

@@ -91,12 +91,15 @@ def plan(
     region: Region = None,
     engine: Annotated[
         EngineOrAuto,
-        typer.Option(help="Engine that makes the plan; auto: Spark from 1.5 GiB of log on."),
+        typer.Option(
+            help="Engine that computes the plan; auto: local below 1.5 GiB of logs, else Spark."
+        ),
     ] = EngineOrAuto.AUTO,
     digests: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="Cache directory of log digests; default: ~/.cache/esker/digests."
+            metavar="DIR",
+            help="Directory to cache summaries of logs in; default: ~/.cache/esker/digests.",
         ),
     ] = None,
     prices: PriceFile = None,
@@ -104,7 +107,7 @@ def plan(
         int | None,
         typer.Option(
             metavar="MS",
-            help="Time at which ages are measured, in ms since 1970 UTC; default: now.",
+            help="Time from which record ages are computed, in ms since 1970 UTC; default: now.",
         ),
     ] = None,
     master: Master = None,
@@ -163,7 +166,7 @@ def _engine(
 
 @app.command(epilog=SHOW_EXAMPLE)
 def show(file: PlanFile, prices: PriceFile = None, as_json: AsJson = False) -> None:
-    """Print a plan: new log starts, freed objects, and topics that pin the rest."""
+    """Print a plan: new log start offsets, freed objects, and topics that keep other objects."""
     _print_plan(_read(file), _prices(prices), as_json=as_json)
 
 
@@ -174,7 +177,9 @@ def apply(
     bootstrap_server: Server = None,
     allow_large: Annotated[
         bool,
-        typer.Option("--allow-large", help="Allow a plan that removes over 25 % of all bytes."),
+        typer.Option(
+            "--allow-large", help="Apply the plan even if it removes over 25 % of all live bytes."
+        ),
     ] = False,
     rows_per_request: Annotated[
         int,
@@ -188,7 +193,7 @@ def apply(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 30_000,
 ) -> None:
-    """Apply a plan row by row; coordinators refuse rows that no longer hold.
+    """Apply a plan partition by partition; coordinators refuse rows that are out of date.
 
     Answers are written to a journal beside the plan: if interrupted, run the same command again.
     """

@@ -129,7 +129,7 @@ def _fail(
 
 
 def _new_log(app: str) -> Path | None:
-    """Create a log file for this run and delete the oldest one; return None on failure."""
+    """Create a log file for this Spark job and delete the oldest; return None on failure."""
     directory = cache_directory() / "logs"
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{app}-{os.getpid()}.log"
     try:

@@ -41,6 +41,7 @@ from diskless.object_deletion import Cleaner
 from diskless.produce.in_flight import InFlight
 from diskless.produce.object_writer import WriterSettings
 from diskless.produce.service import ProduceService
+from diskless.produce.spreading import ProducerSpreading
 from diskless.produce.writers import Writers
 from diskless.stores.watched import WatchedStore
 from raft.net import ServerConnection
@@ -95,6 +96,8 @@ class Services:
         self.staleness = Staleness(
             cluster.replica_age_ms, file_delete_delay_ms=values["diskless.file.delete.delay.ms"]
         )
+        self.spreading = ProducerSpreading(cluster.broker_id, clock=asyncio.get_running_loop().time)
+        cluster.on_image(self.spreading.on_image)
         self.produce = ProduceService(
             cluster,
             writer=self.writers.writer,
@@ -103,6 +106,7 @@ class Services:
             closing=self.writers.closing,
             max_decompressed_bytes=values["esker.produce.max.decompressed.bytes"],
             store_fault=lambda: store.fault,
+            spreading=self.spreading,
         )
         self.fetch = FetchService(
             cluster, cache=self.cache, news=self.news, staleness=self.staleness
@@ -167,6 +171,7 @@ class Services:
     def connection_closed(self, connection: ServerConnection) -> None:
         """Cancel the waiting requests of a closed connection."""
         self.records.connection_closed(connection)
+        self.spreading.forget(connection)
 
     def start(self) -> None:
         """Start the background tasks of a registered broker."""

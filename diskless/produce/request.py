@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from diskless.produce.buffer import AppendResult
+from diskless.produce.spreading import Destination
 from diskless.produce.validation import Decompression, Outcome, Refusal
 from records.kafka_errors import ErrorCode
 from records.rpc.produce import ProduceRequest, ProduceResponse
@@ -69,6 +70,7 @@ class PendingProduce:
         self.by_id = version >= FIRST_WITH_TOPIC_IDS
         self.version = version
         self.decompression = decompression or Decompression()
+        self.destination: Destination | None = None  # where its producer should go, if anywhere
         self.is_taken = False
         self.is_over = False  # timed out; a request that is not taken by then never is
         self.topics = [

@@ -32,6 +32,7 @@ from diskless.produce.buffer import AppendResult, Waiter
 from diskless.produce.closing import BufferClosing
 from diskless.produce.in_flight import InFlight
 from diskless.produce.request import AwaitedPartition, PendingProduce, response_of
+from diskless.produce.spreading import ProducerSpreading
 from diskless.produce.validation import (
     Accepted,
     Decompression,
@@ -102,6 +103,7 @@ class ProduceService:
         closing: BufferClosing,
         max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
         store_fault: Callable[[], str | None] = lambda: None,
+        spreading: ProducerSpreading | None = None,
     ) -> None:
         """Create the service that answers Produce requests for this cluster.
 
@@ -112,6 +114,7 @@ class ProduceService:
                closing: is told what producers do, and closes buffers early.
                max_decompressed_bytes: of all compressed batches of one request.
                store_fault: gives the reason why the object store takes nothing now, or None.
+               spreading: sends producers on to brokers that came back.
         """
         self.counters = ProduceCounters()
         self._cluster = cluster
@@ -123,6 +126,7 @@ class ProduceService:
         self._max_decompressed_bytes = max_decompressed_bytes
         self._closing = closing
         self._store_fault = store_fault
+        self._spreading = spreading
         self._rules: dict[UUID, TopicRules] = {}
         self._rules_of: MetadataImage | None = None
 
@@ -160,6 +164,8 @@ class ProduceService:
             Decompression(self._max_decompressed_bytes),
         )
         if not silent:
+            if self._spreading is not None:
+                produced.destination = self._spreading.destination(connection, header.client_id)
             timer = loop.call_later(
                 max(0, request.timeout_ms) / 1_000, lambda: produced.expire(self._store_fault())
             )
@@ -363,6 +369,13 @@ class ProduceService:
             text = f"{topic.name} has no partition {awaited.index}"
             awaited.settle(AppendResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, text))
             return
+        destination = awaited.request.destination
+        if destination is not None:
+            there = destination.broker_elsewhere(topic.topic_id, awaited.index)
+            if there is not None:
+                text = f"broker {there} leads {topic.name}-{awaited.index} now"
+                awaited.settle(AppendResult(ErrorCode.NOT_LEADER_OR_FOLLOWER, text))
+                return
         rules = self._rules_for(image, topic)
         outcome = awaited.validated or validate(
             records,

@@ -111,6 +111,28 @@ def test_a_replica_answers_from_applied_records_and_reports_their_age(tmp_path: 
     asyncio.run(story())
 
 
+def test_a_replica_of_a_log_in_doubt_serves_nothing(tmp_path: Path) -> None:
+    """Its records may not be those that the others have: docs/design/forks.md."""
+
+    async def story() -> None:
+        world, _ = await begin(tmp_path)
+        machine = follow(tmp_path)
+        replica = ReadOnlyCoordinator(
+            world.log, machine, SETTINGS, monotonic=world.clocks.monotonic
+        )
+        replica.start()
+        speak(world)
+        apply_to(machine, world, world.log.end_offset)
+        assert replica.age_ms == 0
+        world.log.in_doubt = True
+        assert replica.age_ms is None
+        with pytest.raises(CoordinatorError) as caught:
+            await replica.call(find(world))
+        assert caught.value.code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+    asyncio.run(story())
+
+
 def test_a_waiting_read_requests_that_committed_records_be_applied(tmp_path: Path) -> None:
     """A host may delay applying as long as no read waits."""
 

@@ -141,3 +141,33 @@ def test_closing_a_groups_storage_closes_its_checkpoints(storage: Storage) -> No
     storage.snapshots.close = lambda: closed.append(storage)  # type: ignore[method-assign]
     storage.close()
     assert closed == [storage]
+
+
+def test_a_recovering_start_lowers_the_floor_and_an_ordinary_start_does_not(tmp_path: Path) -> None:
+    """Source: docs/design/forks.md#the-floor."""
+    files = RealFileSystem()
+    Storage.create(files, tmp_path, GROUP, SMALL, recovering=False)
+    storage = Storage.open(files, tmp_path, GROUP, SMALL, VOTERS)
+    fill(storage, 3)
+    end = storage.log.log_end_offset
+    storage.log.note_committed(end)
+    storage.close()
+    storage = Storage.open(files, tmp_path, GROUP, SMALL, VOTERS)
+    assert storage.log_state().floor == end
+    storage.close()
+    (storage.directory / "recovering").touch()
+    storage = Storage.open(files, tmp_path, GROUP, SMALL, VOTERS)
+    assert storage.log_state().floor == 0
+    storage.close()
+
+
+def test_a_doubt_is_kept_until_its_file_is_removed(storage: Storage) -> None:
+    assert storage.doubt is None
+    storage.mark_doubt("two histories")
+    assert storage.doubt == "two histories"
+    (storage.directory / "in-doubt").write_bytes(b"\xff\x00")
+    assert storage.doubt, "the file's being there decides"
+    (storage.directory / "in-doubt").write_bytes(b"")
+    assert storage.doubt
+    (storage.directory / "in-doubt").unlink()
+    assert storage.doubt is None

@@ -512,3 +512,55 @@ def test_a_log_on_the_real_file_system_keeps_its_offsets_when_it_is_reopened(tmp
     shutil.rmtree(directory)
     with pytest.raises(MissingLogError):
         Log.open(files, directory, config)
+
+
+# --- the floor ------------------------------------------------------------------------------------
+
+
+def test_the_floor_is_recorded_at_most_up_to_the_flushed_end(disk):
+    """A power failure takes what was only known: a floor above it would be a false alarm."""
+    log = Log.create(disk, DIRECTORY)
+    fill(log, 3)
+    log.flush()
+    fill(log, 2)
+    log.note_committed(5)
+    log.record_recovery_point()
+    assert log.floor == 3
+    disk.crash(random.Random(2))
+    log = Log.open(disk, DIRECTORY)
+    assert log.floor == 3 <= log.log_end_offset
+
+
+def test_the_floor_is_recorded_although_nothing_was_flushed_since(disk):
+    log = Log.create(disk, DIRECTORY)
+    fill(log, 3)
+    log.flush()
+    log.record_recovery_point()
+    for committed in (1, 3):
+        log.note_committed(committed)
+        log.record_recovery_point()
+        disk.crash(random.Random(committed))
+        log = Log.open(disk, DIRECTORY)
+        assert log.floor == committed
+    before = disk.steps
+    log.note_committed(2)  # nothing is known before the node hears of a commit again
+    log.record_recovery_point()
+    assert (log.floor, disk.steps) == (3, before), "and nothing is written"
+
+
+def test_truncations_prefix_cuts_and_resets_leave_the_floor_and_only_forgetting_lowers_it(disk):
+    log = Log.create(disk, DIRECTORY)
+    fill(log, 9)
+    log.flush()
+    log.note_committed(6)
+    log.record_recovery_point()
+    log.truncate_to(7)
+    log.drop_prefix(4)
+    log.reset_to(5)
+    assert log.floor == 6
+    log.close()
+    log = Log.open(disk, DIRECTORY)
+    assert (log.floor, log.log_start_offset, log.log_end_offset) == (6, 5, 5)
+    log.forget_floor()
+    log.close()
+    assert Log.open(disk, DIRECTORY).floor == 0

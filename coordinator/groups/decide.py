@@ -26,6 +26,7 @@ from uuid import UUID
 from coordinator.errors import CoordinatorError
 from coordinator.groups.settings import (
     MAX_COMMIT_BYTES,
+    MAX_GENERATION,
     MAX_GENERATION_BYTES,
     MAX_GROUP_ID_BYTES,
     MAX_OFFSETS,
@@ -285,7 +286,8 @@ def decide_commit_generation(
         context, request.group_id, request.ownership_epoch, request.sequence
     )
     if group is not None and request.sequence > group.sequence:
-        if request.generation < group.generation_id:
+        is_first_again = group.generation_id == MAX_GENERATION and request.generation > 0
+        if request.generation < group.generation_id and not is_first_again:
             group, code = None, ErrorCode.ILLEGAL_GENERATION
             message = "the group is at a later generation"
         elif generation_size(request.members) > MAX_GENERATION_BYTES:

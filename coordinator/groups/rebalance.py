@@ -21,7 +21,7 @@ from coordinator.groups.error_responses import NULL_PROTOCOL_VERSION, error_resp
 from coordinator.groups.events import InboundRequest
 from coordinator.groups.membership import NEXT, Member, Membership, State
 from coordinator.groups.outbox import Env, GroupOutbox
-from coordinator.groups.settings import MAX_GENERATION_BYTES
+from coordinator.groups.settings import MAX_GENERATION, MAX_GENERATION_BYTES
 from coordinator.groups.timers import TimerKey
 from records.kafka_errors import ErrorCode
 from records.rpc.base import Response
@@ -128,7 +128,7 @@ class Rebalance:
             return
         self._cancel_timer("join")
         self._is_initial = False
-        self.generation += 1
+        self.generation = self.generation % MAX_GENERATION + 1
         self._storing = None
         if not membership.members:
             self.protocol_name = None
@@ -218,7 +218,7 @@ class Rebalance:
 
     def _assigned(self, generation: int, assignments: dict[str, bytes], code: ErrorCode) -> None:
         if code is ErrorCode.NONE:
-            self.stored_generation = max(self.stored_generation, generation)
+            self.stored_generation = generation
         if self.is_closed or self.state is not State.COMPLETING or self.generation != generation:
             return  # another rebalance has begun meanwhile
         self._storing = None
@@ -281,7 +281,7 @@ class Rebalance:
 
         def on_done(code: ErrorCode) -> None:
             if code is ErrorCode.NONE:
-                self.stored_generation = max(self.stored_generation, generation)
+                self.stored_generation = generation
 
         self.outbox.commit_generation(self.generation_request(records), on_done)
 

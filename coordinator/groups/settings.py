@@ -42,6 +42,9 @@ MAX_BACKOFF_MS: Final = 1_000
 MAX_FETCH_BYTES: Final = 1024 * 1024
 """Size of one request for offsets to the log: names and partitions."""
 
+MAX_GENERATION: Final = 2**31 - 1
+"""The last generation of a group that the protocol can carry; after it comes 1 again."""
+
 MAX_GROUPS: Final = 100_000
 """Groups in the log."""
 

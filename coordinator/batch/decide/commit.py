@@ -48,6 +48,10 @@ MAX_RECORDS: Final = 2**28
 """Largest number of records in one batch. Five kept batches then never wrap around all sequences,
 so a batch cannot be in sequence and a duplicate at once."""
 
+MAX_OFFSET: Final = 2**63 - 1
+"""The last offset that records and responses can carry; a partition takes no batch that might pass
+it."""
+
 _NO_OFFSET: Final = -1
 
 _TopicAnswer = CommitBatchesResponse.Topic
@@ -308,6 +312,8 @@ class _Commit:
         if log is None:
             return self._refuse_group(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, len(list(group)))
         log_start, end = log
+        if end + batch_count * MAX_RECORDS > MAX_OFFSET:
+            return self._refuse_group(ErrorCode.OFFSET_OUT_OF_RANGE, len(list(group)))
         now_ms, get_producer = self.context.now_ms, self.tables.producers.get
         several = batch_count > 1
         changed: dict[int, Producer] = {}  # by this group's earlier batches

@@ -20,6 +20,7 @@ from coordinator.batch.decide import (
     decide_expired_tombstones,
     decide_retention,
 )
+from coordinator.batch.decide.commit import MAX_RECORDS
 from coordinator.batch.log_records import UnreadableRecordError, records_of
 from coordinator.batch.memory import InMemoryState
 from coordinator.batch.pending import PendingState
@@ -32,6 +33,7 @@ from records.diskless import (
     ProducersExpiredRecord,
 )
 from records.frame import encode_record
+from records.kafka_errors import ErrorCode
 from records.metadata import FeatureLevelRecord
 from records.rpc.batch_coordinator import CommitBatchesRequest, InitDisklessTopicsRequest
 from tests.coordinator.batch.actors import TOPIC, Broker, batch, create, delete, groups, offset_for
@@ -321,5 +323,25 @@ def test_a_producer_with_a_pending_append_does_not_expire() -> None:
         (expired,) = decide_expired_producers(pending, state, later).records
         assert isinstance(expired, ProducersExpiredRecord)
         assert expired.producer_ids == (8,)
+
+    asyncio.run(story())
+
+
+def test_a_partition_takes_no_batch_that_might_pass_the_last_offset() -> None:
+    async def story() -> None:
+        world = MemoryWorld()
+        await create(world)
+        broker = Broker(world)
+        await broker.acquire()
+        state = world.coordinator.state
+        full, last = state.topics[TOPIC].log_ids
+        state.logs[full] = (0, 2**63 - MAX_RECORDS)
+        state.logs[last] = (0, 2**63 - 1 - MAX_RECORDS)
+        codes = []
+        for partition in (0, 1, 1):
+            answer = await broker.commit(topics=groups(batch(0, 2), partition=partition))
+            codes.append(answer.topics[0].partitions[0].results[0].error_code)
+        refused = ErrorCode.OFFSET_OUT_OF_RANGE
+        assert codes == [refused, 0, refused]
 
     asyncio.run(story())

@@ -78,3 +78,23 @@ def test_a_group_above_the_limit_is_refused_permanently_and_writes_no_record() -
     assert answer.topics[0].partitions[0].error_code == ErrorCode.POLICY_VIOLATION
     assert world.log.end_offset == before
     assert world.commit(offset=2) == 0
+
+
+def test_after_the_last_generation_comes_the_first() -> None:
+    log = Log()
+    owner = log.acquire().ownership_epoch
+    assert log.generation(owner, 1, 2**31 - 1) == 0
+    member = Consumer(log)
+    assert (member.join(), member.sync()) == (0, 0)
+    assert member.generation == 1
+    assert (member.beat(), member.commit()) == (0, 0)
+    group = log.image.groups[GROUP]
+    assert group.generation_id == 1
+    assert log.generation(group.ownership_epoch, 9, 0, "m") == ErrorCode.ILLEGAL_GENERATION
+
+
+def test_a_negative_generation_is_refused_at_the_end_of_the_range_too() -> None:
+    log = Log()
+    owner = log.acquire().ownership_epoch
+    assert log.generation(owner, 1, 2**31 - 1) == 0
+    assert log.generation(owner, 2, -1) == ErrorCode.ILLEGAL_GENERATION

@@ -56,16 +56,16 @@ def list_(
             str(broker.broker_id),
             str(broker.broker_epoch),
             state_of(broker),
-            preference_of(broker),
             broker.rack or "-",
             ",".join(
                 f"{listener.name}://{listener.host}:{listener.port}"
                 for listener in broker.listeners
             ),
+            preference_of(broker),  # the last column, as a reason may be long
         )
         for broker in response.brokers
     ]
-    typer.echo(table(("Id", "Epoch", "State", "Preferred", "Rack", "Listeners"), rows))
+    typer.echo(table(("Id", "Epoch", "State", "Rack", "Listeners", "Preferred"), rows))
 
 
 @app.command(epilog=UNREGISTER_EXAMPLE)

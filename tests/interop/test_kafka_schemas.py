@@ -30,6 +30,11 @@ OURS: Final = {
     "MetadataResponse.Topics.Partitions.Chunks": "KIP-1114",
     "FetchRequest.Topics.Partitions.ArchivedOffset": "what a running archive has kept",
     "FetchRequest.Topics.Partitions.Floor": "up to where the sender held all that was committed",
+    "BrokerRegistrationRequest.UnreadyReason": "why clients should be sent to other brokers",
+    "BrokerHeartbeatRequest.UnreadyReason": "why clients should be sent to other brokers",
+    "RegisterBrokerRecord.UnpreferredReason": "why clients are sent to other brokers",
+    "BrokerRegistrationChangeRecord.UnpreferredReason": "the same, if it has changed",
+    "SnapshotHeaderRecord.Epochs": "first offsets of the newest epochs of the log it covers",
     "SnapshotFooterRecord.RecordCount": "how many records precede the footer",
     "SnapshotFooterRecord.ContentCrc": "of every byte before the footer's batch",
 }

@@ -160,10 +160,10 @@ class ReplicatedLog(Protocol):
         """
 
     def epochs_below(self, offset: Offset) -> EpochStarts:
-        """Return the epochs of the records below `offset`, the newest `MAX_EPOCHS` of them."""
+        """Return the newest epochs, up to `MAX_EPOCHS`, of the records below `offset`."""
 
     def report_fork(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> None:
-        """Stop this log on this node because the record before `applied` has another epoch.
+        """Report that the log has another epoch before `applied` than a state of committed records.
 
         Args:  applied: where a state of committed records ends, and its last epoch.
                log_epoch: the epoch that the log has there.
@@ -301,7 +301,7 @@ class Snapshots(Protocol):
         """Register a checkpoint that was published by a download or by this node itself."""
 
     def epochs(self, snapshot_id: OffsetAndEpoch) -> EpochStarts:
-        """Return the epochs in a checkpoint; none if it names none or is damaged.
+        """Return the epochs in a checkpoint's header, or none if the checkpoint is damaged.
 
         Raises:  OSError.
         """

@@ -262,6 +262,6 @@ def stamp_log_append_time(batch: bytearray | memoryview, *, timestamp: int) -> N
 
 
 def stamp_max_timestamp(batch: bytearray | memoryview, *, timestamp: int) -> None:
-    """Write the greatest timestamp of a batch's records, and renew the batch's checksum."""
+    """Set the greatest timestamp in a batch's header, and update the checksum."""
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, timestamp)
     _seal(batch)

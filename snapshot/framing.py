@@ -210,7 +210,7 @@ class Framing:
 
 
 def _epochs_of(header: SnapshotHeaderRecord) -> EpochStarts:
-    """Return the epochs that a header names, or none if they are in no order."""
+    """Return the epochs in a checkpoint's header, or none if the epochs are not in order."""
     epochs = [(Epoch(pair.epoch), Offset(pair.start_offset)) for pair in header.epochs]
     rising = all(
         earlier[0] < later[0] and earlier[1] < later[1] for earlier, later in pairwise(epochs)

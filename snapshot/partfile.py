@@ -64,7 +64,7 @@ class PartFile:
 
     @classmethod
     def resume(cls, files: FileSystem, path: Path) -> PartFile:
-        """Open a partial checkpoint file that an earlier run left, to append bytes.
+        """Open a partial checkpoint file left before a restart, to append bytes.
 
         Its last bytes may never have reached the disk: only verification of the whole tells.
         """

@@ -163,7 +163,7 @@ def verify_checkpoint(
 
 
 def read_preamble(files: FileSystem, path: Path, *, epoch: Epoch | None = None) -> Preamble:
-    """Return the content of a checkpoint's header batch; what follows it is not looked at.
+    """Return the content of a checkpoint's header batch, without reading further.
 
     Raises:  DamagedFileError, OSError.
     """

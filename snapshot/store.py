@@ -181,7 +181,7 @@ class SnapshotStore:
             self._ids = tuple(sorted({*self._ids, snapshot_id}))
 
     def epochs(self, snapshot_id: OffsetAndEpoch) -> EpochStarts:
-        """Return the epochs that a checkpoint names; none if it names none or is damaged.
+        """Return the epochs in a checkpoint's header, or none if the checkpoint is damaged.
 
         Damage is told when the checkpoint is loaded. Raises OSError.
         """

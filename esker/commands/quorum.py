@@ -161,7 +161,7 @@ def _rows(found: QuorumDescription, own: GroupsByNode) -> list[dict[str, Any]]:
 
 
 def _snapshot_columns(group: DescribeSnapshotsResponse.Group | None) -> dict[str, Any]:
-    """Return a replica's log start offset, newest snapshot and floor, or None where missing."""
+    """Return a replica's log start, newest snapshot and committed offset, or None where missing."""
     newest = group.snapshots[-1] if group is not None and group.snapshots else None
     return {
         "LogStartOffset": None if group is None else group.log_start_offset,
@@ -171,7 +171,7 @@ def _snapshot_columns(group: DescribeSnapshotsResponse.Group | None) -> dict[str
 
 
 def _doubts(own: GroupsByNode) -> dict[int, str]:
-    """Return why the log has stopped, for each node on which a fork was found."""
+    """Return, for each node whose log was stopped by a fork, the reason."""
     return {node: group.doubt for node, group in sorted(own.items()) if group.doubt}
 
 

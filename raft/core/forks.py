@@ -57,7 +57,7 @@ class Forks:
     def of_snapshot(
         self, peer: NodeId | None, snapshot_id: OffsetAndEpoch, epochs: Sequence[EpochStart] = ()
     ) -> Fork | None:
-        """Describe a snapshot that contradicts the committed records of this log, or None.
+        """Return a fork if a snapshot contradicts this log's committed records, or else None.
 
         Compared is the last such record that both cover: by the epochs that the snapshot names, if
         it ends later. If it names none, or begins to after that record, its own epoch tells whether

@@ -33,7 +33,7 @@ class EpochStart(NamedTuple):
 
 
 def epoch_before(epochs: Sequence[EpochStart], offset: Offset) -> Epoch | None:
-    """Return the epoch of the record before `offset`; None if it is before all `epochs`.
+    """Return the epoch of the record before `offset`, or None if it precedes all of `epochs`.
 
     >>> pairs = (EpochStart(Epoch(3), Offset(40)), EpochStart(Epoch(5), Offset(90)))
     >>> [epoch_before(pairs, Offset(n)) for n in (40, 41, 90, 91)]
@@ -143,7 +143,7 @@ class LogState:
 
     @property
     def floor(self) -> Offset:
-        """Return the floor: all records below this offset were committed and flushed here.
+        """Return the offset below which all records are known to be committed and flushed here.
 
         Never lower than before, restarts included. Source: docs/design/forks.md#the-floor.
         """
@@ -154,7 +154,7 @@ class LogState:
 
     @property
     def held_floor(self) -> Offset:
-        """Return the lower of floor and log end; no record below this offset may be removed."""
+        """Return the lower of the log end and the offset up to which all is known as committed."""
         return min(self.floor, self.end_offset)
 
     def end_of_epoch(self, epoch: Epoch) -> EpochEnd:
@@ -174,7 +174,7 @@ class LogState:
         return self._epochs[index - 1].epoch if index else self.start_epoch
 
     def epochs_below(self, offset: Offset) -> tuple[EpochStart, ...]:
-        """Return the epochs of the records below `offset`, also of those before the log's start.
+        """Return the epochs of the records below `offset`, even from before the log's start.
 
         The newest `MAX_EPOCHS`, with their true first offsets, as far as they are known.
         """

@@ -30,7 +30,7 @@ class DirectoryWatch:
         group_directories: Callable[[], Iterable[Path]],
         on_gone: Callable[[DirectoryGoneError], None],
     ) -> None:
-        """Remember which directory is the log directory now.
+        """Remember the identity of the log directory, to notice later if it is replaced.
 
         Args:    group_directories: gives the directories of the groups that run.
                  on_gone: called once, with the first directory or file that is missing.
@@ -43,11 +43,11 @@ class DirectoryWatch:
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Start the periodic checks."""
+        """Start to check periodically whether the node's directories still exist."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="directory-watch")
 
     async def close(self) -> None:
-        """Stop the periodic checks."""
+        """Stop the periodic checks of the node's directories."""
         if self._task is not None:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -64,7 +64,7 @@ class DirectoryWatch:
                 return
 
     def find_missing(self, group_directories: Iterable[Path]) -> Path | None:
-        """Return a path that should exist and does not, or None if all is as it was opened."""
+        """Return the first path of the node that is missing or replaced, or None."""
         try:
             if _identity(self._log_dir) != self._identity:
                 return self._log_dir

@@ -51,7 +51,7 @@ class DiskThread:
 
     @property
     def job_s(self) -> float:
-        """Return for how many seconds the current job has been running; 0 without a job."""
+        """Return the seconds for which the current job has been running, or 0 without a job."""
         began_at = self._job_began_at
         return 0.0 if began_at is None else time.monotonic() - began_at
 

@@ -91,7 +91,7 @@ class DiskWork:
 
     @property
     def job_s(self) -> float:
-        """Return for how many seconds the disk thread's current job has been running."""
+        """Return the seconds for which the disk thread's current job has been running, or 0."""
         return self._disk.job_s
 
     async def close(self) -> None:
@@ -177,7 +177,7 @@ class DiskWork:
             self._flush()
 
     def after_step(self) -> None:
-        """Schedule a due flush to run after the messages of this step are sent."""
+        """Schedule the flush that is due to run after this step's messages are sent."""
         if self._flush_after_step:
             self._flush_after_step = False
             self._loop.call_soon(self._flush_if_due)

@@ -54,7 +54,7 @@ class Health(NamedTuple):
     degradations: tuple[Degradation, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the body of `/health`: the state of the node with every degradation."""
+        """Return the body of `/health`: the node's state and all its degradations."""
         return self._asdict() | {
             "ready": self.healthy,
             "reasons": [fault.reason for fault in self.degradations if fault.unready],
@@ -62,7 +62,7 @@ class Health(NamedTuple):
         }
 
     def readiness_as_json(self) -> dict[str, Any]:
-        """Return the body of `/health/ready`: the answer, and the reasons of a no."""
+        """Return the body of `/health/ready`: whether the node is ready, and if not, why."""
         reasons = [
             {"name": fault.name, "reason": fault.reason}
             for fault in self.degradations
@@ -80,7 +80,7 @@ class DegradationLog:
         self._logged: dict[str, tuple[float, str]] = {}  # by name: when, and the reason
 
     def note(self, degradations: Iterable[Degradation], now_s: float) -> None:
-        """Log the degradations that have lasted, that have another reason now, or that ended."""
+        """Log the degradations that have lasted, and those that changed their reason or ended."""
         present = {degradation.name: degradation.reason for degradation in degradations}
         for name in tuple(self._since):
             if name not in present:
@@ -148,7 +148,7 @@ class HealthMonitor:
     def _barrier_faults(
         self, age_ms: int | None, leader_id: NodeId | None
     ) -> Iterator[Degradation]:
-        """Yield a degradation if no read barrier of the cluster log succeeded lately."""
+        """Yield a degradation if no linearizable read of the cluster log succeeded lately."""
         window_ms = self._host.config.health_window_ms
         if age_ms is None or age_ms > window_ms:
             leader = "no leader is known" if leader_id is None else f"node {leader_id} leads"
@@ -157,7 +157,7 @@ class HealthMonitor:
             yield Degradation("quorum", text)
 
     def faults(self) -> Iterator[Degradation]:
-        """Yield the faults of this node's own disks and logs."""
+        """Yield the degradations of this node's own disks and logs."""
         for driver in tuple(self._host.groups.values()):
             job_s = driver.disk.job_s
             if job_s >= HANGS_AFTER_S:

@@ -332,7 +332,7 @@ class Log:
             return self._durability.flush(self._log_end_offset)
 
     def record_recovery_point(self) -> None:
-        """Record the flushed end and the floor durably if either has moved.
+        """Record durably the flushed end and the known committed offset, if either has moved.
 
         Any thread may call this.
 

@@ -167,7 +167,7 @@ def scan(
 
 
 def _size_of(window: memoryview) -> int:
-    """Return the size that the batch at the start of `window` claims, or 0 if it is invalid."""
+    """Return the size in the header of the batch at the start of `window`, or 0 if invalid."""
     try:
         return parse_header(window).size_bytes
     except RecordError:

@@ -118,7 +118,7 @@ class Leader(NamedTuple):
 
 
 def served_partition(asked: RequestedChunk, piece: SnapshotChunk, leader: Leader) -> Partition:
-    """Return a partition's response with bytes of a checkpoint, which are not copied."""
+    """Return a response partition with bytes of a checkpoint, which are not copied."""
     return Partition(
         index=asked.ref.partition,
         snapshot_id=_same_id(asked),
@@ -130,7 +130,7 @@ def served_partition(asked: RequestedChunk, piece: SnapshotChunk, leader: Leader
 
 
 def refused_partition(asked: RequestedChunk, error: int, leader: Leader | None = None) -> Partition:
-    """Return a partition's response without bytes and with the given error."""
+    """Return a response partition with an error and without bytes of a checkpoint."""
     return Partition(
         index=asked.ref.partition,
         error_code=error,

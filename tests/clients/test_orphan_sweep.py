@@ -90,7 +90,7 @@ class Sweep:
         )
 
 
-def test_a_late_upload_of_a_killed_broker_is_found_and_its_file_disappears(
+def test_a_late_upload_of_a_killed_broker_is_planned_as_an_orphan_and_deleted(
     cluster: EskerCluster,
 ) -> None:
     world, sweep = World(cluster.brokers), Sweep(cluster)

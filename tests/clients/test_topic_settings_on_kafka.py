@@ -23,7 +23,7 @@ __all__ = ["kafka"]
 pytestmark = [pytest.mark.java, pytest.mark.soak, pytest.mark.timeout(300)]
 
 
-def test_kafka_answers_topic_settings_as_recorded(
+def test_kafka_accepts_and_refuses_topic_settings_as_recorded(
     kafka: Kafka, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
     answers = []

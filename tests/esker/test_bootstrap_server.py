@@ -325,7 +325,7 @@ def test_an_unreachable_controller_address_fails_at_once() -> None:
         assert time.monotonic() - started < 5, "not after half a minute"
 
 
-def test_the_environment_names_the_brokers_where_no_option_does(
+def test_an_environment_variable_names_the_brokers_if_no_option_does(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ESKER_BOOTSTRAP_SERVERS", "h:1,h:2")

@@ -293,13 +293,13 @@ def test_the_properties_file_that_kafka_ships_is_accepted():
         assert key not in without_effect
 
 
-def test_broker_id_stands_for_a_missing_node_id():
+def test_broker_id_is_used_if_node_id_is_missing():
     properties = {key: value for key, value in stock(broker_id="7").items() if key != "node.id"}
     config = parse_config(properties)
     assert (config.node_id, set(config.voters)) == (7, {7})
 
 
-def test_a_quorum_of_several_addresses_needs_its_voters_ids():
+def test_a_properties_file_with_several_quorum_addresses_must_name_voter_ids():
     with pytest.raises(ConfigError, match="must be set") as caught:
         parse_config(stock(controller_quorum_bootstrap_servers="a:1,b:1"))
     assert caught.value.key == "controller.quorum.voters"
@@ -315,7 +315,7 @@ def test_a_quorum_of_several_addresses_needs_its_voters_ids():
         ({"log_retention_hours": "-1"}, "-1"),
     ],
 )
-def test_the_files_retention_is_the_default_of_topics(given, default):
+def test_retention_settings_in_the_properties_file_are_defaults_of_topics(given, default):
     assert parse_config(stock(**given)).topic_defaults["log.retention.ms"] == default
 
 
@@ -351,7 +351,7 @@ def test_a_setting_of_kafka_that_cannot_be_ignored_is_refused(key, value, reason
         ("remote.log.storage.system.enable", "false"),
     ],
 )
-def test_a_setting_of_kafka_that_asks_for_nothing_is_accepted(key, value):
+def test_a_kafka_setting_with_a_value_that_changes_nothing_is_accepted(key, value):
     assert parse_config({**GOOD, key: value})
 
 
@@ -376,7 +376,7 @@ def test_a_properties_file_with_carriage_returns_is_read():
     assert parse_properties(crlf, source="x") == parse_properties(STOCK, source="x")
 
 
-def test_caps_reach_the_components_that_count():
+def test_configured_maximum_counts_reach_the_controller_and_the_coordinators():
     given = {
         **GOOD,
         "esker.max.topics": "11",

@@ -92,7 +92,7 @@ def measured(cluster: EskerCluster, node: int) -> dict[str, float]:
     }
 
 
-def test_a_cluster_is_upgraded_once_and_every_node_follows(cluster: EskerCluster) -> None:
+def test_a_feature_upgrade_of_a_cluster_reaches_every_node(cluster: EskerCluster) -> None:
     """In one test, since a finalized level has no way back."""
     for controller in (False, True):
         assert described(cluster, controller=controller)["esker.version"] == {
@@ -165,7 +165,7 @@ def test_a_cluster_is_upgraded_once_and_every_node_follows(cluster: EskerCluster
     assert described(cluster)["esker.version"]["finalized"] == 2, "after a restart of all nodes"
 
 
-def test_a_controller_knows_every_voter_whose_support_a_level_needs(tmp_path: Path) -> None:
+def test_a_controllers_settings_contain_the_ids_of_all_voters(tmp_path: Path) -> None:
     voters = ",".join(f"{node}@127.0.0.1:{9_000 + node}" for node in (1, 2, 3))
     file = tmp_path / "node.properties"
     file.write_text(
@@ -189,7 +189,7 @@ def test_a_controller_knows_every_voter_whose_support_a_level_needs(tmp_path: Pa
         (("storage", "format", "-c", "x", "-t", "y", "-f", "esker.version=0"), "1 to 2, not 0"),
     ],
 )
-def test_an_invalid_feature_option_is_a_usage_error_that_names_it(
+def test_an_invalid_feature_option_is_a_usage_error_that_names_the_option(
     words: tuple[str, ...], named: str
 ) -> None:
     ran = RUNNER.invoke(app, list(words), env={"COLUMNS": "500"})

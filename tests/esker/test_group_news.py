@@ -55,7 +55,7 @@ def test_groups_are_assigned_to_brokers_that_clients_can_reach() -> None:
     assert heard.news.brokers == (1, 2)
 
 
-def test_the_groups_log_has_the_level_of_the_newest_image_of_the_cluster_log() -> None:
+def test_the_groups_log_uses_the_feature_level_of_the_newest_metadata_image() -> None:
     heard = Heard()
     assert not may_write_format(heard.news.features, 2)
     levels = Features(Map().set("esker.version", 2))

@@ -625,7 +625,7 @@ def test_a_state_ahead_of_the_high_watermark_is_not_ready_to_be_read():
 
 @pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("end_offset", [41, 17])
-def test_a_state_of_another_epoch_than_the_log_has_there_is_a_fork(end_offset, snapshot):
+def test_a_state_that_ends_in_another_epoch_than_the_log_is_a_fork(end_offset, snapshot):
     """Only committed records are applied: the log has lost them, and nothing is reset."""
     node, machine = persistent_node()
     if snapshot:

@@ -113,7 +113,7 @@ def power_losses() -> None:
 
 
 def another_history() -> None:
-    test_host.test_a_state_of_another_epoch_than_the_log_has_there_is_a_fork(41, snapshot=False)
+    test_host.test_a_state_that_ends_in_another_epoch_than_the_log_is_a_fork(41, snapshot=False)
 
 
 STORIES: list[tuple[Patch, Callable[[], None]]] = [

@@ -147,7 +147,7 @@ def test_a_checkpoint_names_the_epochs_that_it_was_given_and_the_newest_are_read
 
 
 @pytest.mark.parametrize("pairs", [((3, 0), (1, 40)), ((1, 40), (3, 40)), ((-1, 0), (2, 5))])
-def test_epochs_in_no_order_are_not_believed(pairs):
+def test_a_checkpoint_header_with_unordered_epochs_is_read_as_without_epochs(pairs):
     assert epochs_of(named(*pairs)) == ()
     assert verified(named(*pairs)).preamble.epochs == ()
 

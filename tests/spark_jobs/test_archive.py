@@ -108,7 +108,7 @@ def test_records_read_from_an_archive_equal_the_logs_records(
         assert 0 < len(rows[0]) <= end
 
 
-def test_a_narrowed_archive_span_reads_only_the_ranges_it_needs(
+def test_a_narrowed_offset_range_of_an_archive_reads_only_the_files_it_needs(
     logs: FileLogs, store: ObjectStore
 ) -> None:
     one_pass(logs, store)
@@ -122,7 +122,7 @@ def test_a_narrowed_archive_span_reads_only_the_ranges_it_needs(
     assert span.within(logs.end_offset, logs.end_offset + 5) is None
 
 
-def test_small_archive_files_are_read_in_one_span_and_large_files_separately(
+def test_small_archive_files_are_read_together_and_large_files_separately(
     logs: FileLogs, store: ObjectStore
 ) -> None:
     done = one_pass(logs, store)

@@ -91,7 +91,7 @@ def cut_unheld_log(cluster: Cluster) -> None:
         )
 
 
-def test_a_running_archive_holds_the_log_start_up_to_its_bound(
+def test_a_running_archive_limits_the_log_start_up_to_a_maximum_lag(
     cluster: Cluster, store: ObjectStore
 ) -> None:
     logs = logs_of(cluster)

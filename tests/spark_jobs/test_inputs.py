@@ -78,7 +78,7 @@ def test_a_torn_log_end_is_ignored_and_a_damaged_committed_record_is_an_error(
     assert log.end_offset() == 9
 
 
-def test_no_span_of_a_log_directory_reaches_beyond_the_high_watermark(log_dir: Path) -> None:
+def test_no_offset_range_of_a_log_directory_ends_above_the_high_watermark(log_dir: Path) -> None:
     """A stream that continues in another directory asks for offsets of the first."""
     mark(log_dir, 7, 10)
     log = open_logs(Inputs(log_dir=log_dir)).log(CLUSTER_METADATA)

@@ -63,7 +63,7 @@ def test_reading_a_log_resumes_at_any_offset(log: LogFiles, start_offset: int) -
     assert offsets(log, 30, start_offset=start_offset) == list(range(start_offset, 30))
 
 
-def test_a_large_segment_is_split_into_adjacent_spans_of_offsets(tmp_path: Path) -> None:
+def test_a_large_segment_is_split_into_adjacent_offset_ranges(tmp_path: Path) -> None:
     end_offset = write_log(tmp_path / "log-0", batches(500), index_interval_bytes=256)
     log = LogFiles(tmp_path / "log-0")
     spans = log.spans(end_offset, split_bytes=4_000)
@@ -72,7 +72,7 @@ def test_a_large_segment_is_split_into_adjacent_spans_of_offsets(tmp_path: Path)
     assert offsets(log, 700, start_offset=400, split_bytes=1_000) == list(range(400, 700))
 
 
-def test_a_pickled_log_span_can_be_read_in_another_process(log: LogFiles) -> None:
+def test_a_pickled_offset_range_of_a_log_can_be_read_in_another_process(log: LogFiles) -> None:
     span = pickle.loads(pickle.dumps(log.spans(6)[0]))
     assert [place.offset for place, _ in read_values(span)] == list(range(6))
 
@@ -167,7 +167,7 @@ def test_large_tables_are_read_in_several_batches(log: LogFiles) -> None:
 
 
 @pytest.mark.parametrize(("lowest", "highest"), [(0, 29), (5, 5), (7, 12), (30, 40), (12, 3)])
-def test_narrowed_spans_read_only_offsets_within_the_bounds(
+def test_narrowed_offset_ranges_are_read_only_within_their_bounds(
     log: LogFiles, lowest: int, highest: int
 ) -> None:
     spans = [span.within(lowest, highest) for span in log.spans(30)]

@@ -281,7 +281,7 @@ def test_a_listing_is_written_in_chunks_of_bounded_size() -> None:
     assert tally.objects == 3 * PIECE_ROWS + 1
 
 
-def test_a_listing_covers_every_spread_of_the_keys() -> None:
+def test_a_listing_covers_every_two_digit_key_prefix() -> None:
     assert len(set(SPREADS)) == 256
     assert {NAMING.key(0, object_id)[6:8] for object_id in range(10_000)} == set(SPREADS)
 

@@ -165,7 +165,7 @@ def test_a_quorum_is_readable_while_leaders_fail_and_log_heads_are_deleted(
         assert not half.exists()
 
 
-def test_a_growing_log_keeps_its_earlier_spans() -> None:
+def test_a_growing_log_is_split_into_offset_ranges_of_the_same_size() -> None:
     sizes = {
         quorum_logs._step(Described(1, 0, records, records, 97 * records, ()), 50_000)
         for records in range(3_000, 30_000, 100)

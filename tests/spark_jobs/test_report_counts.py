@@ -200,7 +200,7 @@ def tables(world: World, **options: Any) -> dict[str, list[Any]]:
     return {name: table.to_pylist() for name, table in report.tables.items()}
 
 
-def test_the_size_of_spans_does_not_change_the_report_counts(harbour: World) -> None:
+def test_the_size_of_offset_ranges_does_not_change_the_report_counts(harbour: World) -> None:
     whole = tables(harbour)
     for split_bytes in (1 << 12, 1 << 16):
         assert tables(harbour, split_bytes=split_bytes) == whole
@@ -288,7 +288,7 @@ def test_merging_merged_rows_again_leaves_the_rows_unchanged() -> None:
     assert (first["name"], first["bytes"], first["lowest"], first["highest"]) == ("a", 11, 3, 9)
 
 
-def test_keys_with_few_bytes_are_merged_into_others() -> None:
+def test_report_rows_of_keys_with_few_bytes_are_merged_into_one_row() -> None:
     cube = LocalCube(
         merge_rows(
             [rows("producer", 3, number=[-1, 5, 6], bytes=[7, 9, 7]), rows("log", 1, bytes=1)]

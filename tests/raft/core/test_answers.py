@@ -741,7 +741,7 @@ def in_doubt() -> tuple[Member, list[fx.Effect]]:
     return member, member.do(ev.ResponseReceived(sent.request_id, diverging))
 
 
-def test_a_cut_below_the_floor_is_no_fault_but_a_fork() -> None:
+def test_a_truncation_below_committed_records_is_a_fork_instead_of_a_peer_fault() -> None:
     member, effects = in_doubt()
     (doubt,) = (effect for effect in effects if isinstance(effect, fx.InDoubt))
     assert doubt.fork.committed == (4, 2)
@@ -752,7 +752,7 @@ def test_a_cut_below_the_floor_is_no_fault_but_a_fork() -> None:
     assert {(q.fetch_offset, q.last_fetched_epoch, q.floor) for q in questions} == {(4, 2, 4)}
 
 
-def test_a_member_in_doubt_refuses_everything_and_starts_no_election() -> None:
+def test_a_member_stopped_by_a_fork_refuses_requests_and_starts_no_election() -> None:
     member, _ = in_doubt()
     assert not member.ask(vote(epoch=Epoch(9), end_offset=Offset(99))).granted
     begin = BeginQuorumEpochRequest(
@@ -771,7 +771,7 @@ def test_a_member_in_doubt_refuses_everything_and_starts_no_election() -> None:
     assert fx.ShutdownReady() in member.do(ev.Shutdown())
 
 
-def test_a_leader_reports_each_replica_that_parts_below_its_floor_once_until_it_agrees() -> None:
+def test_a_leader_reports_each_forked_replica_once_until_the_logs_agree() -> None:
     member = leader()
     parted = fetch(fetch_offset=Offset(5), last_fetched_epoch=Epoch(1), floor=Offset(4))
     member.ask(replace(parted, floor=Offset(3)))
@@ -841,7 +841,7 @@ def test_a_snapshot_that_agrees_with_the_committed_records_is_installed(
     assert member.quorum.log.epochs_below(Offset(9)) == pairs
 
 
-def test_a_snapshot_below_the_floor_is_taken_only_by_a_log_that_ends_below_it() -> None:
+def test_a_snapshot_below_committed_records_is_installed_only_in_a_log_that_lost_them() -> None:
     epochs = (EpochStart(Epoch(1), Offset(0)), EpochStart(Epoch(2), Offset(3)))
     for end_offset, doubts in ((5, False), (8, True)):
         log = LogState(

@@ -105,7 +105,7 @@ def test_the_epoch_never_rises_faster_than_the_budget_allows(steps: list[tuple[i
         assert epoch * 1000 <= BUDGET * 1000 + now_ms
 
 
-def test_the_budget_keeps_one_claim_for_each_node_until_the_claim_expires() -> None:
+def test_the_epoch_budget_keeps_one_unconfirmed_report_per_node_until_it_expires() -> None:
     budget = EpochBudget()
     new = [budget.claim(TWO_ID, Epoch(epoch), 0) for epoch in range(2_000, 4_000)]
     assert new == [True] + [False] * 1_999

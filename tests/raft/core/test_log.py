@@ -172,7 +172,7 @@ def test_a_log_state_with_contradictory_offsets_is_refused(geometry: dict) -> No
         LogState(**geometry)
 
 
-def test_a_log_knows_its_newest_epochs_also_from_before_its_start() -> None:
+def test_a_log_returns_its_newest_epochs_even_from_before_its_start() -> None:
     """A replica writes the same of them into a checkpoint, wherever its log starts."""
     pairs = [EpochStart(Epoch(n + 1), Offset(10 * n)) for n in range(400)]
     log = LogState()

@@ -101,7 +101,7 @@ def bring_an_old_disk_back(cluster: Cluster, *groups: str) -> int:
     return end
 
 
-def test_a_replica_asked_to_cut_committed_records_stops_and_its_leader_is_told(
+def test_a_replica_stops_and_its_leader_reports_a_fork_below_committed_records(
     tmp_path: Path,
 ) -> None:
     with Cluster(tmp_path, quorum=QUICK, metrics=True) as cluster:
@@ -150,7 +150,9 @@ def test_a_replica_asked_to_cut_committed_records_stops_and_its_leader_is_told(
 
 
 @pytest.mark.soak
-def test_the_other_groups_of_a_node_go_on_while_one_is_in_doubt(tmp_path: Path) -> None:
+def test_the_other_groups_of_a_node_continue_while_a_forked_group_is_stopped(
+    tmp_path: Path,
+) -> None:
     with Cluster(tmp_path, quorum=QUICK, metrics=True) as cluster:
         bring_an_old_disk_back(cluster, GROUP)
         cluster.start(2)

@@ -46,7 +46,7 @@ def answer(path: str, *faults: Degradation) -> tuple[int, dict[str, Any]]:
     return int(head.split(b" ")[1]), json.loads(body)
 
 
-def test_a_node_is_live_whatever_its_faults_are() -> None:
+def test_a_node_is_live_despite_any_degradation() -> None:
     assert answer("/health/live", FULL) == (200, {"live": True})
 
 
@@ -190,7 +190,9 @@ def test_a_degradation_whose_reason_changes_is_logged_again_after_some_seconds(
     assert len(caplog.records) == 1 + (29 - 2) // int(LOGGED_EVERY_S)
 
 
-def test_a_health_check_that_always_answers_200_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_mutant_health_check_that_always_answers_200_fails_the_test(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """A mutant: every claim about unready nodes fails on it."""
     honest: Any = metrics._json
     monkeypatch.setattr(metrics, "_json", lambda value, *, ok: honest(value, ok=ok or True))

@@ -295,7 +295,7 @@ def test_the_recovery_point_file_has_its_golden_bytes(disk):
     assert content[SLOT_BYTES - 1] == ord("\n")
 
 
-def test_a_file_of_version_0_is_read_and_has_no_floor(disk):
+def test_a_recovery_point_file_of_version_0_is_read_without_a_committed_offset(disk):
     line = b"esker-recovery-point v0 seq=2 log_start=5 recovery_point=12 resetting=1 crc=d8fa3121"
     disk.replace(
         ROOT / RECOVERY_POINT_FILE, line + b"\n" + b" " * (SLOT_BYTES - len(line) - 2) + b"\n"

@@ -161,7 +161,7 @@ class Services:
             **replicas.handlers(cluster),
             **security.handlers(),
             **telemetry.handlers(lambda: UUID(int=self._random.getrandbits(128), version=4)),
-            **transactions.handlers(),
+            **transactions.handlers(cluster),
         }
 
     def handlers(self, listener_name: str) -> Mapping[int, Served]:

@@ -193,6 +193,8 @@ CALLS: Final[tuple[Call[Any], ...]] = (
         Report(lambda request, state, settings: describe_object(request, state, settings.keys)),
         for_clients=True,
     ),
+    # The producers that partitions know (KIP-664), as the leader has applied them.
+    Call(rpc.DescribeDisklessProducersRequest, LeaderLookup(decide.describe_producers)),
     # Release partitions that never had a commit: they take none from now on. Idempotent.
     Call(
         rpc.ReleaseDisklessPartitionsRequest,

@@ -350,3 +350,40 @@ class ApplyRetentionResponse(Response, key=1108, versions="0"):
 
     throttle_time_ms: Int32 = 0
     responses: Array[Topic]
+
+
+class DescribeDisklessProducersRequest(
+    CoordinatorRequest["DescribeDisklessProducersResponse"], key=1114, versions="0"
+):
+    """Asks for the idempotent producers that partitions know. Source: KIP-664."""
+
+    class Topic(Message):
+        topic_id: Uuid
+        partitions: Array[Int32]
+
+    coordinator_partition: Int32
+    topics: Array[Topic]
+
+
+class DescribeDisklessProducersResponse(Response, key=1114, versions="0"):
+    """Returns the producers of each partition, by rising producer id."""
+
+    class Topic(Message):
+        class Partition(Message):
+            class Producer(Message):
+                producer_id: Int64
+                producer_epoch: Int16
+                last_sequence: Int32  # of its last batch
+                appended_at_ms: Int64  # its last batch; ms since 1970
+
+            partition_index: Int32
+            error_code: Int16 = 0
+            producers: Array[Producer] = ()
+
+        topic_id: Uuid
+        partitions: Array[Partition]
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+    responses: Array[Topic] = ()

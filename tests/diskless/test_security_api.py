@@ -1,4 +1,4 @@
-"""Access rules, quotas, credentials, tokens, transactions and telemetry of a broker without any.
+"""Access rules, quotas, credentials, tokens and telemetry of a broker without any.
 
 The codes and texts are those of Apache Kafka 4.3.1 without an authorizer, for the same requests.
 """
@@ -10,19 +10,16 @@ from uuid import UUID
 
 import pytest
 
-from diskless.apis import security, telemetry, transactions
+from diskless.apis import security, telemetry
 from records.rpc import API
 from records.rpc import security as rpc
 from records.rpc import telemetry as telemetry_rpc
-from records.rpc import transactions as transactions_rpc
 from records.rpc.base import Request
 from records.types import ZERO_UUID
 from tests.diskless.calling import call
 from tests.diskless.virtual_time import run
 
-HANDLERS: Final = (
-    security.handlers() | transactions.handlers() | telemetry.handlers(lambda: UUID(int=9))
-)
+HANDLERS: Final = security.handlers() | telemetry.handlers(lambda: UUID(int=9))
 TOO_MANY: Final = 100_000
 FILTER: Final[dict[str, Any]] = {"operation": 1, "permission_type": 1} | dict.fromkeys(
     ("resource_name_filter", "principal_filter", "host_filter")
@@ -171,36 +168,6 @@ def test_delegation_tokens_are_not_allowed_on_a_listener_without_authentication(
         rpc.DescribeDelegationTokenRequest(owners=None),
     ):
         assert ask(request).error_code == 64
-
-
-@pytest.mark.parametrize("version", [0, 1, 2])
-def test_there_are_no_transactions_and_unknown_states_are_returned(version: int) -> None:
-    request = transactions_rpc.ListTransactionsRequest
-    answer = ask(
-        request(state_filters=("Ongoing", "Idle", "Idle"), producer_id_filters=(5,)), version
-    )
-    assert (answer.error_code, answer.unknown_state_filters) == (0, ("Idle",))
-    assert answer.transaction_states == ()
-
-
-@pytest.mark.parametrize("pattern", ["((", "x" * 5_000, "(" * 900, "a{99999999999999999999}"])
-def test_a_pattern_that_is_no_regular_expression_is_refused(pattern: str) -> None:
-    request = transactions_rpc.ListTransactionsRequest
-    answer = ask(
-        request(state_filters=(), producer_id_filters=(), transactional_id_pattern=pattern)
-    )
-    assert answer.error_code == 128
-
-
-def test_describe_transactions_reports_each_transactional_id_as_unknown() -> None:
-    request = transactions_rpc.DescribeTransactionsRequest
-    states = ask(request(transactional_ids=("a", "", "a"))).transaction_states
-    assert [(one.transactional_id, one.error_code) for one in states] == [
-        ("a", 105), ("", 42), ("a", 105),
-    ]  # fmt: skip
-    states = ask(request(transactional_ids=("a",) * TOO_MANY)).transaction_states
-    assert {one.error_code for one in states} == {44}
-    assert len(states) < TOO_MANY
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])

@@ -17,6 +17,8 @@ from records.rpc.batch_coordinator import (
     ApplyRetentionResponse,
     CommitBatch,
     CommitBatchesRequest,
+    DescribeDisklessProducersRequest,
+    DescribeDisklessProducersResponse,
     FindBatchesRequest,
     InitDisklessTopicsRequest,
     ListDisklessOffsetsRequest,
@@ -230,6 +232,45 @@ GOLDEN: list[Golden] = [
         IsSafeToDeleteFileResponse(is_safe=True),
         0,
         OK + "00 01 00",  # error_message: null, is_safe
+    ),
+    Golden(
+        DescribeDisklessProducersRequest(
+            coordinator_partition=0,
+            topics=(DescribeDisklessProducersRequest.Topic(topic_id=UUID(int=7), partitions=(1,)),),
+        ),
+        0,
+        "00000000"
+        "02 00000000000000000000000000000007"  # one topic: its id
+        "02 00000001 00 00",  # one partition
+    ),
+    Golden(
+        DescribeDisklessProducersResponse(
+            responses=(
+                DescribeDisklessProducersResponse.Topic(
+                    topic_id=UUID(int=7),
+                    partitions=(
+                        DescribeDisklessProducersResponse.Topic.Partition(
+                            partition_index=1,
+                            producers=(
+                                DescribeDisklessProducersResponse.Topic.Partition.Producer(
+                                    producer_id=2,
+                                    producer_epoch=3,
+                                    last_sequence=4,
+                                    appended_at_ms=5,
+                                ),
+                            ),
+                        ),
+                    ),
+                ),
+            ),
+        ),
+        0,
+        OK + "00"  # error_message: null
+        "02 00000000000000000000000000000007"  # one topic: its id
+        "02 00000001 0000"  # one partition: its index, no error
+        "02 0000000000000002 0003"  # one producer: id, epoch
+        "00000004 0000000000000005"  # last sequence, time of the last batch
+        "00 00 00 00",
     ),
     Golden(
         DescribeDisklessTopicsRequest(coordinator_partition=0, topic_names=("foo",)),

@@ -142,6 +142,14 @@ def alter_scram(_: Scene) -> tuple[Request, ...]:
     return (ask(deletions=(deletion,), upsertions=(upsertion,)),)
 
 
+def describe_producers(_: Scene) -> tuple[Request, ...]:
+    ask = transactions.DescribeProducersRequest
+    topics = tuple(
+        ask.TopicRequest(name=name, partition_indexes=(0, 9)) for name in ("t", "nowhere", "")
+    )
+    return (ask(topics=topics),)
+
+
 def describe_transactions(_: Scene) -> tuple[Request, ...]:
     return (transactions.DescribeTransactionsRequest(transactional_ids=("payments", "")),)
 

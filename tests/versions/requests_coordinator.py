@@ -111,6 +111,14 @@ def by_partition(kind: Any, fields: dict[str, Any], top: dict[str, Any]) -> Ask:
     return asking
 
 
+def describe_producers(scene: Scene) -> tuple[Request, ...]:
+    ask = coordinator.DescribeDisklessProducersRequest
+    topics = tuple(
+        ask.Topic(topic_id=topic_id, partitions=(0, 9)) for topic_id in (scene.topic_id, NOWHERE)
+    )
+    return tuple(ask(coordinator_partition=index, topics=topics) for index in (0, 9))
+
+
 def assign(scene: Scene) -> tuple[Request, ...]:
     ask = coordinator.AssignPartitionToBatchCoordinatorRequest
     return tuple(

@@ -29,7 +29,7 @@ from coordinator.batch.decide.objects import (
     files_to_delete,
 )
 from coordinator.batch.decide.plans import decide_apply_retention
-from coordinator.batch.decide.producers import decide_expired_producers
+from coordinator.batch.decide.producers import decide_expired_producers, describe_producers
 from coordinator.batch.decide.topics import (
     decide_delete_topics,
     decide_dismantling,
@@ -60,5 +60,6 @@ __all__ = [
     "decide_removals",
     "decide_retention",
     "decide_safe_to_delete",
+    "describe_producers",
     "files_to_delete",
 ]

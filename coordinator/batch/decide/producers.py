@@ -18,11 +18,22 @@ the clock as well.
 
 from __future__ import annotations
 
+from typing import Final
+
 from coordinator.batch.decide.base import Context, Decision
 from coordinator.batch.reads import Candidates
-from coordinator.batch.state import UNKNOWN_ID, Tables
+from coordinator.batch.state import UNKNOWN_ID, LogId, Tables
 from coordinator.features import may_write_format
 from records.diskless import ProducersExpiredRecord
+from records.kafka_errors import ErrorCode
+from records.rpc.batch_coordinator import (
+    DescribeDisklessProducersRequest,
+    DescribeDisklessProducersResponse,
+)
+
+MAX_DESCRIBED_PARTITIONS: Final = 1_000
+MAX_DESCRIBED: Final = 5_000
+"""Producers in one description; the leader reads them in some tens of milliseconds."""
 
 
 def decide_expired_producers(
@@ -57,3 +68,62 @@ def _largest_expired_id(tables: Tables, context: Context, producer_ids: tuple[in
         before_ms = context.now_ms - context.settings.producer_expiration_ms
         known = context.view.last_producer_id_before(before_ms)
     return max(known, *producer_ids) if producer_ids else known
+
+
+# --- describing ---------------------------------------------------------------------------------
+
+_Topic = DescribeDisklessProducersResponse.Topic
+_Partition = _Topic.Partition
+
+
+def describe_producers(
+    request: DescribeDisklessProducersRequest,
+    tables: Tables,
+    candidates: Candidates,
+    context: Context,  # noqa: ARG001 (a leader's read)
+) -> DescribeDisklessProducersResponse:
+    """Describe the producers of partitions; of very many producers, some are left out.
+
+    Args:  tables: *applied* state, as are the candidates.
+    """
+    if sum(len(topic.partitions) for topic in request.topics) > MAX_DESCRIBED_PARTITIONS:
+        message = f"a request may name at most {MAX_DESCRIBED_PARTITIONS} partitions"
+        return DescribeDisklessProducersResponse(
+            error_code=ErrorCode.INVALID_REQUEST, error_message=message
+        )
+    left = MAX_DESCRIBED
+    topics = []
+    for named in request.topics:
+        topic = tables.topics.get(named.topic_id)
+        log_ids = () if topic is None or topic.deleted_at_ms >= 0 else topic.log_ids
+        partitions = []
+        for index in named.partitions:
+            log_id = log_ids[index] if 0 <= index < len(log_ids) else -1
+            if log_id < 0:
+                unknown = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+                partitions.append(_Partition(partition_index=index, error_code=unknown))
+                continue
+            producers = _producers_of(log_id, tables, candidates, left)
+            left -= len(producers)
+            partitions.append(_Partition(partition_index=index, producers=producers))
+        topics.append(_Topic(topic_id=named.topic_id, partitions=tuple(partitions)))
+    return DescribeDisklessProducersResponse(responses=tuple(topics))
+
+
+def _producers_of(
+    log_id: LogId, tables: Tables, candidates: Candidates, limit: int
+) -> tuple[_Partition.Producer, ...]:
+    producers = []
+    for key in sorted(candidates.producers_of(log_id, limit)) if limit else ():
+        producer = tables.producers.get(key)
+        if producer is not None:
+            epoch, appended_at_ms, batches = producer
+            producers.append(
+                _Partition.Producer(
+                    producer_id=key[1],
+                    producer_epoch=epoch,
+                    last_sequence=batches[-1][1] if batches else -1,
+                    appended_at_ms=appended_at_ms,
+                )
+            )
+    return tuple(producers)

@@ -13,7 +13,7 @@ import pytest
 from coordinator.batch.decide.leases import MAX_OPEN_LEASES
 from coordinator.batch.settings import MAX_BATCHES, MAX_OBJECT_BYTES
 from records.kafka_errors import ErrorCode
-from records.rpc.batch_coordinator import CommitBatchesRequest
+from records.rpc.batch_coordinator import CommitBatchesRequest, DescribeDisklessProducersRequest
 from tests.coordinator.batch.actors import (
     OTHER_TOPIC,
     TOPIC,
@@ -258,6 +258,37 @@ class CommitStories(Told):
             assert next_batch.error_code == 0
             (gap,) = results(await broker.commit(batch(0, 5, producer=8, first=5)))
             assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+        self.tell(story)
+
+    def test_each_partition_describes_its_producers_and_their_last_batch(self) -> None:
+        async def story(world: World) -> None:
+            await create(world, partitions=2)
+            broker = Broker(world)
+            await broker.acquire()
+            for producer_id in (9, 8):
+                commit = await broker.commit(batch(0, 5, producer=producer_id, epoch=2))
+                assert results(commit)[0].error_code == 0
+            await broker.commit(batch(0, 3, producer=8, epoch=2, first=5))
+            request = DescribeDisklessProducersRequest
+            topics = tuple(
+                request.Topic(topic_id=topic_id, partitions=(0, 1, 2, -1))
+                for topic_id in (TOPIC, OTHER_TOPIC)
+            )
+            asked = request(coordinator_partition=0, topics=topics)
+            known, unknown = (await world.coordinator.call(asked)).responses
+            found = [
+                [(one.producer_id, one.producer_epoch, one.last_sequence) for one in p.producers]
+                for p in known.partitions
+            ]
+            assert found == [[(8, 2, 7), (9, 2, 4)], [], [], []]
+            missing = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert [p.error_code for p in known.partitions] == [0, 0, missing, missing]
+            assert {p.error_code for p in unknown.partitions} == {missing}
+            many = (request.Topic(topic_id=TOPIC, partitions=(0,) * 1_001),)
+            asked = request(coordinator_partition=0, topics=many)
+            answer = await world.coordinator.call(asked)
+            assert (answer.error_code, answer.responses) == (ErrorCode.INVALID_REQUEST, ())
 
         self.tell(story)
 

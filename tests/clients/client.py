@@ -209,6 +209,26 @@ class Client(ABC):
     def alter_topic(self, topic: str, name: str, value: str) -> None:
         raise NotImplementedError(self.name)
 
+    def replace_settings(self, topic: str, settings: Mapping[str, str]) -> None:
+        """Replace all settings of a topic. Raises Refused."""
+        raise NotImplementedError(self.name)
+
+    def elect_leader(self, topic: str, partition: int) -> None:
+        """Ask for an election of the preferred leader. Raises Refused."""
+        raise NotImplementedError(self.name)
+
+    def access_rules(self) -> int:
+        """Return the number of all access rules. Raises Refused."""
+        raise NotImplementedError(self.name)
+
+    def add_access_rule(self, topic: str) -> None:
+        """Add a rule about a topic. Raises Refused."""
+        raise NotImplementedError(self.name)
+
+    def credentials(self, *users: str) -> int:
+        """Return the number of users with credentials, of the named or of all. Raises Refused."""
+        raise NotImplementedError(self.name)
+
     # --- groups -------------------------------------------------------------------------------
 
     def list_groups(self) -> frozenset[str]:

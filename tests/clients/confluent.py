@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final
@@ -10,18 +11,24 @@ from typing import Any, Final
 from confluent_kafka import (
     Consumer,
     ConsumerGroupTopicPartitions,
+    ElectionType,
     KafkaError,
     KafkaException,
     Producer,
     TopicPartition,
 )
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
     NewPartitions,
     NewTopic,
+    ResourcePatternType,
     ResourceType,
 )
 
@@ -201,6 +208,38 @@ class Confluent(Client):
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
         _wait(self.admin.incremental_alter_configs([resource])[resource])
+
+    def replace_settings(self, topic: str, settings: Mapping[str, str]) -> None:
+        resource = ConfigResource(ResourceType.TOPIC, topic, set_config=dict(settings))
+        with warnings.catch_warnings(action="ignore"):  # that AlterConfigs is deprecated
+            _wait(self.admin.alter_configs([resource])[resource])
+
+    def elect_leader(self, topic: str, partition: int) -> None:
+        place = TopicPartition(topic, partition)
+        outcomes = _wait(self.admin.elect_leaders(ElectionType.PREFERRED, [place]))
+        for outcome in outcomes.values():
+            if outcome is not None:
+                raise refused(outcome)
+
+    def access_rules(self) -> int:
+        every = AclBindingFilter(
+            ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY,
+            AclPermissionType.ANY,
+        )  # fmt: skip
+        return len(_wait(self.admin.describe_acls(every, request_timeout=DEADLINE_S)))
+
+    def add_access_rule(self, topic: str) -> None:
+        rule = AclBinding(
+            ResourceType.TOPIC, topic, ResourcePatternType.LITERAL, "User:ann", "*",
+            AclOperation.READ, AclPermissionType.ALLOW,
+        )  # fmt: skip
+        _wait(self.admin.create_acls([rule])[rule])
+
+    def credentials(self, *users: str) -> int:
+        found = self.admin.describe_user_scram_credentials(list(users) or None)
+        if isinstance(found, Future):
+            return len(_wait(found))
+        return len([_wait(future) for future in found.values()])
 
     # --- groups -------------------------------------------------------------------------------
 

@@ -17,8 +17,11 @@ INVALID_CONFIG: Final = 40
 INVALID_TOPIC: Final = 17
 INVALID_PARTITIONS: Final = 37
 POLICY_VIOLATION: Final = 44
+SECURITY_DISABLED: Final = 54
 NON_EMPTY_GROUP: Final = 68
 GROUP_ID_NOT_FOUND: Final = 69
+ELECTION_NOT_NEEDED: Final = 84
+RESOURCE_NOT_FOUND: Final = 91
 REFUSED_WITHIN_S: Final = 20.0  # libraries try for a minute what might pass
 
 
@@ -95,6 +98,46 @@ def alter_configs(client: Client, world: World) -> None:
     wait_until(  # another broker may be asked than before
         lambda: client.describe_topic(topic)["retention.ms"] == "7200000", "nothing has changed"
     )
+
+
+def replace_configs(client: Client, world: World) -> None:
+    """What is not named goes back to its default; an impossible value changes nothing."""
+    topic = world.topic(configs={"retention.ms": "7200000"})
+    client.replace_settings(topic, {"max.message.bytes": "4321"})
+
+    def is_replaced() -> bool:
+        found = client.describe_topic(topic)
+        return (found["max.message.bytes"], found["retention.ms"]) == ("4321", "604800000")
+
+    wait_until(is_replaced, "the settings are replaced")
+    with pytest.raises(Refused) as refused:
+        client.replace_settings(topic, {"no.such": "1"})
+    assert refused.value.code == INVALID_CONFIG, refused.value
+    wait_until(is_replaced, "nothing has changed")
+
+
+def elections(client: Client, world: World) -> None:
+    """Every partition has the best leader; one that is not there has none."""
+    topic = world.topic()
+    with pytest.raises(Refused) as refused:
+        client.elect_leader(topic, 0)
+    assert refused.value.code == ELECTION_NOT_NEEDED, refused.value
+    with pytest.raises(Refused) as refused:
+        client.elect_leader(topic, 9)
+    assert refused.value.code == UNKNOWN_TOPIC_OR_PARTITION, refused.value
+
+
+def no_security(client: Client, world: World) -> None:
+    """There are no access rules and no credentials, and nobody waits to hear it."""
+    topic = world.topic()
+    assert client.access_rules() == 0  # librdkafka does not hand on that security is disabled
+    with pytest.raises(Refused) as refused:
+        client.add_access_rule(topic)
+    assert refused.value.code == SECURITY_DISABLED, refused.value
+    assert client.credentials() == 0
+    with pytest.raises(Refused) as refused:
+        client.credentials("ann")
+    assert refused.value.code == RESOURCE_NOT_FOUND, refused.value
 
 
 def groups(client: Client, world: World) -> None:

@@ -27,6 +27,9 @@ CLIENTS: Final[tuple[type[Client], ...]] = (Confluent, Aiokafka, KafkaPython, Kc
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 
 NO_ADMIN: Final = {Kcat.name: "kcat administers nothing"}
+ONE_ADMIN: Final = NO_ADMIN | dict.fromkeys(
+    (Aiokafka.name, KafkaPython.name), "asked with confluent-kafka only"
+)
 EAGER: Final = {Aiokafka.name: "aiokafka has eager assignors only"}
 NO_TIMESTAMPS: Final = {Kcat.name: "kcat gives no timestamps"}
 
@@ -73,6 +76,9 @@ ROWS: Final = (
     Row("delete records", admin.delete_records, NO_ADMIN),
     Row("describe configs", admin.describe_configs, NO_ADMIN),
     Row("alter configs", admin.alter_configs, NO_ADMIN),
+    Row("replace configs", admin.replace_configs, ONE_ADMIN),
+    Row("elections", admin.elections, ONE_ADMIN),
+    Row("no security", admin.no_security, ONE_ADMIN),
     Row("groups", admin.groups, NO_ADMIN),
     Row("group offsets", admin.group_offsets, NO_ADMIN),
     Row(

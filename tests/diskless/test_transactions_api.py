@@ -126,7 +126,7 @@ def test_a_pattern_that_is_no_regular_expression_is_refused(pattern: str) -> Non
     assert answer.error_code == 128
 
 
-def test_each_transactional_id_is_unknown() -> None:
+def test_describe_transactions_reports_each_transactional_id_as_unknown() -> None:
     request = rpc.DescribeTransactionsRequest
     states = answer_to(request(transactional_ids=("a", "", "a"))).transaction_states
     assert [(one.transactional_id, one.error_code) for one in states] == [

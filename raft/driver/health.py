@@ -15,7 +15,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, NamedTuple, Protocol
 
 from raft.core.voters import Endpoint
@@ -111,6 +111,7 @@ class HealthMonitor:
     """Probes the quorum once a second, from `start` to `stop`."""
 
     def __init__(self, host: _Host) -> None:
+        self.watches: list[Callable[[], Iterable[Degradation]]] = []  # e.g. of the node's clock
         self._host = host
         self._succeeded_at: float | None = None
         self._task: asyncio.Task[None] | None = None
@@ -158,6 +159,8 @@ class HealthMonitor:
 
     def faults(self) -> Iterator[Degradation]:
         """Yield the degradations of this node's own disks and logs."""
+        for find in self.watches:
+            yield from find()
         for driver in tuple(self._host.groups.values()):
             job_s = driver.disk.job_s
             if job_s >= HANGS_AFTER_S:

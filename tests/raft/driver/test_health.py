@@ -8,6 +8,7 @@ import logging
 import shutil
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -198,3 +199,10 @@ def test_a_mutant_health_check_that_always_answers_200_fails_the_test(
     monkeypatch.setattr(metrics, "_json", lambda value, *, ok: honest(value, ok=ok or True))
     with pytest.raises(AssertionError):
         test_an_unready_node_answers_503_with_the_reasons()
+
+
+def test_a_watched_component_adds_its_faults_to_the_nodes() -> None:
+    host: Any = SimpleNamespace(groups={}, node_id=NodeId(1))
+    monitor = health.HealthMonitor(host)
+    monitor.watches.append(lambda: [HELD])
+    assert list(monitor.faults()) == [HELD]

@@ -26,7 +26,7 @@ def describe_doubt(fork: Fork, directory: Path, quorum: Quorum) -> str:
     files = [directory / "in-doubt"]
     if fork.witness is Witness.STATE:
         to_keep = "if this log was restored on purpose, run"
-        files.append(directory / "coordinator.db")
+        files.append(directory / "coordinator.db*")
     else:
         to_keep = "to keep this one, restore the newest disks of the other nodes and run"
     command = "rm " + " ".join(str(path) for path in files)

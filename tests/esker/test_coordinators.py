@@ -349,7 +349,7 @@ def test_a_node_whose_coordinator_state_contradicts_its_log_stops_that_group(
     line = next(line for line in log_file.read_text()[before:].splitlines() if doubt in line)
     for part in (f"below offset {end_offset}", "of epoch 999", "--rejoin", "coordinator.db"):
         assert part in line, line
-    assert (directory / "in-doubt").exists()
+    wait_until((directory / "in-doubt").exists, "the doubt is on the disk")
 
     async def asked(request: Request, answer: type[R]) -> R:
         async with await open_rpc("127.0.0.1", quorum.ports[node]) as rpc:

@@ -67,13 +67,13 @@ class Ticket(Protocol):
     def __hash__(self) -> int: ...
 
     def accepted(self, epoch: Epoch, base_offset: Offset, end_offset: Offset) -> None:
-        """React to the append of the proposed batches to the log at [base_offset, end_offset).
+        """Handle the append of the proposed batches to the log at [base_offset, end_offset).
 
         The batches are committed once the high watermark is at `end_offset`.
         """
 
     def refused(self, error: int) -> None:
-        """React to the final refusal of the proposed batches; `error` is Kafka's error code.
+        """Handle the final refusal of the proposed batches; `error` is Kafka's error code.
 
         6 NOT_LEADER_OR_FOLLOWER: not leading, or another epoch. 42 INVALID_REQUEST: the log ends
         elsewhere than expected. 89 THROTTLING_QUOTA_EXCEEDED: too much waits to be committed.
@@ -84,19 +84,19 @@ class Watcher(Protocol):
     """Follows a log; its methods are called on the loop, in order, after registering."""
 
     def committed(self, high_watermark: Offset) -> None:
-        """React to the commit of all records below `high_watermark`, which can be read now.
+        """Handle the commit of all records below `high_watermark`, which can be read now.
 
         The high watermark never moves back.
         """
 
     def lead(self, epoch: Epoch) -> None:
-        """React to this node's leadership of `epoch`, whose first record is committed."""
+        """Handle the start of leadership in `epoch`, whose first record is already committed."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """React to the end of this node's leadership of `epoch`, which may lose proposals."""
+        """Handle the end of this node's leadership of `epoch`, which may lose proposals."""
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """React to a log that now begins at this snapshot, which must be loaded first."""
+        """Handle a log that now begins at this snapshot, which must be loaded first."""
 
 
 class Degradation(NamedTuple):

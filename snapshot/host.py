@@ -45,13 +45,13 @@ class Listener(Protocol):
     """The service that leads with the machine's state, or answers from it."""
 
     def applied(self, offset: Offset) -> None:
-        """React to the state having all records below `offset`, with no checkpoint loading."""
+        """Handle the event that the state has all records below `offset` and nothing is loading."""
 
     def lead(self, epoch: Epoch) -> None:
-        """React to leading `epoch`, once the state has all records before that epoch."""
+        """Handle the start of this node's leadership, once the state has all earlier records."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """React to no longer leading `epoch`, for which `lead` was called before."""
+        """Handle the end of this node's leadership of `epoch`, which `lead` had begun."""
 
 
 @runtime_checkable

@@ -161,7 +161,7 @@ class SnapshotScheduler(ABC):
         self._wake()
 
     def _publish(self, generation: Generation) -> None:
-        """Register a durable checkpoint with its store, and with the log if nothing loads."""
+        """Register a durable checkpoint with its store, and with the log if it is the newest."""
         snapshot_id = generation.snapshot_id
         self.store.added(snapshot_id)
         if self._stopped or self._loading is not None or self.store.newest != snapshot_id:

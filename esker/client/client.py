@@ -166,7 +166,7 @@ class KafkaClient:
         raise ClientError(why, passing=bool(self._nodes))
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Call `attempt` until it succeeds or fails for good, and return its result.
+        """Call `attempt` until success, a permanent error or the timeout, and return its result.
 
         Raises ClientError.
 

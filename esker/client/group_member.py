@@ -73,7 +73,7 @@ class Member:
         self._coordinator = -1
 
     async def join(self) -> tuple[int, ...]:
-        """Join the consumer group's next generation, and return the partitions assigned here.
+        """Join the consumer group's next generation, and return this member's assigned partitions.
 
         Raises ClientError.
         """

@@ -85,7 +85,9 @@ def describe(
     bootstrap_server: Server = None,
     everything: Annotated[
         bool,
-        typer.Option("--all", help="Include defaults; without it only changed settings appear."),
+        typer.Option(
+            "--all", help="Include settings with default values; default: only changed settings."
+        ),
     ] = False,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,

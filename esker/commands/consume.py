@@ -49,8 +49,8 @@ def consume(
         bool,
         typer.Option(
             "--from-beginning",
-            help="Start at the earliest offset; with --group, only where no offset is committed; "
-            "default: at the end.",
+            help="Start at the earliest offset, with --group only in partitions without a "
+            "committed offset; default: at the end.",
         ),
     ] = False,
     group: Annotated[

@@ -74,14 +74,14 @@ def list_command(
         str | None,
         typer.Option(
             metavar="HOST:PORT[,...]",
-            help="Addresses of one or more controllers of running nodes to list, not directories.",
+            help="Addresses of controllers, to list running nodes instead of directories.",
         ),
     ] = None,
     group: Annotated[
         str | None,
         typer.Option(
             metavar="TOPIC-N",
-            help="Partition whose checkpoints to list with --bootstrap-controller; default: all.",
+            help="Partition to list with --bootstrap-controller; default: all partitions.",
         ),
     ] = None,
     verify: Annotated[

@@ -287,7 +287,7 @@ class ControllerNodeService:
         return state
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """Do nothing when a group starts, because `begin_cluster` starts the cluster log.
+        """Do nothing when a group starts, as only `begin_cluster` starts the controller's log.
 
         The cluster log is begun by `begin_cluster`; other groups are others'.
         """

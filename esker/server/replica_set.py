@@ -185,7 +185,7 @@ class ObservedCluster(LatestImage):
     # --- a NodeService ------------------------------------------------------------------------
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """Build the replica of a started log and observe the replica's changes.
+        """Build this broker's replica of a started log, and follow the replica's changes.
 
         Raises OSError, sqlite3.Error.
         """

@@ -78,7 +78,7 @@ class FetchService:
     def on_fetch(
         self, connection: int, correlation: int, request: messages.FetchRequest
     ) -> messages.Response | None:
-        """Answer a Fetch at once or later; return the response here if it carries no records.
+        """Answer a Fetch at once or later; only a response without records is returned directly.
 
         1. The Fetch is a sign of life, and may confirm a read round.
         2. If the logs part, answer where, or with the snapshot to begin from.

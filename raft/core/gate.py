@@ -36,7 +36,7 @@ class Gate:
         self.begin_step()
 
     def begin_step(self) -> list[Effect]:
-        """Start and return a new list of effects for one step of the core."""
+        """Start and return a new list of effects for one step of the Raft core."""
         effects: list[Effect] = []
         self.emit = effects.append
         return effects

@@ -389,7 +389,7 @@ class Quorum:
     # -- the disk ------------------------------------------------------------------------------
 
     def _on_election_state_durable(self, sequence: int) -> None:
-        """Send held messages once the newest election state is durable, and go on from it."""
+        """Send held messages once the newest election state is durable, then act on that state."""
         if not self._gate.on_durable(sequence, self._requests.outstanding):
             return
         context, role = self._context, self._context.role

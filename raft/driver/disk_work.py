@@ -227,7 +227,7 @@ class DiskWork:
         self._disk.submit(lambda: self._storage.mark_doubt(text), lambda _: None)
 
     def truncate(self, effect: Truncate) -> None:
-        """Truncate the log on the disk thread; the group counts as busy until then."""
+        """Truncate the log on the disk thread, marking the group as busy until the end."""
         self.busy = True
         self._generation = effect.generation
         log.info(

@@ -124,7 +124,7 @@ class SnapshotFetcher:
         return self._under_way.effect.snapshot_id if self._under_way is not None else None
 
     def fetch(self, effect: FetchSnapshot) -> None:
-        """Download the checkpoint that the core requests, after ending any other download.
+        """Download the checkpoint that the Raft core requests, after ending any other download.
 
         If that is of this very checkpoint, complete and being verified, its end is the answer.
         """

@@ -245,7 +245,7 @@ class GroupDriver:
             self.log_start.start()
 
     def post(self, event: Event) -> None:
-        """Queue an event for the core, and process it unless the core is processing another."""
+        """Queue an event for the Raft core, and process it unless another event is in process."""
         self._events.append(event)
         self._step_all()
 
@@ -257,7 +257,7 @@ class GroupDriver:
         self.wake()
 
     def snapshot_taken(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Notify the core that this node's checkpoint is durable under its final name."""
+        """Notify the Raft core that this node's checkpoint is durable under its final name."""
         self.post(SnapshotTaken(snapshot_id))
         if self.log_start is not None:
             self._loop.call_soon(self._look_at_log_start)
@@ -305,7 +305,7 @@ class GroupDriver:
         self.post(Resign())
 
     def receive(self, connection: int, inbound: InboundRequest, request: Request) -> None:
-        """Pass a request to the core and keep the request until it is answered."""
+        """Pass a request to the Raft core and keep the request until it is answered."""
         correlation = self.pending_requests.add(connection, inbound)
         self.post(Received(connection, correlation, request))
 
@@ -321,7 +321,7 @@ class GroupDriver:
             self.post(ConnectionClosed(connection))
 
     async def hand_over(self, timeout_ms: int) -> None:
-        """Hand over leadership within `timeout_ms`, then stop the core."""
+        """Hand over leadership within `timeout_ms`, then stop the Raft core."""
         self.post(Shutdown())
         done, _ = await asyncio.wait((self._shutdown_ready,), timeout=timeout_ms / 1_000)
         if not done:
@@ -395,7 +395,7 @@ class GroupDriver:
         self.wake()
 
     def _effect_handlers(self) -> dict[type[Effect], Callable[[Any], None]]:
-        """Return the methods that carry out the core's effects, by type of effect."""
+        """Return the methods that carry out the Raft core's effects, by type of effect."""
         disk, pending, notifications = self.disk, self.pending_requests, self.notifications
         table: dict[type[Effect], Callable[[Any], None]] = {
             PersistElectionState: disk.persist,
@@ -457,7 +457,7 @@ class GroupDriver:
         log.critical("node=%d group=%s in_doubt=%s", self.node_id, self.name, self.doubt)
 
     def report_fork(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> None:
-        """Report to the core that the log contradicts a state machine's committed records."""
+        """Report to the Raft core that the log contradicts a state machine's records."""
         contradiction = StateContradicts(applied, log_epoch)
         if self._started:
             self.post(contradiction)
@@ -477,7 +477,7 @@ class GroupDriver:
         self.post(Tick())
 
     def _fetch_snapshot(self, effect: FetchSnapshot) -> None:
-        """Fetch a snapshot from the leader, or report failure if snapshots are not hosted."""
+        """Fetch a snapshot from the leader, or report failure if this node keeps no snapshots."""
         if self.fetcher is None:
             log.error(
                 "node=%d group=%s action=fetch_snapshot snapshot=%s error=unsupported",

@@ -352,7 +352,7 @@ class Node:
     # --- a lost disk --------------------------------------------------------------------------
 
     def _on_caught_up(self) -> None:
-        """Wait until the caught-up cluster log is applied, which then names all groups."""
+        """Wait until the cluster log is applied to its present end, when all groups are known."""
         self._rejoin_until = self.groups[METADATA_GROUP].quorum.log.end_offset
         if self.directory is not None:
             self._on_applied(self.directory.applied_offset)

@@ -31,13 +31,13 @@ class StateListener(Protocol):
     """Leads with a state machine's state, or answers requests from it."""
 
     def applied(self, offset: Offset) -> None:
-        """React to the state machine having applied all records below `offset`."""
+        """Handle the event that the state machine has applied all records below `offset`."""
 
     def lead(self, epoch: Epoch) -> None:
-        """React to leading `epoch`, once all records before that epoch are applied."""
+        """Handle the start of this node's leadership, after all earlier records are applied."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """React to no longer leading `epoch`, for which `lead` was called before."""
+        """Handle the end of this node's leadership of `epoch`, which `lead` had begun."""
 
 
 class ServiceHost(Protocol):

@@ -61,7 +61,7 @@ class PendingRequests:
         snapshots: Snapshots,
         endpoints: Callable[[NodeId], Endpoint | None],
     ) -> None:
-        """Create an empty collection of requests that wait for the core.
+        """Create an empty collection of requests that wait for the Raft core.
 
         Args:    endpoints: where a voter listens, for answers that name the leader.
         """
@@ -80,7 +80,7 @@ class PendingRequests:
         self._hold_timer_at = 0.0
 
     def add(self, connection: int, inbound: InboundRequest) -> int:
-        """Keep a request, and return the correlation number that the core uses for it."""
+        """Keep a request, and return the correlation number for it in the Raft core."""
         correlation = next(self._correlations)
         self._pending.setdefault(connection, {})[correlation] = inbound
         return correlation
@@ -106,7 +106,7 @@ class PendingRequests:
         return Answering(self._group, endpoint, names_disks=inbound.names_nodes)
 
     def respond(self, effect: Respond) -> None:
-        """Send the core's response to a pending request, without records of the log."""
+        """Send the Raft core's response to a pending request, without records of the log."""
         inbound = self._take(effect.connection, effect.correlation)
         if inbound is None:
             return
@@ -188,7 +188,7 @@ class PendingRequests:
             self._send_log(effect, inbound, end_offset)
 
     def serve_snapshot(self, effect: ServeSnapshot) -> None:
-        """Start to read a snapshot for a FetchSnapshot request that the core has accepted."""
+        """Start to read a snapshot for a FetchSnapshot that the Raft core has accepted."""
         inbound = self._take(effect.connection, effect.correlation)
         if inbound is None:
             return

@@ -97,7 +97,7 @@ class Durability:
         return end
 
     def sync_new_names(self) -> None:
-        """Make the file names of new segments durable, if there are new segments.
+        """Make the file names of any new segments durable.
 
         Raises:  FlushFailedError.
         """

@@ -127,7 +127,7 @@ def only(items: Sequence[T], what: str) -> T:
 
 
 def known_error(error: int, what: str) -> ErrorCode:
-    """Return the core's error code for an error code in a message.
+    """Return a response's error code for the Raft core, which must support the code.
 
     Raises UnexpectedAnswerError.
     """

@@ -59,7 +59,7 @@ Topic = rpc.FetchResponse.FetchableTopicResponse
 
 
 def write_fetch(group: Group, request: core.FetchRequest, version: int) -> rpc.FetchRequest:
-    """Convert a replica's Fetch request of the core into an RPC message of a version."""
+    """Convert the Raft core's Fetch request into an RPC message of a version."""
     topic = rpc.FetchRequest.FetchTopic
     high_watermark = request.high_watermark
     partition = topic.FetchPartition(
@@ -93,7 +93,7 @@ def write_fetch(group: Group, request: core.FetchRequest, version: int) -> rpc.F
 
 
 def read_fetch_response(message: rpc.FetchResponse) -> core.FetchResponse:
-    """Return the core's message for a leader's Fetch response.
+    """Convert a leader's Fetch response from RPC to a message of the Raft core.
 
     Raises UnexpectedAnswerError.
     """
@@ -203,7 +203,7 @@ def archived_offset_of(message: rpc.FetchRequest) -> Offset | None:
 
 
 def read_fetch(message: rpc.FetchRequest, version: int) -> core.FetchRequest:
-    """Return the core's message for a replica's Fetch.
+    """Convert a replica's Fetch request from RPC to a message of the Raft core.
 
     Raises BadRequestError.
     """
@@ -240,7 +240,7 @@ def write_fetch_response(
     *,
     error: int | None = None,
 ) -> rpc.FetchResponse:
-    """Convert the core's Fetch response and whole batches, uncopied, into an RPC message.
+    """Convert the Raft core's Fetch response and whole batches, uncopied, into an RPC message.
 
     Args:    error: of the partition, if it is one that the core has no word for.
     """

@@ -38,7 +38,7 @@ RpcRequest = (
 def write_request(
     group: Group, request: CoreRequest, endpoints: Sequence[Endpoint] = ()
 ) -> RpcRequest:
-    """Convert a request of the core into an RPC message; an older version may omit fields.
+    """Convert a request of the Raft core into an RPC message.
 
     Args:    endpoints: the sender's own, which a new leader makes known.
     """
@@ -128,7 +128,7 @@ def _write_end(
 
 
 def read_request(message: RpcRequest) -> tuple[GroupRef, CoreRequest]:
-    """Return the group that a request addresses, and the core's form of the request.
+    """Return the group that a request addresses, and the request for the Raft core.
 
     Raises BadRequestError.
     """

@@ -85,7 +85,7 @@ class Answering(NamedTuple):
 
 
 def write_response(response: CoreResponse, to: Answering) -> RpcResponse:
-    """Convert a response of the core into an RPC message."""
+    """Convert a response of the Raft core into an RPC message."""
     if response.error is ErrorCode.INCONSISTENT_CLUSTER_ID:
         return top_level_error(response, response.error)
     match response:
@@ -105,7 +105,7 @@ def _write_answer(
     to: Answering,
     **granted: Any,
 ) -> Answer:
-    """Build a Vote, BeginQuorumEpoch or EndQuorumEpoch response from the core's response."""
+    """Build a Vote, BeginQuorumEpoch or EndQuorumEpoch response from the Raft core's response."""
     topic = kind.TopicData
     partition = topic.PartitionData(
         partition_index=to.group.partition,
@@ -229,7 +229,7 @@ def _unknown(kind: type[Answer], ref: GroupRef, **granted: Any) -> Answer:
 
 
 def read_response(message: RpcResponse) -> CoreResponse:
-    """Return the core's message for a peer's response.
+    """Convert a peer's response from RPC to a message of the Raft core.
 
     Raises UnexpectedAnswerError.
     """

@@ -197,7 +197,7 @@ def _choose(engine: EngineOrAuto, master: str | None, logs: Logs) -> EngineOrAut
 
 @contextmanager
 def _progress_line() -> Iterator[Tell]:
-    """Show the current step on a terminal, and print nothing elsewhere."""
+    """Show the current step of the report on a terminal."""
     if not sys.stderr.isatty():
         yield lambda _: None
         return

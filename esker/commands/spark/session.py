@@ -144,5 +144,5 @@ def _new_log(app: str) -> Path | None:
 
 
 def _waiting(what: str) -> Any:
-    """Show a spinner on a terminal, and print nothing elsewhere."""
+    """Show a spinner during a wait, only on a terminal."""
     return Console(stderr=True).status(what) if sys.stderr.isatty() else nullcontext()

@@ -365,9 +365,13 @@ def test_a_node_whose_coordinator_state_contradicts_its_log_stops_that_group(
 
     bootstrap = ",".join(f"{host}:{port}" for host, port in addresses(quorum))
     words = ("quorum", "describe", "--replication", "--group", "__diskless-metadata-0")
-    shown = RUNNER.invoke(app, [*words, "--bootstrap-controller", bootstrap])
-    assert shown.exit_code == 0, shown.stderr
-    assert f"node {node}: __diskless-metadata-0 has stopped" in shown.stdout
+    sentence = f"node {node}: __diskless-metadata-0 has stopped"
+
+    def described() -> bool:  # a node that is too busy to answer in time is left out
+        shown = RUNNER.invoke(app, [*words, "--bootstrap-controller", bootstrap])
+        return sentence in shown.stdout
+
+    wait_until(described, "the doubt is described")
 
     quorum.kill(node)  # the log was put there on purpose: the operator says so
     for name in ("in-doubt", "coordinator.db"):

@@ -33,6 +33,14 @@ PRODUCER: Final = "org.apache.kafka.tools.ConsoleProducer"
 CONSUMER: Final = "org.apache.kafka.tools.consumer.ConsoleConsumer"
 FEATURES: Final = "org.apache.kafka.tools.FeatureCommand"
 API_VERSIONS: Final = "org.apache.kafka.tools.BrokerApiVersionsCommand"
+LOG_DIRS: Final = "org.apache.kafka.tools.LogDirsCommand"
+REASSIGNMENTS: Final = "org.apache.kafka.tools.reassign.ReassignPartitionsCommand"
+ELECTIONS: Final = "org.apache.kafka.tools.LeaderElectionCommand"
+ACLS: Final = "org.apache.kafka.tools.AclCommand"
+CLIENT_METRICS: Final = "org.apache.kafka.tools.ClientMetricsCommand"
+TRANSACTIONS_TOOL: Final = "org.apache.kafka.tools.TransactionsCommand"
+TOKENS: Final = "org.apache.kafka.tools.DelegationTokenCommand"
+RUN_TOOLS: Final = Path(__file__).with_name("RunTools.java")
 TRANSACTIONS: Final = Path(__file__).with_name("InitTransactions.java")
 
 REFUSED_WITHIN_MS: Final = 1_000
@@ -257,3 +265,69 @@ def test_a_java_transactional_producer_is_refused_at_once(
         return
     assert outcomes == {"TransactionalIdAuthorizationException"}, said
     assert min(took_ms) < REFUSED_WITHIN_MS, said
+
+
+ADMINISTRATION: Final = (
+    (LOG_DIRS, "--describe --topic-list {topic}", 0, r'"partition":"{topic}-0","size":[1-9]'),
+    (REASSIGNMENTS, "--list", 0, "No partition reassignments found"),
+    (REASSIGNMENTS, "--generate --topics-to-move-json-file {topics} --broker-list {broker}", 0,
+     r'Proposed partition reassignment configuration\s.*"topic":"{topic}","partition":0'),
+    (REASSIGNMENTS, "--execute --reassignment-json-file {moves}", 0, "Successfully started"),
+    (ELECTIONS, "--election-type preferred --topic {topic} --partition 0", 0, "already elected"),
+    (ELECTIONS, "--election-type unclean --topic {topic} --partition 0", 0, "already elected"),
+    (ELECTIONS, "--election-type preferred --all-topic-partitions", 0, ""),
+    (ACLS, "--list", 1, "No Authorizer is configured"),
+    (ACLS, "--add --allow-principal User:ann --operation Read --topic {topic}", 1,
+     "No Authorizer is configured"),
+    (CONFIGS, "--entity-type users --describe", 0, r"^\s*$"),
+    (CONFIGS, "--entity-type clients --describe", 0, r"^\s*$"),
+    (CONFIGS, "--entity-type ips --describe", 0, r"^\s*$"),
+    (CONFIGS, "--entity-type groups --describe", 0, r"^\s*$"),
+    (CONFIGS, "--entity-type groups --entity-name nobody --describe", 0, "doesn't exist"),
+    (CONFIGS, "--entity-type client-metrics --describe", 0, r"^\s*$"),
+    (CONFIGS, "--entity-type client-metrics --entity-name nobody --describe", 0, "doesn't exist"),
+    (CONFIGS, "--entity-type broker-loggers --entity-name {broker} --describe", 0, r"root=(INFO|ERROR)\b"),
+    (CLIENT_METRICS, "--list", 0, ""),
+    (GROUPS, "--group {group} --topic {topic} --reset-offsets --to-earliest --execute", 0,
+     r"{group}\s+{topic}\s+0\s+0"),
+    (GROUPS, "--delete-offsets --group {group} --topic {topic}", 0, r"{topic}\s+0\s+Successful"),
+    (GROUPS, "--delete-offsets --group nobody --topic {topic}", 0,
+     "group id does not exist|not found"),
+    (TRANSACTIONS_TOOL, "list", 0, r"^TransactionalId\s+Coordinator\s+ProducerId\s+\S+\s*$"),
+    (TRANSACTIONS_TOOL, "describe-producers --topic {topic} --partition 0", 0,
+     r"ProducerId.*\n\d+\s+0\s+-1\s+\d+\s+\d+\s+None"),
+    (TOKENS, "--describe --command-config {empty}", 1, "Delegation Token requests are not allowed"),
+)  # fmt: skip
+"""Tool, arguments, exit code, and what the tool says: the same of Esker and of Apache Kafka."""
+
+
+def test_kafkas_administrative_tools_get_the_answers_of_a_cluster_at_rest(
+    kafka: Kafka, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    """Without security, transactions and replicas that move. All tools run in one process."""
+    produce(kafka, bootstrap, topic)
+    said = kafka.run(TOPICS, "--bootstrap-server", bootstrap, "--describe", "--topic", topic).out
+    (broker,) = re.findall(r"Leader: (\d+)", said)
+    moves = {
+        "version": 1,
+        "partitions": [{"topic": topic, "partition": 0, "replicas": [int(broker)]}],
+    }
+    (tmp_path / "topics").write_text(json.dumps({"topics": [{"topic": topic}], "version": 1}))
+    (tmp_path / "moves").write_text(json.dumps(moves))
+    (tmp_path / "empty").write_text("")
+    names = {"topic": topic, "group": f"group-of-{topic}", "broker": broker}
+    names |= {name: str(tmp_path / name) for name in ("topics", "moves", "empty")}
+    lines = [
+        "\t".join((tool, "--bootstrap-server", bootstrap, *words.format(**names).split()))
+        for tool, words, _, _ in ADMINISTRATION
+    ]
+    said = kafka.run(str(RUN_TOOLS), stdin="".join(f"{line}\n" for line in lines)).out
+    outputs = re.split(r"^### (?=\d+$)", said, flags=re.MULTILINE)[1:]
+    assert len(outputs) == len(ADMINISTRATION), said
+    wrong = []
+    for (tool, words, code, pattern), output in zip(ADMINISTRATION, outputs, strict=True):
+        ended, _, written = output.partition("\n")
+        expected = re.sub(r"\{(\w+)\}", lambda match: names[match[1]], pattern)
+        if int(ended) != code or not re.search(expected, written):
+            wrong.append(f"{tool} {words}: {ended}\n{written[:600]}")
+    assert not wrong, "\n".join(wrong)

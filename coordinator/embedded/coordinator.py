@@ -184,7 +184,7 @@ class EmbeddedCoordinator:
         return self._node is not None and bool(self._node._isLeader())
 
     async def close(self) -> None:
-        """Leave the group of nodes; calls in flight end with CoordinatorError.
+        """Stop this coordinator and leave its nodes; calls in flight end with CoordinatorError.
 
         The other nodes continue if they are a majority.
         """

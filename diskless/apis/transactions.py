@@ -91,7 +91,7 @@ async def describe_producers(
 
 
 def _too_many(request: rpc.DescribeProducersRequest) -> rpc.DescribeProducersResponse:
-    """Refuse a request by the error of its first partition: it has no error for all."""
+    """Refuse a request with too many partitions by an error at its first partition."""
     named = next((topic for topic in request.topics if topic.partition_indexes), request.topics[0])
     index = next(iter(named.partition_indexes), -1)
     refusal = _error(index, ErrorCode.POLICY_VIOLATION, None)

@@ -89,7 +89,7 @@ def consume(
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="Print each key and TEXT before the value; default: the value only.",
+            help="Print each record's key before its value, separated by TEXT; default: the value only.",
         ),
     ] = None,
     as_json: Annotated[

@@ -67,7 +67,7 @@ class Counting:
     now_ms: int  # that ages are counted from
 
     def __call__(self, work: Work) -> pa.Table:
-        """Count one piece of a coordinator's log, and return its rows of every measure."""
+        """Count the records in one span of a coordinator's log, and return the counts as rows."""
         parts = _checkpoint if work.span.is_checkpoint else _commits
         return merge_rows(parts(self, work))
 

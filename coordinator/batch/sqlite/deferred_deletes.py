@@ -59,7 +59,7 @@ class DeferredDeletes:
         return len(self._pending)
 
     def packed(self) -> bytes:
-        """Encode the queue, an offset below which rows go for each log id, as bytes."""
+        """Encode as bytes, for each log id, the offset below which rows are to be deleted."""
         self.is_changed = False
         return msgpack.packb(list(self._pending.items()))  # type: ignore[no-any-return]
 

@@ -182,7 +182,7 @@ class _Job:
         hold: Hold | None,
         interval_s: float | None,
     ) -> None:
-        """Archive once, or with --follow repeatedly, reporting and retrying failures.
+        """Archive new records once, or with --follow repeatedly; report and retry failures.
 
         Raises:  ForeignArchiveError, which a retry cannot mend; a single pass: as
                  `spark_jobs.archive.job`.

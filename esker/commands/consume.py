@@ -89,7 +89,7 @@ def consume(
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="Print each record's key before its value, separated by TEXT; default: the value only.",
+            help="Print each record's key and TEXT, a separator, before its value.",
         ),
     ] = None,
     as_json: Annotated[

@@ -58,7 +58,7 @@ class Leadership:
         return heard_ms is None or heard_ms + patience_ms <= self._context.timers.now_ms
 
     def on_begin_timer(self) -> None:
-        """Send BeginQuorumEpoch to the voters that do not fetch, and set the timer to look again."""
+        """Send BeginQuorumEpoch to voters that do not fetch, and set the timer to look again."""
         context, timers = self._context, self._context.timers
         if context.leader is not None:
             patience_ms = context.config.fetch_timeout_ms // 2

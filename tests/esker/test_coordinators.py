@@ -336,6 +336,28 @@ def test_a_node_whose_coordinator_state_contradicts_its_log_stops_that_group(
     quorum: Quorum, runs: list[tuple[int, int, str]], topic_id: UUID
 ) -> None:
     node = next(node for node in NODES if node != leader_of(quorum))
+
+    async def asked(request: Request, answer: type[R]) -> R:
+        async with await open_rpc("127.0.0.1", quorum.ports[node]) as rpc:
+            return await rpc.call(request, answer)
+
+    topic = FindBatchesRequest.Topic
+    partition = topic.Partition(partition_index=0, offset=0, max_bytes=1)
+    request = FindBatchesRequest(
+        topics=(topic(topic_id=topic_id, partitions=(partition,)),), max_bytes=1
+    )
+
+    async def serves() -> bool:
+        answer = await asked(request, FindBatchesResponse)
+        return answer.responses[0].partitions[0].high_watermark == len(runs) * RECORDS
+
+    def served() -> bool:
+        try:
+            return run(serves())
+        except NetError:  # it starts
+            return False
+
+    wait_until(served, "the node has applied everything")
     process = quorum.processes.pop(node)
     process.terminate()  # a state that is closed is flushed to its end
     process.wait(DEADLINE_S)
@@ -351,15 +373,6 @@ def test_a_node_whose_coordinator_state_contradicts_its_log_stops_that_group(
         assert part in line, line
     wait_until((directory / "in-doubt").exists, "the doubt is on the disk")
 
-    async def asked(request: Request, answer: type[R]) -> R:
-        async with await open_rpc("127.0.0.1", quorum.ports[node]) as rpc:
-            return await rpc.call(request, answer)
-
-    topic = FindBatchesRequest.Topic
-    partition = topic.Partition(partition_index=0, offset=0, max_bytes=1)
-    request = FindBatchesRequest(
-        topics=(topic(topic_id=topic_id, partitions=(partition,)),), max_bytes=1
-    )
     found = run(asked(request, FindBatchesResponse)).responses[0].partitions[0]
     assert found.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE, "it serves no offset"
 
@@ -377,17 +390,6 @@ def test_a_node_whose_coordinator_state_contradicts_its_log_stops_that_group(
     for name in ("in-doubt", "coordinator.db"):
         (directory / name).unlink()
     quorum.start(node)
-
-    async def serves() -> bool:
-        answer = await asked(request, FindBatchesResponse)
-        return answer.responses[0].partitions[0].high_watermark == len(runs) * RECORDS
-
-    def served() -> bool:
-        try:
-            return run(serves())
-        except NetError:  # it starts
-            return False
-
     wait_until(served, "the node serves again")
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from coordinator.errors import CoordinatorError
 from diskless.cluster import Cluster
-from diskless.placement import unfenced_brokers
+from diskless.placement import PlacedBroker, unfenced_brokers
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import FindBatchesRequest
 from records.rpc.group_log import AcquireGroupOwnershipRequest
@@ -28,7 +28,7 @@ def test_a_created_topic_reaches_its_coordinator_and_every_broker() -> None:
             for broker_id in (1, 2):
                 image = world.cluster(broker_id).image
                 assert image.topic("t") == topic
-                assert [tuple(one) for one in unfenced_brokers(image)] == [(1, "a"), (2, None)]
+                assert unfenced_brokers(image) == [PlacedBroker(1, "a"), PlacedBroker(2, None)]
             coordinator = topic.coordinator(0)
             replica = first.replica(coordinator)
             assert replica is not None

@@ -528,7 +528,9 @@ def test_a_single_node_may_run_the_in_memory_coordinator(tmp_path: Path) -> None
         node_service.begin(log, "__diskless-metadata", 3, tmp_path)
         found: Any = node_service.find(3)
         keys = ObjectKeys(prefix="p", cluster_id="abc", coordinator_partition=3)
-        assert found.settings == CoordinatorSettings(keys=keys)
+        assert found.settings == CoordinatorSettings(
+            keys=keys, retention_check_interval_ms=options.retention_check_interval_ms
+        )
         await node_service.end("__diskless-metadata", 3)
         assert node_service.find(3) is None
 

@@ -156,7 +156,7 @@ def measure(directory: Path, arguments: argparse.Namespace) -> None:
         [encode_record(record) for record in preamble(arguments.partitions, arguments.objects)]
     )
     pending = PendingState(lambda: machine.store)
-    context = Context(NOW_MS, NOW_MS, NOW_MS, StaticView(), SETTINGS)
+    context = Context(NOW_MS, NOW_MS, NOW_MS, NOW_MS, StaticView(), SETTINGS)
     sequences = [0] * arguments.partitions
     watch = Stopwatch()
     log_bytes = 0

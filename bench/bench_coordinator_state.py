@@ -137,7 +137,7 @@ class Committer:
     def __init__(self, machine: CoordinatorMachine) -> None:
         self.machine = machine
         self.pending = PendingState(lambda: machine.store)
-        self.context = Context(NOW_MS, NOW_MS, NOW_MS, StaticView(), SETTINGS)
+        self.context = Context(NOW_MS, NOW_MS, NOW_MS, NOW_MS, StaticView(), SETTINGS)
         self.sequences = [0] * COMMITTED_PARTITIONS
         self.number = machine.store.leases[0].last_committed_id
         self.offset = machine.applied.offset

@@ -6,8 +6,12 @@ Source: coordinator.batch.leader.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
+
+# Other systems than Linux have no clock of that name; theirs may not count suspended time.
+_BOOT_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clocks(Protocol):
@@ -15,6 +19,9 @@ class Clocks(Protocol):
 
     def now_ms(self) -> int:
         """Return the wall-clock time in ms since 1970."""
+
+    def boot_ms(self) -> int:
+        """Return the ms of a clock that never steps and counts suspended time, if there is one."""
 
     def monotonic(self) -> float:
         """Return the time in seconds of a clock that never goes back or jumps."""
@@ -33,6 +40,10 @@ class LoopClocks:
         self._loop = loop
         self.now_ms = now_ms
         self.monotonic = loop.time
+
+    def boot_ms(self) -> int:
+        """Return the time since this machine booted, suspended time included, in ms."""
+        return time.clock_gettime_ns(_BOOT_CLOCK) // 1_000_000
 
     def call_soon(self, callback: Callable[[], None]) -> object:
         """Call `callback` in the next turn of the asyncio loop."""

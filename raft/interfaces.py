@@ -114,6 +114,13 @@ class CommittedAsOf(NamedTuple):
     at_s: float  # of the event loop's clock, which never steps
 
 
+class VoterClocks(NamedTuple):
+    """The wall clocks of a log's voters, as the leader knows them from their Fetches."""
+
+    voters: int  # all, this node included
+    ahead_ms: tuple[int, ...]  # of this node's wall clock: of other voters that fetched lately
+
+
 class ReplicatedLog(Protocol):
     """One group's log on this node. All offsets called end or watermark are exclusive."""
 
@@ -148,6 +155,10 @@ class ReplicatedLog(Protocol):
         Whoever has applied all of it lags behind by the time since then at most: so an idle log
         does not age, and one that is cut off from its leader does.
         """
+
+    @property
+    def voter_clocks(self) -> VoterClocks:
+        """Return how far the other voters' wall clocks are from this node's."""
 
     @property
     def in_doubt(self) -> bool:

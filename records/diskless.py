@@ -187,6 +187,16 @@ class OrphansFoundRecord(MetadataRecord, key=1115, versions="0"):
     marked_at_ms: Int64
 
 
+class SteadyTimeRecord(MetadataRecord, key=1116, versions="0"):
+    """The leader's steady time, by which records are deleted: it does not follow wall clocks.
+
+    Source: docs/design/clocks.md#steady-time.
+    """
+
+    steady_ms: Int64  # ms since 1970
+    replaces: Int8  # 1: steady time was set, perhaps back; 0: it went on
+
+
 class CoordinatorState(MetadataRecord, key=1120, versions="0"):
     """A coordinator's counters: the first data record of its checkpoints."""
 
@@ -195,6 +205,8 @@ class CoordinatorState(MetadataRecord, key=1120, versions="0"):
     next_object_id: Int64
     next_log_id: Int64
     largest_expired_id: Annotated[Int64, tag(0)] = -2  # of producers; -1: none; -2: unknown
+    steady_ms: Annotated[Int64, tag(1)] = -1  # the newest stamp of steady time; -1: none
+    clock_resets: Annotated[Int32, tag(2)] = 0  # stamps that replaced steady time
 
 
 class DisklessTopicState(MetadataRecord, key=1121, versions="0"):

@@ -51,6 +51,7 @@ from records.diskless import (
     ObjectsRemovedRecord,
     OrphansFoundRecord,
     ProducersExpiredRecord,
+    SteadyTimeRecord,
 )
 from records.schema import MetadataRecord
 
@@ -313,6 +314,11 @@ def _producers_expired(tables: Tables, record: ProducersExpiredRecord) -> None:
         counters.largest_expired_id = record.largest_expired_id
 
 
+def _steady_time(tables: Tables, record: SteadyTimeRecord) -> None:
+    tables.counters.steady_ms = record.steady_ms
+    tables.counters.clock_resets += record.replaces != 0
+
+
 # --- leases ------------------------------------------------------------------------------------
 
 
@@ -433,6 +439,7 @@ _APPLY: Final[Mapping[type[MetadataRecord], Callable[[Tables, Any], None]]] = {
     ObjectCommitRecord: _commit,
     LogStartOffsetsRecord: _log_starts,
     ProducersExpiredRecord: _producers_expired,
+    SteadyTimeRecord: _steady_time,
     LeaseGrantedRecord: _granted,
     LeaseClosedRecord: _closed,
     LeasesForgottenRecord: _forgotten,

@@ -206,6 +206,12 @@ CALLS: Final[tuple[Call[Any], ...]] = (
     # is judged as IsSafeToDeleteFile would, but nothing is fenced: an object that can still be
     # committed is refused, and goes, if it must, when its lease is over. Idempotent.
     Call(objects.MarkOrphansRequest, Write(decide.decide_found_orphans), for_clients=True),
+    # Set steady time to the leader's wall clock, forward or back: an operator's word.
+    Call(
+        objects.AcceptClockRequest,
+        Write(_of_tables(decide.decide_accept_clock)),
+        for_clients=True,
+    ),
 )
 """Every call, by rising api key."""
 

@@ -121,6 +121,8 @@ def checkpoint_records(source: CheckpointSource) -> Iterator[MetadataRecord]:
         next_object_id=counters.next_object_id,
         next_log_id=counters.next_log_id,
         largest_expired_id=counters.largest_expired_id,
+        steady_ms=counters.steady_ms,
+        clock_resets=counters.clock_resets,
     )
     for broker_id, broker in sorted(source.brokers.items()):
         yield DisklessBrokerState(
@@ -275,6 +277,8 @@ def load_record(sink: CheckpointSink, record: MetadataRecord) -> None:
             counters.next_object_id = record.next_object_id
             counters.next_log_id = record.next_log_id
             counters.largest_expired_id = record.largest_expired_id
+            counters.steady_ms = record.steady_ms
+            counters.clock_resets = record.clock_resets
         case DisklessBrokerState():
             sink.brokers[record.broker_id] = Broker(record.broker_epoch, (), record.answered)
         case LeaseState():

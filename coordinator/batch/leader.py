@@ -3,9 +3,10 @@
 `Leader` has no asyncio in it: requests come with a callback, and time, timers and turns are given.
 `QuorumCoordinator` is the same with `await`, and reads besides.
 
-Two clocks. The wall clock stamps what people see. Delays run on a *steady* clock: the wall clock as
-of this leader's election, plus what its monotonic clock has counted since; so a clock that is set,
-or a new leader whose clock is ahead, deletes nothing early.
+Three clocks. The wall clock stamps what people see. Delays run on a *steady* clock: the wall clock
+as of this leader's election, plus what its monotonic clock has counted since; so a clock that is
+set, or a new leader whose clock is ahead, deletes nothing early. Records and producers are deleted
+by the steady time that all leaders share (docs/design/clocks.md): each replica notes its stamps.
 
 Source: docs/design/state-machines.md#every-answer-waits.
 """
@@ -13,6 +14,7 @@ Source: docs/design/state-machines.md#every-answer-waits.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -24,6 +26,7 @@ from coordinator.batch.pending import PendingState
 from coordinator.batch.replica import ReadOnlyCoordinator
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.sqlite.machine import CoordinatorMachine
+from coordinator.batch.steady_clock import AGREEMENT_MS, SteadyClock
 from coordinator.clocks import Clocks
 from coordinator.errors import CoordinatorError
 from coordinator.proposer import Proposer
@@ -34,6 +37,11 @@ from records.rpc.batch_coordinator import CommitBatchesRequest
 from records.types import Epoch, Offset
 
 R = TypeVar("R", bound=Response)
+
+log = logging.getLogger(__name__)
+
+HOLD_REPORT_S: Final = 3600.0
+"""The time between two log lines about a held clock."""
 
 MAX_WAITING_BATCHES: Final = 200_000
 """Largest number of batches in commits without an answer, some 60 MB: twenty of the largest
@@ -60,6 +68,7 @@ class Leader:
         *,
         maintenance_interval_s: float = MAINTENANCE_INTERVAL_S,
     ) -> None:
+        self._log = log
         self._machine = machine
         self._settings = settings
         self._view = view
@@ -77,6 +86,14 @@ class Leader:
         self._leading: Epoch | None = None
         self._elected_ms = 0
         self._elected_at = 0.0
+        self._clock = SteadyClock(clocks.boot_ms)
+        self._stamps_from: Offset | None = None  # what was written since this process started
+        self._seen_offset = machine.applied.offset
+        self._seen_stamp_ms = machine.store.counters.steady_ms
+        self._seen_resets = machine.store.counters.clock_resets
+        self.clock_hold: str | None = None  # why nothing is deleted by time, while it is so
+        self._reported_hold_at: float | None = None
+        self.steady_ahead_ms: int | None = None  # of the wall clock; None: not leading, or held
         self._maintenance = Maintenance(
             machine,
             self.pending,
@@ -93,6 +110,9 @@ class Leader:
 
     def committed(self, high_watermark: Offset) -> None:
         """Send the responses to requests whose records are below the high watermark."""
+        if self._stamps_from is None:
+            as_of = self._log.committed_as_of
+            self._stamps_from = max(high_watermark, as_of.high_watermark if as_of else Offset(0))
         self.proposer.committed(high_watermark)
 
     def lead(self, epoch: Epoch) -> None:
@@ -105,7 +125,7 @@ class Leader:
 
     def step_down(self, epoch: Epoch) -> None:
         """Stop maintenance and the decision of requests; waiting requests end with an error."""
-        self._leading = None
+        self._leading = self.clock_hold = self._reported_hold_at = self.steady_ahead_ms = None
         self._maintenance.end()
         self.proposer.step_down(epoch)
 
@@ -115,8 +135,19 @@ class Leader:
             self.step_down(self._leading)
 
     def _machine_applied(self) -> None:
+        self._note_stamp()
         self.pending.applied(self._machine.applied.offset)
         self.proposer.applied()
+
+    def _note_stamp(self) -> None:
+        """Note the newest stamp if it was written since this process learned what is committed."""
+        counters = self._machine.store.counters
+        replaces = counters.clock_resets != self._seen_resets
+        is_new = counters.steady_ms != self._seen_stamp_ms or replaces
+        if is_new and self._stamps_from is not None and self._seen_offset >= self._stamps_from:
+            self._clock.note(counters.steady_ms, replaces=replaces)
+        self._seen_offset = self._machine.applied.offset
+        self._seen_stamp_ms, self._seen_resets = counters.steady_ms, counters.clock_resets
 
     # -- requests ------------------------------------------------------------------------------
 
@@ -165,7 +196,37 @@ class Leader:
     def _context(self, now_ms: int) -> Context:
         led_ms = round((self._clocks.monotonic() - self._elected_at) * 1000)
         steady_ms = self._elected_ms + led_ms
-        return Context(now_ms, steady_ms, self._elected_ms, self._view, self._settings)
+        stamp_ms = self._machine.store.counters.steady_ms
+        shared_ms = self._clock.read(stamp_ms, now_ms, self._voters_agree)
+        self._report_hold(None if shared_ms is not None else now_ms - stamp_ms)
+        self.steady_ahead_ms = None if shared_ms is None else shared_ms - now_ms
+        return Context(now_ms, steady_ms, self._elected_ms, shared_ms, self._view, self._settings)
+
+    def _voters_agree(self) -> bool:
+        """Return whether the wall clocks of a majority of voters are near this node's."""
+        clocks = self._log.voter_clocks
+        agreeing = 1 + sum(abs(ahead_ms) <= AGREEMENT_MS for ahead_ms in clocks.ahead_ms)
+        return agreeing > clocks.voters // 2
+
+    def _report_hold(self, ahead_ms: int | None) -> None:
+        """Log at once and every hour that the clock is held, and once that it is no more.
+
+        Args:  ahead_ms: how far the wall clock is ahead of the newest stamp; None: not held.
+        """
+        name, now_s = self._log.name, self._clocks.monotonic()
+        if ahead_ms is None:
+            if self.clock_hold is not None:
+                log.warning("group=%s clock=set: deletion by time goes on", name)
+            self.clock_hold = self._reported_hold_at = None
+            return
+        self.clock_hold = (
+            f"{name}: the wall clock is {abs(ahead_ms) / 3_600_000:.1f} hours "
+            f"{'ahead of' if ahead_ms > 0 else 'behind'} the log's steady time, so nothing is "
+            "deleted by time; set the clocks right, or run `esker quorum accept-clock`"
+        )
+        if self._reported_hold_at is None or now_s - self._reported_hold_at >= HOLD_REPORT_S:
+            self._reported_hold_at = now_s
+            log.warning("group=%s clock=held: %s", name, self.clock_hold)
 
     def run_maintenance(self, done: Callable[[], None] | None = None) -> None:
         """Run every maintenance step once; call `done` after the last step."""

@@ -1,9 +1,9 @@
 """Runs the leader's background tasks: lease expiry, retention, topic deletion, unused objects.
 
 The steps close expired leases, move log starts, dismantle deleted topics, expire producers, mark
-objects that nothing refers to, and forget old leases and tombstones. Each step is one bounded
-decision like any other, proposed in its turn; a step begins only when the one before is answered,
-so they never pile up. Rows that may be due are looked up in *applied* state.
+objects that nothing refers to, forget old leases and tombstones, and stamp steady time. Each step
+is one bounded decision like any other, proposed in its turn; a step begins only when the one before
+is answered, so they never pile up. Rows that may be due are looked up in *applied* state.
 
 Source: docs/design/state-machines.md#bounded-work.
 """
@@ -146,7 +146,7 @@ class Maintenance:
         found = retention_pass(
             self._machine.store,
             self._view,
-            context.now_ms,
+            context.deletion_ms,
             after=self._retention_at,
             max_partitions=RETENTION_PARTITIONS,
             max_runs=self._settings.maintenance_limit,
@@ -180,9 +180,13 @@ class Maintenance:
     def _tombstones(self, context: Context) -> Decision[Any]:
         return decide.decide_expired_tombstones(self._pending, context)
 
+    def _stamp(self, context: Context) -> Decision[Any]:
+        return decide.decide_stamp(self._pending, context)
+
 
 _STEPS: Final[tuple[Callable[[Maintenance, Context], Decision[Any]], ...]] = (
     Maintenance._leases,
+    Maintenance._stamp,  # a new leader's timer begins here
     Maintenance._scheduled_retention,
     Maintenance._deleted_topics,
     Maintenance._producers,

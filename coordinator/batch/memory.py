@@ -40,6 +40,7 @@ from coordinator.batch.state import (
     Topic,
     log_ids_of,
 )
+from coordinator.batch.steady_clock import SteadyClock
 from coordinator.errors import CoordinatorError
 from records.diskless import (
     DisklessPartitionsReleasedRecord,
@@ -49,6 +50,7 @@ from records.diskless import (
     ObjectsMarkedRecord,
     ObjectsRemovedRecord,
     OrphansFoundRecord,
+    SteadyTimeRecord,
 )
 from records.frame import decode_record
 from records.kafka_errors import ErrorCode
@@ -317,6 +319,7 @@ class InMemoryCoordinator:
         self._now_ms = now_ms
         self._steady_ms = now_ms if steady_ms is None else steady_ms
         self.leader_since_ms = self._steady_ms()
+        self._clock = SteadyClock(self._steady_ms)
         self.retention_at: TopicPartition | None = None
         self._closed = False
 
@@ -325,8 +328,20 @@ class InMemoryCoordinator:
         if self._closed:
             raise CoordinatorError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "it is closed")
         return Context(
-            self._now_ms(), self._steady_ms(), self.leader_since_ms, self.view, self.settings
+            self._now_ms(),
+            self._steady_ms(),
+            self.leader_since_ms,
+            self.shared_ms(),
+            self.view,
+            self.settings,
         )
+
+    def shared_ms(self) -> int | None:
+        """Return the steady time, or None while the clock is held.
+
+        The only voter agrees with itself.
+        """
+        return self._clock.read(self.state.counters.steady_ms, self._now_ms(), lambda: True)
 
     def commit(self, decision: Decision[R]) -> R:
         """Apply a decision's records to the state and return the decision's response."""
@@ -334,6 +349,8 @@ class InMemoryCoordinator:
             offset = self.state.applied_offset
             self.log.append((offset, record))
             self.state.apply(offset, record)
+            if isinstance(record, SteadyTimeRecord):
+                self._clock.note(record.steady_ms, replaces=record.replaces != 0)
         return decision.response
 
     def run_maintenance(self) -> None:
@@ -342,7 +359,7 @@ class InMemoryCoordinator:
         self.commit(decide.decide_expired_leases(state, context))
         limit = self.settings.maintenance_limit
         found = retention_pass(
-            state, self.view, context.now_ms, after=self.retention_at, max_runs=limit
+            state, self.view, context.deletion_ms, after=self.retention_at, max_runs=limit
         )
         self.retention_at = found.stopped_at
         self.commit(decide.decide_retention(found.rows, state, context, Enforcer.COORDINATOR))
@@ -351,6 +368,7 @@ class InMemoryCoordinator:
         self.commit(decide.decide_marks(state, context))
         self.commit(decide.decide_forgotten_leases(state, context))
         self.commit(decide.decide_expired_tombstones(state, context))
+        self.commit(decide.decide_stamp(state, context))
 
     # --- a BatchCoordinator ---------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 from uuid import UUID
 
 from coordinator.batch.id_ranges import Ranges, contains
+from coordinator.batch.steady_clock import NO_STAMP
 from records.diskless import (
     ObjectCommitRecord,
 )
@@ -137,13 +138,15 @@ class Answer(NamedTuple):
 
 @dataclass(slots=True)
 class Counters:
-    """Numbers that only rise. An overlay has a copy of its own."""
+    """Numbers of the whole coordinator. An overlay has a copy of its own."""
 
     controller_epoch: int = -1  # the highest that has called
     next_lease_id: int = 0
     next_object_id: int = 0
     next_log_id: int = 0
     largest_expired_id: int = UNKNOWN_ID  # of producers, by time; -1: none has
+    steady_ms: int = NO_STAMP  # the newest stamp; it may have been set back
+    clock_resets: int = 0  # stamps that replaced steady time
 
 
 class Table(Protocol[K, V]):

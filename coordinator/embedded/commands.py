@@ -42,6 +42,14 @@ LATEST_MS: Final = 2**62
 _REQUESTS: Final = {call.api_key: call.request for call in CALLS}
 
 
+class _ReplicatedCoordinator(InMemoryCoordinator):
+    """The in-memory coordinator whose steady time is part of the replicated state."""
+
+    def shared_ms(self) -> int:
+        """Return the replicated steady clock: every node must decide by the same one."""
+        return self._steady_ms()
+
+
 class Replica:
     """The deterministic machine that every node runs, from commands to answers.
 
@@ -59,7 +67,7 @@ class Replica:
         self.coordinator = self._with(InMemoryState())
 
     def _with(self, state: InMemoryState) -> InMemoryCoordinator:
-        return InMemoryCoordinator(
+        return _ReplicatedCoordinator(
             self._settings,
             self._view,
             now_ms=lambda: self.clock_ms,

@@ -27,8 +27,10 @@ from esker.settings.values import Endpoint, parse_endpoint
 from raft.net.client import connect
 from raft.net.errors import NetError, Reason
 from raft.net.runner import run
+from records.internal_topics import DISKLESS_METADATA
 from records.kafka_errors import ErrorCode, error_name
 from records.rpc.base import CoordinatorRequest, Request, Response
+from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
 
 R = TypeVar("R", bound=Response)
 
@@ -143,6 +145,15 @@ def ask_coordinator(
             await client.close()
 
     return _run_or_fail(exchange())
+
+
+def coordinators(cluster: Target, timeout_ms: int) -> range:
+    """Return the partition numbers of `__diskless-metadata`, one per batch coordinator."""
+    request = DescribeTopicsRequest(topic_names=(DISKLESS_METADATA,))
+    (topic,) = ask(cluster, request, DescribeTopicsResponse, timeout_ms).topics
+    if topic.error_code:
+        fail(f"the cluster has no {DISKLESS_METADATA}")
+    return range(len(topic.partitions))
 
 
 def _ask_brokers(cluster: Target, request: Request, response: type[R], timeout_ms: int) -> R:

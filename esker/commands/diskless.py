@@ -21,14 +21,12 @@ from esker.commands.cluster_access import (
     Server,
     Target,
     TimeoutMs,
-    ask,
     ask_coordinator,
+    coordinators,
     fail,
     target,
 )
-from records.internal_topics import DISKLESS_METADATA
 from records.kafka_errors import error_name
-from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,
     DescribeDisklessObjectResponse,
@@ -88,7 +86,7 @@ def describe(
     """
     cluster = target(bootstrap_controller, bootstrap_server)
     names = tuple(dict.fromkeys(topics or ()))
-    numbers = _coordinators(cluster, timeout_ms) if coordinator is None else [coordinator]
+    numbers = coordinators(cluster, timeout_ms) if coordinator is None else [coordinator]
     responses = {number: _describe(cluster, number, names, timeout_ms) for number in numbers}
     known = merge_topics(topic for response in responses.values() for topic in response.topics)
     if as_json:
@@ -99,14 +97,6 @@ def describe(
     unknown = sorted(set(names) - {topic.topic_name for topic in known})
     if unknown:
         fail(f"no such diskless topic: {', '.join(unknown)}")
-
-
-def _coordinators(cluster: Target, timeout_ms: int) -> range:
-    """Return the partition numbers of `__diskless-metadata`; each has one batch coordinator."""
-    request = DescribeTopicsRequest(topic_names=(DISKLESS_METADATA,))
-    (found,) = ask(cluster, request, DescribeTopicsResponse, timeout_ms).topics
-    _stop_on(found.error_code, f"the cluster has no {DISKLESS_METADATA}")
-    return range(len(found.partitions))
 
 
 def _describe(

@@ -1,7 +1,8 @@
-"""`esker quorum`: describe the metadata quorum.
+"""`esker quorum`: describe the metadata quorum, and accept its clocks.
 
 `describe` prints the columns of Kafka's own `kafka-metadata-quorum`, followed by the log start
-offset and the newest snapshot of each replica that reports them.
+offset and the newest snapshot of each replica that reports them. `accept-clock` sets the time by
+which records are deleted (docs/design/clocks.md).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -20,10 +22,20 @@ from esker.client.quorum_admin import (
     describe_quorum_by_broker,
 )
 from esker.client.snapshot_admin import NodeSnapshots, describe_snapshots
-from esker.commands.cluster_access import AsJson, Controller, Server, target
+from esker.commands.cluster_access import (
+    AsJson,
+    Controller,
+    Server,
+    TimeoutMs,
+    ask_coordinator,
+    coordinators,
+    stop_on,
+    target,
+)
 from esker.commands.snapshot_nodes import parse_group
 from esker.commands.text_tables import table
 from raft.net.runner import run
+from records.rpc.objects import AcceptClockRequest
 from records.rpc.quorum import ReplicaState
 from records.rpc.snapshots import DescribeSnapshotsResponse
 from records.uuids import encode_uuid
@@ -34,6 +46,7 @@ app = typer.Typer(
     help="Describe the metadata quorum: its leader and replicas.",
 )
 
+ACCEPT_EXAMPLE = "Example: esker quorum accept-clock --bootstrap-server 127.0.0.1:9092"
 EXAMPLE = "Example: esker quorum describe --bootstrap-server 127.0.0.1:9092 --replication"
 
 
@@ -88,6 +101,57 @@ def describe(
         typer.echo(_replication_table(found, own))
     else:
         typer.echo(_status(found))
+
+
+@app.command(epilog=ACCEPT_EXAMPLE)
+def accept_clock(
+    bootstrap_controller: Controller = None,
+    bootstrap_server: Server = None,
+    coordinator: Annotated[
+        int | None,
+        typer.Option(
+            min=0, help="Partition of __diskless-metadata to set; default: all partitions."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = 5000,
+) -> None:
+    """Set the time by which records are deleted to the leaders' wall clocks.
+
+    Deletion by time stops when a leader starts with a wall clock that is far from the time in its
+    log. Set the clocks right first: records that are too old by the accepted time are deleted.
+    """
+    cluster = target(bootstrap_controller, bootstrap_server)
+    numbers = coordinators(cluster, timeout_ms) if coordinator is None else [coordinator]
+    accepted = {}
+    for number in numbers:
+        request = AcceptClockRequest(coordinator_partition=number)
+        response = ask_coordinator(cluster, number, request, timeout_ms)
+        stop_on(f"coordinator {number}", response.error_code, response.error_message)
+        accepted[number] = response
+    if as_json:
+        rows = [
+            {
+                "coordinator": number,
+                "wasHeld": response.was_held,
+                "beforeMs": response.before_ms,
+                "steadyMs": response.steady_ms,
+            }
+            for number, response in accepted.items()
+        ]
+        typer.echo(json.dumps({"coordinators": rows}))
+        return
+    for number, response in accepted.items():
+        before = "none" if response.before_ms < 0 else _moment(response.before_ms)
+        held = "held" if response.was_held else "not held"
+        typer.echo(
+            f"Coordinator: {number}  Time: {_moment(response.steady_ms)}"
+            f"  Before: {before}  Clock: {held}"
+        )
+
+
+def _moment(time_ms: int) -> str:
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(sep=" ", timespec="seconds")
 
 
 GroupsByNode = Mapping[int, DescribeSnapshotsResponse.Group]

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -29,11 +29,14 @@ from esker.settings.coordinator_options import (
     CoordinatorOptions,
     find_for_group,
 )
-from raft.interfaces import ReplicatedLog
+from raft.interfaces import Degradation, ReplicatedLog
 from raft.net.handlers import Served
 from records.internal_topics import DISKLESS_METADATA
 
 if TYPE_CHECKING:
+    from prometheus_client.metrics_core import Metric
+
+    from coordinator.batch.leader import Leader
     from coordinator.batch.sqlite.machine import CoordinatorMachine
     from raft.driver.node_services import ServiceHost
 
@@ -144,6 +147,25 @@ class CoordinatorNodeService:
         """Return the state machine of a partition's replica, or None if not replicated."""
         hosted = self._hosted.get(partition)
         return hosted.machine if isinstance(hosted, HostedInQuorum) else None
+
+    def metrics(self) -> Iterable[Metric]:
+        """Yield the metrics of this node's coordinators on the quorum."""
+        from esker.server.coordinator_metrics import coordinator_metrics
+
+        return coordinator_metrics(self._leaders())
+
+    def degradations(self) -> Iterator[Degradation]:
+        """Yield the faults of the coordinators that this node leads."""
+        from esker.server.coordinator_metrics import coordinator_degradations
+
+        return coordinator_degradations(self._leaders())
+
+    def _leaders(self) -> dict[int, Leader]:
+        return {
+            partition: hosted.coordinator.leader
+            for partition, hosted in self._hosted.items()
+            if isinstance(hosted, HostedInQuorum)
+        }
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
         """Create the batch coordinator of a started `__diskless-metadata` partition.

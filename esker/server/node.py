@@ -149,6 +149,8 @@ class NodeParts:
                 host, config.coordinators, controllers.view, voters=len(config.voters)
             )
             groups = GroupLogNodeService(host, LogSettings.of(config.values), controllers.listen)
+            self.collectors.append(coordinators.metrics)
+            self.degradations.append(coordinators.degradations)
             services += [coordinators, controllers.node_service(host), groups]
             machines = SharedMachines(controllers, coordinators, groups)
         if BROKER in config.roles:

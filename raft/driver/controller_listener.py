@@ -181,6 +181,8 @@ class ControllerService:
             error = ErrorCode.INVALID_REQUEST
             return payload(header, fetch.FetchResponse(error_code=error, responses=()))
         from_voter = group.quorum.voters.is_voter(request.replica)
+        if from_voter and message.wall_clock_ms >= 0:
+            group.voter_wall_clocks.note(request.replica.id, message.wall_clock_ms)
         inbound = InboundRequest(header, Reply(connection), form, from_voter=from_voter)
         return self._hand_on(connection, group, inbound, request)
 

@@ -79,7 +79,16 @@ from raft.driver.log_start import LogStart
 from raft.driver.notifications import BarrierTicket, Notifications, ReadTicket
 from raft.driver.pending_requests import PendingRequests
 from raft.driver.storage import Storage
-from raft.interfaces import CommittedAsOf, Draft, EpochStarts, Snapshots, Ticket, Watcher
+from raft.driver.wall_clocks import VoterWallClocks
+from raft.interfaces import (
+    CommittedAsOf,
+    Draft,
+    EpochStarts,
+    Snapshots,
+    Ticket,
+    VoterClocks,
+    Watcher,
+)
 from raft.wire.responses import Group
 from records.compression import Buffer
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
@@ -151,6 +160,7 @@ class GroupDriver:
             resume=self._resume,
             on_appended=self.pending_requests.release_held,
         )
+        self.voter_wall_clocks = VoterWallClocks()
         self._loop = asyncio.get_running_loop()
         self._on_fatal = on_fatal
         self._events: deque[Event] = deque()
@@ -204,6 +214,14 @@ class GroupDriver:
     def end_offset(self) -> Offset:
         """Return the log end offset, including records that are not committed yet."""
         return self.quorum.log.end_offset
+
+    @property
+    def voter_clocks(self) -> VoterClocks:
+        """Return how far the other voters' wall clocks are from this node's."""
+        others = [node for node in self.quorum.voters.ids if node != self.node_id]
+        return VoterClocks(
+            len(self.quorum.voters.ids), self.voter_wall_clocks.differences_ms(others)
+        )
 
     @property
     def in_doubt(self) -> bool:

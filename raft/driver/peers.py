@@ -31,6 +31,7 @@ from raft.core.events import (
     UnsupportedVersion,
 )
 from raft.core.voters import Endpoint
+from raft.driver.wall_clocks import wall_clock_ms
 from raft.net import (
     Arena,
     ClientConnection,
@@ -263,7 +264,7 @@ class PeerLink:
 
     def _message(self, request: core.Request, version: int) -> Request:
         if isinstance(request, core.FetchRequest):
-            return wire_fetch.write_fetch(self._group, request, version)
+            return wire_fetch.write_fetch(self._group, request, version, wall_clock_ms())
         assert not isinstance(request, core.FetchSnapshotRequest), "of `raft.driver.fetching`"
         return wire.write_request(self._group, request, self._dial_settings.own_endpoints)
 

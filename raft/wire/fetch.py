@@ -58,8 +58,13 @@ Topic = rpc.FetchResponse.FetchableTopicResponse
 # --- sent by a replica ---------------------------------------------------------------------------
 
 
-def write_fetch(group: Group, request: core.FetchRequest, version: int) -> rpc.FetchRequest:
-    """Convert the Raft core's Fetch request into an RPC message of a version."""
+def write_fetch(
+    group: Group, request: core.FetchRequest, version: int, wall_clock_ms: int = -1
+) -> rpc.FetchRequest:
+    """Convert the Raft core's Fetch request into an RPC message of a version.
+
+    Args:  wall_clock_ms: this node's, ms since 1970, or -1.
+    """
     topic = rpc.FetchRequest.FetchTopic
     high_watermark = request.high_watermark
     partition = topic.FetchPartition(
@@ -89,6 +94,7 @@ def write_fetch(group: Group, request: core.FetchRequest, version: int) -> rpc.F
                 partitions=(partition,),
             ),
         ),
+        wall_clock_ms=wall_clock_ms,
     )
 
 

@@ -3,7 +3,7 @@
 Source: KIP-227 (sessions), KIP-516 (topic ids), KIP-595 (replicas of the quorum), KIP-630
 (snapshots), KIP-1166 (the high watermark that a replica knows travels with its Fetch). The tagged
 fields from 1000 on are ours: docs/design/snapshots.md#an-archive-holds-the-log-start,
-docs/design/forks.md#the-other-side-is-told.
+docs/design/forks.md#the-other-side-is-told, docs/design/clocks.md#states-of-a-processs-clock.
 """
 
 from typing import Annotated
@@ -71,6 +71,8 @@ class FetchRequest(Request, key=1, versions="4-18", flexible="12+"):
     topics: Array[FetchTopic]
     forgotten_topics_data: Annotated[Array[ForgottenTopic], since(7)] = ()
     rack_id: Annotated[String, since(11), IGNORABLE] = ""
+    # Ours (Java skips the tag): the sender's wall clock, ms since 1970.
+    wall_clock_ms: Annotated[Int64, since(12), tag(1001), IGNORABLE] = -1
 
 
 class FetchResponse(Response, key=1, versions="4-18", flexible="12+"):

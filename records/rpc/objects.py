@@ -141,6 +141,26 @@ class MarkOrphansResponse(Response, key=1109, versions="0"):
     key_error_codes: Array[Int16] = ()
 
 
+class AcceptClockRequest(CoordinatorRequest["AcceptClockResponse"], key=1115, versions="0"):
+    """Sets a coordinator's steady time to its leader's wall clock.
+
+    Source: docs/design/clocks.md#states-of-a-processs-clock.
+    """
+
+    coordinator_partition: Int32
+
+
+class AcceptClockResponse(Response, key=1115, versions="0"):
+    """Steady time before and now, in ms since 1970."""
+
+    throttle_time_ms: Int32 = 0
+    error_code: Int16 = 0
+    error_message: String | None = None
+    was_held: Bool = False
+    before_ms: Int64 = -1  # the newest stamp, if the clock was held; -1: there was none
+    steady_ms: Int64 = -1
+
+
 class DescribeDisklessTopicsRequest(
     CoordinatorRequest["DescribeDisklessTopicsResponse"], key=1105, versions="0"
 ):

@@ -270,7 +270,7 @@ def test_requests_that_could_damage_the_cluster_are_not_forwarded() -> None:
     """IsSafeToDeleteFile fences an object, AllocateProducerIds spends ids: brokers' own calls."""
 
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
-        assert sorted(handlers) == [55, 57, 64, 1105, 1106, 1108, 1109, 1112, 1113]
+        assert sorted(handlers) == [55, 57, 64, 1105, 1106, 1108, 1109, 1112, 1113, 1115]
         assert world.image.brokers
 
     tell(story)

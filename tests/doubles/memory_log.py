@@ -18,6 +18,7 @@ from raft.interfaces import (
     NotLeaderError,
     Snapshots,
     Ticket,
+    VoterClocks,
     Watcher,
 )
 from records.batch_writer import build_control_batch, stamp
@@ -67,6 +68,7 @@ class MemoryLog:
         self.end_offset = Offset(0)
         self.high_watermark: Offset | None = None
         self.committed_as_of: CommittedAsOf | None = None  # whoever has a clock may say so
+        self.voter_clocks = VoterClocks(1, ())
         self.in_doubt = False
         self.forks: list[tuple[OffsetAndEpoch, Epoch]] = []  # as `report_fork` was told
         self._epoch = Epoch(0)

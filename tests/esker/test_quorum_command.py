@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from typer.testing import CliRunner
 
 from esker.cli import app
 from tests.quorum_processes import NODES, Quorum
+from tests.waiting import DEADLINE_S
 
 runner = CliRunner()
 
@@ -64,6 +66,20 @@ def test_quorum_replication_prints_one_line_per_replica_with_the_leader_first(qu
     assert head.split()[-4:] == ["Status", "LogStartOffset", "NewestSnapshot", "Floor"]
     assert leader.split()[-4] == "Leader"
     assert [line.split()[-4] for line in followers] == ["Follower", "Follower"]
+
+
+def test_quorum_accept_clock_prints_the_time_of_each_coordinator(quorum):
+    addresses = ",".join(f"127.0.0.1:{port}" for port in quorum.ports.values())
+    words = ["quorum", "accept-clock", "--bootstrap-controller", addresses, "--json"]
+    shown = runner.invoke(app, words)
+    assert shown.exit_code == 0, shown.stderr
+    (accepted,) = json.loads(shown.stdout)["coordinators"]
+    assert accepted["coordinator"] == 0
+    assert not accepted["wasHeld"]
+    assert abs(accepted["steadyMs"] / 1000 - time.time()) < DEADLINE_S
+    line = runner.invoke(app, words[:-1]).stdout
+    assert line.startswith("Coordinator: 0  Time: ")
+    assert line.endswith("Clock: not held\n")
 
 
 def test_quorum_describe_names_an_unknown_group_in_its_error(quorum):

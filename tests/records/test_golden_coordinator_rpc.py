@@ -26,6 +26,8 @@ from records.rpc.batch_coordinator import (
     ReleaseDisklessPartitionsResponse,
 )
 from records.rpc.objects import (
+    AcceptClockRequest,
+    AcceptClockResponse,
     AcquireObjectLeaseRequest,
     AcquireObjectLeaseResponse,
     DeleteFilesRequest,
@@ -55,6 +57,20 @@ GOLDEN: list[Golden] = [
         0,
         "00000001 02 63 0000000000000009"  # coordinator_partition, cluster_id, expires_at_ms
         "02 02 6b"  # one key
+        "00",
+    ),
+    Golden(
+        AcceptClockRequest(coordinator_partition=1),
+        0,
+        "00000001"  # coordinator_partition
+        "00",
+    ),
+    Golden(
+        AcceptClockResponse(was_held=True, before_ms=8, steady_ms=9),
+        0,
+        OK + "00"  # no error_message
+        "01"  # was_held
+        "0000000000000008 0000000000000009"  # before_ms, steady_ms
         "00",
     ),
     Golden(

@@ -38,6 +38,7 @@ from records.diskless import (
     ProducersExpiredRecord,
     ProducersState,
     RunsState,
+    SteadyTimeRecord,
 )
 from records.frame import decode_record, encode_record
 from records.schema import MetadataRecord
@@ -277,6 +278,14 @@ GOLDEN: list[Golden] = [
         "00",  # no tagged fields
     ),
     Golden(
+        SteadyTimeRecord(steady_ms=9, replaces=1),
+        0,
+        "01 dc08 00"  # frame version 1, type 1116, record version 0
+        "0000000000000009"  # steady_ms: 9
+        "01"  # replaces: 1
+        "00",  # no tagged fields
+    ),
+    Golden(
         CoordinatorState(
             controller_epoch=1,
             next_lease_id=2,
@@ -298,6 +307,8 @@ GOLDEN: list[Golden] = [
             next_object_id=3,
             next_log_id=4,
             largest_expired_id=-1,
+            steady_ms=9,
+            clock_resets=1,
         ),
         0,
         "01 e008 00"  # frame version 1, type 1120, record version 0
@@ -305,7 +316,10 @@ GOLDEN: list[Golden] = [
         "0000000000000002"  # next_lease_id: 2
         "0000000000000003"  # next_object_id: 3
         "0000000000000004"  # next_log_id: 4
-        "01 00 08 ffffffffffffffff",  # one tagged field: tag 0, 8 bytes, largest_expired_id -1
+        "03"  # three tagged fields
+        "00 08 ffffffffffffffff"  # tag 0, 8 bytes, largest_expired_id -1
+        "01 08 0000000000000009"  # tag 1, 8 bytes, steady_ms 9
+        "02 04 00000001",  # tag 2, 4 bytes, clock_resets 1
     ),
     Golden(
         DisklessTopicState(

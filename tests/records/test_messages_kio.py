@@ -75,6 +75,7 @@ _SPECIAL = (
     ("floor", st.just(-1)),  # ours
     ("epochs", st.just(())),  # ours, in the snapshot header
     ("unready_reason", st.none()),  # ours
+    ("wall_clock_ms", st.just(-1)),  # ours
     ("error_code", st.sampled_from([code.value for code in ErrorCode])),  # an enumeration there
     ("log_append_time_ms", st.just(-1) | st.integers(0, 2**42)),  # a date there
     ("retention_time_ms", st.integers(-1, 2**42)),  # a timedelta there, which holds no int64

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +20,11 @@ from uuid import UUID
 
 from coordinator.batch.cluster_view import StaticView, TopicConfig
 from coordinator.batch.settings import CoordinatorSettings
+from coordinator.batch.steady_clock import NO_STAMP
 from coordinator.errors import CoordinatorError
+from coordinator.features import Features
+from coordinator.persistent_map import Map
+from records.features import ESKER_VERSION
 from records.rpc.batch_coordinator import (
     DeleteDisklessRecordsRequest,
     DeleteDisklessTopicsRequest,
@@ -28,7 +33,7 @@ from records.rpc.batch_coordinator import (
 )
 from snapshot.log_start import LogStartSettings
 from snapshot.policy import SnapshotSettings
-from tests.coordinator.batch.subjects import KEYS
+from tests.coordinator.batch.subjects import KEYS, START_MS
 from tests.simulation.callers import Caller
 from tests.simulation.cluster import Cluster, Production, Result
 from tests.simulation.coordinator_model import CoordinatorModel, Place
@@ -91,6 +96,7 @@ class CoordinatorPlan(Plan):
     streams: int = 8
     sqlite: bool = False
     clock_errors_ms: tuple[int, ...] = ()  # of wall clocks, by node
+    retention_ms: int | None = None  # if given, records and clocks begin at true time
 
 
 KINDS: Final = {
@@ -190,6 +196,11 @@ class Callers:
             for s in self.streams
             if (s.producer_id, s.place) not in taken and not taken.add((s.producer_id, s.place))  # type: ignore[func-returns-value]
         ]
+        self.now_ms: Callable[[], int] | None = None  # true time, for timestamps
+        if plan.retention_ms is not None:
+            self.now_ms = lambda: START_MS + world.now_us // MS
+        for each in self.streams:
+            each.now_ms = self.now_ms
         self.uploaders = [
             Uploader(self, index, stream(plan.seed, "broker", index))
             for index in range(plan.brokers)
@@ -345,8 +356,12 @@ class CoordinatorCluster(Cluster):
         """
         assert (directory is not None) == plan.sqlite, f"{directory} for {plan}"
         view = StaticView(
-            default_config=TopicConfig(retention_ms=None, retention_bytes=2000),
+            default_config=TopicConfig(
+                retention_ms=plan.retention_ms,
+                retention_bytes=2000 if plan.retention_ms is None else None,
+            ),
             handed_out_ms=dict.fromkeys(OLD),
+            finalized=Features(Map[str, int]().set(ESKER_VERSION, 2)),
         )
         estate = Estate(SETTINGS, view, None, directory, plan.clock_ppm)  # type: ignore[arg-type]
         production = replace(
@@ -356,11 +371,16 @@ class CoordinatorCluster(Cluster):
         super().__init__(plan, production, trace)
         self.client.stop()
         self.estate, rare = estate, self.checker.rare
+        estate.machines = tuple(self.machines)
         model = estate.model = CoordinatorModel(self.world, SETTINGS, rare, OLD)
         self.checker.states = model  # type: ignore[assignment]
         self.checker.places = _Anywhere()
         for node, error_ms in enumerate(plan.clock_errors_ms, 1):
             estate.wall_step_ms[node] = error_ms
+        if plan.retention_ms is not None:
+            model.retention_us = plan.retention_ms * MS
+            for machine in self.machines:
+                self._show(machine, 0)
         self.callers = Callers(self.world, self.network, self.machines, model, plan, rare)
         self.client = self.callers  # type: ignore[assignment]
 
@@ -418,8 +438,23 @@ class CoordinatorCluster(Cluster):
         step_ms = (fault.amount - (1 << 15)) * 4
         self.estate.wall_step_ms[node] = self.estate.wall_step_ms.get(node, 0) + step_ms
 
+    def _step_clock(self, _: Uploader, fault: Fault) -> None:
+        """A node's wall clock is hours wrong, and no two are wrong alike; or it is right again."""
+        if self.estate.model.state.counters.steady_ms == NO_STAMP:
+            return  # a new cluster believes the clock it begins with
+        machine = self._target(fault)
+        hours = fault.amount % 19 - 9
+        minutes = 10 * machine.node_id if hours else 0
+        self._show(machine, (hours * 60 + minutes) * 60_000)
+
+    def _show(self, machine: Machine, error_ms: int) -> None:
+        """Set a node's wall clock to true time and an error."""
+        ahead_ms = machine.clock.now_ms() - self.world.now_us // MS
+        self.estate.wall_step_ms[machine.node_id] = error_ms - ahead_ms
+
 
 _FAULTS: Final = {
+    "step clock": CoordinatorCluster._step_clock,
     "restart broker": CoordinatorCluster._restart_broker,
     "restart stalled broker": CoordinatorCluster._restart_stalled_broker,
     "stall broker": CoordinatorCluster._stall_broker,
@@ -427,6 +462,24 @@ _FAULTS: Final = {
     "reset broker": CoordinatorCluster._reset_broker,
     "set clock": CoordinatorCluster._set_clock,
 }
+
+
+def with_clock_steps(plan: CoordinatorPlan) -> CoordinatorPlan:
+    """The same plan with an hour's retention, and wall clocks that jump by hours."""
+    random = stream(plan.seed, "clock steps")
+    steps = [
+        Fault(
+            at_us, "step clock", random.choice((LEADER, 0, 1, 2)), 0, 0, random.randrange(1 << 16)
+        )
+        for at_us in range(SECOND, plan.storm_us, 300 * MS)
+    ]
+    faults = [fault for fault in plan.faults if fault.kind != "set clock"]
+    return replace(
+        plan,
+        faults=tuple(sorted((*faults, *steps))),
+        clock_errors_ms=(),
+        retention_ms=3_600_000,
+    )
 
 
 def run_plan(

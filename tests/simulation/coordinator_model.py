@@ -20,6 +20,7 @@ from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from coordinator.batch.decide.log_start import BY_TIME
 from coordinator.batch.interface import NEVER_COMMITTED
 from coordinator.batch.memory import InMemoryState
 from coordinator.batch.settings import KEPT_ANSWERS, CoordinatorSettings
@@ -115,6 +116,8 @@ class CoordinatorModel:
         self.ends: dict[Place, int] = defaultdict(int)
         self.starts: dict[Place, int] = defaultdict(int)
         self.told: dict[Place, int] = defaultdict(int)  # ends that somebody was told of
+        self.retention_us: int | None = None  # what is younger by true time must not be deleted
+        self._written_us: dict[Place, list[tuple[int, int]]] = defaultdict(list)  # ends of commits
         self.stored: dict[Name, int] = {}  # where each batch of a producer is
         self._next: dict[tuple[int, int, UUID, int], int] = {}  # sequences
         self.answer: dict[int, tuple[CommitBatchResult, ...]] = {}  # by object
@@ -182,7 +185,19 @@ class CoordinatorModel:
                         f"{place} starts at {offset}, was {self.starts[place]}, ends at"
                         f" {self.ends[place]} (invariant 8)"
                     )
+                    if record.reason == BY_TIME:
+                        self._check_age(place, offset, when_us)
                     self.starts[place] = offset
+
+    def _check_age(self, place: Place, offset: int, when_us: int) -> None:
+        """Assert that the records below a new log start are old by true time."""
+        if self.retention_us is None:
+            return
+        written_us = max(at_us for end, at_us in self._written_us[place] if end <= offset)
+        assert when_us - written_us >= self.retention_us, (
+            f"{place} starts at {offset}: records were deleted {(when_us - written_us) / SECOND} s"
+            " after they were written, their retention is an hour"
+        )
 
     def _commit(self, record: ObjectCommitRecord) -> None:
         """An object's batches: those that were uploaded, at the ends of their partitions."""
@@ -248,6 +263,7 @@ class CoordinatorModel:
             f"{place}: a batch at {base}, the partition ends at {self.ends[place]} (invariant 5)"
         )
         self.ends[place] = base + count
+        self._written_us[place].append((base + count, self.world.now_us))
         if name is None:
             return
         assert name not in self.stored, (

@@ -25,7 +25,12 @@ from snapshot.policy import SnapshotSettings
 from tests.coordinator.batch import mutants
 from tests.raft.core.mutants import with_part
 from tests.simulation.cluster import Production
-from tests.simulation.coordinator_cluster import CoordinatorPlan, draw_coordinators, run_plan
+from tests.simulation.coordinator_cluster import (
+    CoordinatorPlan,
+    draw_coordinators,
+    run_plan,
+    with_clock_steps,
+)
 from tests.simulation.coordinators import SeveralBatches
 from tests.simulation.machine import Snapshots
 from tests.simulation.mutants import ReadAlone
@@ -65,7 +70,7 @@ def delays_on_the_wall_clock() -> Iterator[None]:
     """A leader whose clock is ahead finds every mark old."""
 
     def context(self: Leader, now_ms: int) -> Context:
-        return Context(now_ms, now_ms, 0, self._view, self._settings)
+        return Context(now_ms, now_ms, 0, now_ms, self._view, self._settings)
 
     with patch.object(Leader, "_context", context):
         yield
@@ -182,6 +187,18 @@ MUTANTS: Final = (
         patched=delays_on_the_wall_clock,
         pinned=1,
         suited=_wrong_clocks,
+    ),
+    Mutant(
+        name="deletion goes by the wall clock",
+        patched=mutants.MUTANTS["deletion_goes_by_the_wall_clock"],
+        pinned=1,
+        suited=with_clock_steps,
+    ),
+    Mutant(
+        name="every wall clock is believed at the start",
+        patched=mutants.MUTANTS["every_wall_clock_is_believed_at_the_start"],
+        pinned=20,
+        suited=with_clock_steps,
     ),
     Mutant(
         name="answers are not in the checkpoint",

@@ -33,7 +33,7 @@ from coordinator.batch.sqlite.source import StoreSource
 from coordinator.errors import CoordinatorError
 from raft.core.effects import Accepted, Lead, ReadReady, ReadRefused, Refused, StepDown
 from raft.core.events import NewBatch, Proposal, Propose, Read
-from raft.interfaces import Draft, Ticket, Watcher
+from raft.interfaces import Draft, Ticket, VoterClocks, Watcher
 from records.batch import Batch, iter_records
 from records.frame import decode_record
 from records.kafka_errors import ErrorCode
@@ -218,10 +218,23 @@ class Estate:
     directory: Path | None  # of databases; None: states are kept in memory
     clock_ppm: tuple[int, ...]
     wall_step_ms: dict[int, int] = field(default_factory=dict)  # by node: how wrong its clock is
+    machines: tuple[Machine, ...] = ()
+
+    def wall_ms(self, machine: Machine) -> int:
+        """What a machine's wall clock shows."""
+        return START_MS + machine.clock.now_ms() + self.wall_step_ms.get(machine.node_id, 0)
 
 
 class CoordinatorLog(LogView):
     """The log of a process, for one who proposes as well."""
+
+    @property
+    def voter_clocks(self) -> VoterClocks:
+        process: Any = self._process
+        estate, ours = process.estate, process.machine
+        others = [machine for machine in estate.machines if machine is not ours]
+        ahead = (estate.wall_ms(m) - estate.wall_ms(ours) for m in others if m.process is not None)
+        return VoterClocks(len(estate.machines), tuple(ahead))
 
     def watch(self, watcher: Watcher) -> None:
         """Tell `watcher` too; first what is true already."""
@@ -262,9 +275,10 @@ class ProcessClocks(LoopView):
         self._estate = process.estate
 
     def now_ms(self) -> int:
-        machine = self._process.machine
-        step_ms = self._estate.wall_step_ms.get(machine.node_id, 0)
-        return START_MS + machine.clock.now_ms() + step_ms
+        return self._estate.wall_ms(self._process.machine)
+
+    def boot_ms(self) -> int:
+        return round(self.monotonic() * 1000)
 
     def monotonic(self) -> float:
         """Seconds."""

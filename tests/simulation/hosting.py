@@ -10,7 +10,15 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Final, Self
 
 from raft.core.events import SnapshotTaken
-from raft.interfaces import CommittedAsOf, Draft, EpochStarts, Snapshots, Ticket, Watcher
+from raft.interfaces import (
+    CommittedAsOf,
+    Draft,
+    EpochStarts,
+    Snapshots,
+    Ticket,
+    VoterClocks,
+    Watcher,
+)
 from records.batch import Batch
 from records.compression import Buffer
 from records.types import Epoch, NodeId, Offset, OffsetAndEpoch
@@ -66,6 +74,10 @@ class LogView:
         return CommittedAsOf(watermark.high_watermark, watermark.at_ms / 1_000)
 
     in_doubt = False
+
+    @property
+    def voter_clocks(self) -> VoterClocks:
+        raise AssertionError("nobody asks for clocks here")
 
     def epoch_before(self, offset: Offset) -> Epoch | None:
         log = self._process.quorum.log

@@ -11,7 +11,7 @@ from typing import Final
 
 import pytest
 
-from tests.simulation.coordinator_cluster import draw_coordinators, run_plan
+from tests.simulation.coordinator_cluster import draw_coordinators, run_plan, with_clock_steps
 from tests.simulation.coordinator_mutants import MUTANTS, Mutant
 from tests.simulation.coordinator_run import COMMAND, RARE, run_many, run_one
 from tests.simulation.run import quiet
@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 CHUNKS: Final = 2
 SCHEDULES: Final = 64
 LEAST_ACKNOWLEDGED: Final = 5_000
+CLOCK_SCHEDULES: Final = 3
 MORE_SEEDS: Final = 60  # for a mutant whose pinned one no longer kills it
 
 
@@ -40,6 +41,12 @@ def test_coordinators_lose_no_batch_in_a_storm_of_faults(
     assert tally.acknowledged >= LEAST_ACKNOWLEDGED // CHUNKS, "schedules became too short"
     never = [name for name in RARE if not tally.rare[name]]
     assert not never, f"never happened: {never}"
+
+
+@pytest.mark.parametrize("seed", range(CLOCK_SCHEDULES))
+def test_nothing_younger_than_its_retention_is_deleted_while_wall_clocks_jump(seed: int) -> None:
+    with quiet():
+        run_plan(with_clock_steps(draw_coordinators(seed, sqlite=False)))
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

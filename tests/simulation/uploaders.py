@@ -17,6 +17,7 @@ docs/design/broker.md#produce; KIP-1164; Kafka's Sender.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from random import Random
 from typing import TYPE_CHECKING, Any, Final
@@ -72,6 +73,7 @@ class Stream:
         self._count = 0
         self.settled = not old  # its first batch has an offset
         self.gone = False  # its topic is
+        self.now_ms: Callable[[], int] | None = None  # true time, for timestamps; None: of 1970
 
     def take(self, random: Random, limit: int, *, more: bool) -> list[Sent]:
         """What goes into the object that is being filled: what was refused, then what is new."""
@@ -88,15 +90,16 @@ class Stream:
             count = 1 if random.random() < 0.6 else random.randrange(2, 9)
             last = (self.next + count - 1) & MAX_SEQUENCE
             self._count += 1
+            size, timestamp = random.randrange(60, 200), random.randrange(1000)
             sent = Sent(
                 self._count,
                 CommitBatch(
                     byte_offset=0,
-                    size=random.randrange(60, 200),
+                    size=size,
                     base_offset=0,
                     last_offset=count - 1,
-                    batch_max_timestamp=random.randrange(1000),
-                    message_timestamp_type=int(random.random() < 0.3),
+                    batch_max_timestamp=timestamp if self.now_ms is None else self.now_ms(),
+                    message_timestamp_type=int(random.random() < 0.3 and self.now_ms is None),
                     producer_id=self.producer_id,
                     producer_epoch=self.epoch,
                     base_sequence=self.next,
@@ -239,7 +242,8 @@ class Uploader(Caller):
                 chosen.append((stream.place, stream, sent, sent.batch))
         if more and random.random() < 0.2:
             place, size = random.choice(callers.places), random.randrange(60, 200)
-            batch = CommitBatch(0, size, 0, random.randrange(3), 7, 0, -1, -1, -1, -1)
+            timestamp = 7 if self.callers.now_ms is None else self.callers.now_ms()
+            batch = CommitBatch(0, size, 0, random.randrange(3), timestamp, 0, -1, -1, -1, -1)
             chosen.append((place, None, None, batch))
         if not chosen:
             return

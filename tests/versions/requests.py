@@ -147,6 +147,7 @@ REALISTIC: Final[dict[int, Ask]] = {
     1112: of_coordinator.describe_topics,
     1113: lambda _: (descriptions.DescribeBrokersRequest(),),
     1114: of_coordinator.describe_producers,
+    1115: each_coordinator(objects.AcceptClockRequest, lambda _: {}),
     1120: of_groups.own_group,
     1121: of_groups.log_offsets,
     1122: of_groups.log_generation,

@@ -7,12 +7,14 @@ and what it decides travels in records that `coordinator.batch.applying.apply_re
 - `commit`: the one that matters: offsets for an object's batches, and Kafka's idempotence table.
 - `leases`, `objects`: which ids may be committed, and when an object may go.
 - `topics`, `log_start`, `producers`: creation, deletion, DeleteRecords, retention, expiry.
+- `clock`: stamps of the steady time by which records are deleted.
 - `plans`: retention that somebody outside has planned.
 
 Functions named for a request answer it. The others are maintenance: the leader runs them.
 """
 
 from coordinator.batch.decide.base import Context, Decision
+from coordinator.batch.decide.clock import decide_accept_clock, decide_stamp
 from coordinator.batch.decide.commit import decide_commit
 from coordinator.batch.decide.leases import (
     decide_acquire,
@@ -42,6 +44,7 @@ __all__ = [
     "Context",
     "Decision",
     "NewLogStart",
+    "decide_accept_clock",
     "decide_acquire",
     "decide_apply_retention",
     "decide_commit",
@@ -60,6 +63,7 @@ __all__ = [
     "decide_removals",
     "decide_retention",
     "decide_safe_to_delete",
+    "decide_stamp",
     "describe_producers",
     "files_to_delete",
 ]

@@ -64,7 +64,7 @@ def files_to_delete(
 ) -> GetFilesToDeleteResponse:
     """List the objects that a broker may delete from the object store now.
 
-    Marked objects come first, the oldest before the others, then orphans.
+    Marked objects come first, the oldest before the others, then orphans, unless the clock is held.
 
     Args:  tables: *applied* state, as are the candidates: what is pending may be lost.
     """
@@ -80,7 +80,7 @@ def files_to_delete(
         left = request.max_files - len(due)
         due = due + candidates.marked_objects(context.steady_ms + 1, _FOREVER_MS, left)
     for _, lease in sorted(tables.leases.items()):
-        if len(due) >= request.max_files:
+        if len(due) >= request.max_files or context.shared_ms is None:
             break
         if not lease.is_open and context.age_ms(lease.closed_at_ms) >= delay_ms:
             left = request.max_files - len(due)
@@ -218,6 +218,9 @@ def _refused_sweep(request: MarkOrphansRequest, context: Context) -> tuple[Error
         return ErrorCode.INCONSISTENT_CLUSTER_ID, message
     if context.now_ms > request.expires_at_ms:
         return ErrorCode.INVALID_TIMESTAMP, "the sweep's plan has expired"
+    if context.shared_ms is None:
+        message = "the coordinator's clock is held: see `esker quorum accept-clock --help`"
+        return ErrorCode.INVALID_TIMESTAMP, message
     if len(request.object_keys) > MAX_FOUND:
         message = f"{len(request.object_keys)} keys, at most {MAX_FOUND}"
         return ErrorCode.MESSAGE_TOO_LARGE, message

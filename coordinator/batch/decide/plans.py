@@ -132,7 +132,7 @@ class _Judge:
         """
         if retention_ms is None:
             return log_start
-        since_ms = self._context.now_ms - retention_ms
+        since_ms = self._context.deletion_ms - retention_ms
         young = self._applied.first_run_since(log_id, since_ms, log_start)
         if young is not None:
             end = min(end, young.base_offset)

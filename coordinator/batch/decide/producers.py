@@ -8,9 +8,9 @@ raise it.
 A log without that number, which older code began, gets it by a first record: the largest id that
 is old enough to have been forgotten. That is the rule such logs had for each commit.
 
-The trap is the clock: of the wall clock and the steady one, the one that is behind counts.
-Otherwise a wall clock that jumps a day ahead would forget every producer at once, and their retries
-would be stored twice.
+The trap is the clock: of the wall clock and steady time, the one that is behind counts. Otherwise a
+wall clock that jumps a day ahead would forget every producer at once, and their retries would be
+stored twice.
 
 Source: docs/design/batch-coordinator.md#idempotence; Kafka's ProducerStateManager, which goes by
 the clock as well.
@@ -40,7 +40,7 @@ def decide_expired_producers(
     tables: Tables, candidates: Candidates, context: Context
 ) -> Decision[None]:
     """Delete the states of producers that have not appended within the expiration time."""
-    before_ms = min(context.now_ms, context.steady_ms) - context.settings.producer_expiration_ms
+    before_ms = context.deletion_ms - context.settings.producer_expiration_ms
     keys = []
     for key in candidates.idle_producers(before_ms, context.settings.maintenance_limit):
         producer = tables.producers.get(key)

@@ -9,6 +9,7 @@ Source: docs/design/batch-coordinator.md#one-interface-three-implementations.
 
 from __future__ import annotations
 
+from tests.coordinator.batch.contract_clocks import ClockStories
 from tests.coordinator.batch.contract_commits import CommitStories
 from tests.coordinator.batch.contract_objects import ObjectStories
 from tests.coordinator.batch.contract_orphans import OrphanStories
@@ -18,6 +19,12 @@ from tests.coordinator.batch.contract_views import ViewStories
 
 
 class Contract(
-    CommitStories, ObjectStories, OrphanStories, PlanStories, ReleaseStories, ViewStories
+    ClockStories,
+    CommitStories,
+    ObjectStories,
+    OrphanStories,
+    PlanStories,
+    ReleaseStories,
+    ViewStories,
 ):
     """All stories. Subclass it, and override `open`."""

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any, Final
 from unittest.mock import patch
 
-from coordinator.batch import applying, decide
+from coordinator.batch import applying, decide, steady_clock
 from coordinator.batch.cluster_view import StaticView
 from coordinator.batch.decide import Context, commit, leases, topics
 from coordinator.batch.decide.commit import Refused, _Commit
@@ -27,6 +27,7 @@ from records.rpc.batch_coordinator import (
     ReleaseDisklessPartitionsRequest,
 )
 from records.rpc.objects import AcquireObjectLeaseRequest, IsSafeToDeleteFileRequest
+from records.types import Offset
 from tests.doubles.intercepted_call import decide_with
 
 MUTANTS: Final[dict[str, Callable[[], Any]]] = {}
@@ -183,7 +184,7 @@ def delays_run_on_the_wall_clock() -> Iterator[None]:
 
     def context(self: InMemoryCoordinator) -> Context:
         now_ms = self._now_ms()
-        return Context(now_ms, now_ms, 0, self.view, self.settings)
+        return Context(now_ms, now_ms, 0, now_ms, self.view, self.settings)
 
     with patch.object(InMemoryCoordinator, "context", context):
         yield
@@ -294,6 +295,40 @@ def dismantling_counts_as_expiry() -> Iterator[None]:
         tables.counters.largest_expired_id = max(ids)
 
     with patch.dict(applying._APPLY, {ProducersExpiredRecord: apply}):
+        yield
+
+
+@mutant
+def deletion_goes_by_the_wall_clock() -> Iterator[None]:
+    """Records are as old as the leader's wall clock says."""
+    with patch.object(Context, "deletion_ms", property(lambda self: self.now_ms)):
+        yield
+
+
+@mutant
+def deletion_goes_by_steady_time_alone() -> Iterator[None]:
+    """A wall clock that is behind is not heeded."""
+    with patch.object(Context, "deletion_ms", property(lambda self: self.shared_ms or 0)):
+        yield
+
+
+@mutant
+def every_wall_clock_is_believed_at_the_start() -> Iterator[None]:
+    """A started process compares its wall clock with nothing."""
+    with patch.object(steady_clock, "_start", lambda _, wall_ms, __: wall_ms):
+        yield
+
+
+@mutant
+def replayed_stamps_are_noted() -> Iterator[None]:
+    """Stamps of a time when the process did not run set its clock."""
+    note = Leader._note_stamp
+
+    def gullible(self: Leader) -> None:
+        self._stamps_from = Offset(0)
+        note(self)
+
+    with patch.object(Leader, "_note_stamp", gullible):
         yield
 
 

@@ -33,6 +33,9 @@ class ManualClocks:
     def now_ms(self) -> int:
         return START_MS + self.elapsed_ms + self.step_ms
 
+    def boot_ms(self) -> int:
+        return self.elapsed_ms
+
     def monotonic(self) -> float:
         return self.elapsed_ms / 1000
 

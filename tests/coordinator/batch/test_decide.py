@@ -311,7 +311,7 @@ def test_a_producer_with_a_pending_append_does_not_expire() -> None:
         last: Any = broker.last
         state, context = world.coordinator.state, world.coordinator.context()
         later_ms = context.now_ms + 25 * HOUR_MS
-        later = context._replace(now_ms=later_ms, steady_ms=later_ms)
+        later = context._replace(now_ms=later_ms, steady_ms=later_ms, shared_ms=later_ms)
         pending = PendingState(lambda: state)
         request = structs.replace(
             last,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from coordinator.batch.settings import CoordinatorSettings
 from tests.coordinator.batch.contract import Contract
+from tests.coordinator.batch.contract_clocks import StartStories
 from tests.coordinator.batch.subjects import MemoryWorld, World
 
 
-class TestMemory(Contract):
+class TestMemory(Contract, StartStories):
     """See the contract."""
 
     async def open(self, settings: CoordinatorSettings) -> World:

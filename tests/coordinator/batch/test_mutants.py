@@ -14,7 +14,7 @@ import pytest
 
 from coordinator.batch.memory import InMemoryState
 from tests.coordinator import leadership, proposer_stories
-from tests.coordinator.batch import mutants
+from tests.coordinator.batch import mutants, test_steady_clock
 from tests.coordinator.batch.actors import Broker, create
 from tests.coordinator.batch.conformance import TABLE, run_row
 from tests.coordinator.batch.mutants import MUTANTS
@@ -107,6 +107,18 @@ KILLERS: Final[dict[str, Killer]] = {
     ),
     "dismantling_counts_as_expiry": contract(
         "the_deletion_of_a_topic_lets_no_producer_skip_sequences"
+    ),
+    "deletion_goes_by_the_wall_clock": contract(
+        "a_wall_clock_that_steps_ahead_deletes_nothing_young"
+    ),
+    "deletion_goes_by_steady_time_alone": contract(
+        "a_wall_clock_that_steps_back_delays_deletion_by_time"
+    ),
+    "every_wall_clock_is_believed_at_the_start": contract(
+        "a_wall_clock_days_ahead_holds_deletion_until_it_is_accepted"
+    ),
+    "replayed_stamps_are_noted": (
+        test_steady_clock.test_a_started_follower_notes_only_stamps_that_were_written_since
     ),
     "the_sequence_does_not_wrap": row("after the greatest sequence comes 0"),
     "a_bumped_epoch_is_compared_with_the_old_one": row("a higher epoch begins at 0"),

@@ -94,6 +94,37 @@ def test_a_quorum_of_one_keeps_its_records_across_a_restart(log_dir: Path) -> No
     asyncio.run(asyncio.wait_for(story(), DEADLINE_S))
 
 
+def test_a_leader_knows_the_wall_clocks_of_voters_that_fetch(tmp_path: Path) -> None:
+    async def story() -> None:
+        ports = free_ports(2)
+        voters = tuple(
+            Voter(key=ReplicaKey(NodeId(n)), endpoints=(Endpoint("CONTROLLER", "127.0.0.1", port),))
+            for n, port in enumerate(ports, 1)
+        )
+        nodes = []
+        for n, port in enumerate(ports, 1):
+            directory = tmp_path / str(n)
+            directory.mkdir()
+            meta = MetaProperties(
+                cluster_id=CLUSTER_ID, node_id=NodeId(n), directory_id=DIRECTORY_ID
+            )
+            write_meta_properties(RealFileSystem(), directory, meta)
+            config = config_of(directory, port, node=n)
+            nodes.append(Node(replace(config, voters=voters, bootstrap=bootstrap([], [1, 2]))))
+            await nodes[-1].start()
+        metadata = [node.group("__cluster_metadata") for node in nodes]
+        heard = await wait_until_async(
+            lambda: [group.voter_clocks for group in metadata if group.voter_clocks.ahead_ms]
+        )
+        assert heard[0].voters == 2
+        (ahead_ms,) = heard[0].ahead_ms
+        assert abs(ahead_ms) < DEADLINE_S * 1000
+        for node in nodes:
+            await node.stop()
+
+    asyncio.run(asyncio.wait_for(story(), DEADLINE_S))
+
+
 def test_a_node_whose_port_is_in_use_fails_to_start_and_unlocks_its_directory(
     log_dir: Path,
 ) -> None:

@@ -273,6 +273,24 @@ def test_a_replica_sends_its_floor_offset_in_a_tagged_field_that_kafka_ignores()
     assert wire_fetch.read_fetch(over_the_wire(none_known, 12), 12).floor == 0
 
 
+def test_a_voter_sends_its_wall_clock_in_a_tagged_field_that_kafka_ignores() -> None:
+    request = core.FetchRequest(
+        cluster_id=None, replica=ReplicaKey(NodeId(2), UUID(int=0)),
+        epoch=Epoch(3), fetch_offset=Offset(500), last_fetched_epoch=Epoch(3), max_bytes=1,
+    )  # fmt: skip
+    plain = wire_fetch.write_fetch(GROUP, request, 12)
+    message = wire_fetch.write_fetch(GROUP, request, 12, 7)
+    tagged = bytes.fromhex(
+        "01 e907 08"  # one tagged field, number 1001, of eight bytes
+        "0000000000000007"  # ms since 1970
+    )
+    data = encode_message(message, 12)
+    assert data.endswith(tagged)
+    assert data.removesuffix(tagged) + b"\0" == encode_message(plain, 12)
+    assert over_the_wire(message, 12).wall_clock_ms == 7
+    assert wire_fetch.read_fetch(message, 12) == wire_fetch.read_fetch(plain, 12)
+
+
 def test_an_archive_sends_its_durable_offset_in_a_tagged_field_that_kafka_ignores() -> None:
     request = core.FetchRequest(
         cluster_id=None, replica=ReplicaKey(NodeId(2_000_000_001), UUID(int=0)),

@@ -1,12 +1,12 @@
-"""Answers requests about access rules, quotas, SCRAM credentials and delegation tokens.
+"""Answers requests about SASL, access rules, quotas, SCRAM credentials and delegation tokens.
 
 There is no authentication here, and brokers throttle no client. So the answers are those of a Kafka
-broker without an authorizer on a listener without authentication: access rules are
-SECURITY_DISABLED, there are no quotas and no credentials, and tokens may not be asked for on such a
-listener. What would be kept without effect is refused.
+broker without an authorizer on a listener without authentication: a SASL handshake is
+ILLEGAL_SASL_STATE, access rules are SECURITY_DISABLED, there are no quotas and no credentials, and
+tokens may not be asked for on such a listener. What would be kept without effect is refused.
 
-Source: KIP-48, KIP-140, KIP-546, KIP-554; upstream's AclApis, ClientQuotasImage, ScramImage,
-ScramControlManager and DelegationTokenManager, whose codes and texts these are.
+Source: KIP-43, KIP-48, KIP-140, KIP-546, KIP-554; upstream's AclApis, ClientQuotasImage,
+ScramImage, ScramControlManager and DelegationTokenManager, whose codes and texts these are.
 """
 
 from __future__ import annotations
@@ -23,6 +23,23 @@ MAX_ITEMS: Final = 10_000
 """Rules, entities or users of one request; of more, so many are answered with POLICY_VIOLATION."""
 
 TOO_MANY: Final = f"A request may name at most {MAX_ITEMS} of them."
+
+
+# --- SASL ---------------------------------------------------------------------------------------
+
+
+def shake_hands() -> rpc.SaslHandshakeResponse:
+    """Refuse a SASL handshake on a listener without authentication."""
+    return rpc.SaslHandshakeResponse(error_code=ErrorCode.ILLEGAL_SASL_STATE, mechanisms=())
+
+
+def authenticate() -> rpc.SaslAuthenticateResponse:
+    """Refuse a client's SASL bytes on a listener without authentication."""
+    return rpc.SaslAuthenticateResponse(
+        error_code=ErrorCode.ILLEGAL_SASL_STATE,
+        error_message="SaslAuthenticate request received after successful authentication",
+        auth_bytes=b"",
+    )
 
 
 # --- access rules -------------------------------------------------------------------------------
@@ -222,6 +239,8 @@ def handlers() -> dict[int, Served]:
         return create_token(request, context.version)
 
     return {
+        17: make_handler(rpc.SaslHandshakeRequest, lambda *_: shake_hands()),
+        36: make_handler(rpc.SaslAuthenticateRequest, lambda *_: authenticate()),
         29: make_handler(rpc.DescribeAclsRequest, lambda *_: describe_acls()),
         30: make_handler(rpc.CreateAclsRequest, lambda request, _: create_acls(request)),
         31: make_handler(rpc.DeleteAclsRequest, lambda request, _: delete_acls(request)),

@@ -1,13 +1,26 @@
-"""Access rules, quotas, SCRAM credentials and delegation tokens.
+"""SASL, access rules, quotas, SCRAM credentials and delegation tokens.
 
-Source: KIP-48 (tokens), KIP-140 and KIP-290 (access rules), KIP-546 (quotas), KIP-554 (SCRAM).
+Source: KIP-43 and KIP-152 (SASL), KIP-48 (tokens), KIP-140 and KIP-290 (access rules), KIP-546
+(quotas), KIP-554 (SCRAM).
 """
 
 from typing import Annotated
 
 from records.rpc.base import Request, Response
 from records.schema import Message
-from records.wire import Array, Bool, Bytes, Float64, Int8, Int16, Int32, Int64, String, since
+from records.wire import (
+    IGNORABLE,
+    Array,
+    Bool,
+    Bytes,
+    Float64,
+    Int8,
+    Int16,
+    Int32,
+    Int64,
+    String,
+    since,
+)
 
 
 class DescribeAclsRequest(Request, key=29, versions="1-3", flexible="2+"):
@@ -325,3 +338,31 @@ class AlterUserScramCredentialsResponse(Response, key=51, versions="0"):
 
     throttle_time_ms: Int32 = 0
     results: Array[AlterUserScramCredentialsResult]
+
+
+class SaslHandshakeRequest(Request, key=17, versions="0-1", flexible="none"):
+    """Asks for a SASL mechanism. Source: KIP-43."""
+
+    mechanism: String
+
+
+class SaslHandshakeResponse(Response, key=17, versions="0-1", flexible="none"):
+    """Returns the mechanisms of the broker. Source: KIP-43."""
+
+    error_code: Int16 = 0
+    mechanisms: Array[String]
+
+
+class SaslAuthenticateRequest(Request, key=36, versions="0-2", flexible="2+"):
+    """Carries a client's SASL bytes. Source: KIP-152."""
+
+    auth_bytes: Bytes
+
+
+class SaslAuthenticateResponse(Response, key=36, versions="0-2", flexible="2+"):
+    """Carries the broker's SASL bytes. Source: KIP-152, KIP-368."""
+
+    error_code: Int16 = 0
+    error_message: String | None
+    auth_bytes: Bytes
+    session_lifetime_ms: Annotated[Int64, since(1), IGNORABLE] = 0

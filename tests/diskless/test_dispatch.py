@@ -34,14 +34,12 @@ from tests.diskless.virtual_time import run
 
 NOT_SERVED = {
     4: "LeaderAndIsr",
-    17: "SaslHandshake",
     24: "AddPartitionsToTxn",
     25: "AddOffsetsToTxn",
     26: "EndTxn",
     27: "WriteTxnMarkers",
     28: "TxnOffsetCommit",
     34: "AlterReplicaLogDirs",
-    36: "SaslAuthenticate",
     68: "ConsumerGroupHeartbeat",
     69: "ConsumerGroupDescribe",
     76: "ShareGroupHeartbeat",

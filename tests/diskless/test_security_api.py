@@ -44,6 +44,15 @@ def ask(request: Request, version: int | None = None) -> Any:
     return answers[0]
 
 
+def test_sasl_is_out_of_place_on_a_listener_without_authentication() -> None:
+    for version in (0, 1):
+        shaken = ask(rpc.SaslHandshakeRequest(mechanism="PLAIN"), version)
+        assert (shaken.error_code, shaken.mechanisms) == (34, ())
+    for version in (0, 1, 2):
+        answer = ask(rpc.SaslAuthenticateRequest(auth_bytes=b"\0ann\0secret"), version)
+        assert (answer.error_code, bytes(answer.auth_bytes)) == (34, b"")
+
+
 @pytest.mark.parametrize("version", [1, 2, 3])
 def test_requests_about_access_rules_say_that_security_is_disabled(version: int) -> None:
     described = ask(rpc.DescribeAclsRequest(resource_type_filter=2, **FILTER), version)

@@ -22,6 +22,8 @@ REMARKS = {
     10: "groups; batch coordinators (key type 3, KIP-1164) from 4",
     18: "an unknown version is answered as 0, with error 35",
     22: "without transactions",
+    17: "ILLEGAL_SASL_STATE",
+    36: "ILLEGAL_SASL_STATE",
     29: "SECURITY_DISABLED",
     30: "SECURITY_DISABLED",
     31: "SECURITY_DISABLED",

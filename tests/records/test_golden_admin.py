@@ -2,7 +2,7 @@
 
 kio, whose codecs are generated from Kafka's schemas by other people, wrote the same bytes.
 
-Source: KIP-48, 113, 133, 140, 290, 455, 460, 496, 546, 554, 664, 714, 827, 994, 1142.
+Source: KIP-43, 48, 113, 133, 140, 290, 455, 460, 496, 546, 554, 664, 714, 827, 994, 1142.
 """
 
 from __future__ import annotations
@@ -16,6 +16,35 @@ from records.rpc import configs, groups, replicas, security, telemetry, transact
 from tests.records.golden import Golden, golden_name
 
 GOLDEN: list[Golden] = [
+    Golden(
+        security.SaslHandshakeRequest(mechanism="foo"),
+        1,
+        "0003 666f6f",  # mechanism: foo
+    ),
+    Golden(
+        security.SaslHandshakeResponse(error_code=42, mechanisms=("foo",)),
+        1,
+        "002a "  # error_code: 42
+        "00000001 "  # mechanisms: 1 element
+        "0003 666f6f",  # mechanisms: foo
+    ),
+    Golden(
+        security.SaslAuthenticateRequest(auth_bytes=b"\n\x0b"),
+        2,
+        "03 0a0b "  # auth_bytes: bytes
+        "00",  # no tagged fields
+    ),
+    Golden(
+        security.SaslAuthenticateResponse(
+            error_code=42, error_message="no", auth_bytes=b"\n\x0b", session_lifetime_ms=1
+        ),
+        2,
+        "002a "  # error_code: 42
+        "03 6e6f "  # error_message: no
+        "03 0a0b "  # auth_bytes: bytes
+        "0000000000000001 "  # session_lifetime_ms: 1
+        "00",  # no tagged fields
+    ),
     Golden(
         security.DescribeAclsRequest(
             resource_type_filter=1,

@@ -56,6 +56,7 @@ _KIO_NAMES = {
     "retention_time_ms": "retention_time",
     "transaction_timeout_ms": "transaction_timeout",
     "push_interval_ms": "push_interval",
+    "session_lifetime_ms": "session_lifetime",
     "max_lifetime_ms": "max_lifetime",
     "renew_period_ms": "renew_period",
     "expiry_time_period_ms": "expiry_time_period",
@@ -79,6 +80,7 @@ _SPECIAL = (
     ("error_code", st.sampled_from([code.value for code in ErrorCode])),  # an enumeration there
     ("log_append_time_ms", st.just(-1) | st.integers(0, 2**42)),  # a date there
     ("retention_time_ms", st.integers(-1, 2**42)),  # a timedelta there, which holds no int64
+    ("session_lifetime_ms", st.integers(-1, 2**42)),
     ("max_lifetime_ms", st.integers(-1, 2**42)),
     ("renew_period_ms", st.integers(-1, 2**42)),
     ("expiry_time_period_ms", st.integers(-1, 2**42)),

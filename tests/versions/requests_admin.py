@@ -82,6 +82,14 @@ def delete_acls(_: Scene) -> tuple[Request, ...]:
     return (security.DeleteAclsRequest(filters=(rules,)),)
 
 
+def sasl_handshakes(_: Scene) -> tuple[Request, ...]:
+    return (security.SaslHandshakeRequest(mechanism="PLAIN"),)
+
+
+def sasl_bytes(_: Scene) -> tuple[Request, ...]:
+    return (security.SaslAuthenticateRequest(auth_bytes=b"\0ann\0secret"),)
+
+
 def create_tokens(_: Scene) -> tuple[Request, ...]:
     ask = security.CreateDelegationTokenRequest
     renewer = ask.CreatableRenewers(principal_type="User", principal_name="ann")

@@ -56,7 +56,7 @@ SUMMARIES: Final = {
     "features": "Print and change the feature levels of a running cluster.",
     "groups": "List, describe and delete consumer groups.",
     "produce": "Write each line of standard input to a topic as a record.",
-    "quorum": "Describe the metadata quorum: its leader and replicas.",
+    "quorum": "Describe the metadata quorum, or accept its clocks.",
     "snapshot": "List, inspect and take the checkpoints of the quorum's logs (KIP-630).",
     "spark": "Analyse, audit and archive a cluster's logs, and plan retention, with Spark.",
     "start": "Run one node in the foreground until SIGTERM or Ctrl-C.",

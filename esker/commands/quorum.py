@@ -43,7 +43,7 @@ from records.uuids import encode_uuid
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Describe the metadata quorum: its leader and replicas.",
+    help="Describe the metadata quorum, or accept its clocks.",
 )
 
 ACCEPT_EXAMPLE = "Example: esker quorum accept-clock --bootstrap-server 127.0.0.1:9092"
@@ -52,7 +52,7 @@ EXAMPLE = "Example: esker quorum describe --bootstrap-server 127.0.0.1:9092 --re
 
 @app.callback(epilog=EXAMPLE)
 def quorum() -> None:
-    """Describe the metadata quorum: its leader and replicas."""
+    """Describe the metadata quorum, or accept its clocks."""
 
 
 @app.command(epilog=EXAMPLE)

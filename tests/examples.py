@@ -8,8 +8,8 @@ that it passes every time; `make soak` lives others.
     ESKER_FIRST_SEED=1763     other lives than those of `make test`: seeds 1763, 1764 and so on
 
 A failure names its seed, mostly in the test's name:
-`test_random_group_schedules_match_the_model[1765]` happens again with
-`ESKER_FIRST_SEED=1765 pytest -k test_random_group_schedules_match_the_model`.
+`test_random_schedules_of_group_requests_match_the_group_model[1765]` happens again with
+`ESKER_FIRST_SEED=1765 pytest -k test_random_schedules_of_group_requests_match_the_group_model`.
 """
 
 from __future__ import annotations

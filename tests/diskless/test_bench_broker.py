@@ -7,13 +7,13 @@ import pytest
 from tests.benches import printed
 
 
-def test_the_in_process_broker_benchmark_runs() -> None:
+def test_the_in_process_broker_benchmark_runs_without_errors() -> None:
     lines = printed("bench_produce", "--tiny")
     assert lines.count("produce / floor") == 3
 
 
 @pytest.mark.soak
-def test_the_broker_benchmark_with_real_processes_runs() -> None:
+def test_the_broker_benchmark_with_real_processes_runs_without_errors() -> None:
     lines = printed("bench_broker", "latency", "lowest", "throughput", "--tiny")
     for words in ("slow store", "end to end / floor", "1 MiB    batches"):
         assert words in lines

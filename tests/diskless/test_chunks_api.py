@@ -278,7 +278,7 @@ def test_creating_chunks_of_missing_or_internal_partitions_is_refused() -> None:
     tell(story)
 
 
-def test_without_a_read_barrier_no_chunk_is_created() -> None:
+def test_chunk_creation_fails_if_the_coordinators_read_barrier_fails() -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         for leader in told.world.leaders:
@@ -299,7 +299,7 @@ def test_without_a_controller_a_chunk_change_times_out() -> None:
     tell(story)
 
 
-def test_the_answer_waits_until_this_brokers_metadata_shows_the_chunk() -> None:
+def test_a_chunk_creation_is_answered_after_this_brokers_metadata_shows_the_chunk() -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         cluster = told.world.cluster(1)
@@ -321,7 +321,9 @@ def test_the_answer_waits_until_this_brokers_metadata_shows_the_chunk() -> None:
 
 
 @pytest.mark.parametrize("count", [1_001])
-def test_too_many_chunks_are_refused_without_a_call(count: int) -> None:
+def test_a_broker_refuses_a_request_with_too_many_chunks_without_a_controller_call(
+    count: int,
+) -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         one = _Asked(

@@ -116,7 +116,7 @@ def test_the_cleaner_runs_periodically_and_stops_when_closed() -> None:
     claim(work)
 
 
-def test_a_partial_deletion_is_finished_in_later_passes() -> None:
+def test_the_object_cleaner_completes_a_partly_failed_bulk_deletion_in_later_passes() -> None:
     async def work(scene: Scene) -> None:
         scene.store.rules = (FaultRule(fault=Fault.HALF, operations=DELETE),)
         passes = 0
@@ -147,7 +147,7 @@ def test_throttled_deletions_are_retried_with_growing_pauses() -> None:
 
 
 @pytest.mark.parametrize("step", range(4))
-def test_an_interrupted_deletion_is_completed_by_a_later_pass(step: int) -> None:
+def test_the_object_cleaner_completes_an_interrupted_deletion_in_a_later_pass(step: int) -> None:
     """Steps: listed, deleted, reported, listed again. A successor has no state."""
 
     async def work(scene: Scene) -> None:
@@ -186,7 +186,7 @@ def test_a_deletion_with_a_lost_response_is_repeated() -> None:
     claim(work)
 
 
-def test_a_foreign_key_is_never_deleted() -> None:
+def test_the_object_cleaner_never_deletes_an_object_key_of_another_cluster() -> None:
     async def work(scene: Scene) -> None:
         other = ObjectKeys(prefix="p", cluster_id="another", coordinator_partition=0).key(100)
         scene.memory.objects[other] = (b"theirs", 0)

@@ -136,7 +136,9 @@ def test_buffers_stay_open_until_an_upload_slot_is_free() -> None:
 
 
 @pytest.mark.parametrize("size", [100, LARGE_BYTES])
-def test_small_objects_are_limited_by_the_objects_budget(size: int) -> None:
+def test_the_objects_budget_of_a_broker_limits_how_many_small_objects_it_uploads_per_second(
+    size: int,
+) -> None:
     """Large objects are not; a budget of 4 a second allows 4 at once and then one each 250 ms."""
 
     async def told(broker: Broker) -> None:
@@ -156,7 +158,7 @@ def test_small_objects_are_limited_by_the_objects_budget(size: int) -> None:
     story(told, ClosingSettings(quiet_ms=QUIET_MS, objects_per_second=4))
 
 
-def test_objects_of_many_partitions_are_limited_by_the_runs_budget() -> None:
+def test_the_runs_budget_of_a_broker_limits_how_many_batch_runs_it_uploads_per_second() -> None:
     async def told(broker: Broker) -> None:
         start = now_ms()
         broker.buffers[0].open_runs = 500
@@ -171,7 +173,7 @@ def test_objects_of_many_partitions_are_limited_by_the_runs_budget() -> None:
     story(told, ClosingSettings(quiet_ms=QUIET_MS, runs_per_second=1_000))
 
 
-def test_buffers_closed_for_other_reasons_use_up_the_objects_budget() -> None:
+def test_produce_buffers_closed_for_other_reasons_also_use_up_the_objects_budget() -> None:
     async def told(broker: Broker) -> None:
         for _ in range(20):
             broker.close_full()
@@ -185,7 +187,7 @@ def test_buffers_closed_for_other_reasons_use_up_the_objects_budget() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"quiet_ms": 0}, {"objects_per_second": 0}])
-def test_a_quiet_time_or_objects_budget_of_zero_closes_no_small_buffer_early(
+def test_with_a_quiet_time_or_objects_budget_of_zero_no_small_produce_buffer_is_closed_early(
     settings: dict[str, int],
 ) -> None:
     async def told(broker: Broker) -> None:
@@ -199,7 +201,7 @@ def test_a_quiet_time_or_objects_budget_of_zero_closes_no_small_buffer_early(
     story(told, ClosingSettings(**settings))
 
 
-def test_used_up_memory_closes_buffers_at_once() -> None:
+def test_a_broker_closes_its_produce_buffers_at_once_when_their_memory_limit_is_reached() -> None:
     async def told(broker: Broker) -> None:
         broker.append()
         broker.closing.close_for_memory()

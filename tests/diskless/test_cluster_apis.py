@@ -171,7 +171,9 @@ def test_an_internal_topic_is_never_created(name: str) -> None:
     with_front(story)
 
 
-def test_a_colliding_topic_name_is_refused_with_the_controllers_error() -> None:
+def test_a_new_topic_whose_name_collides_with_another_is_refused_with_the_controllers_error() -> (
+    None
+):
     """`a.b` and `a_b` would be one name to metrics."""
 
     async def story(front: Front) -> None:
@@ -307,7 +309,7 @@ def test_describe_cluster_lists_the_unfenced_brokers(version: int) -> None:
     with_front(story, brokers=(1, 2), racks={1: "a"})
 
 
-def test_fenced_brokers_are_described_on_request() -> None:
+def test_describe_cluster_lists_fenced_brokers_only_on_request() -> None:
     async def story(front: Front) -> None:
         await front.world.fence(2)
         answer = await described(front, 2, include_fenced_brokers=True)

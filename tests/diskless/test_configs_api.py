@@ -138,7 +138,7 @@ def test_all_settings_of_a_topic_are_described_with_their_source(version: int) -
     tell(story)
 
 
-def test_synonyms_list_the_values_in_order_of_precedence() -> None:
+def test_describe_configs_lists_the_synonyms_of_a_setting_in_order_of_precedence() -> None:
     async def story(told: Story) -> None:
         await told.alter((SET, "retention.ms", "5000"))
         await told.alter((SET, "log.retention.ms", "9000"), kind=BROKER, name="")
@@ -153,7 +153,7 @@ def test_synonyms_list_the_values_in_order_of_precedence() -> None:
     tell(story)
 
 
-def test_documentation_is_described_only_on_request() -> None:
+def test_describe_configs_returns_documentation_only_on_request() -> None:
     async def story(told: Story) -> None:
         found = await told.describe(TOPIC, "t", "retention.ms", documentation=True)
         assert found.configs[0].documentation == "Time to keep records, in ms; -1: no limit."
@@ -187,7 +187,7 @@ def test_a_broker_describes_its_own_settings_as_read_only() -> None:
     tell(story)
 
 
-def test_dynamic_broker_settings_are_described() -> None:
+def test_describe_configs_describes_dynamic_broker_settings() -> None:
     async def story(told: Story) -> None:
         await told.alter((SET, "log.retention.ms", "7"), kind=BROKER, name="")
         await told.alter((SET, "log.retention.ms", "6"), kind=BROKER, name="1")

@@ -338,7 +338,7 @@ def test_a_request_of_more_than_a_megabyte_is_refused_before_decoding() -> None:
     with_front(story)
 
 
-def test_a_large_produce_reaches_its_handler() -> None:
+def test_a_produce_request_of_many_megabytes_reaches_its_handler() -> None:
     async def story(front: Front) -> None:
         frame = frame_of(ProduceRequest(acks=1, timeout_ms=1, topic_data=()), 9)
         await front.send(frame + bytes(2 * MAX_QUESTION_BYTES))

@@ -341,7 +341,7 @@ def test_successive_fetches_begin_with_different_partitions() -> None:
     claim(work)
 
 
-def test_a_fetch_of_missing_topics_and_partitions_gets_kafkas_errors() -> None:
+def test_a_fetch_of_missing_topics_or_partitions_gets_unknown_topic_errors() -> None:
     async def work(broker: Broker) -> None:
         assert (await broker.fetch(0, topic="nowhere")).error_code == 3
         assert (await broker.fetch(0, partition=9)).error_code == 3

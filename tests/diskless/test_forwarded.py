@@ -219,7 +219,9 @@ def test_a_retention_plan_is_decided_by_the_coordinator_that_it_names() -> None:
 
 
 @pytest.mark.parametrize("coordinator", [-1, 2, 2**31 - 1])
-def test_a_request_to_a_missing_coordinator_is_refused_without_a_call(coordinator: int) -> None:
+def test_a_request_that_names_a_nonexistent_coordinator_is_refused_without_a_coordinator_call(
+    coordinator: int,
+) -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
         topics = DescribeDisklessTopicsRequest(coordinator_partition=coordinator)
         answer = await call(handlers, topics, DescribeDisklessTopicsResponse, 0)
@@ -231,7 +233,7 @@ def test_a_request_to_a_missing_coordinator_is_refused_without_a_call(coordinato
     tell(story)
 
 
-def test_a_request_to_an_unavailable_coordinator_gets_kafkas_error() -> None:
+def test_a_forwarded_request_gets_a_retriable_error_if_no_coordinator_is_available() -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
         world.controller_away = True
         for leader in world.leaders:

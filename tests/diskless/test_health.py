@@ -61,7 +61,7 @@ def test_a_broker_without_faults_reports_no_reason() -> None:
     run_virtually(story)
 
 
-def test_an_old_replica_is_a_fault_of_the_broker() -> None:
+def test_a_broker_reports_a_replica_past_its_age_limit_as_a_health_fault() -> None:
     async def story() -> None:
         parts = Parts()
         parts.ages[1] = 4_100.0
@@ -73,7 +73,7 @@ def test_an_old_replica_is_a_fault_of_the_broker() -> None:
     run_virtually(story)
 
 
-def test_a_missing_object_is_a_fault_for_a_minute() -> None:
+def test_a_broker_reports_a_missing_object_as_a_health_fault_for_one_minute() -> None:
     async def story() -> None:
         parts = Parts()
         parts.fetch.last_missing = ("ce/c-1/0/4711", asyncio.get_running_loop().time())

@@ -221,7 +221,7 @@ def test_bytes_of_another_protocol_close_the_connection_with_one_log_line(
 # --- clients that take and do not give ------------------------------------------------------------
 
 
-def test_requests_sent_in_two_parts_are_served() -> None:
+def test_a_broker_serves_a_request_whose_bytes_arrive_in_two_parts() -> None:
     """Other clients' requests are served in between."""
 
     async def story(scene: Scene) -> None:

@@ -255,7 +255,7 @@ def test_a_client_gets_the_broker_addresses_of_its_own_listener() -> None:
     assert {partition.leader_id for partition in answer.topics[0].partitions} == {-1}
 
 
-def test_authorized_operations_are_described_on_request() -> None:
+def test_authorized_operations_are_returned_only_if_the_request_asks_for_them() -> None:
     """KIP-430: all operations, as there is no authorization; the numbers are those of Kafka."""
     image = beating().image
     request = MetadataRequest(

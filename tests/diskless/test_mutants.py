@@ -45,7 +45,7 @@ def dies(story: Story) -> None:
 
 
 @pytest.mark.parametrize(("mutant", "seed"), [(AcknowledgesUploads, 0), (NewIdForAnotherTry, 11)])
-def test_each_writer_mutant_is_caught(
+def test_the_object_writer_tests_catch_each_writer_mutant(
     mutant: type[ObjectWriter], seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutants: acknowledge before the commit; retry under a new object id."""

@@ -76,7 +76,7 @@ def test_object_ids_are_not_used_after_their_lease_expires(taken: int) -> None:
     run(story)
 
 
-def test_a_refused_block_of_object_ids_is_requested_again() -> None:
+def test_a_broker_requests_a_block_of_object_ids_again_after_a_refusal() -> None:
     """An earlier failure must not fail the next call."""
 
     async def story() -> None:
@@ -101,7 +101,7 @@ def test_object_ids_rise_and_each_is_issued_once() -> None:
 
 
 @pytest.mark.parametrize("ends", ["released", "dropped", "cancelled"])
-def test_a_refused_block_of_object_ids_that_is_not_needed_raises_no_error(ends: str) -> None:
+def test_a_refused_prefetch_of_object_ids_raises_no_error_while_ids_remain(ends: str) -> None:
     """Without a leader, an unused request ahead causes no logged exception."""
     complaints: list[str] = []
 

@@ -219,7 +219,7 @@ def test_a_lease_timeout_too_short_for_the_upload_timeout_is_refused() -> None:
         WriterSettings(upload_timeout_ms=60_000, lease_timeout_ms=100_000)
 
 
-def test_a_closed_writer_accepts_no_batch() -> None:
+def test_a_closed_object_writer_accepts_no_batch() -> None:
     world = quiet()
 
     async def story() -> None:

@@ -49,7 +49,7 @@ def test_a_produce_that_names_too_many_items_is_refused(version: int) -> None:
 
 
 @pytest.mark.parametrize("version", [9, 12, 13])
-def test_tagged_fields_count_towards_the_limit_of_items_in_a_produce(version: int) -> None:
+def test_the_item_limit_of_a_produce_request_also_counts_its_tagged_fields(version: int) -> None:
     body = encode_message(naming(1, 1), version)[:-1]
     many = b"\xc0\xd1\x26" + b"".join(  # 633,024 of them
         bytes((0x80 | (tag & 0x7F), 0x80 | (tag >> 7 & 0x7F), tag >> 14, 0))
@@ -72,7 +72,9 @@ def test_a_produce_of_a_hundred_megabytes_of_empty_partitions_is_refused_at_once
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), version=st.sampled_from(VERSIONS))
-def test_the_scan_of_a_produce_ends_at_the_requests_end(data: st.DataObject, version: int) -> None:
+def test_the_fast_scan_of_a_produce_request_reads_no_byte_past_the_requests_end(
+    data: st.DataObject, version: int
+) -> None:
     body = encode_message(data.draw(messages(ProduceRequest, version)), version)
     scan = produce_bounds._Scan(body, version)
     scan.request()
@@ -81,7 +83,7 @@ def test_the_scan_of_a_produce_ends_at_the_requests_end(data: st.DataObject, ver
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data(), version=st.sampled_from(VERSIONS), keep=st.floats(0, 1), more=st.binary())
-def test_a_damaged_produce_is_refused_by_the_scan_or_by_the_codec(
+def test_a_damaged_produce_request_is_refused_by_the_fast_scan_or_by_the_decoder(
     data: st.DataObject, version: int, keep: float, more: bytes
 ) -> None:
     body = encode_message(data.draw(messages(ProduceRequest, version)), version)

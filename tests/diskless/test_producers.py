@@ -199,7 +199,7 @@ def test_without_a_controller_producers_get_a_retriable_error() -> None:
     producer_story(story)
 
 
-def test_an_unregistered_broker_hands_out_no_producer_ids() -> None:
+def test_a_broker_without_a_registration_allocates_no_producer_ids() -> None:
     """Its epoch is stale: the controller refuses a block, and the broker does not retry."""
 
     async def story(scene: Scene) -> None:

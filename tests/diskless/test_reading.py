@@ -124,7 +124,7 @@ def test_a_just_written_object_is_served_without_a_get() -> None:
     claim(work, max_bytes=100, max_ranges=5)
 
 
-def test_cached_bytes_are_verified_once() -> None:
+def test_the_batches_in_cached_object_bytes_are_verified_once() -> None:
     data, runs = two_runs()
 
     async def on_loop() -> None:
@@ -144,7 +144,7 @@ def test_cached_bytes_are_verified_once() -> None:
     run(on_loop)
 
 
-def test_a_failed_read_fails_all_its_readers_and_is_not_cached() -> None:
+def test_a_failed_object_read_fails_all_readers_that_share_it_and_is_not_cached() -> None:
     async def work(cache: ObjectCache, store: FaultyStore) -> None:
         store.rules = (FaultRule(fault=Fault.ERROR, delay_s=0.1),)
         reads = [cache.read("a", ByteRange(at, 10)) for at in (0, 5, 100)]
@@ -158,7 +158,7 @@ def test_a_failed_read_fails_all_its_readers_and_is_not_cached() -> None:
     claim(work)
 
 
-def test_a_cancelled_reader_does_not_cancel_the_others() -> None:
+def test_cancelling_one_reader_of_a_shared_object_read_does_not_cancel_the_other_readers() -> None:
     async def work(cache: ObjectCache, _: FaultyStore) -> None:
         leaving = asyncio.ensure_future(cache.read("a", ByteRange(0, 10)))
         staying = asyncio.ensure_future(cache.read("a", ByteRange(0, 10)))
@@ -242,7 +242,7 @@ def test_a_fetch_response_ends_before_a_damaged_batch() -> None:
         fetch(bytes(spoiled), runs[1:], 106)
 
 
-def test_only_sound_batches_of_a_damaged_run_are_served() -> None:
+def test_a_fetch_returns_only_the_undamaged_batches_of_a_damaged_object_range() -> None:
     """Each byte of its middle batch, one after the other: what lies before is served, then there is
     an error, and who seeks past it is served, if it is known where the next batch begins."""
     data, runs = two_runs()
@@ -266,7 +266,7 @@ def test_only_sound_batches_of_a_damaged_run_are_served() -> None:
     assert served >= size - HEADER_SIZE_BYTES
 
 
-def test_a_run_with_bytes_damaged_in_transit_is_read_again() -> None:
+def test_a_broker_reads_an_object_range_again_if_its_bytes_were_damaged_in_transit() -> None:
     data, runs = two_runs()
 
     async def on_loop() -> None:

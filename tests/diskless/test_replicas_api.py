@@ -154,7 +154,7 @@ def test_a_reassignment_to_the_current_leader_succeeds_and_others_are_refused_wi
     tell(story)
 
 
-def test_no_partition_is_ever_being_reassigned() -> None:
+def test_list_partition_reassignments_never_returns_a_partition() -> None:
     async def story(world: ClusterWorld) -> None:
         ask = rpc.ListPartitionReassignmentsRequest
         named = ask.ListPartitionReassignmentsTopics(name="t", partition_indexes=(0, 9))
@@ -214,7 +214,7 @@ def test_a_broker_without_a_replica_reports_its_directory_as_failed(
     tell(story)
 
 
-def test_requests_for_100_000_partitions_are_refused() -> None:
+def test_requests_that_name_100_000_partitions_are_refused() -> None:
     async def story(world: ClusterWorld) -> None:
         indexes = tuple(range(TOO_MANY))
         code, results = await elect(world, 0, ("t", indexes))

@@ -54,7 +54,7 @@ def test_sasl_is_out_of_place_on_a_listener_without_authentication() -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_requests_about_access_rules_say_that_security_is_disabled(version: int) -> None:
+def test_acl_requests_are_answered_with_security_disabled(version: int) -> None:
     described = ask(rpc.DescribeAclsRequest(resource_type_filter=2, **FILTER), version)
     assert (described.error_code, described.error_message, described.resources) == (
         54, "No Authorizer is configured on the broker", (),
@@ -129,7 +129,7 @@ def test_alter_client_quotas_is_refused() -> None:
             assert answer.entries[0].entity[0].entity_type == "user"
 
 
-def test_no_user_has_scram_credentials() -> None:
+def test_describe_user_scram_credentials_finds_no_credentials() -> None:
     request = rpc.DescribeUserScramCredentialsRequest
     for users in (None, ()):
         answer = ask(request(users=users))
@@ -140,7 +140,7 @@ def test_no_user_has_scram_credentials() -> None:
     assert ask(request(users=users[:1] * TOO_MANY)).error_code == 44
 
 
-def test_scram_credentials_cannot_be_set_or_deleted() -> None:
+def test_alter_user_scram_credentials_is_refused() -> None:
     request = rpc.AlterUserScramCredentialsRequest
     deletions = tuple(
         request.ScramCredentialDeletion(name=name, mechanism=mechanism)
@@ -180,7 +180,7 @@ def test_delegation_tokens_are_not_allowed_on_a_listener_without_authentication(
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-def test_100_000_access_rules_are_refused(version: int) -> None:
+def test_a_request_with_100_000_acl_rules_is_refused_with_policy_violation(version: int) -> None:
     created = ask(rpc.CreateAclsRequest(creations=(RULE,) * TOO_MANY), version).results
     deleted = ask(rpc.DeleteAclsRequest(filters=(RULES,) * TOO_MANY), version).filter_results
     for results in (created, deleted):

@@ -153,7 +153,7 @@ def test_no_broker_takes_over_half_of_the_requests_after_restarts_in_any_order(
     assert max(taken.values()) <= CLIENTS * 100 / 2, taken
 
 
-def test_without_sending_producers_on_one_broker_takes_over_half(
+def test_without_redirects_of_producers_one_broker_serves_over_half_of_them_after_restarts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The mutant: the cluster as it was."""
@@ -177,7 +177,7 @@ def test_producers_leave_a_broker_that_is_not_preferred() -> None:
     run_virtually(story)
 
 
-def test_a_producer_that_does_not_go_is_served_after_a_moment() -> None:
+def test_a_broker_serves_a_producer_that_ignores_the_redirect_after_a_short_time() -> None:
     async def story() -> None:
         world = World()
         stubborn, connection = world.running[1], object()
@@ -206,7 +206,7 @@ def test_a_producer_that_does_not_go_is_served_after_a_moment() -> None:
     run_virtually(story)
 
 
-def test_a_connected_producer_hears_of_the_broker_that_came(
+def test_a_connected_producer_is_redirected_to_a_broker_that_joined_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Over real sockets: the answer is Kafka's, and the batch is not written."""

@@ -60,7 +60,7 @@ def about(*topics: tuple[str, tuple[int, ...]]) -> rpc.DescribeProducersRequest:
     )
 
 
-def test_a_partition_describes_its_producers_with_their_last_sequence_and_time() -> None:
+def test_describe_producers_returns_the_last_sequence_and_time_of_each_producer() -> None:
     async def story(world: ClusterWorld) -> None:
         broker = RecordsBroker(world, 1)
         for first, count in ((0, 3), (3, 2)):
@@ -100,7 +100,7 @@ def test_without_a_coordinator_the_producers_are_not_known() -> None:
     tell(story)
 
 
-def test_producers_of_100_000_partitions_are_refused() -> None:
+def test_describe_producers_of_100_000_partitions_is_refused() -> None:
     topics = answer_to(about(("t", tuple(range(TOO_MANY))), ("none", (0,)))).topics
     assert {one.error_code for topic in topics for one in topic.partitions} == {44}
     topics = answer_to(about(*(("none", (0,)),) * 40_000)).topics

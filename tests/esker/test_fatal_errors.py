@@ -114,7 +114,9 @@ def test_the_error_for_a_directory_in_place_of_a_file_names_the_path(tmp_path: P
     assert "take the directory away" in describe_fatal_error(caught.value, HOME)
 
 
-def test_a_missing_partition_metadata_file_is_a_lost_disk_error(tmp_path: Path) -> None:
+def test_opening_a_raft_group_without_its_partition_metadata_file_raises_a_lost_disk_error(
+    tmp_path: Path,
+) -> None:
     files, group = RealFileSystem(), Group("g", 0, random_uuid())
     config = LogConfig()
     Storage.create(files, tmp_path, group, config, recovering=False)

@@ -65,7 +65,7 @@ def test_the_groups_log_uses_the_feature_level_of_the_newest_metadata_image() ->
     assert may_write_format(heard.news.features, 2)
 
 
-def test_the_deletion_of_a_topic_is_notified_once() -> None:
+def test_the_group_coordinator_is_notified_once_of_each_topic_deletion() -> None:
     heard = Heard()
     heard.news.on_image(image(5, (), 1, 2, 3))
     heard.news.on_image(image(6, (), 1, 3, 4))
@@ -73,7 +73,7 @@ def test_the_deletion_of_a_topic_is_notified_once() -> None:
     assert heard.gone == [2]
 
 
-def test_reading_the_log_again_deletes_only_topics_that_are_gone_at_its_end() -> None:
+def test_a_broker_that_rereads_the_cluster_log_deletes_only_topics_missing_at_its_end() -> None:
     """A replica that fell behind the log's start begins with an empty state, then a checkpoint."""
     heard = Heard()
     heard.news.on_image(image(5, (broker(1, fenced=False),), 1, 2))

@@ -42,7 +42,9 @@ def audit_of_files(cluster: EskerCluster, first: int, committed: dict[str, int])
     return audit(logs[first], LocalEngine(), audit_request)
 
 
-def test_the_audit_of_a_cluster_with_killed_nodes_finds_no_error(tmp_path: Path) -> None:
+def test_spark_audit_of_a_cluster_whose_nodes_were_killed_finds_no_violation(
+    tmp_path: Path,
+) -> None:
     random = Random(seed_of_run("audit_of_a_cluster"))
     with EskerCluster(tmp_path / "cluster", settings=SETTINGS) as cluster:
         cluster.start()

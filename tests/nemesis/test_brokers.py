@@ -123,26 +123,30 @@ def check(cluster: EskerCluster, traffic: Traffic, group: GroupTraffic) -> None:
     cluster.check_alive()
 
 
-def test_kills_and_pauses_of_brokers_and_quorum_lose_no_record(tmp_path: Path) -> None:
+def test_killing_and_pausing_brokers_and_quorum_nodes_loses_no_record(tmp_path: Path) -> None:
     seed = seed_of_run("kills_and_pauses")
     work(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
 
 
-def test_the_history_check_finds_a_broker_that_acknowledges_too_early(tmp_path: Path) -> None:
+def test_the_produced_record_check_finds_a_broker_that_acknowledges_before_the_commit(
+    tmp_path: Path,
+) -> None:
     """A record is lost, or is not where it was said to be: which is found first varies."""
     seed = seed_of_run("acknowledges_too_early")
     with pytest.raises(WrongRecordsError, match=r"lost|was told"):
         work(tmp_path, seed, ["kill_brokers"], "acknowledges first")
 
 
-def test_the_history_check_finds_a_broker_that_forgets_producers(tmp_path: Path) -> None:
+def test_the_produced_record_check_finds_a_broker_that_forgets_producer_state(
+    tmp_path: Path,
+) -> None:
     """What is under way while nobody commits is sent again, and then committed twice."""
     seed = seed_of_run("forgets_producers")
     with pytest.raises(WrongRecordsError, match="duplicate"):
         work(tmp_path, seed, ["hold_quorum"], "forgets producers")
 
 
-def test_the_history_check_finds_a_broker_that_forgets_commits(tmp_path: Path) -> None:
+def test_the_produced_record_check_finds_a_broker_that_forgets_commits(tmp_path: Path) -> None:
     seed = seed_of_run("forgets_commits")
     with pytest.raises(WrongRecordsError, match="the group committed"):
         work(tmp_path, seed, [], "forgets commits")
@@ -150,7 +154,7 @@ def test_the_history_check_finds_a_broker_that_forgets_commits(tmp_path: Path) -
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-def test_a_long_run_of_broker_faults_loses_no_record(tmp_path: Path) -> None:
+def test_brokers_under_a_long_sequence_of_faults_lose_no_record(tmp_path: Path) -> None:
     seed = seed_of_run("a_long_run_of_broker_faults")
     work(tmp_path, seed, Random(seed).sample(ALL, len(ALL)))
 
@@ -180,7 +184,9 @@ def judged(log: list[tuple[int, Value]], offsets: tuple[int | None, ...] = (0, 1
     history.check({0: log})
 
 
-def test_the_history_check_accepts_a_correct_history() -> None:
+def test_the_produced_record_check_accepts_a_log_with_each_acknowledged_record_once_in_order() -> (
+    None
+):
     judged(RIGHT)
     judged(RIGHT, (None, None, None))
 
@@ -195,19 +201,21 @@ def test_the_history_check_accepts_a_correct_history() -> None:
         ([*RIGHT, (3, Value("p", 0, 3))], "nobody sent"),
     ],
 )
-def test_the_history_check_finds_each_planted_fault(
+def test_the_produced_record_check_finds_each_fault_planted_in_a_log(
     log: list[tuple[int, Value]], says: str
 ) -> None:
     with pytest.raises(WrongRecordsError, match=says):
         judged(log)
 
 
-def test_the_history_check_finds_a_wrong_offset() -> None:
+def test_the_produced_record_check_finds_a_record_acknowledged_at_a_wrong_offset() -> None:
     with pytest.raises(WrongRecordsError, match="was told 7"):
         judged(RIGHT, (0, 1, 7))
 
 
-def test_the_history_check_finds_an_order_that_contradicts_time() -> None:
+def test_the_produced_record_check_finds_a_log_order_that_contradicts_acknowledgement_times() -> (
+    None
+):
     """By another producer, so that only the clock tells."""
     history, later = RecordHistory(), Value("q", 0, 0)
     history.sent_ns = {A: 0, later: 10}

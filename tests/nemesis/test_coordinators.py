@@ -85,21 +85,25 @@ def test_coordinators_survive_killed_leaders_and_a_lost_disk(tmp_path: Path) -> 
     work(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
 
 
-def test_the_history_check_finds_answers_before_a_majority(tmp_path: Path) -> None:
+def test_the_commit_history_check_finds_commits_acknowledged_before_a_majority_has_them(
+    tmp_path: Path,
+) -> None:
     """Commits that were answered while the followers stood still are lost with their leader."""
     seed = seed_of_run("answers_before_a_majority")
     with pytest.raises(WrongHistoryError):
         work(tmp_path, seed, ["kill_leader_after_answers_in_the_dark"], f"{SPOILED}.AnswersAtOnce")
 
 
-def test_the_history_check_finds_a_committed_duplicate(tmp_path: Path) -> None:
+def test_the_commit_history_check_finds_a_batch_that_was_committed_twice(tmp_path: Path) -> None:
     seed = seed_of_run("committed_duplicate")
     with pytest.raises(WrongHistoryError, match=r"accepted again|committed twice"):
         work(tmp_path, seed, ["kill_leader"], f"{SPOILED}.CommitsDuplicates")
 
 
 @pytest.mark.soak
-def test_the_history_check_finds_a_replica_that_forgets(tmp_path: Path) -> None:
+def test_the_commit_history_check_finds_a_replica_that_forgets_acknowledged_commits(
+    tmp_path: Path,
+) -> None:
     seed = seed_of_run("replica_that_forgets")
     # It may lead: then it is asked; and if what it decides contradicts what the others hold, their
     # own assertions stop them.
@@ -113,6 +117,6 @@ def test_the_history_check_finds_a_replica_that_forgets(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
-def test_a_long_run_of_coordinator_faults_loses_no_batch(tmp_path: Path) -> None:
+def test_batch_coordinators_under_a_long_sequence_of_faults_lose_no_batch(tmp_path: Path) -> None:
     seed = seed_of_run("a_long_run_of_coordinator_faults")
     work(tmp_path, seed, Random(seed).choices(ALL, k=SOAK_FAULTS))

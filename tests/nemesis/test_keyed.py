@@ -11,14 +11,18 @@ from tests.simulation.history import LogAppend, LogRead, NotLinearizable
 A, B, C, D = b"a", b"b", b"c", b"d"
 
 
-def test_a_log_is_reconstructed_from_the_state_and_the_clients_answers() -> None:
+def test_the_history_checker_reconstructs_a_log_from_the_final_state_and_the_client_responses() -> (
+    None
+):
     """Offset 0 is a leader's change (nobody was told), B was not acknowledged."""
     told = Told(state=(A, B, C), end_offset=4, tail=[None, D])
     assert whole_log(told, 6, {1: A, 3: C}) == [None, A, B, C, None, D]
     assert whole_log(told, 5, {1: A, 3: C}) == [None, A, B, C, None], "D is not committed"
 
 
-def test_an_unacknowledged_write_does_not_replace_a_write_that_was_read() -> None:
+def test_the_history_checker_keeps_a_write_that_a_client_read_over_an_unacknowledged_write() -> (
+    None
+):
     told = Told(state=(A, B, C), end_offset=5, tail=[])
     assert whole_log(told, 5, {0: A, 1: None, 4: C}) == [A, None, B, None, C]
 
@@ -31,7 +35,9 @@ def test_an_unacknowledged_write_does_not_replace_a_write_that_was_read() -> Non
         ((A, B), {0: A, 7: B}),  # past the checkpoint's end
     ],
 )
-def test_the_keyed_check_rejects_a_state_that_contradicts_the_offsets(state, known) -> None:
+def test_the_per_key_history_checker_rejects_a_state_that_contradicts_the_acknowledged_offsets(
+    state, known
+) -> None:
     with pytest.raises(NotLinearizable):
         whole_log(Told(state=state, end_offset=3, tail=[]), 3, known)
 
@@ -49,7 +55,7 @@ def audited(state: tuple[bytes, ...], *, tail: tuple[bytes | None, ...] = ()) ->
     workload.check(whole_log(told, 3, workload.known()))
 
 
-def test_the_keyed_check_accepts_a_history_cut_by_a_checkpoint() -> None:
+def test_the_per_key_history_checker_accepts_a_log_whose_beginning_is_in_a_checkpoint() -> None:
     audited((A, B))
     audited((A,), tail=(B, None))
 
@@ -64,6 +70,6 @@ def test_the_keyed_check_accepts_a_history_cut_by_a_checkpoint() -> None:
         ((), ()),  # all is lost
     ],
 )
-def test_the_keyed_check_finds_lost_and_moved_records(state, tail) -> None:
+def test_the_per_key_history_checker_rejects_a_log_with_lost_or_moved_records(state, tail) -> None:
     with pytest.raises(NotLinearizable):
         audited(state, tail=tail)

@@ -69,12 +69,14 @@ def run(directory: Path, seed: int, faults: list[str], *, spoiled: str | None = 
     assert workload.acknowledged > 50 * len(faults), "the clients hardly worked"
 
 
-def test_a_run_with_each_fault_once_loses_no_record(tmp_path: Path) -> None:
+def test_a_quorum_under_each_kind_of_fault_once_loses_no_record(tmp_path: Path) -> None:
     seed = seed_of_run("each_fault_once")
     run(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
 
 
-def test_the_history_check_finds_reads_without_a_majority(tmp_path: Path) -> None:
+def test_the_linearizability_checker_finds_reads_that_a_deposed_leader_answers(
+    tmp_path: Path,
+) -> None:
     """A leader that is cut off believes that it leads for a while; its reads must not."""
     seed = seed_of_run("reads_without_a_majority")
     with pytest.raises(NotLinearizable, match="saw less than"):
@@ -83,6 +85,6 @@ def test_the_history_check_finds_reads_without_a_majority(tmp_path: Path) -> Non
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
-def test_a_long_run_of_quorum_faults_loses_no_record(tmp_path: Path) -> None:
+def test_a_quorum_under_a_long_sequence_of_faults_loses_no_record(tmp_path: Path) -> None:
     seed = seed_of_run("a_long_run_of_quorum_faults")
     run(tmp_path, seed, Random(seed).choices(ALL, k=SOAK_FAULTS))

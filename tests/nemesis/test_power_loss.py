@@ -78,7 +78,9 @@ def test_a_power_failure_loses_no_acknowledged_record(tmp_path: Path, disks: Dis
     power_loss(tmp_path / "cluster", disks, seed)
 
 
-def test_the_history_check_finds_nodes_that_do_not_flush(tmp_path: Path, disks: Disks) -> None:
+def test_the_power_failure_check_finds_nodes_that_acknowledge_records_without_a_flush(
+    tmp_path: Path, disks: Disks
+) -> None:
     seed = seed_of_run("finds_nodes_that_do_not_flush")
     with pytest.raises(NotLinearizable, match="lost"):
         power_loss(tmp_path / "cluster", disks, seed, spoiled="flush")

@@ -55,7 +55,9 @@ def dial(links: Links) -> socket.socket:
 
 
 @pytest.mark.parametrize(("a", "b"), [(1, 2), (2, 1)])
-def test_bytes_held_by_the_proxy_arrive_after_it_heals(links: Links, a: int, b: int) -> None:
+def test_bytes_that_a_stalled_network_proxy_held_back_arrive_after_the_fault_ends(
+    links: Links, a: int, b: int
+) -> None:
     with dial(links) as one:
         links.hold(a, b)
         one.sendall(b"late")
@@ -67,7 +69,9 @@ def test_bytes_held_by_the_proxy_arrive_after_it_heals(links: Links, a: int, b: 
         assert one.recv(4) == b"late"
 
 
-def test_a_cut_connection_is_reset_until_the_proxy_heals(links: Links) -> None:
+def test_connections_through_a_cut_network_proxy_are_reset_until_the_fault_ends(
+    links: Links,
+) -> None:
     with dial(links) as one:
         links.cut(2, 1)
         with pytest.raises(ConnectionResetError):
@@ -78,7 +82,7 @@ def test_a_cut_connection_is_reset_until_the_proxy_heals(links: Links) -> None:
     dial(links).close()
 
 
-def test_a_slowed_proxy_has_the_requested_rate(links: Links) -> None:
+def test_a_slowed_network_proxy_forwards_bytes_at_the_requested_rate(links: Links) -> None:
     with dial(links) as one:
         links.drip(2, 1, 10_000)
         began = time.monotonic()
@@ -89,7 +93,7 @@ def test_a_slowed_proxy_has_the_requested_rate(links: Links) -> None:
         assert time.monotonic() - began >= 0.2
 
 
-def test_a_connection_to_a_dead_node_is_reset(links: Links) -> None:
+def test_a_connection_through_the_network_proxy_to_a_dead_node_is_reset(links: Links) -> None:
     with (
         pytest.raises(ConnectionResetError),  # while connecting, or after
         socket.create_connection(("127.0.0.1", links.ports[2, 1]), timeout=PATIENCE_S) as one,

@@ -136,7 +136,7 @@ def test_a_power_failure_at_any_phase_of_a_checkpoint_loses_no_record(
     power_loss(tmp_path / "cluster", disks, seed, Random(seed).sample(ALL, len(ALL)))
 
 
-def test_the_history_check_finds_checkpoints_named_before_they_are_flushed(
+def test_the_power_failure_check_finds_checkpoints_renamed_before_they_are_flushed(
     tmp_path: Path, disks: Disks
 ) -> None:
     """Their names survive the power failure, their bytes do not; a node says so and stops."""

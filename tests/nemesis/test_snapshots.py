@@ -66,6 +66,8 @@ def test_nodes_that_start_late_load_a_snapshot(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
-def test_a_long_run_of_snapshot_loads_loses_no_record(tmp_path: Path) -> None:
+def test_a_quorum_that_repeatedly_loads_snapshots_under_faults_loses_no_record(
+    tmp_path: Path,
+) -> None:
     seed = seed_of_run("a_long_run_of_snapshot_loads")
     run(tmp_path, seed, Random(seed).choices(ALL, k=SOAK_FAULTS), LONG_STATE_BYTES)

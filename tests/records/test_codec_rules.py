@@ -280,7 +280,7 @@ def test_lengths_and_counts_survive_where_their_encoding_grows_by_a_byte(
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_a_row_with_tagged_fields_is_refused(count: int) -> None:
+def test_decoding_refuses_an_array_row_that_contains_tagged_fields(count: int) -> None:
     rows = bytes([count + 1]) + bytes.fromhex("01 00000002 00") * count
     encoded = encode_message(Sample(cells=(Cell(left=1, right=2),) * count), 3)
     assert decode_message(Sample, encoded, 3).cells == (Cell(left=1, right=2),) * count

@@ -92,14 +92,14 @@ BAD: Final = {
 
 
 @pytest.mark.parametrize("name", GOOD)
-def test_the_checker_accepts_histories_of_a_log_without_losses(name: str) -> None:
+def test_the_linearizability_checker_accepts_histories_of_a_log_without_losses(name: str) -> None:
     history, final = GOOD[name]
 
     check_log(history, final=final)
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_the_checker_rejects_a_history_that_is_not_linearizable(name: str) -> None:
+def test_the_linearizability_checker_rejects_a_history_that_is_not_linearizable(name: str) -> None:
     history, final = BAD[name]
 
     with pytest.raises(NotLinearizable):
@@ -151,7 +151,9 @@ REGISTER: Final[dict[str, tuple[bool, list[Any]]]] = {
 
 
 @pytest.mark.parametrize("name", REGISTER)
-def test_the_checker_decides_register_histories_by_search(name: str) -> None:
+def test_the_linearizability_checker_gives_the_expected_verdict_on_each_register_history(
+    name: str,
+) -> None:
     expected, operations = REGISTER[name]
 
     history = [Operation(*operation) for operation in operations]
@@ -159,12 +161,12 @@ def test_the_checker_decides_register_histories_by_search(name: str) -> None:
     assert linearizable(history, initial=0, step=register) is expected
 
 
-def test_the_checker_rejects_an_answer_before_its_request() -> None:
+def test_the_linearizability_checker_rejects_a_response_that_precedes_its_request() -> None:
     with pytest.raises(ValueError, match="before it was invoked"):
         linearizable([Operation(5, 4, ("r",), 0)], initial=0, step=register)
 
 
-def test_the_checker_raises_an_error_for_a_history_too_large_to_search() -> None:
+def test_the_linearizability_checker_raises_an_error_for_a_history_too_large_to_search() -> None:
     crowd = [Operation(0, 100, ("w", i), "ok") for i in range(12)]
     impossible = [*crowd, Operation(101, 102, ("r",), -1)]
 
@@ -173,7 +175,9 @@ def test_the_checker_raises_an_error_for_a_history_too_large_to_search() -> None
 
 
 @given(st.data())
-def test_the_checker_accepts_histories_of_a_real_register(data: st.DataObject) -> None:
+def test_the_linearizability_checker_accepts_histories_of_a_real_register(
+    data: st.DataObject,
+) -> None:
     """Calls take effect at one moment each; widening their times changes nothing about that."""
     value: object = 0
     history = []

@@ -156,7 +156,9 @@ def test_a_checkpoint_smaller_than_the_partial_file_is_refused_and_the_file_disc
     ],
     ids=["a-gap", "a-repetition", "another-size", "nothing", "too-much"],
 )
-def test_an_invalid_chunk_discards_the_partial_file(position, piece, match):
+def test_an_invalid_fetch_snapshot_chunk_discards_the_partial_checkpoint_file(
+    position, piece, match
+):
     disk = new_disk()
     store = shelf_on(disk)
     reject(fetch(store, limit=1), position, piece, match)
@@ -279,7 +281,7 @@ def test_a_download_whose_flush_fails_discards_its_partial_file(monkeypatch):
 
 
 @pytest.mark.parametrize("operation", ["fdatasync", "rename", "fsync_directory"])
-def test_the_publication_of_a_download_can_be_repeated_after_an_error(operation):
+def test_publishing_a_downloaded_checkpoint_succeeds_when_repeated_after_a_disk_error(operation):
     disk = new_disk()
     store = shelf_on(disk)
     download = fetch(store)
@@ -364,7 +366,7 @@ def test_a_download_interrupted_in_any_way_ends_with_the_leaders_bytes(cuts, pie
     assert disk.content(PATH) == WHOLE
 
 
-def test_the_store_keeps_at_most_one_partial_download():
+def test_the_checkpoint_store_keeps_at_most_one_partial_download():
     disk = new_disk()
     store = shelf_on(disk)
     fetch(store, limit=2).keep()

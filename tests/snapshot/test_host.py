@@ -108,7 +108,7 @@ def test_the_count_of_changed_records_survives_a_restart():
     assert (node.machine.changed_records, node.host.situation.bytes_since) == before
 
 
-def test_changes_during_the_writing_of_a_checkpoint_count_towards_the_next_checkpoint():
+def test_records_changed_while_a_checkpoint_is_written_count_towards_the_next_checkpoint():
     node = Hosted()
     node.write(*MANY)
     node.write((b"key-1", b"before"))
@@ -125,7 +125,7 @@ def test_changes_during_the_writing_of_a_checkpoint_count_towards_the_next_check
     assert node.machine.changed_records == 2
 
 
-def test_the_policy_decides_when_a_checkpoint_is_taken():
+def test_the_checkpoint_policy_decides_by_log_bytes_changed_records_and_elapsed_time():
     """Both the ratio and the bytes; then the log is counted from the checkpoint on."""
     node = Hosted(settings=SnapshotSettings(max_bytes_between=900, max_interval_ms=0))
     node.write(*MANY[:10])
@@ -244,7 +244,7 @@ def test_an_unreadable_frozen_state_discards_only_the_checkpoint(monkeypatch, ca
     assert node.host.failed == 1
 
 
-def test_the_policy_waits_after_a_checkpoint_has_failed():
+def test_the_checkpoint_policy_waits_before_it_repeats_a_failed_checkpoint():
     node = Hosted(settings=SnapshotSettings(max_interval_ms=1_000))
     node.write(*MANY)
     node.disk.capacity_bytes = 0
@@ -432,7 +432,7 @@ def test_a_checkpoint_with_records_of_another_state_machine_stops_the_node():
         node.loop.settle()
 
 
-def test_an_invalid_batch_with_a_valid_checksum_does_not_change_the_state():
+def test_a_checkpoint_batch_that_is_invalid_despite_its_checksum_does_not_change_the_state():
     node = Hosted()
     node.write((b"a", b"1"))
     batch = build_batch([(b"b", b"2", 0, ())], base_offset=0, leader_epoch=0)
@@ -470,7 +470,7 @@ class ReadMachine(KeyValueMachine):
     on_wanted: Callable[[], None] | None = None
 
 
-def test_a_waiting_reader_ends_the_apply_delay():
+def test_a_read_that_waits_for_committed_records_ends_the_apply_delay_of_its_host():
     node = Hosted(machine=ReadMachine, pace=Pace(apply_delay_ms=10.0))
     node.write((b"a", b"1"))
     node.loop.settle()
@@ -521,7 +521,7 @@ class Listening:
         self.lines.append(f"step down {epoch}")
 
 
-def test_the_listener_is_notified_of_leadership_once_the_state_holds_all_earlier_epochs():
+def test_a_state_machine_is_notified_of_leadership_after_all_earlier_epochs_are_applied():
     """It may decide at once. Source: docs/design/state-machines.md#a-new-leader-decides-nothing."""
     node = Hosted(pace=Pace(apply_ms=0.001))
     node.log.auto_commit = False
@@ -562,7 +562,7 @@ def persistent_node() -> tuple[Hosted, Persistent]:
     return node, machine
 
 
-def test_a_state_that_outlived_its_process_is_updated_from_its_own_offset_on():
+def test_after_a_restart_a_stored_state_applies_only_records_after_its_own_offset():
     node, machine = persistent_node()
     node.take()
     node.write((b"key-1", b"new"))
@@ -578,7 +578,9 @@ def test_a_state_that_outlived_its_process_is_updated_from_its_own_offset_on():
 
 
 @pytest.mark.parametrize("same_history", [True, False])
-def test_a_state_ahead_of_a_new_checkpoint_is_kept_while_its_history_is_compared(same_history):
+def test_a_state_machine_ahead_of_a_new_checkpoint_keeps_its_state_if_their_epochs_agree(
+    same_history,
+):
     """The log begins there, and what was to be compared is gone. Found by simulation, seed 255."""
     node, machine = persistent_node()
     node.take()
@@ -609,7 +611,7 @@ def test_a_state_ahead_of_a_new_checkpoint_is_kept_while_its_history_is_compared
     assert node.log.forks == ([] if same_history else [((47, 9), 1)])
 
 
-def test_a_state_ahead_of_the_high_watermark_is_not_ready_to_be_read():
+def test_a_state_machine_ahead_of_the_high_watermark_answers_no_read():
     node, machine = persistent_node()
     node.log.restart()
     node.log.high_watermark = None
@@ -625,7 +627,9 @@ def test_a_state_ahead_of_the_high_watermark_is_not_ready_to_be_read():
 
 @pytest.mark.parametrize("snapshot", [False, True])
 @pytest.mark.parametrize("end_offset", [41, 17])
-def test_a_state_that_ends_in_another_epoch_than_the_log_is_a_fork(end_offset, snapshot):
+def test_a_stored_state_whose_last_epoch_differs_from_the_log_is_reported_as_a_fork(
+    end_offset, snapshot
+):
     """Only committed records are applied: the log has lost them, and nothing is reset."""
     node, machine = persistent_node()
     if snapshot:
@@ -641,7 +645,7 @@ def test_a_state_that_ends_in_another_epoch_than_the_log_is_a_fork(end_offset, s
     assert (machine.resets, machine.applied) == (0, (end_offset, 9))
 
 
-def test_a_state_past_the_end_of_a_log_that_lost_its_tail_is_no_fork():
+def test_a_stored_state_past_the_end_of_a_log_that_lost_its_tail_is_not_reported_as_a_fork():
     node, machine = persistent_node()
     node.log.restart()
     tail = node.log._stored.pop()

@@ -101,7 +101,7 @@ def test_a_large_declared_batch_length_allocates_no_memory():
 
 
 @pytest.mark.parametrize("codec", [Compression.GZIP, Compression.ZSTD, Compression.LZ4])
-def test_the_reader_stops_decompressing_a_bomb_at_the_size_limit(codec):
+def test_the_checkpoint_reader_stops_decompressing_a_bomb_at_the_size_limit(codec):
     bomb = [(None, bytes(MAX_DECOMPRESSED_BYTES + 1), TIME, ())]
     batch = build_batch(bomb, base_offset=1, leader_epoch=3, compression=codec)
     assert len(batch) < 1024 * 1024
@@ -110,7 +110,7 @@ def test_the_reader_stops_decompressing_a_bomb_at_the_size_limit(codec):
 
 
 @pytest.mark.parametrize("window_bytes", [1, 60, 61, 100, 1000])
-def test_the_reader_yields_the_same_batches_with_any_window_size(window_bytes):
+def test_the_checkpoint_reader_yields_the_same_batches_with_any_read_window_size(window_bytes):
     disk = new_disk()
     disk.replace(PATH, WHOLE)
     file = disk.open(PATH, Mode.READ)

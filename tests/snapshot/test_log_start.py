@@ -97,7 +97,9 @@ REPLICAS = [
 
 
 @pytest.mark.parametrize(("holders", "expected"), REPLICAS)
-def test_a_leaders_log_start_waits_for_its_live_replicas(holders, expected):
+def test_a_leader_does_not_advance_its_log_start_past_the_progress_of_a_live_replica(
+    holders, expected
+):
     assert log_start(holders) == expected
 
 
@@ -167,7 +169,7 @@ def test_a_leaders_log_start_advances_past_lagging_replicas_after_a_week(ages_ms
         (0, 30),
     ],
 )
-def test_the_retention_size_moves_the_log_start_past_slow_replicas(limit, expected):
+def test_a_log_above_its_retention_size_moves_its_start_past_slow_replicas(limit, expected):
     """metadata.max.retention.bytes: one slow observer must not fill every disk."""
     settings = LogStartSettings(max_retention_bytes=limit)
     assert log_start([voter(40), observer(0)], settings=settings) == expected
@@ -207,7 +209,7 @@ def test_a_leaders_log_start_never_moves_back():
         assert log_start([voter(40), voter(slow)], start=start) >= start
 
 
-def test_a_leader_without_a_checkpoint_keeps_its_log_start():
+def test_a_leader_without_a_checkpoint_does_not_advance_its_log_start():
     settings = LogStartSettings(max_retention_bytes=0)
     assert log_start([voter(40)], candidates=[], settings=settings) == 0
 
@@ -232,7 +234,7 @@ def test_a_followers_log_starts_at_its_newest_checkpoint_up_to_the_leaders_log_s
     assert (None if found is None else found.offset) == expected
 
 
-def test_a_follower_without_a_checkpoint_keeps_its_log_start():
+def test_a_follower_without_a_checkpoint_does_not_advance_its_log_start():
     assert follower_log_start([], 1_000, log_start_offset=0) is None
 
 

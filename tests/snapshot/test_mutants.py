@@ -113,11 +113,16 @@ def power_losses() -> None:
 
 
 def another_history() -> None:
-    test_host.test_a_state_that_ends_in_another_epoch_than_the_log_is_a_fork(41, snapshot=False)
+    test_host.test_a_stored_state_whose_last_epoch_differs_from_the_log_is_reported_as_a_fork(
+        41, snapshot=False
+    )
 
 
 STORIES: list[tuple[Patch, Callable[[], None]]] = [
-    (drops_under_its_reader, test_shelf.test_the_store_keeps_a_checkpoint_that_is_being_read),
+    (
+        drops_under_its_reader,
+        test_shelf.test_the_checkpoint_store_does_not_drop_a_checkpoint_that_is_being_read,
+    ),
     (
         installs_before_verifying,
         test_download.test_a_checkpoint_joined_from_two_leaders_files_is_detected_and_fetched_again,
@@ -131,7 +136,7 @@ STORIES: list[tuple[Patch, Callable[[], None]]] = [
     (forgets_the_order, test_host.test_a_checkpoint_holds_the_state_at_the_time_of_its_freeze),
     (
         counts_from_publication,
-        test_host.test_changes_during_the_writing_of_a_checkpoint_count_towards_the_next_checkpoint,
+        test_host.test_records_changed_while_a_checkpoint_is_written_count_towards_the_next_checkpoint,
     ),
     (renames_before_the_flush, power_losses),
     (trusts_any_state, another_history),

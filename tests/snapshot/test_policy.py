@@ -51,22 +51,24 @@ RULES = [
 
 
 @pytest.mark.parametrize(("facts", "reason"), RULES)
-def test_the_policy_takes_a_checkpoint_exactly_when_one_of_its_rules_applies(facts, reason):
+def test_the_checkpoint_policy_takes_a_checkpoint_exactly_when_one_of_its_rules_applies(
+    facts, reason
+):
     assert SnapshotPolicy(SETTINGS).should_take(situation(**facts)) is reason
 
 
-def test_an_interval_of_0_disables_checkpoints_by_time():
+def test_a_checkpoint_interval_of_0_disables_checkpoints_by_time():
     settings = SnapshotSettings(max_interval_ms=0)
     assert SnapshotPolicy(settings).should_take(situation(ms_since=1 << 60)) is None
 
 
-def test_with_a_changed_ratio_of_0_the_policy_decides_by_log_bytes():
+def test_with_a_changed_record_ratio_of_0_the_checkpoint_policy_decides_by_log_bytes():
     policy = SnapshotPolicy(SnapshotSettings(min_changed_ratio=0, max_bytes_between=1_000))
     assert policy.should_take(situation(bytes_since=1_000)) is Reason.CHANGED
     assert policy.should_take(situation(bytes_since=999)) is None
 
 
-def test_nodes_take_their_checkpoints_at_different_times():
+def test_nodes_of_one_quorum_take_their_periodic_checkpoints_at_different_times():
     """Never for fewer bytes than configured, never later than configured."""
     policies = [SnapshotPolicy(SETTINGS, node_id) for node_id in range(8)]
     assert len({policy.bytes_between for policy in policies}) == 8
@@ -75,7 +77,7 @@ def test_nodes_take_their_checkpoints_at_different_times():
     assert all(30_000 <= policy.interval_ms <= 60_000 for policy in policies)
 
 
-def test_the_policy_has_kafkas_default_settings():
+def test_the_checkpoint_policy_has_kafkas_default_settings():
     settings = SnapshotSettings()
     assert (settings.min_changed_ratio, settings.max_bytes_between) == (0.5, 20 << 20)
     assert settings.max_interval_ms == HOUR_MS

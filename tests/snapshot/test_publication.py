@@ -67,7 +67,7 @@ def test_a_power_loss_during_publication_leaves_the_complete_checkpoint_or_none(
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "fdatasync", "rename"])
-def test_a_disk_error_during_publication_leaves_no_file(operation):
+def test_a_disk_error_while_a_checkpoint_is_renamed_leaves_no_file(operation):
     disk = new_disk()
     disk.fail_next(operation)
     with pytest.raises(OSError, match=r"Input/output error"):
@@ -107,7 +107,7 @@ def test_a_new_bootstrap_checkpoint_replaces_the_old_bootstrap_checkpoint():
     assert disk.listdir(DIRECTORY) == [BOOTSTRAP_NAME]
 
 
-def test_a_failed_append_does_not_change_the_partial_file():
+def test_a_failed_append_to_a_checkpoint_download_does_not_change_its_partial_file():
     disk = new_disk()
     data = written(5)
     with PartFile.create(disk, DIRECTORY, ID, unique=1) as part:

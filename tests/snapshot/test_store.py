@@ -46,7 +46,7 @@ def test_the_store_lists_complete_checkpoints_oldest_first():
     assert shelf_with().newest is None
 
 
-def test_opening_the_store_removes_leftovers_and_no_other_file():
+def test_opening_the_checkpoint_store_removes_only_partial_and_deleted_checkpoint_files():
     disk = disk_with(IDS[1])
     strangers = ["partition.metadata", "00000000000000000000.log", "bootstrap.checkpoint"]
     leftovers = [
@@ -63,13 +63,13 @@ def test_opening_the_store_removes_leftovers_and_no_other_file():
 
 @pytest.mark.parametrize("position", [0, 1, 61, len(WHOLE) - 1, len(WHOLE)])
 @pytest.mark.parametrize("size", [0, 1, 100, 10_000, -5])
-def test_the_store_returns_the_requested_bytes_of_a_checkpoint(position, size):
+def test_the_checkpoint_store_returns_the_requested_bytes_of_a_checkpoint(position, size):
     piece = shelf_with(*IDS).read(IDS[0], position, size)
     assert piece == SnapshotChunk(len(WHOLE), WHOLE[position : position + max(0, size)])
 
 
 @pytest.mark.parametrize("position", [-1, len(WHOLE) + 1, 1 << 62, -(1 << 63)])
-def test_the_store_refuses_positions_outside_the_checkpoint(position):
+def test_the_checkpoint_store_refuses_a_read_position_outside_the_checkpoint(position):
     with pytest.raises(ValueError, match="position"):
         shelf_with(*IDS).read(IDS[0], position, 100)
 
@@ -82,7 +82,7 @@ def test_the_store_returns_none_for_a_checkpoint_that_it_does_not_have():
     assert store.size_bytes(IDS[0]) == len(WHOLE)
 
 
-def test_the_store_drops_checkpoints_below_the_log_start():
+def test_the_checkpoint_store_drops_older_checkpoints_below_the_log_start():
     store = shelf_with(*IDS)
     store.drop_below(10)
     assert store.ids == IDS
@@ -98,7 +98,7 @@ def test_the_store_never_drops_the_newest_checkpoint():
     assert store.ids == IDS[2:]
 
 
-def test_the_store_keeps_a_checkpoint_that_is_being_read():
+def test_the_checkpoint_store_does_not_drop_a_checkpoint_that_is_being_read():
     """Mutant: pin_ms=0 here, and the follower begins anew with every checkpoint of the leader."""
     clock = Clock()
     store = shelf_with(*IDS, clock=clock)
@@ -142,7 +142,7 @@ def test_a_checkpoint_added_to_the_store_is_listed_in_order():
         store.added(OffsetAndEpoch(40, 3))
 
 
-def test_a_closed_store_has_no_open_file_and_serves_no_checkpoint(tmp_path: Path):
+def test_a_closed_checkpoint_store_has_no_open_file_and_serves_no_checkpoint(tmp_path: Path):
     """A node lives on when one of its groups ends; what was read a moment ago is let go of, too."""
     for one in IDS:
         (tmp_path / checkpoint_name(one)).write_bytes(WHOLE)
@@ -194,7 +194,9 @@ def test_an_error_while_dropping_a_checkpoint_leaves_the_other_checkpoints_uncha
     assert disk.listdir(DIRECTORY) == [checkpoint_name(IDS[2])]
 
 
-def test_several_threads_may_read_and_drop_checkpoints_concurrently(tmp_path: Path):
+def test_the_checkpoint_store_lets_several_threads_read_and_drop_checkpoints_concurrently(
+    tmp_path: Path,
+):
     """Nobody reads from a file that was closed: each answer is the file's bytes, or None."""
     ids = [OffsetAndEpoch(offset, 1) for offset in range(1, 60)]
     for one in ids:

@@ -45,7 +45,7 @@ def refused(data: bytes, path=PATH) -> DamagedFileError:
     return error
 
 
-def test_an_undamaged_checkpoint_passes_verification():
+def test_an_undamaged_checkpoint_file_passes_verification():
     assert verified(closed(GOOD)).origin is Origin.ESKER
 
 

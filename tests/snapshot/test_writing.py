@@ -40,7 +40,7 @@ from tests.snapshot.checkpoints import (
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 100])
-def test_the_reader_returns_the_written_records_in_order(count):
+def test_the_checkpoint_reader_returns_the_written_records_in_order(count):
     disk = new_disk()
     disk.replace(PATH, written(count))
     with CheckpointReader(disk, PATH) as reader:
@@ -67,7 +67,7 @@ def test_a_checkpoint_written_by_kafka_is_read_with_its_origin():
 
 
 @pytest.mark.parametrize("compression", Compression)
-def test_the_reader_accepts_compressed_batches_that_the_writer_never_writes(compression):
+def test_the_checkpoint_reader_accepts_compressed_batches_although_esker_writes_none(compression):
     values = [encode_record(record) for record in features(100)]
     batch = build_value_batch(
         values, base_offset=1, leader_epoch=3, timestamp=TIME, compression=compression
@@ -147,7 +147,7 @@ def test_a_checkpoint_names_the_epochs_that_it_was_given_and_the_newest_are_read
 
 
 @pytest.mark.parametrize("pairs", [((3, 0), (1, 40)), ((1, 40), (3, 40)), ((-1, 0), (2, 5))])
-def test_a_checkpoint_header_with_unordered_epochs_is_read_as_without_epochs(pairs):
+def test_a_checkpoint_header_whose_epochs_are_out_of_order_is_read_as_one_without_epochs(pairs):
     assert epochs_of(named(*pairs)) == ()
     assert verified(named(*pairs)).preamble.epochs == ()
 

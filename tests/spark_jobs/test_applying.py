@@ -113,7 +113,7 @@ def test_a_damaged_retention_plan_file_is_refused(
         read_plan(path)
 
 
-def test_a_plan_is_large_if_it_removes_a_large_share_of_live_bytes() -> None:
+def test_a_retention_plan_counts_as_large_if_it_removes_a_large_share_of_live_bytes() -> None:
     assert plan(row(0), live_bytes=399).is_large
     assert not plan(row(0), live_bytes=400).is_large
 
@@ -167,7 +167,9 @@ class Reluctant(Coordinators):
         return ApplyRetentionResponse(responses=(told,))
 
 
-def test_a_partly_applied_row_is_sent_again_until_it_is_complete(tmp_path: Path) -> None:
+def test_a_partly_applied_retention_plan_row_is_sent_again_until_it_is_complete(
+    tmp_path: Path,
+) -> None:
     made, coordinators = plan(row(0), row(1), row(2)), Reluctant({})
     outcome = applied(made, tmp_path / "j", coordinators)
     assert (outcome.applied, outcome.refused) == ({0: 10, 1: 11, 2: 12}, {})
@@ -175,7 +177,9 @@ def test_a_partly_applied_row_is_sent_again_until_it_is_complete(tmp_path: Path)
     assert len(coordinators.requests) == 9, "four offsets at a time"
 
 
-def test_partly_applied_rows_are_distinguished_from_refused_rows(tmp_path: Path) -> None:
+def test_the_plan_journal_distinguishes_partly_applied_rows_from_refused_rows(
+    tmp_path: Path,
+) -> None:
     made, coordinators = plan(row(0), row(1), row(2)), Reluctant({0: 6, 1: 0})
     outcome = applied(made, tmp_path / "j", coordinators)
     assert (outcome.applied, outcome.refused) == ({0: 6, 2: 12}, {1: 44})
@@ -267,7 +271,9 @@ def test_a_plan_that_another_cluster_refused_still_applies_to_its_own_cluster(
     assert (outcome.applied, outcome.refused) == ({0: 10, 1: 11}, {})
 
 
-def test_a_plan_that_expires_while_it_is_applied_is_stale(tmp_path: Path) -> None:
+def test_a_retention_plan_that_expires_while_it_is_applied_is_reported_as_stale(
+    tmp_path: Path,
+) -> None:
     outcome = applied(plan(row(0), row(1), row(2)), tmp_path / "j", Coordinators({1: 44, 2: 32}))
     assert outcome.is_stale()
 
@@ -287,7 +293,7 @@ def test_an_invalid_journal_of_a_retention_plan_is_refused(tmp_path: Path, line:
         orphans_applying.Journal(tmp_path / "j", "0").read()
 
 
-def test_a_journal_has_one_json_object_in_each_line(tmp_path: Path) -> None:
+def test_the_journal_of_a_retention_plan_has_one_json_object_in_each_line(tmp_path: Path) -> None:
     made = plan(row(0), row(1))
     applied(made, tmp_path / "j", Coordinators({1: 44}))
     lines = [json.loads(line) for line in (tmp_path / "j").read_text().splitlines()]

@@ -108,7 +108,7 @@ def test_records_read_from_an_archive_equal_the_logs_records(
         assert 0 < len(rows[0]) <= end
 
 
-def test_a_narrowed_offset_range_of_an_archive_reads_only_the_files_it_needs(
+def test_reading_part_of_an_archive_opens_only_the_files_with_the_requested_offsets(
     logs: FileLogs, store: ObjectStore
 ) -> None:
     one_pass(logs, store)
@@ -133,7 +133,7 @@ def test_small_archive_files_are_read_together_and_large_files_separately(
     assert all(one.end_offset == two.start_offset for one, two in pairwise(apart))
 
 
-def test_every_process_writes_the_same_bytes_of_an_avro_file() -> None:
+def test_processes_with_different_hash_seeds_write_the_same_avro_bytes() -> None:
     """Each process has its own hash seed, and so its own order of sets."""
     program = (
         "from spark_jobs.readers.avro_files import AvroWriter; import hashlib;"
@@ -177,7 +177,9 @@ def test_uncommitted_records_are_not_archived(logs: FileLogs, store: ObjectStore
     assert raw(store) == logs.raw()
 
 
-def test_a_lagging_replica_adds_nothing_to_the_archive(logs: FileLogs, store: ObjectStore) -> None:
+def test_an_archive_pass_from_a_lagging_replica_adds_no_record_above_its_committed_end(
+    logs: FileLogs, store: ObjectStore
+) -> None:
     """It does not finish a plan beyond its committed offsets either."""
     whole = logs.end_offset
     dying = DyingStore(store, 4, after=True)  # archive.json, the plan, two files

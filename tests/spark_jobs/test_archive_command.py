@@ -154,7 +154,7 @@ def test_invalid_archive_options_are_refused_with_one_sentence(node: Node, tmp_p
 
 
 @pytest.mark.parametrize("follow", [(), ("--follow", "--interval", 60)])
-def test_the_archive_command_fails_for_a_log_with_another_history(
+def test_the_archive_command_fails_for_a_log_that_diverges_from_the_archived_records(
     node: Node, tmp_path: Path, follow: tuple[object, ...]
 ) -> None:
     out = tmp_path / "archive"
@@ -165,7 +165,9 @@ def test_the_archive_command_fails_for_a_log_with_another_history(
     assert (code, "this is another log" in " ".join(errors.split())) == (4, True), errors
 
 
-def test_a_lost_range_without_a_checkpoint_is_data_loss(node: Node, tmp_path: Path) -> None:
+def test_the_archive_command_reports_deleted_offsets_without_a_checkpoint_as_data_loss(
+    node: Node, tmp_path: Path
+) -> None:
     node.append(odd_batches(seed=6, count=20, first_offset=node.logs.end_offset), roll=True)
     node.logs.cut_to(1)
     code, _, errors = run("--out", tmp_path / "archive", "--log-dir", node.directory)

@@ -64,7 +64,9 @@ def test_an_archive_belongs_to_one_cluster_and_has_one_format(
         ArchivedLogs(store)
 
 
-def test_a_log_with_another_history_is_not_archived(logs: FileLogs, store: ObjectStore) -> None:
+def test_the_archive_refuses_a_log_that_diverges_from_the_archived_records(
+    logs: FileLogs, store: ObjectStore
+) -> None:
     """The cluster id and the offsets match, but the records before them differ."""
     archived = one_pass(logs, store).end_offset
     for path in (logs.directory / LOG).iterdir():
@@ -166,7 +168,7 @@ def test_rebuilding_rows_without_their_batch_header_raises_an_error() -> None:
         list(batches_of(rows))
 
 
-def test_overlapping_archive_ranges_form_one_chain() -> None:
+def test_every_archive_reader_chooses_the_same_chain_of_overlapping_files() -> None:
     """Two concurrent jobs left these manifests; every reader must choose the same chain."""
     links = [
         Range(LOG, 0, 9, KIND_LOG),

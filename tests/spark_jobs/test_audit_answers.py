@@ -112,7 +112,9 @@ def test_the_audit_finds_correct_checkpoints_at_any_offset_clean(
     assert fields == {"skipped", "fenced", "orphans"} or first > 6
 
 
-def test_committing_an_orphan_that_a_sweep_found_is_a_violation(tmp_path: Path) -> None:
+def test_the_audit_reports_a_commit_of_an_object_marked_as_orphan_as_a_violation(
+    tmp_path: Path,
+) -> None:
     life = list(HISTORY)
     at = next(i for i, one in enumerate(life) if isinstance(one.value, OrphansFoundRecord))
     values = (one.value for one in life[at:])
@@ -124,7 +126,7 @@ def test_committing_an_orphan_that_a_sweep_found_is_a_violation(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("object_id", [-1, 10_000])
-def test_a_found_orphan_that_was_never_in_a_lease_is_a_violation(
+def test_the_audit_reports_an_orphan_whose_object_id_was_never_leased_as_a_violation(
     object_id: int, tmp_path: Path
 ) -> None:
     found = OrphansFoundRecord(object_ids=(object_id,), marked_at_ms=5)

@@ -194,7 +194,7 @@ def in_a_checkpoint() -> Records:
 
 
 @pytest.mark.parametrize("left_out", [None, *range(10)])
-def test_a_cluster_checkpoint_that_lacks_any_record_is_a_violation(
+def test_the_audit_reports_a_cluster_checkpoint_that_lacks_any_record_as_a_violation(
     left_out: int | None, tmp_path: Path
 ) -> None:
     """Leaving any record out of the checkpoint is reported."""

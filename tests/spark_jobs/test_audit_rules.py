@@ -259,7 +259,7 @@ UNSOUND: Final[list[tuple[str, type, dict[str, int]]]] = [
 
 
 @pytest.mark.parametrize(("name", "cls", "fields"), UNSOUND)
-def test_the_audit_finds_an_unsound_checkpoint_without_its_log(
+def test_the_audit_finds_an_inconsistent_checkpoint_without_a_log_to_compare(
     name: str, cls: type, fields: dict[str, int], tmp_path: Path
 ) -> None:
     """The faults are found without a log before the checkpoint to compare it with."""
@@ -275,7 +275,7 @@ def test_the_audit_finds_an_unsound_checkpoint_without_its_log(
     assert set(broken_rules(report)) == {name}, describe_findings(report)
 
 
-def test_a_damaged_checkpoint_is_a_violation(tmp_path: Path) -> None:
+def test_the_audit_reports_a_damaged_checkpoint_as_a_violation(tmp_path: Path) -> None:
     write_entries(tmp_path, the_history())
     write_checkpoint(tmp_path, 42, [encode_record(r) for r in checkpoint_at(the_history(), 42)])
     (path,) = tmp_path.glob("*.checkpoint")
@@ -293,7 +293,7 @@ def test_a_damaged_checkpoint_is_a_violation(tmp_path: Path) -> None:
     assert "damaged" in report.unchecked[COORDINATOR]
 
 
-def test_replicas_that_differ_are_a_violation(tmp_path: Path) -> None:
+def test_the_audit_reports_replicas_with_different_records_as_a_violation(tmp_path: Path) -> None:
     """One record's bytes differ; the violation names the batch."""
     one, other = tmp_path / "one", tmp_path / "other"
     write_entries(one, the_history())
@@ -368,7 +368,9 @@ def test_the_audit_compares_replicas_over_their_common_offsets(tmp_path: Path) -
     assert (report.logs[0].start_offset, report.logs[0].end_offset) == (offset, end)
 
 
-def test_a_partition_with_batches_at_two_coordinators_is_a_violation(tmp_path: Path) -> None:
+def test_the_audit_reports_a_partition_with_batches_at_two_coordinators_as_a_violation(
+    tmp_path: Path,
+) -> None:
     names = [COORDINATOR, "__diskless-metadata-1"]
     for name in names:
         write_entries(tmp_path / name, the_history())
@@ -386,7 +388,7 @@ def test_the_audit_counts_and_reports_unknown_record_types(tmp_path: Path) -> No
     assert report.logs[0].unknown == {(2000, 0): len(the_history())}
 
 
-def test_an_audit_without_logs_is_an_error() -> None:
+def test_an_audit_of_a_source_without_logs_raises_an_error() -> None:
     with pytest.raises(LogsError, match="no log to audit"):
         audit(DirectoryLogs({}), LocalEngine())
 
@@ -394,7 +396,7 @@ def test_an_audit_without_logs_is_an_error() -> None:
 NOTHING: Final = ProducersExpiredRecord(log_ids=(), producer_ids=())
 
 
-def test_a_log_that_lacks_any_record_is_a_violation(tmp_path: Path) -> None:
+def test_the_audit_reports_a_log_that_lacks_any_record_as_a_violation(tmp_path: Path) -> None:
     """The records behind it or the last checkpoint contradict; only a fence can be left out,
     because it forbids a commit that never came.
     """
@@ -411,7 +413,7 @@ def test_a_log_that_lacks_any_record_is_a_violation(tmp_path: Path) -> None:
     assert unseen == ["DeleteFenceRecord"]
 
 
-def test_a_log_that_repeats_any_commit_is_a_violation(tmp_path: Path) -> None:
+def test_the_audit_reports_a_log_that_repeats_any_commit_as_a_violation(tmp_path: Path) -> None:
     life = list(the_history())
     for index, entry in enumerate(life):
         if isinstance(entry.value, ObjectCommitRecord):

@@ -219,7 +219,9 @@ def test_an_audit_of_undamaged_objects_finds_no_violation_at_any_depth(tmp_path:
     assert read == [0, sampled + 1, COUNT - 1], "the newest is in every sample"
 
 
-def test_an_object_that_the_log_released_during_the_audit_is_no_violation(tmp_path: Path) -> None:
+def test_the_audit_accepts_a_missing_object_that_was_released_during_the_audit(
+    tmp_path: Path,
+) -> None:
     """Retention marks and deletes the object right after the audit has read the log's end."""
     entries, objects = the_world()
     marked = ObjectsMarkedRecord(object_ids=(5,), marked_at_ms=1)
@@ -267,7 +269,9 @@ def test_the_audit_treats_a_missing_store_as_an_error_instead_of_data_loss(tmp_p
         audit_directory(tmp_path / "log", audit_request=audit_request(tmp_path / "store"))
 
 
-def test_a_batch_of_another_length_than_committed_is_a_violation(tmp_path: Path) -> None:
+def test_the_audit_reports_a_stored_batch_of_another_length_than_committed_as_a_violation(
+    tmp_path: Path,
+) -> None:
     """The object and its footer are intact; the commit gives a batch one byte less."""
     entries, objects = the_world()
     life: list[Any] = list(entries)

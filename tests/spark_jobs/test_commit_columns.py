@@ -73,7 +73,7 @@ def test_damaged_commits_decoded_together_or_one_by_one_raise_the_same_error(
         assert piled(whole).batches["base_offsets"].tolist() == expected["base_offset"]
 
 
-def test_a_commit_with_an_overlong_varint_is_refused() -> None:
+def test_decoding_a_commit_record_with_an_overlong_varint_raises_an_error() -> None:
     """One varint never ends, and one counts more entries than there are."""
     sound = one_commit()
     head = read_frame(sound)[2] + sum(width_of(field) for field in HEAD)

@@ -118,7 +118,9 @@ def test_only_lost_objects_and_their_offsets_are_reported_as_missing(life: Store
     assert {one.topic for one in found.affected} <= {"t1", "t2"}
 
 
-def test_an_object_retired_between_log_and_listing_is_not_lost(life: Stored) -> None:
+def test_an_object_deleted_between_reading_the_log_and_listing_the_store_is_not_reported_lost(
+    life: Stored,
+) -> None:
     used = life.used()
 
     def retire() -> None:
@@ -135,7 +137,9 @@ def test_an_object_retired_between_log_and_listing_is_not_lost(life: Stored) -> 
     assert (found.looked_for, found.retired) == (len(used), len(used))
 
 
-def test_an_object_that_is_only_missing_in_the_listing_is_not_lost(life: Stored) -> None:
+def test_an_object_that_is_missing_only_in_the_store_listing_is_not_reported_lost(
+    life: Stored,
+) -> None:
     hidden = life.used()[0]
     aside = life.directory / "aside"
     life.path(hidden).rename(aside)

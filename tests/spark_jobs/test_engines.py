@@ -71,7 +71,9 @@ def is_here(piece: Piece) -> bool:
     return not piece.is_helper
 
 
-def test_results_are_in_order_if_a_process_and_its_helper_share_the_work(tmp_path: Path) -> None:
+def test_the_local_engine_returns_results_in_order_if_a_helper_process_shares_the_work(
+    tmp_path: Path,
+) -> None:
     done: list[int] = []
     found = LocalEngine(helper=True).run(answer, pieces(tmp_path), done.append)
     assert [number for number, _ in found] == list(range(3 * HELPED))
@@ -90,7 +92,7 @@ def test_the_local_engine_raises_the_error_of_the_first_failed_item(tmp_path: Pa
         LocalEngine(helper=True).run(fails, pieces(tmp_path))
 
 
-def test_an_interrupt_ends_the_helper_process(tmp_path: Path) -> None:
+def test_an_interrupt_of_a_local_job_ends_its_helper_process(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         LocalEngine(helper=True).run(interrupted, pieces(tmp_path))
     with pytest.raises(ProcessLookupError):
@@ -98,7 +100,9 @@ def test_an_interrupt_ends_the_helper_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("light", [True, False])
-def test_few_or_light_work_items_run_in_the_calling_process(tmp_path: Path, light: bool) -> None:
+def test_the_local_engine_runs_few_or_light_tasks_in_the_calling_process(
+    tmp_path: Path, light: bool
+) -> None:
     some = pieces(tmp_path, 3 * HELPED if light else HELPED - 1)
     here = LocalEngine(helper=True).run(is_here, some, light=light)
     assert all(here)

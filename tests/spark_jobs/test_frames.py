@@ -37,7 +37,9 @@ def assert_same(frames: StateFrames, state: LogState) -> None:
         assert found.to_pylist() == rows, f"{name}, seed {SEED}"
 
 
-def test_state_frames_equal_the_state_computed_in_one_process(tmp_path: Path, spark: Any) -> None:
+def test_the_spark_state_frames_equal_the_state_computed_in_one_process(
+    tmp_path: Path, spark: Any
+) -> None:
     """From the beginning, cut in pieces; at the end, and at a time before it."""
     random = Random(SEED)
     end = write_log(tmp_path / "log-0", random_log(random, 60), index_interval_bytes=1)
@@ -50,7 +52,7 @@ def test_state_frames_equal_the_state_computed_in_one_process(tmp_path: Path, sp
     assert_same(state_frames(spark, cut), state)
 
 
-def test_state_frames_at_a_time_have_the_offset_computed_in_one_process(
+def test_the_spark_state_frames_at_a_timestamp_end_at_the_same_offset_as_the_local_state(
     tmp_path: Path, spark: Any
 ) -> None:
     random = Random(SEED)

@@ -48,18 +48,20 @@ def log(tmp_path: Path) -> LogFiles:
     return LogFiles(tmp_path / "log-0")
 
 
-def test_all_segments_are_read_in_order(log: LogFiles) -> None:
+def test_the_spark_log_reader_reads_all_segments_in_offset_order(log: LogFiles) -> None:
     assert log.segments() == [0, 6, 12, 18, 24]
     assert offsets(log, 30) == list(range(30))
 
 
 @pytest.mark.parametrize("end_offset", [0, 1, 5, 6, 7, 29, 30])
-def test_records_above_the_requested_end_are_not_read(log: LogFiles, end_offset: int) -> None:
+def test_the_spark_log_reader_reads_no_record_at_or_above_the_requested_end_offset(
+    log: LogFiles, end_offset: int
+) -> None:
     assert offsets(log, end_offset) == list(range(end_offset))
 
 
 @pytest.mark.parametrize("start_offset", [0, 1, 5, 6, 13, 29, 30])
-def test_reading_a_log_resumes_at_any_offset(log: LogFiles, start_offset: int) -> None:
+def test_the_spark_log_reader_can_begin_at_any_offset(log: LogFiles, start_offset: int) -> None:
     assert offsets(log, 30, start_offset=start_offset) == list(range(start_offset, 30))
 
 
@@ -146,7 +148,7 @@ def test_reading_to_an_offset_needs_a_checkpoint_at_or_before_the_offset(log: Lo
     assert log.spans(12)[0].end_offset == 12
 
 
-def test_a_table_contains_only_records_of_its_own_type(tmp_path: Path) -> None:
+def test_a_spark_table_contains_only_records_of_its_own_type(tmp_path: Path) -> None:
     mixed: list[list[MetadataRecord]] = [[feature(1), NoOpRecord()], [feature(2)]]
     write_log(tmp_path / "log-0", mixed)
     spans = LogFiles(tmp_path / "log-0").spans(3)
@@ -157,7 +159,7 @@ def test_a_table_contains_only_records_of_its_own_type(tmp_path: Path) -> None:
     assert [row["log_timestamp_ms"] for row in rows] == [1_000, 1_001]
 
 
-def test_large_tables_are_read_in_several_batches(log: LogFiles) -> None:
+def test_a_large_spark_table_is_read_in_several_arrow_batches(log: LogFiles) -> None:
     sizes = [
         batch.num_rows
         for span in log.spans(6)
@@ -167,7 +169,7 @@ def test_large_tables_are_read_in_several_batches(log: LogFiles) -> None:
 
 
 @pytest.mark.parametrize(("lowest", "highest"), [(0, 29), (5, 5), (7, 12), (30, 40), (12, 3)])
-def test_narrowed_offset_ranges_are_read_only_within_their_bounds(
+def test_a_spark_task_reads_only_the_offsets_of_its_filtered_range(
     log: LogFiles, lowest: int, highest: int
 ) -> None:
     spans = [span.within(lowest, highest) for span in log.spans(30)]
@@ -175,7 +177,7 @@ def test_narrowed_offset_ranges_are_read_only_within_their_bounds(
     assert found == [offset for offset in range(30) if lowest <= offset <= highest]
 
 
-def test_a_lost_range_error_can_be_pickled() -> None:
+def test_a_lost_range_error_survives_pickling_with_its_offsets() -> None:
     error = LostRangeError("log-0", 5, 9, "it was cut")
     again = pickle.loads(pickle.dumps(error))
     assert (str(again), again.wanted, again.earliest) == (str(error), 5, 9)

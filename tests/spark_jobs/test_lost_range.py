@@ -53,7 +53,9 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
-def test_a_job_that_finds_a_lost_range_exits_with_6(node: Path, words: tuple[str, ...]) -> None:
+def test_a_spark_job_whose_requested_offsets_were_deleted_exits_with_6(
+    node: Path, words: tuple[str, ...]
+) -> None:
     filled = [word.format(node.parent) for word in words]
     done = CliRunner().invoke(app, [*filled, "--log-dir", str(node)])
     assert done.exit_code == 6, (done.output, done.exception)
@@ -68,7 +70,7 @@ def test_a_job_that_finds_a_lost_range_exits_with_6(node: Path, words: tuple[str
         ("spark_jobs.readers.logs.LogsError: log-0: nobody leads", 3),
     ],
 )
-def test_a_job_whose_worker_finds_a_lost_range_exits_with_6(
+def test_a_spark_job_whose_worker_finds_that_requested_offsets_were_deleted_exits_with_6(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, raised: str, code: int
 ) -> None:
     """Spark reports a worker's error as text."""

@@ -133,7 +133,7 @@ def test_an_old_orphan_is_not_planned_after_a_single_listing(bucket: Bucket) -> 
     assert bucket.planned() == []
 
 
-def test_a_rewritten_or_returned_orphan_counts_as_seen_for_the_first_time(
+def test_the_orphans_job_counts_a_rewritten_or_reappeared_orphan_as_seen_for_the_first_time(
     bucket: Bucket,
 ) -> None:
     same, other_time, other_size, away = (bucket.orphan(number) for number in range(4))
@@ -173,7 +173,7 @@ def test_a_small_skew_of_the_stores_clock_is_tolerated(bucket: Bucket) -> None:
     assert len(bucket.planned()) == 2
 
 
-def test_no_plan_is_written_if_the_local_clock_went_back(bucket: Bucket) -> None:
+def test_the_orphans_job_writes_no_plan_if_the_local_clock_went_back(bucket: Bucket) -> None:
     bucket.orphan(7)
     bucket.sweep()
     before = (bucket.listings / SEEN_FILE).read_bytes()
@@ -185,7 +185,9 @@ def test_no_plan_is_written_if_the_local_clock_went_back(bucket: Bucket) -> None
     assert (bucket.listings / SEEN_FILE).read_bytes() == before
 
 
-def test_a_failed_listing_leaves_plan_and_sightings_unchanged(bucket: Bucket) -> None:
+def test_a_failed_store_listing_leaves_the_orphans_plan_and_the_sightings_file_unchanged(
+    bucket: Bucket,
+) -> None:
     for object_id in range(300):
         bucket.orphan(object_id)
     bucket.sweep()
@@ -327,7 +329,7 @@ def journal(plan: OrphansPlan, tmp_path: Path) -> Journal:
 
 
 @pytest.mark.parametrize("answered", range(10))
-def test_applying_orphans_after_an_interrupt_repeats_at_most_one_window(
+def test_after_an_interrupt_the_orphans_job_repeats_only_the_requests_that_were_in_flight(
     answered: int, plan: OrphansPlan, tmp_path: Path
 ) -> None:
     first, second = Recorder(away_after=answered), Recorder()
@@ -401,7 +403,7 @@ def test_each_coordinator_receives_only_its_own_orphan_keys(tmp_path: Path) -> N
         assert all(f"/c-1/{number}/" in key for key in recorder.asked)
 
 
-def test_an_orphans_plan_is_large_if_it_has_a_large_share_of_the_listed_bytes(
+def test_an_orphans_plan_counts_as_large_if_it_has_a_large_share_of_the_listed_bytes(
     plan: OrphansPlan,
 ) -> None:
     assert plan.is_large

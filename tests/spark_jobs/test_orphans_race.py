@@ -195,14 +195,14 @@ def test_concurrent_sweeps_delete_all_orphans_and_no_live_object(seed: int, tmp_
 
 
 @pytest.mark.parametrize("careless", [careless_job, careless_coordinator])
-def test_either_the_job_or_the_coordinator_alone_protects_live_objects(
+def test_the_orphans_job_and_the_coordinator_each_protect_live_objects_if_the_other_does_not_check(
     careless: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     careless(monkeypatch)
     now(Race(3, tmp_path, AT_ONCE).run())
 
 
-def test_live_objects_are_lost_if_neither_job_nor_coordinator_checks(
+def test_live_objects_are_deleted_if_neither_the_orphans_job_nor_the_coordinator_checks_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     careless_job(monkeypatch)

@@ -104,7 +104,7 @@ def test_broker_records_change_the_reported_state_of_a_broker(tmp_path: Path) ->
     ]
 
 
-def test_fence_records_of_older_releases_fence_a_broker(tmp_path: Path) -> None:
+def test_the_report_applies_the_fence_and_unfence_records_of_older_releases(tmp_path: Path) -> None:
     found = history(
         tmp_path, [broker(1, fenced=False)], [FenceBrokerRecord(id=1, epoch=1)],
         [UnfenceBrokerRecord(id=1, epoch=1)],

@@ -248,7 +248,9 @@ def test_the_report_does_not_count_uncommitted_records(harbour: World) -> None:
     )
 
 
-def test_reported_partitions_stay_removed_and_log_starts_never_fall(tmp_path: Path) -> None:
+def test_the_report_never_restores_a_removed_partition_or_lowers_a_log_start(
+    tmp_path: Path,
+) -> None:
     def starts(*offsets: int) -> list[LogStartOffsetsRecord]:
         return [
             LogStartOffsetsRecord(
@@ -279,7 +281,7 @@ def test_throughput_tables_add_up_small_producers_as_others(harbour: World) -> N
 # --- the cube -----------------------------------------------------------------------------------
 
 
-def test_merging_merged_rows_again_leaves_the_rows_unchanged() -> None:
+def test_merging_report_rows_that_are_already_merged_leaves_them_unchanged() -> None:
     parts = [rows("topic", 2, name=["a", "b"], bytes=[1, 2], lowest=[5, 6], highest=[5, 6]),
              rows("topic", 1, name="a", bytes=[10], lowest=[3], highest=[9])]  # fmt: skip
     once = merge_rows(parts)
@@ -304,7 +306,7 @@ def test_report_rows_of_keys_with_few_bytes_are_merged_into_one_row() -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(4))
-def test_percentiles_from_bands_are_exact_to_two_per_cent(seed: int) -> None:
+def test_percentiles_computed_from_histogram_bands_are_exact_to_two_per_cent(seed: int) -> None:
     """Repeat one with -k 'two_per_cent and 3'."""
     random = np.random.default_rng(seed)
     values = np.exp(random.normal(6, 2, 4_999)).astype(np.int64)
@@ -318,7 +320,7 @@ def test_percentiles_from_bands_are_exact_to_two_per_cent(seed: int) -> None:
         assert found == pytest.approx(exact, rel=0.017, abs=0.5)
 
 
-def test_histogram_bands_cover_every_64_bit_number() -> None:
+def test_the_histogram_bands_of_the_report_cover_every_64_bit_number() -> None:
     values = np.array([0, 1, 63, 64, 1 << 20, (1 << 53) + 1, (1 << 62) + 12345], np.int64)
     found = band_starts(values)
     assert (found <= values).all()

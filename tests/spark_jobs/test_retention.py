@@ -170,7 +170,9 @@ def two_topics(tmp_path: Path) -> tuple[Worlds, LogState]:
     return Worlds(tmp_path, [(tmp_path / "log-0", end)]), state
 
 
-def test_a_topic_with_long_retention_keeps_dead_bytes_of_other_topics(tmp_path: Path) -> None:
+def test_a_retention_plan_counts_dead_bytes_in_objects_shared_with_a_topic_of_long_retention(
+    tmp_path: Path,
+) -> None:
     worlds, state = two_topics(tmp_path)
     topics = settings_of(state, retention_ms=0)
     topics[encode_uuid(OTHER)] = TopicSettings("long", -1, -1, "external")
@@ -241,7 +243,9 @@ def test_only_the_newest_cached_digest_of_a_growing_log_is_kept(tmp_path: Path) 
     assert names == [f"{0:020}-{end:020}.runs" for end in (4, 5)]
 
 
-def test_cached_digests_of_another_history_of_the_log_are_not_used(tmp_path: Path) -> None:
+def test_the_audit_does_not_use_cached_digests_of_a_log_that_has_since_diverged(
+    tmp_path: Path,
+) -> None:
     """A cluster restored from a copy has the same id and other records at known offsets."""
     kept = DigestCache(tmp_path / "digests")
     directory = tmp_path / "digests" / "cluster" / "log-0"

@@ -55,7 +55,7 @@ def test_only_the_stores_package_of_the_broker_is_shipped(tmp_path: Path) -> Non
     assert all(n == "diskless/__init__.py" or n.startswith("diskless/stores/") for n in sent)
 
 
-def test_shipped_code_that_is_damaged_does_not_run(tmp_path: Path) -> None:
+def test_a_spark_worker_refuses_to_import_shipped_code_that_is_damaged(tmp_path: Path) -> None:
     archive = code_zip(tmp_path)
     with zipfile.ZipFile(archive, "a") as changed:
         changed.writestr("spark_jobs/added.py", "")

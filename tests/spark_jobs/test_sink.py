@@ -43,7 +43,7 @@ def offsets(directory: Path) -> list[int]:
     ]
 
 
-def test_the_sink_names_files_by_their_offsets(tmp_path: Path) -> None:
+def test_the_spark_sink_names_files_by_their_first_and_last_offsets(tmp_path: Path) -> None:
     run(tmp_path, 0, (0, 5), (5, 9))
     run(tmp_path, 1)
     run(tmp_path, 2, (12, 20))
@@ -56,7 +56,9 @@ def test_the_sink_names_files_by_their_offsets(tmp_path: Path) -> None:
     assert not list((tmp_path / "_parts").iterdir())
 
 
-def test_a_repeated_batch_leaves_the_sinks_files_unchanged(tmp_path: Path) -> None:
+def test_a_repeated_micro_batch_leaves_the_files_of_the_spark_sink_unchanged(
+    tmp_path: Path,
+) -> None:
     run(tmp_path, 0, (0, 5), (5, 9))
     before = {path: path.stat().st_ino for path in tmp_path.glob("*.parquet")}
     run(tmp_path, 0, (0, 2), (2, 9))  # cut up otherwise
@@ -64,7 +66,7 @@ def test_a_repeated_batch_leaves_the_sinks_files_unchanged(tmp_path: Path) -> No
     assert not list((tmp_path / "_parts").iterdir())
 
 
-def test_the_sink_writes_each_offset_once_after_a_crash_at_any_moment(
+def test_the_spark_sink_writes_each_offset_once_despite_a_crash_at_any_moment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before each rename and each flush of a commit, in turn."""
@@ -107,7 +109,9 @@ def test_the_sink_writes_each_offset_once_after_a_crash_at_any_moment(
     assert moments > 10
 
 
-def test_the_sink_refuses_a_new_stream_in_a_used_directory(tmp_path: Path) -> None:
+def test_the_spark_sink_refuses_a_new_stream_in_the_directory_of_another_stream(
+    tmp_path: Path,
+) -> None:
     run(tmp_path, 0, (0, 5))
     run(tmp_path, 1, (5, 9))
     for batch, range_, said in (
@@ -121,13 +125,15 @@ def test_the_sink_refuses_a_new_stream_in_a_used_directory(tmp_path: Path) -> No
     assert offsets(tmp_path) == list(range(9))
 
 
-def test_the_sink_refuses_rows_out_of_order(tmp_path: Path) -> None:
+def test_the_spark_sink_refuses_rows_whose_offsets_are_out_of_order(tmp_path: Path) -> None:
     with pytest.raises(SinkError, match="in the log's order, and once"):
         run(tmp_path, 0, (0, 5), (3, 9))
     assert offsets(tmp_path) == []
 
 
-def test_a_failed_batch_leaves_no_parts_in_the_sinks_directory(tmp_path: Path) -> None:
+def test_a_failed_micro_batch_leaves_no_file_in_the_directory_of_the_spark_sink(
+    tmp_path: Path,
+) -> None:
     writer = OffsetFileWriter(tmp_path)
     written = writer.write(iter(rows(0, 5)))
     writer.abort([written, None], 0)
@@ -142,7 +148,9 @@ def test_a_failed_batch_leaves_no_parts_in_the_sinks_directory(tmp_path: Path) -
     assert writer.write(iter([])) == Written()
 
 
-def test_the_sink_refuses_a_missing_path_or_offset_column_at_once(tmp_path: Path) -> None:
+def test_the_spark_sink_refuses_a_missing_path_or_offset_column_before_the_stream_starts(
+    tmp_path: Path,
+) -> None:
     schema = StructType().add("log_offset", "long")
     with pytest.raises(SinkError, match="give a directory"):
         OffsetFiles({}).streamWriter(schema, overwrite=False)

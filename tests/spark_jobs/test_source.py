@@ -76,7 +76,7 @@ def read(log_dir: Path, **more: Any) -> list[dict[str, Any]]:
     return rows(LogReader(parse_options(options(log_dir, **more))))
 
 
-def test_small_splits_are_read_as_partitions_of_their_own(log_dir: Path) -> None:
+def test_a_small_split_bytes_option_makes_each_log_split_a_spark_partition(log_dir: Path) -> None:
     reader = LogReader(parse_options(options(log_dir, splitBytes=1)))
     assert len(reader.partitions()) == 4
     assert [row["feature_level"] for row in rows(reader)] == list(range(10))
@@ -115,7 +115,9 @@ def test_the_data_source_reads_no_record_above_the_high_watermark(log_dir: Path)
     assert read(log_dir, startOffset=7) == []
 
 
-def test_a_table_is_read_from_the_logs_that_can_contain_its_records(log_dir: Path) -> None:
+def test_the_data_source_reads_a_table_only_from_the_logs_that_can_contain_its_records(
+    log_dir: Path,
+) -> None:
     def lengths(**more: Any) -> Counter[str]:
         return Counter(row["log"] for row in read(log_dir, **more))
 
@@ -246,7 +248,7 @@ def test_a_log_with_a_deleted_head_is_read_from_the_checkpoint_with_a_warning(
     assert covered == [(True, 12), (False, 18), (False, 20)]
 
 
-def test_a_lost_range_is_an_error_unless_fail_on_data_loss_is_off(
+def test_a_spark_read_of_deleted_offsets_fails_unless_fail_on_data_loss_is_off(
     log_dir: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cut(log_dir, to=12)

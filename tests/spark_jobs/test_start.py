@@ -66,7 +66,7 @@ def test_the_error_for_a_java_that_is_too_old_names_its_version(
     assert list(scratch.iterdir()) == []
 
 
-def test_too_little_memory_is_reported_in_a_sentence_with_details_in_the_log(
+def test_a_jvm_that_cannot_get_enough_memory_is_reported_in_a_sentence_with_details_in_the_log(
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
     scratch: Path,

@@ -315,7 +315,9 @@ def test_an_orphan_from_a_listing_is_an_object_of_the_state_until_it_is_removed(
     }  # fmt: skip
 
 
-def test_an_object_removed_after_the_checkpoint_is_not_in_the_state(tmp_path: Path) -> None:
+def test_the_state_computed_from_a_log_lacks_objects_that_were_removed_after_its_checkpoint(
+    tmp_path: Path,
+) -> None:
     state = InMemoryState()
     lease = LeaseGrantedRecord(
         lease_id=1, broker_id=1, broker_epoch=1, first_object_id=100, object_count=10,

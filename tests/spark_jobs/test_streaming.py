@@ -79,7 +79,7 @@ def run(log_dir: Path, start: Place, rows: int | None = None, **more: Any) -> tu
         start = end
 
 
-def test_a_stream_reads_existing_and_new_offsets_once(log_dir: Path) -> None:
+def test_a_spark_stream_reads_each_existing_and_each_new_offset_once(log_dir: Path) -> None:
     start = reader(log_dir).initialOffset()
     assert start == {
         "clusterId": CLUSTER_ID, "log": LOG, "epoch": -1, "offset": 0, "fromCheckpoint": False
@@ -92,7 +92,7 @@ def test_a_stream_reads_existing_and_new_offsets_once(log_dir: Path) -> None:
     assert batches == [[17, 18, 19]]
 
 
-def test_a_repeated_batch_of_a_stream_has_the_same_rows(log_dir: Path) -> None:
+def test_a_repeated_micro_batch_of_a_spark_stream_has_the_same_rows(log_dir: Path) -> None:
     start = reader(log_dir).initialOffset()
     end = reader(log_dir).latestOffset(start, ReadMaxRows(7))
     first = batch(log_dir, start, end)
@@ -104,7 +104,7 @@ def test_a_repeated_batch_of_a_stream_has_the_same_rows(log_dir: Path) -> None:
     ("starting", "expected"),
     [("earliest", list(range(17))), ("latest", []), ("9", list(range(9, 17))), ("17", [])],
 )
-def test_a_stream_begins_at_its_starting_offset(
+def test_a_spark_stream_begins_at_its_starting_offsets_option(
     log_dir: Path, starting: str, expected: list
 ) -> None:
     start = reader(log_dir, startingOffsets=starting).initialOffset()
@@ -142,7 +142,7 @@ def test_a_stream_begins_with_a_checkpoint_if_the_head_is_deleted_or_on_request(
     assert batch(log_dir, start, after, failOnDataLoss="false") == []
 
 
-def test_a_range_lost_between_batches_is_an_error_unless_fail_on_data_loss_is_off(
+def test_a_stream_whose_next_offsets_were_deleted_fails_unless_fail_on_data_loss_is_off(
     log_dir: Path,
 ) -> None:
     start = reader(log_dir).initialOffset()
@@ -155,7 +155,9 @@ def test_a_range_lost_between_batches_is_an_error_unless_fail_on_data_loss_is_of
     assert batch(log_dir, end, later, failOnDataLoss="false") == list(range(8, 17))
 
 
-def test_another_log_of_the_same_name_stops_the_stream(log_dir: Path) -> None:
+def test_a_spark_stream_stops_if_its_log_was_replaced_by_another_log_of_the_same_name(
+    log_dir: Path,
+) -> None:
     start = reader(log_dir).initialOffset()
     at = journaled(reader(log_dir).latestOffset(start, ReadMaxRows(6)))
     make_log(log_dir, 10, epoch=2)  # restored from somewhere

@@ -97,7 +97,9 @@ def exploded(position: LogPosition, record: ObjectCommitRecord) -> list[dict[str
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(commits(), max_size=5))
-def test_a_commit_has_a_row_for_each_of_its_batches(records: list[ObjectCommitRecord]) -> None:
+def test_a_commit_record_has_a_table_row_for_each_of_its_batches(
+    records: list[ObjectCommitRecord],
+) -> None:
     columns = CommitColumns()
     expected = []
     for number, record in enumerate(records):
@@ -141,13 +143,15 @@ def rows_of(value: bytes) -> list[dict[str, Any]]:
         ({"topic_indexes": (-1,)}, "log offset 7"),
     ],
 )
-def test_a_commit_with_columns_of_different_lengths_is_refused(changes: Any, named: str) -> None:
+def test_decoding_a_commit_record_with_columns_of_different_lengths_raises_an_error(
+    changes: Any, named: str
+) -> None:
     with pytest.raises(MalformedMessageError, match=named):
         rows_of(one_commit(**changes))
 
 
 @pytest.mark.parametrize("length", [4, 30, 60, 80])
-def test_a_commit_that_is_cut_short_is_refused(length: int) -> None:
+def test_decoding_a_truncated_commit_record_into_columns_raises_an_error(length: int) -> None:
     whole = one_commit()
     with pytest.raises(MalformedMessageError):
         CommitColumns().add(PLACE, whole[: min(length, len(whole) - 1)])
@@ -155,7 +159,7 @@ def test_a_commit_that_is_cut_short_is_refused(length: int) -> None:
 
 @settings(deadline=None, max_examples=150)
 @given(st.data())
-def test_a_record_of_every_type_becomes_a_row(data: st.DataObject) -> None:
+def test_each_record_type_is_decoded_into_a_row_of_its_spark_table(data: st.DataObject) -> None:
     """Arrow accepts a record of any type and version, and its plain fields are unchanged."""
     table = data.draw(
         st.sampled_from([name for name in TABLES if name not in (RECORD, OBJECT_COMMIT)])
@@ -180,7 +184,7 @@ def test_a_record_of_every_type_becomes_a_row(data: st.DataObject) -> None:
             assert told == getattr(record, field.name)
 
 
-def test_null_and_absent_fields_become_null_and_empty_lists_stay_empty() -> None:
+def test_null_and_absent_record_fields_are_null_columns_and_empty_arrays_are_empty_lists() -> None:
     """In a change, null means unchanged; before version 1 there were no directories to change."""
     topic_id = random_uuid()
     change = PartitionChangeRecord(partition_id=0, topic_id=topic_id, isr=(), leader=-1)
@@ -193,7 +197,7 @@ def test_null_and_absent_fields_become_null_and_empty_lists_stay_empty() -> None
     assert row["directories"] is None
 
 
-def test_nested_structures_become_arrow_structs() -> None:
+def test_nested_structures_of_records_are_decoded_into_arrow_structs() -> None:
     end_point = RegisterBrokerRecord.BrokerEndpoint(
         name="PLAINTEXT", host="b1", port=9092, security_protocol=0
     )
@@ -209,7 +213,7 @@ def test_nested_structures_become_arrow_structs() -> None:
     ]
 
 
-def test_tables_keep_unknown_tagged_fields_as_bytes() -> None:
+def test_spark_tables_keep_unknown_records_and_tagged_fields_as_bytes() -> None:
     columns = EnvelopeColumns()
     columns.add(PLACE, bytes.fromhex("01 fe 7f 03") + b"whatever")
     columns.add(PLACE, encode_record(TopicRecord(name="t", topic_id=ZERO_UUID)))

@@ -238,7 +238,9 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_producer_that_clocks_expired_too_early_goes_on_at_its_next_sequence(self) -> None:
+    def test_a_producer_expired_too_early_by_a_wrong_clock_continues_at_its_next_sequence(
+        self,
+    ) -> None:
         """All voters' clocks are a day back and right again: the producer looks idle for a day."""
 
         async def story(world: World) -> None:
@@ -292,7 +294,9 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_an_old_producer_id_must_begin_at_0_where_no_state_ever_expired(self) -> None:
+    def test_an_old_producer_id_must_begin_at_sequence_0_if_no_producer_state_has_ever_expired(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             world.view.raise_level(2)
             await create(world)
@@ -305,7 +309,9 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_log_of_older_code_goes_on_from_the_age_of_producer_ids(self) -> None:
+    def test_a_coordinator_upgraded_from_an_older_release_expires_producers_by_the_age_of_their_ids(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             world.handed_out_ms(7, 2 * DAY_MS)
             world.handed_out_ms(8, 0)
@@ -524,7 +530,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_new_producer_beyond_the_cap_is_refused_and_the_others_write_on(self) -> None:
+    def test_above_the_producer_limit_only_batches_of_new_producers_are_refused(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)

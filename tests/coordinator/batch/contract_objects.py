@@ -251,7 +251,9 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_the_number_of_files_in_a_request_is_bounded(self) -> None:
+    def test_the_coordinator_refuses_a_list_or_deletion_of_more_than_ten_thousand_objects(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             for limit in (0, -1, 10_001):
                 asked = GetFilesToDeleteRequest(coordinator_partition=0, max_files=limit)
@@ -291,7 +293,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_a_call_with_a_former_controller_epoch_is_refused(self) -> None:
+    def test_a_coordinator_refuses_a_controllers_call_with_a_former_controller_epoch(self) -> None:
         async def story(world: World) -> None:
             await create(world, epoch=4)
             assert await create(world, OTHER_TOPIC, epoch=3) == 11
@@ -382,7 +384,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_retention_by_size_keeps_at_least_retention_bytes(self) -> None:
+    def test_a_retention_pass_by_size_keeps_at_least_retention_bytes(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -434,7 +436,7 @@ class ObjectStories(Told):
 
     # --- the end
 
-    def test_a_closed_coordinator_raises_not_available(self) -> None:
+    def test_a_call_to_a_closed_coordinator_raises_coordinator_not_available(self) -> None:
         async def story(world: World) -> None:
             await world.coordinator.close()
             with pytest.raises(CoordinatorError):

@@ -51,7 +51,9 @@ async def ask_again(world: World, call: Awaitable[object]) -> None:
 class ViewStories(Told):
     """Epochs of controllers and brokers."""
 
-    def test_a_call_with_an_uncommitted_controller_epoch_gets_a_retriable_error(self) -> None:
+    def test_a_coordinator_call_with_a_controller_epoch_not_yet_committed_gets_a_retriable_error(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             world.view.committed_controller_epoch = 5
             await ask_again(world, create(world, epoch=HUGE))

@@ -14,14 +14,14 @@ from bench.peers.postgres_coordinator import PeerBatch, Producer, decide
 from tests.benches import printed
 
 
-def test_the_benchmark_of_the_retention_planner_runs() -> None:
+def test_the_retention_planner_benchmark_runs_without_errors() -> None:
     assert "1,000 runs of 10 partitions" in printed(
         "bench_planner", "--runs", "1000", "--partitions", "10"
     )
 
 
 @pytest.mark.soak
-def test_the_benchmark_of_the_coordinator_runs() -> None:
+def test_the_batch_coordinator_benchmark_runs_without_errors() -> None:
     shown = printed("bench_coordinator", "--tiny")
     for words in ("50 x 4, 4 uploaders", "500 x 1", "checkpoint of the leader", "first commit"):
         assert words in shown

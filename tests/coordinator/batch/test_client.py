@@ -134,7 +134,7 @@ def test_every_coordinator_request_reaches_the_node_unchanged_and_is_answered() 
     served(story)
 
 
-def test_commits_reach_the_coordinator_in_the_order_of_the_calls() -> None:
+def test_a_clients_commits_reach_the_coordinator_in_the_order_of_its_calls() -> None:
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
         await asyncio.gather(*(client.call(commit(i)) for i in range(200)))
         assert recorder.committed == list(range(200))
@@ -173,7 +173,9 @@ def test_unanswered_commits_are_sent_again_in_order_after_a_refusal(
     served(story)
 
 
-def test_a_new_connection_has_one_commit_in_flight_until_it_is_answered() -> None:
+def test_a_coordinator_client_sends_one_commit_on_a_new_connection_and_awaits_its_response() -> (
+    None
+):
     """The leader begins to decide between two commits: else 1 would be refused, and 2 accepted."""
 
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
@@ -188,7 +190,7 @@ def test_a_new_connection_has_one_commit_in_flight_until_it_is_answered() -> Non
     served(story)
 
 
-def test_a_new_commit_waits_until_commits_in_flight_are_answered_after_a_refusal() -> None:
+def test_after_a_refused_commit_the_client_awaits_all_in_flight_before_a_new_commit() -> None:
     """1 is refused while 2 waits; 3 is submitted then, and may not reach the coordinator yet."""
 
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
@@ -434,7 +436,7 @@ def test_a_refusal_survives_encoding_and_decoding_in_every_response(call: Call[A
     assert read_refusal(refuse(request, 0, "")) is None
 
 
-def test_a_node_without_the_coordinator_answers_not_available() -> None:
+def test_a_node_without_the_requested_coordinator_answers_coordinator_not_available() -> None:
     async def main() -> None:
         (node,) = await nodes(Recorder())
         async with await open_rpc(*node.address) as rpc:

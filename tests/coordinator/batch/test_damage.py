@@ -186,7 +186,7 @@ def test_a_full_disk_does_not_count_as_a_damaged_database(tmp_path: Path) -> Non
     asyncio.run(story())
 
 
-def test_a_full_disk_during_a_read_stops_the_node_with_its_reason(tmp_path: Path) -> None:
+def test_a_full_disk_during_a_database_read_stops_the_node_with_its_reason(tmp_path: Path) -> None:
     """A sweep writes what it is about to read. The state is then torn: who would go on with it?
 
     What is applied next has to say why it cannot be, too: those are a node's last words.

@@ -268,7 +268,7 @@ def test_an_unreadable_record_raises_an_error_with_its_offset_and_type(
     assert says in str(caught.value)
 
 
-def test_a_record_of_another_state_machine_is_not_applied() -> None:
+def test_the_batch_coordinator_stops_at_a_record_of_another_state_machine() -> None:
     with pytest.raises(KeyError):
         InMemoryState().apply(0, FeatureLevelRecord(name="x", feature_level=1))
 
@@ -327,7 +327,9 @@ def test_a_producer_with_a_pending_append_does_not_expire() -> None:
     asyncio.run(story())
 
 
-def test_a_partition_takes_no_batch_that_might_pass_the_last_offset() -> None:
+def test_the_coordinator_refuses_a_batch_that_could_exceed_the_largest_offset_of_a_partition() -> (
+    None
+):
     async def story() -> None:
         world = MemoryWorld()
         await create(world)

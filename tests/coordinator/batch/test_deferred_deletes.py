@@ -344,7 +344,7 @@ async def what_went_is_gone_after_a_restart_too(directory: Path) -> None:
     await world.close()
 
 
-def test_deleted_rows_stay_deleted_after_a_restart(tmp_path: Path) -> None:
+def test_deleted_database_rows_of_batches_stay_deleted_after_a_restart(tmp_path: Path) -> None:
     asyncio.run(what_went_is_gone_after_a_restart_too(tmp_path))
 
 
@@ -357,7 +357,7 @@ class _Unmarked(WholeTable[Any, Any]):
 
 
 @pytest.mark.parametrize("name", ["tallies", "graves"])
-def test_the_restart_test_fails_if_a_changed_row_is_not_marked_dirty(
+def test_the_coordinators_restart_test_detects_a_changed_row_that_is_not_marked_dirty(
     tmp_path: Path, name: str
 ) -> None:
     """The cache does not know that SQLite lacks the change."""
@@ -371,7 +371,9 @@ def test_the_restart_test_fails_if_a_changed_row_is_not_marked_dirty(
         asyncio.run(what_went_is_gone_after_a_restart_too(tmp_path))
 
 
-def test_a_step_of_deferred_row_deletions_is_bounded(tmp_path: Path) -> None:
+def test_one_step_of_deferred_row_deletions_deletes_a_bounded_number_of_rows(
+    tmp_path: Path,
+) -> None:
     """One step writes as many rows with 400 dead runs as with 4,000."""
 
     async def cost(directory: Path, runs: int) -> int:

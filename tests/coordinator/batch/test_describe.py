@@ -104,7 +104,9 @@ def sums(topic: DescribeDisklessTopicsResponse.Topic) -> tuple[int, int, int]:
     return topic.object_bytes, topic.past_object_bytes, topic.dead_bytes
 
 
-def test_an_object_of_several_topics_counts_fully_for_each_of_them(store: Store) -> None:
+def test_an_object_with_batches_of_several_topics_counts_fully_in_the_description_of_each_topic(
+    store: Store,
+) -> None:
     found = topics(store)
     assert sums(found["foo"]) == (550, 0, 50 + 50)  # 50 bytes of each object are nobody's
     assert sums(found["bar"]) == (300, 0, 50)
@@ -129,7 +131,7 @@ def test_describing_topics_without_objects_reads_no_objects(store: Store) -> Non
     ] == [("bar", [(0, 10)]), ("foo", [(0, 20), (1, 10)])]
 
 
-def test_a_topics_unreferenced_objects_count_until_they_are_deleted(
+def test_a_topics_described_bytes_include_unreferenced_objects_until_they_are_deleted(
     store: Store,
 ) -> None:
     store.apply(log_start(0, 10))

@@ -125,7 +125,7 @@ async def others(call: Awaitable[T]) -> tuple[T, int]:
     return await task, turns
 
 
-def test_a_large_look_up_does_not_block_the_event_loop(tmp_path: Path) -> None:
+def test_the_coordinator_yields_to_other_tasks_during_a_large_look_up(tmp_path: Path) -> None:
     async def story(world: QuorumWorld) -> None:
         store, coordinator = world.machine.store, world.coordinator
         found, turns = await others(coordinator.call(find()))
@@ -140,7 +140,7 @@ def test_a_large_look_up_does_not_block_the_event_loop(tmp_path: Path) -> None:
     told(tmp_path, story)
 
 
-def test_large_look_ups_are_answered_one_at_a_time(tmp_path: Path) -> None:
+def test_the_coordinator_answers_large_look_ups_one_after_the_other(tmp_path: Path) -> None:
     """Otherwise ten of them would take ten times as long a turn."""
 
     async def story(world: QuorumWorld) -> None:
@@ -173,7 +173,9 @@ def test_a_look_up_waits_while_the_state_is_replaced_by_a_checkpoint(tmp_path: P
     told(tmp_path, story)
 
 
-def test_a_call_that_waits_when_its_replica_closes_raises_not_available(tmp_path: Path) -> None:
+def test_a_call_that_waits_at_a_closing_coordinator_replica_raises_coordinator_not_available(
+    tmp_path: Path,
+) -> None:
     async def story(world: QuorumWorld) -> None:
         task = asyncio.ensure_future(world.coordinator.call(find()))
         for _ in range(3):

@@ -81,7 +81,9 @@ def test_a_leader_runs_its_maintenance_on_its_own_timer(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_maintenance_step_that_finds_work_is_repeated_soon_up_to_a_limit(tmp_path: Path) -> None:
+def test_a_leader_repeats_a_coordinator_maintenance_step_that_finds_work_soon_up_to_a_limit(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         timers = Timers()
         world, _ = await retained(tmp_path, timers, 90)
@@ -139,7 +141,9 @@ def test_a_retention_check_of_all_partitions_begins_once_an_interval_and_is_fini
     asyncio.run(story())
 
 
-def test_a_search_for_idle_producers_continues_after_the_previous_one(tmp_path: Path) -> None:
+def test_a_search_for_idle_producers_continues_where_the_previous_search_stopped(
+    tmp_path: Path,
+) -> None:
     """However many busy producers stand before them."""
 
     async def story() -> None:
@@ -163,7 +167,7 @@ def test_a_search_for_idle_producers_continues_after_the_previous_one(tmp_path: 
     asyncio.run(story())
 
 
-def test_the_number_of_batches_in_waiting_commits_is_bounded(
+def test_a_coordinator_client_limits_the_number_of_batches_in_unanswered_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A refused commit was not decided: it may be sent again."""
@@ -188,7 +192,7 @@ def test_the_number_of_batches_in_waiting_commits_is_bounded(
     asyncio.run(story())
 
 
-def test_a_decision_that_raises_fails_its_own_request_only(tmp_path: Path) -> None:
+def test_an_exception_in_a_coordinator_decision_fails_only_its_own_request(tmp_path: Path) -> None:
     """For example an unreadable page: nothing was decided, and other requests are answered."""
 
     async def story() -> None:

@@ -103,7 +103,7 @@ KILLERS: Final[dict[str, Killer]] = {
         "an unknown producer whose state can have expired begins anywhere"
     ),
     "expiry_is_judged_by_the_age_of_producer_ids": contract(
-        "a_producer_that_clocks_expired_too_early_goes_on_at_its_next_sequence"
+        "a_producer_expired_too_early_by_a_wrong_clock_continues_at_its_next_sequence"
     ),
     "dismantling_counts_as_expiry": contract(
         "the_deletion_of_a_topic_lets_no_producer_skip_sequences"
@@ -124,7 +124,7 @@ KILLERS: Final[dict[str, Killer]] = {
     "a_bumped_epoch_is_compared_with_the_old_one": row("a higher epoch begins at 0"),
     "an_old_producer_epoch_is_let_in": row("an old epoch is fenced"),
     "any_controller_epoch_is_kept": contract(
-        "a_call_with_an_uncommitted_controller_epoch_gets_a_retriable_error"
+        "a_coordinator_call_with_a_controller_epoch_not_yet_committed_gets_a_retriable_error"
     ),
     "any_broker_epoch_gets_a_lease": contract("a_lease_needs_the_registered_broker_epoch"),
     "a_stale_broker_epoch_commits": contract(

@@ -137,7 +137,7 @@ def test_a_run_of_batches_exactly_retention_ms_old_is_kept() -> None:
     assert planned([Partition(runs, 0, 100, -1, 0)]).log_start_offsets.tolist() == [1]
 
 
-def test_retention_by_size_never_keeps_less_than_its_limit() -> None:
+def test_the_retention_planner_never_keeps_fewer_bytes_than_retention_bytes() -> None:
     runs = [Run(1, NOW, 60), Run(1, NOW, 60), Run(1, NOW, 60)]
     assert planned([Partition(runs, 0, -1, 100, 0)]).log_start_offsets.tolist() == [1]
     assert planned([Partition(runs, 0, -1, 120, 0)]).log_start_offsets.tolist() == [1]

@@ -16,7 +16,9 @@ from tests.coordinator.batch.quorum_world import QuorumWorld
 pytestmark = pytest.mark.slow
 
 
-def test_the_quorum_answers_as_the_conformance_table_says(tmp_path: Path) -> None:
+def test_the_coordinator_on_a_raft_quorum_answers_as_the_conformance_table_says(
+    tmp_path: Path,
+) -> None:
     async def run() -> list[str]:
         world = QuorumWorld(tmp_path)
         failures = [str(failure) for failure in await run_table(TABLE, world)]
@@ -26,7 +28,9 @@ def test_the_quorum_answers_as_the_conformance_table_says(tmp_path: Path) -> Non
     assert asyncio.run(run()) == []
 
 
-def test_the_quorum_keeps_the_conformance_tables_answers_over_restarts(tmp_path: Path) -> None:
+def test_the_coordinator_on_a_raft_quorum_answers_as_the_conformance_table_says_across_restarts(
+    tmp_path: Path,
+) -> None:
     """Restarts on the same database, on an empty one, and from a checkpoint, in turn."""
 
     async def run() -> list[str]:

@@ -587,7 +587,7 @@ class QuorumVersusMemory(RuleBasedStateMachine):
             assert object_id not in self.deleted_objects, f"object {object_id} is deleted"
 
 
-def test_the_quorum_decides_like_the_coordinator_in_memory() -> None:
+def test_the_coordinator_on_a_raft_quorum_decides_like_the_coordinator_in_memory() -> None:
     wanted = (
         "answers held",
         "answers kept",

@@ -111,7 +111,7 @@ def test_a_replica_answers_from_applied_records_and_reports_their_age(tmp_path: 
     asyncio.run(story())
 
 
-def test_a_replica_of_a_log_in_doubt_serves_nothing(tmp_path: Path) -> None:
+def test_a_coordinator_replica_whose_log_may_have_forked_serves_no_read(tmp_path: Path) -> None:
     """Its records may not be those that the others have: docs/design/forks.md."""
 
     async def story() -> None:
@@ -307,7 +307,7 @@ def test_a_follower_that_loads_a_checkpoint_over_older_state_gets_the_same_state
     asyncio.run(story())
 
 
-def test_the_wal_stays_short_under_continuous_commits(
+def test_the_write_ahead_log_of_sqlite_stays_below_its_limit_under_continuous_commits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At a thousandth of the real sizes the thread copies, and commits wait for its last part."""
@@ -331,7 +331,7 @@ def test_the_wal_stays_short_under_continuous_commits(
     asyncio.run(story())
 
 
-def test_the_coordinator_benchmarks_run_at_a_small_size(
+def test_the_coordinator_benchmarks_run_at_a_small_size_without_errors(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["bench", "--objects", "8", "--partitions", "3"])

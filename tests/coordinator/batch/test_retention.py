@@ -116,14 +116,14 @@ def test_a_retention_pass_reads_a_bounded_number_of_runs() -> None:
 @pytest.mark.parametrize(
     "config", [None, TopicConfig(retention_ms=0, enforcer=Enforcer.EXTERNAL)], ids=["none", "else"]
 )
-def test_retention_skips_unknown_and_externally_enforced_topics(
+def test_retention_passes_skip_unknown_topics_and_topics_with_an_external_enforcer(
     config: TopicConfig | None,
 ) -> None:
     view = StaticView(default_config=config)
     assert retention_pass(Kept({A: [9]}), view, NOW).rows == ()
 
 
-def test_retention_skips_deleted_topics() -> None:
+def test_retention_passes_skip_deleted_topics() -> None:
     kept = Kept({A: [9]})
     kept.topics[A] = kept.topics[A]._replace(deleted_at_ms=1)
     assert retention_pass(kept, StaticView(configs=CONFIGS), NOW).rows == ()

@@ -94,7 +94,9 @@ def state_of(tables: World) -> Sequence[object]:
 
 
 @pytest.mark.parametrize("seed", seeds(WORLDS))
-def test_the_fast_path_for_single_batches_agrees_with_the_general_path(seed: int) -> None:
+def test_applying_a_commit_of_single_batches_by_the_fast_path_equals_the_general_path(
+    seed: int,
+) -> None:
     print(f"seed {seed}")
     short, long, behind = World(), World(), World()
     pending = PendingState(lambda: behind)  # type: ignore[arg-type]

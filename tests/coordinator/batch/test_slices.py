@@ -137,7 +137,7 @@ def test_delete_files_sent_in_slices_has_results_in_request_order(tmp_path: Path
 
 
 @pytest.mark.parametrize("lost_at", [0, 1, 5])
-def test_a_failed_later_slice_leaves_the_requests_outcome_unknown(
+def test_if_a_later_slice_fails_the_outcome_of_the_whole_sliced_request_is_unknown(
     lost_at: int,
 ) -> None:
     asked = 0

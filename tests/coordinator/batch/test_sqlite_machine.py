@@ -105,7 +105,9 @@ def test_freezing_the_state_fails_if_the_database_has_another_offset(tmp_path: P
     world.machine.close()
 
 
-def test_a_reader_does_not_create_a_missing_database(tmp_path: Path) -> None:
+def test_opening_a_missing_coordinator_database_for_reading_does_not_create_it(
+    tmp_path: Path,
+) -> None:
     """A reader that comes while the file is being replaced creates none."""
     with pytest.raises(sqlite3.OperationalError):
         database.connect(tmp_path / "coordinator.db")
@@ -177,7 +179,9 @@ def test_an_invalid_checkpoint_leaves_the_state_unchanged(tmp_path: Path) -> Non
         Identity(IDENTITY.cluster_id, IDENTITY.directory_id, "__diskless-metadata-1"),
     ],
 )
-def test_the_database_of_another_node_is_replaced(tmp_path: Path, identity: Identity) -> None:
+def test_a_coordinator_database_copied_from_another_node_is_replaced_by_a_new_database(
+    tmp_path: Path, identity: Identity
+) -> None:
     world = filled(tmp_path)
     world.machine.close()
     machine = CoordinatorMachine(tmp_path, identity, in_process=True)
@@ -189,7 +193,9 @@ def test_the_database_of_another_node_is_replaced(tmp_path: Path, identity: Iden
 @pytest.mark.parametrize(
     "damage", ["not a database", "another schema", "a row that makes no sense"]
 )
-def test_a_database_that_cannot_be_read_is_replaced(tmp_path: Path, damage: str) -> None:
+def test_a_coordinator_database_that_cannot_be_read_is_replaced_by_a_new_database(
+    tmp_path: Path, damage: str
+) -> None:
     world = filled(tmp_path)
     world.machine.close()
     path = world.machine.path
@@ -284,7 +290,7 @@ def test_all_page_caches_of_a_process_share_one_limit(tmp_path: Path) -> None:
     connection.close()
 
 
-def test_a_failed_flush_of_the_database_is_not_repeated(tmp_path: Path) -> None:
+def test_after_a_failed_database_flush_the_coordinator_does_not_flush_again(tmp_path: Path) -> None:
     """SQLite may have rolled back the transaction: later records would be committed without it."""
     machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
     first, second = (
@@ -304,7 +310,7 @@ def test_a_failed_flush_of_the_database_is_not_repeated(tmp_path: Path) -> None:
     assert (machine.applied.offset, len(machine.store.topics)) == (0, 0)
 
 
-def test_a_checkpoint_resets_the_count_of_changed_records_to_later_changes(tmp_path: Path) -> None:
+def test_after_a_checkpoint_only_later_changes_count_as_changed_records(tmp_path: Path) -> None:
     world = filled(tmp_path)
     machine = world.machine
     world.values()

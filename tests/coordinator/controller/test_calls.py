@@ -119,7 +119,7 @@ def test_reading_log_starts_omits_unknown_partitions() -> None:
     asyncio.run(story())
 
 
-def test_released_partitions_are_restored_by_a_later_controller() -> None:
+def test_a_later_controller_restores_partitions_whose_release_was_not_followed_by_a_move() -> None:
     async def story() -> None:
         awaited = AwaitedCalls(coordinator())
         await awaited.ask("init", init(T1, 2, 5))

@@ -237,7 +237,9 @@ def test_topics_beyond_the_limit_of_a_call_are_sent_in_further_calls(world: Worl
     assert len(hosted(world)) == len(many)
 
 
-def test_a_controller_with_a_lagging_image_deletes_no_new_topic(world: World) -> None:
+def test_a_controller_whose_metadata_lags_deletes_no_topic_created_later_at_a_coordinator(
+    world: World,
+) -> None:
     """The reconciliation waits until everything that is committed is applied."""
     world.coordinators.down.add(0)
     world.depose()

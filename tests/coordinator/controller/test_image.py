@@ -147,7 +147,9 @@ def counted_loads(image: MetadataImage) -> dict[int, int]:
 
 @given(st.data())
 @settings(max_examples=60, deadline=None, database=None)
-def test_a_checkpoint_of_any_cluster_image_restores_the_image(data: st.DataObject) -> None:
+def test_a_checkpoint_of_any_cluster_metadata_image_restores_an_equal_image(
+    data: st.DataObject,
+) -> None:
     """Whatever records a log has, apply continues, and the checkpoint is complete."""
     known = [TopicRecord(name="a", topic_id=T1), partition(), broker()]
     drawn = data.draw(
@@ -196,7 +198,7 @@ def test_a_cluster_checkpoint_does_not_depend_on_the_order_of_log_records() -> N
     assert records_of(image_of(*one, *two)) == records_of(image_of(*two, *one))
 
 
-def test_a_frozen_cluster_image_does_not_change() -> None:
+def test_a_frozen_copy_of_the_cluster_metadata_does_not_change() -> None:
     machine = applied(ControllerMachine(), TopicRecord(name="a", topic_id=T1), partition())
     frozen = machine.freeze()
     before = records_of(machine.image)
@@ -369,7 +371,9 @@ def test_producer_id_blocks_are_kept_as_long_as_producer_state() -> None:
     assert view.last_producer_id_before(day) == -1  # of a time that is no longer remembered
 
 
-def test_producer_id_blocks_of_one_minute_are_merged_with_the_later_time() -> None:
+def test_producer_id_blocks_allocated_within_one_minute_are_merged_and_keep_the_latest_time() -> (
+    None
+):
     kept: tuple[ProducerIdsRecord, ...] = ()
     for i in range(100):
         kept = keep_blocks(kept, block(i + 1, 5 * MINUTE + i))

@@ -164,7 +164,7 @@ def _beat(broker_id: int, broker_epoch: int) -> BrokerHeartbeatRequest:
     )
 
 
-def test_a_refusal_waits_for_the_records_it_depends_on() -> None:
+def test_a_controllers_refusal_waits_for_the_commit_of_the_records_that_caused_it() -> None:
     """TOPIC_ALREADY_EXISTS may be answered only once the topic can no longer be lost."""
     world = held_back()
     world.send(registration(1))
@@ -293,7 +293,7 @@ def test_a_transaction_without_its_end_record_is_aborted() -> None:
     assert "big" not in world.image.topic_ids
 
 
-def test_a_one_batch_decision_is_never_split() -> None:
+def test_the_controller_never_splits_a_decision_that_must_be_one_batch() -> None:
     value_of = encode_record(NoOpRecord())
     long = [value_of] * (BATCH_RECORDS + 1)
     assert make_draft([[value_of], long], 0).counts == [BATCH_RECORDS + 2]
@@ -311,7 +311,7 @@ def test_an_idle_log_gets_periodic_no_op_records() -> None:
     assert world.log.end_offset == end
 
 
-def test_the_metadata_lag_counts_committed_records_not_applied() -> None:
+def test_the_metadata_lag_metric_counts_committed_records_that_are_not_yet_applied() -> None:
     world = World().elect()
     assert world.controller.metadata_lag == 0
     world.applier.paused = True

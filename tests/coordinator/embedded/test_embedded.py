@@ -83,7 +83,7 @@ def given(**changed: Any) -> dict[str, Any]:
         ({"library": {"password": None}}, "password has a setting of its own"),
     ],
 )
-def test_embedded_settings_that_lose_data_or_run_foreign_code_are_refused(
+def test_pysyncobj_settings_that_could_lose_data_or_run_foreign_code_are_refused(
     changed: dict[str, Any], says: str
 ) -> None:
     EmbeddedSettings(**given())
@@ -91,7 +91,9 @@ def test_embedded_settings_that_lose_data_or_run_foreign_code_are_refused(
         EmbeddedSettings(**given(**changed))
 
 
-def test_password_and_bind_address_must_be_given() -> None:
+def test_the_embedded_coordinator_refuses_a_configuration_without_password_or_bind_address() -> (
+    None
+):
     for name in ("password", "bind_address"):
         settings = given()
         del settings[name]

@@ -147,7 +147,7 @@ def test_commits_before_a_removal_succeed_and_later_ones_get_not_coordinator() -
     assert world.committed() == -1
 
 
-def test_a_deletion_times_out_while_the_log_does_not_answer() -> None:
+def test_a_group_deletion_times_out_while_the_group_log_does_not_answer() -> None:
     world = World()
     assert world.commit(offset=5) == 0
     world.log.depose()

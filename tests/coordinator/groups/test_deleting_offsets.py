@@ -119,7 +119,7 @@ def test_a_group_with_members_that_are_not_consumers_keeps_its_offsets() -> None
     assert offsets(world) == {("t", 0): 5}
 
 
-def test_too_many_offsets_in_one_request_are_refused() -> None:
+def test_offset_delete_refuses_a_request_with_too_many_partitions() -> None:
     world = World()
     commit(world, 5)
     assert delete(world, ("t", (0,) * (MAX_OFFSETS + 1))) == (42, [])
@@ -150,7 +150,7 @@ def test_a_late_copy_of_a_deletion_removes_no_offset_that_was_committed_since() 
     assert offsets(world) == {("t", 0): 7}
 
 
-def test_a_deletion_that_no_leader_answers_does_not_block_later_commits() -> None:
+def test_an_unanswered_group_deletion_does_not_block_later_offset_commits() -> None:
     """A leader of an older release does not know the request."""
     world = World()
     commit(world, 5)

@@ -48,7 +48,7 @@ def test_an_invalid_join_group_request_is_refused(
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_the_empty_group_id_is_invalid(version: int) -> None:
+def test_a_join_with_an_empty_group_id_is_refused_with_invalid_group_id(version: int) -> None:
     world = World()
     request = Consumer(world).join_request()
     bare = type(request)(
@@ -78,7 +78,7 @@ def test_a_member_id_that_was_never_assigned_is_unknown() -> None:
     assert stranger.join() == 25
 
 
-def test_a_full_group_admits_only_its_members() -> None:
+def test_a_group_at_its_maximum_size_refuses_joins_of_new_members() -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=0, max_size=1))
     one = Consumer(world)
     stable(world, one)

@@ -373,7 +373,7 @@ def test_an_expiry_pass_visits_thousands_of_groups_in_slices() -> None:
 
 
 @pytest.mark.parametrize(("members", "code"), [(("m",), 68), ((), 0)])
-def test_only_an_empty_group_can_be_removed(members: tuple[str, ...], code: int) -> None:
+def test_the_group_log_removes_only_an_empty_group(members: tuple[str, ...], code: int) -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.generation(owner, 1, 1, *members) == 0
@@ -403,7 +403,7 @@ def test_a_group_checkpoint_restores_the_state_and_counts_its_records() -> None:
     assert again.contradictions == 0
 
 
-def test_a_frozen_image_of_the_groups_does_not_change() -> None:
+def test_a_frozen_copy_of_the_group_state_does_not_change() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     frozen = log.machine.freeze()

@@ -253,7 +253,7 @@ def test_an_empty_group_accepts_commits_without_a_generation_only() -> None:
     assert world.committed() == 5
 
 
-def test_a_commit_with_a_generation_to_a_missing_group_is_illegal() -> None:
+def test_an_offset_commit_with_a_generation_to_a_missing_group_gets_illegal_generation() -> None:
     world = World()
     late = Consumer(world)
     late.member_id, late.generation = "m", 1
@@ -324,7 +324,7 @@ def test_every_fetch_version_returns_offsets_of_every_commit_version(version: in
         assert offsets == [(40 + version, "note"), (-1, "")], fetch
 
 
-def test_a_fetch_returns_all_offsets_of_several_groups() -> None:
+def test_an_offset_fetch_returns_all_offsets_of_several_groups() -> None:
     world = World()
     assert world.commit(None, 5) == 0
     group = rpc.OffsetFetchRequest.OffsetFetchRequestGroup
@@ -346,7 +346,7 @@ def test_an_offset_is_not_returned_for_a_new_topic_of_the_same_name() -> None:
     assert world.committed() == -1
 
 
-def test_an_unknown_topic_id_is_refused() -> None:
+def test_offset_commit_and_offset_fetch_refuse_an_unknown_topic_id() -> None:
     world = World()
     answer = world.ask(commit_request(None, 5, topic="nothing"), version=10)
     assert answer.topics[0].partitions[0].error_code == 100

@@ -149,7 +149,7 @@ def test_only_one_of_two_brokers_that_claim_a_group_commits() -> None:
     assert world.committed(broker=heir) == 6
 
 
-def test_a_rebalance_at_a_former_owner_fails() -> None:
+def test_a_rebalance_at_a_broker_that_lost_the_group_fails_with_not_coordinator() -> None:
     world = World(brokers=(1, 2), checks_brokers=False)
     one = Consumer(world)
     stable(world, one)
@@ -238,7 +238,7 @@ def test_waiting_offset_commits_are_sent_in_one_request() -> None:
     assert (world.log.end_offset - end, world.committed()) == (2, 11)
 
 
-def test_requests_time_out_while_the_log_has_no_leader() -> None:
+def test_group_requests_time_out_while_the_group_log_has_no_leader() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -407,7 +407,7 @@ def test_reads_and_refusals_of_the_group_log_wait_for_the_read_barrier() -> None
     asyncio.run(story())
 
 
-def test_a_node_that_does_not_lead_refuses_reads() -> None:
+def test_a_group_log_replica_that_does_not_lead_refuses_reads() -> None:
     world = World()
     world.log.depose()
     with pytest.raises(NotLeaderError):

@@ -263,8 +263,10 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "an old image denies an offset": (
         old_images_are_believed,
-        lambda: test_old_images.test_a_fetch_with_an_image_older_than_the_topic_returns_its_offset(
-            9, False
+        lambda: (
+            test_old_images.test_an_offset_fetch_at_a_broker_with_old_metadata_returns_the_new_topics_committed_offset(
+                9, False
+            )
         ),
     ),
     "a late copy removes a group that was made anew": (

@@ -47,7 +47,7 @@ def world_with_an_offset() -> World:
 
 @pytest.mark.parametrize("everything", [False, True], ids=["one", "all"])
 @pytest.mark.parametrize("version", [OLD, NAMED, BY_ID])
-def test_a_fetch_with_an_image_older_than_the_topic_returns_its_offset(
+def test_an_offset_fetch_at_a_broker_with_old_metadata_returns_the_new_topics_committed_offset(
     version: int, everything: bool
 ) -> None:
     """The topic was recreated and the group has committed since; this broker's image is older."""
@@ -62,7 +62,9 @@ def test_a_fetch_with_an_image_older_than_the_topic_returns_its_offset(
 
 
 @pytest.mark.parametrize("version", [OLD, NAMED, BY_ID])
-def test_a_fetch_with_an_image_that_stays_old_gets_a_retriable_error(version: int) -> None:
+def test_an_offset_fetch_at_a_broker_whose_metadata_stays_old_gets_a_retriable_error(
+    version: int,
+) -> None:
     """The error is the only one that all clients retry."""
     world = world_with_an_offset()
     world.topics.known["t"], world.topics.level_at_ms = BEFORE, None
@@ -71,7 +73,9 @@ def test_a_fetch_with_an_image_that_stays_old_gets_a_retriable_error(version: in
     assert outcome(world.answers[ticket])[0] == LOADING
 
 
-def test_an_offset_of_an_earlier_topic_is_hidden_once_the_image_is_current() -> None:
+def test_an_offset_of_a_deleted_topic_of_the_same_name_is_hidden_once_the_metadata_is_current() -> (
+    None
+):
     world = world_with_an_offset()
     world.topics.known["t"], world.topics.level_at_ms = (UUID(int=99), 4), world.now_ms - 1
     ticket = world.send(question(NAMED), version=NAMED)
@@ -81,7 +85,9 @@ def test_an_offset_of_an_earlier_topic_is_hidden_once_the_image_is_current() -> 
     assert outcome(world.answers[ticket]) == (0, [(0, -1)])
 
 
-def test_an_unknown_topic_id_is_reported_once_the_image_is_current() -> None:
+def test_an_offset_request_reports_an_unknown_topic_id_once_the_brokers_metadata_is_current() -> (
+    None
+):
     world = world_with_an_offset()
     world.topics.known, world.topics.level_at_ms = {}, world.now_ms - 1
     ticket = world.send(question(BY_ID), version=BY_ID)
@@ -119,7 +125,7 @@ def test_a_commit_by_name_is_not_stored_under_a_deleted_topics_id(is_swept: bool
     assert world.committed() == 5
 
 
-def test_a_commit_for_a_deleted_topic_gets_unknown_topic() -> None:
+def test_an_offset_commit_for_a_deleted_topic_gets_an_unknown_topic_error() -> None:
     world = World()
     world.groups.topic_deleted(NOW[0])
     assert world.commit(offset=5, version=NAMED) == LOADING

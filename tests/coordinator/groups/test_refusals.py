@@ -47,7 +47,7 @@ def test_a_refused_commit_of_an_unknown_generation_creates_no_group() -> None:
     assert world.log.end_offset == before
 
 
-def test_an_owner_needs_its_registered_broker_epoch() -> None:
+def test_the_group_log_refuses_a_group_claim_under_an_unregistered_broker_epoch() -> None:
     log = Log()
     log.registered = {1: 7}
     for broker_id, epoch in ((1, 8), (1, 2**63 - 1)):
@@ -80,7 +80,7 @@ def test_a_group_above_the_limit_is_refused_permanently_and_writes_no_record() -
     assert world.commit(offset=2) == 0
 
 
-def test_after_the_last_generation_comes_the_first() -> None:
+def test_the_generation_of_a_group_wraps_to_the_first_after_the_largest() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.generation(owner, 1, 2**31 - 1) == 0
@@ -93,7 +93,7 @@ def test_after_the_last_generation_comes_the_first() -> None:
     assert log.generation(group.ownership_epoch, 9, 0, "m") == ErrorCode.ILLEGAL_GENERATION
 
 
-def test_a_negative_generation_is_refused_at_the_end_of_the_range_too() -> None:
+def test_the_group_log_refuses_generation_minus_one_after_the_largest_generation() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.generation(owner, 1, 2**31 - 1) == 0

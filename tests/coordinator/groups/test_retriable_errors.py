@@ -30,7 +30,7 @@ def test_any_broker_returns_the_offsets_of_a_group() -> None:
     assert world.committed(broker=1) == world.committed(broker=2) == 5
 
 
-def test_requests_that_time_out_get_an_error_that_clients_retry() -> None:
+def test_group_requests_that_time_out_get_an_error_that_clients_retry() -> None:
     """Kafka never answers a Heartbeat or a SyncGroup with COORDINATOR_LOAD_IN_PROGRESS, and clients
     fail on it.
     """
@@ -63,7 +63,7 @@ def test_a_commit_with_too_many_offsets_is_refused_before_validation() -> None:
     assert {partition.error_code for partition in answer.topics[0].partitions} == {28}
 
 
-def test_a_fetch_that_repeats_one_topic_id_stays_within_the_logs_limit() -> None:
+def test_an_offset_fetch_that_repeats_one_topic_id_too_often_is_refused_by_the_broker() -> None:
     world = World()
     long = "t" * 249
     world.topics.known[long] = (UUID(int=73), 1)

@@ -146,7 +146,7 @@ def test_a_member_continues_at_another_broker_over_sockets() -> None:
     asyncio.run(story())
 
 
-def test_a_short_loss_of_the_log_only_delays_requests() -> None:
+def test_group_requests_succeed_late_if_the_group_log_is_unavailable_for_a_short_time() -> None:
     async def story() -> None:
         log = LogNode()
         await log.start()
@@ -173,7 +173,9 @@ def test_a_short_loss_of_the_log_only_delays_requests() -> None:
     asyncio.run(story())
 
 
-def test_an_exception_in_a_call_does_not_stop_the_broker(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_exception_in_a_group_log_call_does_not_stop_the_broker(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     async def story() -> None:
         calls = 0
 
@@ -222,7 +224,7 @@ def test_sessions_do_not_expire_while_the_broker_is_paused() -> None:
     run(story)
 
 
-def test_overdue_deadlines_can_be_set_twice_on_uvloop() -> None:
+def test_the_group_coordinator_can_set_an_overdue_timer_twice_on_uvloop() -> None:
     """uvloop's timer handle for an overdue deadline has no time."""
 
     class Overdue:

@@ -451,11 +451,11 @@ def run_schedule(seed: int, steps: int = 250) -> GroupsVersusModel:
 
 
 @pytest.mark.parametrize("seed", seeds(12))
-def test_random_group_schedules_match_the_model(seed: int) -> None:
+def test_random_schedules_of_group_requests_match_the_group_model(seed: int) -> None:
     run_schedule(seed)
 
 
-def test_the_random_schedules_cover_every_commit_error_and_rebalances() -> None:
+def test_the_random_group_schedules_cover_every_commit_error_and_a_rebalance() -> None:
     codes: Counter[tuple[int | None, bool]] = Counter()
     generations = owners = 0
     for seed in range(100, 106):

@@ -101,7 +101,7 @@ def test_an_unmounted_store_refuses_writes_into_its_mount_point(
 
 
 @INSTEAD
-def test_an_unmounted_store_reports_no_object_as_deleted(
+def test_a_bulk_deletion_in_an_unmounted_store_reports_no_object_as_deleted(
     tmp_path: Path, instead: Callable[[Path], None]
 ) -> None:
     """Fetch, delete and list must fail: a broker would believe any of their results."""

@@ -82,7 +82,7 @@ def test_a_missing_bucket_is_an_error_that_names_it(s3_config: S3Config) -> None
     asyncio.run(claim())
 
 
-def test_an_unreachable_server_is_a_retriable_error() -> None:
+def test_an_unreachable_s3_server_raises_a_retriable_error() -> None:
     async def claim() -> None:
         store = S3Storage(
             S3Config(
@@ -113,7 +113,9 @@ def test_a_refused_operation_has_no_effect_on_the_store(tmp_path: Path, fault: F
     asyncio.run(claim())
 
 
-def test_a_lost_response_fault_still_performs_the_store_operation(tmp_path: Path) -> None:
+def test_the_lost_response_fault_of_the_test_store_still_performs_the_operation(
+    tmp_path: Path,
+) -> None:
     async def claim() -> None:
         store = FaultyStore(
             DirectoryStorage(tmp_path), Random(1), _no_sleep, [FaultRule(fault=Fault.LOST_ANSWER)]
@@ -146,7 +148,7 @@ def test_a_partial_deletion_names_the_remaining_keys(tmp_path: Path) -> None:
     asyncio.run(claim())
 
 
-def test_the_damage_fault_flips_one_bit(tmp_path: Path) -> None:
+def test_the_damage_fault_of_the_test_store_flips_one_bit_of_a_read(tmp_path: Path) -> None:
     async def claim() -> None:
         rule = FaultRule(fault=Fault.DAMAGED, operations=frozenset({"fetch"}))
         store = FaultyStore(DirectoryStorage(tmp_path), Random(1), _no_sleep, [rule])

@@ -111,7 +111,7 @@ def test_a_failed_upload_alone_is_no_fault_after_ten_seconds() -> None:
     story(tell)
 
 
-def test_a_store_with_uploads_is_not_probed() -> None:
+def test_a_broker_does_not_probe_a_store_while_its_uploads_succeed() -> None:
     async def tell(world: World) -> None:
         before = world.watched.probes
         for number in range(30):
@@ -153,7 +153,7 @@ def test_an_object_store_that_returns_other_bytes_is_reported_as_a_fault() -> No
     story(tell)
 
 
-def test_the_reason_of_a_fault_is_bounded() -> None:
+def test_the_reason_of_a_reported_store_fault_has_a_bounded_length() -> None:
     class Wordy(MemoryStore):
         async def upload(self, key: str, parts: Any, size_bytes: int) -> None:  # noqa: ARG002
             raise StorageError(key, "no " * 10_000)

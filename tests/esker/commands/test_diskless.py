@@ -159,7 +159,9 @@ def test_a_failed_diskless_command_prints_one_line_and_sets_the_exit_code(
     assert says in " ".join(shown.stderr.split())
 
 
-def test_an_invalid_or_unreachable_bootstrap_address_is_an_error(bootstrap: str) -> None:
+def test_an_invalid_bootstrap_address_exits_with_2_and_an_unreachable_controller_with_1(
+    bootstrap: str,
+) -> None:
     shown = invoke("nonsense", "describe")
     assert shown.exit_code == 2
     host, _, _ = bootstrap.partition(":")

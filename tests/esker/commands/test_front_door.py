@@ -74,7 +74,7 @@ def test_a_full_disk_under_standard_output_is_a_one_line_error(tmp_path) -> None
         assert ran.stderr == "esker: standard output: No space left on device\n"
 
 
-def test_no_socket_gets_the_descriptor_of_a_closed_standard_file() -> None:
+def test_a_command_whose_standard_files_are_closed_gives_their_descriptors_to_no_socket() -> None:
     """uvloop aborts if a socket has the descriptor of a standard file."""
     command = f"{sys.executable} -m esker topics list --bootstrap-server 127.0.0.1:1"
     for closed in ("<&-", ">&-", "<&- >&-"):

@@ -92,7 +92,9 @@ def test_snapshot_list_reads_checkpoint_headers_or_with_verify_whole_checkpoints
 
 
 @pytest.mark.parametrize("data", [b"", b"\0" * 61, written(5)[:50]])
-def test_a_checkpoint_without_a_header_is_damaged_but_a_temporary_file_is_not(esker, node, data):
+def test_dump_log_verify_reports_a_checkpoint_without_a_header_but_no_temporary_file(
+    esker, node, data
+):
     for name in (NAME, part_name(ID, 9)):
         (node / GROUP / name).write_bytes(data)
     ran = esker("snapshot", "list", "--json", str(node))

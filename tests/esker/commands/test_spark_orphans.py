@@ -123,7 +123,7 @@ def test_orphans_dangling_reports_no_loss_for_logs_without_objects(
 class TestRefusals:
     """Errors that end the command before it writes a file."""
 
-    def test_a_grace_period_below_a_day_requires_its_flag(
+    def test_the_orphans_command_accepts_a_grace_period_below_a_day_only_with_its_flag(
         self, command: Command, clock: Clock
     ) -> None:
         assert clock.now_ms == START_MS
@@ -135,13 +135,15 @@ class TestRefusals:
         command.plan("--grace", "1s", "--dangerously-short-grace")
 
     @pytest.mark.parametrize("grace", ["", "72", "h", "-1h", "1.5h", "72 h", "1w", "9999999h"])
-    def test_an_invalid_grace_period_is_a_usage_error(
+    def test_an_invalid_grace_period_of_the_orphans_command_is_a_usage_error(
         self, command: Command, clock: Clock, grace: str
     ) -> None:
         assert clock.now_ms == START_MS
         command.plan("--grace", grace, code=2)
 
-    def test_a_missing_store_is_an_environment_error(self, command: Command, clock: Clock) -> None:
+    def test_the_orphans_command_exits_with_the_environment_error_code_if_the_store_is_missing(
+        self, command: Command, clock: Clock
+    ) -> None:
         assert clock.now_ms == START_MS
         command.where[1] = str(command.directory / "not-mounted")
         stderr = command.plan(code=3).stderr
@@ -152,14 +154,14 @@ class TestRefusals:
         command.where[1] = "gs://bucket"
         command.plan(code=2)
 
-    def test_a_clock_that_was_set_back_is_a_stale_plan_error(
+    def test_the_orphans_command_exits_with_the_stale_plan_code_if_the_clock_was_set_back(
         self, command: Command, clock: Clock
     ) -> None:
         command.plan()
         clock.now_ms -= 5
         assert "the clocks disagree" in command.plan(code=4).stderr
 
-    def test_unreadable_logs_are_an_environment_error(
+    def test_the_orphans_command_exits_with_the_environment_error_code_if_logs_are_unreadable(
         self, command: Command, clock: Clock, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def broken(_: object) -> MemoryLogs:
@@ -169,7 +171,7 @@ class TestRefusals:
         monkeypatch.setattr(spark_orphans, "open_logs", broken)
         assert command.plan(code=3).stderr == "esker: nobody leads\n"
 
-    def test_applying_a_modified_or_large_plan_is_refused(
+    def test_the_orphans_command_refuses_to_apply_a_modified_or_large_plan(
         self, command: Command, clock: Clock
     ) -> None:
         options = ("--bootstrap-controller", "127.0.0.1:1")

@@ -51,7 +51,9 @@ def test_a_flipped_bit_in_a_segment_is_reported_at_its_batchs_start(esker, tmp_p
         assert line["position"] == start or (late and line["position"] > start), f"byte {i}"
 
 
-def test_a_truncated_segment_is_sound_only_at_a_batch_boundary(esker, tmp_path):
+def test_dump_log_verify_accepts_a_truncated_segment_only_if_it_ends_at_a_batch_boundary(
+    esker, tmp_path
+):
     for size in range(0, len(GOOD), 5):
         write_segment(tmp_path, GOOD[:size])
         ran = esker("dump-log", "--verify", SEGMENT)
@@ -111,7 +113,9 @@ def test_dump_log_without_verify_prints_the_contents_before_the_damage(esker, tm
         (closed(data_batch(1, base_offset=0)), "begins with data"),
     ],
 )
-def test_an_incomplete_checkpoint_is_damaged(esker, tmp_path, content, reason):
+def test_dump_log_verify_reports_an_incomplete_checkpoint_as_damaged(
+    esker, tmp_path, content, reason
+):
     (tmp_path / CHECKPOINT).write_bytes(content)
     assert reason in damaged(esker("dump-log", "--verify", "--json", CHECKPOINT))["reason"]
 
@@ -156,7 +160,7 @@ def test_deep_verification_reports_undecodable_records_with_a_valid_checksum(esk
         (TIME_INDEX, b"abc", 0, "ends inside an entry"),
     ],
 )
-def test_an_index_that_contradicts_itself_or_its_log_is_damaged(
+def test_dump_log_verify_reports_an_index_that_contradicts_itself_or_its_log(
     esker, tmp_path, name, data, position, reason
 ):
     write_segment(tmp_path)
@@ -190,7 +194,9 @@ def test_preallocated_space_of_an_open_index_is_not_damage(esker, tmp_path):
         ("leader-epoch-checkpoint", "\0" * 100),
     ],
 )
-def test_a_small_file_with_invalid_contents_is_damaged(esker, tmp_path, name, text):
+def test_dump_log_verify_reports_a_metadata_file_with_invalid_contents_as_damaged(
+    esker, tmp_path, name, text
+):
     (tmp_path / name).write_text(text)
     ran = esker("dump-log", "--verify", name)
     assert ran.code == 1

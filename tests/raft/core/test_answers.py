@@ -177,7 +177,7 @@ def follower() -> tuple[Member, fx.Send]:
         (vote(epoch=Epoch(1), last_epoch=Epoch(0)), ErrorCode.FENCED_LEADER_EPOCH),
     ],
 )
-def test_an_invalid_vote_request_is_refused_with_its_error(
+def test_a_voter_refuses_an_invalid_vote_request_with_the_error_code_of_its_defect(
     request_: VoteRequest, error: ErrorCode
 ) -> None:
     member = Member()
@@ -236,7 +236,7 @@ def test_a_follower_in_contact_with_its_leader_grants_no_pre_vote() -> None:
     assert not member.ask(replace(request, pre_vote=False)).granted  # but nothing that binds
 
 
-def test_leaders_and_candidates_give_no_binding_vote_in_their_epoch() -> None:
+def test_leaders_and_candidates_grant_no_vote_in_their_own_epoch() -> None:
     assert not leader().ask(vote()).granted
     assert not leader().ask(vote(pre_vote=True)).granted
     member = Member()
@@ -248,7 +248,7 @@ def test_leaders_and_candidates_give_no_binding_vote_in_their_epoch() -> None:
     assert member.ask(vote(pre_vote=True)).granted
 
 
-def test_a_voter_that_does_not_support_pre_votes_counts_as_granting_one() -> None:
+def test_a_candidate_counts_a_voter_without_pre_vote_support_as_granting_its_pre_vote() -> None:
     member = Member()
     effects = member.tick(3000)
     member.do(ev.UnsupportedVersion(member.sent(effects, VoteRequest, 3).request_id))
@@ -315,7 +315,7 @@ def test_a_voter_refuses_a_false_claim_of_leadership(
         ((3,), 1000),
     ],
 )
-def test_the_successors_of_a_resigned_leader_campaign_one_after_the_other(
+def test_the_preferred_successors_of_a_resigned_leader_start_elections_one_after_the_other(
     names: tuple[int, ...], turn_ms: int
 ) -> None:
     member, _ = follower()
@@ -338,7 +338,7 @@ def test_the_successors_of_a_resigned_leader_campaign_one_after_the_other(
         (fetch(max_bytes=-5), ErrorCode.INVALID_REQUEST),
     ],
 )
-def test_an_invalid_fetch_is_refused_with_its_error(
+def test_a_leader_refuses_an_invalid_fetch_with_the_error_code_of_its_defect(
     request_: FetchRequest, error: ErrorCode
 ) -> None:
     member = leader()
@@ -347,7 +347,7 @@ def test_an_invalid_fetch_is_refused_with_its_error(
     assert member.quorum.role.epoch == 3  # a newer epoch in a Fetch changes nothing
 
 
-def test_a_leader_clears_the_acknowledged_offset_of_a_replica_that_needs_a_snapshot() -> None:
+def test_a_leader_forgets_the_acknowledged_offset_of_a_replica_that_must_fetch_a_snapshot() -> None:
     """Its disk was replaced: the offset acknowledged before must not let the log be cut."""
     member = committed_leader()
     member.do(ev.SnapshotTaken(OffsetAndEpoch(Offset(5), Epoch(2))))
@@ -405,7 +405,7 @@ def test_a_fetch_with_a_diverging_log_is_answered_with_the_last_common_epoch_and
     assert leader().ask(fetch(**changes)).diverging == expected
 
 
-def test_a_leader_parks_a_fetch_until_its_deadline_or_a_change_of_the_log() -> None:
+def test_a_leader_delays_a_fetch_response_until_its_deadline_or_a_change_of_the_log() -> None:
     member = committed_leader()
     at_the_end = fetch(
         fetch_offset=Offset(6), last_fetched_epoch=Epoch(3), high_watermark=Offset(6)
@@ -495,7 +495,7 @@ def test_a_follower_with_a_slow_disk_does_not_treat_its_leader_as_failed() -> No
     assert deadlines[Timer.FETCH] == member.now_ms + CONFIG.fetch_timeout_ms
 
 
-def test_a_timer_that_an_earlier_timer_postpones_does_not_fire() -> None:
+def test_a_virtual_timer_that_an_earlier_timer_postpones_does_not_fire() -> None:
     timers = Timers(Gate(ElectionState(epoch=Epoch(0))))
     timers.set(Timer.FETCH, 10)
     timers.set(Timer.FAILOVER, 20)
@@ -514,7 +514,7 @@ def test_a_leader_limits_the_number_of_waiting_reads() -> None:
     assert refused == [fx.ReadRefused(3, ErrorCode.THROTTLING_QUOTA_EXCEEDED)]
 
 
-def test_the_gate_limits_the_number_of_messages_that_wait_for_a_stuck_disk() -> None:
+def test_a_raft_member_limits_the_number_of_responses_that_wait_for_a_stuck_disk() -> None:
     member = Member()
     member.quorum.step(ev.Received(7, 1, vote()), 0)  # the vote never gets durable
     for correlation in range(2 * MAX_HELD):
@@ -559,7 +559,9 @@ RECORD = Batch(Offset(5), Offset(6), Epoch(3), 100, b"")
         VoteResponse(leader_id=NodeId(2), epoch=Epoch(3), granted=True),  # to a Fetch
     ],
 )
-def test_a_follower_reports_and_ignores_an_invalid_fetch_response(response: object) -> None:
+def test_a_follower_reports_an_invalid_fetch_response_as_a_peer_fault_and_ignores_it(
+    response: object,
+) -> None:
     member, sent = follower()
     member.quorum.log.high_watermark = Offset(4)
     effects = member.do(ev.ResponseReceived(sent.request_id, response))
@@ -599,7 +601,7 @@ def test_a_follower_appends_the_valid_batches_before_an_invalid_batch() -> None:
     assert [effect.batches for effect in effects if isinstance(effect, fx.Append)] == [(RECORD,)]
 
 
-def test_responses_to_abandoned_requests_are_ignored() -> None:
+def test_a_raft_member_ignores_responses_to_requests_that_it_abandoned() -> None:
     member, sent = follower()
     response = FetchResponse(leader_id=NodeId(3), epoch=Epoch(9))
     assert member.do(ev.ResponseReceived(12345, response)) == []
@@ -621,7 +623,7 @@ def test_a_high_watermark_beyond_the_log_advances_to_the_log_end() -> None:
 # -- requests that get lost --------------------------------------------------------------------
 
 
-def test_an_unanswered_fetch_is_repeated_on_a_new_connection() -> None:
+def test_a_follower_repeats_an_unanswered_fetch_on_a_new_connection() -> None:
     member, _ = follower()
     member.context.timers.deadlines.clear()
     member.context.timers.set(Timer.REQUESTS, 2000)  # the request's own time, not the follower's
@@ -631,7 +633,7 @@ def test_an_unanswered_fetch_is_repeated_on_a_new_connection() -> None:
     assert kinds == [fx.Reconnect, fx.Send]
 
 
-def test_the_back_off_after_failed_requests_doubles_up_to_a_limit() -> None:
+def test_the_pause_between_failed_requests_to_a_peer_doubles_up_to_a_limit() -> None:
     member = leader()
     waits = []
     for _ in range(7):
@@ -667,7 +669,7 @@ def test_a_leader_that_shuts_down_waits_until_the_voters_acknowledge_its_resigna
     assert fx.ShutdownReady() in followers_exit.do(ev.Shutdown())
 
 
-def test_the_test_helpers_build_members_in_the_role_of_their_name() -> None:
+def test_the_leader_and_follower_test_helpers_build_members_in_those_roles() -> None:
     assert isinstance(leader().quorum.role, Leader)
     assert isinstance(follower()[0].quorum.role, Follower)
     assert isinstance(Member().quorum.role, Unattached)
@@ -741,7 +743,9 @@ def in_doubt() -> tuple[Member, list[fx.Effect]]:
     return member, member.do(ev.ResponseReceived(sent.request_id, diverging))
 
 
-def test_a_truncation_below_committed_records_is_a_fork_instead_of_a_peer_fault() -> None:
+def test_a_follower_told_to_truncate_committed_records_reports_a_fork_instead_of_a_peer_fault() -> (
+    None
+):
     member, effects = in_doubt()
     (doubt,) = (effect for effect in effects if isinstance(effect, fx.InDoubt))
     assert doubt.fork.committed == (4, 2)
@@ -807,7 +811,7 @@ def test_a_fork_that_an_observer_reports_is_forgotten_once_the_observer_is_silen
         ((9, 3), ((1, 0), (3, 3))),  # past our end: the epochs that it names
     ],
 )
-def test_a_snapshot_that_contradicts_committed_records_is_a_fork(
+def test_a_follower_reports_a_snapshot_that_contradicts_its_committed_records_as_a_fork(
     snapshot_id: tuple[int, int], epochs: tuple[tuple[int, int], ...]
 ) -> None:
     member, sent = follower()

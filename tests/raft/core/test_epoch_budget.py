@@ -75,7 +75,7 @@ def question_to(member: Member, peer: int) -> int:
 # -- the budget, by itself ---------------------------------------------------------------------
 
 
-def test_an_epoch_budget_is_refilled_by_one_epoch_per_second() -> None:
+def test_the_epoch_budget_of_a_voter_is_refilled_by_one_epoch_per_second() -> None:
     budget = EpochBudget()
     assert budget.spend(BUDGET, 0)
     assert not budget.spend(1, 999)
@@ -86,7 +86,9 @@ def test_an_epoch_budget_is_refilled_by_one_epoch_per_second() -> None:
 
 
 @pytest.mark.parametrize(("step", "times"), [(2**20, 2047), (BUDGET, 2_000_000), (1, 200_000)])
-def test_repeated_requests_cannot_raise_the_epoch_beyond_the_budget(step: int, times: int) -> None:
+def test_repeated_requests_cannot_raise_a_voters_epoch_beyond_its_budget(
+    step: int, times: int
+) -> None:
     """A request a millisecond, for half an hour in the second case."""
     budget = EpochBudget()
     epoch = sum(step for now_ms in range(times) if budget.spend(step, now_ms))
@@ -96,7 +98,9 @@ def test_repeated_requests_cannot_raise_the_epoch_beyond_the_budget(step: int, t
 @given(
     st.lists(st.tuples(st.integers(1, 3 * BUDGET), st.integers(0, 5_000)), min_size=1, max_size=200)
 )
-def test_the_epoch_never_rises_faster_than_the_budget_allows(steps: list[tuple[int, int]]) -> None:
+def test_the_epoch_of_a_voter_never_rises_faster_than_its_epoch_budget_allows(
+    steps: list[tuple[int, int]],
+) -> None:
     budget, epoch, now_ms = EpochBudget(), 0, 0
     for distance, pause_ms in steps:
         now_ms += pause_ms
@@ -138,7 +142,9 @@ def test_a_voter_does_not_adopt_an_epoch_beyond_its_budget_and_asks_the_named_no
 
 
 @pytest.mark.parametrize("request_", [hostile_vote, begin, end])
-def test_an_epoch_within_the_budget_is_adopted_without_confirmation(request_: object) -> None:
+def test_a_voter_adopts_a_newer_epoch_within_its_budget_without_confirmation(
+    request_: object,
+) -> None:
     member = Member()
     assert member.ask(request_(BUDGET)).error is ErrorCode.NONE
     assert member.quorum.epoch == BUDGET
@@ -195,7 +201,7 @@ def test_requests_other_than_votes_and_leadership_claims_do_not_change_the_epoch
         (vote(candidate=ME._replace(id=NodeId(9)), epoch=FAR), ErrorCode.INCONSISTENT_VOTER_SET),
     ],
 )
-def test_a_refused_request_does_not_spend_the_epoch_budget(
+def test_a_request_that_a_voter_refuses_does_not_use_up_its_epoch_budget(
     request_: Request, error: ErrorCode
 ) -> None:
     member = Member()
@@ -233,7 +239,7 @@ def fenced(epoch: int, leader_id: NodeId | None = None) -> FetchResponse:
 
 
 @pytest.mark.parametrize("said", [FAR - 40_000, FAR, FAR + 1, MAX_EPOCH])
-def test_any_epoch_that_the_asked_node_itself_names_is_adopted(said: int) -> None:
+def test_a_voter_adopts_any_epoch_that_the_node_in_that_epoch_itself_confirms(said: int) -> None:
     member, question = claimed()
     member.do(ev.ResponseReceived(question.request_id, fenced(said)))
     assert member.quorum.epoch == said
@@ -252,7 +258,7 @@ def test_a_voter_follows_a_leader_whose_epoch_was_confirmed() -> None:
     assert (member.quorum.epoch, member.quorum.leader_id) == (FAR, 3)
 
 
-def test_a_node_that_denied_a_claimed_epoch_is_asked_again_only_after_a_pause() -> None:
+def test_a_voter_asks_a_node_that_denied_a_claimed_epoch_again_only_after_a_pause() -> None:
     member, question = claimed()
     denied = FetchResponse(error=ErrorCode.NOT_LEADER_OR_FOLLOWER, leader_id=None, epoch=Epoch(2))
     member.do(ev.ResponseReceived(question.request_id, denied))
@@ -269,7 +275,7 @@ def test_a_node_that_denied_a_claimed_epoch_is_asked_again_only_after_a_pause() 
     assert questions(member.tick(50)).count(3) == 1
 
 
-def test_a_response_to_any_request_confirms_a_claimed_epoch() -> None:
+def test_a_response_from_the_claimed_leader_to_any_request_confirms_its_epoch() -> None:
     member, _ = claimed()
     effects = member.tick(3000)
     asked = member.sent(effects, VoteRequest, 3)
@@ -278,7 +284,7 @@ def test_a_response_to_any_request_confirms_a_claimed_epoch() -> None:
     assert member.quorum.epoch == FAR
 
 
-def test_a_voter_asks_all_claimed_nodes_at_once_so_that_a_dead_node_delays_no_other() -> None:
+def test_a_voter_confirms_an_epoch_although_another_node_named_with_it_does_not_answer() -> None:
     """Node 3 does not answer; node 2 confirms."""
     member, _ = claimed()
     member.do(ev.Received(8, 1, vote(epoch=FAR)))
@@ -301,7 +307,7 @@ def test_an_election_succeeds_while_a_claimed_node_cannot_be_reached() -> None:
     assert not member.quorum.unconfirmed_epochs
 
 
-def test_a_fetch_that_asks_for_an_epoch_acknowledges_only_flushed_records() -> None:
+def test_a_fetch_sent_to_confirm_a_claimed_epoch_acknowledges_only_flushed_records() -> None:
     member, sent = follower()
     log = member.quorum.log
     log.append(Offset(5), Offset(6), Epoch(3))
@@ -326,7 +332,7 @@ def test_a_voter_grants_an_honest_vote_after_2048_hostile_vote_requests() -> Non
     assert member.ask(vote(epoch=honest)).granted
 
 
-def test_a_node_in_the_last_possible_epoch_neither_campaigns_nor_stops() -> None:
+def test_a_voter_in_the_largest_possible_epoch_starts_no_election_and_keeps_running() -> None:
     member = Member(ElectionState(epoch=MAX_EPOCH))
     effects = member.tick(3000)
     request_id = member.sent(effects, VoteRequest, 2).request_id
@@ -338,7 +344,7 @@ def test_a_node_in_the_last_possible_epoch_neither_campaigns_nor_stops() -> None
     assert member.quorum.epoch == MAX_EPOCH
 
 
-def test_a_former_leader_of_the_last_possible_epoch_starts_no_epoch_and_grants_no_vote() -> None:
+def test_a_former_leader_of_the_largest_possible_epoch_starts_no_epoch_and_grants_no_vote() -> None:
     member = Member(ElectionState(epoch=MAX_EPOCH, leader_id=ME.id, voted=ME))
     assert isinstance(member.quorum.role, Resigned)
     member.tick(3000)

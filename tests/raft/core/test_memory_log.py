@@ -83,7 +83,7 @@ def test_uncommitted_records_are_lost_or_kept_when_leadership_ends() -> None:
         assert values(log) == kept
 
 
-def test_a_watcher_that_registers_late_is_notified_of_the_present_state() -> None:
+def test_a_log_watcher_that_registers_late_is_notified_of_snapshot_commit_and_leadership() -> None:
     log, diary = MemoryLog(), Diary()
     log.install_snapshot(OffsetAndEpoch(Offset(10), Epoch(3)))
     log.elect()

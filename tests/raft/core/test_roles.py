@@ -112,7 +112,7 @@ KEY = ReplicaKey(NodeId(1), ZERO_UUID)
         ({"leader_id": NodeId(9)}, Unattached),  # a leader nobody can reach
     ],
 )
-def test_the_durable_election_state_determines_the_role_after_a_restart(
+def test_the_stored_election_state_of_a_voter_determines_its_role_after_a_restart(
     disk: dict, role: type[Role]
 ) -> None:
     election = ElectionState(epoch=Epoch(7), **disk)

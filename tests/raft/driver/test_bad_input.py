@@ -74,7 +74,9 @@ def closes(one: socket.socket) -> bool:
         bytes.fromhex("0000000e 0034 0002 00000001 ffff 00 ff ff ff"),  # Vote, cut short
     ],
 )
-def test_a_malformed_request_closes_its_connection(client: Client, data: bytes) -> None:
+def test_a_node_closes_a_connection_that_sends_a_malformed_quorum_request(
+    client: Client, data: bytes
+) -> None:
     client.socket.sendall(data)
     assert closes(client.socket)
 
@@ -126,7 +128,9 @@ def test_a_vote_of_another_cluster_is_refused_with_inconsistent_cluster_id(clien
     assert client.ask(vote("another"), quorum.VoteResponse, 2).error_code == 104
 
 
-def test_a_vote_for_another_voter_key_is_refused(client: Client) -> None:
+def test_a_vote_request_with_another_nodes_voter_id_is_refused_with_invalid_voter_key(
+    client: Client,
+) -> None:
     answer = client.ask(vote(voter_id=99), quorum.VoteResponse, 2)
     assert answer.topics[0].partitions[0].error_code == 125  # INVALID_VOTER_KEY
 

@@ -9,7 +9,7 @@ from records.batch_writer import build_value_batch
 from records.types import Epoch, Offset
 
 
-def test_the_batches_of_a_draft_are_stamped_with_consecutive_offsets() -> None:
+def test_the_leader_stamps_the_batches_of_a_proposal_with_consecutive_offsets() -> None:
     """Offsets and epoch are outside the checksum, so the batches stay valid."""
     batches = [
         build_value_batch([b"v"] * count, base_offset=0, leader_epoch=-1, timestamp=0)

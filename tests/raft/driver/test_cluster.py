@@ -139,7 +139,9 @@ def test_a_deposed_leader_truncates_records_that_no_majority_held(tmp_path: Path
         assert [value for value in values if value != b"unknown"] == [b"before", b"after"]
 
 
-def test_a_leader_that_stops_cleanly_hands_leadership_over(tmp_path: Path) -> None:
+def test_a_leader_that_stops_cleanly_resigns_so_that_a_successor_is_elected_at_once(
+    tmp_path: Path,
+) -> None:
     with Cluster(tmp_path, quorum=NEVER_LATE) as cluster:
         cluster.start()
         leader = cluster.wait_for_leader()

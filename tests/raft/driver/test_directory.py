@@ -111,7 +111,7 @@ def test_the_directory_ends_the_groups_of_a_removed_topic() -> None:
     assert (watched.started, watched.stopped) == ([GROUP], [GROUP])
 
 
-def test_user_topics_do_not_start_groups() -> None:
+def test_records_of_user_topics_in_the_cluster_log_start_no_raft_group() -> None:
     watched = Watched()
     watched.lead()
     watched.append(TopicRecord(name="orders", topic_id=TOPIC_ID), PARTITION)

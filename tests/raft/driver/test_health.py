@@ -149,7 +149,9 @@ def test_a_node_whose_directory_is_removed_stops_within_a_second(
     asyncio.run(story())
 
 
-def test_a_directory_in_place_of_a_moved_one_is_not_the_nodes_directory(tmp_path: Path) -> None:
+def test_a_new_directory_at_the_path_of_a_moved_log_directory_is_reported_as_missing(
+    tmp_path: Path,
+) -> None:
     directory = tmp_path / "data"
     (directory / "g-0").mkdir(parents=True)
     (directory / "meta.properties").touch()
@@ -164,7 +166,7 @@ def test_a_directory_in_place_of_a_moved_one_is_not_the_nodes_directory(tmp_path
     assert watch.find_missing([directory / "g-0"]) == directory
 
 
-def test_a_degradation_is_logged_once_when_it_lasts_and_once_when_it_ends(
+def test_a_node_logs_a_lasting_health_degradation_once_and_its_end_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "raft.driver")
@@ -181,7 +183,7 @@ def test_a_degradation_is_logged_once_when_it_lasts_and_once_when_it_ends(
     ]
 
 
-def test_a_degradation_whose_reason_changes_is_logged_again_after_some_seconds(
+def test_a_node_logs_a_health_degradation_again_if_its_reason_changes_for_some_seconds(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "raft.driver")
@@ -201,7 +203,7 @@ def test_a_mutant_health_check_that_always_answers_200_fails_the_test(
         test_an_unready_node_answers_503_with_the_reasons()
 
 
-def test_a_watched_component_adds_its_faults_to_the_nodes() -> None:
+def test_the_health_of_a_node_includes_the_faults_of_each_registered_component() -> None:
     host: Any = SimpleNamespace(groups={}, node_id=NodeId(1))
     monitor = health.HealthMonitor(host)
     monitor.watches.append(lambda: [HELD])

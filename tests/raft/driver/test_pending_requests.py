@@ -160,7 +160,7 @@ def test_a_fetch_response_with_records_is_sent_at_once() -> None:
     asyncio.run(story())
 
 
-def test_requests_of_a_closed_connection_are_dropped() -> None:
+def test_the_node_drops_the_waiting_requests_of_a_closed_connection() -> None:
     async def story() -> None:
         one = Story()
         one.end_offset = 8

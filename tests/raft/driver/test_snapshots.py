@@ -265,7 +265,7 @@ def test_invalid_fetch_snapshot_requests_are_refused_with_their_error_code(
     ("fields", "error"),
     [({"max_bytes": -1}, 42), ({"cluster_id": "another"}, 104)],  # INCONSISTENT_CLUSTER_ID
 )
-def test_an_error_of_a_whole_fetch_snapshot_is_returned_at_the_top_level(
+def test_an_error_that_concerns_a_whole_fetch_snapshot_request_is_its_top_level_error_code(
     client: Client, fields: dict, error: int
 ) -> None:
     with pytest.raises(ClientError) as refused:

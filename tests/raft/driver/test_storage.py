@@ -93,7 +93,9 @@ def test_no_storage_read_returns_batches_past_its_end_offset(storage: Storage) -
             assert list(iter_batches(data))[-1].header.end_offset <= end
 
 
-def test_the_storage_returns_no_truncated_batches_from_memory(storage: Storage) -> None:
+def test_after_a_truncation_the_storage_returns_no_truncated_batch_from_its_memory_cache(
+    storage: Storage,
+) -> None:
     begins = fill(storage, 10)
     cut = Offset(begins[5])
     storage.truncate(cut)
@@ -143,7 +145,9 @@ def test_closing_a_groups_storage_closes_its_checkpoints(storage: Storage) -> No
     assert closed == [storage]
 
 
-def test_a_recovering_start_lowers_the_floor_and_an_ordinary_start_does_not(tmp_path: Path) -> None:
+def test_only_a_start_in_recovery_lowers_the_recorded_committed_offset_of_a_raft_group(
+    tmp_path: Path,
+) -> None:
     """Source: docs/design/forks.md#the-floor."""
     files = RealFileSystem()
     Storage.create(files, tmp_path, GROUP, SMALL, recovering=False)
@@ -161,7 +165,9 @@ def test_a_recovering_start_lowers_the_floor_and_an_ordinary_start_does_not(tmp_
     storage.close()
 
 
-def test_a_doubt_is_kept_until_its_file_is_removed(storage: Storage) -> None:
+def test_a_raft_group_marked_as_forked_stays_marked_until_its_marker_file_is_removed(
+    storage: Storage,
+) -> None:
     assert storage.doubt is None
     storage.mark_doubt("two histories")
     assert storage.doubt == "two histories"

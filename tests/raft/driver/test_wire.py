@@ -255,7 +255,9 @@ def test_a_fetch_for_an_unknown_topic_id_is_refused_with_unknown_topic_id() -> N
     assert isinstance(answer, fetch.FetchResponse)
 
 
-def test_a_replica_sends_its_floor_offset_in_a_tagged_field_that_kafka_ignores() -> None:
+def test_a_replica_sends_its_recorded_committed_offset_in_a_tagged_field_that_kafka_ignores() -> (
+    None
+):
     request = core.FetchRequest(
         cluster_id=None, replica=ReplicaKey(NodeId(2), UUID(int=0)), epoch=Epoch(3),
         fetch_offset=Offset(500), last_fetched_epoch=Epoch(3), floor=Offset(490), max_bytes=1,

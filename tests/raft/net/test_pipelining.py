@@ -158,7 +158,7 @@ def test_a_connection_with_too_many_requests_in_flight_is_not_read(on_loop):
     on_loop(main())
 
 
-def test_a_paused_connection_is_not_read_while_other_connections_are(on_loop):
+def test_a_server_reads_other_connections_while_one_connection_is_paused(on_loop):
     async def main():
         parked: list[tuple[Reply, Frame]] = []
 
@@ -203,7 +203,9 @@ def test_a_paused_connection_is_not_read_while_other_connections_are(on_loop):
         Limits(memory_bytes=4_000),
     ],
 )
-def test_each_limit_delays_further_requests_until_responses_are_sent(on_loop, limits):
+def test_a_server_at_a_connection_limit_handles_no_further_request_until_it_sends_responses(
+    on_loop, limits
+):
     async def main():
         parked: list[tuple[Reply, bytes]] = []
 

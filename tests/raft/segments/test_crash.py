@@ -51,7 +51,7 @@ def run(model: LogAndModel, operations: list[tuple]) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(operations=OPERATIONS)
-def test_without_power_loss_the_log_behaves_like_a_list_of_batches(operations):
+def test_without_power_loss_the_segmented_log_behaves_like_a_python_list_of_batches(operations):
     model = LogAndModel(SimulatedDisk())
     run(model, operations)
     readable = [b for b in model.contents.batches if b.end_offset > model.contents.start]

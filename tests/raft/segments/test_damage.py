@@ -159,7 +159,7 @@ def test_recovery_cuts_the_log_at_a_missing_segment_above_the_recovery_point(
     assert "the next segment starts at 15" in caplog.text
 
 
-def test_a_read_detects_damage_in_an_unscanned_segment(log, disk, config):
+def test_a_log_read_detects_damage_in_a_segment_that_recovery_did_not_scan(log, disk, config):
     written(log, recovery_point=20)
     disk.flip_bit(path(5), SIZE + 70)
     opened = Log.open(disk, DIRECTORY, config)
@@ -318,7 +318,7 @@ def test_an_unreadable_recovery_point_stops_the_node(log, disk, config):
 
 @settings(max_examples=300, deadline=None)
 @given(seed=st.integers(0, 2**32), recovery_point=st.integers(0, 20), count=st.integers(1, 4))
-def test_recovery_repairs_or_reports_any_damage(seed, recovery_point, count):
+def test_log_recovery_repairs_any_damage_or_reports_it_with_an_error(seed, recovery_point, count):
     """Any file, any bytes: a typed error, or a log whose every offset reads as it was written."""
     rng = random.Random(seed)
     disk = SimulatedDisk()

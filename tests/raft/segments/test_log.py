@@ -98,7 +98,7 @@ def test_a_batch_that_fails_its_checksum_is_not_appended(log, damage):
     assert log.log_end_offset == 0
 
 
-def test_the_log_does_not_append_a_batch_that_readers_would_refuse(log):
+def test_the_log_refuses_to_append_a_batch_that_its_own_reader_would_refuse(log):
     """A peer may send nonsense with a good checksum: more records than its bytes can hold."""
     data = bytearray(batch(0))
     data[23:27] = (999).to_bytes(4, "big")  # last offset delta
@@ -517,7 +517,7 @@ def test_a_log_on_the_real_file_system_keeps_its_offsets_when_it_is_reopened(tmp
 # --- the floor ------------------------------------------------------------------------------------
 
 
-def test_the_floor_is_recorded_at_most_up_to_the_flushed_end(disk):
+def test_the_committed_offset_recorded_by_the_log_never_exceeds_its_flushed_end(disk):
     """A power failure takes what was only known: a floor above it would be a false alarm."""
     log = Log.create(disk, DIRECTORY)
     fill(log, 3)
@@ -531,7 +531,7 @@ def test_the_floor_is_recorded_at_most_up_to_the_flushed_end(disk):
     assert log.floor == 3 <= log.log_end_offset
 
 
-def test_the_floor_is_recorded_although_nothing_was_flushed_since(disk):
+def test_the_log_records_a_higher_committed_offset_although_no_flush_has_happened_since(disk):
     log = Log.create(disk, DIRECTORY)
     fill(log, 3)
     log.flush()
@@ -548,7 +548,9 @@ def test_the_floor_is_recorded_although_nothing_was_flushed_since(disk):
     assert (log.floor, disk.steps) == (3, before), "and nothing is written"
 
 
-def test_truncations_prefix_cuts_and_resets_leave_the_floor_and_only_forgetting_lowers_it(disk):
+def test_log_truncations_and_resets_do_not_lower_the_committed_offset_that_the_log_recorded(
+    disk,
+):
     log = Log.create(disk, DIRECTORY)
     fill(log, 9)
     log.flush()

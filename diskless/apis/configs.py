@@ -20,11 +20,12 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.controller.config_defs import BROKER_CONFIGS, ConfigType
+from coordinator.controller.config_defs import BROKER_CONFIGS, MAX_NAME_LENGTH, ConfigType
 from coordinator.controller.decide.configs import Operation, Source, describe_configs
 from coordinator.controller.image import BROKER, TOPIC, MetadataImage, Resource
 from coordinator.controller.refusals import refuse
 from coordinator.errors import CoordinatorError
+from diskless.apis.auto_creation import check_name
 from diskless.apis.handler import make_handler
 from diskless.cluster import Cluster
 from diskless.placement import unfenced_brokers
@@ -97,6 +98,12 @@ async def describe(
         if number % SLICE_RESOURCES == SLICE_RESOURCES - 1:
             await asyncio.sleep(0)
         single = msgspec.structs.replace(request, resources=(requested,))  # type: ignore[type-var]
+        if requested.resource_type == TOPIC and (
+            check_name(requested.resource_name) == ErrorCode.INVALID_TOPIC_EXCEPTION
+        ):
+            text = f"Topic name is invalid: {requested.resource_name[:MAX_NAME_LENGTH]!r}"
+            results.append(_refusal(requested, ErrorCode.INVALID_TOPIC_EXCEPTION, text))
+            continue
         if requested.resource_type in (BROKER_LOGGER, CLIENT_METRICS, GROUP):
             results.append(_described_here(requested, broker_id))
             continue

@@ -208,16 +208,19 @@ def test_describe_configs_describes_dynamic_broker_settings() -> None:
     ("kind", "name", "code"),
     [
         (TOPIC, "none", 3),
-        (TOPIC, "", 3),
         (BROKER, "2", 42),
         (BROKER, "99", 42),
         (BROKER, "one", 42),
         (BROKER, "١", 42),
         (8, "2", 42),
+        (TOPIC, "", 17),
+        (TOPIC, "bad name", 17),
         (0, "x", 42),
     ],
 )
-def test_a_request_to_describe_another_broker_is_refused(kind: int, name: str, code: int) -> None:
+def test_a_request_to_describe_an_unknown_resource_is_refused(
+    kind: int, name: str, code: int
+) -> None:
     async def story(told: Story) -> None:
         found = await told.describe(kind, name)
         assert (found.error_code, found.configs) == (code, ())

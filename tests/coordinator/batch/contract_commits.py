@@ -238,31 +238,6 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_producer_expired_too_early_by_a_wrong_clock_continues_at_its_next_sequence(
-        self,
-    ) -> None:
-        """All voters' clocks are a day back and right again: the producer looks idle for a day."""
-
-        async def story(world: World) -> None:
-            world.view.raise_level(2)
-            world.handed_out_ms(7, 0)
-            await create(world)
-            world.jump(-DAY_MS)
-            await world.restart()
-            broker = Broker(world)
-            await broker.acquire()
-            await broker.commit(batch(0, 5, producer=7))
-            world.jump(DAY_MS)
-            await world.restart()
-            await world.advance(1_000)
-            await world.restart()
-            (next_batch,) = results(await broker.commit(batch(0, 5, producer=7, first=5)))
-            assert next_batch.error_code == 0
-            (gap,) = results(await broker.commit(batch(0, 5, producer=8, first=5)))
-            assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-
-        self.tell(story)
-
     def test_each_partition_describes_its_producers_and_their_last_batch(self) -> None:
         async def story(world: World) -> None:
             await create(world, partitions=2)
@@ -306,24 +281,6 @@ class CommitStories(Told):
             world.handed_out_ms(7, 2 * DAY_MS)
             (gap,) = results(await broker.commit(batch(0, 5, producer=7, first=5)))
             assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
-
-        self.tell(story)
-
-    def test_a_coordinator_upgraded_from_an_older_release_expires_producers_by_the_age_of_their_ids(
-        self,
-    ) -> None:
-        async def story(world: World) -> None:
-            world.handed_out_ms(7, 2 * DAY_MS)
-            world.handed_out_ms(8, 0)
-            await create(world)
-            broker = Broker(world)
-            await broker.acquire()
-            world.view.raise_level(2)
-            await world.advance(1_000)
-            await world.restart()
-            for producer_id, code in ((7, 0), (8, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)):
-                commit = await broker.commit(batch(0, 5, producer=producer_id, first=5))
-                assert results(commit)[0].error_code == code
 
         self.tell(story)
 
@@ -575,3 +532,53 @@ def replace_id(request: CommitBatchesRequest | None, object_id: int) -> CommitBa
     assert request is not None
     fields = {name: getattr(request, name) for name in request.__struct_fields__}  # type: ignore[attr-defined]
     return CommitBatchesRequest(**{**fields, "object_id": object_id})
+
+
+class LevelStories(Told):
+    """Stories that raise the level and restart.
+
+    The embedded coordinator has one level for good: a node that starts decides all commands again.
+    """
+
+    def test_a_producer_expired_too_early_by_a_wrong_clock_continues_at_its_next_sequence(
+        self,
+    ) -> None:
+        """All voters' clocks are a day back and right again: the producer looks idle for a day."""
+
+        async def story(world: World) -> None:
+            world.view.raise_level(2)
+            world.handed_out_ms(7, 0)
+            await create(world)
+            world.jump(-DAY_MS)
+            await world.restart()
+            broker = Broker(world)
+            await broker.acquire()
+            await broker.commit(batch(0, 5, producer=7))
+            world.jump(DAY_MS)
+            await world.restart()
+            await world.advance(1_000)
+            await world.restart()
+            (next_batch,) = results(await broker.commit(batch(0, 5, producer=7, first=5)))
+            assert next_batch.error_code == 0
+            (gap,) = results(await broker.commit(batch(0, 5, producer=8, first=5)))
+            assert gap.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+        self.tell(story)
+
+    def test_a_coordinator_upgraded_from_an_older_release_expires_producers_by_the_age_of_their_ids(
+        self,
+    ) -> None:
+        async def story(world: World) -> None:
+            world.handed_out_ms(7, 2 * DAY_MS)
+            world.handed_out_ms(8, 0)
+            await create(world)
+            broker = Broker(world)
+            await broker.acquire()
+            world.view.raise_level(2)
+            await world.advance(1_000)
+            await world.restart()
+            for producer_id, code in ((7, 0), (8, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER)):
+                commit = await broker.commit(batch(0, 5, producer=producer_id, first=5))
+                assert results(commit)[0].error_code == code
+
+        self.tell(story)

@@ -79,7 +79,7 @@ async def wait_ms(ms: int) -> None:
     await asyncio.sleep(ms / 1_000)
 
 
-def test_buffers_are_closed_together_once_no_batch_was_appended_for_the_quiet_time() -> None:
+def test_produce_buffers_are_closed_together_once_no_batch_arrived_for_the_quiet_time() -> None:
     async def told(broker: Broker) -> None:
         start = now_ms()
         for index in (0, 1, 0, 0):
@@ -93,7 +93,7 @@ def test_buffers_are_closed_together_once_no_batch_was_appended_for_the_quiet_ti
     story(told)
 
 
-def test_buffers_stay_open_while_a_large_request_arrives() -> None:
+def test_produce_buffers_stay_open_while_a_large_request_arrives() -> None:
     async def told(broker: Broker) -> None:
         broker.append()
         for _ in range(10):
@@ -107,7 +107,7 @@ def test_buffers_stay_open_while_a_large_request_arrives() -> None:
     story(told)
 
 
-def test_buffers_stay_open_while_batches_are_validated() -> None:
+def test_produce_buffers_stay_open_while_batches_are_validated() -> None:
     async def told(broker: Broker) -> None:
         broker.closing.validating = 1
         broker.append()
@@ -120,7 +120,7 @@ def test_buffers_stay_open_while_batches_are_validated() -> None:
     story(told)
 
 
-def test_buffers_stay_open_until_an_upload_slot_is_free() -> None:
+def test_produce_buffers_stay_open_until_an_upload_slot_is_free() -> None:
     async def told(broker: Broker) -> None:
         broker.append(0)
         broker.append(1)

@@ -218,7 +218,7 @@ def test_without_a_controller_a_client_soon_gets_a_retriable_error() -> None:
     with_front(story)
 
 
-def test_a_lagging_broker_answers_leader_not_available() -> None:
+def test_metadata_of_a_topic_that_a_lagging_broker_lacks_returns_leader_not_available() -> None:
     async def story(front: Front) -> None:
         front.cluster.pause()
         assert await front.codes("t") == {"t": 5}
@@ -263,7 +263,9 @@ def test_metadata_directs_clients_to_leaders_in_their_own_rack() -> None:
     with_front(story, brokers=(1, 2, 3), racks={1: "a", 2: "b", 3: "b"})
 
 
-def test_an_unknown_rack_is_counted_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broker_counts_each_client_with_an_unknown_rack_and_logs_the_rack_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     caplog.set_level(logging.WARNING, "diskless.cluster")
 
     async def story(front: Front) -> None:
@@ -449,7 +451,9 @@ def listed(answer: DescribeTopicPartitionsResponse) -> Iterable[tuple[str | None
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 7, 2_000])
-def test_all_pages_of_a_description_together_have_each_partition_once(limit: int) -> None:
+def test_all_pages_of_describe_topic_partitions_together_have_each_partition_once(
+    limit: int,
+) -> None:
     async def story(front: Front) -> None:
         for name, partitions in (("b", 3), ("a", 4), ("c", 1)):
             await front.world.create(name, partitions)
@@ -468,7 +472,7 @@ def test_all_pages_of_a_description_together_have_each_partition_once(limit: int
     with_front(story)
 
 
-def test_a_description_request_without_names_describes_all_topics_as_metadata_does() -> None:
+def test_describe_topic_partitions_without_names_describes_all_topics_as_metadata_does() -> None:
     async def story(front: Front) -> None:
         await front.world.create("t", 2)
         answer = await page(front)
@@ -500,7 +504,9 @@ def test_describe_partitions_returns_an_error_for_each_missing_topic() -> None:
 
 
 @pytest.mark.parametrize("cursor", [("t", -1), ("u", 0)])
-def test_a_description_request_with_an_invalid_cursor_is_refused(cursor: tuple[str, int]) -> None:
+def test_describe_topic_partitions_with_an_invalid_cursor_is_refused(
+    cursor: tuple[str, int],
+) -> None:
     async def story(front: Front) -> None:
         await front.world.create("t", 2)
         answer = await page(front, "t", cursor=cursor)

@@ -116,7 +116,7 @@ def tell(story: Callable[[Story], Awaitable[None]]) -> None:
 
 
 @pytest.mark.parametrize("version", [1, 2, 3, 4])
-def test_all_settings_of_a_topic_are_described_with_their_source(version: int) -> None:
+def test_describe_configs_returns_all_settings_of_a_topic_with_their_source(version: int) -> None:
     async def story(told: Story) -> None:
         assert await told.alter((SET, "retention.ms", "5000")) == (0, None)
         assert await told.alter((SET, "log.retention.bytes", "77"), kind=BROKER, name="") == (
@@ -334,7 +334,9 @@ def test_alter_configs_refuses_a_bad_value_and_changes_nothing(
 
 
 @pytest.mark.parametrize("operation", [SET, APPEND, SUBTRACT])
-def test_a_null_value_is_refused_unless_the_setting_is_deleted(operation: int) -> None:
+def test_a_setting_change_to_a_null_value_is_refused_unless_it_deletes_the_setting(
+    operation: int,
+) -> None:
     async def story(told: Story) -> None:
         refusal = (42, "Null value not supported for : cleanup.policy")
         assert await told.alter((operation, "cleanup.policy", None)) == refusal
@@ -451,7 +453,7 @@ def test_list_config_resources_filters_resources_by_type() -> None:
 
 
 @pytest.mark.parametrize("kind", [16, GROUP])
-def test_groups_and_client_metrics_have_no_settings(kind: int) -> None:
+def test_describe_configs_returns_no_settings_of_groups_and_client_metrics(kind: int) -> None:
     async def story(told: Story) -> None:
         described = await told.describe(kind, "anything")
         assert (described.error_code, described.configs) == (0, ())

@@ -535,7 +535,7 @@ def test_a_broker_shows_the_new_log_start_before_it_answers_delete_records() -> 
     tell(story)
 
 
-def test_deletions_out_of_range_of_unknown_and_of_internal_partitions_are_refused() -> None:
+def test_delete_records_refuses_offsets_out_of_range_and_unknown_or_internal_partitions() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1, 2, 3)])
         assert await told.delete((0, 4), (1, 1), (9, 0)) == [(1, -1), (1, -1), (3, -1)]

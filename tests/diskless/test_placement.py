@@ -65,7 +65,7 @@ def test_only_a_leaving_brokers_own_groups_move_to_other_brokers(
             assert leader(topic_id, partition, None, left) == before
 
 
-def test_partitions_are_spread_evenly_over_brokers() -> None:
+def test_the_leaders_of_partitions_are_spread_evenly_over_brokers() -> None:
     found = [PlacedBroker(number, None) for number in range(5)]
     shares = [0] * 5
     for topic in range(100):
@@ -99,7 +99,7 @@ def test_the_rack_of_a_client_is_read_from_its_client_id(
     assert rack_hint(client_id) == rack
 
 
-def test_placement_distinguishes_an_unknown_rack_from_no_rack() -> None:
+def test_leader_placement_distinguishes_an_unknown_client_rack_from_no_rack() -> None:
     found = [PlacedBroker(1, "a")]
     assert is_known(None, found)
     assert is_known("a", found)
@@ -131,7 +131,7 @@ def test_a_consumer_is_not_redirected_to_a_broker_that_is_not_preferred() -> Non
     assert Redirects().preferred_broker("c", TOPIC, 0, "b", HERE, here, 0) is None
 
 
-def test_partitions_are_placed_on_preferred_brokers_or_on_all_without_any() -> None:
+def test_partition_leaders_are_preferred_brokers_or_any_broker_if_none_is_preferred() -> None:
     unready = THERE._replace(is_preferred=False)
     assert preferred_brokers([HERE, unready]) == [HERE]
     assert preferred_brokers([unready]) == [unready]

@@ -50,7 +50,9 @@ async def elect(
 
 
 @pytest.mark.parametrize("election_type", [0, 1])
-def test_an_election_is_not_needed_for_any_existing_partition(election_type: int) -> None:
+def test_elect_leaders_returns_election_not_needed_for_each_existing_partition(
+    election_type: int,
+) -> None:
     async def story(world: ClusterWorld) -> None:
         needless = "Leader election not needed for topic partition."
         assert await elect(world, election_type, ("t", (0, 9, 0)), ("none", (0,))) == (
@@ -66,7 +68,7 @@ def test_an_election_is_not_needed_for_any_existing_partition(election_type: int
     tell(story)
 
 
-def test_an_unknown_election_type_is_refused_for_each_partition() -> None:
+def test_elect_leaders_refuses_an_unknown_election_type_for_each_partition() -> None:
     async def story(world: ClusterWorld) -> None:
         assert await elect(world, 7, ("t", (0,))) == (
             42, [("t", 0, 42, "Unknown election type 7")],
@@ -75,7 +77,7 @@ def test_an_unknown_election_type_is_refused_for_each_partition() -> None:
     tell(story)
 
 
-def test_an_election_of_all_partitions_lists_each_topic() -> None:
+def test_elect_leaders_of_all_partitions_returns_each_topic_without_partition_results() -> None:
     async def story(world: ClusterWorld) -> None:
         handlers = replicas.handlers(world.cluster(1))
         answer = await call(handlers, ELECT(topic_partitions=None), rpc.ElectLeadersResponse, 2)
@@ -84,7 +86,7 @@ def test_an_election_of_all_partitions_lists_each_topic() -> None:
     tell(story)
 
 
-def test_without_a_serving_broker_no_leader_can_be_elected() -> None:
+def test_elect_leaders_fails_for_each_partition_if_every_broker_is_fenced() -> None:
     async def story(world: ClusterWorld) -> None:
         await world.fence(1)
         await world.fence(2)

@@ -90,7 +90,7 @@ def test_producers_of_unknown_partitions_are_refused_one_by_one() -> None:
     assert topics[1].partitions[0].error_message == NOT_HOSTED
 
 
-def test_without_a_coordinator_the_producers_are_not_known() -> None:
+def test_describe_producers_returns_not_leader_or_follower_if_the_coordinator_is_down() -> None:
     async def story(world: ClusterWorld) -> None:
         world.leaders[0].away = True
         (topic,) = (await ask(world, about(("t", (0,))))).topics

@@ -119,7 +119,7 @@ def test_the_max_timestamp_of_records_without_timestamps_is_set_to_minus_1() -> 
     assert outcome.batch == read_batch(batch(-1, -1))
 
 
-def test_a_partition_must_have_exactly_one_batch() -> None:
+def test_a_produce_request_with_no_or_several_batches_for_a_partition_is_refused() -> None:
     assert refused(None) == refused(b"") == ErrorCode.INVALID_RECORD
     assert refused(batch() + batch()) == ErrorCode.INVALID_RECORD
     assert refused(batch() + b"\0") == ErrorCode.INVALID_RECORD
@@ -147,7 +147,7 @@ def test_validation_refuses_inconsistent_offsets_and_counts(position: int, value
     assert refused(changed(batch(), position, value)) == ErrorCode.INVALID_RECORD
 
 
-def test_a_negative_record_count_is_refused() -> None:
+def test_validation_refuses_a_batch_with_a_negative_record_count() -> None:
     negative = changed(batch(), 57, struct.pack(">i", -1))
     assert refused(negative) == ErrorCode.CORRUPT_MESSAGE
 

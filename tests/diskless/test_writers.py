@@ -133,7 +133,7 @@ def test_a_coordinator_with_a_newer_broker_epoch_fences_the_writers_once() -> No
     claim(work)
 
 
-def test_flush_writes_the_buffer_before_the_commit_interval_ends() -> None:
+def test_flushing_an_object_writer_uploads_its_buffer_before_the_commit_interval_ends() -> None:
     async def on_loop() -> None:
         async with ClusterWorld() as world:
             await world.create("t")

@@ -355,7 +355,7 @@ def test_a_kafka_setting_with_a_value_that_changes_nothing_is_accepted(key, valu
     assert parse_config({**GOOD, key: value})
 
 
-def test_one_error_names_every_wrong_setting():
+def test_one_configuration_error_names_every_wrong_setting_of_a_node():
     with pytest.raises(ConfigError) as caught:
         parse_config({**GOOD, "node.id": "x", "nonsense": "1", "zookeeper.connect": "a"})
     assert [line.partition(":")[0] for line in str(caught.value).splitlines()] == [

@@ -52,7 +52,7 @@ class Host:
     def host(self, *_: object) -> None: ...
 
 
-def test_a_waiting_call_is_repeated_at_the_new_leader(
+def test_a_coordinator_call_that_waits_at_a_hung_leader_is_repeated_at_the_new_leader(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A coordinator's leader that stands still closes nothing: topics that are created would wait

@@ -17,7 +17,7 @@ NODE = {
 }
 
 
-def test_every_group_setting_reaches_its_component() -> None:
+def test_every_group_setting_of_a_properties_file_reaches_the_group_coordinator() -> None:
     given = {setting.key: str(100 + number) for number, setting in enumerate(SETTINGS)}
     given |= {"group.max.session.timeout.ms": "1000"}
     values = parse_config(NODE | given).values

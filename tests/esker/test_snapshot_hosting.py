@@ -52,7 +52,7 @@ def threads() -> list[threading.Thread]:
 
 
 @pytest.mark.parametrize("finish", [False, True])
-def test_a_group_that_ends_leaves_no_snapshot_thread_and_no_partial_file(
+def test_a_raft_group_that_ends_leaves_no_snapshot_thread_and_no_partial_file(
     tmp_path: Path, *, finish: bool
 ) -> None:
     """A node lives on when one of its groups ends: idle, or in the middle of a checkpoint."""

@@ -42,7 +42,7 @@ from tests.snapshot.machines import DIRECTORY, SMALL_STEPS, Hosted, replayed
 MANY = [(b"key-%d" % i, b"value-%d" % i) for i in range(40)]
 
 
-def test_the_host_applies_committed_records_to_the_state_machine():
+def test_the_state_machine_host_applies_committed_records_in_log_order():
     node = Hosted()
     node.write((b"a", b"1"), (b"b", b"2"))
     node.write((b"a", None), (None, b"nobody's"), (b"c", b""))
@@ -53,7 +53,7 @@ def test_the_host_applies_committed_records_to_the_state_machine():
     assert (machine.changed_records, machine.keyless_records) == (1, 1)
 
 
-def test_a_restarted_host_restores_the_state_from_its_checkpoint_and_the_log():
+def test_a_restarted_state_machine_host_restores_the_state_from_checkpoint_and_log():
     """Invariant 4."""
     node = Hosted()
     node.write(*MANY)
@@ -143,7 +143,7 @@ def test_the_checkpoint_policy_decides_by_log_bytes_changed_records_and_elapsed_
     assert node.host.situation.bytes_since == since
 
 
-def test_the_host_takes_a_checkpoint_of_an_idle_log_after_the_interval():
+def test_the_state_machine_host_takes_a_checkpoint_of_an_idle_log_after_the_interval():
     node = Hosted(settings=SnapshotSettings(max_interval_ms=5_000))
     node.write((b"a", b"1"))
     node.loop.pass_time(4_000)
@@ -154,7 +154,7 @@ def test_the_host_takes_a_checkpoint_of_an_idle_log_after_the_interval():
     assert node.host.generated == 1, "nothing was committed since"
 
 
-def test_the_host_takes_no_checkpoint_of_an_empty_log():
+def test_the_state_machine_host_takes_no_checkpoint_of_an_empty_log():
     node = Hosted()
     with pytest.raises(NotHostedError, match="nothing was committed"):
         node.take()
@@ -199,7 +199,7 @@ def test_a_disk_error_while_writing_a_checkpoint_discards_only_the_checkpoint(op
     assert node.host.failed == 1
 
 
-def test_the_host_begins_no_checkpoint_without_enough_free_disk_space():
+def test_the_state_machine_host_begins_no_checkpoint_without_enough_free_disk_space():
     """It would fill the disk first, and the log beside it has to be written all the while."""
     node = Hosted()
     node.write(*MANY)
@@ -265,7 +265,7 @@ class Closed(KeyValueMachine):
         return super().checkpointable and not self.open
 
 
-def test_the_host_freezes_no_state_inside_an_open_transaction():
+def test_the_state_machine_host_freezes_no_state_inside_an_open_metadata_transaction():
     """Mutant: a host that does not ask `checkpointable`."""
     node = Hosted(machine=Closed, settings=SnapshotSettings(max_interval_ms=1_000))
     node.write(*MANY)
@@ -311,7 +311,7 @@ def test_a_checkpoint_fetched_from_the_leader_replaces_the_state():
     assert node.machine.get(b"after") == b"1"
 
 
-def test_the_host_loads_the_checkpoint_of_a_log_whose_start_has_passed_the_state():
+def test_the_state_machine_host_loads_a_checkpoint_if_the_log_starts_above_its_state():
     """It came while the log already held all that it covers: nobody was told to load it."""
     leader, newest = leader_with(30)
     node = Hosted()
@@ -326,7 +326,7 @@ def test_the_host_loads_the_checkpoint_of_a_log_whose_start_has_passed_the_state
     assert node.machine.applied.offset == node.log.high_watermark
 
 
-def test_the_host_never_loads_a_checkpoint_older_than_the_state():
+def test_the_state_machine_host_never_loads_a_checkpoint_older_than_its_state():
     """Mutant: a host that loads whatever it is told of."""
     node = Hosted()
     node.write(*MANY)
@@ -387,7 +387,7 @@ def test_a_damaged_checkpoint_on_the_nodes_own_disk_stops_the_node():
 @pytest.mark.parametrize(
     "codec", [Compression.GZIP, Compression.SNAPPY, Compression.LZ4, Compression.ZSTD]
 )
-def test_the_host_loads_a_compressed_checkpoint(codec):
+def test_the_state_machine_host_loads_a_compressed_checkpoint(codec):
     """Ours are not compressed; another implementation's may be (KIP-630)."""
     node = Hosted()
     node.write(*MANY)
@@ -447,7 +447,7 @@ def test_a_checkpoint_batch_that_is_invalid_despite_its_checksum_does_not_change
     assert node.machine.applied.offset == node.log.end_offset
 
 
-def test_a_host_with_an_apply_delay_applies_all_commits_of_the_delay_together():
+def test_a_state_machine_host_with_an_apply_delay_applies_all_commits_of_the_delay_together():
     """So a leader's answers and a follower's next Fetch go first, and are not held up for long."""
     node = Hosted(pace=Pace(apply_delay_ms=1.0))
     node.write((b"a", b"1"))
@@ -470,7 +470,7 @@ class ReadMachine(KeyValueMachine):
     on_wanted: Callable[[], None] | None = None
 
 
-def test_a_read_that_waits_for_committed_records_ends_the_apply_delay_of_its_host():
+def test_a_read_that_waits_for_committed_records_ends_the_state_machines_apply_delay():
     node = Hosted(machine=ReadMachine, pace=Pace(apply_delay_ms=10.0))
     node.write((b"a", b"1"))
     node.loop.settle()
@@ -659,7 +659,7 @@ def test_a_stored_state_past_the_end_of_a_log_that_lost_its_tail_is_not_reported
     assert (node.log.forks, node.host.ready, machine.resets) == ([], True, 0)
 
 
-def test_the_host_resets_a_state_that_ends_where_no_batch_ends():
+def test_the_state_machine_host_resets_a_stored_state_that_ends_inside_a_batch():
     node, machine = persistent_node()
     node.log.restart()
     machine._applied = OffsetAndEpoch(17, 1)
@@ -671,7 +671,7 @@ def test_the_host_resets_a_state_that_ends_where_no_batch_ends():
     assert machine.applied == (node.log.end_offset, 1)
 
 
-def test_a_stopped_host_fails_pending_requests_for_a_checkpoint():
+def test_a_stopped_state_machine_host_fails_pending_checkpoint_requests():
     node = Hosted()
     node.write(*MANY)
     node.loop.settle()

@@ -129,9 +129,12 @@ STORIES: list[tuple[Patch, Callable[[], None]]] = [
     ),
     (
         loads_what_it_is_announced,
-        test_host.test_the_host_never_loads_a_checkpoint_older_than_the_state,
+        test_host.test_the_state_machine_host_never_loads_a_checkpoint_older_than_its_state,
     ),
-    (freezes_at_any_time, test_host.test_the_host_freezes_no_state_inside_an_open_transaction),
+    (
+        freezes_at_any_time,
+        test_host.test_the_state_machine_host_freezes_no_state_inside_an_open_metadata_transaction,
+    ),
     (thaws_at_once, test_host.test_a_checkpoint_holds_the_state_at_the_time_of_its_freeze),
     (forgets_the_order, test_host.test_a_checkpoint_holds_the_state_at_the_time_of_its_freeze),
     (

@@ -39,7 +39,7 @@ def shelf_with(*ids: OffsetAndEpoch, clock: Clock | None = None) -> SnapshotStor
     return SnapshotStore(disk_with(*ids), DIRECTORY, now_ms=clock or Clock(), pin_ms=1_000)
 
 
-def test_the_store_lists_complete_checkpoints_oldest_first():
+def test_the_checkpoint_store_lists_complete_checkpoints_oldest_first():
     store = shelf_with(IDS[2], IDS[0], IDS[1])
     assert store.ids == IDS
     assert store.newest == IDS[2]
@@ -74,7 +74,7 @@ def test_the_checkpoint_store_refuses_a_read_position_outside_the_checkpoint(pos
         shelf_with(*IDS).read(IDS[0], position, 100)
 
 
-def test_the_store_returns_none_for_a_checkpoint_that_it_does_not_have():
+def test_the_checkpoint_store_returns_none_for_a_checkpoint_that_it_does_not_have():
     store = shelf_with(*IDS)
     for unknown in (OffsetAndEpoch(10, 2), OffsetAndEpoch(11, 3), OffsetAndEpoch(-1, -1)):
         assert store.read(unknown, 0, 100) is None
@@ -91,7 +91,7 @@ def test_the_checkpoint_store_drops_older_checkpoints_below_the_log_start():
     assert store.files.listdir(DIRECTORY) == [checkpoint_name(one) for one in IDS[1:]]
 
 
-def test_the_store_never_drops_the_newest_checkpoint():
+def test_the_checkpoint_store_never_drops_the_newest_checkpoint():
     """A log that starts past 0 has nothing else to begin with."""
     store = shelf_with(*IDS)
     store.drop_below(1_000)

@@ -169,7 +169,9 @@ def test_a_second_archive_pass_writes_only_new_records_and_a_third_writes_no_fil
     assert not check_archive(store, engine=LocalArchiveEngine()).faults
 
 
-def test_uncommitted_records_are_not_archived(logs: FileLogs, store: ObjectStore) -> None:
+def test_an_archive_pass_does_not_read_uncommitted_records(
+    logs: FileLogs, store: ObjectStore
+) -> None:
     whole, logs.end_offset = logs.end_offset, 60
     assert one_pass(logs, store).end_offset == 60
     logs.end_offset = whole
@@ -344,7 +346,7 @@ def test_archiving_fails_if_the_log_start_is_cut_and_no_checkpoint_exists(
 
 
 @pytest.mark.parametrize("tables", [AVRO, PARQUET])
-def test_undecodable_records_are_archived_as_bytes_and_counted(
+def test_the_archive_stores_undecodable_records_as_bytes_and_counts_them(
     logs: FileLogs, store: ObjectStore, tables: str
 ) -> None:
     done = one_pass(logs, store, tables)

@@ -174,7 +174,9 @@ def changed(change: Change) -> dict[str, Schema]:
 
 
 @pytest.mark.parametrize("change", ALLOWED)
-def test_allowed_schema_changes_are_readable_in_both_directions(change: Change) -> None:
+def test_after_an_allowed_schema_change_old_and_new_archives_read_each_others_files(
+    change: Change,
+) -> None:
     old, new = current(), changed(change)
     assert faults_between(old, new) == []
     for table in set(old) & set(new):
@@ -217,7 +219,7 @@ def test_archive_schemas_contain_the_declared_types_tags_and_versions() -> None:
     assert field_of(schemas, "partition", "directories")["esker.versions"] == "1+"
 
 
-def test_a_schema_fingerprint_ignores_attributes() -> None:
+def test_the_fingerprint_of_an_avro_schema_ignores_eskers_custom_attributes() -> None:
     schema = copy.deepcopy(avro_schema("topic"))
     before = fingerprint(schema)
     schema["fields"][-1]["esker.note"] = "x"

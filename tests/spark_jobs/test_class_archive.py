@@ -30,7 +30,9 @@ def write(path: Path, size: int = LEAST_BYTES) -> None:
         file.truncate(size)
 
 
-def test_a_class_archive_is_written_once_and_then_used(archive: ClassArchive) -> None:
+def test_a_jvm_class_archive_is_written_once_and_then_used_by_later_jvms(
+    archive: ClassArchive,
+) -> None:
     assert not archive.is_whole()
     assert archive.writing_options() == (f"-XX:ArchiveClassesAtExit={archive.writing}",)
     write(archive.writing)

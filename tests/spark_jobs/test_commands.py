@@ -57,14 +57,14 @@ def test_a_failed_job_prints_one_sentence_and_logs_the_whole_error(tmp_path: Pat
     assert "Traceback" in log.read_text()
 
 
-def test_the_debug_option_prints_the_whole_error() -> None:
+def test_the_debug_option_of_a_spark_command_prints_the_traceback_of_an_error() -> None:
     shown = CliRunner().invoke(app, ["--debug"])
     assert shown.exit_code == 3
     assert "Traceback" in shown.stderr
     assert shown.stderr.splitlines()[-1].startswith("esker: the machine has less memory")
 
 
-def test_a_job_appends_to_a_named_log_file(tmp_path: Path) -> None:
+def test_the_spark_log_option_of_a_job_appends_to_the_named_file(tmp_path: Path) -> None:
     (tmp_path / "mine.log").write_text("before\n")
     shown = CliRunner().invoke(app, ["--spark-log", str(tmp_path / "mine.log")])
     assert f"(all of it: {tmp_path}/mine.log)" in shown.stderr

@@ -92,13 +92,15 @@ def told(found: Dangling) -> dict[tuple[str, int], set[int]]:
     }
 
 
-def test_a_complete_store_has_no_missing_objects(life: Stored) -> None:
+def test_the_search_for_lost_objects_finds_none_in_a_complete_store(life: Stored) -> None:
     found = life.look()
     assert (found.lost, found.affected, found.looked_for) == ([], [], 0)
     assert found.live >= len(life.used()) > 20
 
 
-def test_only_lost_objects_and_their_offsets_are_reported_as_missing(life: Stored) -> None:
+def test_the_search_for_lost_objects_reports_only_missing_objects_and_their_offsets(
+    life: Stored,
+) -> None:
     gone, cut, longer, *_ = used = life.used()[3:9]
     for object_id in used:
         if object_id not in (cut, longer):

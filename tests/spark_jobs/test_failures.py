@@ -79,7 +79,7 @@ def test_known_spark_failures_are_explained_with_a_remedy(said: str, sentence: s
     assert "\n" not in str(find_failure(said))
 
 
-def test_an_error_of_our_code_in_a_worker_is_extracted_from_sparks_error() -> None:
+def test_the_explanation_of_a_spark_failure_uses_the_esker_error_raised_in_a_worker() -> None:
     lost = Exception(
         JOB_ABORTED.format(raised="spark_jobs.readers.log_files.LostRangeError: 0 to 17 gone")
     )
@@ -87,7 +87,7 @@ def test_an_error_of_our_code_in_a_worker_is_extracted_from_sparks_error() -> No
     assert str(explain(lost)) == "LostRangeError: 0 to 17 gone"
 
 
-def test_the_last_of_chained_errors_in_a_worker_is_extracted() -> None:
+def test_the_explanation_of_a_spark_failure_uses_the_last_of_chained_worker_errors() -> None:
     chained = (
         "KeyError: 'a'\n\nDuring handling of the above exception, another exception occurred:\n\n"
         "Traceback (most recent call last):\n  File x\nrecords.errors.CorruptBatchError: at 9"
@@ -117,6 +117,6 @@ def test_a_spark_failure_is_explained_by_the_output_of_the_jvm() -> None:
     assert "memory" in error.sentence
 
 
-def test_the_text_of_a_session_error_joins_failure_and_remedy() -> None:
+def test_the_text_of_a_spark_session_error_joins_failure_and_remedy() -> None:
     assert str(SessionError(Failure("it broke", "mend it"))) == "it broke; mend it"
     assert str(SessionError(Failure("it broke"))) == "it broke"

@@ -110,7 +110,7 @@ class Quorum:
         return epoch == self.epoch
 
 
-def test_uncommitted_records_of_an_isolated_node_are_not_read(
+def test_spark_reads_no_uncommitted_record_from_an_isolated_node(
     log_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It led epoch 1, and appended up to 10; then others led epoch 2, and committed up to 10."""

@@ -57,7 +57,9 @@ def test_the_version_of_a_java_without_a_release_file_is_read_from_its_output(
         find_java({"JAVA_HOME": str(home), "PATH": ""})
 
 
-def test_an_invalid_java_home_and_no_java_on_the_path_are_an_error(tmp_path: Path) -> None:
+def test_finding_java_fails_if_java_home_is_invalid_and_no_java_is_on_the_path(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(JavaError, match="needs Java 17 or newer; found none"):
         find_java({"JAVA_HOME": str(tmp_path / "gone"), "PATH": str(tmp_path)})
 

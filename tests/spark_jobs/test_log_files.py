@@ -79,7 +79,9 @@ def test_a_pickled_offset_range_of_a_log_can_be_read_in_another_process(log: Log
     assert [place.offset for place, _ in read_values(span)] == list(range(6))
 
 
-def test_a_batch_that_is_still_being_written_is_not_read(log: LogFiles) -> None:
+def test_the_spark_log_reader_does_not_read_a_batch_that_is_still_being_written(
+    log: LogFiles,
+) -> None:
     active = log.directory / segment_name(24)
     with active.open("ab") as file:
         file.write(build_value_batch(
@@ -134,7 +136,7 @@ def test_a_log_whose_head_was_deleted_is_read_from_a_checkpoint(log: LogFiles) -
     assert (row["from_checkpoint"], row["log_offset"], row["key"]) == (True, 11, b"old")
 
 
-def test_a_log_that_begins_at_offset_0_is_read_without_a_checkpoint(log: LogFiles) -> None:
+def test_spark_reads_a_log_that_begins_at_offset_0_without_a_checkpoint(log: LogFiles) -> None:
     checkpoint(log.directory, 12, b"old")
     assert not any(span.is_checkpoint for span in log.spans(30))
 

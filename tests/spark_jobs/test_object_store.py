@@ -77,14 +77,18 @@ def test_writing_an_object_replaces_the_object_of_the_same_key(store: ObjectStor
     assert [found.key for found in store.list()] == ["manifest"]
 
 
-def test_only_the_first_write_of_a_new_object_succeeds(store: ObjectStore) -> None:
+def test_writing_a_new_object_under_an_existing_key_fails_and_keeps_the_old_bytes(
+    store: ObjectStore,
+) -> None:
     assert store.write_new("plan/0", b"mine")
     assert not store.write_new("plan/0", b"yours")
     assert store.read("plan/0", 0, 4) == b"mine"
     assert [found.key for found in store.list()] == ["plan/0"]
 
 
-def test_a_listing_returns_the_keys_with_a_prefix_in_order(store: ObjectStore) -> None:
+def test_the_object_store_of_jobs_lists_the_keys_below_a_prefix_in_order(
+    store: ObjectStore,
+) -> None:
     keys = ["00/c/0/1", "00/c/0/10", "00/c/0/9", "00/c/1/1", "0a/c/0/2", "a-b", "a/b", "a=b"]
     for key in reversed(keys):
         store.write(key, b"x")
@@ -94,7 +98,7 @@ def test_a_listing_returns_the_keys_with_a_prefix_in_order(store: ObjectStore) -
     assert list(store.list("nothing/")) == []
 
 
-def test_a_listing_of_more_than_one_page_is_complete(
+def test_the_object_store_of_jobs_lists_every_key_of_several_pages(
     store: ObjectStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diskless.stores.s3_client.LIST_PAGE", 3)

@@ -164,7 +164,9 @@ def test_orphans_are_not_planned_if_the_stores_clock_is_far_ahead(bucket: Bucket
     assert bucket.planned() == [key]
 
 
-def test_a_small_skew_of_the_stores_clock_is_tolerated(bucket: Bucket) -> None:
+def test_the_orphans_job_plans_objects_although_the_stores_clock_is_slightly_skewed(
+    bucket: Bucket,
+) -> None:
     bucket.put(NAMING.key(0, 7), modified_ms=START_MS + 10 * 60_000)
     bucket.put(NAMING.key(0, 8), modified_ms=START_MS - 1_000 * HOUR_MS)
     bucket.sweep()
@@ -358,7 +360,7 @@ def test_an_incomplete_line_of_an_orphans_journal_is_ignored(
     assert (done.taken, len(again.asked)) == (25, 15)
 
 
-def test_refused_keys_are_counted_and_all_other_keys_are_marked(
+def test_the_orphans_job_counts_keys_that_the_coordinator_refuses_and_marks_all_others(
     plan: OrphansPlan, tmp_path: Path
 ) -> None:
     keys = [row.key for row in plan.rows()]

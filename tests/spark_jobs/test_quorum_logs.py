@@ -202,7 +202,7 @@ def read(leader: Leader, start: int, end: int, epoch: int | None = None) -> list
     return [one.header.base_offset for one in quorum_logs._committed(leader, span)]  # type: ignore[arg-type]
 
 
-def test_uncommitted_records_of_a_leader_are_not_read() -> None:
+def test_spark_reads_no_uncommitted_record_from_a_leader() -> None:
     sent = batch(10, b"a", b"b") + batch(12, b"c")
     leader = Leader(Fetched(12, 0, sent), Fetched(13, 0, batch(12, b"d", epoch=4)))
     assert read(leader, 10, 13, 2) == [10, 12]
@@ -233,7 +233,7 @@ def test_a_leader_with_a_diverging_log_is_an_error(answer: Fetched, said: str) -
         read(Leader(answer), 50, 90)
 
 
-def test_damaged_and_misplaced_batches_are_not_read() -> None:
+def test_spark_raises_an_error_for_damaged_or_misplaced_batches_fetched_from_a_leader() -> None:
     damaged = bytearray(batch(10, b"a"))
     damaged[-1] ^= 1
     for records in (bytes(damaged), batch(11, b"a"), batch(10, b"a") + batch(12, b"b")):

@@ -268,7 +268,9 @@ def test_the_report_never_restores_a_removed_partition_or_lowers_a_log_start(
     assert first_pass_result(first).log_starts == {(topic, 0): 9, (topic, 1): GONE}
 
 
-def test_throughput_tables_add_up_small_producers_as_others(harbour: World) -> None:
+def test_the_throughput_table_of_the_report_adds_up_small_producers_as_others(
+    harbour: World,
+) -> None:
     found = tables(harbour)
     names = {row["producer"] for row in found["producer_throughput"]}
     assert len(names) == TOP + 1

@@ -82,7 +82,7 @@ def test_a_small_split_bytes_option_makes_each_log_split_a_spark_partition(log_d
     assert [row["feature_level"] for row in rows(reader)] == list(range(10))
 
 
-def test_small_segments_are_read_by_one_task(log_dir: Path) -> None:
+def test_one_spark_task_reads_several_small_log_segments(log_dir: Path) -> None:
     reader = LogReader(parse_options(options(log_dir)))
     partition: Any
     (partition,) = reader.partitions()
@@ -175,7 +175,7 @@ def test_an_empty_read_has_no_partitions_and_accepts_sparks_empty_partition(log_
     assert list(reader.read(InputPartition(None))) == []  # as Spark does
 
 
-def test_unsupported_filters_are_left_to_spark(log_dir: Path) -> None:
+def test_the_data_source_leaves_unsupported_filters_to_spark(log_dir: Path) -> None:
     reader = PushingReader(parse_options(options(log_dir)))
     others = [
         StringStartsWith(("name",), "f"),
@@ -295,7 +295,7 @@ def test_the_data_source_returns_unknown_records_as_bytes_and_counts_them(
     assert "unknown_versions=1: skipped" in caplog.text
 
 
-def test_the_objects_view_has_one_row_for_each_object(log_dir: Path) -> None:
+def test_the_objects_table_of_the_data_source_has_one_row_for_each_object(log_dir: Path) -> None:
     commit = ObjectCommitRecord(
         object_id=7, object_format=1, size_bytes=90, broker_id=3, broker_epoch=4, lease_id=5,
         committed_at_ms=6, topic_ids=(UUID(int=1),), topic_indexes=(0, 0), partitions=(0, 1),

@@ -119,7 +119,7 @@ def test_a_jvm_that_crashes_with_a_class_archive_is_started_again_without_it(
     assert not found.is_whole()
 
 
-def test_interrupts_during_the_start_of_a_jvm_are_collected() -> None:
+def test_interrupts_during_the_start_of_a_jvm_are_held_back_until_it_has_started() -> None:
     before = signal.getsignal(signal.SIGINT)
     with hold_interrupts() as held:
         os.kill(os.getpid(), signal.SIGINT)

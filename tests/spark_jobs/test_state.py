@@ -185,7 +185,7 @@ def test_the_state_computed_from_columns_equals_the_coordinators_state() -> None
     live_until_seen(Lives, seen, wanted, lives=25, steps=50)
 
 
-def test_the_state_of_an_empty_coordinator_log_is_empty(tmp_path: Path) -> None:
+def test_the_state_computed_from_an_empty_coordinator_log_is_empty(tmp_path: Path) -> None:
     (tmp_path / segment_name(0)).touch()
     state = state_at(LogFiles(tmp_path), 0)
     assert (state.partitions.num_rows, state.runs.num_rows, state.objects.num_rows) == (0, 0, 0)
@@ -239,7 +239,9 @@ def test_the_state_keeps_the_last_five_batches_of_a_producers_last_epoch(tmp_pat
     assert state.producers.column("last_sequences").to_pylist() == [[0]]
 
 
-def test_an_expired_producer_loses_its_batches_until_it_appends_again(tmp_path: Path) -> None:
+def test_the_computed_state_keeps_no_batch_of_an_expired_producer_until_it_appends_again(
+    tmp_path: Path,
+) -> None:
     forgotten = ProducersExpiredRecord(log_ids=(0,), producer_ids=(7,))
     before = [[partitions(TOPIC, 1)], [appended(0, 0), appended(2, 0, producer=8)], [forgotten]]
     write_log(tmp_path / "gone-0", before)

@@ -184,7 +184,9 @@ def test_a_stream_from_a_lagging_replica_stays_at_its_offset(log_dir: Path) -> N
     assert reader(log_dir).partitions(start, start) == []
 
 
-def test_an_available_now_run_reads_the_records_present_at_its_start(log_dir: Path) -> None:
+def test_an_available_now_stream_reads_only_the_records_committed_at_its_start(
+    log_dir: Path,
+) -> None:
     one = reader(log_dir, maxOffsetsPerTrigger=10)
     one.prepareForTriggerAvailableNow()
     mark_committed(log_dir, {LOG: 20})

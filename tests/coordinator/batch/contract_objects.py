@@ -279,7 +279,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_a_topic_needs_a_name_an_id_and_partitions(self) -> None:
+    def test_the_coordinator_refuses_to_create_a_topic_without_name_id_or_partitions(self) -> None:
         async def story(world: World) -> None:
             before = await world.checkpoint()
             assert await create(world, UUID(int=0), epoch=-1) == 42

@@ -326,7 +326,7 @@ def test_a_random_workload_keeps_the_batch_coordinators_invariants(seed: int) ->
     lived(seed)
 
 
-def test_the_random_workload_covers_retries_refusals_and_leader_changes() -> None:
+def test_the_random_coordinator_workload_covers_retries_refusals_and_leader_changes() -> None:
     seen = lived(0)
     wanted = ("duplicates", "in sequence", "refused 55", "refused 77", "batch refused 45", "burnt")
     missing = [

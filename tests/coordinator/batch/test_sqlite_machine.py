@@ -228,7 +228,9 @@ def test_records_that_were_not_flushed_are_applied_again_after_a_restart(tmp_pat
     assert world.machine.applied == applied
 
 
-def test_thousands_of_created_topics_are_written_in_steps(tmp_path: Path) -> None:
+def test_the_coordinator_writes_thousands_of_created_topics_to_its_database_in_steps(
+    tmp_path: Path,
+) -> None:
     """Ten thousand rows would stall the next flush for a quarter of a second."""
     machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
     made = [

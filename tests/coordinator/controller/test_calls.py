@@ -108,7 +108,7 @@ def test_a_coordinators_partition_list_waits_for_the_read_barrier() -> None:
     assert barriers == [True]
 
 
-def test_reading_log_starts_omits_unknown_partitions() -> None:
+def test_the_log_starts_that_a_controller_reads_omit_unknown_partitions() -> None:
     async def story() -> None:
         awaited = AwaitedCalls(coordinator())
         await awaited.ask("init", init(T1, 2, 1))

@@ -360,7 +360,7 @@ def test_every_coordinator_call_carries_the_controllers_epoch(world: World) -> N
     assert world.coordinators[0].epoch > first
 
 
-def test_a_deposed_controller_makes_no_calls(world: World) -> None:
+def test_a_deposed_controller_makes_no_coordinator_calls(world: World) -> None:
     world.coordinators.down.add(0)
     answers = world.send(creation("t"))
     world.run()

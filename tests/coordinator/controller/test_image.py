@@ -173,7 +173,7 @@ def test_a_checkpoint_of_any_cluster_metadata_image_restores_an_equal_image(
     assert dict(again.image.loads) == dict(image.loads) == counted_loads(image)
 
 
-def test_security_records_are_kept_in_checkpoints() -> None:
+def test_cluster_checkpoints_keep_the_quota_and_acl_records_of_kafka() -> None:
     entity = ClientQuotaRecord.EntityData(entity_type="user", entity_name=None)
     quota = ClientQuotaRecord(entity=(entity,), key="rate", value=1.5, remove=False)
     rule = AccessControlEntryRecord(

@@ -54,7 +54,7 @@ def commit(world: World) -> None:
         world.run()
 
 
-def test_an_empty_log_starts_with_the_bootstrap_transaction() -> None:
+def test_the_first_controller_of_an_empty_log_writes_the_bootstrap_transaction() -> None:
     world = World().elect()
     (batch,) = log_batches(world.log)
     assert batch == [
@@ -214,14 +214,14 @@ def value(world: World, name: str) -> str | None:
     return settings.get("t")
 
 
-def test_a_controller_that_does_not_lead_refuses_requests() -> None:
+def test_a_controller_that_does_not_lead_refuses_requests_with_not_controller() -> None:
     world = World()
     answer = world.ask(registration(1))
     assert answer.error_code == ErrorCode.NOT_CONTROLLER
     assert world.log.end_offset == 0
 
 
-def test_a_leader_decides_no_request_before_it_has_applied_its_log() -> None:
+def test_a_new_active_controller_decides_no_request_before_it_has_applied_its_log() -> None:
     world = World().elect()
     world.register(1)
     world.depose()
@@ -299,7 +299,7 @@ def test_the_controller_never_splits_a_decision_that_must_be_one_batch() -> None
     assert make_draft([[value_of], long], 0).counts == [BATCH_RECORDS + 2]
 
 
-def test_an_idle_log_gets_periodic_no_op_records() -> None:
+def test_the_active_controller_writes_periodic_no_op_records_to_an_idle_log() -> None:
     world = World(max_idle_interval_ms=500).elect()
     end = world.log.end_offset
     world.pass_ms(5_000)
@@ -319,7 +319,7 @@ def test_the_metadata_lag_metric_counts_committed_records_that_are_not_yet_appli
     assert world.controller.metadata_lag == 2
 
 
-def test_requests_are_counted_by_their_api() -> None:
+def test_the_controller_counts_its_requests_by_api() -> None:
     world = World().elect()
     world.register(1)
     assert (world.requests.served[62], world.requests.served[63]) == (1, 1)
@@ -435,7 +435,7 @@ def test_a_partly_done_request_is_not_answered_with_not_controller() -> None:
     assert {topic.error_code for topic in late[0].topics} == {ErrorCode.NOT_CONTROLLER}
 
 
-def test_a_request_above_the_limits_is_refused_as_a_whole() -> None:
+def test_a_topic_creation_above_the_record_limit_of_a_request_is_refused_as_a_whole() -> None:
     world = World(limits=Limits(max_records_of_request=300)).elect()
     world.register(1)
     huge = many_topics(2, 100_000)

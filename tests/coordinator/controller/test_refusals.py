@@ -427,7 +427,7 @@ def test_a_refused_request_gets_its_code_and_message_and_writes_no_record(
     assert world.log.end_offset == end, "a refusal that writes"
 
 
-def test_the_controller_serves_requests_after_all_refusals(world: World) -> None:
+def test_the_controller_still_serves_requests_after_every_kind_of_refusal(world: World) -> None:
     end = world.log.end_offset
     for refused in REFUSED.values():
         world.ask(refused.request)
@@ -472,7 +472,7 @@ def test_an_appended_setting_may_not_exceed_the_size_of_a_record() -> None:
 TOO_MANY = Limits().max_items_of_request + 1
 
 
-def test_a_request_with_too_many_items_is_refused_early() -> None:
+def test_describe_configs_with_too_many_resources_returns_policy_violation_and_no_setting() -> None:
     world = fresh()
     resource = DescribeConfigsRequest.DescribeConfigsResource
     one = resource(resource_type=2, resource_name="t", configuration_keys=None)
@@ -481,7 +481,7 @@ def test_a_request_with_too_many_items_is_refused_early() -> None:
     assert not any(result.configs for result in described.results)
 
 
-def test_items_beyond_a_requests_record_limit_are_refused() -> None:
+def test_the_controller_refuses_the_items_of_a_request_beyond_its_record_limit() -> None:
     world = World(limits=Limits(max_records_of_request=2)).elect()
     world.register(1)
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource

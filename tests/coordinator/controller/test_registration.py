@@ -129,7 +129,7 @@ def test_a_broker_without_a_controller_counts_as_fenced_after_its_session() -> N
     run(story)
 
 
-def test_registration_retries_a_duplicate_id_and_fails_for_a_wrong_cluster() -> None:
+def test_broker_registration_retries_a_duplicate_id_and_fails_for_a_wrong_cluster() -> None:
     async def story() -> None:
         script = Script()
         script.registrations = [rpc.BrokerRegistrationResponse(error_code=DUPLICATE)] * 3
@@ -145,7 +145,7 @@ def test_registration_retries_a_duplicate_id_and_fails_for_a_wrong_cluster() -> 
     run(story)
 
 
-def test_registration_fails_after_its_timeout() -> None:
+def test_broker_registration_fails_after_its_timeout() -> None:
     async def story() -> None:
         script = Script()
         script.registrations = [rpc.BrokerRegistrationResponse(error_code=DUPLICATE)] * 1_000

@@ -38,7 +38,7 @@ def test_new_topics_are_spread_over_a_new_coordinator() -> None:
     assert topic_id(world, "first") in hosted(world, 0), "what has data stays"
 
 
-def test_coordinator_loads_follow_created_moved_and_deleted_topics() -> None:
+def test_the_partition_counts_of_coordinators_follow_created_moved_and_deleted_topics() -> None:
     """The image counts them, so creating a topic does not walk over all topics."""
     world = two_coordinators()
     for i in range(4):
@@ -73,7 +73,7 @@ def test_added_partitions_are_assigned_to_the_topics_coordinator() -> None:
     assert hosted(world, 1) == {topic.topic_id: {0, 1, 2, 3, 4}}
 
 
-def test_an_unavailable_coordinator_does_not_delay_another() -> None:
+def test_an_unavailable_coordinator_does_not_delay_calls_to_another_coordinator() -> None:
     world = two_coordinators()
     world.coordinators.down.add(0)
     assert world.create("second", 2).topics[0].error_code == 0
@@ -96,7 +96,7 @@ def test_an_empty_partition_can_move_to_another_coordinator() -> None:
     assert 1 in hosted(world, 1)[topic.topic_id]
 
 
-def test_a_partition_with_data_cannot_move() -> None:
+def test_a_partition_with_data_cannot_move_to_another_coordinator() -> None:
     world = two_coordinators()
     world.coordinators[0].written[topic_id(world, "first"), 1] = 7
     assert move(world, "first", 1, 1) == ErrorCode.INVALID_REQUEST

@@ -34,7 +34,7 @@ def test_a_controller_step_decides_and_applies_at_most_one_slice() -> None:
     assert most == max(created) == SLICE_PARTITIONS
 
 
-def test_a_large_topic_is_applied_in_slices() -> None:
+def test_a_controller_applies_the_creation_of_a_large_topic_in_slices() -> None:
     world = World().elect()
     world.register(1)
     assert world.create("large", 2_000).topics[0].error_code == 0

@@ -271,7 +271,7 @@ def test_a_static_member_replaced_during_its_join_is_fenced() -> None:
     assert again.joins(joining) == 0
 
 
-def test_the_size_of_all_member_metadata_is_bounded() -> None:
+def test_the_group_coordinator_limits_the_total_size_of_member_metadata_in_a_group() -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=3_000))
     consumers = [Consumer(world, f"c{index}", version=3) for index in range(6)]
     tickets = []

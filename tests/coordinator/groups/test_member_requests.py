@@ -57,7 +57,7 @@ def test_an_invalid_sync_group_request_is_refused(
     assert world.ask(rpc.SyncGroupRequest(**sound)).error_code == 0
 
 
-def test_a_sync_during_a_rebalance_is_refused() -> None:
+def test_a_sync_group_request_during_a_rebalance_is_refused() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)
@@ -140,7 +140,7 @@ def test_a_session_lasts_while_the_member_heartbeats() -> None:
     assert two.beat() == 25
 
 
-def test_the_log_records_that_the_last_member_left() -> None:
+def test_the_group_log_records_that_the_last_member_left() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)

@@ -118,7 +118,7 @@ def test_members_that_failed_with_their_broker_expire() -> None:
     assert not world.image.groups[GROUP].member_ids
 
 
-def test_thousands_of_groups_are_adopted_in_slices() -> None:
+def test_a_broker_takes_over_thousands_of_consumer_groups_in_slices() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)

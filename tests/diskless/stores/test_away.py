@@ -181,7 +181,9 @@ def test_an_upload_fails_if_the_store_is_unmounted_during_it(tmp_path: Path) -> 
     run(mount, story)
 
 
-def test_a_removed_key_directory_is_created_again(tmp_path: Path) -> None:
+def test_the_directory_store_recreates_a_removed_key_directory_at_the_next_upload(
+    tmp_path: Path,
+) -> None:
     mount = Mount(tmp_path)
 
     async def story() -> None:

@@ -133,7 +133,7 @@ def test_a_listing_shows_every_object_by_rising_key(open_store: Open) -> None:
     asyncio.run(claim())
 
 
-def test_a_listing_longer_than_a_page_is_complete(open_store: Open) -> None:
+def test_an_object_store_listing_longer_than_one_page_returns_every_key(open_store: Open) -> None:
     async def claim() -> None:
         store = open_store()
         names = [f"{number % 7}/{number:05d}" for number in range(1_100)]
@@ -145,7 +145,7 @@ def test_a_listing_longer_than_a_page_is_complete(open_store: Open) -> None:
     asyncio.run(claim())
 
 
-def test_keys_that_escape_the_stores_directory_are_refused(open_store: Open) -> None:
+def test_the_directory_store_refuses_keys_that_would_leave_its_directory(open_store: Open) -> None:
     async def claim() -> None:
         store = open_store()
         for key in ("", "/a", "a/", "a//b", "../a", "a/../b", ".", "a/.hidden", "a b", "a\n", "ä"):

@@ -31,7 +31,9 @@ def test_a_custom_storage_class_is_found_by_its_import_path() -> None:
     assert isinstance(open_store({"diskless.storage.class.name": name, "own": 1}), OwnStorage)
 
 
-def test_a_directory_is_opened_by_its_path(tmp_path: Path) -> None:
+def test_the_directory_storage_class_opens_the_directory_named_in_the_settings(
+    tmp_path: Path,
+) -> None:
     async def claim() -> None:
         store = open_store(
             {
@@ -46,7 +48,7 @@ def test_a_directory_is_opened_by_its_path(tmp_path: Path) -> None:
     asyncio.run(claim())
 
 
-def test_a_bucket_is_opened_by_its_name(s3_config: S3Config) -> None:
+def test_the_s3_storage_class_opens_the_bucket_named_in_the_settings(s3_config: S3Config) -> None:
     async def claim() -> None:
         store = open_store(
             {
@@ -89,7 +91,9 @@ def test_a_bucket_is_opened_by_its_name(s3_config: S3Config) -> None:
         ),
     ],
 )
-def test_an_unusable_store_setting_is_named_in_the_error(values: dict[str, Any], key: str) -> None:
+def test_the_error_for_an_unusable_store_setting_names_the_setting(
+    values: dict[str, Any], key: str
+) -> None:
     with pytest.raises(StoreSettingError) as found:
         open_store(values)
     assert found.value.key == key

@@ -21,7 +21,7 @@ async def _no_sleep(_: float) -> None:
     """Return at once, so that tests do not wait."""
 
 
-def test_a_temporary_file_is_no_object_and_is_removed_when_old(tmp_path: Path) -> None:
+def test_the_directory_store_lists_no_temporary_file_and_removes_old_ones(tmp_path: Path) -> None:
     async def claim() -> None:
         store = DirectoryStorage(tmp_path)
         await store.upload("a/1", [b"x"], 1)
@@ -130,7 +130,9 @@ def test_the_lost_response_fault_of_the_test_store_still_performs_the_operation(
     asyncio.run(claim())
 
 
-def test_a_partial_deletion_names_the_remaining_keys(tmp_path: Path) -> None:
+def test_the_error_of_a_partly_failed_bulk_deletion_names_the_remaining_keys(
+    tmp_path: Path,
+) -> None:
     async def claim() -> None:
         store = FaultyStore(DirectoryStorage(tmp_path), Random(1), _no_sleep)
         for name in "abcd":

@@ -95,7 +95,7 @@ def test_a_failed_upload_is_a_fault_until_an_upload_succeeds_although_probes_do(
     story(tell)
 
 
-def test_a_failed_upload_alone_is_no_fault_after_ten_seconds() -> None:
+def test_a_failed_upload_is_no_longer_reported_as_a_store_fault_after_ten_seconds() -> None:
     async def tell(world: World) -> None:
         world.fail(FaultRule(fault=Fault.ERROR, operations=frozenset({"upload"})))
         with pytest.raises(StorageError):
@@ -122,7 +122,7 @@ def test_a_broker_does_not_probe_a_store_while_its_uploads_succeed() -> None:
     story(tell)
 
 
-def test_an_object_id_that_was_used_twice_is_no_fault_of_the_store() -> None:
+def test_an_upload_under_an_object_id_already_used_is_not_reported_as_a_store_fault() -> None:
     async def tell(world: World) -> None:
         await world.watched.upload("object", [b"x"], 1)
         with pytest.raises(StorageError):
@@ -132,7 +132,7 @@ def test_an_object_id_that_was_used_twice_is_no_fault_of_the_store() -> None:
     story(tell)
 
 
-def test_a_probe_leaves_no_object_and_its_key_is_no_object_id() -> None:
+def test_a_store_probe_leaves_no_object_and_uses_a_key_that_is_no_object_id() -> None:
     async def tell(world: World) -> None:
         await asyncio.sleep(20)
         assert not world.memory.objects

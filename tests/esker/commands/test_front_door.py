@@ -225,7 +225,7 @@ def test_a_node_starts_without_importing_optional_libraries(tmp_path):
 
 
 @pytest.mark.parametrize("words", [["start"], ["start", "--help"], ["start", "a", "b"]])
-def test_start_with_options_is_parsed_by_typer(tmp_path, words):
+def test_the_start_command_prints_its_usage_for_help_or_invalid_options(tmp_path, words):
     ran = run(*words, cwd=tmp_path)
     assert ran.returncode == (0 if "--help" in words else 2)
     assert "Usage:" in ran.stdout + ran.stderr

@@ -92,7 +92,9 @@ def command(request: pytest.FixtureRequest, tmp_path: Path) -> Command:
     return made
 
 
-def test_two_listings_a_grace_period_apart_yield_a_plan(command: Command, clock: Clock) -> None:
+def test_the_orphans_command_writes_a_plan_after_two_listings_a_grace_period_apart(
+    command: Command, clock: Clock
+) -> None:
     clock.now_ms = START_MS + 10**12  # later than any file's time
     first = command.plan().stdout
     assert "Waiting: 2 orphans of 6 bytes, seen for less than the grace" in first
@@ -196,7 +198,9 @@ class TestRefusals:
         ran = command("apply", str(command.out), *options, code=5)
         assert "Run the same command to continue." in ran.stdout
 
-    def test_an_inventory_is_compared_on_this_machine(self, command: Command, clock: Clock) -> None:
+    def test_the_orphans_command_compares_a_csv_inventory_only_with_the_local_engine(
+        self, command: Command, clock: Clock
+    ) -> None:
         assert clock.now_ms == START_MS
         csv = command.directory / "all.csv"
         csv.write_text(f"key,size_bytes,modified_ms\n{NAMING.key(0, 9)},7,0\n")

@@ -86,7 +86,7 @@ def test_a_damage_report_has_file_position_offset_and_reason(
     assert human.out.count("\n") == 1
 
 
-def test_allow_gaps_accepts_the_gaps_of_a_compacted_topic(esker, tmp_path):
+def test_dump_log_with_allow_gaps_accepts_the_offset_gaps_of_a_compacted_topic(esker, tmp_path):
     write_segment(tmp_path, control_batch(105, 4) + strange_batch(200, 4))
     assert "--allow-gaps" in esker("dump-log", "--verify", SEGMENT).out
     assert esker("dump-log", "--verify", "--allow-gaps", SEGMENT).code == 0
@@ -171,7 +171,7 @@ def test_dump_log_verify_reports_an_index_that_contradicts_itself_or_its_log(
     assert "a node rebuilds it" in esker("dump-log", "--verify", name).out
 
 
-def test_preallocated_space_of_an_open_index_is_not_damage(esker, tmp_path):
+def test_dump_log_verify_accepts_the_preallocated_space_of_an_open_index(esker, tmp_path):
     write_segment(tmp_path)
     write_indexes(tmp_path)
     for name in (INDEX, TIME_INDEX):

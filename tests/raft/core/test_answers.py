@@ -789,7 +789,7 @@ def test_a_leader_reports_each_forked_replica_once_until_the_logs_agree() -> Non
     assert member.quorum.reported_forks == ()
 
 
-def test_a_fork_that_an_observer_reports_is_forgotten_once_the_observer_is_silent() -> None:
+def test_a_leader_forgets_the_fork_report_of_an_observer_that_becomes_silent() -> None:
     member = leader()
     stranger = ReplicaKey(NodeId(77))
     parted = fetch(replica=stranger, last_fetched_epoch=Epoch(1), floor=Offset(4))

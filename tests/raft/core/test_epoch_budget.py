@@ -246,7 +246,7 @@ def test_a_voter_adopts_any_epoch_that_the_node_in_that_epoch_itself_confirms(sa
     assert not member.quorum.unconfirmed_epochs
 
 
-def test_a_candidate_whose_epoch_was_confirmed_receives_the_vote() -> None:
+def test_a_voter_votes_for_a_candidate_whose_epoch_was_confirmed() -> None:
     member, question = claimed()
     member.do(ev.ResponseReceived(question.request_id, fenced(FAR)))
     assert member.ask(hostile_vote(FAR)).granted

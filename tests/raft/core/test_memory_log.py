@@ -47,7 +47,7 @@ def draft(*words: bytes) -> Draft:
     return draft_values(words, timestamp_ms=0)
 
 
-def test_leadership_is_announced_after_its_first_record_is_committed() -> None:
+def test_a_leader_announces_its_leadership_after_its_first_record_is_committed() -> None:
     log, diary = MemoryLog(auto_commit=False), Diary()
     log.watch(diary)
     epoch = log.elect()
@@ -71,7 +71,7 @@ def test_a_proposal_for_another_end_offset_or_epoch_is_refused_as_a_whole() -> N
     assert values(log) == [b"a"]
 
 
-def test_uncommitted_records_are_lost_or_kept_when_leadership_ends() -> None:
+def test_a_deposed_memory_log_loses_or_keeps_uncommitted_records_as_the_test_requests() -> None:
     for lose, kept in ((True, []), (False, [b"a"])):
         log = MemoryLog(auto_commit=False)
         epoch = log.elect()

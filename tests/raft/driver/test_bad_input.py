@@ -135,7 +135,9 @@ def test_a_vote_request_with_another_nodes_voter_id_is_refused_with_invalid_vote
     assert answer.topics[0].partitions[0].error_code == 125  # INVALID_VOTER_KEY
 
 
-def test_a_vote_request_without_a_group_is_refused_with_invalid_request(client: Client) -> None:
+def test_a_vote_request_that_names_no_raft_group_is_refused_with_invalid_request(
+    client: Client,
+) -> None:
     request = quorum.VoteRequest(cluster_id=CLUSTER_ID, topics=())
     assert client.ask(request, quorum.VoteResponse, 2).error_code == 42
 

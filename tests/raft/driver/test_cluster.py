@@ -165,7 +165,7 @@ def test_an_observer_replicates_the_log_and_appears_in_describe_quorum(tmp_path:
         assert sorted(state.replica_id for state in group.current_voters) == [1, 2, 3]
 
 
-def test_a_node_with_a_lost_group_directory_starts_only_after_a_rejoin(tmp_path: Path) -> None:
+def test_a_node_with_a_lost_raft_group_directory_starts_only_after_a_rejoin(tmp_path: Path) -> None:
     """Never a fresh log; a rejoined voter first catches up.
 
     Source: docs/design/quorum.md#lost-disks.

@@ -85,7 +85,7 @@ class Watched:
         raise error
 
 
-def test_the_directory_does_not_apply_records_of_an_open_transaction() -> None:
+def test_the_raft_group_directory_does_not_apply_records_of_an_open_metadata_transaction() -> None:
     watched = Watched()
     watched.lead()
     watched.append(BeginTransactionRecord(name="t"), TOPIC, PARTITION)
@@ -94,7 +94,7 @@ def test_the_directory_does_not_apply_records_of_an_open_transaction() -> None:
     assert watched.started == [GROUP]
 
 
-def test_the_directory_discards_the_records_of_an_aborted_transaction() -> None:
+def test_the_raft_group_directory_discards_the_records_of_an_aborted_metadata_transaction() -> None:
     watched = Watched()
     watched.lead()
     watched.append(BeginTransactionRecord(name="t"), TOPIC, PARTITION)
@@ -103,7 +103,7 @@ def test_the_directory_discards_the_records_of_an_aborted_transaction() -> None:
     assert watched.started == []
 
 
-def test_the_directory_ends_the_groups_of_a_removed_topic() -> None:
+def test_the_raft_group_directory_ends_the_groups_of_a_removed_topic() -> None:
     watched = Watched()
     watched.lead()
     watched.append(TOPIC, PARTITION, PARTITION)
@@ -131,7 +131,7 @@ def test_the_first_leader_writes_the_bootstrap_records_once() -> None:
     assert watched.log.end_offset == end_offset + 1
 
 
-def test_the_directory_applies_a_long_log_in_slices(monkeypatch) -> None:
+def test_the_raft_group_directory_applies_a_long_cluster_log_in_slices(monkeypatch) -> None:
     monkeypatch.setattr(applying, "READ_BYTES", 200)
     monkeypatch.setattr(applying, "SLICE_S", 0)
     level = FeatureLevelRecord(name="metadata.version", feature_level=27)
@@ -183,7 +183,7 @@ def test_a_checkpoint_restores_the_records_of_the_log() -> None:
     assert [bytes(b.view) for b in checkpoint_of(loaded)] == [bytes(b.view) for b in batches]
 
 
-def test_loading_a_checkpoint_stops_groups_that_it_does_not_name() -> None:
+def test_loading_a_cluster_checkpoint_ends_the_raft_groups_that_it_does_not_name() -> None:
     watched, empty = Watched(), Watched()
     watched.lead()
     watched.append(TOPIC, PARTITION)
@@ -194,7 +194,7 @@ def test_loading_a_checkpoint_stops_groups_that_it_does_not_name() -> None:
     assert watched.stopped == [GROUP]
 
 
-def test_the_directory_takes_no_checkpoint_inside_an_open_transaction() -> None:
+def test_the_raft_group_directory_takes_no_checkpoint_inside_an_open_metadata_transaction() -> None:
     watched = Watched()
     watched.lead()
     watched.append(BeginTransactionRecord(name="t"), TOPIC)
@@ -203,14 +203,14 @@ def test_the_directory_takes_no_checkpoint_inside_an_open_transaction() -> None:
     assert watched.directory.checkpointable
 
 
-def test_the_directory_takes_no_checkpoint_of_a_log_with_controller_records() -> None:
+def test_the_raft_group_directory_takes_no_checkpoint_of_a_log_with_controller_records() -> None:
     watched = Watched()
     watched.lead()
     watched.append(BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=1))
     assert not watched.directory.checkpointable
 
 
-def test_the_directory_counts_changed_records_from_its_frozen_state_on() -> None:
+def test_the_raft_group_directory_counts_changed_records_from_its_frozen_state_on() -> None:
     watched = Watched()
     watched.lead()
     watched.append(TOPIC, PARTITION)

@@ -63,7 +63,7 @@ def test_small_fetched_batches_are_kept_in_memory_and_large_batches_are_not(tmp_
     asyncio.run(story())
 
 
-def test_closing_a_group_flushes_appends_that_wait_for_a_flush(tmp_path: Path) -> None:
+def test_closing_a_raft_group_flushes_its_pending_appends(tmp_path: Path) -> None:
     """They are flushed as the log is closed; a flush of its own would come after that, and fail."""
 
     async def story() -> None:

@@ -27,7 +27,7 @@ def opened(log_dir) -> Storage:
     return Storage.open(FILES, log_dir, GROUP, LogConfig(), (NodeId(1),))
 
 
-def test_a_new_group_stores_an_election_state_without_a_vote(tmp_path):
+def test_a_new_raft_group_stores_an_election_state_without_a_vote(tmp_path):
     Storage.create(FILES, tmp_path, GROUP, LogConfig(), recovering=False)
     storage = opened(tmp_path)
     assert storage.election_state() == ElectionState(epoch=Epoch(0))
@@ -59,7 +59,7 @@ def test_a_log_with_an_epoch_slightly_above_the_election_state_is_accepted(tmp_p
     storage.close()
 
 
-def test_a_group_without_its_election_state_is_reported_as_a_lost_disk(tmp_path):
+def test_a_raft_group_without_its_election_state_is_reported_as_a_lost_disk(tmp_path):
     Storage.create(FILES, tmp_path, GROUP, LogConfig(), recovering=False)
     (tmp_path / GROUP.name / QUORUM_STATE_FILE).unlink()
     storage = opened(tmp_path)

@@ -150,7 +150,7 @@ def test_a_replica_stops_and_its_leader_reports_a_fork_below_committed_records(
 
 
 @pytest.mark.soak
-def test_the_other_groups_of_a_node_continue_while_a_forked_group_is_stopped(
+def test_the_other_raft_groups_of_a_node_continue_while_a_forked_group_is_stopped(
     tmp_path: Path,
 ) -> None:
     with Cluster(tmp_path, quorum=QUICK, metrics=True) as cluster:

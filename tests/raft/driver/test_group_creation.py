@@ -36,7 +36,9 @@ def make(log_dir: Path, last_step: str) -> None:
 
 
 @pytest.mark.parametrize("last_step", STEPS)
-def test_a_partly_created_group_is_created_again(tmp_path: Path, last_step: str) -> None:
+def test_a_raft_group_whose_creation_was_interrupted_is_created_again(
+    tmp_path: Path, last_step: str
+) -> None:
     make(tmp_path, last_step)
     assert not Storage.has_batches(FILES, tmp_path, GROUP)
     Storage.create(FILES, tmp_path, GROUP, CONFIG, recovering=True)
@@ -46,7 +48,7 @@ def test_a_partly_created_group_is_created_again(tmp_path: Path, last_step: str)
     storage.close()
 
 
-def test_a_group_whose_log_has_batches_is_not_created_again(tmp_path: Path) -> None:
+def test_a_raft_group_whose_log_has_batches_is_not_created_again(tmp_path: Path) -> None:
     assert not Storage.has_batches(FILES, tmp_path, GROUP)
     Storage.create(FILES, tmp_path, GROUP, CONFIG, recovering=False)
     log = Log.open(FILES, tmp_path / GROUP.name, CONFIG)

@@ -9,7 +9,7 @@ from tests.raft.driver.cluster import Cluster
 TOPICS = ("__diskless-metadata", "__consumer_offsets", "esker-bench-log")
 
 
-def test_groups_named_by_one_transaction_start_concurrently(tmp_path):
+def test_raft_groups_named_by_one_metadata_transaction_start_concurrently(tmp_path):
     with Cluster(tmp_path, topics=TOPICS) as cluster:
         cluster.start()
         cluster.wait_for_leader()

@@ -13,7 +13,7 @@ from raft.wire.responses import Group
 GROUPS = [Group(topic="t", partition=number, topic_id=UUID(int=1)) for number in range(24)]
 
 
-def test_groups_added_by_several_threads_are_all_listed(tmp_path: Path) -> None:
+def test_raft_groups_added_by_several_threads_are_all_listed(tmp_path: Path) -> None:
     """A cluster's first groups are created together, each in a thread of its own."""
     registry = Registry(RealFileSystem(), tmp_path)
     with ThreadPoolExecutor(4) as pool:

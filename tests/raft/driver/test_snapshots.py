@@ -209,7 +209,7 @@ def test_the_fetched_chunks_of_a_checkpoint_join_to_the_leaders_file(
     assert whole(client) == checkpoint_path(alone, 1, BENCH, snapshot_id).read_bytes()
 
 
-def test_two_groups_in_one_fetch_snapshot_share_its_bytes_fairly(client: Client) -> None:
+def test_two_raft_groups_in_one_fetch_snapshot_share_its_bytes_fairly(client: Client) -> None:
     """The long file gets the bytes that the short one leaves. KIP-630, Request Handling."""
     sizes = {topic: client.snapshots(topic).snapshots[-1].size for topic in (BENCH, METADATA)}
     assert sizes[METADATA] < 2_000 < 10_000 < sizes[BENCH]
@@ -352,7 +352,7 @@ def test_a_node_restarts_from_its_checkpoints(alone: Cluster, client: Client) ->
     assert "Traceback" not in alone.output(1).removeprefix(before)
 
 
-def test_a_node_stops_a_group_that_a_loaded_checkpoint_does_not_name(alone: Cluster) -> None:
+def test_a_node_stops_a_raft_group_that_a_loaded_checkpoint_does_not_name(alone: Cluster) -> None:
     """Its removal is no longer in the log: a node that was down learns it from the checkpoint."""
     with alone.client(1) as client:
         taken(client, METADATA)

@@ -115,7 +115,7 @@ def test_the_election_state_survives_a_restart(
     assert (found.epoch, found.leader_id, found.voted and found.voted.id) == (4, None, 2)
 
 
-def test_a_rejoined_group_keeps_its_recovery_marker_until_it_has_caught_up(
+def test_a_rejoined_raft_group_keeps_its_recovery_marker_until_it_has_caught_up(
     tmp_path: Path, opened: Callable[[Path], Storage]
 ) -> None:
     Storage.create(RealFileSystem(), tmp_path, GROUP, SMALL, recovering=True)
@@ -125,7 +125,7 @@ def test_a_rejoined_group_keeps_its_recovery_marker_until_it_has_caught_up(
     assert not opened(tmp_path).recovering
 
 
-def test_a_missing_or_foreign_group_directory_is_reported_as_a_lost_disk(
+def test_a_missing_or_foreign_raft_group_directory_is_reported_as_a_lost_disk(
     tmp_path: Path, opened: Callable[[Path], Storage]
 ) -> None:
     with pytest.raises(LostDiskError):
@@ -136,7 +136,7 @@ def test_a_missing_or_foreign_group_directory_is_reported_as_a_lost_disk(
         opened(tmp_path)
 
 
-def test_closing_a_groups_storage_closes_its_checkpoints(storage: Storage) -> None:
+def test_closing_the_storage_of_a_raft_group_closes_its_checkpoint_store(storage: Storage) -> None:
     """Checkpoint files stay open while the group may serve them, and no longer."""
     closed = []
     storage.snapshots = NoSnapshots()

@@ -202,7 +202,7 @@ def test_a_fetch_response_carries_a_diverging_epoch_or_a_snapshot_id() -> None:
     assert message.node_endpoints[0].host == "localhost"
 
 
-def test_a_quorum_request_that_names_two_groups_or_none_is_refused() -> None:
+def test_a_quorum_request_that_names_two_raft_groups_or_none_is_refused() -> None:
     topic = quorum.DescribeQuorumRequest.TopicData
     partition = topic.PartitionData(partition_index=0)
     one = topic(topic_name="a", partitions=(partition,))
@@ -222,7 +222,7 @@ def test_a_quorum_request_with_negative_numbers_is_refused(field: str) -> None:
 
 
 @pytest.mark.parametrize("key", [52, 53, 54, 55])
-def test_a_request_for_an_unknown_group_is_refused_with_unknown_topic_or_partition(
+def test_a_request_for_an_unknown_raft_group_is_refused_with_unknown_topic_or_partition(
     key: int,
 ) -> None:
     """The requester sees a failed request, which it will repeat."""

@@ -252,7 +252,9 @@ def test_a_connection_to_a_host_that_does_not_answer_fails_with_a_timeout(on_loo
         ("00000009 0000", 1, Reason.PEER_CLOSED),  # half an answer, then the end
     ],
 )
-def test_an_invalid_response_closes_the_connection(on_loop, sent, asked, reason):
+def test_an_rpc_client_closes_its_connection_after_an_invalid_response(
+    on_loop, sent, asked, reason
+):
     async def main():
         loop = asyncio.get_running_loop()
         told: list[Reason] = []

@@ -356,7 +356,7 @@ def test_a_failed_assertion_in_a_handler_reaches_the_loops_exception_handler():
     assert [str(error) for error in reached] == ["epoch went backwards"]
 
 
-def test_a_record_error_closes_the_connection_as_malformed(on_loop):
+def test_a_record_error_in_a_request_handler_closes_the_connection_as_malformed(on_loop):
     async def main():
         def refuse(*_: object) -> Answer:
             raise RecordError("an array of -7 elements")

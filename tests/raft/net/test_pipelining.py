@@ -346,7 +346,7 @@ def test_a_small_request_is_served_while_large_requests_fill_the_shared_memory(o
     on_loop(main())
 
 
-def test_requests_sent_before_a_client_closes_arrive(on_loop):
+def test_requests_that_a_client_sent_before_it_closed_reach_the_server(on_loop):
     async def main():
         arrived: list[bytes] = []
         listener = Listener(lambda _, frame: arrived.append(bytes(frame[11:])))

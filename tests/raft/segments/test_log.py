@@ -268,7 +268,7 @@ def test_a_log_accepts_no_write_after_a_failed_flush(log, disk, operation):
     log.close()
 
 
-def test_appends_continue_while_another_thread_flushes(tmp_path):
+def test_log_appends_continue_while_another_thread_flushes(tmp_path):
     """On the real file system: every flush covers what was appended before it began."""
     log = Log.create(RealFileSystem(), tmp_path / "log", LogConfig(segment_bytes=20_000))
     done = threading.Event()

@@ -13,6 +13,7 @@ from tests.clients.client import How
 from tests.clients.cluster import EskerCluster
 from tests.clients.skewed_main import MINUTES
 from tests.clients.world import World, check_sent, numbered
+from tests.waiting import wait_until
 
 SKEW_MINUTES: Final = 45  # one broker ahead, one behind; the quorum's clocks are right
 PROGRAM: Final = ("tests.clients.skewed_main",)
@@ -48,7 +49,7 @@ def test_log_append_times_follow_the_coordinators_clock(world: World) -> None:
     Source: docs/design/broker.md#fetch.
     """
     topic = world.topic(8, {"message.timestamp.type": "LogAppendTime"})
-    assert len(set(world.other.leaders(topic).values())) == 2, "both brokers lead some"
+    wait_until(lambda: len(set(world.other.leaders(topic).values())) == 2, "both brokers lead some")
     began_ms = time.time() * 1000
     for partition in range(8):
         world.other.send(topic, numbered(1), How(partition=partition))

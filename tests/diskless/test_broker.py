@@ -178,7 +178,7 @@ def test_a_stopping_broker_writes_and_answers_buffered_batches() -> None:
     run(story)
 
 
-def test_a_broker_writes_with_new_writers_after_its_epoch_changes() -> None:
+def test_a_broker_uses_new_object_writers_after_its_broker_epoch_changes() -> None:
     async def story() -> None:
         async with (
             ClusterWorld(brokers=()) as world,

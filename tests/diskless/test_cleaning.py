@@ -93,7 +93,7 @@ def claim(work: Callable[[Scene], Awaitable[None]], dead: int = 50) -> None:
     run(on_loop)
 
 
-def test_deletable_objects_are_deleted_in_bulk_and_no_others() -> None:
+def test_the_object_cleaner_deletes_in_bulk_only_the_objects_that_the_coordinator_lists() -> None:
     async def work(scene: Scene) -> None:
         assert await scene.cleaner.clean()
         scene.check()
@@ -104,7 +104,7 @@ def test_deletable_objects_are_deleted_in_bulk_and_no_others() -> None:
     claim(work, dead=2 * BULK + 500)
 
 
-def test_the_cleaner_runs_periodically_and_stops_when_closed() -> None:
+def test_the_object_cleaner_runs_periodically_and_stops_when_closed() -> None:
     async def work(scene: Scene) -> None:
         scene.cleaner.start()
         await asyncio.sleep(5)
@@ -130,7 +130,7 @@ def test_the_object_cleaner_completes_a_partly_failed_bulk_deletion_in_later_pas
     claim(work)
 
 
-def test_throttled_deletions_are_retried_with_growing_pauses() -> None:
+def test_the_object_cleaner_retries_throttled_deletions_with_growing_pauses() -> None:
     async def work(scene: Scene) -> None:
         scene.store.rules = (FaultRule(fault=Fault.THROTTLED, operations=DELETE),)
         scene.cleaner.start()
@@ -161,7 +161,7 @@ def test_the_object_cleaner_completes_an_interrupted_deletion_in_a_later_pass(st
 
 
 @pytest.mark.parametrize("steps", range(1, 12))
-def test_the_next_broker_finishes_the_deletions_of_a_killed_broker(steps: int) -> None:
+def test_the_next_broker_finishes_the_object_deletions_of_a_killed_broker(steps: int) -> None:
     async def work(scene: Scene) -> None:
         task = asyncio.ensure_future(scene.cleaner.clean())
         for _ in range(steps):
@@ -174,7 +174,7 @@ def test_the_next_broker_finishes_the_deletions_of_a_killed_broker(steps: int) -
     claim(work)
 
 
-def test_a_deletion_with_a_lost_response_is_repeated() -> None:
+def test_the_object_cleaner_repeats_a_deletion_whose_response_was_lost() -> None:
     async def work(scene: Scene) -> None:
         scene.store.rules = (FaultRule(fault=Fault.LOST_ANSWER, operations=DELETE),)
         assert not await scene.cleaner.clean()

@@ -202,7 +202,7 @@ def test_two_brokers_that_create_a_topic_concurrently_create_one_topic() -> None
     with_front(story, brokers=(1, 2))
 
 
-def test_without_a_controller_a_client_soon_gets_a_retriable_error() -> None:
+def test_metadata_of_a_missing_topic_without_a_controller_soon_returns_a_retriable_error() -> None:
     """The topic is created once there is a controller."""
 
     async def story(front: Front) -> None:
@@ -515,7 +515,7 @@ def test_describe_topic_partitions_with_an_invalid_cursor_is_refused(
     with_front(story)
 
 
-def test_an_invalid_partition_limit_counts_as_one() -> None:
+def test_describe_topic_partitions_treats_a_limit_below_one_as_one() -> None:
     async def story(front: Front) -> None:
         await front.world.create("t", 2)
         for limit in (0, -5):

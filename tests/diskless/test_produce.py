@@ -265,7 +265,7 @@ BOMB = bytes(50_000_000)
         (Compression.ZSTD, BOMB),
     ],
 )
-def test_slow_validation_does_not_delay_other_connections(
+def test_slow_produce_validation_does_not_delay_other_connections(
     codec: Compression, value: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Validation runs in a thread; only its own connection waits, and keeps its order."""
@@ -357,7 +357,7 @@ def test_requests_with_invalid_acks_or_transactions_are_refused() -> None:
     claim(work)
 
 
-def test_a_broker_without_an_epoch_writes_nothing() -> None:
+def test_a_broker_without_a_broker_epoch_refuses_produce_with_not_leader_or_follower() -> None:
     async def work(broker: Broker) -> None:
         broker.writer = None
         assert errors(await broker.ask(request(("t", 0, batch())))) == [6]

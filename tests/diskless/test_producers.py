@@ -182,7 +182,7 @@ def test_transactional_requests_are_not_announced() -> None:
     producer_story(story)
 
 
-def test_without_a_controller_producers_get_a_retriable_error() -> None:
+def test_init_producer_id_without_a_controller_returns_a_retriable_error() -> None:
     """COORDINATOR_LOAD_IN_PROGRESS, after a wait shorter than clients' request timeouts."""
 
     async def story(scene: Scene) -> None:

@@ -70,7 +70,7 @@ def test_a_read_of_a_hanging_store_times_out_without_a_second_get() -> None:
     claim(work)
 
 
-def test_the_cache_merges_neighbouring_reads_but_not_distant_reads() -> None:
+def test_the_object_cache_merges_neighbouring_reads_but_not_distant_reads() -> None:
     async def work(cache: ObjectCache, _: FaultyStore) -> None:
         far = 200 + MERGE_GAP_BYTES + 10_000
         ranges = [ByteRange(150, 50), ByteRange(0, 100), ByteRange(far, 10), ByteRange(90, 20)]
@@ -83,7 +83,7 @@ def test_the_cache_merges_neighbouring_reads_but_not_distant_reads() -> None:
     claim(work)
 
 
-def test_the_size_of_a_merged_get_is_bounded() -> None:
+def test_the_object_cache_bounds_the_size_of_a_get_that_serves_several_reads() -> None:
     async def work(cache: ObjectCache, _: FaultyStore) -> None:
         await asyncio.gather(*(cache.read("a", ByteRange(at, 100)) for at in range(0, 1_000, 100)))
         assert cache.counters.gets == 4
@@ -92,7 +92,7 @@ def test_the_size_of_a_merged_get_is_bounded() -> None:
     claim(work, max_get_bytes=300)
 
 
-def test_the_cache_is_bounded_and_drops_the_least_recently_used_range_first() -> None:
+def test_the_object_cache_is_bounded_and_drops_the_least_recently_used_range_first() -> None:
     async def work(cache: ObjectCache, _: FaultyStore) -> None:
         far = 200_000
         for number in range(4):
@@ -287,7 +287,7 @@ def test_a_broker_reads_an_object_range_again_if_its_bytes_were_damaged_in_trans
 
 
 @pytest.mark.parametrize("wrong", [(99, 105), (100, 104), (100, 106)])
-def test_batches_that_differ_from_the_committed_run_are_reported_as_damage(
+def test_stored_batches_that_differ_from_their_commit_are_reported_as_damage(
     wrong: tuple[int, int],
 ) -> None:
     data, runs = two_runs()
@@ -296,7 +296,7 @@ def test_batches_that_differ_from_the_committed_run_are_reported_as_damage(
         fetch(data, [lying], 100)
 
 
-def test_reading_a_run_of_a_deleted_object_raises_object_not_found() -> None:
+def test_reading_a_byte_range_of_a_deleted_object_raises_object_not_found() -> None:
     _, runs = two_runs()
 
     async def on_loop() -> None:

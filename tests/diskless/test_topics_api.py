@@ -134,7 +134,7 @@ def test_create_topics_is_answered_after_this_brokers_replica_has_the_topic() ->
     tell(story)
 
 
-def test_a_creation_that_times_out_still_creates_the_topic() -> None:
+def test_a_create_topics_request_that_times_out_still_creates_the_topic() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         await world.create("old")
         world.cluster(1).pause()
@@ -147,7 +147,7 @@ def test_a_creation_that_times_out_still_creates_the_topic() -> None:
     tell(story)
 
 
-def test_without_a_controller_every_topic_times_out_when_the_request_does() -> None:
+def test_topic_requests_without_a_controller_return_a_timeout_for_every_topic() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         world.controller_away = True
         started = asyncio.get_running_loop().time()

@@ -118,7 +118,7 @@ def test_list_transactions_finds_none_and_returns_unknown_state_filters(version:
 
 
 @pytest.mark.parametrize("pattern", ["((", "x" * 5_000, "(" * 900, "a{99999999999999999999}"])
-def test_a_pattern_that_is_no_regular_expression_is_refused(pattern: str) -> None:
+def test_list_transactions_refuses_a_pattern_that_is_no_regular_expression(pattern: str) -> None:
     request = rpc.ListTransactionsRequest
     answer = answer_to(
         request(state_filters=(), producer_id_filters=(), transactional_id_pattern=pattern)

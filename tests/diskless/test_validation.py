@@ -89,7 +89,7 @@ def refused(records: bytes | bytearray | None, version: int = 9) -> ErrorCode:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_validation_accepts_a_valid_batch_unchanged(codec: Compression) -> None:
+def test_produce_validation_accepts_a_valid_batch_unchanged(codec: Compression) -> None:
     data = batch(codec=codec)
     outcome = validate(data, 9, RULES, NOW)
     assert isinstance(outcome, Accepted)
@@ -125,7 +125,7 @@ def test_a_produce_request_with_no_or_several_batches_for_a_partition_is_refused
     assert refused(batch() + b"\0") == ErrorCode.INVALID_RECORD
 
 
-def test_bytes_that_are_no_record_batch_are_refused_as_corrupt() -> None:
+def test_produced_bytes_that_are_no_record_batch_are_refused_as_corrupt() -> None:
     spoiled = batch()
     spoiled[-1] ^= 1
     assert refused(spoiled) == ErrorCode.CORRUPT_MESSAGE
@@ -143,16 +143,18 @@ def test_bytes_that_are_no_record_batch_are_refused_as_corrupt() -> None:
         (57, struct.pack(">i", 0)),
     ],
 )
-def test_validation_refuses_inconsistent_offsets_and_counts(position: int, value: bytes) -> None:
+def test_produce_validation_refuses_batches_with_inconsistent_offsets_and_counts(
+    position: int, value: bytes
+) -> None:
     assert refused(changed(batch(), position, value)) == ErrorCode.INVALID_RECORD
 
 
-def test_validation_refuses_a_batch_with_a_negative_record_count() -> None:
+def test_produce_validation_refuses_a_batch_with_a_negative_record_count() -> None:
     negative = changed(batch(), 57, struct.pack(">i", -1))
     assert refused(negative) == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_validation_detects_a_wrong_record_count_in_compressed_batches() -> None:
+def test_produce_validation_detects_a_wrong_record_count_in_compressed_batches() -> None:
     body = bytes(batch()[HEADER_SIZE_BYTES:])
     for cut in (body[:-1], body + b"\0", body[:-1] + b"\1"):
         data = batch()[:HEADER_SIZE_BYTES] + compress(Compression.LZ4, cut)
@@ -160,7 +162,7 @@ def test_validation_detects_a_wrong_record_count_in_compressed_batches() -> None
         assert refused(changed(data, 21, struct.pack(">h", 3))) == ErrorCode.INVALID_RECORD
 
 
-def test_validation_refuses_control_records_of_a_producer() -> None:
+def test_produce_validation_refuses_control_records_of_a_producer() -> None:
     assert refused(batch(attributes=CONTROL)) == ErrorCode.INVALID_RECORD
 
 
@@ -198,7 +200,7 @@ def test_max_message_bytes_limits_the_batch_as_received() -> None:
     assert outcome.error == ErrorCode.MESSAGE_TOO_LARGE
 
 
-def test_validation_reports_invalid_timestamps_by_record() -> None:
+def test_produce_validation_reports_each_record_with_an_invalid_timestamp() -> None:
     rules = RULES._replace(timestamp_before_max_ms=1_000, timestamp_after_max_ms=10)
     data = batch(NOW, NOW - 1_001, NOW + 10, NOW + 11, -1)
     outcome = validate(data, 9, rules, NOW)
@@ -211,7 +213,7 @@ def test_validation_reports_invalid_timestamps_by_record() -> None:
     assert isinstance(validate(data, 9, rules._replace(log_append_time=True), NOW), Accepted)
 
 
-def test_validation_accepts_records_without_a_timestamp() -> None:
+def test_produce_validation_accepts_records_without_a_timestamp() -> None:
     outcome = validate(batch(-1, -1), 9, RULES, NOW)
     assert isinstance(outcome, Accepted)
     assert outcome.max_timestamp == -1

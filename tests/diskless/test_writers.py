@@ -58,7 +58,7 @@ async def stored(broker: RecordsBroker) -> list[int]:
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.01, 0.1])
-def test_batches_not_submitted_when_the_epoch_ends_are_never_written(after_s: float) -> None:
+def test_batches_not_submitted_when_the_broker_epoch_ends_are_never_written(after_s: float) -> None:
     """Buffered, waiting for an id, or being uploaded."""
 
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
@@ -97,7 +97,7 @@ class Forgetful:
         raise OutcomeUnknownError(ErrorCode.REQUEST_TIMED_OUT, "the answer was lost")
 
 
-def test_a_commit_submitted_before_the_epoch_ends_still_gets_its_outcome(
+def test_a_commit_submitted_before_the_broker_epoch_ends_still_gets_its_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
@@ -117,7 +117,7 @@ def test_a_commit_submitted_before_the_epoch_ends_still_gets_its_outcome(
     claim(work)
 
 
-def test_a_coordinator_with_a_newer_broker_epoch_fences_the_writers_once() -> None:
+def test_a_coordinator_with_a_newer_broker_epoch_fences_a_brokers_object_writers_once() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         assert (await send(world, broker, 1)).error_code == 0
         await register_anew(world)  # a second process with our id

@@ -260,7 +260,7 @@ def lag(dev: Dev) -> int:
     return -1 if None in lags or len(lags) < 2 else sum(lags)
 
 
-def test_a_group_without_members_can_be_deleted(dev: Dev) -> None:
+def test_the_groups_delete_command_deletes_a_group_without_members(dev: Dev) -> None:
     dev.esker("produce", "--topic", "left", text=numbers(3))
     at = ("--bootstrap-server", f"{HOST}:{dev.port}")
     words = ("consume", "--topic", "left", "--group", "leavers", "--from-beginning")

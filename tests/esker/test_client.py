@@ -348,7 +348,7 @@ def test_a_heartbeat_is_retried_at_a_new_coordinator_and_reports_rebalances() ->
     run(main())
 
 
-def test_an_invalid_group_is_reported_in_a_sentence() -> None:
+def test_the_client_reports_an_invalid_group_id_in_a_sentence() -> None:
     with pytest.raises(ClientError, match="group g: INVALID_GROUP_ID"):
         joined(Coordinator(JoinGroupRequest=[24]))
 

@@ -227,7 +227,7 @@ def test_every_setting_has_a_description_of_one_sentence():
         ("a=last\\", {"a": "last"}),
     ],
 )
-def test_properties_are_read_as_java_reads_them(text, expected):
+def test_properties_files_are_parsed_as_java_parses_them(text, expected):
     assert parse_properties(text, source="test") == expected
 
 

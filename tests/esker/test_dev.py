@@ -150,7 +150,7 @@ def test_a_second_esker_dev_in_a_directory_is_refused(tmp_path: Path) -> None:
         pass
 
 
-def test_reset_removes_only_its_own_files_after_confirmation(tmp_path: Path) -> None:
+def test_esker_dev_reset_removes_only_its_own_files_after_confirmation(tmp_path: Path) -> None:
     plan_of(tmp_path)
     (tmp_path / "objects" / "ab").mkdir(parents=True)
     (tmp_path / "objects" / "ab" / "0").write_bytes(bytes(2_000_000))
@@ -167,7 +167,7 @@ def test_reset_removes_only_its_own_files_after_confirmation(tmp_path: Path) -> 
     assert {path.name for path in tmp_path.iterdir()} == {"notes.txt", ".esker-dev.lock"}
 
 
-def test_an_interrupted_reset_can_be_repeated(tmp_path: Path) -> None:
+def test_an_interrupted_esker_dev_reset_can_be_repeated(tmp_path: Path) -> None:
     plan_of(tmp_path)
     paths = belongings(tmp_path)
     remove(path for path in paths if path.name == "quorum-1")

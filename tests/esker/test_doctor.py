@@ -38,7 +38,7 @@ def test_doctor_reports_missing_java_with_the_package_to_install(
     assert "esker[spark,java]" in found.hint
 
 
-def test_an_old_java_counts_as_missing_and_is_reported_with_its_version(
+def test_doctor_counts_an_old_java_as_missing_and_reports_its_version(
     environment: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(java, "bundled_runtime", lambda: None)
@@ -137,7 +137,7 @@ def test_available_memory_is_the_smaller_of_machine_and_container(tmp_path: Path
         ("1.0", "", True),
     ],
 )
-def test_package_versions_are_compared_as_numbers(
+def test_doctor_compares_package_versions_as_numbers(
     version: str, wanted: str, is_within: bool
 ) -> None:
     assert within(version, wanted) is is_within

@@ -50,7 +50,9 @@ def test_nothing_younger_than_its_retention_is_deleted_while_wall_clocks_jump(se
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_simulation_finds_each_mutant(mutant: Mutant) -> None:
+def test_the_coordinator_simulation_finds_each_mutant_with_its_pinned_or_a_later_seed(
+    mutant: Mutant,
+) -> None:
     """By one pinned schedule, which the production code survives.
 
     Where a change of the code moved the schedule, one of the next seeds must do; then pin that one.
@@ -66,7 +68,7 @@ def test_the_simulation_finds_each_mutant(mutant: Mutant) -> None:
 
 
 @pytest.mark.parametrize("sqlite", [False, True], ids=["memory", "sqlite"])
-def test_a_schedule_with_the_same_seed_has_the_same_trace(sqlite: bool) -> None:
+def test_two_coordinator_simulations_with_the_same_seed_have_the_same_trace(sqlite: bool) -> None:
     traces = [Trace(), Trace()]
     with quiet():
         for trace in traces:

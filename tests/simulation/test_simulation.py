@@ -50,7 +50,9 @@ def test_a_quorum_loses_no_record_and_makes_progress_in_a_storm_of_faults(
 
 
 @pytest.mark.parametrize("mutant", MUTANTS + SNAPSHOT_MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_simulation_finds_each_mutant(mutant: Mutant) -> None:
+def test_the_raft_simulation_finds_each_mutant_with_its_pinned_or_a_later_seed(
+    mutant: Mutant,
+) -> None:
     """By one pinned schedule, which the production code survives.
 
     Where a change of the core moved the schedule, one of the next seeds must do; then pin that one.
@@ -69,7 +71,7 @@ def test_the_simulation_finds_each_mutant(mutant: Mutant) -> None:
 
 
 @pytest.mark.parametrize("seed", [3, 12, 29])
-def test_a_schedule_with_the_same_seed_has_the_same_trace(seed: int) -> None:
+def test_two_raft_simulations_with_the_same_seed_have_the_same_trace(seed: int) -> None:
     plan = draw(seed)
 
     assert digest(plan) == digest(plan)
@@ -92,7 +94,7 @@ def test_a_simulated_schedule_does_not_depend_on_pythons_hash_seed() -> None:
     assert len(digests) == 1, digests
 
 
-def test_different_seeds_give_different_schedules() -> None:
+def test_different_seeds_give_different_simulated_schedules() -> None:
     assert digest(draw(1)) != digest(draw(2))
 
 
@@ -109,7 +111,7 @@ def test_a_simulation_failure_prints_its_seed_and_the_command_that_repeats_it(
     assert isinstance(caught.value.__cause__, AssertionError)
 
 
-def test_shrinking_a_plan_keeps_only_the_faults_that_cause_the_failure() -> None:
+def test_shrinking_a_simulated_fault_plan_keeps_only_the_faults_that_cause_the_failure() -> None:
     faults = tuple(Fault(i * MS, "kill", 0, 0, SECOND, i) for i in range(16))
     needed = {faults[3], faults[11]}
 

@@ -55,7 +55,7 @@ def test_no_invariant_breaks_in_thousands_of_simulated_storms(kind: Kind, worker
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_the_simulation_finds_every_mutant_with_fresh_seeds(kind: Kind) -> None:
+def test_the_simulation_finds_every_mutant_with_new_random_seeds(kind: Kind) -> None:
     """Prints how many schedules it took for each."""
     with quiet():
         assert hunt(kind, time.time_ns() >> 10, 2000) == 0

@@ -120,7 +120,7 @@ def test_dumping_a_named_pipe_is_an_error_instead_of_a_hang(esker, tmp_path):
     assert (ran.code, ran.err) == (2, f"esker: {SEGMENT}: not a regular file\n")
 
 
-def test_deep_and_allow_gaps_require_verify(esker):
+def test_the_deep_and_allow_gaps_options_of_dump_log_require_verify(esker):
     assert esker("dump-log", "--deep", SEGMENT).code == 2
 
 
@@ -168,7 +168,7 @@ def on_a_terminal(*words: str, cwd, stream: str = "stdout", **environment: str) 
     return shown.decode().replace("\r\n", "\n")
 
 
-def test_progress_of_a_long_file_is_shown_on_a_terminal_only(tmp_path):
+def test_dump_log_shows_its_progress_through_a_long_file_only_on_a_terminal(tmp_path):
     batch = build_value_batch(
         [bytes(8_000_000)] * 5, base_offset=100, leader_epoch=1, timestamp=TIME
     )

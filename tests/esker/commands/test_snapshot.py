@@ -102,7 +102,7 @@ def test_dump_log_verify_reports_a_checkpoint_without_a_header_but_no_temporary_
     assert (ran.code, found[NAME], found[part_name(ID, 9)]) == (1, "damaged", "part")
 
 
-def test_listing_a_path_that_is_not_a_log_directory_is_a_one_line_error(esker, tmp_path):
+def test_snapshot_list_of_a_path_that_is_not_a_log_directory_is_a_one_line_error(esker, tmp_path):
     (tmp_path / "file").touch()
     (tmp_path / "empty").mkdir()
     for name, says in (("nix", "No such file"), ("file", "Not a directory"), ("empty", "no log")):
@@ -122,7 +122,7 @@ def test_snapshot_list_accepts_the_directory_of_a_kafka_node(esker):
 # --- inspect -------------------------------------------------------------------------------------
 
 
-def test_inspect_counts_records_by_type_and_reports_the_proof_of_completeness(esker, node):
+def test_snapshot_inspect_counts_records_by_type_and_verifies_the_checkpoint_footer(esker, node):
     (ran,) = esker("snapshot", "inspect", "--json", str(node / GROUP / NAME)).lines
     assert ran["endOffset"] == 57
     assert (ran["epoch"], ran["records"], ran["origin"], ran["voters"]) == (3, 5, "esker", None)
@@ -133,14 +133,14 @@ def test_inspect_counts_records_by_type_and_reports_the_proof_of_completeness(es
     assert "count and checksum in the footer are right" in out
 
 
-def test_inspect_prints_the_voters_that_a_checkpoint_records(esker, tmp_path):
+def test_snapshot_inspect_prints_the_voters_that_a_checkpoint_records(esker, tmp_path):
     (tmp_path / NAME).write_bytes(written(1, kraft_version=1, voters=VOTERS))
     (ran,) = esker("snapshot", "inspect", "--json", NAME).lines
     assert (ran["kraftVersion"], ran["voters"]) == (1, [1])
 
 
 @pytest.mark.parametrize("codec", Compression)
-def test_inspect_reads_compressed_checkpoints(esker, tmp_path, codec):
+def test_snapshot_inspect_reads_compressed_checkpoints(esker, tmp_path, codec):
     values = [b"\x01\x14\x00\x00"] * 9
     batch = build_value_batch(
         values, base_offset=1, leader_epoch=3, timestamp=TIME, compression=codec
@@ -150,7 +150,9 @@ def test_inspect_reads_compressed_checkpoints(esker, tmp_path, codec):
     assert ran["types"] == {"NoOpRecord": {"records": 9, "value_bytes": 36}}
 
 
-def test_inspect_counts_a_record_type_of_a_newer_version_without_reporting_damage(esker, tmp_path):
+def test_snapshot_inspect_counts_records_of_an_unknown_type_without_reporting_damage(
+    esker, tmp_path
+):
     batch = build_value_batch(
         [b"\x01\x8f\x4e\x00abc"], base_offset=1, leader_epoch=3, timestamp=TIME
     )
@@ -159,7 +161,7 @@ def test_inspect_counts_a_record_type_of_a_newer_version_without_reporting_damag
     assert list(ran["types"]) == ["unknown type 9999"]
 
 
-def test_inspect_reports_the_position_of_damage_and_reads_later_files(esker, tmp_path):
+def test_snapshot_inspect_reports_the_position_of_damage_and_reads_later_files(esker, tmp_path):
     data = bytearray(written(5))
     position = [batch.position for batch in iter_batches(bytes(data))][2]
     data[position + 61] ^= 1
@@ -177,7 +179,7 @@ def test_inspect_reports_the_position_of_damage_and_reads_later_files(esker, tmp
 @pytest.mark.parametrize(
     "value", [b"\x00", b"\x01\x0c\x00\xff\xff"], ids=["not metadata", "malformed"]
 )
-def test_inspect_reports_an_undecodable_record_with_a_valid_checksum_as_damage(
+def test_snapshot_inspect_reports_an_undecodable_record_with_a_valid_checksum_as_damage(
     esker, tmp_path, value
 ):
     batch = build_value_batch([value], base_offset=1, leader_epoch=3, timestamp=TIME)
@@ -185,7 +187,7 @@ def test_inspect_reports_an_undecodable_record_with_a_valid_checksum_as_damage(
     assert esker("snapshot", "inspect", NAME).code == 1
 
 
-def test_inspecting_a_path_that_is_not_a_file_is_a_one_line_error(esker, tmp_path):
+def test_snapshot_inspect_of_a_path_that_is_not_a_file_is_a_one_line_error(esker, tmp_path):
     (tmp_path / "dir.checkpoint").mkdir()
     for name in ("nix.checkpoint", "dir.checkpoint"):
         ran = esker("snapshot", "inspect", name)
@@ -202,7 +204,7 @@ def test_the_help_of_each_snapshot_subcommand_ends_with_an_example(esker):
 @given(
     position=st.floats(0, 1), put=st.binary(min_size=1, max_size=9), cut=st.floats(0, 1) | st.none()
 )
-def test_list_and_inspect_of_arbitrary_bytes_end_with_printable_output(
+def test_snapshot_list_and_inspect_of_arbitrary_bytes_end_with_printable_output(
     tmp_path_factory, position, put, cut
 ):
     data = bytearray(written(6, kraft_version=1, voters=VOTERS))
@@ -222,7 +224,7 @@ def test_list_and_inspect_of_arbitrary_bytes_end_with_printable_output(
     shutil.rmtree(group)
 
 
-def test_inspect_counts_every_record_of_a_checkpoint_that_kafka_wrote(esker):
+def test_snapshot_inspect_counts_every_record_of_a_checkpoint_that_kafka_wrote(esker):
     (path,) = (DIRECTORY / DYNAMIC / METADATA).glob("*159-*.checkpoint")
     (ran,) = esker("snapshot", "inspect", "--json", str(path)).lines
     assert (ran["origin"], ran["records"]) == ("kafka", 81)

@@ -127,7 +127,9 @@ def test_the_verification_report_names_the_kind_of_a_checkpoints_footer(esker, t
     assert "written by Kafka: its footer holds no checksum of the whole" in ran.out
 
 
-def test_deep_verification_reports_undecodable_records_with_a_valid_checksum(esker, tmp_path):
+def test_deep_verification_by_dump_log_reports_undecodable_records_with_a_valid_checksum(
+    esker, tmp_path
+):
     wrong = build_value_batch([b"\x01\x02\x00"], base_offset=1, leader_epoch=3, timestamp=TIME)
     (tmp_path / CHECKPOINT).write_bytes(closed(header_batch() + bytes(wrong)))
     assert esker("dump-log", "--verify", CHECKPOINT).code == 0
@@ -204,7 +206,7 @@ def test_dump_log_verify_reports_a_metadata_file_with_invalid_contents_as_damage
     assert ran.out.count("\n") == 1
 
 
-def test_files_after_a_damaged_file_are_still_verified(esker, tmp_path):
+def test_dump_log_verifies_the_files_after_a_damaged_file(esker, tmp_path):
     write_segment(tmp_path, GOOD[:-1])
     (tmp_path / CHECKPOINT).write_bytes(written(1))
     ran = esker("dump-log", "--verify", SEGMENT, "missing.log", CHECKPOINT)

@@ -127,7 +127,7 @@ def is_preferred(broker: RegisterBrokerRecord) -> bool:
 
 
 def least_preferred(serving: int) -> int:
-    """Return the least number of preferred brokers among this number of serving brokers.
+    """Return how many of `serving` brokers clients must at least be sent to.
 
     >>> [least_preferred(serving) for serving in range(6)]
     [0, 1, 1, 2, 2, 3]

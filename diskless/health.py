@@ -65,7 +65,7 @@ class BrokerHealth:
         self._clock = clock
 
     def faults(self) -> Iterator[Degradation]:
-        """Yield the broker's own faults, without the state of its membership."""
+        """Yield the present faults: a failing object store, a missing object, stale replicas."""
         fault = self._store.fault
         if fault is not None:
             yield Degradation("object_store", f"the object store failed: {fault}")

@@ -52,7 +52,7 @@ def unfenced_brokers(image: MetadataImage) -> list[PlacedBroker]:
 
 
 def preferred_brokers(brokers: Sequence[PlacedBroker]) -> Sequence[PlacedBroker]:
-    """Return the brokers that partitions are placed on: the preferred ones, or all without any."""
+    """Return the preferred brokers, on which partitions are placed, or all if none is preferred."""
     return [broker for broker in brokers if broker.is_preferred] or brokers
 
 

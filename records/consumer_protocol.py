@@ -37,7 +37,7 @@ def decode_subscription(data: Buffer) -> tuple[str, ...]:
 
 
 def subscribed_topics(data: Buffer) -> tuple[str, ...] | None:
-    """Return the topics of an encoded subscription, or None for bytes that are not one.
+    """Return the topics of an encoded subscription, or None for any other bytes.
 
     >>> subscribed_topics(encode_subscription(["t"])), subscribed_topics(b"range")
     (('t',), None)

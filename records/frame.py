@@ -148,7 +148,7 @@ def _malformed_control(path: str, reason: str) -> MalformedMessageError:
 
 
 def decode_control_record(key: Buffer | None, value: Buffer | None) -> ControlRecord:
-    """Decode a control record's key and value, of which the value has the version.
+    """Decode a control record's key and value; the value begins with the version.
 
     Raises:  UnknownRecordError, UnsupportedVersionError, MalformedMessageError.
     """

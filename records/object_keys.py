@@ -27,7 +27,7 @@ _OBJECT_ID: Final = re.compile(r"0|[1-9][0-9]{0,18}")
 
 
 def check_key(key: str) -> None:
-    """Check that every object store can hold the key, and that as a path it stays in the store.
+    """Check that every object store allows the key, also as a path below a root directory.
 
     Raises:  ValueError.
 

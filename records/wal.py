@@ -152,7 +152,7 @@ def parse_footer(footer: Buffer, trailer: Buffer, size_bytes: int) -> Footer:
 
 
 def _partition_bytes(topic_id: object, *numbers: int) -> PartitionBytes:
-    """Build a footer row of one partition. Raises TypeError, ValueError."""
+    """Build a partition's footer row; raise TypeError or ValueError for invalid values."""
     if not isinstance(topic_id, bytes):
         raise TypeError(f"topic id {topic_id!r}")
     return PartitionBytes(UUID(bytes=topic_id), *numbers)

@@ -91,7 +91,7 @@ class Framing:
         return self._preamble
 
     def take(self, batch: Batch) -> None:
-        """Check that the next batch is valid after a checkpoint's batches before it.
+        """Check that a batch may follow the checkpoint's batches that were checked before.
 
         Raises:  DamagedFileError.
         """

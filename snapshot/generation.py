@@ -189,7 +189,7 @@ class Generation:
             self._loop.call_later(delay_s, self._slice)
 
     def _may_slice(self) -> bool:
-        """Return whether encoding may continue, which waits while a full chunk is being written."""
+        """Return whether to schedule more encoding: not while a full chunk waits for the disk."""
         waits = self._writing and self.encoder.ready_bytes >= self._pace.chunk_bytes
         return not (self._slice_due or self._complete or waits or self._over)
 

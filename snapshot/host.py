@@ -104,7 +104,7 @@ class MachineHost(SnapshotScheduler):
 
     @property
     def ready(self) -> bool:
-        """Return whether the state may be read: it belongs to this log and is not being loaded."""
+        """Return whether the state may be read: it agrees with the log and is not being loaded."""
         return self._agreed and self._loading is None and not self._stopped
 
     def start(self) -> None:
@@ -177,7 +177,7 @@ class MachineHost(SnapshotScheduler):
             self._listener.step_down(epoch)
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Load the checkpoint at which the log now begins, unless the state is ahead of it.
+        """Load the checkpoint at which the log now begins, unless the state includes its records.
 
         Records before it cannot be read any more, so the comparison of the state ends too.
         """

@@ -181,7 +181,7 @@ def _forced_by_size(
     log_bytes: int,
     max_retention_bytes: int | None,
 ) -> Candidate | None:
-    """Return the checkpoint at which the log must start to fit its size limit, or None."""
+    """Return the checkpoint at which the log must start because of its size limit, or None."""
     if max_retention_bytes is None:
         return None
     checkpoint_bytes = sum(candidate.size_bytes for candidate in candidates)

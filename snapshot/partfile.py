@@ -73,7 +73,7 @@ class PartFile:
         return cls(files, path, path.with_name(checkpoint_name(snapshot_id)), mode=Mode.WRITE)
 
     def append(self, data: Buffer) -> None:
-        """Append bytes to the partial file; after an error its end stays unchanged.
+        """Append bytes to the partial file; after an error, the next bytes go to the same position.
 
         Raises OSError.
         """

@@ -193,7 +193,7 @@ class SnapshotStore:
     # --- dropping -----------------------------------------------------------------------------
 
     def drop_below(self, log_start_offset: Offset) -> None:
-        """Remove checkpoints that end below `log_start_offset`, unless newest or being read.
+        """Remove checkpoints below `log_start_offset`, except the newest and any being read.
 
         Call it again later: a checkpoint that is being read now is dropped then. Also deletes
         partial files of downloads that end below it. Raises OSError.
@@ -209,7 +209,7 @@ class SnapshotStore:
                     self.files.unlink(path)
 
     def _drop(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Remove a checkpoint from the list, and from the disk unless it is being read.
+        """Remove a checkpoint from the list and from the disk, unless it is being read.
 
         The file is renamed durably, and then unlinked.
 

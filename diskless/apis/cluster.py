@@ -144,7 +144,7 @@ class ClusterApis:
         return ClientView(self._cluster.cluster_id, listener, rack, self._cluster.broker_id)
 
     def _note_unknown(self, rack: str, context: RequestContext) -> None:
-        """Count a request of a client in a rack without a broker; log the rack's first one."""
+        """Count a request of a client in a rack without brokers; log each rack's first request."""
         if rack not in self.unknown_racks and len(self.unknown_racks) >= MAX_UNKNOWN_RACKS:
             rack = OTHER_RACKS
         if rack not in self.unknown_racks:
@@ -222,7 +222,7 @@ class ClusterApis:
         return [_not_found(key, unknown) for key in keys]
 
     async def _find_batch(self, keys: tuple[str, ...], listener: str) -> list[_Coordinator]:
-        """Return this broker for a batch coordinator's reads, and the leader for its writes."""
+        """Answer each batch coordinator key with this broker for reads, the leader for writes."""
         found: dict[str, _Coordinator] = {}
         for key in keys:
             named = parse_batch_key(key)

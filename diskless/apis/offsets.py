@@ -247,7 +247,7 @@ class Offsets:
     async def epoch_ends(
         self, request: partitions.OffsetForLeaderEpochRequest
     ) -> partitions.OffsetForLeaderEpochResponse:
-        """Answer OffsetForLeaderEpoch: epoch 0 ends at the high watermark, others are unknown."""
+        """Answer OffsetForLeaderEpoch: only epoch 0 is known, and ends at the high watermark."""
         image = self._cluster.image
         places = [
             find_partition(image, topic.topic, requested.partition, requested.current_leader_epoch)

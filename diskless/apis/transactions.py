@@ -111,7 +111,7 @@ async def _describe_at(
     cluster: Cluster,
     answers: list[_Described],
 ) -> None:
-    """Ask one coordinator's leader, and write its results into `answers` at the given positions."""
+    """Describe producers at one coordinator's leader, and write the results into `answers`."""
     topic = DescribeDisklessProducersRequest.Topic
     request = DescribeDisklessProducersRequest(
         coordinator_partition=coordinator,

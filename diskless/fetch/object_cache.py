@@ -159,7 +159,7 @@ class ObjectCache:
         return cached
 
     def _start_gets(self) -> None:
-        """Start a GET for each range requested in this turn; neighbouring ranges share one."""
+        """Start a GET for each range requested in this turn; neighbouring ranges share a GET."""
         requested, self._requested = self._requested, {}
         for key, ranges in requested.items():
             for group in self._neighbours(ranges):

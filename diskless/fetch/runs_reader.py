@@ -174,7 +174,7 @@ async def _read(cache: ObjectCache, run: Run) -> tuple[memoryview, _Layout]:
 
 
 def _layout_of(run: Run, data: memoryview, notes: dict[object, object]) -> _Layout:
-    """Return the positions of the verified batches in a run of batches, from a cache if known."""
+    """Return the positions of a run's batches, from `notes` or by verifying `data`."""
     name = (run.byte_offset, run.size_bytes, run.last_offset - run.base_offset)
     layout = notes.get(name)
     if layout is None:

@@ -432,7 +432,7 @@ class FetchService:
 def _check_range(
     asked: _RequestedPartition, first: _ListedOffset, last: _ListedOffset
 ) -> _PartitionResult:
-    """Compare a fetch offset with the coordinator's log start offset and high watermark."""
+    """Return whether a fetch offset is in the coordinator's range of offsets, as a fetch result."""
     if first.error_code or last.error_code:
         return _PartitionResult(ErrorCode.OFFSET_NOT_AVAILABLE)
     if first.offset <= asked.offset <= last.offset:  # the replica lags: it will catch up

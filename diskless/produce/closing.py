@@ -127,7 +127,7 @@ class TokenBucket:
         self._filled_at = now_s
 
     def wait_s(self, count: int, *, now_s: float) -> float | None:
-        """Return the seconds until the bucket has `count` tokens, or None if it never will."""
+        """Return the seconds until the bucket has `count` tokens or is full, or None for never."""
         if not self._per_second:
             return None
         self._fill(now_s)
@@ -135,7 +135,7 @@ class TokenBucket:
         return max(0.0, missing / self._per_second)
 
     def take(self, count: int, *, now_s: float) -> None:
-        """Take `count` tokens from the bucket, or all tokens that are left."""
+        """Take `count` tokens from the token bucket, or all of its tokens if fewer are left."""
         self._fill(now_s)
         self._level = max(0.0, self._level - count)
 
@@ -185,7 +185,7 @@ class BufferClosing:
             self._check_at(self._loop.time())
 
     def note_closed(self, reason: Reason, size_bytes: int, runs: int) -> None:
-        """Count a closed buffer, and take its tokens from the budgets of objects and runs."""
+        """Count a closed buffer, and charge its object and its runs to their rate limits."""
         now_s = self._loop.time()
         self.counters.closed[reason] += 1
         self.counters.object_bytes.add(size_bytes)
@@ -233,7 +233,7 @@ class BufferClosing:
             buffer.close_buffer(Reason.QUIET)
 
     def _budget_wait_s(self, buffers: list[OpenBuffer], now_s: float) -> float | None:
-        """Return the seconds until the budgets allow these objects; None if they never will."""
+        """Return the seconds until rate limits allow to close these buffers, or None for never."""
         small = sum(buffer.open_bytes < LARGE_BYTES for buffer in buffers)
         runs = sum(buffer.open_runs for buffer in buffers)
         waits = [self._runs.wait_s(runs, now_s=now_s)]

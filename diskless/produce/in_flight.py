@@ -38,7 +38,7 @@ class InFlight:
 
     @property
     def is_full(self) -> bool:
-        """Return whether a new request must wait, because memory is used up or others wait."""
+        """Return whether a new request must wait, because memory is used up or requests wait."""
         return self.used_bytes >= self.max_bytes or bool(self._waiting)
 
     @property

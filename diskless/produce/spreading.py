@@ -54,7 +54,7 @@ class Destination:
         self._rack = rack
 
     def broker_elsewhere(self, topic_id: UUID, partition: int) -> int | None:
-        """Return the broker that a partition's batches should be sent to, or None to take them."""
+        """Return the other broker for a partition's batches, or None if this broker takes them."""
         return self._spreading.send_on(self._producer, self._rack, topic_id, partition)
 
 
@@ -62,7 +62,7 @@ class ProducerSpreading:
     """The producers of one broker. Belongs to the event loop."""
 
     def __init__(self, broker_id: int, *, clock: Callable[[], float]) -> None:
-        """Create the state of a broker that has seen no change yet; `clock` gives seconds."""
+        """Create the state before the first cluster image; `clock` gives the time in seconds."""
         self._broker_id = broker_id
         self._clock = clock
         self._producers: dict[object, _Producer] = {}  # by connection
@@ -71,7 +71,7 @@ class ProducerSpreading:
         self._changed_at_s = 0.0
 
     def on_image(self, image: MetadataImage) -> None:
-        """Note a change if a broker has come, or clients are not sent to this one any more."""
+        """Note a change if partitions are placed on a new broker, or no longer on this broker."""
         placed = preferred_brokers(unfenced_brokers(image))
         if self._placed is not None:
             before, now = _ids(self._placed), _ids(placed)
@@ -81,7 +81,7 @@ class ProducerSpreading:
         self._placed = placed
 
     def destination(self, connection: object, client_id: str | None) -> Destination | None:
-        """Return the destinations of a connection's batches, or None if this broker takes all."""
+        """Return the brokers that should get a connection's batches, or None for this broker."""
         now_s = self._clock()
         producer = self._producers.get(connection)
         if producer is None:
@@ -102,7 +102,7 @@ class ProducerSpreading:
     def send_on(
         self, producer: _Producer, rack: str | None, topic_id: UUID, partition: int
     ) -> int | None:
-        """Return the other broker that leads a partition, and refuse the connection for a while.
+        """Return the other broker for a partition; refuse the producer's batches for a while.
 
         Returns:  None if this broker leads the partition, or the connection may stay.
         """

@@ -369,7 +369,7 @@ def _check_inside(body: bytes, position: int, end: int, index: int) -> None:
 def _check_timestamps(
     batch: Batch, body: memoryview, earliest: int, latest: int, rules: TopicRules, now_ms: int
 ) -> Refusal | None:
-    """Check the records' timestamps against the topic's rules; records without one pass."""
+    """Return the refusal of a batch with timestamps outside the topic's limits, or None."""
     if earliest < NO_TIMESTAMP or latest >= 1 << 63:
         message = f"timestamps from {earliest} to {latest}"
         return Refusal(ErrorCode.INVALID_TIMESTAMP, message)

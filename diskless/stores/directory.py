@@ -87,7 +87,7 @@ class DirectoryStorage:
         return await self._in_thread(key, lambda: self._read(key, byte_range))
 
     async def begin(self, *, is_empty: bool) -> None:
-        """Mark the root directory as a store, but refuse an empty one if objects exist.
+        """Write the store mark, but refuse a new, empty root directory if the cluster has objects.
 
         Implements `BeginningStore`.
         """

@@ -89,7 +89,7 @@ class ObjectDirectory:
                 self._files.unlink(temporary)
 
     def _make_directory(self, directory: Path) -> None:
-        """Create a directory and its missing parents durably; create the root only if allowed."""
+        """Create a directory and its missing parents durably; the root only if so configured."""
         with self._creating:
             self._make_missing(directory)
 

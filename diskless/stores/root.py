@@ -32,7 +32,7 @@ class StoreRoot:
     """A directory store's root. For any thread; each method may raise OSError."""
 
     def __init__(self, path: Path, files: FileSystem) -> None:
-        """Open the store's root directory, creating a missing directory, without a mark yet."""
+        """Open the store's root directory, created if missing, without writing a store mark."""
         self.path = path
         self._files = files
         self._lock = threading.Lock()
@@ -57,7 +57,7 @@ class StoreRoot:
                 self._id = self._read()
 
     def check(self) -> bool:
-        """Return whether the store was unmounted since the last check.
+        """Return whether the store's file system was remounted since the previous check.
 
         Raises OSError if it is unmounted now.
 

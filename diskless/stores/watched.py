@@ -86,7 +86,7 @@ class WatchedStore:
     # --- probing --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start to probe the object store whenever a probe is due."""
+        """Start the background task that probes the object store from time to time."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="store-probe")
 
     async def _run(self) -> None:

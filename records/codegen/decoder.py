@@ -135,7 +135,7 @@ class _DecoderWriter:
                 raise TypeError("a row stands in an array only")
 
     def _length(self, *, text: bool = False) -> tuple[str, str]:
-        """Write the lines that read a length; return the variable, and the number to subtract.
+        """Write lines that read a length; return its variable, and " - 1" if compact, else "".
 
         A null leaves 0 less 1, or -1.
         """

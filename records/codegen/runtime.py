@@ -50,7 +50,7 @@ def read_uvarint(buf: Buffer, pos: int) -> tuple[int, int]:
 
 
 def read_text_length(buf: Buffer, pos: int) -> tuple[int, int]:
-    """Read a compact string's length plus one, if encoded in at least two bytes."""
+    """Read a string's length plus one as a varint; raise ValueError for an excessive length."""
     value, pos = read_uvarint(buf, pos)
     if value > MAX_STRING_BYTES + 1:
         raise ValueError("string too long")

@@ -166,7 +166,7 @@ class Broker:
         yield from self.health.faults()
 
     def _unready_reason(self) -> str | None:
-        """Return the reason to avoid this broker, or None if no reason exists or may be reported."""
+        """Return the reason to avoid this broker, or None if none exists or may be reported."""
         if not may_write_preference(self._cluster.image):
             return None
         reason = self.health.unready_reason()

@@ -56,7 +56,7 @@ class Prices:
 
 
 def read_prices(path: Path | None) -> Prices:
-    """Read prices from a TOML file; a price that the file lacks is S3's.
+    """Read prices from a TOML file; S3's prices stand in for prices that the file lacks.
 
     Raises:  PricesError.
     """

@@ -166,7 +166,7 @@ def check_range(store: ObjectStore, cluster_id: str, of: Range) -> RangeVerifica
 
 
 def _check_table(data: bytes, file: Written) -> None:
-    """Raise EnvelopeError unless a table's file has as many rows as were written.
+    """Raise EnvelopeError unless a table's file has as many rows as the manifest says.
 
     Errors of reading the file are raised, too.
 
@@ -181,7 +181,7 @@ def _check_table(data: bytes, file: Written) -> None:
 
 
 def _check_envelope(data: bytes, manifest: Manifest) -> tuple[int, tuple[int, int]]:
-    """Check an envelope against its manifest; return its number of batches and its epochs.
+    """Check an envelope against its manifest; return its batch count, first and last epoch.
 
     Returns: number of batches; first and last epoch.
     Raises:  EnvelopeError.

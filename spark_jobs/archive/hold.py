@@ -46,7 +46,7 @@ def replica_id_of(archive_id: UUID) -> int:
 
 
 def fetched_as(logs: Logs, archive_id: UUID) -> Logs:
-    """Make reads from a quorum use the archive's own replica id, and return the logs.
+    """Make fetches from a quorum carry the archive's replica id; return the same logs.
 
     With another id, each pass would leave an observer behind that the log's start waits for, as for
     a replica, until it was silent for long enough.
@@ -122,7 +122,7 @@ class Hold:
                 return
 
     def _wait_for_change(self, announced: dict[str, _Archived]) -> bool:
-        """Wait until an offset changes or is due to be announced; return whether this is closed."""
+        """Wait until an offset changes or must be announced; return whether the hold is closed."""
         with self._lock:
             self._lock.wait_for(lambda: self._closed or self._held != announced, self._every_s)
             return self._closed

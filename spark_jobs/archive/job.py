@@ -137,7 +137,7 @@ def archive(
     progress: Progress = lambda _: None,
     range_bytes: int = RANGE_BYTES,
 ) -> list[LogPass]:
-    """Archive the committed records of all logs that are not archived yet.
+    """Archive the committed records of all logs that the archive does not have yet.
 
     Args:    about: from `open_archive`. progress: called with each archived range.
     Raises:  as `archive_log`.
@@ -169,7 +169,7 @@ def archive_log(
     progress: Progress,
     range_bytes: int,
 ) -> LogPass:
-    """Archive the committed offsets of one log that are not archived yet.
+    """Archive the committed records of one log that the archive does not have yet.
 
     Raises:  ArchiveError; LostRangeError if there is no checkpoint either; what reading raises.
     """
@@ -233,7 +233,7 @@ class _Work:
     range_bytes: int
 
     def unfinished_tasks(self) -> list[Task]:
-        """Return the planned tasks of an earlier pass that are not archived yet."""
+        """Return tasks for the ranges that an earlier pass planned and did not archive."""
         key = self._newest_plan()
         data = None if key is None else read_object(self.store, key)
         if key is None or data is None:
@@ -244,7 +244,7 @@ class _Work:
         return [self._task(planned) for planned in left if planned.end_offset <= self.end_offset]
 
     def make_plan(self) -> list[Task]:
-        """Write a new plan; return its tasks, or the tasks of a plan that another job wrote."""
+        """Plan this log's next archive ranges; return their tasks, or those another job planned."""
         spans = self._spans(self.end_offset, start_offset=self.at)
         ranges = [
             Range(self.name, planned.start_offset, planned.end_offset, LOG) for planned in spans
@@ -257,7 +257,7 @@ class _Work:
         ]
 
     def replan(self) -> None:
-        """Replace the plan by one that begins with a checkpoint, as the log's head was deleted."""
+        """Plan the ranges anew from a checkpoint, because the log's first records were deleted."""
         spans = self._spans(self.end_offset)
         if not spans or not spans[0].is_checkpoint or spans[0].end_offset <= self.at:
             return  # the offsets exist after all, or nothing does: the next attempt decides
@@ -266,7 +266,7 @@ class _Work:
         self.store.write(plan_key(self.name, self.at), plan_to_json(ranges))
 
     def _newest_plan(self) -> str | None:
-        """Return the key of the newest plan that begins at or before the offset of this work."""
+        """Return the key of the last plan that begins at or before the next offset to archive."""
         last = plan_key(self.name, self.at)
         keys = (found.key for found in self.store.list(f"plan/{self.name}/"))
         return max((key for key in keys if key <= last), default=None)

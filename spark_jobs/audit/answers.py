@@ -123,7 +123,7 @@ def _hashes(places: Sequence[TopicPartition]) -> Numbers:
 
 
 def _checksums(places: Numbers, columns: Numbers, which: Numbers) -> Numbers:
-    """Return one checksum for each commit record, over its batches in their order.
+    """Return one checksum for each commit record, over the record's batches in order.
 
     Args:  which: the commit that each batch belongs to, as a rising index.
     """
@@ -248,7 +248,7 @@ class AnswerTracker:
         return tuple((place, self._start(place, offset)) for place in places)
 
     def _start(self, place: TopicPartition, at: int) -> int:
-        """Return a partition's log start at a log offset, or -1 if its topic was deleted before."""
+        """Return a partition's log start at a log offset; -1 if no such partition existed then."""
         topic, incarnation = self._ledger.topic(place[0], at), self._ledger.incarnation(place, at)
         if topic is None or topic.deleted < at or incarnation is None:
             return -1
@@ -302,6 +302,6 @@ def counters_at(ledger: Ledger, offset: int) -> Counters:
 
 
 def comparable_answers(kept: KeptAnswers) -> dict[str, Any]:
-    """Return the kept commit responses and broker epochs by a name, to be compared."""
+    """Return kept commit responses and broker epochs as one dictionary, with a name for each."""
     answers = {f"answer {i}": (*one, kept.starts.get(i, ())) for i, one in kept.answers.items()}
     return answers | {f"broker {i}": one for i, one in kept.brokers.items()}

@@ -479,12 +479,12 @@ def checkpoint_readable(offset: int, why: str) -> Faults:
 
 
 def _objects(facts: CoordinatorFacts) -> dict[int, Object]:
-    """Return the objects without their used bytes, which are not compared here."""
+    """Return the objects with used bytes set to 0, so that used bytes are not compared."""
     return {object_id: item._replace(used_bytes=0) for object_id, item in facts.objects.items()}
 
 
 def _producers(facts: CoordinatorFacts) -> dict[tuple[TopicPartition, int], Any]:
-    """Return the producers without log offsets, which a checkpoint does not have."""
+    """Return the producers' states without log offsets, which no checkpoint stores."""
     return {
         key: (
             producer.epoch,

@@ -104,7 +104,7 @@ class Cluster:
         )  # fmt: skip
 
     def facts(self) -> Iterator[tuple[str, Any]]:
-        """Yield the name and value of each fact that a checkpoint stores."""
+        """Yield the name and value of each part of the state that a checkpoint stores."""
         yield "next producer id", self.next_producer_id
         for kind, named in (
             ("broker", self.brokers), ("topic", self.topics), ("setting", self.configs),

@@ -41,7 +41,7 @@ on = _RULES.on
 
 
 def check_events(log: str, ledger: Ledger, events: Iterable[Event], findings: Findings) -> None:
-    """Check each record against the state before it, then apply the record, in log order.
+    """Check each record, in log order, against the state before the record, then apply the record.
 
     Raises:  RecordError for one that cannot be decoded.
     """

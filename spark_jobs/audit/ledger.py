@@ -138,21 +138,21 @@ class Ledger:
     )  # by log offset
 
     def incarnation(self, place: TopicPartition, offset: int = NEVER) -> Incarnation | None:
-        """Return the incarnation of a partition at a log offset; None if it did not exist there."""
+        """Return a partition's incarnation at a log offset, or None if none existed then."""
         for incarnation in reversed(self.places.get(place, ())):
             if incarnation.created < offset:
                 return incarnation if offset <= incarnation.gone else None
         return None
 
     def topic(self, topic_id: str, offset: int = NEVER) -> TopicIncarnation | None:
-        """Return a topic, or its tombstone, at a log offset; None if it never existed before."""
+        """Return a topic, or its tombstone, at a log offset; None if neither existed then."""
         for topic in reversed(self.topics.get(topic_id, ())):
             if topic.created < offset:
                 return topic if offset <= topic.expired else None
         return None
 
     def get_or_add_topic(self, topic_id: str, name: str, created: int) -> TopicIncarnation:
-        """Return the current topic of an id, or add a topic with this name."""
+        """Return the topic that has this id now, or add a topic with this id and name."""
         found = self.topic(topic_id)
         if found is None:
             found = TopicIncarnation(name, created)
@@ -335,7 +335,7 @@ def _load_lease(ledger: Ledger, offset: int, record: LeaseState) -> None:
 
 
 def pairs(flat: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """Split a flat list of range bounds into pairs; an odd bound at the end is dropped."""
+    """Split a flat list of range bounds into pairs; an unpaired last bound is dropped."""
     return tuple(zip(flat[::2], flat[1::2], strict=False))
 
 

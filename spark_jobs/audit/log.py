@@ -161,7 +161,7 @@ def check_ranges(log: str, ranges: Sequence[BatchRange], findings: Findings) -> 
 
 
 def check_spans(log: str, parts: Sequence[SpanSummary], findings: Findings) -> None:
-    """Check that a log's spans can be read, follow each other, and have one leader an epoch."""
+    """Check that a log's spans are readable and adjacent, with at most one leader per epoch."""
     findings.add("log-readable", log, log_readable(parts))
     ranges = [part.batch_range for part in parts if part.batch_range is not None]
     read = [part for part in parts if not part.is_checkpoint and part.unreadable is None]

@@ -54,7 +54,7 @@ def runs_of(rows: Rows) -> Rows:
 
 
 def death_offsets(runs: Rows, ledger: Ledger) -> Numbers:
-    """Return the log offset of the record that deleted each run of batches, or NEVER."""
+    """Return the log offset of the record that deleted each run of batches; NEVER if none did."""
     found = np.full(len(runs), NEVER, np.int64)
     last_offset = runs.end_offset - 1
     order, starts = groups(runs.place)

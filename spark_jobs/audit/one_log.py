@@ -182,7 +182,7 @@ class LogAudit:
         return parts
 
     def _checkpoints_to_compare(self) -> list[_Checkpoint]:
-        """Return the checkpoints whose preceding log can be read."""
+        """Return the checkpoints whose preceding records the log still has."""
         return [
             checkpoint
             for checkpoint in self._checkpoints
@@ -321,7 +321,7 @@ class LogAudit:
             )
 
     def _objects_released_since(self) -> set[int]:
-        """Return the objects that the log released while the audit ran."""
+        """Return the ids of objects that the log marked or removed while the audit ran."""
         gone: set[int] = set()
         end = self._log.end_offset()
         types = (ObjectsMarkedRecord, ObjectsRemovedRecord)
@@ -397,7 +397,7 @@ class LogAudit:
                 self._findings.add("replicas-agree", self._name, faults)
 
     def _sums(self, name: str, spans: Sequence[Span]) -> BlockSums | None:
-        """Sum a replica's batches by block; report an unreadable replica and return None for it."""
+        """Sum the hashes of a replica's batches by block of offsets; return None if unreadable."""
         total = BlockSums()
         for sums, findings in self._run(partial(sum_batches, name), spans):
             if sums is None:
@@ -409,7 +409,7 @@ class LogAudit:
 
 
 def _start(spans: Sequence[Span]) -> int:
-    """Return the offset at which the log itself begins, after its first checkpoint."""
+    """Return the end of the checkpoint that the spans begin with, or the first span's start."""
     if not spans:
         return 0
     return spans[0].end_offset if spans[0].is_checkpoint else spans[0].start_offset

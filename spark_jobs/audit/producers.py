@@ -155,7 +155,7 @@ def _odd_steps(commits: Commits) -> Iterator[_Step]:
 
 
 def _step(commits: Commits, rows: Rows, mine: Sequence[int], first: int) -> _Step | None:
-    """Return the last batch of these rows with its producer's state before that batch, or None.
+    """Return the last row's batch with its producer's prior state; None if no state is known.
 
     The result is None if the producer was unknown, or forgotten.
 

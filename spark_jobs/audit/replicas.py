@@ -74,13 +74,13 @@ def batches_in_span(span: Span) -> Iterator[StoredBatch]:
 
 
 def differing_blocks(ours: BlockSums, theirs: BlockSums) -> list[int]:
-    """Return the numbers of the blocks whose sums differ, in rising order."""
+    """Return, in rising order, the blocks of offsets whose hash sums differ in two replicas."""
     blocks = ours.blocks.keys() | theirs.blocks.keys()
     return sorted(b for b in blocks if ours.blocks.get(b, 0) != theirs.blocks.get(b, 0))
 
 
 def batches_in_block(spans: Sequence[Span], block: int) -> dict[int, StoredBatch]:
-    """Return a replica's batches in one block, by base offset."""
+    """Return a replica's batches that begin in one block of offsets, by base offset."""
     narrowed = (span.within(block * BLOCK, (block + 1) * BLOCK - 1) for span in spans)
     found = (batch for span in narrowed if span is not None for batch in batches_in_span(span))
     return {batch.base_offset: batch for batch in found}

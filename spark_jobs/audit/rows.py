@@ -105,7 +105,7 @@ def groups(*keys: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def slices(starts: Numbers, total: int) -> Iterator[tuple[int, int]]:
-    """Yield the first index and the end of each group."""
+    """Yield the first index and the exclusive end index of each group."""
     firsts = starts.tolist()
     return zip(firsts, [*firsts[1:], total], strict=False)  # of nothing, no group
 
@@ -149,7 +149,7 @@ class Producer(NamedTuple):
     appended_at_ms: int
 
     def since(self, expired: Sequence[int], offset: int) -> Producer | None:
-        """Return the producer without batches from before its last expiry; None if none is left.
+        """Return the producer without batches before its last expiry; None if no batch is left.
 
         Args:  expired: log offsets at which it was forgotten.
         """
@@ -192,7 +192,7 @@ class EndState:
         return EndState(dict(self.partitions), dict(self.leases), dict(self.producers))
 
     def of(self, changed: EndState, places: Iterable[TopicPartition]) -> EndState:
-        """Return the state of these partitions and of everything that `changed` names."""
+        """Return the state of `places` and of the partitions, leases and producers in `changed`."""
         wanted = {*changed.partitions, *places}
         return EndState(
             {key: self.partitions[key] for key in wanted if key in self.partitions},

@@ -194,7 +194,7 @@ def _differences(inspection: Inspection, footer: Footer) -> Iterator[str]:
 
 
 def claims_of(rows: Rows, alive: Numbers, *, whole: bool) -> list[ObjectClaim]:
-    """Group the rows of undeleted objects into one description for each object.
+    """Group the batches of the given undeleted objects into one `ObjectClaim` for each object.
 
     Args:  alive: ids of objects.
     """
@@ -208,7 +208,7 @@ def claims_of(rows: Rows, alive: Numbers, *, whole: bool) -> list[ObjectClaim]:
 
 
 def inspect_objects(bucket: Bucket, claims: Sequence[ObjectClaim]) -> list[Inspection]:
-    """Look up each described object in the store.
+    """Look up in the store each object that the log claims to be there.
 
     Raises:  StorageError if the store does not answer.
     """
@@ -282,7 +282,7 @@ def _bad_bytes(bucket: Bucket, key: str, claim: ObjectClaim, part: PartitionByte
 
 
 def _bad_batch(data: bytes, rows: Rows, row: int) -> str | None:
-    """Describe the damage in the stored bytes of a batch, or return None if they are sound."""
+    """Describe the damage in the stored bytes of a batch, or return None if the bytes are sound."""
     if len(data) != rows["byte_size"][row]:
         return f"{len(data)} bytes of {rows['byte_size'][row]} are in its partition's part"
     try:

@@ -92,7 +92,7 @@ def read_facts(work: tuple[str, Span]) -> tuple[CoordinatorFacts | None, Finding
 
 
 def sum_batches(name: str, span: Span) -> tuple[BlockSums | None, Findings]:
-    """Sum a replica's batches in a span by block; return None if the span cannot be read."""
+    """Sum the hashes of a span's batches by block of offsets; return None if it is unreadable."""
     findings = Findings()
     try:
         return sum_span(span), findings
@@ -105,7 +105,7 @@ def sum_batches(name: str, span: Span) -> tuple[BlockSums | None, Findings]:
 
 
 def check_a_cluster(work: tuple[str, tuple[Span, ...], tuple[tuple[str, Span], ...]]) -> Findings:
-    """Check the cluster's metadata log with the arguments of a task."""
+    """Check the cluster's metadata log; `work` holds the arguments of the check."""
     return check_cluster(*work)
 
 

@@ -101,7 +101,7 @@ class Journal:
         self._plan_id = plan_id
 
     def read(self) -> Progress:
-        """Return the progress of earlier runs; an incomplete last line is dropped.
+        """Return the progress of earlier runs; an incomplete last line of the journal is dropped.
 
         Raises:  OSError; ValueError if the journal is another plan's, or none.
         """
@@ -175,7 +175,7 @@ async def _hand_over(
     coordinator: Callable[[int], Coordinator],
     done: Progress,
 ) -> list[tuple[str, int]] | None:
-    """Send some keys to their coordinators; return each key's error code, or None to stop.
+    """Send some keys to their coordinators; return each key's error code, or None to end the run.
 
     `done` has the reason to stop.
     """

@@ -90,7 +90,7 @@ class Naming:
         return f"{self.prefix}/{digits}/" if self.prefix else f"{digits}/"
 
     def parse(self, key: str) -> tuple[int, int, int] | str | None:
-        """Parse an object's key into spread, coordinator and object id.
+        """Parse an object's key into its first two hex digits, its coordinator and its object id.
 
         Returns: the cluster's id for a key of another cluster; None for a key of another form.
         """

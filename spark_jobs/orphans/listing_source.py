@@ -80,7 +80,7 @@ class ListingReader(DataSourceReader):
         return [ListingPartition(SPREADS[first::tasks]) for first in range(tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """List the keys of a task; yield this cluster's objects, then counts of the others.
+        """List the keys of a task; yield this cluster's objects, then counts of all other objects.
 
         Raises:  StorageError if any part fails.
         """

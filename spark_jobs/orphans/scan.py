@@ -198,7 +198,7 @@ class EarlierSightings:
 
     @property
     def ended_ms(self) -> int | None:
-        """Return the time at which the last listing ended, in ms since 1970, or None."""
+        """Return when the last earlier listing ended, in ms since 1970; None if there was none."""
         return None if self.file is None else int(self.file.header["ended_ms"])
 
     def by_spread(self, naming: Naming) -> Iterator[tuple[int, dict[tuple[int, int], Candidate]]]:
@@ -319,7 +319,7 @@ def plan_orphans(
 def _combine_sightings(
     found: FoundOrphans, naming: Naming, seen: EarlierSightings
 ) -> Iterator[Candidate]:
-    """Yield each listed orphan with the time at which a listing first had it."""
+    """Yield each listed orphan with the time of the first listing that had the same object."""
     earlier = seen.by_spread(naming)
     at, of_spread = -1, dict[tuple[int, int], Candidate]()
     for rows in found.orphans():

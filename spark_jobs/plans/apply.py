@@ -71,7 +71,7 @@ class Outcome:
         ]
 
     def is_stale(self) -> bool:
-        """Return whether a coordinator refused the plan, or the rest of it, as a whole."""
+        """Return whether a coordinator refused the whole plan, or all of its remaining rows."""
         return any(code in WHOLE_PLAN for code in self.refused.values())
 
 
@@ -83,7 +83,7 @@ class Journal:
         self._plan_id = plan.plan_id
 
     def read(self) -> Outcome:
-        """Return the results of earlier runs; an incomplete last line is dropped.
+        """Return the results of earlier runs; an incomplete last line of the journal is dropped.
 
         Raises:  OSError; ValueError if it is another plan's, or none.
         """

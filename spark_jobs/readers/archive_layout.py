@@ -94,7 +94,7 @@ class Range(NamedTuple):
 
 
 def plan_key(log: str, start_offset: int) -> str:
-    """Return the key of the plan that begins at an offset."""
+    """Return the key of the plan of archive ranges that begins at an offset."""
     return f"plan/{log}/{start_offset:020d}.json"
 
 
@@ -252,12 +252,12 @@ class Manifest:
 
 
 def plan_to_json(ranges: Sequence[Range]) -> bytes:
-    """Encode a plan, consecutive ranges of one log, as JSON."""
+    """Encode a plan, the consecutive archive ranges of one log that a pass is to write, as JSON."""
     return _json({"format": FORMAT, "ranges": [entry._asdict() for entry in ranges]})
 
 
 def plan_from_json(data: bytes, key: str) -> list[Range]:
-    """Decode a plan from JSON into consecutive ranges of one log.
+    """Decode a plan, consecutive archive ranges of one log, from JSON.
 
     Raises:  DamagedArchiveError.
     """
@@ -268,7 +268,7 @@ def plan_from_json(data: bytes, key: str) -> list[Range]:
 
 
 def _range(found: Any) -> Range:
-    """Decode and validate a range from a JSON object.
+    """Decode and validate an archive range from a JSON object.
 
     Raises:  TypeError, ValueError.
     """

@@ -252,7 +252,7 @@ class ArchivedLog:
         return spans
 
     def _find_beginning(self, end_offset: int) -> tuple[int, int]:
-        """Return the index of the first range after the last checkpoint, and its start offset."""
+        """Return the index and start offset of the first range after the last usable checkpoint."""
         for number in range(len(self._links) - 1, -1, -1):
             link = self._links[number]
             if link.is_checkpoint and link.end_offset <= end_offset:

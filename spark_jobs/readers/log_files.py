@@ -190,7 +190,7 @@ class LogFiles:
         return spans
 
     def _checkpoint_before(self, end_offset: int, segments: list[int]) -> FileSpan:
-        """Return the oldest checkpoint from which the log continues without a gap.
+        """Return the oldest checkpoint from which the log continues to `end_offset` without a gap.
 
         The oldest replaced the fewest changes.
         """

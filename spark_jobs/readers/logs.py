@@ -46,7 +46,7 @@ class Span(Protocol):
 
     @property
     def is_checkpoint(self) -> bool:
-        """Return whether the span is a checkpoint, which stands for all before `end_offset`."""
+        """Return whether the span is a checkpoint, which replaces records before `end_offset`."""
         ...
 
     @property
@@ -250,7 +250,7 @@ def _written_down(log_dir: Path) -> dict[str, int]:
 
 
 def checked_cluster_id(cluster_id: str, source: str) -> str:
-    """Return a cluster id unchanged if it is a safe name for a directory.
+    """Return a cluster id unchanged; raise LogsError if it is not a safe directory name.
 
     Raises:  LogsError.
 

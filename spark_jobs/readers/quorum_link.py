@@ -183,7 +183,7 @@ class QuorumLink:
     def fetch(
         self, offset: int, last_epoch: int | None = None, *, max_bytes: int = FETCH_BYTES
     ) -> Fetched:
-        """Fetch batches from the batch that holds `offset` on, committed or not.
+        """Fetch committed and uncommitted batches, beginning with the batch that holds `offset`.
 
         Raises:  LogsError.
         """

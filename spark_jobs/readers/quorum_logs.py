@@ -185,7 +185,7 @@ class QuorumLog:
         return spans
 
     def _checkpoint_before(self, found: Described, end_offset: int) -> OffsetAndEpoch:
-        """Return the oldest checkpoint from which the log continues without a gap.
+        """Return the oldest checkpoint from which the log continues to `end_offset` without a gap.
 
         The oldest replaced the fewest changes.
         """
@@ -267,7 +267,7 @@ def _step(found: Described, split_bytes: int) -> int:
 
 
 def _epoch_before(found: Described, offset: int) -> int | None:
-    """Return the epoch before `offset` from the checkpoint at the log's start, or None."""
+    """Return the epoch of the checkpoint at the log's start if it ends at `offset`, or None."""
     if offset and offset == found.log_start_offset:
         return next(
             (checkpoint.epoch for checkpoint in found.checkpoints if checkpoint.offset == offset),

@@ -93,7 +93,7 @@ class ClusterHistory:
     _now: dict[int, tuple[str, int]] = field(default_factory=dict)  # broker: state, since
 
     def all_episodes(self) -> list[Episode]:
-        """Return all episodes by broker and time, including episodes that have not ended."""
+        """Return the time of each broker in each of its states, sorted by broker and time."""
         now = [
             Episode(broker, state, since, None)
             for broker, (state, since) in self._now.items()

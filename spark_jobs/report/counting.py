@@ -72,7 +72,7 @@ class Counting:
         return merge_rows(parts(self, work))
 
     def removed_ms(self, log: int, object_ids: Numbers) -> Numbers:
-        """Return the time bucket in which each object was removed, or STILL_THERE."""
+        """Return the time bucket of each object's removal; STILL_THERE for objects not removed."""
         gone = self.known.removed.get(log, np.zeros((2, 0), np.int64))
         if not gone.shape[1]:
             return np.full(len(object_ids), STILL_THERE, np.int64)
@@ -237,7 +237,7 @@ class _Runs:
 
 
 def _runs_of(job: Counting, batches: _Batches, objects: Numbers) -> _Runs:
-    """Return the stored batches of each object, with a mark on those that no reader can reach."""
+    """Return the runs of batches in each object, and whether readers can still reach each run."""
     pairs, partition = _pairs(batches.topic, batches["partition"])
     stored, refused = batches.stored, ~batches.stored
     of_run, run = join_runs(partition[stored], batches_of(batches.commits)[:, stored])
@@ -257,7 +257,7 @@ def _runs_of(job: Counting, batches: _Batches, objects: Numbers) -> _Runs:
 def _count_unused(
     job: Counting, log: int, objects: _Objects, runs: _Runs, batch_bytes: Numbers
 ) -> Iterator[pa.Table]:
-    """Count the used and unused bytes of objects by age, and by the topics that keep them.
+    """Count objects' used and unused bytes, by age and by topic with live batches in them.
 
     Args:  batch_bytes: of each object, without its framing.
     """
@@ -300,7 +300,7 @@ def _sums(place: Numbers, sizes: Numbers, count: int) -> Numbers:
 
 
 def _pins(runs: _Runs, pinned: npt.NDArray[np.bool_], dead: Numbers) -> pa.Table:
-    """Count the unused bytes in the objects that each topic keeps in the store.
+    """Count, for each topic, the unused bytes of objects that its live batches keep in the store.
 
     `bytes` counts all objects that the topic pins, `part_bytes` those that it alone pins.
 

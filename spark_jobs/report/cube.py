@@ -73,7 +73,7 @@ class Cube(Protocol):
     """The merged rows of all pieces."""
 
     def largest(self, keys: Mapping[str, str], limit: int) -> dict[str, list[Any]]:
-        """Return, for each measure, the `limit` keys with the most bytes, the largest first.
+        """Return, for each kind of row, the `limit` keys with the most bytes, the largest first.
 
         Of two keys with equal bytes the smaller comes first.
 
@@ -82,7 +82,7 @@ class Cube(Protocol):
         ...
 
     def fold(self, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
-        """Return all rows; merge the keys that `keep` leaves out into one row for each measure.
+        """Return all rows; rows whose keys `keep` leaves out are merged under the label OTHERS.
 
         Args:  keep: measure: the key it is about, and its values that are kept. The rows of all
                others become one, with that key empty and the label OTHERS.
@@ -98,7 +98,7 @@ class ReportEngine(Protocol):
     """Runs the counting: in this process, or in Spark."""
 
     def count(self, work: Sequence[Work], reduce: Reduce) -> Cube:
-        """Count every piece of work with `reduce`, and merge the rows into a cube.
+        """Count the records of each span of the logs with `reduce`, and merge the rows into a cube.
 
         Raises:  as reading the pieces does.
         """
@@ -106,7 +106,7 @@ class ReportEngine(Protocol):
 
 
 def rows(measure: str, count: int, **columns: Any) -> pa.Table:
-    """Build `count` rows of a measure from columns, or from single values for all rows.
+    """Build `count` rows of the kind `measure`; a single value is repeated in every row.
 
     >>> rows("topic", 2, name="t", bytes=np.array([3, 4])).column("bytes").to_pylist()
     [3, 4]
@@ -179,7 +179,7 @@ class LocalCube:
         self._table = table
 
     def largest(self, keys: Mapping[str, str], limit: int) -> dict[str, list[Any]]:
-        """Return, for each measure, the `limit` keys with the most bytes, the largest first."""
+        """Return, for each kind of row, the `limit` keys with the most bytes, the largest first."""
         return {measure: self._largest(measure, key, limit) for measure, key in keys.items()}
 
     def _largest(self, measure: str, key: str, limit: int) -> list[Any]:
@@ -190,7 +190,7 @@ class LocalCube:
         return found
 
     def fold(self, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
-        """Return all rows; merge the keys that `keep` leaves out into one row for each measure."""
+        """Return all rows; rows whose keys `keep` leaves out are merged under the label OTHERS."""
         table = self._table
         for measure, (key, values) in keep.items():
             known = pc.is_in(table[key], value_set=pa.array(values, CUBE.field(key).type))
@@ -214,11 +214,11 @@ class LocalReportEngine:
     """Counts one piece after the other in this process."""
 
     def __init__(self, progress: Callable[[], None] = lambda: None) -> None:
-        """Make an engine that calls `progress` after each counted piece."""
+        """Make an engine that calls `progress` after each counted span of a log."""
         self._progress = progress
 
     def count(self, work: Sequence[Work], reduce: Reduce) -> LocalCube:
-        """Count every piece of work in this process, and merge the rows into a cube."""
+        """Count the records of each span in this process, and merge the rows into a cube."""
         waiting: list[pa.Table] = []
         for piece in work:
             waiting.append(reduce(piece))

@@ -61,5 +61,5 @@ def rows_of(report: Report, table: str) -> Rows:
 
 
 def ranking_shape(bars_shown: int) -> tuple[float, float]:
-    """Return the width and height, in inches, of a ranking with this number of bars."""
+    """Return the width and height, in inches, of a bar chart with this number of bars."""
     return HALF[0], max(HALF[1], 0.9 + 0.27 * bars_shown)

@@ -41,7 +41,7 @@ def costs(report: Report, summary: Summary) -> Figure:
 
 
 def what_if(report: Report, _: Summary) -> Figure:
-    """Draw the costs of uploads at other commit intervals."""
+    """Draw the estimated costs of uploads at various commit intervals."""
     rows, prices = rows_of(report, "what_if"), report.question.prices
     now = next(row for row in rows if row["current"])
     draw, title = None, "What another commit interval would cost."

@@ -54,7 +54,7 @@ class FirstPass:
     window: Window
 
     def __call__(self, work: Work) -> pa.Table:
-        """Count one piece of a log in the first pass, and return the rows.
+        """Count the records of one span of a log in the first pass, and return the counts as rows.
 
         The measures are `log_start`, `topic`, `removed`, `log` and `epoch`.
         """

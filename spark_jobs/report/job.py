@@ -120,7 +120,7 @@ def _work(logs: Mapping[str, Log], ends: Mapping[str, int], split_bytes: int) ->
 def _count_all(
     engine: ReportEngine, work: Sequence[Work], reduce: Reduce, *, top: bool
 ) -> pa.Table:
-    """Count all pieces of work; with `top`, merge all but the largest topics and producers."""
+    """Count records of all spans; with `top`, merge all but the largest topics and producers."""
     cube = engine.count(work, reduce)
     try:
         return cube.fold(_largest(cube) if top else {})
@@ -137,7 +137,7 @@ def _largest(cube: Cube) -> dict[str, tuple[str, list[object]]]:
 def _checkpoints(
     logs: Mapping[str, Log], work: Sequence[Work], first: pa.Table
 ) -> Iterator[Checkpoint]:
-    """Yield each log's checkpoints: every file on disk, or else the checkpoint that was read."""
+    """Yield each log's checkpoints: all files on disk, or else the checkpoint that the job read."""
     sizes = first.filter(pc.equal(first["label"], "checkpoint"))
     for name, log in logs.items():
         if isinstance(log, CommittedFiles):

@@ -146,7 +146,7 @@ def time_axis(axes: Axes, start_ms: int, end_ms: int) -> None:
 
 
 def format_axis(axes: Axes, which: str, word: Word, label: str = "") -> None:
-    """Format the numbers of an axis with `word`, and set the axis's label."""
+    """Format the numbers of an axis with the function `word`, and set the axis's label."""
     axis = axes.yaxis if which == "y" else axes.xaxis
     axis.set_major_formatter(FuncFormatter(lambda value, _: word(value)))
     if axis.get_scale() == "linear":
@@ -181,7 +181,7 @@ Layers = Sequence[tuple[str, str, Sequence[float]]]
 def stacked_over_time(
     times_ms: Sequence[int], layers: Layers, width_ms: int, word: Word, label: str
 ) -> Draw:
-    """Draw stacked steps over time, one for each bucket of `width_ms`."""
+    """Draw layers as stacked areas over time, with one step for each bucket of `width_ms`."""
 
     def draw(figure: Figure) -> None:
         axes = figure.add_subplot()
@@ -301,7 +301,7 @@ def two_scales(
     x: Sequence[float], left: tuple[str, Sequence[float]], right: tuple[str, Sequence[float]],
     words: tuple[Word, Word, Word], label: str, marked: int | None,
 ) -> Draw:  # fmt: skip
-    """Draw two lines over one logarithmic axis, each in its own panel, with one point marked."""
+    """Draw two lines over one logarithmic x axis, each in its own panel, with one point marked."""
 
     def draw(figure: Figure) -> None:
         panels = figure.subplots(1, 2, sharex=True)

@@ -26,7 +26,7 @@ from spark_jobs.report.cube import CUBE, HOW, KEYS, OTHERS, Reduce, Work, merge_
 
 
 def count_in_spark(pieces: DataFrame, reduce: Reduce) -> DataFrame:
-    """Count pickled pieces of work on executors, and return the cube's rows before merging."""
+    """Count the records of pickled spans on executors; return the cube's rows before merging."""
 
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -44,7 +44,7 @@ def merge_frame(frame: DataFrame) -> DataFrame:
 
 
 def largest_of(frame: DataFrame, keys: Mapping[str, str], limit: int) -> DataFrame:
-    """Return, for each measure, the `limit` keys with the most bytes, in no order.
+    """Return, for each kind of row, the `limit` keys with the most bytes, in no order.
 
     Columns: `measure`, `name`, `number` and `bytes`.
     """
@@ -57,7 +57,7 @@ def largest_of(frame: DataFrame, keys: Mapping[str, str], limit: int) -> DataFra
 
 
 def fold_frame(frame: DataFrame, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> DataFrame:
-    """Merge the keys that `keep` leaves out into one row for each measure, in no order."""
+    """Merge the rows whose keys `keep` leaves out under the label OTHERS, in no order."""
     for measure, (key, values) in keep.items():
         empty = F.lit("") if CUBE.field(key).type == pa.string() else F.lit(0).cast("bigint")
         known = F.col(key).isin(list(values)) if values else F.lit(False)
@@ -78,7 +78,7 @@ class SparkCube:
         self._frame = frame
 
     def largest(self, keys: Mapping[str, str], limit: int) -> dict[str, list[Any]]:
-        """Return, for each measure, the `limit` keys with the most bytes, by one Spark job."""
+        """Return, for each kind of row, the `limit` keys with the most bytes, by one Spark job."""
         self._frame = self._frame.persist()  # it is looked at again
         rows = largest_of(self._frame, keys, limit).toArrow().to_pylist()
         found: dict[str, list[Any]] = {}
@@ -89,7 +89,7 @@ class SparkCube:
         return found
 
     def fold(self, keep: Mapping[str, tuple[str, Sequence[Any]]]) -> pa.Table:
-        """Return all rows; merge the keys that `keep` leaves out into one row for each measure."""
+        """Return all rows; rows whose keys `keep` leaves out are merged under the label OTHERS."""
         frame = fold_frame(self._frame, keep) if keep else self._frame
         return merge_rows([frame.toArrow().select(CUBE.names).cast(CUBE)])
 
@@ -105,7 +105,7 @@ class SparkReportEngine:
         self._spark = spark
 
     def count(self, work: Sequence[Work], reduce: Reduce) -> SparkCube:
-        """Count every piece of work in a Spark task of its own, and merge the rows into a cube."""
+        """Count the records of each span in its own Spark task, and merge the rows into a cube."""
         rows = [(pickle.dumps(piece),) for piece in work]
         pieces = self._spark.createDataFrame(rows, "work binary")
         if len(rows) > 1:

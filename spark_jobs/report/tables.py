@@ -75,12 +75,12 @@ class Facts:
 
     @property
     def months(self) -> float:
-        """Return the length of the window in months, counted as at least one second."""
+        """Return the window's length in months; a window under one second counts as one second."""
         return max(1_000, self.window.last_ms - self.window.start_ms) / MONTH_MS
 
 
 def log_name(number: int) -> str:
-    """Return the name of the log of a coordinator's number; -1 is the cluster's log."""
+    """Return the log name of the coordinator with this number; -1 stands for the cluster's log."""
     return CLUSTER_METADATA if number < 0 else f"{DISKLESS_METADATA}{number}"
 
 
@@ -305,7 +305,7 @@ def _costs(facts: Facts) -> Rows:
 
 
 def puts_at(facts: Facts, interval_ms: int) -> float:
-    """Estimate the uploads in the window at another commit interval.
+    """Estimate how many uploads the window would have with a commit interval of `interval_ms`.
 
     A broker's object closes an interval after its first batch came; what lies between that and the
     next first batch stays as it was. Where objects came faster than the interval, several

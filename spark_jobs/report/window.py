@@ -68,7 +68,7 @@ class Window:
 
 
 def window(first_ms: int, last_ms: int) -> Window:
-    """Return a window over two times, in at most BUCKETS buckets of the least possible width.
+    """Return a window from first to last time, in at most BUCKETS buckets as narrow as possible.
 
     >>> window(1_000_500, 1_000_500 + 3_600_000).width_ms
     60000
@@ -83,7 +83,7 @@ def window(first_ms: int, last_ms: int) -> Window:
 
 
 def ends_of(logs: Iterable[tuple[Log, int]]) -> tuple[int, int] | None:
-    """Return the times of the first and last record of all logs, or None without records.
+    """Return the times of the first and last record of all logs, or None if there are no records.
 
     Args:    logs: with the end offset of each, exclusive.
     Raises:  LostRangeError, DamagedFileError, RecordError; OSError.

@@ -64,7 +64,7 @@ class Work(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Return the cache file's name, made of the first and end offset of the piece."""
+        """Return the cache file's name, made of the first and end offset of the span."""
         kind = "checkpoint" if self.span.is_checkpoint else f"{self.span.start_offset:020}"
         return f"{kind}-{self.span.end_offset:020}.runs"
 
@@ -76,12 +76,12 @@ class DigestCache:
     directory: Path | None
 
     def known_digest(self, work: Work) -> Digest | None:
-        """Return the cached digest of a piece of the log, or None if it is not cached."""
+        """Return the cached digest of a span of the log, or None if the cache lacks the digest."""
         found = self._read(work, rows=False)
         return None if found is None else found[0]
 
     def digest(self, work: Work) -> Digest:
-        """Return the digest of a piece of the log from the cache, or compute the digest.
+        """Return the digest of a span of the log from the cache, or compute the digest.
 
         Raises:  as `Span.values` if the digest is computed.
         """
@@ -89,14 +89,14 @@ class DigestCache:
         return self._make(work).digest if known is None else known
 
     def piece(self, work: Work) -> Piece:
-        """Return the runs of batches in a piece of the log from the cache, or compute them."""
+        """Return a span's digest and runs of batches from the cache, or compute them."""
         found = self._read(work, rows=True)
         if found is None or found[1] is None:
             return self._make(work)
         return Piece(found[0], found[1])
 
     def drop_before(self, first: Work) -> None:
-        """Delete the cached pieces that a checkpoint at the beginning of the log replaces."""
+        """Delete the cache files of spans that a checkpoint at the log's beginning replaces."""
         path = self._path(first)
         if path is not None and first.span.is_checkpoint:
             for other in path.parent.glob("*.runs"):
@@ -108,7 +108,7 @@ class DigestCache:
     def keep_to(
         self, cluster_id: str, log: str, end_offset: int, epoch_before: Callable[[int], int | None]
     ) -> bool:
-        """Delete a log's cached pieces if its history has changed; return whether to cache any.
+        """Delete a log's cache files if its history has changed; return whether to cache any.
 
         Args:    end_offset: the end up to which it will be read.
                  epoch_before: epoch of the record before an offset; None: that record is gone.
@@ -153,7 +153,7 @@ class DigestCache:
 
 
 def _goes_through(path: Path, end_offset: int, epoch_before: Callable[[int], int | None]) -> bool:
-    """Return whether the log still has the record at which the last job stopped."""
+    """Return whether the log continues the history that the last job read, judged by epoch."""
     try:
         mark = json.loads(path.read_bytes())
         before, epoch = int(mark["end_offset"]), mark["epoch"]
@@ -177,7 +177,7 @@ def _replace(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def _drop_shorter(path: Path) -> None:
-    """Delete cached pieces with the same start as this piece and an earlier end."""
+    """Delete the cache files of spans that start where this file's span does and end earlier."""
     start = path.name.split("-")[0]
     if start != "checkpoint":
         for other in path.parent.glob(f"{start}-*.runs"):
@@ -189,7 +189,7 @@ def _drop_shorter(path: Path) -> None:
 
 
 def pack(piece: Piece) -> list[bytes]:
-    """Encode a piece of a log as the parts of a cache file."""
+    """Encode a span's digest and runs of batches as the parts of a cache file."""
     digest, rows = piece.digest, _narrow(piece.rows)
     of_digest = [np.ascontiguousarray(getattr(digest, name)) for name in _OF_DIGEST]
     of_rows = [np.ascontiguousarray(getattr(rows, name)) for name in _OF_ROWS]

@@ -40,7 +40,7 @@ class PieceEffect(NamedTuple):
 
 
 def effect_of(piece: Piece, old: Starts, new: Starts) -> PieceEffect:
-    """Compute which objects lose bytes if log starts move from `old` to `new`."""
+    """Compute how many bytes a span's objects lose if log starts move from `old` to `new`."""
     digest, rows = piece.digest, piece.rows
     counts, last = digest.run_counts, rows.last_offsets
     alive = last >= np.repeat(old.of(digest), counts)
@@ -80,7 +80,7 @@ def _pinned_by(
     stays: npt.NDArray[np.bool_],
     dead: npt.NDArray[np.int64],
 ) -> dict[str, int]:
-    """Return for each topic the unused bytes of all objects that hold undeleted batches of it.
+    """Sum, for each topic, the unused bytes of objects that hold undeleted batches of the topic.
 
     An object that several topics pin counts for each of them, since each of them keeps it.
     """
@@ -105,7 +105,7 @@ def _pinned_by(
 
 
 def sum_effects(parts: Iterable[PieceEffect], names: Mapping[str, str]) -> Effect:
-    """Add up the effects of all pieces of a coordinator's log.
+    """Add up, over all spans of a coordinator's log, which bytes new log starts free.
 
     Args:    names: of topics, by id; one without a name is called by its id.
     """

@@ -53,7 +53,7 @@ class Starts(NamedTuple):
     by_topic: Mapping[str, Numbers]
 
     def of(self, digest: Digest) -> Numbers:
-        """Return the log start of each partition of a digest."""
+        """Return the log start of each partition of a digest; GONE if no such partition exists."""
         found = np.full(len(digest), GONE, np.int64)
         for code, topic_id in enumerate(digest.topic_ids):
             starts = self.by_topic.get(topic_id)
@@ -200,11 +200,11 @@ class Planner:
         self._bounds = np.searchsorted(self._entries.partition, np.arange(len(self._places) + 1))
 
     def live_requests(self) -> Iterator[tuple[int, LiveRequest]]:
-        """Yield the `sum_live_runs` request of each piece of the log that contains a log start."""
+        """Yield the `sum_live_runs` request of each span of the log in which a log start lies."""
         yield from self._requests(np.flatnonzero(self._entries.partly))
 
     def apply_live(self, answers: Mapping[int, LiveRuns]) -> None:
-        """Replace the sums of the pieces that contain a log start by results of `sum_live_runs`."""
+        """Replace the sums of the spans in which a log start lies by results of `sum_live_runs`."""
         entries = self._entries
         for piece, live in answers.items():
             indexes = np.flatnonzero(entries.partly & (entries.piece == piece))
@@ -213,7 +213,7 @@ class Planner:
             entries.max_timestamps[indexes] = live.max_timestamps
 
     def limit_requests(self, now_ms: int) -> Iterator[tuple[int, LimitRequest]]:
-        """Yield the `plan_within` request of each piece of the log in which a limit is crossed."""
+        """Yield the `plan_within` request of each span in which a retention limit is crossed."""
         entries, bounds = self._entries, self._bounds
         self._bytes_before = _sums(entries.byte_sums, bounds)
         whole = self._whole = plan_retention(
@@ -277,7 +277,7 @@ class Planner:
         )
 
     def _requests(self, which: Numbers) -> Iterator[tuple[int, LiveRequest]]:
-        """Yield one request for each piece of the log that has a chosen partition."""
+        """Yield one request for each span of the log that has a chosen partition."""
         entries = self._entries
         for piece in np.unique(entries.piece[which]).tolist():
             here = which[entries.piece[which] == piece]
@@ -287,7 +287,7 @@ class Planner:
 def _live_entries(
     digests: Sequence[Digest], places: Sequence[tuple[str, int]], starts: Starts
 ) -> _Entries:
-    """Return, for each piece of the log, which of these partitions have undeleted batches in it."""
+    """Return, for each span of the log, which of these partitions have undeleted batches in it."""
     numbers = _partition_numbers(places)
     parts = []
     for piece, digest in enumerate(digests):
@@ -322,7 +322,7 @@ def _partition_numbers(places: Sequence[tuple[str, int]]) -> Starts:
 
 
 def _sums(values: Numbers, bounds: Numbers, counts: Numbers | None = None) -> Numbers:
-    """Sum the entries of each partition, or only its first `counts` entries."""
+    """Sum each partition's values over all spans, or only over its first `counts` spans."""
     totals = np.concatenate((np.zeros(1, np.int64), np.cumsum(values)))
     ends = bounds[1:] if counts is None else bounds[:-1] + counts
     found: Numbers = totals[ends] - totals[bounds[:-1]]

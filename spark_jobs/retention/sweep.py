@@ -69,7 +69,7 @@ class Survey:
 
 
 def survey(logs: Logs) -> Survey:
-    """Find the logs' committed ends and the topics, and divide the logs into pieces.
+    """Find the logs' committed ends and the topics, and divide coordinators' logs into spans.
 
     Raises:  LogsError; LostRangeError, DamagedFileError, RecordError; OSError.
     """
@@ -118,7 +118,7 @@ def plan_survey(
     kept: DigestCache,
     progress: Progress = lambda _: None,
 ) -> Plan:
-    """Make a retention plan from surveyed logs."""
+    """Make a retention plan from the result of `survey`."""
     progress("digests")
     for name, log in found.logs.items():
         epoch = cache(partial(epoch_before, log))  # of an archive it is some work
@@ -150,7 +150,7 @@ def plan_survey(
 
 
 def _digests(engine: Engine, kept: DigestCache, found: Survey) -> list[list[Digest]]:
-    """Return the digests of the pieces of each coordinator's log, cached or computed."""
+    """Return the digests of the spans of each coordinator's log, cached or computed."""
     for piece in found.pieces:
         if piece.number == 0:
             kept.drop_before(piece.work)
@@ -168,7 +168,7 @@ def _digests(engine: Engine, kept: DigestCache, found: Survey) -> list[list[Dige
 def _run_on_pieces(
     engine: Engine, task: Any, pieces: Sequence[Piece], requests: Sequence[Mapping[int, Any]]
 ) -> list[dict[int, Any]]:
-    """Run the task on each requested piece; return the answers by coordinator and piece."""
+    """Run the task on each requested span; return the results by coordinator and span number."""
     wanted = [piece for piece in pieces if piece.number in requests[piece.coordinator]]
     work = [
         (piece_ref.work, requests[piece_ref.coordinator][piece_ref.number]) for piece_ref in wanted
@@ -226,7 +226,7 @@ def _plan_within(kept: DigestCache, request: tuple[Work, LimitRequest]) -> Remov
 def _effect_of_piece(
     kept: DigestCache, starts: Sequence[tuple[Starts, Starts]], request: tuple[Work, int]
 ) -> PieceEffect:
-    """Compute the effect of new log starts on the objects in one piece of the log.
+    """Compute how many bytes new log starts free in the objects of one span of the log.
 
     Log starts travel once with the task, and not with every piece.
     """

@@ -112,7 +112,7 @@ class ClassArchive:
 
 
 def archive_for(java: Java, jars: Path, cache: Path | None = None) -> ClassArchive | None:
-    """Return the class archive for this Java and these jars, or None if there can be none.
+    """Return the class archive for this Java and these jars, or None if none can be used.
 
     No option may hold a space, so neither may the directory's name.
     """

@@ -66,7 +66,7 @@ class Jvm:
 
     @contextmanager
     def kill_if_late(self) -> Iterator[None]:
-        """Kill the JVM if the block takes longer than END_SECONDS."""
+        """Kill the JVM if the `with` block takes longer than END_SECONDS."""
         late = threading.Timer(END_SECONDS, self._kill)
         late.start()
         try:

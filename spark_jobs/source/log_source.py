@@ -96,7 +96,7 @@ class LogReader(DataSourceReader):
         self._options = options
 
     def plans(self) -> Iterator[ReadPlan]:
-        """Yield the read plan of each chosen log.
+        """Yield, for each chosen log, the plan of the spans to read.
 
         Raises:  LogsError; LostRangeError; OptionError; OSError.
         """
@@ -196,7 +196,7 @@ def _passing_values(pushed: Filter) -> tuple[Any, ...] | None:
 
 
 def _passing_offsets(pushed: Filter) -> tuple[int, int] | None:
-    """Return the lowest and highest log offset that pass a filter, or None if it has no bounds."""
+    """Return the lowest and highest log offset that pass a filter; None for an unbounded filter."""
     value: Any = getattr(pushed, "value", None)
     if not isinstance(value, int):
         return None

@@ -66,7 +66,7 @@ class Written(WriterCommitMessage):
 
     @property
     def name(self) -> str:
-        """Return the final file name of the part."""
+        """Return the part file's final name, made of its first and end offset."""
         return f"{self.first_offset:020d}-{self.end_offset:020d}.parquet"
 
 
@@ -104,7 +104,7 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
     # --- tasks --------------------------------------------------------------------------------
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Write a task's rows as one part.
+        """Write a task's rows as one part file.
 
         Raises:  OSError.
         """
@@ -189,7 +189,7 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
             )
 
     def _check_next(self, numbers: Sequence[int], batch: int, written: Sequence[Written]) -> None:
-        """Raise SinkError unless a new batch continues where the last one ended."""
+        """Raise SinkError unless a batch has the next number and no offset already written."""
         if numbers and numbers[-1] != batch - 1:
             raise SinkError(
                 f"{self.directory} goes up to batch {numbers[-1]}, and this is batch {batch}: it "

@@ -166,7 +166,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [SpanPartition(name, spans) for spans in tasks]
 
     def _checkpoint(self, source: Log, name: str, start: StreamOffset) -> Sequence[Span]:
-        """Return the checkpoint that the stream begins with."""
+        """Return the checkpoint at the stream's start; none if lost and loss is allowed."""
         offset = int(start["offset"])
         found = (
             source.checkpoints() if isinstance(source, HasCheckpoints) else source.spans(offset)[:1]
@@ -228,7 +228,7 @@ def _check_same(logs: Logs, name: str, start: Mapping[str, Any]) -> None:
 
 
 def _check_history(source: Log, name: str, start: Mapping[str, Any]) -> None:
-    """Raise StreamError if the record before the stream's offset is of another epoch now."""
+    """Raise StreamError if the record before the stream's offset has another epoch than before."""
     offset, epoch = int(start["offset"]), int(start["epoch"])
     found = epoch_before(source, offset)
     if epoch != UNKNOWN_EPOCH and found is not None and found != epoch:

@@ -205,7 +205,7 @@ def check_groups(
     counts: npt.NDArray[Any],
     indexes: npt.NDArray[Any],
 ) -> None:
-    """Check that the groups of every record cover its batches and name its topics.
+    """Check that each record's batch groups add up to its batches and refer to its topics.
 
     Args:    offsets, rows_of, groups_of, topics_of: of each record: its log offset, and how many
              batches, groups and topics it has. counts, indexes: of each group.

@@ -230,7 +230,7 @@ class CoordinatorLog:
                 self.partitions.apply(record)
 
     def marks(self) -> dict[int, int]:
-        """Return the time at which each object was first marked, in ms since 1970."""
+        """Return the time at which each object was first marked for deletion, in ms since 1970."""
         marks = dict(zip(reversed(self.marked), reversed(self.marked_at_ms), strict=True))
         for part in self.objects:
             ids, marked_at_ms = part.columns[0], part.columns[-1]

@@ -144,7 +144,7 @@ def _map_pieces(
     table: Callable[[int, LogState], pa.Table],
     schema: str,
 ) -> Any:
-    """Compute one table of the state of each span of the log in Spark, as one DataFrame."""
+    """Compute a table of each span's state in Spark, and return all rows as one DataFrame."""
     pickled, known = [pickle.dumps(span) for span in spans], pickle.dumps(changes)
 
     def tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -194,7 +194,7 @@ def _with_orphans(objects: Any, orphans: Any) -> Any:
 
 
 def _merge_producers(parts: Any) -> Any:
-    """Merge each producer's last batches in each partition from all pieces of the log.
+    """Merge each producer's last batches in each partition from all spans of the log.
 
     Its epoch never falls while it is remembered, so the highest is the last; and what was appended
     before it was forgotten, no piece tells of.

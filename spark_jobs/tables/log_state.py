@@ -182,7 +182,7 @@ def state_of_piece(span: Span, changes: CoordinatorLog) -> LogState:
 
 
 def state_of_changes(changes: CoordinatorLog, offset: int) -> LogState:
-    """Build the state from a log's changes, without batches and committed objects."""
+    """Build a coordinator's state from collected changes, without batches and committed objects."""
     return _Tables(changes, CommitColumns()).state(offset)
 
 
@@ -193,7 +193,7 @@ def _add(
     keys: frozenset[int],
     until_ms: int | None = None,
 ) -> LogPosition | None:
-    """Apply a span's records of these types to `log`, and add its commits.
+    """Apply a span's records of these types to `log`, and add the span's commits to `commits`.
 
     Raises:  as `fold`.
     """

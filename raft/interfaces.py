@@ -93,7 +93,7 @@ class Watcher(Protocol):
         """Handle the start of leadership in `epoch`, whose first record is already committed."""
 
     def step_down(self, epoch: Epoch) -> None:
-        """Handle the end of this node's leadership of `epoch`, which may lose proposals."""
+        """Handle the end of this node's leadership of `epoch`, when proposals may be lost."""
 
     def snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
         """Handle a log that now begins at this snapshot, which must be loaded first."""
@@ -150,7 +150,7 @@ class ReplicatedLog(Protocol):
 
     @property
     def committed_as_of(self) -> CommittedAsOf | None:
-        """Return a leader's newest known high watermark, and the time when it was last valid.
+        """Return a leader's newest known high watermark, and when this watermark was last valid.
 
         Whoever has applied all of it lags behind by the time since then at most: so an idle log
         does not age, and one that is cut off from its leader does.
@@ -158,7 +158,7 @@ class ReplicatedLog(Protocol):
 
     @property
     def voter_clocks(self) -> VoterClocks:
-        """Return how far the other voters' wall clocks are from this node's."""
+        """Return how many ms the other voters' wall clocks are ahead of this node's clock."""
 
     @property
     def in_doubt(self) -> bool:
@@ -174,7 +174,7 @@ class ReplicatedLog(Protocol):
         """Return the newest epochs, up to `MAX_EPOCHS`, of the records below `offset`."""
 
     def report_fork(self, applied: OffsetAndEpoch, log_epoch: Epoch) -> None:
-        """Report that the log has another epoch before `applied` than a state of committed records.
+        """Report that the log's epoch before `applied` differs from that of a state machine.
 
         Args:  applied: where a state of committed records ends, and its last epoch.
                log_epoch: the epoch that the log has there.
@@ -392,4 +392,4 @@ class StateMachine(Protocol):
         """Return a frozen copy of the state as of `applied`, which later changes do not affect."""
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:
-        """Restart the count of changed records at the frozen state, which is now durable."""
+        """Set the count of changed records to the changes since the frozen, now durable state."""

@@ -64,13 +64,13 @@ class Context:
 
     @property
     def can_campaign(self) -> bool:
-        """Return whether this node is a voter with its disk, without a fork or a shutdown."""
+        """Return whether this node is a voter that is not recovering, shutting down or in doubt."""
         stands_back = self.recovering or self.shutting_down or self.in_doubt
         return self.is_voter and not stands_back
 
     @property
     def leader_id(self) -> NodeId | None:
-        """Return the leader of this epoch, or None if no leader is known to serve Fetches.
+        """Return this epoch's leader, or None if unknown, resigned or not serving Fetches yet.
 
         A leader that resigned is not named, and this node names itself only once its epoch is open:
         before that it would serve no Fetch.
@@ -84,7 +84,7 @@ class Context:
 
     @property
     def election_state(self) -> ElectionState:
-        """Return the part of the present role that must survive a crash."""
+        """Return the epoch, leader and vote of the present role, which must survive a crash."""
         role = self.role
         match role:
             case roles.Unattached():
@@ -151,7 +151,7 @@ class Context:
     # -- peers ---------------------------------------------------------------------------------
 
     def fault(self, peer: NodeId | None, reason: str, delayed: type[Request] | None = None) -> None:
-        """Report that a peer violated the protocol, so that its message has no effect.
+        """Report that a peer violated the protocol, and delay requests of kind `delayed` to it.
 
         Args:  delayed: requests of this kind to it are repeated only after the longest back-off.
         """
@@ -160,7 +160,7 @@ class Context:
             self.requests.retry_later(peer, delayed, self.config.retry_backoff_max_ms)
 
     def on_other_cluster(self, peer: NodeId, kind: type[Request]) -> None:
-        """Report a peer that has another cluster id, and ignore the rest of its response."""
+        """Report that a peer has another cluster id, and delay requests of this kind to it."""
         self.fault(peer, f"is of another cluster: ours is {self.cluster_id}", kind)
 
     def check_addressee(self, cluster_id: str | None, voter: ReplicaKey | None) -> ErrorCode:

@@ -31,7 +31,7 @@ class Discovery:
     _epochs: EpochBudget = field(default_factory=EpochBudget)
 
     def learn(self, peer: NodeId, epoch: Epoch, leader_id: NodeId | None) -> None:
-        """Follow the epoch and leader that a peer's response names, if they are newer."""
+        """Follow the epoch and leader that a peer's response names, if this node's are older."""
         context = self._context
         self._epochs.settle(peer)
         role = context.role
@@ -90,7 +90,7 @@ class Discovery:
     # -- epochs that requests name -------------------------------------------------------------
 
     def check_newer_epoch(self, peer: NodeId, epoch: Epoch) -> ErrorCode:
-        """Return NONE if a request that names `peer` in `epoch` may raise this node's epoch.
+        """Return NONE, or an error if `epoch`, named for `peer`, may not raise this node's epoch.
 
         Otherwise a Fetch asks `peer` for its epoch.
         """
@@ -100,7 +100,7 @@ class Discovery:
         return ErrorCode.UNKNOWN_LEADER_EPOCH
 
     def _believes(self, peer: NodeId, epoch: Epoch) -> bool:
-        """Return whether this voter's epoch budget allows `epoch`; if not, record the report.
+        """Return whether the epoch budget allows `epoch`; if not, record `epoch` as unconfirmed.
 
         An observer has no budget.
 

@@ -110,7 +110,7 @@ class VoteGranting:
         return self._context.log.last_epoch, self._context.log.end_offset
 
     def _least_end_offset(self) -> Offset:
-        """Return the end offset that a candidate's log must at least have to get this vote."""
+        """Return the smallest log end offset with which a candidate gets this voter's vote."""
         return self._context.log.floor
 
     def _can_vote(self) -> bool:

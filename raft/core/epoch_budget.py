@@ -56,7 +56,7 @@ class EpochBudget:
         self._claims: dict[NodeId, Claim] = {}
 
     def spend(self, distance: int, now_ms: int) -> bool:
-        """Subtract `distance` epochs from the budget, and return whether the budget sufficed.
+        """Return whether `distance` epochs are left in the budget, and if so, subtract them.
 
         Args:    now_ms: any clock that does not go backwards.
         """

@@ -55,7 +55,7 @@ class FailureDetector:
         self._context.timers.set_in(Timer.FETCH, self._context.config.fetch_timeout_ms)
 
     def on_begin_epoch(self, request: BeginQuorumEpochRequest) -> BeginQuorumEpochResponse:
-        """Follow the sender of a BeginQuorumEpoch; if already followed, treat it as alive."""
+        """Follow the sender of a BeginQuorumEpoch; treat a sender already followed as alive."""
         context = self._context
         error = self._discovery.check_leadership_claim(request, request.voter)
         if error is ErrorCode.NONE:
@@ -107,7 +107,7 @@ class FailureDetector:
         return EndQuorumEpochResponse(error=error, leader_id=leader_id, epoch=epoch)
 
     def turn_ms(self, candidates: tuple[ReplicaKey, ...]) -> int:
-        """Return this node's delay before it campaigns: 0 for the first candidate, then doubling.
+        """Return the ms before this node campaigns: 0 for the first candidate, then doubling.
 
         With three candidates behind the first and 1000 ms: 0, 125, 250, 500. A voter that is not
         named waits longest. A leader that restarted names none: then each waits at random.

@@ -192,7 +192,7 @@ class FetchService:
         return observer
 
     def _forget_silent_observers(self, leader: LeaderState) -> None:
-        """Remove observers that stopped fetching; above the limit, also the longest silent."""
+        """Remove observers that stopped fetching, and at the limit the longest silent observer."""
         config, observers = self._context.config, leader.observers
         horizon_ms = self._context.timers.now_ms - config.observer_session_ms
         for key, observer in tuple(observers.items()):

@@ -88,20 +88,20 @@ class Forks:
     # -- in doubt ------------------------------------------------------------------------------
 
     def enter_doubt(self, fork: Fork) -> None:
-        """Give up any role and report the fork, without naming a successor."""
+        """Become Unattached because of a fork, and report the fork without naming a successor."""
         self._context.in_doubt = True
         self._discovery.join(self._context.epoch, None, "in doubt")
         self._context.gate.emit(InDoubt(fork))
         self.tell()
 
     def start(self) -> None:
-        """Become Unattached and send Fetches about the fork that was found before the restart."""
+        """Become Unattached and send Fetches that reveal the fork found before the restart."""
         if not isinstance(self._context.role, Unattached):
             self._discovery.join(self._context.epoch, None, "in doubt")
         self.tell()
 
     def tell(self) -> None:
-        """Send each voter a Fetch at the committed end, which shows a leader where the logs fork.
+        """Send each voter a Fetch from the end of this log's committed records, to reveal the fork.
 
         What such a Fetch acknowledges is true: all below the floor is flushed here.
         """
@@ -141,7 +141,7 @@ class Forks:
                 pass
 
     def _on_response(self, request_id: int, response: messages.Response) -> None:
-        """If a response has a newer epoch, adopt that epoch and repeat the Fetch in it soon.
+        """Adopt a response's newer epoch, and soon repeat the Fetches that reveal the fork.
 
         Source: docs/design/epochs.md#which-words-move-the-epoch.
         """

@@ -58,7 +58,7 @@ class Gate:
         self.is_closed = True
 
     def request_write(self, election: ElectionState, outstanding: Container[int]) -> None:
-        """Request a write of the election state, or send held messages if it is durable already.
+        """Request a write of a changed election state, or send held-back messages if it is durable.
 
         Args:  outstanding: as in `on_durable`.
         """
@@ -71,7 +71,7 @@ class Gate:
             self._open(outstanding)
 
     def on_durable(self, sequence: int, outstanding: Container[int]) -> bool:
-        """Send held messages and return True if the newest election state is durable.
+        """Return whether the newest election state is durable, and if so, send held-back messages.
 
         Args:  outstanding: ids of the requests still wanted; other held requests are dropped.
         """

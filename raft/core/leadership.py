@@ -95,7 +95,7 @@ class Leadership:
             context.timers.set(Timer.CHECK_QUORUM, deadline_ms)
 
     def _majority_heard_ms(self, leader: LeaderState) -> int:
-        """Return the last time at which a majority, this node included, had fetched."""
+        """Return the newest time in ms since which a majority, this node included, has fetched."""
         if not leader.voters:
             return self._context.timers.now_ms
         heard_ms = sorted(
@@ -108,7 +108,7 @@ class Leadership:
         return heard_ms[self._context.voters.majority - 2]
 
     def watermark(self) -> LeaderWatermark | None:
-        """Return a leader's newest known high watermark, and the time when it was last valid."""
+        """Return a leader's newest known high watermark, and when this watermark was last valid."""
         leader, high_watermark = self._context.leader, self._context.log.high_watermark
         if leader is None or not leader.is_announced or high_watermark is None:
             return self._context.leader_watermark
@@ -144,7 +144,7 @@ class Leadership:
             self._context.gate.emit(ShutdownReady())
 
     def leave_resigned(self) -> None:
-        """Stop announcing the resignation, because another epoch began."""
+        """Stop announcing this node's resignation as leader, because the resigned epoch is over."""
         self._ended_at = frozenset()
         self._report_ready()
 

@@ -143,7 +143,7 @@ class LogState:
 
     @property
     def floor(self) -> Offset:
-        """Return the offset below which all records are known to be committed and flushed here.
+        """Return the offset below which this node knows all records as committed and flushed.
 
         Never lower than before, restarts included. Source: docs/design/forks.md#the-floor.
         """
@@ -154,7 +154,7 @@ class LogState:
 
     @property
     def held_floor(self) -> Offset:
-        """Return the lower of the log end and the offset up to which all is known as committed."""
+        """Return the log's floor, or the log end offset if that offset is lower."""
         return min(self.floor, self.end_offset)
 
     def end_of_epoch(self, epoch: Epoch) -> EpochEnd:
@@ -194,7 +194,7 @@ class LogState:
     def judge_fetch(
         self, fetch_offset: Offset, last_fetched_epoch: Epoch
     ) -> EpochEnd | OffsetAndEpoch | None:
-        """Decide whether a replica at `fetch_offset` can continue to fetch from this log.
+        """Return None if a replica can fetch from `fetch_offset`, else the divergence or snapshot.
 
         Returns: None if it can; where the logs part, if they do; the snapshot to fetch first, if
         the log no longer reaches back that far, or the replica is empty (it names no epoch) and
@@ -228,7 +228,7 @@ class LogState:
         return ours.end_offset
 
     def append(self, base_offset: Offset, end_offset: Offset, epoch: Epoch) -> None:
-        """Extend the described log to `end_offset`, after an append of records of `epoch`."""
+        """Extend this description of a log to `end_offset`, after an append in `epoch`."""
         assert base_offset == self.end_offset, f"gap: append at {base_offset} to {self}"
         assert end_offset > base_offset, f"append of nothing at {base_offset}"
         assert epoch >= self.last_epoch, f"epoch {epoch} appended to {self}"
@@ -238,7 +238,7 @@ class LogState:
         self.end_offset = end_offset
 
     def truncate(self, end_offset: Offset) -> None:
-        """Remove the uncommitted records from `end_offset` on from the described log."""
+        """Remove the uncommitted records from `end_offset` on from this description of a log."""
         assert end_offset <= self.end_offset, f"truncation to {end_offset} grows {self}"
         assert end_offset >= self.start_offset, f"truncation to {end_offset} before start of {self}"
         assert self.high_watermark is None or end_offset >= self.high_watermark, (
@@ -274,7 +274,7 @@ class LogState:
             self._epochs.clear()
 
     def note_snapshot(self, snapshot_id: OffsetAndEpoch) -> None:
-        """Register a snapshot of committed records, which becomes the newest unless it is older."""
+        """Register a snapshot of committed records as the newest, unless a newer one is known."""
         assert snapshot_id.offset <= (self.high_watermark or 0), (
             f"snapshot {snapshot_id} of what is not committed: {self}"
         )

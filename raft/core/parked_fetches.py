@@ -32,7 +32,7 @@ class ParkedFetches:
             timers.set_earlier(Timer.PARKED, fetch.deadline_ms)
 
     def _has_news(self, leader: LeaderState, fetch: ParkedFetch) -> bool:
-        """Return whether the replica lacks records, the high watermark or the newest read round."""
+        """Return whether new records, a new high watermark or a waiting read requires an answer."""
         log = self._context.log
         if fetch.fetch_offset < log.end_offset:
             return True
@@ -59,7 +59,7 @@ class ParkedFetches:
         )
 
     def _data_response(self, leader: LeaderState) -> FetchResponse:
-        """Return a Fetch response without its records, reused while all its fields stay equal."""
+        """Return a Fetch response without records; reuse the previous response if still correct."""
         response, log = leader.data_response, self._context.log
         high_watermark = log.high_watermark if leader.is_announced else None
         if (

@@ -138,12 +138,12 @@ class Quorum:
 
     @property
     def leader_id(self) -> NodeId | None:
-        """Return the leader of this epoch, or None if no leader is known to serve Fetches."""
+        """Return this epoch's leader, or None if unknown, resigned or not serving Fetches yet."""
         return self._context.leader_id
 
     @property
     def election_state(self) -> roles.ElectionState:
-        """Return the part of the present role that must survive a crash."""
+        """Return the epoch, leader and vote of the present role, which must survive a crash."""
         return self._context.election_state
 
     @property
@@ -187,7 +187,7 @@ class Quorum:
         return self._fetch_service.followers
 
     def leader_watermark(self) -> LeaderWatermark | None:
-        """Return a leader's newest known high watermark, and the time when it was last valid.
+        """Return a leader's newest known high watermark, and when this watermark was last valid.
 
         A leader's own holds since a majority last fetched: until then no other can have been
         elected. None if no leader has answered yet.
@@ -389,7 +389,7 @@ class Quorum:
     # -- the disk ------------------------------------------------------------------------------
 
     def _on_election_state_durable(self, sequence: int) -> None:
-        """Send held messages once the newest election state is durable, then act on that state."""
+        """Once the election state is durable, send held messages; continue election or recovery."""
         if not self._gate.on_durable(sequence, self._requests.outstanding):
             return
         context, role = self._context, self._context.role

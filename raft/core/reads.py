@@ -30,7 +30,7 @@ class Reads:
     _parked: ParkedFetches
 
     def on_read(self, event: Read) -> None:
-        """Begin a linearizable read, in a new round if the present round is already in use."""
+        """Begin a linearizable read, or refuse the read if not leading or too many reads wait."""
         context, leader = self._context, self._context.leader
         high_watermark = context.log.high_watermark
         if leader is None or not leader.is_announced or high_watermark is None:
@@ -47,7 +47,7 @@ class Reads:
         self._settle(leader)
 
     def note_fetch(self, leader: LeaderState, replica: ReplicaProgress, connection: int) -> None:
-        """Record the read round that a Fetch confirms, and answer the reads confirmed by now."""
+        """Record the reads that a Fetch confirms, and answer those that a majority confirmed."""
         confirmed = self._confirmed_by(leader, replica, connection)
         if confirmed > replica.confirmed_round:
             replica.confirmed_round = confirmed
@@ -55,7 +55,7 @@ class Reads:
                 self._settle(leader)
 
     def _confirmed_by(self, leader: LeaderState, replica: ReplicaProgress, connection: int) -> int:
-        """Return the newest read round that the replica had seen before it sent a Fetch, or -1.
+        """Return the newest round of linearizable reads that a replica's Fetch confirms, or -1.
 
         A Fetch that overtakes a parked one on its connection follows no answer.
         """
@@ -64,7 +64,7 @@ class Reads:
         return replica.answered_round
 
     def _settle(self, leader: LeaderState) -> None:
-        """Answer the linearizable reads whose round a majority has confirmed."""
+        """Answer the linearizable reads that a majority of voters has confirmed."""
         settled = self._confirmed_round(leader)
         ready = [read for read in leader.reads if read.round <= settled]
         if ready:
@@ -73,7 +73,7 @@ class Reads:
                 self._context.gate.emit(ReadReady(read.token, read.offset))
 
     def _confirmed_round(self, leader: LeaderState) -> int:
-        """Return the newest read round that a majority of voters has confirmed."""
+        """Return the newest round of linearizable reads that a majority of voters has confirmed."""
         needed = self._context.voters.majority - 1
         if needed == 0:
             return leader.read_round

@@ -100,7 +100,7 @@ class SnapshotInstallation:
     def _install_unless_forked(
         self, snapshot_id: OffsetAndEpoch, epochs: Iterable[tuple[Epoch, Offset]]
     ) -> None:
-        """Install a snapshot, unless this log has committed records that it lacks."""
+        """Install a snapshot, or stop in doubt if the snapshot contradicts committed records."""
         pairs = tuple(EpochStart(*pair) for pair in epochs)
         role = self._context.role
         leader_id = role.leader_id if isinstance(role, Follower) else None

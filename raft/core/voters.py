@@ -95,7 +95,7 @@ class VoterSet:
         return self._voters[node_id]
 
     def is_voter(self, key: ReplicaKey) -> bool:
-        """Return whether this node, with this disk, is a voter.
+        """Return whether the node of a replica key, with the key's disk, is a voter.
 
         An unknown directory id matches any.
         """
@@ -104,7 +104,7 @@ class VoterSet:
 
 
 def is_same_replica(one: ReplicaKey, other: ReplicaKey) -> bool:
-    """Return whether two keys can be the same node and disk.
+    """Return whether two replica keys can mean the same node and disk.
 
     A directory id of `ZERO_UUID` is unknown, and matches any.
 

@@ -103,7 +103,7 @@ class Applier:
             self._on_fatal(error)
 
     def lead(self, epoch: Epoch) -> None:
-        """Announce the leadership once the state machine has applied all earlier epochs."""
+        """Notify the listener of this node's leadership once all earlier epochs are applied."""
         self._leading, self._announced_lead = epoch, False
         if not self._applying:
             self._notify_listener()

@@ -166,7 +166,7 @@ class BenchLog:
         return reply
 
     def produce_from_template(self, connection: ServerConnection, frame: Frame) -> Reply | None:
-        """Propose the batch in a frame that matches a request template, or return None."""
+        """Propose the batch of a frame that matches an earlier Produce, or return None."""
         found = self._templates.match(frame)
         if found is None or self.group.leading_epoch is None:
             return None
@@ -210,7 +210,7 @@ class BenchLog:
                 self.group.propose(ticket, epoch, Draft(ticket.parts, ticket.counts))
 
     def refuse(self, ticket: _Ticket, error: int) -> None:
-        """Refuse a ticket's requests if it was not appended or its outcome is unknown."""
+        """Refuse with `error` the Produce requests that a ticket proposed together."""
         for waiting in ticket.waiting:
             header, body = waiting.header, waiting.body
             if header is None:
@@ -240,7 +240,7 @@ class BenchLog:
     def _success(
         self, header: RequestHeader, topic: rpc.ProduceRequest.TopicProduceData
     ) -> Success:
-        """Return the encoded success response to a Produce request, split at its base offset."""
+        """Return the encoded success response to a Produce, in two parts around the base offset."""
         key = (header.api_version, topic.name, topic.topic_id)
         success = self._successes.get(key)
         if success is None:

@@ -205,7 +205,7 @@ class DiskWork:
         self._disk.submit(self._storage.flush, done)
 
     def _record(self) -> None:
-        """Record durably the recovery point and the offset below which all is committed.
+        """Record durably the recovery point and the offset below which all records are committed.
 
         Source: docs/design/quorum.md#recovery-point.
         """
@@ -214,7 +214,7 @@ class DiskWork:
             self._disk.submit(self._storage.log.record_recovery_point, lambda _: None)
 
     def note_committed(self, offset: Offset) -> None:
-        """Pass on a new high watermark, which is recorded about a second later.
+        """Register a new high watermark, which is recorded on disk about a second later.
 
         Source: docs/design/forks.md#the-floor.
         """

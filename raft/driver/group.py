@@ -199,7 +199,7 @@ class GroupDriver:
 
     @property
     def committed_as_of(self) -> CommittedAsOf | None:
-        """Return a leader's newest known high watermark, and the time when it was last valid."""
+        """Return a leader's newest known high watermark, and when this watermark was last valid."""
         watermark = self.quorum.leader_watermark()
         if watermark is None or self.in_doubt:
             return None
@@ -217,7 +217,7 @@ class GroupDriver:
 
     @property
     def voter_clocks(self) -> VoterClocks:
-        """Return how far the other voters' wall clocks are from this node's."""
+        """Return how many ms the other voters' wall clocks are ahead of this node's clock."""
         others = [node for node in self.quorum.voters.ids if node != self.node_id]
         return VoterClocks(
             len(self.quorum.voters.ids), self.voter_wall_clocks.differences_ms(others)

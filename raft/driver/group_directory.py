@@ -146,7 +146,7 @@ class Directory:
         return _FrozenRecords([encode_record(record) for record in self._records.records()])
 
     def checkpointed(self, snapshot_id: OffsetAndEpoch, record_count: int) -> None:  # noqa: ARG002
-        """Restart the count of changed records at the state that a checkpoint now holds."""
+        """Set the count of changed records to the changes since the checkpoint's frozen state."""
         self._unchanged = self._frozen_changed
 
     # --- applying -----------------------------------------------------------------------------

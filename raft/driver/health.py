@@ -80,7 +80,7 @@ class DegradationLog:
         self._logged: dict[str, tuple[float, str]] = {}  # by name: when, and the reason
 
     def note(self, degradations: Iterable[Degradation], now_s: float) -> None:
-        """Log the degradations that have lasted, and those that changed their reason or ended."""
+        """Log each degradation that has lasted for a while, changed its reason or ended."""
         present = {degradation.name: degradation.reason for degradation in degradations}
         for name in tuple(self._since):
             if name not in present:
@@ -131,7 +131,7 @@ class HealthMonitor:
             self._connection.close()
 
     def __call__(self) -> Health:
-        """Return this node's health as of the last check, with all faults found now."""
+        """Return this node's health: the last successful check's age, and present degradations."""
         group = self._host.groups.get(METADATA_GROUP)
         age_ms = None
         if self._succeeded_at is not None:

@@ -39,11 +39,11 @@ class ArchiveReaders:
 
     @property
     def all(self) -> tuple[ArchiveReader, ...]:
-        """Return all known readers that archive the log, including silent readers."""
+        """Return all known archives of the log, including those that stopped fetching."""
         return tuple(self._readers.values())
 
     def record_fetch(self, key: ReplicaKey, offset: Offset, now_ms: int) -> None:
-        """Record an archive's Fetch and the offset below which its archive is durable."""
+        """Record an archive's Fetch and the offset up to which the archive has stored the log."""
         if key not in self._readers and len(self._readers) >= MAX_READERS:
             silent_longest = min(self._readers.values(), key=lambda reader: reader.last_fetch_ms)
             del self._readers[silent_longest.key]

@@ -73,7 +73,7 @@ class _Window(NamedTuple):
         )
 
     def committed_since(self, before: _Window) -> int:
-        """Return how many records were committed after `before`, or 0 if that is unknown.
+        """Return how many records were committed since the sample `before`, or 0 if unknown.
 
         What was committed before a restart must not count as a burst of commits.
         """
@@ -150,7 +150,7 @@ class QuorumCollector:
         return values
 
     def _of_controller(self, values: dict[str, dict[str, float]]) -> Iterator[Metric]:
-        """Return the two metrics that KIP-631 defines on the cluster log."""
+        """Yield the cluster log's commit latency and commit rate under their names in KIP-631."""
         name = METADATA_GROUP.name
         for family, source, text in (
             (

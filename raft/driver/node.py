@@ -365,7 +365,7 @@ class Node:
             self._start_task(self._end_rejoin())
 
     async def _end_rejoin(self) -> None:
-        """Remove the node's rejoin marker once every group has started with its own marker."""
+        """Once every group has started, remove the file that marks this node's disk as replaced."""
         others = [task for task in self._tasks if task is not asyncio.current_task()]
         if others:
             await asyncio.wait(others)

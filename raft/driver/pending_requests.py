@@ -126,7 +126,7 @@ class PendingRequests:
             inbound.answer(write_response(response, to))
 
     def respond_fetch(self, effect: RespondFetch) -> None:
-        """Answer a pending Fetch with records of the log, perhaps delayed if there are none.
+        """Answer a pending Fetch with records; delay an answer without records unless a read waits.
 
         An answer without records usually carries just a new high watermark, which is not urgent.
         Under load records follow at once, and one answer can carry both: half as many exchanges,

@@ -82,7 +82,7 @@ class RequestTemplates:
     def learn(
         self, header: RequestHeader, request: ProduceRequest, body: Frame, success: Success
     ) -> None:
-        """Keep the template of a Produce request that was decoded and is valid."""
+        """Keep the bytes around a decoded Produce request's records, to match later requests."""
         records = request.topic_data[0].partition_data[0].records
         tail = _NO_TAGS if header.flexible else b""
         if records is None or bytes(body[len(body) - len(tail) :]) != tail:
@@ -114,7 +114,7 @@ class RequestTemplates:
 
 
 def _match_records(frame: Frame, template: _Template) -> MatchedRequest | None:
-    """Check the records of a matching frame; return None unless they are one valid batch."""
+    """Return the request in a matching frame, or None unless its records are one valid batch."""
     size_bytes, at = _length(frame, template)
     end = at + size_bytes
     if size_bytes <= HEADER_SIZE_BYTES or frame[end:] != template.tail or end > len(frame):

@@ -65,7 +65,7 @@ class SnapshotQuery:
         message: rpc.FetchSnapshotRequest,
         requested: list[RequestedChunk],
     ) -> None:
-        """Create the query for a FetchSnapshot request, with no partition decided yet."""
+        """Prepare to answer a FetchSnapshot request, with no partition accepted or refused yet."""
         self.reply = reply
         self.message = message
         self.requested = requested
@@ -187,7 +187,7 @@ class SnapshotServer:
         asyncio.get_running_loop().call_soon(self._next, connection)
 
     def _next(self, connection: ServerConnection) -> None:
-        """Start to read for a connection's next FetchSnapshot, if the connection is writable."""
+        """Start to read chunks for a connection's next FetchSnapshot; retry if not writable."""
         queries = self._waiting.get(connection)
         while queries and queries[0].closed:
             queries.popleft()
@@ -219,7 +219,7 @@ class SnapshotServer:
         self._next(connection)
 
     def _retry_later(self, connection: ServerConnection) -> None:
-        """Check a connection that was not ready again after `RETRY_S` seconds."""
+        """Check after `RETRY_S` seconds again whether a connection is ready for a response."""
         self._reading.add(connection)
 
         def retry() -> None:

@@ -326,7 +326,7 @@ class Storage:
     def _from_tail(
         self, from_offset: Offset, end_offset: Offset, max_bytes: int
     ) -> bytes | bytearray | memoryview | None:
-        """Return batches from memory, or None if `from_offset` is inside an appended chunk."""
+        """Return batches kept in memory, or None if they must be read from the log's files."""
         found: list[bytes | bytearray | memoryview] = []
         size = 0
         for chunk in reversed(self._tail):

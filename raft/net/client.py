@@ -239,7 +239,7 @@ class ClientConnection(asyncio.BufferedProtocol):
     # --- inside
 
     def _hand_out(self, frames: list[Frame]) -> None:
-        """Pass responses to the callers of their requests; a wrong order ends the connection."""
+        """Pass responses to the callers of their requests; end the connection if out of order."""
         calls = self._calls
         for frame in frames:
             if not calls or len(frame) < 4:

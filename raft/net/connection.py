@@ -409,7 +409,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- reading and pausing
 
     def _settle(self) -> None:
-        """Allocate memory for an incomplete frame, or refuse the frame, if no other frame waits."""
+        """Once all whole frames are handled, allocate an incomplete frame's memory or refuse it."""
         if self.close_reason is not None:
             return
         reader, shared = self._reader, self._shared
@@ -428,7 +428,7 @@ class ServerConnection(asyncio.BufferedProtocol):
         self._update_reading()
 
     def _update_reading(self) -> None:
-        """Read the socket exactly while another request can be handled."""
+        """Resume or pause reading from the socket, by whether another request can be handled."""
         if self._transport is None or self.close_reason is not None:
             return
         # A frame begun is always received to its end: else its memory would never be released.

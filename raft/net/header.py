@@ -54,7 +54,7 @@ class RequestKind(NamedTuple):
 
     @classmethod
     def of(cls, api_key: int, api_version: int, first_flexible: int | None) -> RequestKind:
-        """Return the kind of a request, given the first version of its api with tagged fields."""
+        """Return a request's api key, version and flexibility: whether it has tagged fields."""
         flexible = first_flexible is not None and api_version >= first_flexible
         return cls(api_key, api_version, flexible, flexible and api_key != API_VERSIONS_KEY)
 

@@ -136,7 +136,7 @@ class Durability:
 
     @property
     def newest_floor(self) -> Offset:
-        """Return the offset below which all records are known to be committed and flushed here.
+        """Return the offset below which this node knows all records as committed and flushed.
 
         Why not what is committed alone: a follower may know of more than it has flushed, and what a
         power failure then takes would look like records lost to a fork.
@@ -170,7 +170,7 @@ class Durability:
         )
 
     def begin_reset(self, start: Offset) -> RecoveryPointFile:
-        """Record durably that every segment will be deleted, keeping the known committed offset.
+        """Record durably that a reset of the log began, keeping the offset known as committed.
 
         Raises OSError.
         """

@@ -155,7 +155,7 @@ class Log:
 
     @property
     def log_end_offset(self) -> Offset:
-        """Return the offset of the next batch."""
+        """Return the offset that the next appended batch will have."""
         return self._log_end_offset
 
     @property
@@ -242,7 +242,7 @@ class Log:
         return Appended(base, end, Epoch(found.tail.epoch))
 
     def _check(self, segment: Segment, data: Buffer) -> Advance:
-        """Check that every batch of `data` is valid and in order; return the tail and entries."""
+        """Check that `data` continues the log; return the segment's new tail and index entries."""
         limit = self.config.max_batch_size_bytes
         found = segment.check(data, max_batch_size_bytes=limit)
         approved = found.tail.position - segment.tail.position
@@ -268,7 +268,7 @@ class Log:
         return last._replace(base_offset=base)
 
     def _must_roll(self, segment: Segment, found: Advance) -> bool:
-        """Return whether appending `found` would make `segment` too large, too old or too long."""
+        """Return whether these checked batches make a segment too large, too old or too long."""
         tail = found.tail
         first = segment.tail.first_timestamp
         if first is None:  # it is empty
@@ -391,7 +391,7 @@ class Log:
         return self._segment_at(offset).read_data(offset, max_bytes=max_bytes, end_offset=limit)
 
     def _read_limit(self, offset: int, end_offset: int | None) -> Offset:
-        """Return the end offset of a read from `offset`.
+        """Return where a read must end: at `end_offset`, or at the log end if the log end is lower.
 
         Raises OffsetOutOfRangeError.
         """
@@ -444,7 +444,7 @@ class Log:
             return end
 
     def _truncate(self, keep: int, position: int, end: Offset) -> None:
-        """Truncate the log by steps whose order is safe against a crash.
+        """Keep the log's first `keep` segments, and truncate the last of these at `position`.
 
         Raises OSError, RecordError.
         """

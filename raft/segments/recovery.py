@@ -219,7 +219,7 @@ class _Recovery:
         return len(self._segments) - 1
 
     def _trusted_epochs(self, trusted: int, log_start_offset: Offset) -> Epochs:
-        """Return the unscanned segments' epochs, from the checkpoint if the log confirms it."""
+        """Return the unscanned segments' epochs, from the epoch checkpoint file if consistent."""
         segments = self._segments[:trusted]
         if not segments:
             return Epochs()
@@ -277,7 +277,7 @@ class _Recovery:
     def _rebuild_sound(
         self, segment: Segment, end_offset: Offset, last_epoch: Epoch | None
     ) -> list[EpochStart]:
-        """Rebuild the index of a segment below the recovery point; any damage is an error."""
+        """Rebuild a segment's indexes below the recovery point, or raise if it is damaged."""
         result = segment.rebuild(last_epoch=last_epoch)
         if result.damage is not None or segment.tail.end_offset != end_offset:
             raise CorruptLogError(
@@ -291,7 +291,7 @@ class _Recovery:
         return result.found.epochs
 
     def _scan_rest(self, trusted: int, epochs: Epochs, recovery_point: Offset) -> Offset:
-        """Scan the segments from number `trusted` on, and truncate or fail at a bad batch."""
+        """Check the segments from number `trusted` on; truncate or fail at a damaged batch."""
         expected = self._segments[trusted].base_offset
         last_epoch = epochs.last
         for i in range(trusted, len(self._segments)):

@@ -84,7 +84,7 @@ class RecoveryPointFile:
         return cls(path, file, state, sequence)
 
     def write(self, state: LogState) -> None:
-        """Replace the older slot of the file durably; an error leaves the newer slot valid.
+        """Write the log's state durably over the older of the file's two copies, keeping the newer.
 
         Raises OSError.
         """

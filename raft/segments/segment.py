@@ -127,7 +127,7 @@ class Segment:
     # --- growing -----------------------------------------------------------------------------
 
     def check(self, data: Buffer, *, max_batch_size_bytes: int) -> Advance:
-        """Return how far `data` continues this segment, without changing it."""
+        """Return how far `data` continues this segment, without a change of the segment."""
         found = Advance(self.tail)
         advance(
             found,
@@ -268,7 +268,7 @@ class Segment:
             return self._search(offset, self.offset_index.lookup(offset))
 
     def _search(self, offset: int, position: int) -> int:
-        """Search for a batch from `position` on, by the headers in windows of the file."""
+        """Search for the batch that holds `offset`, by reading batch headers from `position` on."""
         window_bytes = self._index_interval_bytes + HEADER_SIZE_BYTES
         start, window = position, b""
         while True:

@@ -127,7 +127,7 @@ def only(items: Sequence[T], what: str) -> T:
 
 
 def known_error(error: int, what: str) -> ErrorCode:
-    """Return a response's error code for the Raft core, which must support the code.
+    """Return a response's error code, or raise if the Raft core does not support the code.
 
     Raises UnexpectedAnswerError.
     """

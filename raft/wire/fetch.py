@@ -192,7 +192,7 @@ def replica_of(message: rpc.FetchRequest) -> NodeId | None:
 
 
 def fetch_ref(message: rpc.FetchRequest, version: int) -> tuple[GroupRef, FetchForm]:
-    """Return the name of the only group in a Fetch, and the form for its response.
+    """Return the only group that a Fetch names, and the topic name and id for its response.
 
     Raises BadRequestError.
     """

@@ -63,7 +63,7 @@ class Patience:
     retry_max_s: float = 0.5
 
     def pauses(self) -> Iterator[float]:
-        """Yield the pauses in seconds between attempts, each twice the last up to a limit.
+        """Yield the pauses in seconds between attempts, each twice the previous up to a limit.
 
         >>> from itertools import islice
         >>> list(islice(Patience(timeout_s=30, retry_s=1.0, retry_max_s=5.0).pauses(), 5))
@@ -117,7 +117,7 @@ class LeaderClient:
         self.closed = False
 
     async def leader(self) -> Rpc:
-        """Return a connection to the leader; concurrent callers share one search for it.
+        """Return a connection to the leader; concurrent callers share one search for the leader.
 
         Raises:  CoordinatorError (COORDINATOR_NOT_AVAILABLE) if no known node leads just now;
                  NobodyListensError, one of these, if none of them runs.
@@ -224,7 +224,7 @@ class LeaderClient:
             self._released.discard(old)
 
     def note_leader(self, node_id: int) -> None:
-        """Close the connection if it leads to another node than `node_id`, the leader.
+        """Close the connection if its node is not `node_id`, the leader.
 
         A leader that stands still closes nothing, and would be waited for until the timeout.
         """

@@ -140,7 +140,7 @@ def _commit(tables: Tables, record: ObjectCommitRecord) -> None:
 
 
 def apply_commit(tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]) -> None:
-    """Apply an object's commit record to the tables; `log_ids` name its partitions' logs."""
+    """Apply an object's commit record; `log_ids` has a log id for each of its partitions."""
     object_id = record.object_id
     lease = tables.leases.get(record.lease_id)
     assert lease is not None, f"a commit without a lease: object {object_id}"
@@ -176,7 +176,7 @@ def apply_commit(tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[L
 
 
 def _append_times(record: ObjectCommitRecord) -> Iterator[int]:
-    """Yield each batch's append time for its commit result: -1 for create time, as in Kafka."""
+    """Yield each batch's append time, or -1 for a batch with create time, as Kafka answers."""
     for kind, time in zip(record.timestamp_types, record.max_timestamps, strict=True):
         yield time if kind else -1
 
@@ -184,7 +184,7 @@ def _append_times(record: ObjectCommitRecord) -> Iterator[int]:
 def _append_single_batches(
     tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]
 ) -> list[int]:
-    """Apply the commit of an object that has one accepted batch for each of its partitions.
+    """Apply a commit with one accepted batch per partition; return the partitions' log starts.
 
     The usual case, done faster. Tables change once, at the end: no partition and so no producer's
     row occurs twice.
@@ -228,7 +228,7 @@ def _append_single_batches(
 def _append_batches(
     tables: Tables, record: ObjectCommitRecord, log_ids: Sequence[LogId]
 ) -> list[int]:
-    """Advance high watermarks and producer states by a commit; return each log start offset."""
+    """Advance high watermarks and producer states by a commit; return partitions' log starts."""
     log_starts: list[int] = []
     now_ms = record.committed_at_ms
     logs, producers = tables.logs, tables.producers
@@ -354,7 +354,7 @@ def _closed(tables: Tables, record: LeaseClosedRecord) -> None:
 
 
 def _close(tables: Tables, lease_id: int, closed_at_ms: int, end_object_id: int | None) -> None:
-    """Close a lease of object ids; its uncommitted ids below the end become orphans."""
+    """Close a lease of object ids; uncommitted ids below `end_object_id` become orphans."""
     lease = tables.leases.get(lease_id)
     assert lease is not None, f"no lease {lease_id} to close"
     assert lease.is_open, f"lease {lease_id} is closed twice"
@@ -412,7 +412,7 @@ def _fenced(tables: Tables, record: DeleteFenceRecord) -> None:
 
 
 def _removed(tables: Tables, record: ObjectsRemovedRecord) -> None:
-    """Remove the ids of deleted objects from the orphans of their leases."""
+    """Remove the ids of deleted objects from the orphan ids that their leases keep."""
     by_lease: dict[int, list[int]] = {}
     find = LeaseFinder(tables).find
     for object_id in record.object_ids:
@@ -426,7 +426,7 @@ def _removed(tables: Tables, record: ObjectsRemovedRecord) -> None:
 
 
 def _nothing_here(_tables: Tables, _record: ObjectsMarkedRecord | OrphansFoundRecord) -> None:
-    """Change no table, because marks for deletion are stored outside these tables."""
+    """Change no given table, because marks for deletion are stored with the objects."""
 
 
 _APPLY: Final[Mapping[type[MetadataRecord], Callable[[Tables, Any], None]]] = {

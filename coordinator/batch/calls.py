@@ -107,14 +107,14 @@ class Call(Generic[R]):
 def _of_tables(
     decide: Callable[[Any, Tables, Context], Decision[R]],
 ) -> Callable[[Any, Tables, AppliedState, Context], Decision[R]]:
-    """Return a decision function that takes the applied state too, and ignores that state."""
+    """Wrap a decision function so that the new function also takes, and ignores, applied state."""
     return lambda request, tables, _, context: decide(request, tables, context)
 
 
 def _of_controller(
     decide: Callable[[Any, Tables, Context], Decision[R]],
 ) -> Callable[[Any, Tables, AppliedState, Context], Decision[R]]:
-    """Wrap a controller call's decision to refuse controller epochs that are not committed.
+    """Wrap the decision of a controller's request to refuse epochs that are not committed.
 
     The refusal is retriable.
 
@@ -296,7 +296,7 @@ def _has(message: type[Message], name: str) -> bool:
 
 
 def _element(message: type[Message], name: str) -> type[Any]:
-    """Return the message class of an array field's elements."""
+    """Return the message class of the elements of the array field `name`."""
     (array,) = (field.type for field in message.schema().fields if field.name == name)
     assert isinstance(array, ArrayOf), f"{message}.{name} is no array"
     assert isinstance(array.element, StructOf), f"{message}.{name} has no structures"

@@ -111,7 +111,7 @@ class CoordinatorClient:
         )
 
     def note_leader(self, node_id: int) -> None:
-        """Close the connection if it leads to another node than the current leader, `node_id`."""
+        """Close the connection if its node is not `node_id`, the current leader."""
         self._leader.note_leader(node_id)
 
     async def close(self) -> None:

@@ -69,7 +69,7 @@ class Described(Protocol):
 def describe_topics(
     request: DescribeDisklessTopicsRequest, state: Described
 ) -> DescribeDisklessTopicsResponse:
-    """Describe the named topics in order, or all undeleted topics by name.
+    """Describe topics in the order of the request, or all undeleted topics sorted by name.
 
     Without objects it looks at topics and partitions only, however many objects there are.
 

@@ -64,5 +64,5 @@ def flat(ranges: Ranges) -> tuple[int, ...]:
 
 
 def from_flat(flattened: tuple[int, ...]) -> Ranges:
-    """Return the ranges of a flat tuple; the reverse of `flat`."""
+    """Rebuild the ranges from a flat tuple of the first number and the end of each range."""
     return tuple(zip(flattened[::2], flattened[1::2], strict=True))

@@ -140,7 +140,7 @@ class Leader:
         self.proposer.applied()
 
     def _note_stamp(self) -> None:
-        """Note the newest stamp if it was written since this process learned what is committed."""
+        """Pass a new steady time of the log to the clock if it was written while this node ran."""
         counters = self._machine.store.counters
         replaces = counters.clock_resets != self._seen_resets
         is_new = counters.steady_ms != self._seen_stamp_ms or replaces
@@ -203,13 +203,13 @@ class Leader:
         return Context(now_ms, steady_ms, self._elected_ms, shared_ms, self._view, self._settings)
 
     def _voters_agree(self) -> bool:
-        """Return whether the wall clocks of a majority of voters are near this node's."""
+        """Return whether the wall clocks of a majority of voters are near this node's clock."""
         clocks = self._log.voter_clocks
         agreeing = 1 + sum(abs(ahead_ms) <= AGREEMENT_MS for ahead_ms in clocks.ahead_ms)
         return agreeing > clocks.voters // 2
 
     def _report_hold(self, ahead_ms: int | None) -> None:
-        """Log at once and every hour that the clock is held, and once that it is no more.
+        """Log a warning at once and hourly while the clock is held, and one when the hold ends.
 
         Args:  ahead_ms: how far the wall clock is ahead of the newest stamp; None: not held.
         """

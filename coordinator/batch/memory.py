@@ -213,7 +213,7 @@ class InMemoryState:
         return sorted(unused)[:limit]
 
     def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Return (mark time, object id) of objects marked for deletion in this interval."""
+        """Return (mark time, object id) of deletion marks set from `first_ms` to `last_ms`."""
         marked = ((o.marked_at_ms, i) for i, o in self.objects.items() if o.marked_at_ms >= 0)
         return sorted(pair for pair in marked if first_ms <= pair[0] <= last_ms)[:limit]
 
@@ -222,12 +222,12 @@ class InMemoryState:
         return len(self.producers)
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
-        """Return at most `limit` keys of producers that last appended before a time."""
+        """Return (log id, producer id) of producers that appended last before a time."""
         idle = (key for key, (_, at_ms, _) in self.producers.items() if at_ms < appended_before_ms)
         return sorted(idle)[:limit]
 
     def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
-        """Return the keys of at most `limit` of a partition's producers."""
+        """Return (log id, producer id) of at most `limit` of a partition's producers."""
         return sorted(key for key in self.producers if key[0] == log_id)[:limit]
 
     def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:

@@ -65,7 +65,7 @@ class Candidates(Protocol):
         """
 
     def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Return (mark time, object id) of objects marked for deletion in this interval.
+        """Return (mark time, object id) of deletion marks set from `first_ms` to `last_ms`.
 
         The interval is from first_ms to last_ms. At most `limit`, in order of time.
         """
@@ -74,13 +74,13 @@ class Candidates(Protocol):
         """Return the number of applied producer states: one for each partition of a producer."""
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
-        """Return at most `limit` keys of producers that last appended before a time.
+        """Return (log id, producer id) of producers that appended last before a time.
 
         In no order that matters.
         """
 
     def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
-        """Return the keys of at most `limit` of a partition's producers, in no specific order."""
+        """Return (log id, producer id) of at most `limit` of a partition's producers."""
 
     def last_offset_of_runs(self, log_id: LogId, limit: int) -> int | None:
         """Return the last offset of a partition's first `limit` undeleted runs of batches.

@@ -94,7 +94,7 @@ class ReadOnlyCoordinator:
 
     @property
     def lag(self) -> int:
-        """Return the number of known committed records that this replica has not applied."""
+        """Return the number of records known as committed that this replica has not applied."""
         return max(0, self._high_watermark - self._machine.applied.offset)
 
     @property
@@ -146,7 +146,7 @@ class ReadOnlyCoordinator:
             return answer
 
     async def _report(self, report: Report[A], request: CoordinatorRequest[A]) -> A:
-        """Answer a describing request in a thread from one transaction on the database."""
+        """Answer a request for a description in a thread, from one database transaction."""
         if report.behind_barrier(request):
             await self._read_barrier()
         else:
@@ -203,7 +203,7 @@ class ReadOnlyCoordinator:
             raise CoordinatorError(code, f"no read barrier: {error}") from error
 
     async def _until_known(self) -> None:
-        """Wait for a state with every committed record, unless the state once had them all.
+        """Wait until every committed record is applied, unless the replica's age is known.
 
         The trap: a node that restarts knows less than it answered before, down to
         nothing at all, until a leader has said what is committed.

@@ -140,7 +140,7 @@ def _old_prefix(
 def _large_prefix(
     summed: Column, starts: Column, ends: Column, total_bytes: Column, retention_bytes: Column
 ) -> Column:
-    """Count each partition's oldest runs of batches that may go with retention.bytes left."""
+    """Count each partition's oldest runs whose deletion leaves retention.bytes or more."""
     excess = np.where(retention_bytes >= 0, total_bytes - retention_bytes, -1)
     # bytes only add up, so the sums are sorted over all partitions: one search finds every cut
     cut = np.searchsorted(summed, summed[starts] + excess, side="right") - 1

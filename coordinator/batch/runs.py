@@ -97,5 +97,5 @@ class StoredObject(NamedTuple):
 
 
 def found_orphan(marked_at_ms: int) -> StoredObject:
-    """Return the table row of an uncommitted object in the store that is marked for deletion."""
+    """Return the table row that marks an uncommitted object in the store for deletion."""
     return StoredObject(0, 0, 0, -1, -1, marked_at_ms, ())

@@ -43,7 +43,7 @@ class SteadyClock:
     """
 
     def __init__(self, boot_ms: Callable[[], int]) -> None:
-        """Create an unset clock.
+        """Create a clock without a steady time, which `note` or `read` sets.
 
         Args:  boot_ms: a clock that never steps and also counts suspended time.
         """
@@ -51,7 +51,7 @@ class SteadyClock:
         self._ahead_ms: int | None = None  # of the boot-time clock
 
     def note(self, steady_ms: int, *, replaces: bool) -> None:
-        """Note a stamp that was written while this process ran.
+        """Advance the clock to a steady time read from the log; with `replaces`, also set back.
 
         Args:  replaces: whether steady time was set, perhaps back.
         """
@@ -74,7 +74,7 @@ class SteadyClock:
 
 
 def _start(stamp_ms: int, wall_ms: int, voters_agree: Callable[[], bool]) -> int | None:
-    """Return the steady time with which a process that noted no stamp begins, None if held."""
+    """Return the steady time that a new process begins with; None if the clock is held."""
     if stamp_ms == NO_STAMP:
         return wall_ms
     difference_ms = abs(wall_ms - stamp_ms)

@@ -467,7 +467,7 @@ def keep_blocks(
 
 
 def metric_name(name: str) -> str | None:
-    """Return a topic's name with "." replaced by "_"; None if the name has neither.
+    """Return a topic's name with "." replaced by "_"; None if the name has neither character.
 
     Metrics replace "." by "_", so two topics must not have the same such name.
 

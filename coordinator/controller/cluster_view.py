@@ -34,7 +34,7 @@ class ImageView:
         return self._image().features
 
     def topic_config(self, topic_id: UUID) -> TopicConfig | None:
-        """Return a topic's retention settings: no limits unless its policy contains `delete`.
+        """Return a topic's retention settings: no limits unless cleanup.policy contains `delete`.
 
         A limit with an invalid value counts as unlimited.
         """

@@ -70,7 +70,7 @@ class ClientCalls:
     def hosted(
         self, coordinator: int, done: Callable[[HostedPartitions | CoordinatorError], None]
     ) -> None:
-        """List a batch coordinator's partitions as of all committed records, for `done`."""
+        """Call `done` with a batch coordinator's partitions as of all committed records."""
         self._run(self._hosted(coordinator), done)
 
     async def _hosted(self, coordinator: int) -> HostedPartitions:
@@ -94,7 +94,7 @@ class ClientCalls:
         partitions: frozenset[int],
         done: Callable[[frozenset[int] | CoordinatorError], None],
     ) -> None:
-        """Send ReleaseDisklessPartitions for one topic; call `done` with the result."""
+        """Send ReleaseDisklessPartitions for a topic; call `done` with the released partitions."""
         self._run(self._release(coordinator, epoch, topic_id, sorted(partitions)), done)
 
     async def _release(

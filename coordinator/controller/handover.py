@@ -88,7 +88,7 @@ class CoordinatorCalls(Protocol):
         partitions: frozenset[int],
         done: Callable[[frozenset[int] | CoordinatorError], None],
     ) -> None:
-        """Release a coordinator's partitions that never had a commit; call `done` afterwards.
+        """Release partitions that never had a commit; call `done` with the released partitions.
 
         A released partition takes no commit any more; only an Init of a higher controller epoch
         that names it restores it. Partitions of an unknown topic are not released.
@@ -143,7 +143,7 @@ class HandOver:
             outbox.close()
 
     def open_outboxes(self) -> None:
-        """Open a queue of calls to each batch coordinator; compare topics of new coordinators."""
+        """Open missing queues of calls to batch coordinators, and first compare their topics."""
         for coordinator in range(self.image().coordinator_count):
             self._outbox(coordinator)
 
@@ -309,7 +309,7 @@ class _CoordinatorOutbox:
                 return
 
     def _next_wanted(self) -> dict[UUID, WantedTopic]:
-        """Return the topics for the next InitDisklessTopics request, within its limits."""
+        """Return the topics for the next InitDisklessTopics request, up to the request's limits."""
         requested: dict[UUID, WantedTopic] = {}
         partitions = 0
         for topic_id, wanted in islice(self._wanted.items(), MAX_CALL_TOPICS):
@@ -377,7 +377,7 @@ class _CoordinatorOutbox:
         self._owner.calls.delete(self._coordinator, request, done)
 
     def _reconcile(self) -> None:
-        """Announce the controller epoch to the coordinator, then compare its topics.
+        """Announce the controller epoch to the coordinator; compare its topics with the image.
 
         Without the first step a former controller's call could still arrive after the comparison.
         The call releases nothing: the coordinator keeps the epoch of any call.
@@ -403,7 +403,7 @@ class _CoordinatorOutbox:
         )
 
     def _reconcile_slice(self, reconciliation: Reconciliation) -> None:
-        """Compare some of the coordinator's topics with the cluster image, the rest later."""
+        """Compare a slice of the coordinator's topics with the cluster image."""
         if self._closed:
             return
         if reconciliation.compare_slice():

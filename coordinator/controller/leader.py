@@ -286,7 +286,7 @@ class Controller:
         )
 
     def settled_context(self, broker_id: int) -> Context | None:
-        """Return committed state to answer a broker's request, or None if a change is pending.
+        """Return committed state for a broker's request; None if its registration may change.
 
         Every other answer waits until all that was proposed before it is committed, as it may rest
         on that. This one rests on one broker's record; while the pending image has the same one,
@@ -326,7 +326,7 @@ class Controller:
     # --- time ---------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Fence brokers without heartbeats and keep the log alive, if this node leads.
+        """Fence silent brokers, update preferred brokers, append to an idle log; only if leading.
 
         Call it every tick interval, leading or not.
         """

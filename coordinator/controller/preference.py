@@ -55,20 +55,20 @@ class Preferences:
         self._ticked_ms = 0
 
     def begin(self, now_ms: int) -> None:
-        """Forget all reports at the start of a leadership."""
+        """Forget all brokers' readiness reports at the start of a leadership."""
         self._reports.clear()
         self._changed_ms = None
         self._ticked_ms = now_ms
 
     def tick(self, now_ms: int) -> None:
-        """Note the time; after a pause of this process, restart every grace."""
+        """Record the time; after a pause of this process, restart every broker's waiting period."""
         if now_ms - self._ticked_ms > ABSENCE_MS:
             for report in self._reports.values():
                 report.since_ms = now_ms
         self._ticked_ms = now_ms
 
     def note(self, broker_id: int, broker_epoch: int, reason: str | None, now_ms: int) -> None:
-        """Note a broker's report; a grace begins when the broker becomes ready, or unready."""
+        """Record a broker's readiness; restart its waiting period if the readiness changed."""
         if reason is not None:
             reason = reason[:MAX_REASON] or "it gives no reason"
         report = self._reports.get(broker_id)
@@ -78,7 +78,7 @@ class Preferences:
             report.broker_epoch, report.reason = broker_epoch, reason
 
     def choose(self, image: MetadataImage, now_ms: int) -> list[Change]:
-        """Return the changes that are due now: usually none, at most one that is not urgent."""
+        """Return due changes: one at most, or enough to reach the minimum of preferred brokers."""
         brokers = serving_brokers(image)
         preferred = [broker_id for broker_id in brokers if is_preferred(brokers[broker_id])]
         others = [broker_id for broker_id in brokers if broker_id not in preferred]
@@ -102,12 +102,12 @@ class Preferences:
         return []
 
     def note_changes(self, changes: list[Change], now_ms: int) -> None:
-        """Note that these changes are being written."""
+        """Count these changes of preferred brokers, and record when they were written."""
         self.changes += len(changes)
         self._changed_ms = now_ms
 
     def _badness(self, broker_id: int) -> tuple[int, int, int]:
-        """Return a key that sorts ready brokers first, and those that were unready longest last."""
+        """Return a sort key: ready brokers come first, brokers unready for longest come last."""
         report = self._reports.get(broker_id)
         if report is None:
             return (1, 0, broker_id)
@@ -122,12 +122,12 @@ def may_write_preference(image: MetadataImage) -> bool:
 
 
 def is_preferred(broker: RegisterBrokerRecord) -> bool:
-    """Return whether clients may be sent to a broker that serves."""
+    """Return whether a broker's registration states no reason against preferring the broker."""
     return not broker.unpreferred_reason
 
 
 def least_preferred(serving: int) -> int:
-    """Return how many of `serving` brokers clients must at least be sent to.
+    """Return the least number of preferred brokers among `serving` brokers: half, rounded up.
 
     >>> [least_preferred(serving) for serving in range(6)]
     [0, 1, 1, 2, 2, 3]
@@ -136,7 +136,7 @@ def least_preferred(serving: int) -> int:
 
 
 def serving_brokers(image: MetadataImage) -> Mapping[int, RegisterBrokerRecord]:
-    """Return the brokers that are unfenced and do not leave, by rising id."""
+    """Return the brokers that are unfenced and not in controlled shutdown, by rising id."""
     return {
         broker_id: broker
         for broker_id, broker in sorted(image.brokers.items())
@@ -145,7 +145,7 @@ def serving_brokers(image: MetadataImage) -> Mapping[int, RegisterBrokerRecord]:
 
 
 def change_preferences(context: Context, preferences: Preferences, now_ms: int) -> Decision:
-    """Write the changes of preference that are due; the response is their tuple."""
+    """Write the due changes of which brokers are preferred; respond with these changes."""
     if not may_write_preference(context.image):
         return Decision((), ())
     changes = preferences.choose(context.image, now_ms)

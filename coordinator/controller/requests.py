@@ -324,7 +324,7 @@ class Requests:
         self._decide(request, send, decide, is_beat=True)
 
     def _beat(self, request: brokers.BrokerHeartbeatRequest, context: Context) -> Decision:
-        """Decide a heartbeat, and note the readiness of a broker that is a member."""
+        """Decide a heartbeat; unless refused, record the readiness that the broker reports."""
         decision = heartbeat(request, context, self._controller.sessions)
         if not decision.response.error_code:
             self._note_readiness(request.broker_id, request.broker_epoch, request.unready_reason)
@@ -364,7 +364,7 @@ class Requests:
 
 
 def split_creation(request: rpc.CreateTopicsRequest) -> list[rpc.CreateTopicsRequest]:
-    """Split a large CreateTopics request into several with few partitions and the same result.
+    """Split a large CreateTopics request into smaller ones that together have its result.
 
     Topics with the same name are refused together, and a validation is not split.
     """
@@ -392,7 +392,7 @@ def split_creation(request: rpc.CreateTopicsRequest) -> list[rpc.CreateTopicsReq
 
 
 def _merge_results(topics: tuple[_Created, ...]) -> tuple[_Created, ...]:
-    """Replace NOT_CONTROLLER in the topics' results, unless all topics have that error."""
+    """Replace NOT_CONTROLLER by NOT_LEADER_OR_FOLLOWER, unless every topic has NOT_CONTROLLER."""
     not_controller = ErrorCode.NOT_CONTROLLER
     if all(topic.error_code == not_controller for topic in topics):
         return topics
@@ -433,7 +433,7 @@ def new_partitions(records: Sequence[MetadataRecord], image: MetadataImage) -> N
 
 
 def _with_errors(response: Any, field: str, errors: Mapping[str, ErrorCode]) -> Response:
-    """Return the response with coordinators' errors in the results of these topics."""
+    """Return the response with coordinators' `errors` set in the named topics' results."""
     if not errors:
         return response  # type: ignore[no-any-return]
     results = tuple(

@@ -53,7 +53,7 @@ class BrokerSessions:
         self._since_ms = self._ticked_ms = self._now_ms = now_ms
 
     def tick(self, now_ms: int) -> None:
-        """Advance the clock several times a second, to notice a pause of this process."""
+        """Advance the clock; frequent calls let the sessions notice a pause of this process."""
         self.update_clock(now_ms)
         self._ticked_ms = self._now_ms
 

@@ -46,7 +46,7 @@ class _ReplicatedCoordinator(InMemoryCoordinator):
     """The in-memory coordinator whose steady time is part of the replicated state."""
 
     def shared_ms(self) -> int:
-        """Return the replicated steady clock: every node must decide by the same one."""
+        """Return the time of the replicated steady clock, which is the same on every node."""
         return self._steady_ms()
 
 

@@ -184,7 +184,7 @@ class EmbeddedCoordinator:
         return self._node is not None and bool(self._node._isLeader())
 
     async def close(self) -> None:
-        """Stop this coordinator and leave its nodes; calls in flight end with CoordinatorError.
+        """Stop this coordinator's node; calls in flight end with CoordinatorError.
 
         The other nodes continue if they are a majority.
         """
@@ -297,7 +297,7 @@ class EmbeddedCoordinator:
 
 
 def _close_pipe(node: SyncObj) -> None:
-    """Close the pipe that the library leaves open after its thread has ended.
+    """Close the pipe that PySyncObj leaves open after its thread has ended.
 
     Two descriptors a node, until the process ends. The library has no name for them outside, hence
     the two private ones; a version that closes them itself may have others.

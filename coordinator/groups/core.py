@@ -105,7 +105,7 @@ class GroupBroker:
         self._unscanned: Iterator[tuple[str, Group]] | None = None  # None: no scan
 
     def step(self, event: Event, now_ms: int) -> list[Effect]:
-        """Handle one event and all due timers, and return the effects that follow.
+        """Handle one event and all due timers; return the responses and requests to send.
 
         Args:  now_ms: on a clock that never goes back.
         """
@@ -355,7 +355,7 @@ class GroupBroker:
         self.timers.set(_ADOPT, self._now_ms + delay_ms)
 
     def _adopt(self) -> None:
-        """Acquire this broker's groups with members, from the next part of the group catalog.
+        """Acquire this broker's groups with members, from the next slice of all groups.
 
         No request names these groups.
         """
@@ -394,7 +394,7 @@ class GroupBroker:
             slot.on_timer(key)
 
     def describe_loaded(self, group_id: str) -> rpc.DescribeGroupsResponse.DescribedGroup | None:
-        """Describe a group from memory; None if this broker has not loaded the group."""
+        """Describe a group that this broker has loaded or is loading; None for other groups."""
         slot = self.groups.get(group_id)
         if isinstance(slot, ClassicGroup):
             return slot.describe()

@@ -85,7 +85,7 @@ class ClassicGroup(Rebalance):
         self.env.reply(inbound, error_response(inbound, code, member_id=member_id))
 
     def _check_member(self, member_id: str, instance_id: str | None) -> ErrorCode:
-        """Return NONE if this member exists and holds its instance id, else the error."""
+        """Return NONE if the member exists and owns the instance id, if any; else the error."""
         if instance_id is not None:
             holder = self.membership.static.get(instance_id)
             if holder is None:
@@ -451,7 +451,7 @@ class ClassicGroup(Rebalance):
         return ErrorCode.NONE if may else ErrorCode.NON_EMPTY_GROUP
 
     def is_subscribed(self, topic: str) -> bool:
-        """Return whether a member subscribes to the topic, or may: its bytes cannot be read."""
+        """Return whether a member subscribes to the topic or has an unreadable subscription."""
         for member in self.membership.members.values():
             named = subscribed_topics(member.subscription(self.protocol_name))
             if named is None or topic in named:

@@ -31,7 +31,7 @@ Errors = dict[tuple[int, int], ErrorCode]
 
 
 def has_too_many_offsets(request: rpc.OffsetCommitRequest | rpc.OffsetDeleteRequest) -> bool:
-    """Return whether the request has more offsets than one record holds."""
+    """Return whether the request has more offsets than one log record may contain."""
     return sum(len(topic.partitions) for topic in request.topics) > MAX_OFFSETS
 
 

@@ -273,7 +273,7 @@ class Reads:
 
 
 def is_valid_group_id(group_id: str, *, may_be_empty: bool) -> bool:
-    """Return whether a group id is valid; the empty id may have offsets only."""
+    """Return whether a group id is short enough, and not empty unless `may_be_empty`."""
     return (bool(group_id) or may_be_empty) and len(group_id.encode()) <= MAX_GROUP_ID_BYTES
 
 

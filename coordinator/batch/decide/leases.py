@@ -38,7 +38,7 @@ EXPIRED: Final = 1
 def decide_acquire(
     request: AcquireObjectLeaseRequest, tables: Tables, context: Context
 ) -> Decision[AcquireObjectLeaseResponse]:
-    """Lease object ids to a broker, and close the leases of its lower broker epochs.
+    """Lease object ids to a broker, and close the leases of the broker's lower epochs.
 
     Raises:  CoordinatorError for an epoch that neither this log nor the view knows: the view is
              old, or the epoch is made up. Granted, it would shut out the real broker for good.
@@ -86,7 +86,7 @@ def decide_acquire(
 def decide_release(
     request: ReleaseObjectLeaseRequest, tables: Tables, context: Context
 ) -> Decision[ReleaseObjectLeaseResponse]:
-    """Close a lease of object ids because its broker releases the lease."""
+    """Close a lease of object ids at the request of the broker that has the lease."""
     lease = tables.leases.get(request.lease_id)
     error, message = ErrorCode.NONE, None
     if lease is None:
@@ -131,7 +131,7 @@ def decide_expired_leases(tables: Tables, context: Context) -> Decision[None]:
 
 
 def decide_forgotten_leases(tables: Tables, context: Context) -> Decision[None]:
-    """Delete leases that closed long ago and have no orphans, with kept commit responses."""
+    """Delete long-closed leases that have no orphans, and the kept responses to their commits."""
     lease_ids = [
         lease_id
         for lease_id, lease in sorted(tables.leases.items())

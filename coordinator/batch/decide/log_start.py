@@ -154,7 +154,7 @@ def decide_retention(
 
 
 def _rising(records: list[LogStartOffsetsRecord]) -> tuple[LogStartOffsetsRecord, ...]:
-    """Drop partitions whose log start an earlier record of the decision moves at least as far."""
+    """Drop new log starts that are not above the same partition's in an earlier record."""
     furthest: dict[tuple[UUID, int], int] = {}
     kept: list[LogStartOffsetsRecord] = []
     for record in records:
@@ -171,7 +171,7 @@ def _rising(records: list[LogStartOffsetsRecord]) -> tuple[LogStartOffsetsRecord
 
 
 def _allows(config: TopicConfig, row: NewLogStart, enforcer: Enforcer) -> bool:
-    """Return whether the topic's settings allow this enforcer the plan's new log start offset."""
+    """Return whether a topic's retention settings let `enforcer` apply this row of a plan."""
     if config.enforcer not in (enforcer, Enforcer.BOTH):
         return False
     limit = config.retention_ms if row.reason == BY_TIME else config.retention_bytes

@@ -127,7 +127,7 @@ def _may_go(
     candidates: Candidates,
     context: Context,
 ) -> bool | None:
-    """Return True if an object's metadata may be deleted, False if unknown, None if needed."""
+    """Return True if an object's metadata may be deleted, False if it has none, None if needed."""
     stored = candidates.stored_object(object_id)
     if stored is not None:
         marked = stored.marked_at_ms
@@ -211,7 +211,7 @@ def decide_found_orphans(
 
 
 def _refused_sweep(request: MarkOrphansRequest, context: Context) -> tuple[ErrorCode, str] | None:
-    """Return the error that refuses a whole MarkOrphans request, or None to check its keys."""
+    """Return the error that refuses a whole MarkOrphans request; None if the request is valid."""
     ours = context.settings.keys.cluster_id
     if request.cluster_id != ours:
         message = f"a sweep of cluster {request.cluster_id!r}, this is {ours!r}"

@@ -106,7 +106,7 @@ class _Judge:
         self._left = context.settings.maintenance_limit  # runs that may yet be added up
 
     def judged(self, row: NewLogStart) -> tuple[NewLogStart, ErrorCode]:
-        """Return a plan's row, limited to the topic's retention settings, and an error code."""
+        """Limit a plan row's log start to what retention settings delete; return row and error."""
         log_id = find_log_id(self._tables, row.topic_id, row.partition)
         config = self._context.view.topic_config(row.topic_id)
         log = None if isinstance(log_id, ErrorCode) else self._tables.logs.get(log_id)
@@ -151,7 +151,7 @@ class _Judge:
         return None
 
     def _by_size(self, log_id: LogId, begin: int, end: int, retention_bytes: int | None) -> int:
-        """Return the offset up to which runs of batches can go so that retention.bytes remain.
+        """Return the end offset of the oldest runs whose deletion leaves retention.bytes or more.
 
         Else returns the log start.
 

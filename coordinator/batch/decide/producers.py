@@ -57,7 +57,7 @@ def decide_expired_producers(
 
 
 def _largest_expired_id(tables: Tables, context: Context, producer_ids: tuple[int, ...]) -> int:
-    """Return the largest producer id that has expired, or UNKNOWN_ID below esker.version 2.
+    """Return the largest expired producer id; UNKNOWN_ID if esker.version 1 does not record any.
 
     The given producer ids count as expired.
     """
@@ -82,7 +82,7 @@ def describe_producers(
     candidates: Candidates,
     context: Context,  # noqa: ARG001 (a leader's read)
 ) -> DescribeDisklessProducersResponse:
-    """Describe the producers of partitions; of very many producers, some are left out.
+    """Describe the producers of the requested partitions, up to a total number of producers.
 
     Args:  tables: *applied* state, as are the candidates.
     """

@@ -128,7 +128,7 @@ def decide_init_topics(
 def _wanted(
     requested: InitDisklessTopicsRequest.Topic, topic: Topic | None, controller_epoch: int
 ) -> Iterator[tuple[int, int]]:
-    """Yield (first index, count) of new partitions, and of named partitions to restore.
+    """Yield (first index, count) of partitions to restore, and of partitions to create.
 
     A partition released under this very epoch stays so: the call that names it is late.
     """
@@ -216,7 +216,7 @@ def decide_delete_topics(
 
 
 def _heard(epoch: int, tables: Tables, records: list[MetadataRecord]) -> tuple[MetadataRecord, ...]:
-    """Return the records, or a ControllerEpochRecord if there are none and the epoch is new."""
+    """Return the records; without any, a ControllerEpochRecord if the controller epoch is new."""
     if not records and epoch > tables.counters.controller_epoch:
         return (ControllerEpochRecord(controller_epoch=epoch),)
     return tuple(records)

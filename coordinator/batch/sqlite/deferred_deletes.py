@@ -64,7 +64,7 @@ class DeferredDeletes:
         return msgpack.packb(list(self._pending.items()))  # type: ignore[no-any-return]
 
     def enqueue(self, log_id: int, tally: Tally, below: int, limit: int) -> list[Dead]:
-        """Delete up to `limit` runs of batches that end below an offset, and queue the others."""
+        """Delete up to `limit` runs of batches that end below an offset; queue all further runs."""
         if limit <= 0:  # not even a look: a record may name ten thousand partitions
             self._pending[log_id] = below
             self.is_changed = True

@@ -79,7 +79,7 @@ class StoreDescribed:
 
 
 def described(path: Path, ask: Callable[[StoreDescribed], T]) -> T:
-    """Call `ask` with a reader of the database at `path`, as of its last commit.
+    """Return the result of `ask` for a reader of the database as of its last commit.
 
     Raises sqlite3.Error.
     """

@@ -14,7 +14,7 @@ from records.diskless import ObjectsMarkedRecord, ObjectsRemovedRecord, OrphansF
 
 
 def mark(connection: sqlite3.Connection, record: ObjectsMarkedRecord) -> int:
-    """Mark objects for deletion, except marked ones; return the number of ids in the record."""
+    """Mark unmarked objects of a record for deletion; return the number of ids in the record."""
     connection.executemany(
         "UPDATE objects SET marked_at_ms = ? WHERE object_id = ? AND marked_at_ms = -1",
         [(record.marked_at_ms, object_id) for object_id in record.object_ids],
@@ -23,7 +23,7 @@ def mark(connection: sqlite3.Connection, record: ObjectsMarkedRecord) -> int:
 
 
 def add_found(connection: sqlite3.Connection, record: OrphansFoundRecord) -> int:
-    """Insert orphans that a store listing found, except objects that the table already has."""
+    """Insert missing rows of orphans that a store listing found; return how many were inserted."""
     *columns, _ = found_orphan(record.marked_at_ms)
     added = connection.executemany(
         "INSERT OR IGNORE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
@@ -33,7 +33,7 @@ def add_found(connection: sqlite3.Connection, record: OrphansFoundRecord) -> int
 
 
 def remove(connection: sqlite3.Connection, record: ObjectsRemovedRecord) -> int:
-    """Delete rows of the table `objects`; return the number of deleted rows."""
+    """Delete the given objects' rows from the table `objects`; return how many were deleted."""
     gone = connection.executemany(
         "DELETE FROM objects WHERE object_id = ?",
         [(object_id,) for object_id in record.object_ids],

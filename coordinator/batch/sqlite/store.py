@@ -235,7 +235,7 @@ class Store:
         self.flush_if_full()
 
     def _subtract_dead(self, dead: list[Dead]) -> int:
-        """Subtract the bytes of deleted runs of batches from their objects; return the count.
+        """Subtract deleted runs' bytes from their objects' used bytes; return the number of runs.
 
         The count is of runs.
         """
@@ -250,7 +250,7 @@ class Store:
         return count
 
     def _remove_logs(self, log_ids: list[LogId]) -> None:
-        """Delete partitions with their runs of batches, producers and rows."""
+        """Delete partitions' rows and producers; delete or queue their runs of batches."""
         self._drain()
         self.producers.flush()
         left = deferred_deletes.RUNS_WITH_RECORD
@@ -466,7 +466,7 @@ class Store:
         ]
 
     def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
-        """Return (mark time, object id) of objects marked for deletion in this interval."""
+        """Return (mark time, object id) of deletion marks set from `first_ms` to `last_ms`."""
         self._drain_to_read()
         return self.connection.execute(
             "SELECT marked_at_ms, object_id FROM objects"
@@ -480,7 +480,7 @@ class Store:
         return self.producers.count
 
     def idle_producers(self, appended_before_ms: int, limit: int) -> list[ProducerKey]:
-        """Return at most `limit` keys of producers that last appended before a time.
+        """Return (log id, producer id) of producers that appended last before a time.
 
         Each call looks at some producers, and the next one continues from there.
         """
@@ -507,7 +507,7 @@ class Store:
         return idle
 
     def producers_of(self, log_id: LogId, limit: int) -> list[ProducerKey]:
-        """Return the keys of at most `limit` of a partition's producers, in no specific order."""
+        """Return (log id, producer id) of at most `limit` of a partition's producers."""
         self.flush()
         return self.connection.execute(
             "SELECT log_id, producer_id FROM producers WHERE log_id = ? LIMIT ?", (log_id, limit)

@@ -43,7 +43,7 @@ Verdicts = dict[tuple[UUID, int], Verdict]
 def check_moves(
     request: AssignPartitionToBatchCoordinatorRequest, image: MetadataImage
 ) -> tuple[list[Move], Verdicts]:
-    """Return the partitions that may move to other coordinators, and the results of the rest."""
+    """Return the partitions that may move, and the results of all other requested partitions."""
     moves: list[Move] = []
     verdicts: Verdicts = {}
     count = Counter(

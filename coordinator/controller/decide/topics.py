@@ -102,7 +102,7 @@ def create_topics(request: rpc.CreateTopicsRequest, context: Context) -> Decisio
 
 
 def check_partition_cap(name: str, partitions: int, limits: Limits) -> None:
-    """Raise RefusedError if the cluster would have more partitions than it may."""
+    """Raise RefusedError if the cluster would exceed its configured number of partitions."""
     if partitions > limits.max_partitions:
         message = (
             f"{name}: the cluster would have {partitions} partitions, more than "
@@ -183,7 +183,7 @@ class _Builder:
         )
 
     def _check_caps(self, name: str, partitions: int) -> None:
-        """Count a topic that is about to be made. Raises RefusedError."""
+        """Count a new topic and its partitions; raise RefusedError if a limit is exceeded."""
         limits = self._context.limits
         if self._topics >= limits.max_topics:
             message = (

@@ -30,7 +30,7 @@ def test_two_processes_never_get_the_same_free_port() -> None:
     assert len(ports) == len(set(ports)) == 120
 
 
-def test_free_ports_are_reused_and_port_rows_do_not_overlap() -> None:
+def test_the_test_port_allocator_reuses_free_ports_and_reserves_disjoint_port_rows() -> None:
     rows = [free_row((0, 1, 10)) for _ in range(10)]
     ports = [row + distance for row in rows for distance in range(11)]
     assert len(ports) == len(set(ports))

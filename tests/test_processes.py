@@ -44,7 +44,7 @@ def run(program: Path, word: str, *, fresh: bool = False) -> tuple[Process, Path
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
-def test_a_forked_process_has_its_own_arguments_directory_and_environment(
+def test_a_forked_test_process_has_its_own_arguments_directory_and_environment(
     program: Path, *, fresh: bool
 ) -> None:
     process, output = run(program, "exit", fresh=fresh)
@@ -83,7 +83,7 @@ def test_forked_processes_draw_different_random_numbers(program: Path) -> None:
     assert len(set(drawn)) == 2
 
 
-def test_a_forked_command_reads_its_input_and_separates_errors_from_output() -> None:
+def test_a_forked_test_command_reads_its_input_and_separates_errors_from_output() -> None:
     printed = run_to_end("json.tool", "--compact", text='{"key": 1}')
     assert (printed.returncode, printed.stdout, printed.stderr) == (0, '{"key":1}\n', "")
     refused = run_to_end("json.tool", text="no JSON")

@@ -23,7 +23,7 @@ def count_to(number: int) -> Callable[[], int]:
     return condition
 
 
-def test_a_wait_returns_the_value_that_made_its_condition_true() -> None:
+def test_the_test_wait_helper_returns_the_value_that_made_its_condition_true() -> None:
     assert wait_until(count_to(3), "three calls", retry_on=(OSError,)) == 3
 
     async def story() -> int:
@@ -37,12 +37,12 @@ def test_a_wait_returns_the_value_that_made_its_condition_true() -> None:
     assert asyncio.run(story()) == 3
 
 
-def test_an_unexpected_error_of_a_condition_ends_the_wait() -> None:
+def test_an_unexpected_error_in_a_condition_ends_the_test_wait_helper() -> None:
     with pytest.raises(OSError, match="not yet"):
         wait_until(count_to(3), "three calls")
 
 
-def test_a_wait_past_its_deadline_names_the_condition_and_the_last_state() -> None:
+def test_the_wait_helper_fails_at_its_deadline_with_the_condition_and_the_last_state() -> None:
     said = r"not within 0 s: it is there; last seen: 'nothing'"
     with pytest.raises(AssertionError, match=said):
         wait_until(lambda: False, "it is there", state=lambda: "nothing", deadline_s=0)
@@ -56,7 +56,7 @@ def test_a_wait_past_its_deadline_names_the_condition_and_the_last_state() -> No
         )
 
 
-def test_the_pauses_of_a_wait_grow_to_a_limit_and_end_at_the_deadline() -> None:
+def test_the_pauses_of_the_test_wait_helper_grow_to_a_limit_and_end_at_the_deadline() -> None:
     now = 0.0
     deadline = Deadline("an hour passes", 60, lambda: now)
     pauses = [deadline.pause_s() for _ in range(20)]

@@ -60,7 +60,9 @@ def test_a_lagging_broker_waits_for_its_image_before_it_answers() -> None:
     run(story)
 
 
-def test_calls_to_a_stopped_leader_of_the_test_cluster_raise_coordinator_errors() -> None:
+def test_coordinator_calls_to_a_stopped_leader_in_the_test_cluster_raise_coordinator_errors() -> (
+    None
+):
     async def story() -> None:
         async with ClusterWorld() as world:
             cluster = world.cluster(1)

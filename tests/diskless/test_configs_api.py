@@ -266,7 +266,7 @@ def test_describe_configs_answers_each_resource_and_refuses_resources_above_the_
     tell(story)
 
 
-def test_a_client_reads_a_setting_back_after_it_changed_the_setting() -> None:
+def test_a_topic_setting_change_is_answered_once_the_broker_describes_the_new_value() -> None:
     async def story(told: Story) -> None:
         cluster = told.world.cluster(1)
         cluster.pause()
@@ -374,7 +374,7 @@ def test_a_change_of_a_setting_without_effect_is_refused_with_a_reason(
     tell(story)
 
 
-def test_settings_that_esker_uses_can_be_changed() -> None:
+def test_incremental_alter_configs_changes_the_topic_settings_that_esker_uses() -> None:
     async def story(told: Story) -> None:
         kept = {
             "diskless.enable": "true",

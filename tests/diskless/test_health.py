@@ -85,7 +85,7 @@ def test_a_broker_reports_a_missing_object_as_a_health_fault_for_one_minute() ->
     run_virtually(story)
 
 
-def test_faults_of_the_nodes_disks_count_for_its_broker_only_if_they_make_it_unready() -> None:
+def test_a_brokers_unready_reason_includes_only_node_faults_that_make_the_node_unready() -> None:
     async def story() -> None:
         parts = Parts()
         parts.node_faults.append(Degradation("clock", "deletion is held", unready=False))
@@ -164,7 +164,7 @@ def test_a_fenced_broker_is_unready_and_reports_no_fault_of_its_own() -> None:
     run(story)
 
 
-def test_an_unready_broker_reports_the_reason_once_every_node_knows_the_field() -> None:
+def test_an_unready_broker_reports_its_reason_to_the_controller_from_esker_version_2_on() -> None:
     async def story(level: int) -> None:
         async with ClusterWorld(brokers=(), esker_version=level) as world:
             store = FaultyStore(MemoryStore(world.wall_ms), Random(1), asyncio.sleep, (REFUSES,))

@@ -190,7 +190,7 @@ def test_partitions_have_leaders_if_no_broker_is_preferred() -> None:
     assert all(partition.leader_id in world.image.brokers for partition in topic.partitions)
 
 
-def test_a_rack_without_preferred_brokers_has_leaders_in_other_racks() -> None:
+def test_clients_of_a_rack_without_preferred_brokers_get_leaders_in_other_racks() -> None:
     brokers = [PlacedBroker(1, "a"), PlacedBroker(2, "b", is_preferred=False)]
     scope = placement_scope(brokers, "b")
     assert scope.rack == "b", "the rack is known"
@@ -271,7 +271,7 @@ def test_authorized_operations_are_returned_only_if_the_request_asks_for_them() 
     assert silent.topics[0].topic_authorized_operations == -(2**31)
 
 
-def test_metadata_has_chunks_in_tagged_fields() -> None:
+def test_a_metadata_response_has_the_chunks_of_a_partition_in_tagged_fields() -> None:
     world = beating()
     world.ask(chunk(replicas=(3, 1), start=10))
     cut, whole = ask(world.image, "t").topics[0].partitions

@@ -488,7 +488,7 @@ def test_a_timestamp_lookup_in_a_damaged_object_fails_only_its_own_partition() -
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_leader_epoch_0_ends_at_the_high_watermark_and_other_epochs_are_unknown(
+def test_offset_for_leader_epoch_returns_the_high_watermark_only_for_epoch_0(
     version: int,
 ) -> None:
     async def story(told: Story) -> None:

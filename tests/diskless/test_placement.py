@@ -43,7 +43,7 @@ def test_the_leader_of_a_partition_does_not_depend_on_the_order_of_brokers(
 
 
 @given(brokers, racks)
-def test_a_leader_is_in_the_clients_rack_if_the_rack_has_a_broker(
+def test_placement_chooses_a_leader_in_the_clients_rack_if_the_rack_has_a_broker(
     found: list[PlacedBroker], rack: str | None
 ) -> None:
     near = {broker.broker_id for broker in found if rack is not None and broker.rack == rack}
@@ -137,14 +137,14 @@ def test_partition_leaders_are_preferred_brokers_or_any_broker_if_none_is_prefer
     assert preferred_brokers([unready]) == [unready]
 
 
-def test_the_number_of_remembered_redirects_is_bounded() -> None:
+def test_a_broker_remembers_a_bounded_number_of_consumer_redirects() -> None:
     redirects = Redirects()
     for partition in range(MAX_REMEMBERED + 10):
         redirects.preferred_broker("c", TOPIC, partition, "b", HERE, [HERE, THERE], 0)
     assert len(redirects._sent) == MAX_REMEMBERED
 
 
-def test_the_placement_hash_is_the_same_in_all_versions() -> None:
+def test_the_hash_that_assigns_partition_leaders_is_the_same_in_all_releases() -> None:
     """Pinned, because another hash would bounce clients during a rolling upgrade."""
     found = [PlacedBroker(number, None) for number in range(5)]
     assert [leader(UUID(int=7), partition, None, found) for partition in range(8)] == [

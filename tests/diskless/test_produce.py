@@ -345,7 +345,7 @@ def test_a_produce_to_a_topic_that_is_deleted_meanwhile_gets_an_unknown_topic_er
     claim(work, image)
 
 
-def test_requests_with_invalid_acks_or_transactions_are_refused() -> None:
+def test_produce_requests_with_invalid_acks_or_a_transactional_id_are_refused() -> None:
     async def work(broker: Broker) -> None:
         assert errors(await broker.ask(request(("t", 0, batch()), acks=2))) == [21]
         transactional = request(("t", 0, batch()), transactional_id="x")

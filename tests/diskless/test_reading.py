@@ -41,7 +41,7 @@ def claim(work: Callable[[ObjectCache, FaultyStore], Awaitable[None]], **bounds:
     run(on_loop)
 
 
-def test_equal_reads_share_one_get_and_the_cache_keeps_its_bytes() -> None:
+def test_concurrent_equal_reads_of_an_object_share_one_get_and_later_reads_hit_the_cache() -> None:
     async def work(cache: ObjectCache, _: FaultyStore) -> None:
         where = ByteRange(100, 50)
         found = await asyncio.gather(*(cache.read("a", where) for _ in range(10)))
@@ -108,7 +108,7 @@ def test_the_object_cache_is_bounded_and_drops_the_least_recently_used_range_fir
     claim(work, max_bytes=300)
 
 
-def test_a_just_written_object_is_served_without_a_get() -> None:
+def test_the_object_cache_serves_a_just_written_object_without_a_get() -> None:
     async def work(cache: ObjectCache, _: FaultyStore) -> None:
         cache.add("c", b"0123456789")
         assert bytes(await cache.read("c", ByteRange(2, 3))) == b"234"

@@ -44,7 +44,7 @@ def ask(request: Request, version: int | None = None) -> Any:
     return answers[0]
 
 
-def test_sasl_is_out_of_place_on_a_listener_without_authentication() -> None:
+def test_sasl_requests_get_illegal_sasl_state_on_a_listener_without_authentication() -> None:
     for version in (0, 1):
         shaken = ask(rpc.SaslHandshakeRequest(mechanism="PLAIN"), version)
         assert (shaken.error_code, shaken.mechanisms) == (34, ())

@@ -145,7 +145,7 @@ def shares_after_restarts(order: tuple[int, ...]) -> Counter[int]:
 
 
 @pytest.mark.parametrize("order", list(permutations(BROKERS)))
-def test_no_broker_takes_over_half_of_the_requests_after_restarts_in_any_order(
+def test_no_broker_serves_more_than_half_of_the_requests_after_restarts_in_any_order(
     order: tuple[int, ...],
 ) -> None:
     taken = shares_after_restarts(order)
@@ -153,7 +153,7 @@ def test_no_broker_takes_over_half_of_the_requests_after_restarts_in_any_order(
     assert max(taken.values()) <= CLIENTS * 100 / 2, taken
 
 
-def test_without_redirects_of_producers_one_broker_serves_over_half_of_them_after_restarts(
+def test_a_mutant_without_producer_redirects_concentrates_requests_on_one_broker_after_restarts(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The mutant: the cluster as it was."""

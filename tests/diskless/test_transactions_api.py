@@ -80,7 +80,7 @@ def test_describe_producers_returns_the_last_sequence_and_time_of_each_producer(
     tell(story)
 
 
-def test_producers_of_unknown_partitions_are_refused_one_by_one() -> None:
+def test_describe_producers_returns_an_error_for_each_unknown_partition() -> None:
     topics = answer_to(about(("t", (0, 9)), ("none", (0,)), ("", (0,)), ("bad name", (0,)))).topics
     assert [
         (topic.name, one.partition_index, one.error_code)

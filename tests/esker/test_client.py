@@ -321,7 +321,7 @@ def joined(coordinator: Coordinator) -> tuple[Member, tuple[int, ...]]:
     return run(main())
 
 
-def test_a_member_that_joins_through_failures_gets_its_partitions() -> None:
+def test_a_client_that_joins_a_group_despite_failed_requests_gets_its_partitions() -> None:
     coordinator = Coordinator(
         JoinGroupRequest=[LOST, 15, 16, None, 27, 25], SyncGroupRequest=[27, LOST, 14]
     )
@@ -374,7 +374,9 @@ def test_encoded_assignments_equal_those_of_kafka_python(places: dict[str, list[
 
 
 @given(st.binary(max_size=60))
-def test_bytes_that_are_not_an_assignment_decode_to_no_partitions(data: bytes) -> None:
+def test_random_bytes_decode_as_a_group_assignment_or_subscription_without_an_error(
+    data: bytes,
+) -> None:
     assert isinstance(decode_assignment(data), tuple)
     assert isinstance(decode_subscription(data), tuple)
 

@@ -142,7 +142,7 @@ def test_a_node_with_both_roles_has_client_and_controller_listeners():
         ("diskless.file.delete.delay.ms", "1999", "hears of an idle log every 500 ms"),
     ],
 )
-def test_settings_that_a_broker_cannot_run_with_are_refused_by_name(key, value, reason):
+def test_a_broker_configuration_error_names_the_setting_that_prevents_the_start(key, value, reason):
     with pytest.raises(ConfigError, match=reason) as caught:
         parse_config({**BROKER, key: value})
     assert caught.value.key == key

@@ -516,7 +516,7 @@ class Host:
     cluster_id = "abc"
 
 
-def test_a_single_node_may_run_the_in_memory_coordinator(tmp_path: Path) -> None:
+def test_a_quorum_of_one_node_may_run_the_in_memory_batch_coordinator(tmp_path: Path) -> None:
     host: Any = Host()
     log: Any = None
 

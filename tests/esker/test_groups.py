@@ -256,7 +256,7 @@ async def stored(broker: Broker) -> FetchGroupStateResponse:
         await asyncio.sleep(deadline.pause_s(answer))
 
 
-def test_group_members_continue_after_the_log_leader_and_their_broker_are_killed(
+def test_group_members_keep_their_generation_after_the_log_leader_and_their_broker_are_killed(
     quorum: Quorum,
 ) -> None:
     async def story() -> None:

@@ -121,7 +121,7 @@ def test_an_interrupted_rejoin_format_cannot_be_repeated_without_rejoin(tmp_path
         format_storage(config_in(tmp_path), CLUSTER_ID)
 
 
-def test_an_unmounted_disk_is_reported_before_anything_is_formatted(tmp_path):
+def test_a_start_with_an_unmounted_disk_fails_before_any_directory_is_formatted(tmp_path):
     """Formatting its mount point would begin a voter that has forgotten everything."""
     with pytest.raises(StorageError, match=r"disk mounted.*lost, .*--rejoin"):
         open_storage(config_in(tmp_path / "a"))

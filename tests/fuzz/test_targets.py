@@ -46,7 +46,7 @@ def test_a_decoder_raises_only_declared_errors_on_damaged_bytes(name: str) -> No
 @pytest.mark.soak
 @pytest.mark.timeout(SECONDS + 120)
 @pytest.mark.parametrize("name", TARGETS)
-def test_a_decoder_raises_only_declared_errors_for_long(name: str) -> None:
+def test_a_decoder_raises_only_declared_errors_in_a_long_run_on_damaged_bytes(name: str) -> None:
     until, count = time.monotonic() + SECONDS, 0
     number = int.from_bytes(os.urandom(4))
     rng, samples = Random(number), TARGETS[name].samples()

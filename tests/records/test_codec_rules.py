@@ -148,7 +148,7 @@ def test_a_field_that_a_version_lacks_decodes_to_its_default() -> None:
     assert decode_message(Sample, encode_message(Sample(old=4), 1), 1).old == 4
 
 
-def test_a_version_omits_ignorable_fields_and_refuses_other_fields_that_it_lacks() -> None:
+def test_encoding_at_a_version_omits_ignorable_fields_and_refuses_other_missing_fields() -> None:
     assert encode_message(Sample(old=4), 3) == encode_message(Sample(), 3)
     assert encode_message(Sample(inner=Inner(later="x")), 1) == encode_message(Sample(), 1)
     with pytest.raises(ValueError, match="Sample v0 cannot carry strict = 6: only in 1"):
@@ -224,7 +224,7 @@ def test_tagged_fields_are_refused_at_a_version_without_tagged_fields() -> None:
         encode_message(message, 1)
 
 
-def test_an_encoding_error_shortens_large_values() -> None:
+def test_the_text_of_a_message_encoding_error_shortens_large_values() -> None:
     huge = ProduceRequest.TopicProduceData.PartitionProduceData(
         index=-(2**40), records=bytes(2**20)
     )
@@ -257,7 +257,7 @@ def test_large_record_batches_are_encoded_without_a_copy() -> None:
 
 @pytest.mark.parametrize("version", [1, 3])
 @pytest.mark.parametrize("size", [0, 62, 63, 64, 65, 126, 127, 128, 300, 16_383, 32_767])
-def test_lengths_and_counts_survive_where_their_encoding_grows_by_a_byte(
+def test_message_fields_survive_encoding_where_a_length_prefix_grows_by_a_byte(
     size: int, version: int
 ) -> None:
     sample = Sample(
@@ -331,7 +331,7 @@ def test_a_tagged_field_with_its_default_written_out_decodes_to_the_default() ->
     assert decode_message(Sample, base + bytes.fromhex("01 01 02 0050"), 3) == Sample()
 
 
-def test_any_negative_marker_decodes_as_a_null_structure() -> None:
+def test_a_nullable_structure_with_any_negative_marker_byte_decodes_to_null() -> None:
     absent = encode_message(Sample(), 3)
     at = absent.index(b"later\x00\xff") + 6
     for marker, inner in [(0x80, None), (0xFE, None), (0x7F, Inner()), (0x00, Inner())]:

@@ -44,7 +44,9 @@ def test_coordinators_lose_no_batch_in_a_storm_of_faults(
 
 
 @pytest.mark.parametrize("seed", range(CLOCK_SCHEDULES))
-def test_nothing_younger_than_its_retention_is_deleted_while_wall_clocks_jump(seed: int) -> None:
+def test_retention_deletes_no_record_younger_than_retention_ms_while_wall_clocks_jump(
+    seed: int,
+) -> None:
     with quiet():
         run_plan(with_clock_steps(draw_coordinators(seed, sqlite=False)))
 

@@ -562,7 +562,7 @@ def persistent_node() -> tuple[Hosted, Persistent]:
     return node, machine
 
 
-def test_after_a_restart_a_stored_state_applies_only_records_after_its_own_offset():
+def test_a_restarted_state_machine_applies_only_records_after_its_stored_offset():
     node, machine = persistent_node()
     node.take()
     node.write((b"key-1", b"new"))
@@ -645,7 +645,7 @@ def test_a_stored_state_whose_last_epoch_differs_from_the_log_is_reported_as_a_f
     assert (machine.resets, machine.applied) == (0, (end_offset, 9))
 
 
-def test_a_stored_state_past_the_end_of_a_log_that_lost_its_tail_is_not_reported_as_a_fork():
+def test_a_host_whose_stored_state_is_ahead_of_a_log_without_its_tail_reports_no_fork():
     node, machine = persistent_node()
     node.log.restart()
     tail = node.log._stored.pop()

@@ -47,7 +47,9 @@ def decode_both_ways(cls: type[Message], version: int, data: bytes) -> None:
 
 
 @pytest.mark.timeout(SECONDS + 120)
-def test_both_codecs_decode_mutated_messages_equally_or_refuse_them() -> None:
+def test_the_generated_and_the_reference_codec_decode_mutated_messages_equally_or_refuse_both() -> (
+    None
+):
     until = time.monotonic() + SECONDS
     chosen = random.SystemRandom()
     while True:

@@ -57,7 +57,9 @@ def pages(out: Path) -> int:
 
 
 @pytest.mark.timeout(900)
-def test_a_stream_writes_each_offset_once_although_its_driver_is_killed(tmp_path: Path) -> None:
+def test_a_spark_stream_writes_each_offset_once_although_its_driver_is_killed(
+    tmp_path: Path,
+) -> None:
     seed = first_seed()
     random = Random(seed)
     batches = (

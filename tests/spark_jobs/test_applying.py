@@ -261,7 +261,7 @@ def test_plan_rows_are_sent_again_after_a_broker_found_no_coordinator(
     assert (outcome.applied, outcome.unanswered) == ({0: 10, 1: 11, 2: 12}, None)
 
 
-def test_a_plan_that_another_cluster_refused_still_applies_to_its_own_cluster(
+def test_a_retention_plan_that_another_cluster_refused_still_applies_to_its_own_cluster(
     tmp_path: Path,
 ) -> None:
     made, journal = plan(row(0), row(1)), tmp_path / "j"

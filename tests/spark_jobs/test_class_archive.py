@@ -108,7 +108,7 @@ def test_no_class_archive_is_used_in_an_unwritable_directory(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("which", ["classes", "cache"])
 @pytest.mark.parametrize("taken", ["group", "others", "linked", "another user's"])
-def test_no_class_archive_is_used_where_other_users_can_write(
+def test_no_class_archive_is_used_in_a_directory_that_other_users_can_write_to(
     archive: ClassArchive, monkeypatch: pytest.MonkeyPatch, which: str, taken: str
 ) -> None:
     """It is code, and a user who can write it can write its checksum."""
@@ -143,7 +143,7 @@ def test_old_class_archives_and_temporary_files_are_deleted(archive: ClassArchiv
     assert names == ["java-0.3.jsa", "java-0.4.jsa", "java-1.1.new", "java-1.jsa"]
 
 
-def test_each_java_and_set_of_jars_has_its_own_class_archive(tmp_path: Path) -> None:
+def test_each_java_installation_and_set_of_jars_has_its_own_class_archive(tmp_path: Path) -> None:
     def named(java: str, jar: str) -> str:
         home, jars = tmp_path / java, tmp_path / f"jars-{jar}"
         (home / "lib" / "server").mkdir(parents=True, exist_ok=True)

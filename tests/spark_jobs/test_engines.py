@@ -108,7 +108,7 @@ def test_the_local_engine_runs_few_or_light_tasks_in_the_calling_process(
     assert all(here)
 
 
-def test_a_pickled_error_of_a_task_keeps_its_type() -> None:
+def test_an_error_of_a_spark_task_keeps_type_and_offsets_when_it_is_pickled() -> None:
     lost = pickle.loads(pickled(LostRangeError("a log", 3, 7, "its head was cut off")))
     assert isinstance(lost, LostRangeError)
     assert (lost.wanted, lost.earliest) == (3, 7)

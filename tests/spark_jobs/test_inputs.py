@@ -131,7 +131,7 @@ def test_spark_reads_no_uncommitted_record_from_an_isolated_node(
         open_logs(both)
 
 
-def test_missing_and_contradictory_log_sources_are_refused(tmp_path: Path) -> None:
+def test_opening_logs_without_a_source_or_from_two_sources_raises_an_error(tmp_path: Path) -> None:
     for place, said in (
         (Inputs(), "name the source of the logs"),
         (Inputs(log_dir=tmp_path), "is not a node's log directory"),

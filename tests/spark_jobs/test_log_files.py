@@ -109,7 +109,9 @@ def test_a_deleted_log_head_without_a_checkpoint_is_an_error(log: LogFiles) -> N
     assert offsets(log, 30, start_offset=6) == list(range(6, 30))
 
 
-def test_a_segment_deleted_between_planning_and_reading_is_an_error(log: LogFiles) -> None:
+def test_a_segment_deleted_between_planning_and_reading_a_span_raises_a_lost_range_error(
+    log: LogFiles,
+) -> None:
     spans = log.spans(30)
     (log.directory / segment_name(0)).unlink()
     with pytest.raises(LostRangeError, match="deleted meanwhile"):
@@ -141,7 +143,9 @@ def test_spark_reads_a_log_that_begins_at_offset_0_without_a_checkpoint(log: Log
     assert not any(span.is_checkpoint for span in log.spans(30))
 
 
-def test_reading_to_an_offset_needs_a_checkpoint_at_or_before_the_offset(log: LogFiles) -> None:
+def test_reading_a_log_without_its_head_to_an_offset_requires_a_checkpoint_up_to_the_offset(
+    log: LogFiles,
+) -> None:
     (log.directory / segment_name(0)).unlink()
     (log.directory / segment_name(6)).unlink()
     checkpoint(log.directory, 12, b"old")

@@ -49,7 +49,7 @@ def test_spark_passes_filters_and_columns_to_the_data_source(
         spark.catalog.dropTempView("brokers")
 
 
-def test_a_stream_that_is_stopped_and_started_again_reads_each_offset_once(
+def test_a_spark_stream_that_is_stopped_and_started_again_reads_each_offset_once(
     spark: SparkSession, log_dir: Path
 ) -> None:
     from spark_jobs.notebook import LogTables

@@ -39,7 +39,7 @@ def test_a_binary_file_is_refused_as_a_plan_without_printing_it(tmp_path: Path) 
     assert str(caught.value) == f"{path} is not a whole retention plan: make a new one"
 
 
-def test_a_missing_plan_file_is_reported_without_an_error_number(tmp_path: Path) -> None:
+def test_the_show_commands_report_a_missing_plan_file_without_an_errno(tmp_path: Path) -> None:
     missing = tmp_path / "none"
     for words in (["retention", "show"], ["orphans", "show"]):
         assert run(*words, missing) == (3, f"esker: {missing}: No such file or directory\n")
@@ -79,7 +79,9 @@ def test_the_error_for_a_damaged_archive_suggests_its_verification(
     assert said.endswith("is gone; `esker spark archive --verify` lists all damage\n")
 
 
-def test_a_node_of_another_cluster_is_refused_as_a_replica(node: Path, tmp_path: Path) -> None:
+def test_the_audit_refuses_a_replica_from_a_node_of_another_cluster(
+    node: Path, tmp_path: Path
+) -> None:
     other = tmp_path / "node2"
     shutil.copytree(node, other)
     meta = other / "meta.properties"

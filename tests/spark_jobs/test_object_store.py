@@ -135,7 +135,7 @@ def test_reading_a_missing_object_or_range_raises_an_error(store: ObjectStore) -
 
 
 @pytest.mark.parametrize("kind", ["directory", "s3"])
-def test_a_missing_store_is_an_error_instead_of_an_empty_listing(
+def test_listing_a_missing_object_store_raises_an_error_instead_of_returning_no_object(
     kind: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
     if kind == "s3":

@@ -205,7 +205,9 @@ def test_a_failed_store_listing_leaves_the_orphans_plan_and_the_sightings_file_u
     assert bucket.sweep().planned.objects == 300
 
 
-def test_keys_of_other_clusters_are_reported_and_never_planned_as_orphans(bucket: Bucket) -> None:
+def test_object_keys_of_other_clusters_are_reported_and_never_planned_as_orphans(
+    bucket: Bucket,
+) -> None:
     own = bucket.orphan(7)
     foreign = Naming("esker", "c-2").key(0, 7)
     bucket.put(foreign)
@@ -272,7 +274,7 @@ def test_an_edited_orphans_plan_or_sightings_file_is_refused(how: str, bucket: B
         bucket.sweep()
 
 
-def test_a_listing_is_written_in_chunks_of_bounded_size() -> None:
+def test_the_orphans_job_processes_a_store_listing_in_chunks_of_bounded_size() -> None:
     """Rows are written to disk in chunks, however many there are."""
     tally = Tally()
 
@@ -285,7 +287,7 @@ def test_a_listing_is_written_in_chunks_of_bounded_size() -> None:
     assert tally.objects == 3 * PIECE_ROWS + 1
 
 
-def test_a_listing_covers_every_two_digit_key_prefix() -> None:
+def test_the_orphans_job_lists_every_two_digit_prefix_of_object_keys() -> None:
     assert len(set(SPREADS)) == 256
     assert {NAMING.key(0, object_id)[6:8] for object_id in range(10_000)} == set(SPREADS)
 
@@ -382,7 +384,9 @@ def test_applying_orphans_stops_when_the_whole_plan_is_refused(
     assert not (tmp_path / "plan.journal").exists()
 
 
-def test_the_journal_of_another_orphans_plan_is_refused(plan: OrphansPlan, tmp_path: Path) -> None:
+def test_applying_an_orphans_plan_with_another_plans_journal_is_refused(
+    plan: OrphansPlan, tmp_path: Path
+) -> None:
     asyncio.run(apply_orphans(plan, journal(plan, tmp_path), lambda _: Recorder()))
     with pytest.raises(ValueError, match="is the journal of plan"):
         Journal(tmp_path / "plan.journal", "another").read()

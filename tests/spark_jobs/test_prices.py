@@ -9,7 +9,7 @@ import pytest
 from spark_jobs.prices import Prices, PricesError, read_prices
 
 
-def test_default_prices_are_those_of_s3() -> None:
+def test_the_default_prices_of_the_report_are_those_of_s3_standard() -> None:
     prices = read_prices(None)
     assert (prices.put_per_1000, prices.get_per_1000, prices.gb_month) == (0.005, 0.0004, 0.023)
     assert prices.source == "S3 Standard list prices"

@@ -100,7 +100,9 @@ def test_the_search_for_a_leader_among_named_controllers_is_bounded(
     assert len(controllers.opened) <= 2 * 64  # an attempt, perhaps two
 
 
-def test_a_refused_listing_of_logs_is_an_error(controllers: Controllers) -> None:
+def test_a_quorum_that_refuses_to_list_its_logs_raises_a_logs_error(
+    controllers: Controllers,
+) -> None:
     controllers.answers[DescribeSnapshotsRequest] = lambda _: DescribeSnapshotsResponse(
         error_code=31, groups=()
     )
@@ -112,7 +114,7 @@ def test_a_refused_listing_of_logs_is_an_error(controllers: Controllers) -> None
 
 
 @pytest.mark.parametrize("cluster_id", ["", "..", "/etc", "a/b", "a\0", "a" * 256])
-def test_a_cluster_id_that_would_name_a_path_is_refused(
+def test_a_job_refuses_a_cluster_id_that_could_be_used_as_a_path(
     controllers: Controllers, cluster_id: str
 ) -> None:
     """It names the directory of checkpoint copies, in which older ones are deleted."""

@@ -215,7 +215,7 @@ def test_a_fetch_is_repeated_until_a_new_leader_has_a_high_watermark() -> None:
     assert read(leader, 10, 11) == [10]
 
 
-def test_a_leader_that_never_commits_the_requested_offsets_is_an_error() -> None:
+def test_a_job_raises_an_error_if_the_leader_never_commits_the_requested_offsets() -> None:
     leader = Leader(*[Fetched(10, 0, b"")] * 20)
     with pytest.raises(LostRangeError, match="has not committed more yet"):
         read(leader, 10, 11)
@@ -228,7 +228,9 @@ def test_a_leader_that_never_commits_the_requested_offsets_is_an_error() -> None
         (Fetched(90, 60, b"", snapshot_id=OffsetAndEpoch(Offset(60), Epoch(2))), "offset is 60"),
     ],
 )
-def test_a_leader_with_a_diverging_log_is_an_error(answer: Fetched, said: str) -> None:
+def test_a_job_raises_an_error_if_the_leader_answers_with_a_diverging_epoch_or_a_snapshot(
+    answer: Fetched, said: str
+) -> None:
     with pytest.raises(LostRangeError, match=said):
         read(Leader(answer), 50, 90)
 

@@ -122,7 +122,9 @@ def test_the_reported_episodes_of_a_flapping_broker_are_bounded() -> None:
     assert found.forgotten > 0
 
 
-def test_the_report_counts_changes_of_leaders_and_isrs(tmp_path: Path) -> None:
+def test_the_cluster_report_counts_leader_changes_and_in_sync_replica_changes(
+    tmp_path: Path,
+) -> None:
     found = history(
         tmp_path,
         [TopicRecord(name="t", topic_id=TOPIC), partition(0, (1, 2)), partition(1, (2, 1))],

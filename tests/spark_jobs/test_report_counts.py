@@ -228,7 +228,7 @@ def test_deleting_the_logs_head_does_not_change_the_reported_state(
     )
 
 
-def test_committed_minus_removed_objects_equal_the_objects_held_in_the_report(
+def test_the_objects_held_in_the_report_equal_committed_minus_removed_objects(
     harbour: World,
 ) -> None:
     found = tables(harbour)

@@ -36,7 +36,7 @@ def test_a_worker_imports_the_shipped_code_instead_of_the_installed_code(tmp_pat
     assert done.stdout.strip() == f"{archive}/spark_jobs/tables/schemas.py", done.stderr
 
 
-def test_equal_code_is_shipped_under_the_same_file_name(tmp_path: Path) -> None:
+def test_equal_code_is_shipped_to_spark_workers_under_the_same_file_name(tmp_path: Path) -> None:
     (tmp_path / "again").mkdir()
     assert code_zip(tmp_path).name == code_zip(tmp_path / "again").name
 

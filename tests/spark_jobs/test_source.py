@@ -169,7 +169,9 @@ def test_filters_on_record_types_are_accepted_for_the_record_table(
     assert [row["log_offset"] for row in rows(reader)] == expected
 
 
-def test_an_empty_read_has_no_partitions_and_accepts_sparks_empty_partition(log_dir: Path) -> None:
+def test_a_spark_read_of_an_empty_range_has_no_partitions_and_accepts_an_empty_partition(
+    log_dir: Path,
+) -> None:
     reader = LogReader(parse_options(options(log_dir, endOffset=0)))
     assert reader.partitions() == []
     assert list(reader.read(InputPartition(None))) == []  # as Spark does
@@ -265,7 +267,9 @@ def test_a_spark_read_of_deleted_offsets_fails_unless_fail_on_data_loss_is_off(
     assert [row["feature_level"] for row in found] == [55, 6, 7, 8, 9]
 
 
-def test_a_segment_that_ends_before_its_committed_end_is_an_error(log_dir: Path) -> None:
+def test_a_spark_read_of_a_segment_cut_below_the_high_watermark_raises_a_lost_range_error(
+    log_dir: Path,
+) -> None:
     reader = LogReader(parse_options(options(log_dir, splitBytes=1)))
     planned = reader.partitions()
     path = log_dir / CLUSTER / f"{18:020d}.log"

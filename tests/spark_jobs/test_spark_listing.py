@@ -75,7 +75,7 @@ def test_spark_and_the_local_engine_give_the_same_listing_and_comparison(
     assert suspects[0] == suspects[1] == sorted((0, object_id) for object_id in life.used()[:2])
 
 
-def test_a_listing_counts_own_objects_among_many_other_clusters_objects(
+def test_a_store_listing_in_spark_counts_own_objects_and_other_clusters_objects_separately(
     spark: SparkSession, life: Stored, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(spark_listing, "COUNTED_ROWS", 2)
@@ -84,7 +84,7 @@ def test_a_listing_counts_own_objects_among_many_other_clusters_objects(
     assert tally.strange == 1
 
 
-def test_a_listing_in_spark_fails_if_one_of_its_tasks_fails(
+def test_a_store_listing_in_spark_fails_if_one_of_its_tasks_fails(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     with pytest.raises(Exception, match="no-such-place"):

@@ -86,7 +86,7 @@ def test_a_spark_job_completes_after_one_of_its_workers_is_killed(
     assert all(".zip/spark_jobs/__init__.py" in file for file in files), files
 
 
-def test_missing_memory_or_python_on_workers_is_reported_in_one_sentence(
+def test_a_spark_session_error_names_missing_memory_or_python_on_workers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from spark_jobs.session import spark_session

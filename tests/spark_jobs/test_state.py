@@ -239,7 +239,7 @@ def test_the_state_keeps_the_last_five_batches_of_a_producers_last_epoch(tmp_pat
     assert state.producers.column("last_sequences").to_pylist() == [[0]]
 
 
-def test_the_computed_state_keeps_no_batch_of_an_expired_producer_until_it_appends_again(
+def test_the_state_computed_from_a_log_has_no_batches_from_before_a_producers_expiry(
     tmp_path: Path,
 ) -> None:
     forgotten = ProducersExpiredRecord(log_ids=(0,), producer_ids=(7,))
@@ -263,7 +263,9 @@ def test_a_topic_with_many_partitions_is_read_completely_from_a_checkpoint(tmp_p
     assert (found.partitions.num_rows, found.partitions["log_id"][2_499].as_py()) == (2_500, 2_499)
 
 
-def test_the_state_at_a_time_ends_before_the_first_later_record(tmp_path: Path) -> None:
+def test_the_state_computed_at_a_timestamp_ends_before_the_first_later_record(
+    tmp_path: Path,
+) -> None:
     batches = [[partitions(TOPIC, 1)], *([appended(2 * i, 2 * i)] for i in range(4))]
     write_log(tmp_path / "log-0", batches)  # a second apart from 1,000 on
     log = LogFiles(tmp_path / "log-0")
@@ -273,7 +275,7 @@ def test_the_state_at_a_time_ends_before_the_first_later_record(tmp_path: Path) 
         assert found.runs.equals(state_at(log, offset).runs)
 
 
-def test_the_error_for_a_state_below_the_deleted_head_names_the_earliest_offset(
+def test_the_error_for_a_state_at_a_deleted_offset_names_the_earliest_available_offset(
     tmp_path: Path,
 ) -> None:
     state = InMemoryState()

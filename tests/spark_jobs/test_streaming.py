@@ -112,7 +112,7 @@ def test_a_spark_stream_begins_at_its_starting_offsets_option(
     assert [row for rows in batches for row in rows] == expected
 
 
-def test_a_stream_begins_with_a_checkpoint_if_the_head_is_deleted_or_on_request(
+def test_a_spark_stream_begins_with_a_checkpoint_if_the_log_head_is_deleted_or_on_request(
     log_dir: Path,
 ) -> None:
     levels = [FeatureLevelRecord(name="f", feature_level=n) for n in (100, 101)]
@@ -142,7 +142,7 @@ def test_a_stream_begins_with_a_checkpoint_if_the_head_is_deleted_or_on_request(
     assert batch(log_dir, start, after, failOnDataLoss="false") == []
 
 
-def test_a_stream_whose_next_offsets_were_deleted_fails_unless_fail_on_data_loss_is_off(
+def test_a_spark_stream_whose_next_offsets_were_deleted_fails_unless_fail_on_data_loss_is_off(
     log_dir: Path,
 ) -> None:
     start = reader(log_dir).initialOffset()
@@ -177,14 +177,16 @@ def test_a_spark_stream_stops_if_its_log_was_replaced_by_another_log_of_the_same
         )
 
 
-def test_a_stream_from_a_lagging_replica_stays_at_its_offset(log_dir: Path) -> None:
+def test_a_spark_stream_never_moves_back_to_the_lower_high_watermark_of_a_lagging_replica(
+    log_dir: Path,
+) -> None:
     start, _ = run(log_dir, reader(log_dir).initialOffset())
     mark_committed(log_dir, {LOG: 9})
     assert reader(log_dir).latestOffset(start, ReadAllAvailable()) == start
     assert reader(log_dir).partitions(start, start) == []
 
 
-def test_an_available_now_stream_reads_only_the_records_committed_at_its_start(
+def test_a_spark_stream_with_trigger_available_now_reads_only_records_committed_at_its_start(
     log_dir: Path,
 ) -> None:
     one = reader(log_dir, maxOffsetsPerTrigger=10)
@@ -201,7 +203,7 @@ def test_an_available_now_stream_reads_only_the_records_committed_at_its_start(
     assert reader(log_dir).getDefaultReadLimit() == ReadAllAvailable()
 
 
-def test_a_stream_refuses_the_options_of_batch_reads(log_dir: Path) -> None:
+def test_a_spark_stream_refuses_the_options_of_batch_reads(log_dir: Path) -> None:
     with pytest.raises(OptionError, match="no startOffset or endOffset"):
         reader(log_dir, endOffset=5)
     with pytest.raises(OptionError, match="is committed up to offset 17 only"):

@@ -60,7 +60,9 @@ async def assert_records_can_be_written(nodes: Nodes, scene: Scene) -> None:
     assert error_codes(written) == {0}, written
 
 
-def test_a_made_up_controller_epoch_stops_no_controller(tmp_path: Path) -> None:
+def test_a_coordinator_call_with_an_invented_controller_epoch_stops_no_controller(
+    tmp_path: Path,
+) -> None:
     async def story(nodes: Nodes, scene: Scene) -> None:
         init = coordinator.InitDisklessTopicsRequest
         release = coordinator.ReleaseDisklessPartitionsRequest
@@ -83,7 +85,9 @@ def test_a_made_up_controller_epoch_stops_no_controller(tmp_path: Path) -> None:
     tell(tmp_path, story)
 
 
-def test_a_made_up_broker_epoch_gets_no_lease_and_shuts_out_no_broker(tmp_path: Path) -> None:
+def test_a_lease_request_with_an_invented_broker_epoch_gets_no_lease_and_fences_no_broker(
+    tmp_path: Path,
+) -> None:
     async def story(nodes: Nodes, scene: Scene) -> None:
         for broker_id, epoch in ((STRANGER + 1, 5), (BROKER_ID, 2**62), (BROKER_ID, 2**63 - 1)):
             request = objects.AcquireObjectLeaseRequest(

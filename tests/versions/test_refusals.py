@@ -172,7 +172,7 @@ async def refused_ones(nodes: Nodes, variants: int) -> AsyncIterator[Asked]:
 @pytest.mark.parametrize(
     ("variants", "at_least"), [(5, 250), pytest.param(10_000, 1_500, marks=pytest.mark.soak)]
 )
-def test_a_refused_request_leaves_all_logs_as_they_are(
+def test_a_refused_request_changes_no_log_of_the_node(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variants: int, at_least: int
 ) -> None:
     monkeypatch.setattr(produce, "TOPIC_WAIT_S", 0.01)

@@ -39,7 +39,9 @@ async def accept_clock(world: World) -> AcceptClockResponse:
 class ClockStories(Told):
     """What every coordinator keeps, wherever its steady time lives."""
 
-    def test_a_wall_clock_that_steps_ahead_deletes_nothing_young(self) -> None:
+    def test_a_wall_clock_that_steps_ahead_does_not_make_retention_delete_young_records(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await write_now(world)
             world.jump(2 * HOUR_MS)
@@ -59,7 +61,7 @@ class ClockStories(Told):
 
         self.tell(story)
 
-    def test_accept_clock_is_refused_below_level_2(self) -> None:
+    def test_an_accept_clock_request_is_refused_below_esker_version_2(self) -> None:
         async def story(world: World) -> None:
             await write_now(world, level=1)
             answer = await accept_clock(world)
@@ -72,7 +74,9 @@ class ClockStories(Told):
 class StartStories(Told):
     """What a process does that starts alone: `restart` leaves none that noted a stamp."""
 
-    def test_a_started_process_believes_a_wall_clock_within_an_hour_of_the_stamp(self) -> None:
+    def test_a_restarted_coordinator_accepts_a_wall_clock_within_an_hour_of_steady_time(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await write_now(world)
             await world.advance(50 * MINUTE_MS)
@@ -83,7 +87,7 @@ class StartStories(Told):
 
         self.tell(story)
 
-    def test_a_started_process_never_takes_an_earlier_time_within_an_hour(self) -> None:
+    def test_a_restarted_coordinator_does_not_move_steady_time_back_within_an_hour(self) -> None:
         async def story(world: World) -> None:
             await write_now(world)
             await world.advance(50 * MINUTE_MS)
@@ -97,7 +101,7 @@ class StartStories(Told):
 
         self.tell(story)
 
-    def test_a_wall_clock_days_ahead_holds_deletion_until_it_is_accepted(self) -> None:
+    def test_a_wall_clock_days_ahead_stops_deletion_by_time_until_accept_clock(self) -> None:
         async def story(world: World) -> None:
             await write_now(world)
             broker = Broker(world)
@@ -120,7 +124,7 @@ class StartStories(Told):
 
         self.tell(story)
 
-    def test_a_held_clock_deletes_by_size_and_lists_no_orphans(self) -> None:
+    def test_a_coordinator_with_a_held_clock_deletes_by_size_and_lists_no_orphans(self) -> None:
         async def story(world: World) -> None:
             await write_now(world)
             broker = Broker(world)
@@ -138,7 +142,7 @@ class StartStories(Told):
 
         self.tell(story)
 
-    def test_a_single_voter_agrees_with_its_own_clock_within_a_day(self) -> None:
+    def test_a_single_voter_confirms_its_own_wall_clock_within_a_day_of_steady_time(self) -> None:
         async def story(world: World) -> None:
             await write_now(world)
             world.jump(20 * HOUR_MS)  # as after a night switched off
@@ -148,7 +152,7 @@ class StartStories(Told):
 
         self.tell(story)
 
-    def test_accept_clock_sets_steady_time_back(self) -> None:
+    def test_an_accept_clock_request_can_set_a_coordinators_steady_time_back(self) -> None:
         async def story(world: World) -> None:
             await write_now(world)
             world.jump(3 * DAY_MS)

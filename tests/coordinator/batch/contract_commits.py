@@ -88,7 +88,9 @@ class CommitStories(Told):
         self.tell(story)
 
     @pytest.mark.parametrize("count", [0, -1, 10_001, 2**31 - 1])
-    def test_a_lease_of_an_impossible_size_is_refused(self, count: int) -> None:
+    def test_a_lease_request_with_an_invalid_number_of_object_ids_is_refused(
+        self, count: int
+    ) -> None:
         async def story(world: World) -> None:
             before = await world.checkpoint()
             assert (await Broker(world).acquire(count)).error_code == 42
@@ -301,7 +303,9 @@ class CommitStories(Told):
 
     # --- commits
 
-    def test_a_repeated_commit_gets_its_first_response_after_later_changes(self) -> None:
+    def test_a_repeated_batch_commit_gets_the_response_of_its_first_attempt_after_later_changes(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -487,7 +491,9 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_above_the_producer_limit_only_batches_of_new_producers_are_refused(self) -> None:
+    def test_a_coordinator_at_its_producer_limit_refuses_only_batches_of_new_producers(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)

@@ -70,7 +70,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_an_offset_search_by_timestamp_can_start_at_any_offset(self) -> None:
+    def test_the_coordinators_offset_search_by_timestamp_can_start_at_any_offset(self) -> None:
         """A reader of the run knows that its newest record lies before the log start."""
 
         async def story(world: World) -> None:
@@ -342,7 +342,9 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_a_large_deleted_topic_is_dismantled_in_steps(self) -> None:
+    def test_the_coordinator_removes_the_batches_of_a_large_deleted_topic_in_several_steps(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -416,7 +418,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_a_find_batches_answer_stops_at_the_requested_bytes(self) -> None:
+    def test_a_find_batches_response_ends_at_the_requested_number_of_bytes(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)

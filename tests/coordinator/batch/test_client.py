@@ -222,7 +222,7 @@ def test_after_a_refused_commit_the_client_awaits_all_in_flight_before_a_new_com
     served(story)
 
 
-def test_a_lost_connection_sends_the_same_commits_to_the_next_leader() -> None:
+def test_a_coordinator_client_sends_commits_of_a_lost_connection_again_to_the_next_leader() -> None:
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
         old, new = started
         await client.call(commit(0))
@@ -291,7 +291,7 @@ PAUSING = ClientSettings(
 )
 
 
-def test_a_clients_error_says_whether_the_request_may_have_been_decided() -> None:
+def test_a_coordinator_clients_error_states_whether_the_request_may_have_been_decided() -> None:
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
         safe = IsSafeToDeleteFileRequest(coordinator_partition=0, object_key="key")
         recorder.then = lambda _: fail(ErrorCode.COORDINATOR_NOT_AVAILABLE)
@@ -425,7 +425,9 @@ def sample(message: type[Message]) -> Any:
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.request.__name__)
-def test_a_refusal_survives_encoding_and_decoding_in_every_response(call: Call[Any]) -> None:
+def test_a_refusal_of_a_coordinator_call_survives_encoding_and_decoding_in_every_response(
+    call: Call[Any],
+) -> None:
     request = sample(call.request)
     refusal = refuse(request, ErrorCode.COORDINATOR_NOT_AVAILABLE, "why")
     decoded = decode_message(call.response, encode_message(refusal, 0), 0)

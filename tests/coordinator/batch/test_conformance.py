@@ -23,7 +23,7 @@ def test_the_coordinator_in_memory_answers_as_the_conformance_table_says(row: Ro
     asyncio.run(run_row(row, 0, MemoryWorld()))
 
 
-def test_one_coordinator_answers_all_rows_of_the_conformance_table() -> None:
+def test_one_in_memory_coordinator_answers_all_rows_of_the_conformance_table_in_sequence() -> None:
     assert asyncio.run(run_table(TABLE, MemoryWorld())) == []
 
 

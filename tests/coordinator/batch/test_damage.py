@@ -93,7 +93,9 @@ def test_the_next_start_rebuilds_a_database_with_any_damaged_page(tmp_path: Path
     asyncio.run(story())
 
 
-def test_a_database_row_that_cannot_be_decoded_counts_as_damage(tmp_path: Path) -> None:
+def test_a_coordinator_treats_a_database_row_that_cannot_be_decoded_as_damage(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         world, broker = await filled(tmp_path)
         connection = sqlite3.connect(world.machine.path, isolation_level=None)

@@ -273,7 +273,7 @@ def test_the_batch_coordinator_stops_at_a_record_of_another_state_machine() -> N
         InMemoryState().apply(0, FeatureLevelRecord(name="x", feature_level=1))
 
 
-def test_dismantling_a_deleted_topic_waits_until_the_previous_step_is_applied() -> None:
+def test_the_next_step_of_a_topics_removal_is_decided_after_the_previous_step_is_applied() -> None:
     """A partition whose runs are still there is not empty, whatever was proposed meanwhile."""
 
     async def story() -> None:

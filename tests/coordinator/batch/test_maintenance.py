@@ -141,7 +141,7 @@ def test_a_retention_check_of_all_partitions_begins_once_an_interval_and_is_fini
     asyncio.run(story())
 
 
-def test_a_search_for_idle_producers_continues_where_the_previous_search_stopped(
+def test_the_coordinators_search_for_idle_producers_resumes_where_it_last_stopped(
     tmp_path: Path,
 ) -> None:
     """However many busy producers stand before them."""

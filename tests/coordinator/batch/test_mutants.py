@@ -91,7 +91,7 @@ KILLERS: Final[dict[str, Killer]] = {
     ),
     "a_lease_is_closed_by_the_clock_in_apply": replayed_later,
     "answers_are_not_in_the_checkpoint": contract(
-        "a_repeated_commit_gets_its_first_response_after_later_changes"
+        "a_repeated_batch_commit_gets_the_response_of_its_first_attempt_after_later_changes"
     ),
     "six_batches_are_kept": row("the sixth last is forgotten"),
     "only_the_last_batch_is_kept": row("the fifth last is a duplicate"),
@@ -109,16 +109,16 @@ KILLERS: Final[dict[str, Killer]] = {
         "the_deletion_of_a_topic_lets_no_producer_skip_sequences"
     ),
     "deletion_goes_by_the_wall_clock": contract(
-        "a_wall_clock_that_steps_ahead_deletes_nothing_young"
+        "a_wall_clock_that_steps_ahead_does_not_make_retention_delete_young_records"
     ),
     "deletion_goes_by_steady_time_alone": contract(
         "a_wall_clock_that_steps_back_delays_deletion_by_time"
     ),
     "every_wall_clock_is_believed_at_the_start": contract(
-        "a_wall_clock_days_ahead_holds_deletion_until_it_is_accepted"
+        "a_wall_clock_days_ahead_stops_deletion_by_time_until_accept_clock"
     ),
     "replayed_stamps_are_noted": (
-        test_steady_clock.test_a_started_follower_notes_only_stamps_that_were_written_since
+        test_steady_clock.test_a_restarted_follower_elected_without_a_newer_steady_time_record_holds_its_clock
     ),
     "the_sequence_does_not_wrap": row("after the greatest sequence comes 0"),
     "a_bumped_epoch_is_compared_with_the_old_one": row("a higher epoch begins at 0"),

@@ -144,7 +144,9 @@ def test_retention_of_batches_without_a_timestamp_counts_from_their_commit() -> 
 
 
 @pytest.mark.parametrize("max_partitions", [1, 2, 3, 7, 100])
-def test_a_round_of_retention_passes_visits_every_partition_once(max_partitions: int) -> None:
+def test_successive_bounded_retention_passes_visit_every_partition_once(
+    max_partitions: int,
+) -> None:
     """Also where topics are deleted, have none, or end just where a pass does."""
 
     class Visited(Kept):

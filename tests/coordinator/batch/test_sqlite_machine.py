@@ -212,7 +212,9 @@ def test_a_coordinator_database_that_cannot_be_read_is_replaced_by_a_new_databas
     assert (machine.rebuilds, machine.applied) == (1, (0, 0))
 
 
-def test_records_that_were_not_flushed_are_applied_again_after_a_restart(tmp_path: Path) -> None:
+def test_a_restarted_sqlite_coordinator_applies_the_records_after_its_last_flush_again(
+    tmp_path: Path,
+) -> None:
     """A transaction spans commits; a crash loses the open one, and the log brings it back."""
     world = filled(tmp_path)
     world.machine.flush()

@@ -47,7 +47,7 @@ class Model:
 
 
 @pytest.mark.parametrize("seed", seeds(12))
-def test_searches_for_runs_of_batches_in_sqlite_agree_with_a_list(
+def test_searches_for_batch_runs_in_sqlite_agree_with_searches_in_a_python_list(
     tmp_path: Path, seed: int
 ) -> None:
     """With spans of four runs, so that a few hundred make several of level two."""
@@ -91,7 +91,9 @@ def test_searches_for_runs_of_batches_in_sqlite_agree_with_a_list(
 
 
 @pytest.mark.slow
-def test_a_search_by_timestamp_reads_few_of_many_rows(tmp_path: Path) -> None:
+def test_a_coordinators_search_by_timestamp_reads_a_small_part_of_its_database_rows(
+    tmp_path: Path,
+) -> None:
     """70,000 runs, the time sought is the last one's: three short walks, counted in steps."""
     connection = database.create(tmp_path / "state.db")
     runs, tally = Runs(connection), Tally(1)

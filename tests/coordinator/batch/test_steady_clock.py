@@ -32,7 +32,9 @@ def tell(path: Path, story: Callable[[QuorumWorld], Awaitable[None]]) -> None:
     asyncio.run(told())
 
 
-def test_a_new_leader_goes_on_from_the_stamps_that_its_process_noted(tmp_path: Path) -> None:
+def test_a_new_coordinator_leader_continues_the_steady_time_that_it_read_as_a_follower(
+    tmp_path: Path,
+) -> None:
     """All three voters are two hours ahead, and another one leads."""
 
     async def story(world: QuorumWorld) -> None:
@@ -49,7 +51,9 @@ def test_a_new_leader_goes_on_from_the_stamps_that_its_process_noted(tmp_path: P
     tell(tmp_path, story)
 
 
-def test_a_started_follower_notes_only_stamps_that_were_written_since(tmp_path: Path) -> None:
+def test_a_restarted_follower_elected_without_a_newer_steady_time_record_holds_its_clock(
+    tmp_path: Path,
+) -> None:
     async def story(world: QuorumWorld) -> None:
         await write_now(world)
         world.log.depose()
@@ -77,7 +81,7 @@ def test_a_started_follower_notes_only_stamps_that_were_written_since(tmp_path: 
         ((0,), 5, True),
     ],
 )
-def test_a_held_clock_is_set_once_a_majority_of_all_voters_agrees(
+def test_a_held_coordinator_clock_is_released_once_a_majority_of_all_voters_agrees(
     ahead_ms: tuple[int, ...], voters: int, is_held: bool, tmp_path: Path
 ) -> None:
     async def story(world: QuorumWorld) -> None:
@@ -94,7 +98,9 @@ def test_a_held_clock_is_set_once_a_majority_of_all_voters_agrees(
     tell(tmp_path, story)
 
 
-def test_a_majority_does_not_decide_a_difference_of_more_than_a_day(tmp_path: Path) -> None:
+def test_a_majority_of_voters_cannot_confirm_a_clock_more_than_a_day_ahead_of_steady_time(
+    tmp_path: Path,
+) -> None:
     async def story(world: QuorumWorld) -> None:
         await write_now(world)
         world.jump(DAY_MS + HOUR_MS)
@@ -106,7 +112,9 @@ def test_a_majority_does_not_decide_a_difference_of_more_than_a_day(tmp_path: Pa
     tell(tmp_path, story)
 
 
-def test_steady_time_that_a_majority_sets_back_is_written_as_such(tmp_path: Path) -> None:
+def test_a_coordinator_records_that_a_majority_of_voters_set_its_steady_time_back(
+    tmp_path: Path,
+) -> None:
     async def story(world: QuorumWorld) -> None:
         await write_now(world)
         world.jump(-5 * HOUR_MS)
@@ -119,7 +127,7 @@ def test_steady_time_that_a_majority_sets_back_is_written_as_such(tmp_path: Path
     tell(tmp_path, story)
 
 
-def test_a_held_clock_is_logged_at_once_and_every_hour_with_the_remedy(
+def test_a_held_coordinator_clock_is_logged_at_once_and_every_hour_with_the_remedy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def story(world: QuorumWorld) -> None:
@@ -139,7 +147,9 @@ def test_a_held_clock_is_logged_at_once_and_every_hour_with_the_remedy(
     tell(tmp_path, story)
 
 
-def test_a_held_clock_is_a_metric_and_a_degradation_of_a_ready_node(tmp_path: Path) -> None:
+def test_a_held_coordinator_clock_is_shown_as_a_metric_and_a_degradation_of_a_ready_node(
+    tmp_path: Path,
+) -> None:
     def shown(world: QuorumWorld) -> dict[str, list[float]]:
         families = coordinator_metrics({0: world.coordinator.leader})
         return {family.name: [sample.value for sample in family.samples] for family in families}
@@ -165,7 +175,9 @@ def test_a_held_clock_is_a_metric_and_a_degradation_of_a_ready_node(tmp_path: Pa
     tell(tmp_path, story)
 
 
-def test_a_leader_stamps_every_half_minute_and_not_below_level_2(tmp_path: Path) -> None:
+def test_a_coordinator_writes_a_steady_time_record_every_half_minute_from_esker_version_2_on(
+    tmp_path: Path,
+) -> None:
     async def story(world: QuorumWorld) -> None:
         await write_now(world, level=1)
         assert world.machine.store.counters.steady_ms == NO_STAMP
@@ -179,7 +191,7 @@ def test_a_leader_stamps_every_half_minute_and_not_below_level_2(tmp_path: Path)
     tell(tmp_path, story)
 
 
-def test_a_late_stamp_does_not_set_the_clock_back() -> None:
+def test_a_steady_time_record_that_is_read_late_does_not_set_steady_time_back() -> None:
     boot = [0]
     clock = SteadyClock(lambda: boot[0])
     clock.note(1_000_000, replaces=False)

@@ -226,7 +226,9 @@ def test_an_unregistered_broker_may_register_again(world: World) -> None:
     assert world.ask(registration(1)).error_code == 0
 
 
-def test_a_thousand_brokers_are_fenced_in_one_step(world: World) -> None:
+def test_a_controller_fences_a_thousand_brokers_with_expired_sessions_in_one_step(
+    world: World,
+) -> None:
     for broker_id in range(1_000):
         world.requests.ask(registration(broker_id), lambda _: None)
     world.run()

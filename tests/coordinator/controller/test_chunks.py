@@ -62,7 +62,7 @@ def test_a_partitions_chunk_ends_where_the_next_chunk_begins(world: World) -> No
     assert active.leader == 3
 
 
-def test_all_chunk_records_of_a_request_are_in_one_batch(world: World) -> None:
+def test_all_records_of_a_create_chunks_request_are_in_one_batch(world: World) -> None:
     world.create("many", 600)
     item = tuple(chunk("many", i, (1,), 5).topic_partitions[0] for i in range(600))
     replicas = {i: p.replicas for i, p in world.image.topic("many").partitions.items()}  # type: ignore[union-attr]

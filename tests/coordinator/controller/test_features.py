@@ -135,7 +135,7 @@ def test_a_validate_only_feature_update_is_checked_and_writes_no_record() -> Non
     assert world.image.features.level(ESKER_VERSION) == 1
 
 
-def test_a_feature_update_to_the_current_level_writes_no_record() -> None:
+def test_an_update_features_request_for_the_current_level_writes_no_record() -> None:
     world = upgraded()
     end = world.log.end_offset
     for kind in (UPGRADE, SAFE, UNSAFE):
@@ -155,7 +155,7 @@ def test_feature_updates_of_a_request_are_all_made_or_none() -> None:
     assert (world.image.features.level(TEST), world.image.features.level(ESKER_VERSION)) == (2, 2)
 
 
-def test_a_feature_without_formats_can_be_lowered_and_switched_off() -> None:
+def test_a_feature_level_without_formats_can_be_lowered_and_removed() -> None:
     world = upgraded((TEST, 3))
     assert world.ask(update((TEST, 1), kind=SAFE)).error_code == 0
     assert world.image.features.level(TEST) == 1
@@ -346,7 +346,7 @@ def test_a_node_that_lacks_a_finalized_level_is_refused_at_registration() -> Non
     assert world.ask(broker(7, version=(1, 2))).error_code == 0
 
 
-def test_random_upgrades_leave_no_registered_node_behind_a_finalized_level() -> None:
+def test_every_registered_node_supports_the_finalized_level_after_random_upgrades() -> None:
     reached = [finalized_by_chance(seed) for seed in range(20)]
     assert {1, 2} == set(reached), "chance must try the clusters on both sides"
 

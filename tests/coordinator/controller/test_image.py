@@ -122,7 +122,7 @@ def test_a_persistent_map_behaves_like_an_immutable_dictionary(
         assert all(key in seen and seen.get(key) == expected[key] for key in expected)
 
 
-def test_an_editor_without_changes_returns_the_same_persistent_map() -> None:
+def test_an_edit_that_changes_no_key_returns_the_same_persistent_map() -> None:
     one = Map[str, int]().set("a", 1)
     assert one.edit().freeze() is one
     assert one.remove("b") is one

@@ -257,7 +257,7 @@ def test_a_controller_decides_again_if_a_record_gets_an_unexpected_offset() -> N
     assert records_of(world.controller._pending.image) == records_of(world.image)
 
 
-def test_a_change_larger_than_one_batch_is_written_as_a_transaction() -> None:
+def test_a_controller_change_larger_than_one_batch_is_written_as_a_metadata_transaction() -> None:
     world = World().elect()
     world.register(1)
     shown: list[int] = []
@@ -407,7 +407,7 @@ def test_a_heartbeat_waits_for_pending_records_of_its_broker() -> None:
     assert refused.error_code == ErrorCode.NOT_CONTROLLER
 
 
-def test_a_topic_creation_is_split_only_if_the_result_is_the_same() -> None:
+def test_the_controller_splits_a_topic_creation_only_if_the_result_stays_the_same() -> None:
     request = many_topics(100, 10)
     assert len(split_creation(request)) == 20
     assert len(split_creation(many_topics(5, 10))) == 1
@@ -420,7 +420,7 @@ def test_a_topic_creation_is_split_only_if_the_result_is_the_same() -> None:
     assert split_creation(tried) == [tried]
 
 
-def test_a_partly_done_request_is_not_answered_with_not_controller() -> None:
+def test_a_deposed_controller_answers_a_partly_done_creation_with_not_leader_or_follower() -> None:
     """Clients repeat a request after NOT_CONTROLLER, and would find that their own topics exist."""
     world = World().elect()
     world.register(1)

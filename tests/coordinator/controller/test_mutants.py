@@ -162,7 +162,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     "a chunk's records split over two batches": (
         chunk_over_two_batches,
         _with(
-            test_chunks.test_all_chunk_records_of_a_request_are_in_one_batch,
+            test_chunks.test_all_records_of_a_create_chunks_request_are_in_one_batch,
             test_chunks.with_topic,
         ),
     ),

@@ -124,14 +124,14 @@ def test_a_short_object_store_fault_does_not_change_a_brokers_preference() -> No
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 8])
-def test_half_of_the_brokers_stay_preferred_if_all_are_unready(count: int) -> None:
+def test_half_of_the_brokers_stay_preferred_if_all_brokers_are_unready(count: int) -> None:
     cluster = Brokers(*range(1, count + 1))
     cluster.unready = dict.fromkeys(cluster.epochs, FULL)
     cluster.pass_s(30)
     assert len(cluster.preferred) == least_preferred(count)
 
 
-def test_at_most_one_broker_a_second_changes_its_preference() -> None:
+def test_the_controller_changes_the_preference_of_at_most_one_broker_per_second() -> None:
     cluster = Brokers(*range(1, 9))
     cluster.unready = dict.fromkeys(range(1, 5), FULL)
     cluster.pass_s(10)
@@ -156,7 +156,7 @@ def test_an_unready_broker_is_preferred_again_at_once_if_too_few_brokers_are_pre
     assert cluster.preferred == {2, 3, 4}, "2 has been unready for a shorter time than 1"
 
 
-def test_a_broker_that_became_ready_returns_before_one_that_is_unready() -> None:
+def test_a_broker_that_became_ready_is_preferred_again_before_an_unready_broker() -> None:
     cluster = Brokers(1, 2, 3, 4)
     cluster.unready = {1: FULL}
     cluster.pass_s(12)
@@ -241,7 +241,9 @@ SEEDS = seeds(20)
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_half_of_the_serving_brokers_are_preferred_in_random_histories(seed: int) -> None:
+def test_at_least_half_of_the_serving_brokers_stay_preferred_in_random_fault_sequences(
+    seed: int,
+) -> None:
     random = Random(seed)
     cluster = Brokers(*range(1, random.randrange(2, 7)))
     for _ in range(30):
@@ -333,10 +335,16 @@ MUTANTS: list[tuple[Callable[[pytest.MonkeyPatch], None], Callable[[], None]]] =
         fences_instead,
         test_a_broker_that_is_unready_for_ten_seconds_is_not_preferred_and_not_fenced,
     ),
-    (prefers_no_half, lambda: test_half_of_the_brokers_stay_preferred_if_all_are_unready(3)),
+    (
+        prefers_no_half,
+        lambda: test_half_of_the_brokers_stay_preferred_if_all_brokers_are_unready(3),
+    ),
     (has_no_grace_before, test_a_short_object_store_fault_does_not_change_a_brokers_preference),
     (has_no_grace_after, test_a_broker_that_is_ready_for_thirty_seconds_is_preferred_again),
-    (changes_many_at_once, test_at_most_one_broker_a_second_changes_its_preference),
+    (
+        changes_many_at_once,
+        test_the_controller_changes_the_preference_of_at_most_one_broker_per_second,
+    ),
     (
         keeps_the_reports_of_a_former_leadership,
         test_a_new_controller_restarts_the_grace_periods_of_unready_brokers,

@@ -112,7 +112,7 @@ def test_the_embedded_example_prints_the_expected_output() -> None:
     ]
 
 
-def test_retention_deletes_no_commit_of_the_embedded_example() -> None:
+def test_coordinator_retention_deletes_no_batch_that_the_embedded_example_commits() -> None:
     """Maintenance may come before the reader: a batch from 1970 would be deleted by then."""
     coordinator = InMemoryCoordinator(
         SETTINGS, StaticView(), now_ms=lambda: time.time_ns() // 1_000_000

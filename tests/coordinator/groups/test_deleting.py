@@ -58,7 +58,9 @@ def test_a_group_with_members_cannot_be_deleted() -> None:
     assert deleted(world) == {GROUP: 0}
 
 
-def test_a_member_that_is_not_in_the_log_yet_prevents_the_deletion() -> None:
+def test_a_joined_member_whose_generation_is_not_committed_prevents_the_deletion_of_its_group() -> (
+    None
+):
     """The member has joined, and waits for its assignment."""
     world = World()
     assert world.commit(offset=5) == 0
@@ -83,7 +85,7 @@ def deleted_where(world: World, name: str) -> int:
     return 69 if world.brokers[other(world)].is_ours(name) else 16
 
 
-def test_a_new_owner_deletes_a_group_that_is_only_in_the_log() -> None:
+def test_a_broker_that_takes_over_a_group_deletes_the_group_on_request() -> None:
     world = World(brokers=(1, 2))
     assert world.commit(offset=5) == 0
     world.stop_broker(world.owner())
@@ -130,7 +132,9 @@ def test_a_group_removal_is_repeated_after_a_lost_response_and_applied_once() ->
     assert world.committed() == 7
 
 
-def test_commits_before_a_removal_succeed_and_later_ones_get_not_coordinator() -> None:
+def test_offset_commits_before_a_group_deletion_succeed_and_later_ones_get_not_coordinator() -> (
+    None
+):
     world = World()
     assert world.commit(offset=5) == 0
     world.holds = lambda _broker, call: isinstance(call.request, CommitGroupOffsetsRequest)
@@ -161,7 +165,7 @@ def test_a_group_deletion_times_out_while_the_group_log_does_not_answer() -> Non
     assert world.answers[ticket].results[0].error_code == 14
 
 
-def test_a_deletion_of_too_many_groups_is_refused() -> None:
+def test_a_delete_groups_request_with_too_many_groups_is_refused() -> None:
     world = World()
     names = tuple(f"g{number}" for number in range(1_001))
     assert set(deleted(world, *names).values()) == {42}

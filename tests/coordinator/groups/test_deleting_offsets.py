@@ -76,7 +76,7 @@ def test_offset_delete_refuses_unknown_partitions_and_accepts_known_partitions()
 
 
 @pytest.mark.parametrize("topics", [(), (("t", (0,)),), (("none", (0,)),)])
-def test_offsets_of_a_missing_group_and_of_another_brokers_group_are_refused(
+def test_offset_delete_refuses_a_missing_group_and_a_group_of_another_broker(
     topics: tuple[tuple[str, tuple[int, ...]], ...],
 ) -> None:
     world = World(brokers=(1, 2))

@@ -93,7 +93,7 @@ def test_assigned_member_ids_count_towards_the_group_size() -> None:
     assert codes == [79, 79, 81]
 
 
-def test_the_common_protocol_with_the_most_votes_wins() -> None:
+def test_a_group_uses_the_common_protocol_that_most_of_its_members_prefer() -> None:
     world = World()
     consumers = [
         Consumer(world, "a", protocols=("x", "y", "z")),
@@ -289,7 +289,7 @@ def test_the_group_coordinator_limits_the_total_size_of_member_metadata_in_a_gro
 # --- cooperative rebalancing ----------------------------------------------------------------------
 
 
-def test_a_cooperative_rebalance_takes_two_rounds_without_stopping_members() -> None:
+def test_a_cooperative_rebalance_takes_two_join_rounds_while_members_keep_committing() -> None:
     """KIP-429: partitions that move are revoked first, assigned later; the others stay in use."""
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")

@@ -121,7 +121,7 @@ def member(name: str, assignment: bytes = b"") -> rpc.Member:
 # --- ownership ------------------------------------------------------------------------------------
 
 
-def test_a_groups_new_owner_fences_the_old_owner() -> None:
+def test_the_group_log_refuses_commits_of_a_groups_former_owner() -> None:
     log = Log()
     one = log.acquire().ownership_epoch
     assert log.offsets(one, 1, 5) == 0
@@ -150,7 +150,7 @@ def test_only_the_broker_chosen_by_rendezvous_hashing_may_own_a_group() -> None:
         assert log.acquire(broker_id).error_code == (0 if broker_id == chosen else 16)
 
 
-def test_a_stale_broker_epoch_may_not_acquire_a_group() -> None:
+def test_the_group_log_refuses_to_assign_a_group_to_a_broker_with_a_stale_epoch() -> None:
     log = Log()
     assert log.acquire(epoch=5).error_code == 0
     assert log.acquire(epoch=4).error_code == 77
@@ -210,7 +210,7 @@ def test_a_commit_with_a_repeated_sequence_number_is_applied_once() -> None:
     assert log.log.end_offset == end + 1
 
 
-def test_a_late_copy_of_an_offset_commit_is_not_applied() -> None:
+def test_the_group_log_refuses_a_late_copy_of_an_offset_commit() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.offsets(owner, 1, 5) == 0
@@ -220,7 +220,7 @@ def test_a_late_copy_of_an_offset_commit_is_not_applied() -> None:
     assert log.stored == 10
 
 
-def test_only_the_members_of_the_last_generation_commit() -> None:
+def test_the_group_log_accepts_offset_commits_only_from_members_of_the_newest_generation() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.generation(owner, 1, 1, "m", "n") == 0

@@ -13,7 +13,7 @@ from tests.coordinator.groups.world import GROUP, TOPICS, Consumer, World, commi
 # --- SyncGroup ----------------------------------------------------------------------------------
 
 
-def test_an_assignment_is_sent_only_after_the_log_has_it() -> None:
+def test_a_sync_group_response_waits_until_the_log_has_committed_the_assignment() -> None:
     world = World(auto_commit=False)
     one = Consumer(world)
     ticket = one.send_join()
@@ -93,7 +93,9 @@ def test_a_member_that_never_syncs_is_dropped() -> None:
     assert one.beat() == 27
 
 
-def test_an_oversized_assignment_fails_only_the_rebalance() -> None:
+def test_an_assignment_too_large_for_a_record_fails_its_rebalance_but_not_the_next_rebalance() -> (
+    None
+):
     world = World()
     one = Consumer(world)
     assert one.join() == 0
@@ -128,7 +130,7 @@ def test_a_heartbeat_checks_the_generation_and_the_member(version: int) -> None:
     assert beat(group_id="another") == 25
 
 
-def test_a_session_lasts_while_the_member_heartbeats() -> None:
+def test_a_group_members_session_does_not_expire_while_the_member_sends_requests() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b", session_ms=6_000)
     stable(world, one, two)
@@ -187,7 +189,7 @@ def test_a_leave_request_names_one_member_or_several_by_version() -> None:
     assert world.state() == "Empty"
 
 
-def test_an_assigned_but_unused_member_id_can_leave() -> None:
+def test_a_leave_request_removes_a_member_id_that_never_joined() -> None:
     world = World()
     stable(world, Consumer(world))
     given = world.ask(Consumer(world, "b").join_request()).member_id
@@ -223,7 +225,7 @@ def test_only_members_of_the_group_may_commit_offsets() -> None:
     assert world.committed() == 5
 
 
-def test_no_member_commits_between_the_joins_and_the_assignment() -> None:
+def test_a_group_member_cannot_commit_offsets_between_its_join_and_its_assignment() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -235,7 +237,7 @@ def test_no_member_commits_between_the_joins_and_the_assignment() -> None:
     assert one.commit(5) == 27, "its generation was never assigned"
 
 
-def test_the_old_generation_commits_while_the_next_one_is_prepared() -> None:
+def test_group_members_may_commit_offsets_while_a_rebalance_waits_for_joins() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)
@@ -243,7 +245,7 @@ def test_the_old_generation_commits_while_the_next_one_is_prepared() -> None:
     assert one.commit(5) == 0
 
 
-def test_an_empty_group_accepts_commits_without_a_generation_only() -> None:
+def test_an_empty_group_accepts_only_offset_commits_without_a_generation() -> None:
     world = World()
     assert world.commit(None, 5) == 0
     assert world.committed() == 5

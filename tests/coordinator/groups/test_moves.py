@@ -66,7 +66,7 @@ def test_requests_waiting_at_a_former_owner_get_not_coordinator() -> None:
     assert two.join() == 25, "its id was known to the former broker only"
 
 
-def test_a_generation_that_was_not_committed_is_discarded() -> None:
+def test_an_uncommitted_group_generation_is_discarded_when_its_broker_stops() -> None:
     world = World(brokers=(1, 2))
     one = Consumer(world)
     stable(world, one)
@@ -79,7 +79,7 @@ def test_a_generation_that_was_not_committed_is_discarded() -> None:
     assert (one.beat(), one.commit(5)) == (0, 0)
 
 
-def test_a_rebalance_lost_with_its_broker_is_restarted() -> None:
+def test_a_rebalance_whose_broker_fails_starts_again_at_the_groups_next_broker() -> None:
     world = World(brokers=(1, 2))
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one, two)
@@ -190,7 +190,7 @@ def test_an_offset_commit_with_a_lost_response_is_made_once() -> None:
     assert (world.committed(), world.log.end_offset) == (5, end)
 
 
-def test_a_delayed_copy_of_an_offset_commit_is_not_applied() -> None:
+def test_a_copy_of_an_offset_commit_that_arrives_after_a_newer_commit_is_not_applied() -> None:
     world = World()
     assert world.commit(None, 1) == 0
     hold(world, group_log.CommitGroupOffsetsRequest)
@@ -223,7 +223,7 @@ def test_a_broker_with_a_stale_sequence_acquires_the_group_again() -> None:
     assert world.committed() == 7
 
 
-def test_waiting_offset_commits_are_sent_in_one_request() -> None:
+def test_offset_commits_that_wait_for_the_group_log_are_sent_in_one_request() -> None:
     world = World()
     assert world.commit(None, 1) == 0
     hold(world, group_log.CommitGroupOffsetsRequest)
@@ -302,7 +302,7 @@ def test_a_rebalance_may_start_before_the_previous_generation_is_committed() -> 
     assert world.image.groups[GROUP].generation_id == one.generation
 
 
-def test_a_returning_static_member_keeps_its_place_after_a_broker_failure() -> None:
+def test_a_returning_static_member_keeps_its_generation_after_a_broker_failure() -> None:
     world = World(brokers=(1, 2))
     one, two = Consumer(world, "a"), Consumer(world, "b", instance_id="i")
     stable(world, one, two)
@@ -375,7 +375,7 @@ def test_an_idle_group_is_unloaded_and_loaded_again() -> None:
 # --- the service ----------------------------------------------------------------------------------
 
 
-def test_reads_and_refusals_of_the_group_log_wait_for_the_read_barrier() -> None:
+def test_group_log_reads_and_refused_group_log_calls_wait_for_the_read_barrier() -> None:
     world = World()
     assert world.commit(None, 5) == 0
     barriers = 0

@@ -213,7 +213,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "a late copy undoes a commit": (
         late_copies_count,
-        test_moves.test_a_delayed_copy_of_an_offset_commit_is_not_applied,
+        test_moves.test_a_copy_of_an_offset_commit_that_arrives_after_a_newer_commit_is_not_applied,
     ),
     "a late copy undoes a commit, in a random schedule": (
         late_copies_count,
@@ -225,7 +225,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "members at work before the log knows": (
         told_before_it_is_stored,
-        test_member_requests.test_an_assignment_is_sent_only_after_the_log_has_it,
+        test_member_requests.test_a_sync_group_response_waits_until_the_log_has_committed_the_assignment,
     ),
     "members at work before the log knows, in a random schedule": (
         told_before_it_is_stored,
@@ -255,7 +255,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     ),
     "reads without a barrier": (
         reads_without_a_barrier,
-        test_moves.test_reads_and_refusals_of_the_group_log_wait_for_the_read_barrier,
+        test_moves.test_group_log_reads_and_refused_group_log_calls_wait_for_the_read_barrier,
     ),
     "an ownership epoch used twice": (
         epochs_are_used_again,

@@ -116,7 +116,7 @@ def test_bulk_deletion_of_objects_is_idempotent(open_store: Open) -> None:
     asyncio.run(claim())
 
 
-def test_a_listing_shows_every_object_by_rising_key(open_store: Open) -> None:
+def test_an_object_store_lists_every_object_in_key_order(open_store: Open) -> None:
     async def claim() -> None:
         store = open_store()
         names = ["a", "a-b/1", "ab", "b/10", "b/2", "b/c/1", "b0"]

@@ -90,7 +90,7 @@ def test_a_broker_raises_a_retriable_error_after_repeated_truncated_responses(
     assert server.requests == ATTEMPTS
 
 
-def test_a_range_beyond_an_objects_end_is_an_error_without_a_retry(
+def test_a_broker_store_does_not_retry_a_read_beyond_an_objects_end(
     server: CuttingServer, broker_store: S3Storage
 ) -> None:
     with pytest.raises(RangeError):

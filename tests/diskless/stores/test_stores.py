@@ -99,7 +99,9 @@ def test_an_unreachable_s3_server_raises_a_retriable_error() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR, Fault.THROTTLED, Fault.REFUSED])
-def test_a_refused_operation_has_no_effect_on_the_store(tmp_path: Path, fault: Fault) -> None:
+def test_the_error_throttling_and_refusal_faults_of_the_test_store_write_no_object(
+    tmp_path: Path, fault: Fault
+) -> None:
     async def claim() -> None:
         inner = DirectoryStorage(tmp_path)
         store = FaultyStore(inner, Random(1), _no_sleep, [FaultRule(fault=fault)])

@@ -166,7 +166,7 @@ def test_the_reason_of_a_reported_store_fault_has_a_bounded_length() -> None:
     run(whole)
 
 
-def test_a_store_that_raises_an_unknown_error_is_at_fault_and_probed_again() -> None:
+def test_a_store_that_raises_an_unknown_error_is_reported_as_a_fault_and_probed_again() -> None:
     class Broken(MemoryStore):
         works = False
 

@@ -101,7 +101,7 @@ def test_dump_log_finds_a_wal_object_by_its_id_or_key_below_a_store(esker, tmp_p
     assert found.out.startswith("sound")
 
 
-def test_an_unknown_or_ambiguous_object_id_is_a_one_line_error(esker, tmp_path):
+def test_dump_log_reports_an_unknown_or_ambiguous_object_id_in_one_line(esker, tmp_path):
     put(tmp_path, whole_object())
     store = str(tmp_path / "objects")
     put(tmp_path, whole_object(), key=f"other/{KEY}")

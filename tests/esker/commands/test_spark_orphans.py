@@ -187,7 +187,7 @@ class TestRefusals:
         assert "make a new one" in command("show", str(command.out), code=4).stderr
         command("show", str(command.directory / "none"), code=3)
 
-    def test_a_plan_without_a_reachable_controller_can_be_applied_again(
+    def test_an_orphans_plan_can_be_applied_again_after_no_controller_was_reachable(
         self, command: Command, clock: Clock
     ) -> None:
         clock.now_ms = START_MS + 10**12

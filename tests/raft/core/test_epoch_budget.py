@@ -201,7 +201,7 @@ def test_requests_other_than_votes_and_leadership_claims_do_not_change_the_epoch
         (vote(candidate=ME._replace(id=NodeId(9)), epoch=FAR), ErrorCode.INCONSISTENT_VOTER_SET),
     ],
 )
-def test_a_request_that_a_voter_refuses_does_not_use_up_its_epoch_budget(
+def test_a_refused_request_with_a_newer_epoch_does_not_use_up_a_voters_epoch_budget(
     request_: Request, error: ErrorCode
 ) -> None:
     member = Member()

@@ -111,7 +111,7 @@ def test_a_leader_offers_an_empty_replica_a_snapshot_instead_of_the_whole_log() 
     assert log.judge_fetch(Offset(1), Epoch(1)) is None
 
 
-def test_a_fetch_at_offset_0_with_an_epoch_is_answered_from_the_log() -> None:
+def test_a_leader_serves_a_fetch_at_offset_0_with_an_epoch_from_its_log_not_a_snapshot() -> None:
     log = log_of([1, 1, 1])
     log.snapshot_id = snapshot(2, 1)
     assert log.judge_fetch(Offset(0), Epoch(1)) is None

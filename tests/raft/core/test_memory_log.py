@@ -60,7 +60,7 @@ def test_a_leader_announces_its_leadership_after_its_first_record_is_committed()
     assert values(log) == [b"a", b"b"]
 
 
-def test_a_proposal_for_another_end_offset_or_epoch_is_refused_as_a_whole() -> None:
+def test_the_memory_log_refuses_a_proposal_for_another_end_offset_or_epoch() -> None:
     log, diary = MemoryLog(), Diary()
     epoch = log.elect()
     log.propose(diary, epoch, draft(b"a"), expected_end_offset=Offset(1))
@@ -83,7 +83,7 @@ def test_a_deposed_memory_log_loses_or_keeps_uncommitted_records_as_the_test_req
         assert values(log) == kept
 
 
-def test_a_log_watcher_that_registers_late_is_notified_of_snapshot_commit_and_leadership() -> None:
+def test_a_new_watcher_of_a_memory_log_is_notified_of_snapshot_commit_and_leadership() -> None:
     log, diary = MemoryLog(), Diary()
     log.install_snapshot(OffsetAndEpoch(Offset(10), Epoch(3)))
     log.elect()

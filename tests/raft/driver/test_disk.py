@@ -32,7 +32,7 @@ def test_the_disk_thread_runs_jobs_in_order_and_returns_their_results() -> None:
     asyncio.run(story())
 
 
-def test_awaiting_a_job_on_a_failed_disk_thread_raises_the_earlier_error() -> None:
+def test_a_job_on_a_failed_disk_thread_raises_the_error_of_the_first_failure() -> None:
     """Or a node whose disk fails while it stops would wait for ever."""
 
     async def story() -> None:

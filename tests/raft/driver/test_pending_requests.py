@@ -82,7 +82,7 @@ def test_a_fetch_response_without_records_is_delayed_until_the_next_append() -> 
     asyncio.run(story())
 
 
-def test_a_delayed_fetch_response_is_sent_after_a_short_time() -> None:
+def test_a_delayed_fetch_response_without_records_is_sent_after_its_maximum_delay() -> None:
     async def story() -> None:
         one = Story()
         one.fetch_and_respond()

@@ -119,7 +119,7 @@ def test_a_frame_larger_than_the_first_buffer_is_received_completely():
 
 
 @given(st.lists(st.integers(0, 2 * JOIN_BYTES), max_size=20))
-def test_joining_small_send_buffers_preserves_the_bytes_and_their_order(sizes):
+def test_a_connection_joins_small_send_buffers_without_changing_bytes_or_order(sizes):
     parts = [bytes([n % 256]) * size for n, size in enumerate(sizes)]
     gathered = gather(list(parts))
     assert b"".join(gathered) == b"".join(parts)

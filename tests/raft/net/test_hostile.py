@@ -402,7 +402,7 @@ def test_an_unexpected_error_in_a_handler_closes_one_connection_and_logs_its_sou
     assert "ValueError: from a task" in second
 
 
-def test_a_frame_that_a_handler_keeps_never_changes(on_loop):
+def test_later_requests_do_not_change_a_frame_that_a_request_handler_keeps(on_loop):
     async def main():
         kept: list[Frame] = []
 

@@ -91,7 +91,7 @@ def test_a_call_of_an_api_that_the_server_lacks_raises_an_error_that_names_the_a
     assert caught.value.reason is Reason.UNSUPPORTED
 
 
-def test_a_malformed_response_raises_an_error_that_names_the_defect():
+def test_an_rpc_client_raises_an_error_with_field_and_byte_for_a_malformed_response():
     server = Server(answer=lambda _: b"\x00")
     with pytest.raises(NetError, match="error_code at byte 0") as caught:
         ask(server)

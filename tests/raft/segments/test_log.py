@@ -70,7 +70,7 @@ def test_a_read_returns_no_batch_at_or_above_the_given_end_offset(log):
     assert values_of(log, 4, end_offset=4) == []
 
 
-def test_reads_of_offsets_outside_the_log_are_refused(log):
+def test_a_log_read_at_an_offset_outside_the_log_raises_offset_out_of_range(log):
     fill(log, 3)
     for offset in (-1, 4):
         with pytest.raises(OffsetOutOfRangeError):

@@ -56,7 +56,7 @@ SUMMARIES: Final = {
     "features": "Print and change the feature levels of a running cluster.",
     "groups": "List, describe and delete consumer groups.",
     "produce": "Write each line of standard input to a topic as a record.",
-    "quorum": "Describe the metadata quorum, or accept its clocks.",
+    "quorum": "Describe the metadata quorum, or reset the batch coordinators' clocks.",
     "snapshot": "List, inspect and take the checkpoints of the quorum's logs (KIP-630).",
     "spark": "Analyse, audit and archive a cluster's logs, and plan retention, with Spark.",
     "start": "Run one node in the foreground until SIGTERM or Ctrl-C.",
@@ -99,7 +99,7 @@ class LazyCommands(TyperGroup):
 
 
 def _load(command: str) -> ModuleType:
-    """Import a command's module without garbage collection, which takes a sixth less time."""
+    """Import a command's module with garbage collection off, which saves a sixth of the time."""
     gc.disable()
     try:
         return importlib.import_module(COMMANDS[command])
@@ -132,7 +132,7 @@ def esker(
             "--version",
             callback=_print_version,
             is_eager=True,
-            help="Print Esker's version and exit.",
+            help="Print Esker's version, then exit.",
         ),
     ] = False,
 ) -> None:
@@ -173,7 +173,7 @@ def _reopen_standard_files() -> None:
 
 
 def _run_any() -> None:
-    """Run any command; a full disk or a non-UTF-8 argument ends in a one-line error."""
+    """Run any command; a full disk or a non-UTF-8 argument ends the command with one error line."""
     try:
         app()
     except OSError as error:

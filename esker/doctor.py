@@ -81,7 +81,7 @@ def examine(environment: Mapping[str, str] = os.environ) -> Iterator[Check]:
 
 
 def passed(checks: list[Check]) -> bool:
-    """Return whether all checks of requirements have passed."""
+    """Return whether no check found a requirement missing."""
     return all(check.state is not State.MISSING for check in checks)
 
 
@@ -106,7 +106,7 @@ def _java(environment: Mapping[str, str]) -> Check:
 
 
 def _wrapped(home: Callable[..., Path], java: object) -> str:
-    """Return a note if the Java of JAVA_HOME, which Spark uses, is not the `java` found."""
+    """Return a note if Spark's JAVA_HOME is not the home of `java`, else empty text."""
     try:
         given = home(java)
     except OSError:
@@ -194,7 +194,7 @@ def _temporary() -> Check:
 
 
 def _cache(directory: Path) -> Check:
-    """Check the cache directory of Spark logs and the class archive, which is optional for jobs."""
+    """Check the cache directory of Spark logs and class archive, without which jobs also run."""
     try:
         if make_private(directory):
             return _writable("cache", directory)

@@ -89,7 +89,7 @@ class KafkaClient:
     def __init__(
         self, bootstrap: Sequence[Endpoint], *, timeout_ms: int = 30_000, client_id: str = "esker"
     ) -> None:
-        """Create a client of these bootstrap servers without opening a connection.
+        """Create a client of the brokers in `bootstrap` without opening a connection.
 
         `on_wait` is called once with each reason for a wait of seconds.
 
@@ -118,7 +118,7 @@ class KafkaClient:
     # --- connections
 
     async def connection(self, node: int | Endpoint, purpose: str = "") -> Rpc:
-        """Return an open connection to a node, given by id or address. Raises NetError."""
+        """Open or reuse a connection to a node, given by id or address. Raises NetError."""
         key = (node, purpose)
         async with self._opening.setdefault(key, asyncio.Lock()):
             rpc = self._connections.get(key)
@@ -143,13 +143,13 @@ class KafkaClient:
         most: int | None = None,
         purpose: str = "",
     ) -> R:
-        """Send one request to a node, in version `most` or lower. Raises NetError."""
+        """Send a request in version `most` or lower; return the response. Raises NetError."""
         rpc = await self.connection(node, purpose)
         version = rpc.version_for(type(request))
         return await rpc.call(request, response, version if most is None else min(version, most))
 
     async def ask_any(self, request: Request, response: type[R], *, most: int | None = None) -> R:
-        """Return the response of the first broker that answers. Raises ClientError."""
+        """Send a request to one broker after the other until one answers. Raises ClientError."""
         failures: dict[str, None] = {}
         unserved: NetError | None = None
         nodes: tuple[int | Endpoint, ...] = (*self._nodes, *self._bootstrap)
@@ -166,7 +166,7 @@ class KafkaClient:
         raise ClientError(why, passing=bool(self._nodes))
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Call `attempt` until success, a permanent error or the timeout, and return its result.
+        """Return the result of `attempt`, called until success, a permanent error or the timeout.
 
         Raises ClientError.
 
@@ -216,7 +216,7 @@ class KafkaClient:
         return answer
 
     async def brokers(self) -> tuple[int, ...]:
-        """Return the ids of the brokers that DescribeCluster reports, which are not fenced.
+        """Return the ids of all unfenced brokers, as a DescribeCluster response lists them.
 
         Metadata may list fenced brokers too.
 
@@ -256,7 +256,7 @@ class KafkaClient:
         return f"no such topic: {topic}; {f'there is {near[0]}, or ' if near else ''}{advice}"
 
     async def offsets(self, topic: str, timestamps: dict[int, int]) -> dict[int, int]:
-        """Return each partition's first offset at or after a timestamp, EARLIEST or LATEST.
+        """Return each partition's first offset at or after a timestamp, or its start or end offset.
 
         A partition without such a record gives -1. Raises ClientError.
         """

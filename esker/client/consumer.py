@@ -48,7 +48,7 @@ class Reader:
         self._leaders: dict[int, int] = {}
 
     async def poll(self) -> AsyncIterator[list[Found]]:
-        """Yield the records of each round of Fetches, or an empty list if none arrived.
+        """Fetch from all leaders repeatedly; yield each time the fetched records, possibly none.
 
         `positions` has moved past a list's records once the next one is asked for.
         Raises ClientError, and what the iteration is cancelled with.
@@ -74,7 +74,7 @@ class Reader:
                     self.positions[one.partition] = one.record.offset + 1
 
     async def _fetch(self, node: int, partitions: Iterable[int]) -> tuple[_Data, ...]:
-        """Fetch these partitions from a broker; return nothing if the broker is unreachable."""
+        """Fetch these partitions from a broker; return an empty tuple if it is unreachable."""
         wanted = FetchRequest.FetchTopic
         asked = tuple(
             wanted.FetchPartition(
@@ -130,7 +130,7 @@ class Reader:
         return found
 
     async def _settle(self, data: _Data) -> None:
-        """Handle a Fetch response's error for a partition. Raises ClientError if permanent."""
+        """Prepare a new Fetch after a partition's error. Raises ClientError if it is permanent."""
         partition = data.partition_index
         name = f"{self._topic}-{partition}"
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:

@@ -92,14 +92,14 @@ class Member:
         await self._ask(request, HeartbeatResponse)
 
     async def committed(self, partitions: Iterable[int]) -> dict[int, int]:
-        """Return the committed offset of each partition that has a committed offset.
+        """Return the group's committed offset of each given partition that has one.
 
         Raises ClientError.
         """
         return await committed_offsets(self._client, self._group, self._topic, partitions)
 
     async def commit(self, offsets: Mapping[int, int]) -> None:
-        """Commit the next offset to read in each partition.
+        """Commit the group's next offset to read in each given partition.
 
         Raises RebalanceNeededError, ClientError.
         """
@@ -127,7 +127,7 @@ class Member:
         await self._ask(request, OffsetCommitResponse, most=NAMED_VERSION)
 
     async def leave(self) -> None:
-        """Leave the consumer group at once, and ignore a failed request."""
+        """Leave the consumer group at once; a failure of the LeaveGroup request is ignored."""
         if not self._member_id or self._coordinator < 0:
             return
         who = LeaveGroupRequest.MemberIdentity(member_id=self._member_id)
@@ -225,7 +225,7 @@ async def committed_offsets(
 async def all_committed_offsets(
     client: KafkaClient, group: str, topics: Mapping[str, tuple[int, ...]] | None
 ) -> dict[tuple[str, int], int]:
-    """Return a group's committed offsets in these partitions, or in all partitions (None).
+    """Return a group's committed offsets in the partitions of `topics`; None means all topics.
 
     Raises ClientError.
     """

@@ -119,7 +119,7 @@ class Producer:
         return answer.producer_id, answer.producer_epoch
 
     async def send(self, lines: Sequence[Line]) -> None:
-        """Write lines as batches, one batch after the other per partition. Raises ClientError."""
+        """Write lines to the topic as batches, in order per partition. Raises ClientError."""
         waiting = self._by_partition(lines)
         while waiting:
             batches = {}

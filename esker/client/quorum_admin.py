@@ -157,7 +157,7 @@ def controllers(cluster: DescribeClusterResponse) -> list[Endpoint]:
 async def _first_answer(
     bootstrap: tuple[Endpoint, ...], ask: Callable[[Rpc], Awaitable[T]], timeout_ms: int
 ) -> T:
-    """Return the response of the first controller that can be reached."""
+    """Call `ask` on the first controller that can be reached, and return the response."""
     failures = []
     for endpoint in bootstrap:
         try:

@@ -93,7 +93,7 @@ def state_of(broker: DescribeBrokersResponse.Broker) -> str:
 
 
 def preference_of(broker: DescribeBrokersResponse.Broker) -> str:
-    """Return whether brokers send clients to this broker: yes, or no with the reason."""
+    """Return "yes" if brokers send clients to this broker, else "no" with the reason."""
     reason = broker.unpreferred_reason
     return f"no: {reason}" if reason else "yes"
 

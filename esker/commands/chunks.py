@@ -107,7 +107,7 @@ def alter(
         Path,
         typer.Option(
             metavar="FILE",
-            help="JSON file that names the chunks to move and the new replicas of each chunk.",
+            help="JSON file that names closed chunks and the new replicas of each chunk.",
         ),
     ],
     bootstrap_controller: Controller = None,
@@ -157,7 +157,7 @@ def _request_without_ends(wanted: tuple[NewChunk, ...]) -> CreateChunksRequest:
 def _request_with_ends(
     wanted: tuple[NewChunk, ...], cluster: Target, timeout_ms: int
 ) -> CreateChunksRequest:
-    """Build the request to create chunks, with each start offset read from its coordinator."""
+    """Build the request to create chunks at the end offsets that batch coordinators report."""
     names = tuple(sorted({chunk.topic for chunk in wanted}))
     response = ask(
         cluster, DescribeTopicsRequest(topic_names=names), DescribeTopicsResponse, timeout_ms

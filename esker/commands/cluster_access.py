@@ -42,7 +42,7 @@ Controller = Annotated[
     typer.Option(
         "--bootstrap-controller",
         metavar="HOST:PORT[,...]",
-        help="Addresses of one or more controllers, which are used instead of brokers.",
+        help="Addresses of one or more controllers to send requests to; default: brokers are used.",
     ),
 ]
 Server = Annotated[
@@ -59,12 +59,18 @@ BrokerBootstrap = Annotated[
     typer.Option(
         metavar="HOST:PORT[,...]",
         envvar=SERVERS_VARIABLE,
-        help="Addresses of one or more brokers.",
+        help="Addresses of one or more brokers to connect to first; "
+        f"default: the environment's {SERVERS_VARIABLE}, else 127.0.0.1:9092.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
+AsJson = Annotated[
+    bool, typer.Option("--json", help="Print the result as one JSON object; default: as text.")
+]
 TimeoutMs = Annotated[
-    int, typer.Option(min=1, help="Maximum time to wait for a response, in milliseconds.")
+    int,
+    typer.Option(
+        min=1, help="Time to wait for a response before the command fails, in milliseconds."
+    ),
 ]
 
 DEFAULT_SERVER: Final = "127.0.0.1:9092"
@@ -80,7 +86,7 @@ class Target:
 
 
 def target(bootstrap_controller: str | None, bootstrap_server: str | None) -> Target:
-    """Return the nodes named by either option. Raises typer.BadParameter if both are given."""
+    """Return the controllers or brokers to send to; two options raise typer.BadParameter."""
     if bootstrap_controller is None:
         if bootstrap_server is None:
             bootstrap_server = os.environ.get(SERVERS_VARIABLE) or DEFAULT_SERVER

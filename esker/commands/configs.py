@@ -61,7 +61,10 @@ _COMMA: Final = re.compile(r",(?=[^\]]*(?:\[|$))")  # outside brackets, as kafka
 DESCRIBED_AT_ONCE: Final = 500  # topics or brokers; bounds the size of one response
 
 EntityType = Annotated[
-    str, typer.Option(metavar="topics|brokers", help="Type of entity: topics or brokers.")
+    str,
+    typer.Option(
+        metavar="topics|brokers", help="Type of the entity with the settings: topics or brokers."
+    ),
 ]
 EntityName = Annotated[
     str,
@@ -86,7 +89,9 @@ def describe(
     everything: Annotated[
         bool,
         typer.Option(
-            "--all", help="Include settings with default values; default: only changed settings."
+            "--all",
+            help="Also print settings with default values; default: only changed settings "
+            "are printed.",
         ),
     ] = False,
     as_json: AsJson = False,
@@ -120,7 +125,8 @@ def alter(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE,...",
-            help="Settings to change; may be repeated. Write a value with commas as KEY=[A,B].",
+            help="Settings to change, with new values; may be repeated. Write a value with "
+            "commas as KEY=[A,B].",
         ),
     ] = None,
     delete_config: Annotated[

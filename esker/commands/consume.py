@@ -50,50 +50,61 @@ def consume(
         typer.Option(
             "--from-beginning",
             help="Start at the earliest offset, with --group only in partitions without a "
-            "committed offset; default: at the end.",
+            "committed offset; default: start at the end offset.",
         ),
     ] = False,
     group: Annotated[
         str | None,
         typer.Option(
             metavar="GROUP",
-            help="Consumer group to join and to commit offsets for; default: no group.",
+            help="Consumer group to join and to commit offsets for; default: no group, no commits.",
         ),
     ] = None,
     partition: Annotated[
-        int | None, typer.Option(min=0, help="Partition to read; default: all partitions.")
+        int | None,
+        typer.Option(min=0, help="Number of the partition to read; default: all partitions."),
     ] = None,
     offset: Annotated[
         int | None,
         typer.Option(
-            help="Offset to start at in every partition; -N: N records before the end offset."
+            help="Offset to start at in every partition; -N means N offsets before the end; "
+            "default: the end."
         ),
     ] = None,
     timestamp: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Start at the first record at or after this time, in ms since 1970 UTC."
+            min=0,
+            help="Timestamp from which to read each partition, in ms since 1970 UTC; "
+            "default: the end offset.",
         ),
     ] = None,
     max_messages: Annotated[
         int | None,
-        typer.Option(min=1, help="Number of records after which to stop; default: no limit."),
+        typer.Option(
+            min=1, help="Number of records to print before the command stops; default: no limit."
+        ),
     ] = None,
     until_end: Annotated[
         bool,
         typer.Option(
-            "--until-end", help="Stop at the end offsets instead of waiting for new records."
+            "--until-end",
+            help="Stop at the partitions' end offsets; default: wait for new records.",
         ),
     ] = False,
     key_separator: Annotated[
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="Print each record's key and TEXT, a separator, before its value.",
+            help="Separator to print between each record's key and value; default: keys are "
+            "not printed.",
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print each record as one JSON object.")
+        bool,
+        typer.Option(
+            "--json", help="Print each record as one JSON object; default: only the record's value."
+        ),
     ] = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
@@ -185,7 +196,7 @@ def _reached_ends(reader: Reader, found: list[Found], ends: dict[int, int]) -> b
 async def _in_group(
     client: KafkaClient, member: Member, topic: str, take: Take, *, first: bool, stop: bool
 ) -> None:
-    """Consume one group generation after the other until finished, then leave the group."""
+    """Consume in each group generation until the record limit or the end offsets, then leave."""
     try:
         while True:
             partitions = await member.join()
@@ -206,7 +217,7 @@ async def _in_group(
 async def _generation(
     member: Member, reader: Reader, take: Take, ends: dict[int, int] | None
 ) -> bool:
-    """Consume during one group generation; return True if finished, or False at a rebalance."""
+    """Consume until a rebalance (return False), or the record limit or the end offsets (True)."""
     printed: dict[int, int] = {}
     heartbeats = asyncio.get_running_loop().create_task(_send_heartbeats(member))
     committed_at = time.monotonic()

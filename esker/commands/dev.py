@@ -46,7 +46,9 @@ def dev(
     directory: Annotated[
         Path,
         typer.Option(
-            "--dir", metavar="DIR", help="Directory of all the cluster's files; created if missing."
+            "--dir",
+            metavar="DIR",
+            help="Directory of all files of the cluster, created if missing; default: esker-data.",
         ),
     ] = Path("esker-data"),
     port: Annotated[
@@ -54,46 +56,53 @@ def dev(
         typer.Option(
             min=1,
             max=65535,
-            help="Port of the first broker; further brokers use the next higher ports.",
+            help="Port of the first broker; further brokers use the next higher ports; "
+            "default: 9092.",
         ),
     ] = 9092,
     brokers: Annotated[
-        int, typer.Option(min=1, max=MAX_BROKERS, help="Number of brokers to run.")
+        int, typer.Option(min=1, max=MAX_BROKERS, help="Number of brokers to run; default: 1.")
     ] = 1,
     store: Annotated[
         str | None,
         typer.Option(
             metavar="s3://BUCKET",
-            help="Bucket to store records in; default: the directory DIR/objects.",
+            help="S3 bucket to store records in; default: the directory objects in --dir.",
         ),
     ] = None,
     endpoint: Annotated[
         str | None,
         typer.Option(
-            metavar="URL", help="URL of an S3 service other than Amazon's; requires --store."
+            metavar="URL",
+            help="URL of the bucket's S3 service; requires --store; default: Amazon's.",
         ),
     ] = None,
     region: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="AWS region of the bucket; requires --store."),
+        typer.Option(
+            metavar="NAME",
+            help="AWS region of the bucket; requires --store; default: the AWS "
+            "configuration's region.",
+        ),
     ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Setting of every node as KEY=VALUE; may be repeated.",
+            help="Setting of every node as KEY=VALUE; may be repeated; default: no extra settings.",
         ),
     ] = None,
     reset: Annotated[
         bool,
         typer.Option(
             "--reset",
-            help="Remove the cluster's files from DIR before the start, after a confirmation.",
+            help="Before the start, remove the cluster's files from --dir after a confirmation.",
         ),
     ] = False,
     yes: Annotated[
-        bool, typer.Option("--yes", help="With --reset: remove files without a confirmation.")
+        bool,
+        typer.Option("--yes", help="With --reset: remove files without asking for a confirmation."),
     ] = False,
 ) -> None:
     """Run three quorum nodes and one or more brokers on this machine, until Ctrl-C.
@@ -188,7 +197,7 @@ class _Signals:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        """Install signal handlers for the context, then restore the previous handlers."""
+        """Handle SIGINT and SIGTERM in a `with` block, then restore the previous handlers."""
         kinds = (signal.SIGINT, signal.SIGTERM)
         before = {kind: signal.signal(kind, self._on_signal) for kind in kinds}
         try:

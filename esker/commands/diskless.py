@@ -71,7 +71,8 @@ def describe(
     coordinator: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Partition of __diskless-metadata to read; default: all partitions."
+            min=0,
+            help="Number of the partition of __diskless-metadata to read; default: all partitions.",
         ),
     ] = None,
     as_json: AsJson = False,
@@ -138,7 +139,9 @@ def merge_topics(topics: Iterable[_Topic]) -> list[_Topic]:
 
 @app.command(name="object", epilog=OBJECT_EXAMPLE)
 def object_(
-    key: Annotated[str, typer.Argument(metavar="KEY", help="Key of the object in its bucket.")],
+    key: Annotated[
+        str, typer.Argument(metavar="KEY", help="Key of the object in the object store.")
+    ],
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     as_json: AsJson = False,

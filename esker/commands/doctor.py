@@ -29,7 +29,12 @@ NAMES: Final = {State.OK: "ok", State.NOTE: "note", State.MISSING: "MISSING"}
 @app.command(epilog=EXAMPLE)
 def doctor(
     start: Annotated[
-        bool, typer.Option("--start", help="Also start Spark and run a small job as a check.")
+        bool,
+        typer.Option(
+            "--start",
+            help="Also start Spark and run a small job, as --master does; default: Spark is "
+            "not started.",
+        ),
     ] = False,
     master: Master = None,
     store: Annotated[

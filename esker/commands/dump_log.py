@@ -72,41 +72,56 @@ def dump_log(
         list[str],
         typer.Argument(
             metavar="FILE",
-            help="Segment, checkpoint, index or other file of a log; or a WAL object, as a file, "
-            "s3://BUCKET/KEY, a key or an id.",
+            help="Segment, checkpoint, index or other file of a log; or a WAL object, given "
+            "as a file, as s3://BUCKET/KEY, or by key or id.",
         ),
     ],
     check: Annotated[
         bool,
-        typer.Option("--verify", help="Check each file and print the result, not the contents."),
+        typer.Option(
+            "--verify", help="Check each file and print the result; default: print the contents."
+        ),
     ] = False,
     deep: Annotated[
         bool,
-        typer.Option("--deep", help="With --verify: also decode every record, which is slower."),
+        typer.Option(
+            "--deep",
+            help="With --verify: also decode every record, which is slower; default: check "
+            "batches only.",
+        ),
     ] = False,
     allow_gaps: Annotated[
         bool,
         typer.Option(
-            "--allow-gaps", help="With --verify: accept gaps in offsets, as in compacted topics."
+            "--allow-gaps",
+            help="With --verify: accept gaps in offsets, as in compacted topics; default: a "
+            "gap is damage.",
         ),
     ] = False,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON, one object per line.")
+        bool,
+        typer.Option(
+            "--json", help="Print the result as JSON, one object per line; default: as text."
+        ),
     ] = False,
     print_data_log: Annotated[
         bool,
-        typer.Option("--print-data-log", help="Also print the records of WAL objects."),
+        typer.Option(
+            "--print-data-log",
+            help="Also print the records of WAL objects; default: only their footers.",
+        ),
     ] = False,
     store: Annotated[
         str | None,
         typer.Option(
             metavar="DIR|s3://BUCKET",
-            help="Object store to search for a key or an id; default: the brokers' store.",
+            help="Object store in which to find a WAL object by key or id; default: the "
+            "brokers' store.",
         ),
     ] = None,
     endpoint: Annotated[
         str | None,
-        typer.Option(metavar="URL", help="URL of an S3 service; default: Amazon's."),
+        typer.Option(metavar="URL", help="URL of the bucket's S3 service; default: Amazon's."),
     ] = None,
     region: Annotated[
         str | None,
@@ -119,13 +134,18 @@ def dump_log(
         str | None,
         typer.Option(
             metavar="HOST:PORT[,...]",
-            help="Addresses of one or more brokers, to find the object store and, with --verify, "
-            "to compare each object with its coordinator's metadata.",
+            help="Addresses of one or more brokers that name the object store and, with "
+            "--verify, the coordinator's metadata of each object; default: no broker is "
+            "used.",
         ),
     ] = None,
     coordinator: Annotated[
         int,
-        typer.Option(min=0, help="Partition of __diskless-metadata that assigned the object id."),
+        typer.Option(
+            min=0,
+            help="Number of the partition of __diskless-metadata that assigned the object "
+            "id; default: 0.",
+        ),
     ] = 0,
 ) -> None:
     """Print the contents of log files: batches, records, index entries, election state.
@@ -210,7 +230,7 @@ def _require_regular_file(path: Path) -> None:
 
 
 def _verified(path: Path, kind: Kind, *, deep: bool, allow_gaps: bool, as_json: bool) -> str:
-    """Check a file and return the line that reports success. Raises as `verify`."""
+    """Check a file and return the line that reports success. Raises the errors of `verify`."""
     with _progress(path, beside_output=True) as progress:
         tally = verify(ReadOnly(), path, kind, deep=deep, allow_gaps=allow_gaps, progress=progress)
     if as_json:
@@ -231,7 +251,7 @@ def _verified_object(objects: Objects, found: ObjectBytes, *, deep: bool, as_jso
 
 
 def _show(path: Path, kind: Kind, printer: Printer) -> None:
-    """Print a file's contents. Raises as `read_batches_file` and `read_small`."""
+    """Print a file's contents. Raises the errors of `read_batches_file` and `read_small`."""
     files = ReadOnly()
     is_batches = kind in (Kind.SEGMENT, Kind.CHECKPOINT)
     items = read_batches_file(files, path, kind) if is_batches else read_small(files, path, kind)
@@ -292,7 +312,7 @@ def _print_error(text: str) -> None:
 
 
 def _human_printer() -> HumanPrinter:
-    """Return a printer with the terminal's colours and width, or plain and 100 columns wide."""
+    """Return a printer for the terminal, or without a terminal a plain one of 100 columns."""
     if not sys.stdout.isatty():
         return HumanPrinter(width=PIPED_WIDTH)
     from rich.console import Console

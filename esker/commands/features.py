@@ -49,13 +49,15 @@ Levels = Annotated[
         "--feature",
         "-f",
         metavar="NAME=LEVEL",
-        help="Feature and the level to finalize; may be repeated, to change all or none.",
+        help="Feature and the level to finalize; may be repeated; either all levels "
+        "change or none.",
     ),
 ]
 DryRun = Annotated[
     bool,
     typer.Option(
-        "--dry-run", help="Check that every node supports the levels, without changing them."
+        "--dry-run",
+        help="Only check that every node supports the levels; default: also finalize the levels.",
     ),
 ]
 
@@ -127,7 +129,11 @@ def downgrade(
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     unsafe: Annotated[
-        bool, typer.Option("--unsafe", help="Downgrade the levels even if metadata may be lost.")
+        bool,
+        typer.Option(
+            "--unsafe",
+            help="Request an unsafe downgrade, which may lose metadata; default: a safe downgrade.",
+        ),
     ] = False,
     dry_run: DryRun = False,
     as_json: AsJson = False,

@@ -47,7 +47,7 @@ _AT: Final = "--bootstrap-server 127.0.0.1:9092"
 LIST_EXAMPLE = f"Example: esker groups list {_AT}"
 DESCRIBE_EXAMPLE = f"Example: esker groups describe --group readers {_AT} --json"
 DELETE_EXAMPLE = f"Example: esker groups delete --group readers {_AT}"
-GroupId = Annotated[str, typer.Option(metavar="GROUP", help="Id (group.id) of the group.")]
+GroupId = Annotated[str, typer.Option(metavar="GROUP", help="Id (group.id) of the consumer group.")]
 TIMEOUT_MS: Final = 30_000
 DEAD: Final = "Dead"
 REFUSALS: Final = {
@@ -71,7 +71,7 @@ class Progress(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """Return the number of records after the committed offset, or None if none is committed."""
+        """Return how far the end offset is past the committed offset, or None without a commit."""
         return None if self.committed is None else self.end_offset - self.committed
 
 

@@ -45,26 +45,31 @@ def produce(
         str,
         typer.Option(
             metavar="TOPIC",
-            help="Name of the topic, created if missing and if the cluster allows it.",
+            help="Name of the topic to write to, created if missing and if the cluster allows it.",
         ),
     ],
     bootstrap_server: BrokerBootstrap = DEFAULT_SERVER,
     key_separator: Annotated[
         str | None,
         typer.Option(
-            metavar="TEXT", help="Text between the key and the value of a line; default: no keys."
+            metavar="TEXT",
+            help="Text that separates key and value in each line; default: records have no keys.",
         ),
     ] = None,
     acks: Annotated[
         str,
         typer.Option(
             metavar="0|1|all",
-            help="Acknowledgement to wait for; with all, the producer is also idempotent.",
+            help="Acknowledgements to wait for: 0, 1 or all; all also makes the producer "
+            "idempotent; default: all.",
         ),
     ] = "all",
     compression: Annotated[
         str,
-        typer.Option(metavar="none|gzip|snappy|lz4|zstd", help="Compression codec of each batch."),
+        typer.Option(
+            metavar="none|gzip|snappy|lz4|zstd",
+            help="Compression codec of each batch; default: none.",
+        ),
     ] = "none",
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
@@ -153,7 +158,7 @@ def _line(line: bytes, separator: bytes | None, now_ms: int) -> Line:
 
 
 def _chunks() -> asyncio.Queue[bytes]:
-    """Start a thread that reads standard input, and return its queue of bytes, b"" at the end.
+    """Start a thread that reads standard input into the returned queue; b"" marks the end.
 
     A daemon, because a terminal may never reach its end. The thread reads the file descriptor
     directly: a buffered reader would hold a lock that the interpreter needs at exit.

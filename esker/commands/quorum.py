@@ -43,7 +43,7 @@ from records.uuids import encode_uuid
 app = typer.Typer(
     add_completion=False,
     no_args_is_help=True,
-    help="Describe the metadata quorum, or accept its clocks.",
+    help="Describe the metadata quorum, or reset the batch coordinators' clocks.",
 )
 
 ACCEPT_EXAMPLE = "Example: esker quorum accept-clock --bootstrap-server 127.0.0.1:9092"
@@ -52,7 +52,7 @@ EXAMPLE = "Example: esker quorum describe --bootstrap-server 127.0.0.1:9092 --re
 
 @app.callback(epilog=EXAMPLE)
 def quorum() -> None:
-    """Describe the metadata quorum, or accept its clocks."""
+    """Describe the metadata quorum, or reset the batch coordinators' clocks."""
 
 
 @app.command(epilog=EXAMPLE)
@@ -63,15 +63,23 @@ def describe(
         bool,
         typer.Option(
             "--replication",
-            help="Print one line per replica: offsets, lag, timestamps, newest snapshot.",
+            help="Print one line per replica, with offsets, lag, timestamps and newest "
+            "snapshot; default: print the leader's state.",
         ),
     ] = False,
     group: Annotated[
-        str, typer.Option(metavar="TOPIC-N", help="Replicated partition to describe.")
+        str,
+        typer.Option(
+            metavar="TOPIC-N",
+            help="Partition of a quorum's log to describe; default: __cluster_metadata-0.",
+        ),
     ] = "__cluster_metadata-0",
     as_json: AsJson = False,
     timeout_ms: Annotated[
-        int, typer.Option(help="Maximum time to wait for each response, in milliseconds.")
+        int,
+        typer.Option(
+            help="Maximum time to wait for each response, in milliseconds; default: 5000."
+        ),
     ] = 5000,
 ) -> None:
     """Print leader, epoch and high watermark, or with --replication each replica's progress.
@@ -110,13 +118,15 @@ def accept_clock(
     coordinator: Annotated[
         int | None,
         typer.Option(
-            min=0, help="Partition of __diskless-metadata to set; default: all partitions."
+            min=0,
+            help="Partition of __diskless-metadata whose coordinator's clock to reset; "
+            "default: all partitions.",
         ),
     ] = None,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 5000,
 ) -> None:
-    """Set the time by which records are deleted to the leaders' wall clocks.
+    """Set the time by which batch coordinators delete records to their leaders' wall clocks.
 
     Deletion by time stops when a leader starts with a wall clock that is far from the time in its
     log. Set the clocks right first: records that are too old by the accepted time are deleted.
@@ -225,7 +235,7 @@ def _rows(found: QuorumDescription, own: GroupsByNode) -> list[dict[str, Any]]:
 
 
 def _snapshot_columns(group: DescribeSnapshotsResponse.Group | None) -> dict[str, Any]:
-    """Return a replica's log start, newest snapshot and committed offset, or None where missing."""
+    """Return a replica's log start, newest snapshot and floor as columns; None means unknown."""
     newest = group.snapshots[-1] if group is not None and group.snapshots else None
     return {
         "LogStartOffset": None if group is None else group.log_start_offset,
@@ -235,7 +245,7 @@ def _snapshot_columns(group: DescribeSnapshotsResponse.Group | None) -> dict[str
 
 
 def _doubts(own: GroupsByNode) -> dict[int, str]:
-    """Return, for each node whose log was stopped by a fork, the reason."""
+    """Return, by node id, why a fork put a node's log in doubt; omit nodes without a fork."""
     return {node: group.doubt for node, group in sorted(own.items()) if group.doubt}
 
 

@@ -45,7 +45,8 @@ INSPECT_EXAMPLE = (
 )
 
 JsonLines = Annotated[
-    bool, typer.Option("--json", help="Print the result as JSON, one object per line.")
+    bool,
+    typer.Option("--json", help="Print the result as JSON, one object per line; default: as text."),
 ]
 
 OK = 0
@@ -67,32 +68,39 @@ def list_command(
         list[Path] | None,
         typer.Argument(
             metavar="DIRECTORY",
-            help="Log directory of a node (log.dirs), or of one partition in it.",
+            help="Log directory of a node (log.dirs), or the directory of one partition's log.",
         ),
     ] = None,
     bootstrap_controller: Annotated[
         str | None,
         typer.Option(
             metavar="HOST:PORT[,...]",
-            help="Addresses of controllers, to list running nodes instead of directories.",
+            help="Addresses of one or more controllers of a running cluster; default: list "
+            "directories.",
         ),
     ] = None,
     group: Annotated[
         str | None,
         typer.Option(
             metavar="TOPIC-N",
-            help="Partition to list with --bootstrap-controller; default: all partitions.",
+            help="Partition whose log to list with --bootstrap-controller; default: all "
+            "partitions.",
         ),
     ] = None,
     verify: Annotated[
         bool,
         typer.Option(
-            "--verify", help="Check each checkpoint by reading it to its end, which is slower."
+            "--verify",
+            help="Check each checkpoint by reading the whole file; default: read the first "
+            "batch only.",
         ),
     ] = False,
     as_json: JsonLines = False,
     timeout_ms: Annotated[
-        int, typer.Option(help="Maximum time to wait for each response, in milliseconds.")
+        int,
+        typer.Option(
+            help="Maximum time to wait for each response, in milliseconds; default: 5000."
+        ),
     ] = 5000,
 ) -> None:
     """Print every checkpoint, the log start offset, and the bytes of log and checkpoints.
@@ -201,7 +209,9 @@ def _summary(group: GroupFiles) -> str:
 
 @app.command("inspect", epilog=INSPECT_EXAMPLE)
 def inspect_command(
-    paths: Annotated[list[Path], typer.Argument(metavar="FILE", help="Checkpoint files to read.")],
+    paths: Annotated[
+        list[Path], typer.Argument(metavar="FILE", help="Paths of the checkpoint files to read.")
+    ],
     as_json: JsonLines = False,
 ) -> None:
     """Read whole checkpoints, and print their end offset, epoch and records by type.
@@ -304,10 +314,18 @@ def _fail(reason: str) -> NoReturn:
 def take_command(
     bootstrap_controller: Annotated[
         str,
-        typer.Option(metavar="HOST:PORT[,...]", help="Addresses of one or more controllers."),
+        typer.Option(
+            metavar="HOST:PORT[,...]",
+            help="Addresses of one or more controllers of the running cluster.",
+        ),
     ],
     group: Annotated[
-        str, typer.Option(metavar="TOPIC-N", help="Replicated partition to take a checkpoint of.")
+        str,
+        typer.Option(
+            metavar="TOPIC-N",
+            help="Partition of a quorum's log to take a checkpoint of; default: "
+            "__cluster_metadata-0.",
+        ),
     ] = "__cluster_metadata-0",
     node: Annotated[
         list[int] | None,
@@ -319,7 +337,9 @@ def take_command(
     as_json: JsonLines = False,
     timeout_ms: Annotated[
         int,
-        typer.Option(help="Maximum time to wait for each node's checkpoint, in milliseconds."),
+        typer.Option(
+            help="Maximum time to wait for each node's checkpoint, in milliseconds; default: 60000."
+        ),
     ] = 60_000,
 ) -> None:
     """Take a checkpoint on each node, one node after the other, and wait until it is durable.

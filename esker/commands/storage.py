@@ -56,7 +56,7 @@ def format_command(
         bool,
         typer.Option(
             "--rejoin",
-            help="Replace a lost disk: the node does not vote until it has caught up.",
+            help="Replace a voter's lost disk; the voter does not vote until it has caught up.",
         ),
     ] = False,
     feature: Annotated[

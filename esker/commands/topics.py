@@ -75,12 +75,17 @@ def create(
     replication_factor: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Number of brokers listed as replicas, which does not affect durability."
+            min=1,
+            help="Number of brokers to list as replicas, without effect on durability; "
+            "default: the cluster's setting default.replication.factor.",
         ),
     ] = None,
     config: Annotated[
         list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Topic setting as KEY=VALUE; may be repeated."),
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Topic setting as KEY=VALUE; may be repeated; default: the cluster's settings.",
+        ),
     ] = None,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
@@ -113,7 +118,10 @@ def list_(
     bootstrap_server: Server = None,
     diskless: Annotated[
         bool,
-        typer.Option("--diskless", help="List only topics whose data is in object storage."),
+        typer.Option(
+            "--diskless",
+            help="Print only topics whose data is in object storage; default: all topics.",
+        ),
     ] = False,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,

@@ -64,7 +64,7 @@ class Store:
     region: str | None = None
 
     def settings(self, directory: Path) -> dict[str, str]:
-        """Return a broker's settings for the store of the cluster in this directory."""
+        """Return a broker's settings of the object store, a bucket or a part of `directory`."""
         if self.bucket is None:
             return {
                 "diskless.storage.class.name": DIRECTORY_STORE,
@@ -82,7 +82,7 @@ class Store:
         return found
 
     def place(self, directory: Path) -> str:
-        """Return the store's location as text for messages."""
+        """Return the object store's location, a path or an S3 URL, as text for messages."""
         if self.bucket is None:
             return str(directory / OBJECTS)
         return f"s3://{self.bucket}" + (f" at {self.endpoint}" if self.endpoint else "")
@@ -261,7 +261,7 @@ def remove(paths: Iterable[Path]) -> None:
 def make_plan(
     directory: Path, identity: Identity, *, port: int, brokers: int, extra: Mapping[str, str]
 ) -> Plan:
-    """Choose ports, write the settings and format new directories.
+    """Plan the nodes of `esker dev`: choose ports, write settings, format new directories.
 
     Args:    extra: settings for every process, over our own.
     Raises:  DevError for a port that is taken; ConfigError, StorageError, OSError.

@@ -18,7 +18,7 @@ PROBE: Final = b"esker dev looks whether it can write, read and delete here\n"
 
 
 def check_bucket(identity: Identity) -> None:
-    """Raise DevError if the cluster's bucket is unusable; skip a store in a directory."""
+    """Raise DevError if the cluster's bucket is unusable; a directory store is not checked."""
     store = identity.store
     if store.bucket is None:
         return

@@ -70,7 +70,7 @@ def _checkpoint(files: FileSystem, path: Path, tally: Tally) -> Iterator[FileSta
 
 
 def origin_remark(checkpoint: Checkpoint) -> str:
-    """Return a remark on the program that wrote the checkpoint, judging by its footer."""
+    """Return a remark on which program wrote a checkpoint, as the checkpoint's footer shows."""
     match checkpoint.origin:
         case Origin.ESKER:
             return "whole: count and checksum in the footer are right"
@@ -86,7 +86,7 @@ def check_segment_order(
     epoch: int = -1,
     allow_gaps: bool = False,
 ) -> Iterator[Batch]:
-    """Yield the batches of a segment while each batch continues its predecessor.
+    """Yield a segment's batches; a wrong offset or epoch raises DamagedFileError.
 
     Args:    expected_offset: of the first batch; None allows any.
              epoch: of the batch before the first.
@@ -111,7 +111,7 @@ def check_segment_order(
 
 
 def decode_records(path: Path, batch: Batch, tally: Tally) -> Iterator[RecordItem]:
-    """Yield the records of one batch, counting the records shown only as bytes.
+    """Decode a batch's records; count in `tally` the records that cannot be decoded.
 
     Raises:  DamagedFileError if the batch does not consist of records.
     """
@@ -132,7 +132,7 @@ def decode_records(path: Path, batch: Batch, tally: Tally) -> Iterator[RecordIte
 
 
 def _metadata(record: Record) -> tuple[Message | None, int, str | None]:
-    """Return a record's metadata message and version, or why it is shown as bytes."""
+    """Return a record's metadata message and version, or why the record is shown as bytes."""
     if record.key is not None or not record.value or record.value[0] != 1:
         return None, 0, NOT_METADATA
     try:
@@ -150,7 +150,7 @@ def _metadata(record: Record) -> tuple[Message | None, int, str | None]:
 
 
 def _control(record: Record) -> tuple[Message | None, int, str | None]:
-    """Return a control record's message and version, or why it is shown as bytes."""
+    """Return a control record's message and version, or why the record is shown as bytes."""
     if record.key is None or record.value is None:
         return None, 0, "control record without key or value"
     version = int.from_bytes(record.value[:2], "big") if len(record.value) >= 2 else 0

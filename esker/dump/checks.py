@@ -81,7 +81,7 @@ def verify(
 
 
 def _skim(file: File, base_offset: Offset, tally: Tally, progress: Progress | None) -> Tail:
-    """Check a segment's batches by the rules of log recovery, without counting records.
+    """Check a segment's batches as log recovery does; return where the sound batches end.
 
     Where that stops, at a batch larger than a window or at one that is not sound, the careful
     reader goes on and says what is wrong. Batches are not counted on the way.

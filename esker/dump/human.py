@@ -116,7 +116,7 @@ class HumanPrinter:
         return "    " + "\n      ".join(self._wrapped("  ".join(pairs), indent=6))
 
     def _wrapped(self, text: str, indent: int = _INDENT) -> list[str]:
-        """Wrap the text to the terminal's width, cutting very long text and counting the rest."""
+        """Wrap text to the terminal's width; cut very long text and print how much was cut."""
         width = self._width - indent
         lines: list[str] = []
         start = 0
@@ -153,7 +153,7 @@ def tally_text(kind: Kind, tally: Tally) -> str:
 
 
 def time_text(timestamp_ms: int) -> str:
-    """Return a timestamp as UTC text, or as a number if no date has it; `-` for none.
+    """Return a timestamp as UTC text, as a number if out of range, or `-` for no timestamp.
 
     >>> time_text(0), time_text(-1)
     ('1970-01-01 00:00:00.000', '-')

@@ -67,7 +67,7 @@ class Tally:
         self.end_offset = header.end_offset
 
     def saw_opaque(self, reason: str) -> None:
-        """Count a record shown as bytes, by reason; after 100 reasons count others as "other"."""
+        """Count a record shown as bytes, by reason; reasons beyond the first 100 are "other"."""
         if reason not in self.opaque and len(self.opaque) >= 100:
             reason = "other"
         self.opaque[reason] = self.opaque.get(reason, 0) + 1

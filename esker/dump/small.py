@@ -54,7 +54,7 @@ def read_small(files: ReadOnly, path: Path, kind: Kind) -> Iterator[Item]:
 
 
 def count_entries(files: ReadOnly, path: Path, kind: Kind, tally: Tally) -> None:
-    """Count the entries of a file that does not consist of batches. Raises as `read_small`."""
+    """Count the entries of a file without batches. Raises the errors of `read_small`."""
     for _ in _READERS[kind](files, path, tally):
         tally.entries += 1
 
@@ -115,7 +115,7 @@ def _offset_index(files: ReadOnly, path: Path, tally: Tally) -> Iterator[Entry]:
 
 
 def _checked_by_log(files: ReadOnly, path: Path, tally: Tally) -> Iterator[_IndexEntry]:
-    """Yield an offset index's entries, each compared with the segment if that exists.
+    """Yield an offset index's entries, each checked against the segment if the file exists.
 
     Raises:  DamagedFileError for an entry that does not point at the start of a batch at or before
              its offset.

@@ -53,7 +53,7 @@ class ObjectBytes(Protocol):
     def size_bytes(self) -> int: ...
 
     def read(self, offset: int, size: int) -> Buffer:
-        """Read exactly these bytes of the object. Raises OSError, StorageError."""
+        """Read exactly `size` bytes of the object from `offset`. Raises OSError, StorageError."""
 
     def close(self) -> None:
         """Close the object after the last read."""

@@ -76,7 +76,7 @@ class FileObject:
         self._path = path
 
     def read(self, offset: int, size: int) -> Buffer:
-        """Read exactly these bytes of the file.
+        """Read exactly `size` bytes of the file from `offset`.
 
         Raises OSError, also for a file that has become shorter.
         """
@@ -110,7 +110,7 @@ class S3Object:
             raise
 
     def read(self, offset: int, size: int) -> Buffer:
-        """Read exactly these bytes of the object.
+        """Read exactly `size` bytes of the object from `offset`.
 
         Raises StorageError.
         """

@@ -115,7 +115,7 @@ class ClusterMachine:
         self._events.on_applied(self.applied_offset)
 
     def reset(self) -> None:
-        """Empty the metadata image; the running groups continue.
+        """Empty the metadata image; groups that run on this node go on running.
 
         A running group ends only if the log, read anew, does not name it again.
         """
@@ -174,7 +174,7 @@ class ControllerParts:
         return self._node_service.machine
 
     def node_service(self, host: ServiceHost) -> ControllerNodeService:
-        """Build the controller's service, for `NodeConfig.node_service`."""
+        """Build the node service that runs the controller on this node's logs."""
         self._node_service = ControllerNodeService(host, self._settings)
         self._collector = ControllerCollector(self._node_service)
         return self._node_service
@@ -185,13 +185,13 @@ class ControllerParts:
         self._node_service.machine.listen(listener)
 
     def metrics(self) -> Iterable[Metric]:
-        """Yield the controller's metrics, for `NodeConfig.metrics`."""
+        """Return the controller's metrics, or none before the controller is built."""
         return self._collector.collect() if self._collector is not None else ()
 
     def cluster(
         self, host: ServiceHost, log: ReplicatedLog, events: ClusterEvents
     ) -> ClusterMachine:
-        """Build the controller's state machine on the cluster log, for `NodeConfig.cluster`."""
+        """Build the controller, and return its state machine of the cluster log."""
         assert self._node_service is not None, "a cluster log before its node"
         return self._node_service.begin_cluster(host, log, events)
 

@@ -16,7 +16,7 @@ LABELS = ("coordinator",)
 
 
 def coordinator_metrics(leaders: Mapping[int, Leader]) -> Iterator[Metric]:
-    """Yield the clock metrics of the coordinators on this node, by their partitions."""
+    """Yield the clock metrics of the batch coordinators in `leaders`, labelled by partition."""
     held = GaugeMetricFamily(
         "esker_batch_coordinator_clock_held",
         "1 if this leader's clock is held, so that nothing is deleted by time",
@@ -35,7 +35,7 @@ def coordinator_metrics(leaders: Mapping[int, Leader]) -> Iterator[Metric]:
 
 
 def coordinator_degradations(leaders: Mapping[int, Leader]) -> Iterator[Degradation]:
-    """Yield a degradation for each leader with a held clock; the node can do its work all the same.
+    """Yield a degradation for each leader with a held clock; the node stays ready.
 
     Source: docs/design/clocks.md#states-of-a-processs-clock.
     """

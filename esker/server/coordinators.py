@@ -149,13 +149,13 @@ class CoordinatorNodeService:
         return hosted.machine if isinstance(hosted, HostedInQuorum) else None
 
     def metrics(self) -> Iterable[Metric]:
-        """Yield the metrics of this node's coordinators on the quorum."""
+        """Return the clock metrics of this node's batch coordinators."""
         from esker.server.coordinator_metrics import coordinator_metrics
 
         return coordinator_metrics(self._leaders())
 
     def degradations(self) -> Iterator[Degradation]:
-        """Yield the faults of the coordinators that this node leads."""
+        """Return a degradation for each batch coordinator of this node with a held clock."""
         from esker.server.coordinator_metrics import coordinator_degradations
 
         return coordinator_degradations(self._leaders())

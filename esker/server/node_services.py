@@ -23,12 +23,12 @@ class JoinedServices:
         self.handlers: Mapping[int, Served] = _together(services)
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:
-        """Start every service on a group whose log was opened."""
+        """Start every node service on a group when the group's log is opened."""
         for node_service in self._services:
             node_service.begin(log, topic, partition, directory)
 
     async def end(self, topic: str, partition: int) -> None:
-        """End every service on a group even after failures, then raise the first failure."""
+        """End every node service on a group, also after a failure; then raise the first failure."""
         failures = []
         for node_service in reversed(self._services):
             try:
@@ -43,13 +43,13 @@ class BenchState:
     """The state machine of `esker-bench-log`, if `esker.bench.log.state` names one."""
 
     def __init__(self, host: ServiceHost, state: str) -> None:
-        """Prepare to host the key-value state machine for `kv`, or none for `none`."""
+        """Prepare to host the key-value state machine if `state` is `kv`, or none for `none`."""
         self.handlers: Mapping[int, Served] = {}
         self._host = host
         self._state = state
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:  # noqa: ARG002
-        """Host the key-value state machine on the benchmark log, if one is configured."""
+        """Host the key-value state machine on the benchmark log, if `kv` is configured."""
         if topic == BENCH_LOG and self._state == "kv":
             self._host.host(log, KeyValueMachine())
 

@@ -50,7 +50,7 @@ async def run_until_signalled(settings: NodeSettings) -> None:
 
 
 async def run_node(settings: NodeSettings, stop: asyncio.Event) -> None:
-    """Run a node until `stop` is set. Raises as `run_until_signalled`."""
+    """Run a node until `stop` is set. Raises the errors of `run_until_signalled`."""
     store = open_store(settings.values) if BROKER in settings.roles else None
     parts = NodeParts(settings)
     node = Node(parts.config)
@@ -115,7 +115,7 @@ def _is_hopeless(node: Node) -> bool:
 
 
 async def _until(work: Coroutine[Any, Any, Any], *ends: asyncio.Future[Any]) -> bool:
-    """Wait for `work`; cancel it and return False if one of `ends` finishes first.
+    """Wait for `work`; if a future in `ends` finishes first, cancel `work` and return False.
 
     Raises what either raises.
     """

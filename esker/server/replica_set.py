@@ -99,7 +99,7 @@ class OwnMachines:
     def begin_cluster(
         self, host: ServiceHost, log: ReplicatedLog, events: ClusterEvents
     ) -> ClusterMachine:
-        """Build and host the state machine of the cluster log, for `NodeConfig.cluster`."""
+        """Build and host the state machine of the cluster log when that log is opened."""
         state = ClusterMachine(self.controller, events, set(QUORUM_TOPICS))
         host.host(log, state)
         return state
@@ -263,7 +263,7 @@ class ObservedCluster(LatestImage):
         return None if replica is None else replica.age_ms
 
     def on_commit(self, callback: Callable[[int], None]) -> None:
-        """Register a callback for the number of each coordinator partition with new commits."""
+        """Call `callback` with a coordinator partition's number after each of its new commits."""
         self._on_commit_told.append(callback)
 
     def groups(self) -> Iterable[tuple[str, Group]]:
@@ -275,7 +275,7 @@ class ObservedCluster(LatestImage):
         return _age_ms(self._groups_age)
 
     def _take_image(self, image: MetadataImage) -> None:
-        """Publish a newer metadata image; ignore an older one, as while a log is read again."""
+        """Publish a metadata image if it is newer than the published image, else ignore it."""
         if image.offset <= self._image.offset:
             return
         if self._cluster_age is not None:

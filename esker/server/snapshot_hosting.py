@@ -89,7 +89,7 @@ class SnapshotKeeping:
         )
 
     def _readers(self, view: LogStartView, since_ms: int) -> list[Holder]:
-        """Return the archives that limit the log start, and a possible one after an election."""
+        """Return the archives that limit the log start; assume one more soon after an election."""
         bound = self.log_starts.archive_max_lag_bytes
         if not bound:
             return []
@@ -146,7 +146,7 @@ class _Loop:
         return time.monotonic() * 1_000
 
     def offload(self, job: Callable[[], None], done: Callable[[], None]) -> None:
-        """Run a job in the thread and then call `done`; a job's exception stops the node."""
+        """Run `job` in the job thread, then call `done`; an exception in `job` stops the node."""
 
         def over(future: asyncio.Future[None]) -> None:
             error = future.exception()
@@ -162,7 +162,7 @@ class _Loop:
         future.add_done_callback(over)
 
     def close(self) -> None:
-        """End the thread after its queued jobs, which may delete a partial file."""
+        """End the job thread after the queued jobs, which may still delete a partial file."""
         self._closing = True
         self._end_if_idle()
 

@@ -50,7 +50,7 @@ _HARMLESS: Final = {
 
 
 def refusal_of(key: str, value: str) -> str | None:
-    """Return why a Kafka setting cannot be ignored, or None if it can or is not Kafka's."""
+    """Return why a setting of Kafka must not be ignored, or None if ignoring it is harmless."""
     if not value or (key, value) in _HARMLESS:
         return None
     by_prefix = (reason for start, reason in _REFUSED_PREFIXES.items() if key.startswith(start))

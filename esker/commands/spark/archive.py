@@ -86,7 +86,11 @@ def archive(
         ),
     ] = None,
     follow: Annotated[
-        bool, typer.Option("--follow", help="Repeat archiving passes until interrupted.")
+        bool,
+        typer.Option(
+            "--follow",
+            help="Archive new records repeatedly until interrupted; default: archive once.",
+        ),
     ] = False,
     interval: Annotated[
         float,
@@ -94,14 +98,16 @@ def archive(
             min=0.1,
             max=86_400,
             metavar="S",
-            help="Time between two passes of --follow, in seconds, at most a day.",
+            help="With --follow: time between two archiving passes, in seconds, at most a "
+            "day; default: 60.",
         ),
     ] = 60.0,
     verify: Annotated[
         bool,
         typer.Option(
             "--verify",
-            help="Verify all files of the archive, after archiving any logs that are named.",
+            help="Verify all files of the archive, after archiving if logs are given; "
+            "default: only archive.",
         ),
     ] = False,
     range_mib: Annotated[
@@ -110,12 +116,15 @@ def archive(
             min=1,
             max=256,
             metavar="MIB",
-            help="Approximate size of the part of the log in one archive file, in MiB.",
+            help="Approximate size of the part of a log in one archive range, in MiB; default: 16.",
         ),
     ] = 16,
     engine: Annotated[
         EngineName,
-        typer.Option(help="Engine that writes the archive: this process (local) or Spark (spark)."),
+        typer.Option(
+            help="Engine that writes the archive: this process (local) or Spark (spark); "
+            "default: local."
+        ),
     ] = EngineName.LOCAL,
     master: Master = None,
     memory: Memory = MEMORY,
@@ -126,7 +135,7 @@ def archive(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 30_000,
 ) -> None:
-    """Archive all committed records that are not archived yet. If interrupted, run it again.
+    """Archive all committed records not archived yet; after an interruption run it again.
 
     Exit codes: 0 everything is archived; 1 --verify found offsets that were lost earlier; 4 the
     archive belongs to another cluster or history; 6 offsets were lost now, or --verify found
@@ -308,7 +317,7 @@ def _make_directory(path: Path) -> None:
 
 
 def _code_of(error: Exception) -> int:
-    """Return an error's exit code: foreign archive, lost data, or environment."""
+    """Return the exit code for a foreign archive, for lost data, or for any other error."""
     from spark_jobs.archive.job import ForeignArchiveError
     from spark_jobs.readers.archive_layout import DamagedArchiveError
     from spark_jobs.readers.log_files import LostRangeError
@@ -329,7 +338,7 @@ def _engine(spark: Any) -> ArchiveEngine:
 
 
 def _begin(inputs: Inputs, store: ObjectStore, tables: Tables | None) -> About:
-    """Open an existing archive, or begin a new archive."""
+    """Open the archive in `store`, or begin a new archive if `store` has none."""
     from spark_jobs.archive.job import TablesError, open_archive
 
     try:
@@ -340,7 +349,7 @@ def _begin(inputs: Inputs, store: ObjectStore, tables: Tables | None) -> About:
 
 @contextmanager
 def _hold_logs(inputs: Inputs, about: About) -> Iterator[Hold | None]:
-    """Keep the quorum's log starts at or below the archive's end, if a quorum was named."""
+    """Make the quorum keep records until they are archived; do nothing without a quorum."""
     if not inputs.controllers:
         yield None
         return

@@ -77,7 +77,7 @@ LogDirs = Annotated[
     typer.Option(
         "--log-dir",
         metavar="DIR",
-        help="Log directory of a node; may be repeated to compare further nodes with the first.",
+        help="Log directory of a node; may be repeated to compare the logs of several nodes.",
     ),
 ]
 Store = Annotated[
@@ -91,20 +91,24 @@ Store = Annotated[
 Prefix = Annotated[
     str,
     typer.Option(
-        metavar="PREFIX", help="Key prefix of the objects, as the brokers' esker.object.key.prefix."
+        metavar="PREFIX",
+        help="Key prefix of the objects (the brokers' esker.object.key.prefix); default: "
+        "no prefix.",
     ),
 ]
 Depth = Annotated[
     Bytes,
     typer.Option(
-        "--bytes", help="Objects to read whole: none, one in sixteen (sample) or all (full)."
+        "--bytes",
+        help="Objects to read whole: none, one in sixteen (sample) or all (full); default: sample.",
     ),
 ]
 Chosen = Annotated[
     EngineOrAuto,
     typer.Option(
         "--engine",
-        help="Engine that runs the checks; auto: local up to 200000 offsets, else Spark.",
+        help="Engine that runs the checks; default: auto, which means local up to 200000 "
+        "offsets, else Spark.",
     ),
 ]
 Out = Annotated[
@@ -194,7 +198,7 @@ def audit(
 
 
 def _replicas(logs: Logs, first: Path | None, more: list[Inputs]) -> Iterator[tuple[str, Logs]]:
-    """Yield the logs of the cluster's other nodes, each with its directory."""
+    """Yield each further node's log directory and logs; exit if they are of another cluster."""
     for replica in more:
         other = open_logs(replica)
         if other.cluster_id != logs.cluster_id:

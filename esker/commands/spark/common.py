@@ -64,7 +64,7 @@ def bar(what: str, total: int | None) -> Iterator[Step]:
 
 
 def reason(error: BaseException) -> str:
-    """Describe an error and its remedy in one sentence."""
+    """Describe an error in one sentence, with the remedy if one is known."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
         return f"{error.filename}: {error.strerror}"
     from spark_jobs.readers.archive_layout import DamagedArchiveError

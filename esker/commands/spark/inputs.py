@@ -36,14 +36,18 @@ if TYPE_CHECKING:
 
 LogDir = Annotated[
     Path | None,
-    typer.Option("--log-dir", metavar="DIR", help="Log directory of any node."),
+    typer.Option(
+        "--log-dir",
+        metavar="DIR",
+        help="Log directory of any node of the cluster, to read logs from.",
+    ),
 ]
 FromQuorum = Annotated[
     str | None,
     typer.Option(
         "--bootstrap-controller",
         metavar="HOST:PORT[,...]",
-        help="Addresses of controllers to read from; one reachable controller is enough.",
+        help="Addresses of controllers to read logs from; one reachable controller is enough.",
     ),
 ]
 Archive = Annotated[
@@ -65,7 +69,7 @@ def inputs_of(
     endpoint: str | None = None,
     region: str | None = None,
 ) -> Inputs:
-    """Return the location of the logs that these options name.
+    """Return where the logs are, from --log-dir, --bootstrap-controller or --archive.
 
     Args:    endpoint, region: those of an archive's bucket (`esker.commands.spark.store`).
     Raises:  typer.BadParameter unless they name one place.
@@ -97,7 +101,7 @@ def open_logs(inputs: Inputs) -> Logs:
 
 
 def may_be_behind(place: Path | str | None) -> str:
-    """Return a warning that these logs may lag, so that objects may wrongly seem lost."""
+    """Return a warning that logs at `place` may lag the cluster, so that objects seem lost."""
     return (
         f"{place} may be behind the cluster, and objects that retention removed since would look "
         "lost; read the running quorum instead: --bootstrap-controller HOST:PORT"

@@ -92,16 +92,20 @@ _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 24 * 3_600_000
 _DURATION: Final = re.compile(r"([0-9]{1,6})([smhd])")
 
 
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="File of the plan to read.")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Path of the plan's file.")]
 Prefix = Annotated[
     str,
     typer.Option(
-        metavar="PREFIX", help="Key prefix of the objects, as the brokers' esker.object.key.prefix."
+        metavar="PREFIX",
+        help="Key prefix of the objects (the brokers' esker.object.key.prefix); default: "
+        "no prefix.",
     ),
 ]
 Engine = Annotated[
     EngineName,
-    typer.Option(help="Engine that lists the store: this process (local) or Spark (spark)."),
+    typer.Option(
+        help="Engine that lists the store: this process (local) or Spark (spark); default: local."
+    ),
 ]
 
 
@@ -111,10 +115,13 @@ def plan(
     listings: Annotated[
         Path,
         typer.Option(
-            metavar="DIR", help="Directory that stores which orphans each listing has found."
+            metavar="DIR",
+            help="Directory in which all runs of this command record their listings of the store.",
         ),
     ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write the plan to.")],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Path of the file to write the plan to.")
+    ],
     log_dir: LogDir = None,
     bootstrap_controller: FromQuorum = None,
     archive: Archive = None,
@@ -125,19 +132,23 @@ def plan(
         str,
         typer.Option(
             metavar="72h",
-            help="Minimum time between two listings of an orphan, such as 72h (units: s, m, h, d).",
+            help="Minimum time between two listings of an orphan (units: s, m, h, d); "
+            "default: 72h.",
         ),
     ] = "72h",
     dangerously_short_grace: Annotated[
         bool,
-        typer.Option("--dangerously-short-grace", help="Allow a --grace shorter than 24 hours."),
+        typer.Option(
+            "--dangerously-short-grace",
+            help="Allow a --grace shorter than 24 hours; default: such a value is refused.",
+        ),
     ] = False,
     listing: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Inventory to use instead of a listing: S3's manifest.json, or CSV with "
-            "key,size_bytes,modified_ms.",
+            help="File with an inventory of the store: S3's manifest.json, or CSV with the "
+            "columns key,size_bytes,modified_ms; default: the store is listed.",
         ),
     ] = None,
     taken_at: Annotated[
@@ -199,7 +210,7 @@ def plan(
 
 @app.command(epilog=SHOW_EXAMPLE)
 def show(file: PlanFile, as_json: AsJson = False) -> None:
-    """Print a plan of orphaned objects, and the other findings of the plan's listing."""
+    """Print a plan to remove orphaned objects, and what its listing of the store found."""
     _print_plan(_read(file), as_json=as_json)
 
 
@@ -211,13 +222,15 @@ def apply(
     allow_large: Annotated[
         bool,
         typer.Option(
-            "--allow-large", help="Apply the plan even if it deletes over 25 % of the listed bytes."
+            "--allow-large",
+            help="Apply a plan that deletes over 25 % of the listed bytes; default: such a "
+            "plan is refused.",
         ),
     ] = False,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 30_000,
 ) -> None:
-    """Hand a plan's objects to their coordinators; brokers delete them after the delay.
+    """Hand a plan's objects to their coordinators; brokers delete these objects after a delay.
 
     Answers are written to a journal beside the plan: if interrupted, run the same command again.
     """
@@ -305,7 +318,7 @@ def _compare(
     out: Path,
     rules: Rules,
 ) -> None:
-    """Compare a listing with the logs, and write found orphans and the plan of removal."""
+    """Compare a listing of the store with the logs; write the orphans and a removal plan."""
     from spark_jobs.orphans.scan import find_orphans, plan_orphans
 
     with bar("reading logs", None) as step:
@@ -341,7 +354,7 @@ class _Spark:
     def lister(
         self, store: ObjectStore, directory: Path, options: StoreOptions
     ) -> Iterator[Lister]:
-        """Yield a function that lists the store, with `directory` for a listing without Spark."""
+        """Yield a function that lists the store, in Spark or locally with files in `directory`."""
         if self._engine is EngineName.SPARK:
             from spark_jobs.orphans.spark_listing import list_in_spark
 
@@ -377,7 +390,7 @@ def _now_ms() -> int:
 
 
 def _naming(inputs: Inputs, prefix: str) -> Naming:
-    """Return the key prefix and cluster id of these logs' objects."""
+    """Return the key prefix and cluster id with which the keys of these logs' objects begin."""
     from spark_jobs.orphans.listing import Naming
 
     return Naming(prefix.strip("/"), open_logs(inputs).cluster_id)

@@ -46,12 +46,12 @@ def at(ms: int) -> str:
 
 
 def why(code: int) -> str:
-    """Return the explanation of a refused key's error code."""
+    """Explain the error code with which a coordinator refused an object's key."""
     return _WHY.get(ErrorCode(code), f"error {code}") if code in set(ErrorCode) else f"error {code}"
 
 
 def plan_lines(made: OrphansPlan) -> Iterator[str]:
-    """Yield the lines that describe a plan and the plan's listing."""
+    """Yield lines of text about a plan to remove orphans and about its listing of the store."""
     header, report = made.file.header, made.file.end["report"]
     yield (
         f"Plan {made.plan_id} of cluster {made.cluster_id}, {header['store']} as listed at "
@@ -105,7 +105,7 @@ def _others(report: dict[str, Any]) -> Iterator[str]:
 
 
 def plan_json(made: OrphansPlan) -> dict[str, Any]:
-    """Return a plan as JSON, with a sample of its rows.
+    """Return a plan to remove orphans as JSON, with a sample of the plan's rows.
 
     The plan's file has all rows.
     """
@@ -115,7 +115,7 @@ def plan_json(made: OrphansPlan) -> dict[str, Any]:
 
 
 def outcome_lines(made: OrphansPlan, done: Progress) -> Iterator[str]:
-    """Yield the lines that describe the results of applying a plan."""
+    """Yield lines of text about the results of applying a plan to remove orphans."""
     if done.whole_refusal:
         yield f"Refused: {why(done.whole_refusal)}"
         return
@@ -130,7 +130,7 @@ def outcome_lines(made: OrphansPlan, done: Progress) -> Iterator[str]:
 
 
 def outcome_json(made: OrphansPlan, done: Progress) -> dict[str, Any]:
-    """Return the results of applying a plan as JSON."""
+    """Return the results of applying a plan to remove orphans as JSON."""
     return {
         "plan_id": made.plan_id,
         "rows": made.file.count,
@@ -182,7 +182,7 @@ def _ranges(ranges: list[tuple[int, int]]) -> str:
 
 
 def dangling_json(found: Dangling) -> dict[str, Any]:
-    """Return the lost objects and unreadable offsets as JSON, with at most JSON_OBJECTS objects."""
+    """Return lost objects, up to JSON_OBJECTS of them, and unreadable offsets as JSON."""
     return {
         "live": found.live,
         "looked_for": found.looked_for,

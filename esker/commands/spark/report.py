@@ -64,7 +64,8 @@ def report(
     prices: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="TOML file with the store's prices; default: S3 Standard."
+            metavar="FILE",
+            help="TOML file with the object store's prices; default: prices of S3 Standard.",
         ),
     ] = None,
     commit_interval_ms: Annotated[
@@ -72,7 +73,8 @@ def report(
         typer.Option(
             metavar="MS",
             min=1,
-            help="Commit interval of the brokers (diskless.append.commit.interval.ms), in ms.",
+            help="Commit interval of the brokers (diskless.append.commit.interval.ms), in "
+            "ms; default: 250.",
         ),
     ] = 250,
     buffer_bytes: Annotated[
@@ -80,20 +82,23 @@ def report(
         typer.Option(
             metavar="BYTES",
             min=1,
-            help="Buffer size of the brokers (diskless.append.buffer.max.bytes), in bytes.",
+            help="Buffer size of the brokers (diskless.append.buffer.max.bytes), in bytes; "
+            "default: 8388608.",
         ),
     ] = 8 * MIB,
     now: Annotated[
         int | None,
         typer.Option(
             metavar="MS",
-            help="Time from which object ages are computed, in ms since 1970 UTC; default: now.",
+            help="Time at which the ages of objects are computed, in ms since 1970 UTC; "
+            "default: now.",
         ),
     ] = None,
     engine: Annotated[
         EngineOrAuto,
         typer.Option(
-            help="Engine that counts records; auto: local below 2 million records, else Spark."
+            help="Engine that counts records; default: auto, which means local below 2 "
+            "million records, else Spark."
         ),
     ] = EngineOrAuto.AUTO,
     master: Master = None,

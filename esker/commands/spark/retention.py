@@ -72,18 +72,22 @@ APPLY_EXAMPLE = f"Example: esker spark retention apply plan.jsonl {_AT}"
 SPARK_PIECES: Final = 24
 """Pieces of 64 MiB from which `auto` takes Spark: its start takes as long as they take here."""
 
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="File of the plan to read.")]
+PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Path of the plan's file.")]
 PriceFile = Annotated[
     Path | None,
     typer.Option(
-        "--prices", metavar="FILE", help="TOML file with the store's prices; default: S3 Standard."
+        "--prices",
+        metavar="FILE",
+        help="TOML file with the object store's prices; default: prices of S3 Standard.",
     ),
 ]
 
 
 @app.command(epilog=PLAN_EXAMPLE)
 def plan(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="File to write the plan to.")],
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="Path of the file to write the plan to.")
+    ],
     log_dir: LogDir = None,
     bootstrap_controller: FromQuorum = None,
     archive: Archive = None,
@@ -92,7 +96,8 @@ def plan(
     engine: Annotated[
         EngineOrAuto,
         typer.Option(
-            help="Engine that computes the plan; auto: local below 1.5 GiB of logs, else Spark."
+            help="Engine that computes the plan; default: auto, which means local below 1.5 "
+            "GiB of logs, else Spark."
         ),
     ] = EngineOrAuto.AUTO,
     digests: Annotated[
@@ -107,7 +112,8 @@ def plan(
         int | None,
         typer.Option(
             metavar="MS",
-            help="Time from which record ages are computed, in ms since 1970 UTC; default: now.",
+            help="Time at which the ages of records are computed, in ms since 1970 UTC; "
+            "default: now.",
         ),
     ] = None,
     master: Master = None,
@@ -166,7 +172,7 @@ def _engine(
 
 @app.command(epilog=SHOW_EXAMPLE)
 def show(file: PlanFile, prices: PriceFile = None, as_json: AsJson = False) -> None:
-    """Print a plan: new log start offsets, freed objects, and topics that keep other objects."""
+    """Print a plan: new log start offsets, freed objects, and topics that pin other objects."""
     _print_plan(_read(file), _prices(prices), as_json=as_json)
 
 
@@ -178,7 +184,9 @@ def apply(
     allow_large: Annotated[
         bool,
         typer.Option(
-            "--allow-large", help="Apply the plan even if it removes over 25 % of all live bytes."
+            "--allow-large",
+            help="Apply a plan that removes over 25 % of all live bytes; default: such a "
+            "plan is refused.",
         ),
     ] = False,
     rows_per_request: Annotated[
@@ -187,13 +195,13 @@ def apply(
             min=1,
             max=ROWS_OF_REQUEST,
             metavar="N",
-            help="Maximum number of partitions in one request.",
+            help="Maximum number of partitions in one request to a coordinator; default: 100.",
         ),
     ] = ROWS_OF_REQUEST,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = 30_000,
 ) -> None:
-    """Apply a plan partition by partition; coordinators refuse rows that are out of date.
+    """Apply a retention plan by partition; coordinators refuse the plan's outdated rows.
 
     Answers are written to a journal beside the plan: if interrupted, run the same command again.
     """

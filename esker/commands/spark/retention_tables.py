@@ -24,7 +24,7 @@ _ROWS: Final = (
 
 
 def plan_lines(made: Plan, prices: Prices) -> Iterator[str]:
-    """Yield the lines and tables that describe a plan."""
+    """Yield the lines and tables of text that describe a retention plan."""
     made_at = datetime.fromtimestamp(made.now_ms / 1000, UTC).isoformat(timespec="seconds")
     yield f"Plan {made.plan_id} of cluster {made.cluster_id}, as of {made_at}"
     if not made.rows:
@@ -69,7 +69,7 @@ def _effect_lines(number: int, effect: Effect, prices: Prices) -> Iterator[str]:
 
 
 def plan_json(made: Plan, prices: Prices) -> Mapping[str, Any]:
-    """Return a plan as JSON."""
+    """Return a retention plan as JSON."""
     return {
         "plan_id": made.plan_id,
         "cluster_id": made.cluster_id,

@@ -55,7 +55,7 @@ Memory = Annotated[
     typer.Option(
         "--memory",
         metavar="SIZE",
-        help="Heap size of Spark's driver, and of each executor, such as 2g.",
+        help="Heap size of Spark's driver and of each executor, such as 2g; default: 1g.",
     ),
 ]
 SparkLog = Annotated[
@@ -63,10 +63,15 @@ SparkLog = Annotated[
     typer.Option(
         "--spark-log",
         metavar="FILE",
-        help="File for Spark's output; default: a new file in ~/.cache/esker/logs.",
+        help="File to write Spark's output to; default: a new file in ~/.cache/esker/logs.",
     ),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Print complete errors with stack traces.")]
+Debug = Annotated[
+    bool,
+    typer.Option(
+        "--debug", help="Print errors of Spark with stack traces; default: only the error message."
+    ),
+]
 
 
 @contextmanager
@@ -79,7 +84,7 @@ def spark_session(
     debug: bool = False,
     heavy: bool = False,
 ) -> Iterator[SparkSession]:
-    """Open a Spark session for the block; a Spark error ends the command.
+    """Open a Spark session for a `with` block; a Spark error ends the command.
 
     The job's own errors (of reading, of the store) pass through to the command.
 
@@ -129,7 +134,7 @@ def _fail(
 
 
 def _new_log(app: str) -> Path | None:
-    """Create a log file for this Spark job and delete the oldest; return None on failure."""
+    """Create a Spark job's log file and delete the oldest log files; return None on failure."""
     directory = cache_directory() / "logs"
     name = f"{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{app}-{os.getpid()}.log"
     try:

@@ -24,12 +24,14 @@ from spark_jobs.readers.object_store import ObjectStore, StoreOptions, open_stor
 StoreUri = Annotated[
     str,
     typer.Option(
-        "--store", metavar="DIR|s3://BUCKET", help="Object store of the cluster's brokers."
+        "--store",
+        metavar="DIR|s3://BUCKET",
+        help="Object store of the cluster's brokers: a directory or a bucket.",
     ),
 ]
 Endpoint = Annotated[
     str | None,
-    typer.Option(metavar="URL", help="Endpoint of an S3-compatible store; default: Amazon's."),
+    typer.Option(metavar="URL", help="URL of the bucket's S3 service; default: Amazon's."),
 ]
 Region = Annotated[
     str | None,
@@ -43,7 +45,7 @@ Region = Annotated[
 def store_for_command(
     uri: str, endpoint: str | None = None, region: str | None = None
 ) -> Iterator[ObjectStore]:
-    """Open the object store for the block; a storage error ends the command.
+    """Open the object store for a `with` block; a storage error ends the command.
 
     Raises:  typer.BadParameter if the URI names no store.
     """

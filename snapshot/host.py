@@ -45,7 +45,7 @@ class Listener(Protocol):
     """The service that leads with the machine's state, or answers from it."""
 
     def applied(self, offset: Offset) -> None:
-        """Handle the event that the state has all records below `offset` and nothing is loading."""
+        """Record that the state has all records below `offset`, with no checkpoint loading."""
 
     def lead(self, epoch: Epoch) -> None:
         """Handle the start of this node's leadership, once the state has all earlier records."""

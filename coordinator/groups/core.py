@@ -138,7 +138,7 @@ class GroupBroker:
         return self._now_ms
 
     def reply(self, inbound: InboundRequest, response: Response) -> None:
-        """Answer a client, or add the response to its DeleteGroups request."""
+        """Send a response, or add it to the response of the DeleteGroups request it belongs to."""
         if isinstance(inbound.ticket, GroupTicket):
             inbound.ticket.on_response(response)
             return

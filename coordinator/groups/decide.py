@@ -168,7 +168,7 @@ def _check_owner(
 
 
 def decide_commit_offsets(request: rpc.CommitGroupOffsetsRequest, context: Context) -> Decision:
-    """Commit offsets for members of the group's generation, or without a member."""
+    """Decide offset commits of a consumer group's members, and of clients that are no members."""
     group, code, message = _check_owner(
         context, request.group_id, request.ownership_epoch, request.sequence
     )

@@ -134,7 +134,7 @@ class SnapshotInstallation:
             self._install_unless_forked(log.snapshot_id, log.snapshot_epochs)
 
     def found_fork(self) -> Fork | None:
-        """Return the fork that `validate` will find in a snapshot left by a crash, or None."""
+        """Return the fork between this log and a snapshot left uninstalled by a crash, or None."""
         log = self._context.log
         if log.snapshot_id is None or log.holds(log.snapshot_id):
             return None

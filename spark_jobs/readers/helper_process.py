@@ -76,7 +76,7 @@ class Helper:
             self._process.kill()
 
     def ask(self, work: Any) -> Any:
-        """Send an item to the helper process and return the task's result.
+        """Have the helper process run its task on an item, and return the result.
 
         Raises:  HelperError.
         """

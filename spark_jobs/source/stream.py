@@ -138,7 +138,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- batches ------------------------------------------------------------------------------
 
     def partitions(self, start: StreamOffset, end: StreamOffset) -> Sequence[InputPartition]:
-        """Return the tasks between two offsets, which later appends do not change.
+        """Return the tasks that read the records between two log offsets.
 
         Raises:  StreamError; LostRangeError, unless `failOnDataLoss` is false; LogsError; OSError.
         """

@@ -29,6 +29,7 @@ OURS: Final = {
     "MetadataResponse.Topics.Partitions.StartOffset": "KIP-1114: of the first chunk",
     "MetadataResponse.Topics.Partitions.Chunks": "KIP-1114",
     "FetchRequest.Topics.Partitions.ArchivedOffset": "what a running archive has kept",
+    "FetchRequest.WallClockMs": "of the sender, by which a held clock may be believed",
     "FetchRequest.Topics.Partitions.Floor": "up to where the sender held all that was committed",
     "BrokerRegistrationRequest.UnreadyReason": "why clients should be sent to other brokers",
     "BrokerHeartbeatRequest.UnreadyReason": "why clients should be sent to other brokers",

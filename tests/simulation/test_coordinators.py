@@ -52,7 +52,7 @@ def test_retention_deletes_no_record_younger_than_retention_ms_while_wall_clocks
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_coordinator_simulation_finds_each_mutant_with_its_pinned_or_a_later_seed(
+def test_the_coordinator_simulation_finds_each_mutant_with_its_recorded_seed_or_a_larger_seed(
     mutant: Mutant,
 ) -> None:
     """By one pinned schedule, which the production code survives.

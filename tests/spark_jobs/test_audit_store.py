@@ -219,7 +219,7 @@ def test_an_audit_of_undamaged_objects_finds_no_violation_at_any_depth(tmp_path:
     assert read == [0, sampled + 1, COUNT - 1], "the newest is in every sample"
 
 
-def test_the_audit_accepts_a_missing_object_that_was_released_during_the_audit(
+def test_the_audit_accepts_a_missing_object_that_was_deleted_during_the_audit(
     tmp_path: Path,
 ) -> None:
     """Retention marks and deletes the object right after the audit has read the log's end."""

@@ -46,7 +46,7 @@ def test_the_show_commands_report_a_missing_plan_file_without_an_errno(tmp_path:
     assert reason(ValueError("odd")) == "odd"
 
 
-def test_the_error_for_a_damaged_log_suggests_another_node(node: Path) -> None:
+def test_the_error_for_a_damaged_log_suggests_reading_the_log_of_another_node(node: Path) -> None:
     (log,) = (node / "__diskless-metadata-0").glob("*.log")
     data = bytearray(log.read_bytes())
     data[len(data) // 2] ^= 1

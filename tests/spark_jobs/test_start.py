@@ -81,7 +81,7 @@ def test_a_jvm_that_cannot_get_enough_memory_is_reported_in_a_sentence_with_deta
     assert list(scratch.iterdir()) == []
 
 
-def test_a_start_failure_is_not_explained_by_older_output_in_the_log_file(
+def test_the_error_for_a_jvm_that_did_not_start_quotes_no_older_output_of_the_log_file(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "spark.log").write_text("No space left on device\n")

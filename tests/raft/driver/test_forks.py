@@ -80,12 +80,18 @@ def bring_an_old_disk_back(cluster: Cluster, *groups: str) -> int:
     for node in cluster.ids:
         wait_until(lambda node=node: floor(cluster, node) >= end, f"{node} knows {end} records")
     cluster.kill()
+    copied = {group: floor(cluster, 2, group) for group in groups}
     copy = cluster.directory / "copy"
     shutil.copytree(cluster.log_dir(1), copy)
     cluster.start(1, 2)
     with cluster.client(cluster.wait_for_leader()) as client:
         end = client.produce(LOST) + len(LOST)
     wait_until(lambda: floor(cluster, 2) >= end, "voter 2 has a floor above all of them")
+    for group in groups:  # the cluster log has the new epoch's first record
+        wait_until(
+            lambda group=group: floor(cluster, 2, group) > copied[group],
+            f"voter 2 knows more of {group} than the copy",
+        )
     cluster.kill()
     for group in groups:
         shutil.rmtree(cluster.log_dir(1) / group)

@@ -203,7 +203,7 @@ def test_a_server_reads_other_connections_while_one_connection_is_paused(on_loop
         Limits(memory_bytes=4_000),
     ],
 )
-def test_a_server_at_a_connection_limit_handles_no_further_request_until_it_sends_responses(
+def test_a_server_reads_no_further_request_of_a_connection_at_its_limit_of_pending_responses(
     on_loop, limits
 ):
     async def main():

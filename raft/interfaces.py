@@ -262,7 +262,7 @@ class Download(Protocol):
         """
 
     def publish(self) -> EpochStarts:
-        """Verify the whole file and rename it durably to its final name.
+        """Verify the whole downloaded file, and rename the file durably to its final name.
 
         Returns: the epochs that it names.
         Raises:  RejectedSnapshotError: its bytes were thrown away; OSError.

@@ -41,7 +41,7 @@ class ClientCalls:
     """Implements `handover.CoordinatorCalls` with clients; belongs to the running loop."""
 
     def __init__(self, client: Callable[[int], BatchCoordinator]) -> None:
-        """Create the calls to batch coordinators, whose clients are created on first use.
+        """Prepare calls to batch coordinators; each coordinator's client is created on first use.
 
         Args:  client: makes the client of one coordinator; called once for each.
         """

@@ -95,7 +95,7 @@ class Loading:
         self._may_create = self._may_create or creates_group(inbound)
 
     def on_timer(self, key: TimerKey) -> None:
-        """Request the ownership again, or give up and refuse the waiting requests."""
+        """Request the consumer group's ownership again, or refuse its waiting requests at last."""
         if key.kind == "load":
             self._acquire()
         elif key.kind == "patience":

@@ -87,7 +87,7 @@ class GroupsEdit:
         return GroupsImage(self._groups.freeze(), self._next_ownership_epoch, self._record_count)
 
     def apply(self, record: MetadataRecord) -> None:
-        """Apply one committed record to these pending changes of the groups."""
+        """Add one committed record to the changes of the next consumer group image."""
         match record:
             case GroupOwnerRecord():
                 self._apply_owner(record)

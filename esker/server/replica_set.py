@@ -153,7 +153,7 @@ class SharedMachines:
         return self._controllers.machine
 
     def group_machine(self) -> GroupMachine | None:
-        """Return the controller's state machine of the groups' log, or None before its start."""
+        """Return the state machine of the consumer groups' log, or None before that log starts."""
         return self._groups.machine
 
     def begin(self, log: ReplicatedLog, topic: str, partition: int, directory: Path) -> None:

@@ -213,7 +213,7 @@ class Planner:
             entries.max_timestamps[indexes] = live.max_timestamps
 
     def limit_requests(self, now_ms: int) -> Iterator[tuple[int, LimitRequest]]:
-        """Yield the `plan_within` request of each span in which a retention limit is crossed."""
+        """Yield, for each span in which a retention limit is crossed, a request to find where."""
         entries, bounds = self._entries, self._bounds
         self._bytes_before = _sums(entries.byte_sums, bounds)
         whole = self._whole = plan_retention(

@@ -359,7 +359,7 @@ def test_a_setting_change_to_a_null_value_is_refused_unless_it_deletes_the_setti
         (APPEND, "retention.ms", "1"),
     ],
 )
-def test_a_change_of_a_setting_without_effect_is_refused_with_a_reason(
+def test_an_invalid_change_of_a_setting_is_refused_with_a_reason(
     change: tuple[int, str, str | None],
 ) -> None:
     async def story(told: Story) -> None:

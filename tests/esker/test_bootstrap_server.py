@@ -314,7 +314,7 @@ def test_a_long_consume_shows_a_counter_only_on_a_terminal(dev: Dev, tmp_path: P
     assert on_a_terminal(*read, cwd=tmp_path) == numbers(500), "records alone, where they are seen"
 
 
-def test_an_unreachable_controller_address_fails_at_once() -> None:
+def test_a_command_with_an_unreachable_controller_address_fails_at_once() -> None:
     at = ["--bootstrap-controller", f"{HOST}:1"]
     for words in (["topics", "list"], ["diskless", "describe"], ["quorum", "describe"]):
         started = time.monotonic()

@@ -51,7 +51,7 @@ from tests.spark_jobs.archive_world import (
 __all__ = ["logs", "s3_endpoint", "store"]  # fixtures
 
 
-def test_an_archive_belongs_to_one_cluster_and_has_one_format(
+def test_an_archive_refuses_the_records_of_another_cluster_and_another_format(
     logs: FileLogs, store: ObjectStore
 ) -> None:
     one_pass(logs, store)

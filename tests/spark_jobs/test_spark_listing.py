@@ -54,7 +54,7 @@ def listed_by(spark: SparkSession, uri: str) -> SparkListing:
     return list_in_spark(spark, uri, StoreOptions(), NAMING, lambda: 5, tasks=4)
 
 
-def test_spark_and_the_local_engine_give_the_same_listing_and_comparison(
+def test_spark_and_the_local_engine_list_the_same_objects_and_find_the_same_orphans(
     spark: SparkSession, life: Stored, tmp_path: Path
 ) -> None:
     (tmp_path / "scratch").mkdir()

@@ -79,7 +79,7 @@ class ViewStories(Told):
 
         self.tell(story)
 
-    def test_a_lagging_cluster_view_grants_leases_to_a_broker_epoch_already_in_the_log(
+    def test_a_coordinator_with_an_old_cluster_image_grants_leases_to_a_broker_epoch_in_its_own_log(
         self,
     ) -> None:
         async def story(world: World) -> None:

@@ -503,7 +503,7 @@ def test_the_controller_refuses_the_items_of_a_request_beyond_its_record_limit()
 # --- caps of the cluster ------------------------------------------------------------------------
 
 
-def test_topics_above_the_limit_are_refused_and_write_no_record() -> None:
+def test_creating_more_topics_than_the_limit_is_refused_and_writes_no_record() -> None:
     world = World(limits=Limits(max_topics=2)).elect()
     world.register(1)
     assert error_codes(world.ask(creation("one"))) == error_codes(world.ask(creation("two"))) == {0}

@@ -99,7 +99,7 @@ def test_an_unreachable_s3_server_raises_a_retriable_error() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR, Fault.THROTTLED, Fault.REFUSED])
-def test_the_error_throttling_and_refusal_faults_of_the_test_store_write_no_object(
+def test_an_upload_that_the_test_store_fails_throttles_or_refuses_writes_no_object(
     tmp_path: Path, fault: Fault
 ) -> None:
     async def claim() -> None:

@@ -27,6 +27,7 @@ PAGES = ("README.md", *(f"docs/{page.name}" for page in sorted((ROOT / "docs").g
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(660)  # niced beside all other tests, its 40 s become minutes
 def test_the_demo_succeeds_and_readme_shows_its_output() -> None:
     """README may omit lines of the output, and its numbers and ids are those of another run."""
     with subprocess.Popen(
@@ -34,7 +35,7 @@ def test_the_demo_succeeds_and_readme_shows_its_output() -> None:
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, process_group=0,
     ) as demonstrating:  # fmt: skip
         try:
-            out, err = demonstrating.communicate(timeout=280)
+            out, err = demonstrating.communicate(timeout=600)
         finally:
             with contextlib.suppress(ProcessLookupError):  # and its `esker dev`, were it to hang
                 os.killpg(demonstrating.pid, signal.SIGKILL)

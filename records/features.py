@@ -39,7 +39,7 @@ SUPPORTED: Final[Mapping[str, Levels]] = MappingProxyType(
         ESKER_VERSION: Levels(1, 2),
     }
 )
-"""What this code supports. A highest level of 0 says: known, and not built."""
+"""The features that this release supports. A highest level of 0: known, and not implemented."""
 
 IMPLIED: Final[Mapping[str, int]] = MappingProxyType({ESKER_VERSION: 1})
 """The level of a feature that the log does not name, and the only one that a node supports which

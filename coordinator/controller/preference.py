@@ -46,7 +46,7 @@ class _Report:
 
 
 class Preferences:
-    """What the brokers report to one leadership. Times are ms of a monotonic clock."""
+    """The reports of brokers to one active controller. Times are ms of a monotonic clock."""
 
     def __init__(self) -> None:
         self.changes = 0  # by this node, since it started

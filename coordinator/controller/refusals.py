@@ -17,6 +17,7 @@ from records.rpc.base import Request, Response
 from records.rpc.batch_coordinator import AssignPartitionToBatchCoordinatorResponse
 from records.rpc.chunks import AlterChunkAssignmentsResponse, CreateChunksResponse
 from records.rpc.configs import (
+    AlterConfigsRequest,
     AlterConfigsResponse,
     DescribeConfigsResponse,
     IncrementalAlterConfigsResponse,
@@ -81,10 +82,11 @@ def _describe_configs(request: Any, code: int, message: str) -> Response:
 
 
 def _alter_configs(request: Any, code: int, message: str) -> Response:
-    result = IncrementalAlterConfigsResponse.AlterConfigsResourceResponse
-    return IncrementalAlterConfigsResponse(
+    replaces = isinstance(request, AlterConfigsRequest)
+    kind: Any = AlterConfigsResponse if replaces else IncrementalAlterConfigsResponse
+    response: Response = kind(
         responses=tuple(
-            result(
+            kind.AlterConfigsResourceResponse(
                 error_code=code,
                 error_message=message,
                 resource_type=resource.resource_type,
@@ -93,21 +95,7 @@ def _alter_configs(request: Any, code: int, message: str) -> Response:
             for resource in request.resources
         )
     )
-
-
-def _replace_configs(request: Any, code: int, message: str) -> Response:
-    result = AlterConfigsResponse.AlterConfigsResourceResponse
-    return AlterConfigsResponse(
-        responses=tuple(
-            result(
-                error_code=code,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            for resource in request.resources
-        )
-    )
+    return response
 
 
 def _create_chunks(request: Any, code: int, message: str) -> Response:
@@ -165,7 +153,7 @@ _FORMS: Final[dict[int | None, _Form]] = {
     19: _create_topics,
     20: _delete_topics,
     32: _describe_configs,
-    33: _replace_configs,
+    33: _alter_configs,
     37: _create_partitions,
     44: _alter_configs,
     57: lambda _, code, text: brokers.UpdateFeaturesResponse(error_code=code, error_message=text),

@@ -1,4 +1,4 @@
-"""What a properties file for Apache Kafka may contain, and Esker does not have.
+"""Tells the settings of Apache Kafka that Esker ignores from those that it refuses.
 
 Most of Kafka's settings are about threads, replicas and files that do not exist here. They are
 accepted, and the node lists them once when it starts. Settings whose absence would break a promise

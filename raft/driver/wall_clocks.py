@@ -15,7 +15,7 @@ from typing import Final
 from records.types import NodeId
 
 KEPT_S: Final = 60.0
-"""How long a voter's clock counts after its last Fetch."""
+"""The time after a voter's last Fetch for which the clock in it is used."""
 
 
 def wall_clock_ms() -> int:

@@ -101,7 +101,7 @@ def alter_configs(client: Client, world: World) -> None:
 
 
 def replace_configs(client: Client, world: World) -> None:
-    """What is not named goes back to its default; an impossible value changes nothing."""
+    """AlterConfigs resets each setting that it does not name; an invalid value changes none."""
     topic = world.topic(configs={"retention.ms": "7200000"})
     client.replace_settings(topic, {"max.message.bytes": "4321"})
 
@@ -128,7 +128,7 @@ def elections(client: Client, world: World) -> None:
 
 
 def no_security(client: Client, world: World) -> None:
-    """There are no access rules and no credentials, and nobody waits to hear it."""
+    """Requests for access rules and credentials are answered at once that there are none."""
     topic = world.topic()
     assert client.access_rules() == 0  # librdkafka does not hand on that security is disabled
     with pytest.raises(Refused) as refused:

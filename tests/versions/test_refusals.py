@@ -44,8 +44,6 @@ SEED: Final = 20_261_123
 LOGS: Final = (METADATA, "__diskless-metadata", "__consumer_offsets", BENCH)
 PATIENCE_S: Final = 0.3  # of one request; one that waits is not refused
 
-TIMES = {}
-COUNTS = {}
 LEFT_OUT: Final = {
     52: "votes move leaders (tests/raft/driver/test_hostile_epochs.py)",
     53: "as 52",

@@ -82,7 +82,9 @@ def at_each_broker(
         assert got == [(first + at, value) for at, value in enumerate(expected)]
 
 
-def test_a_slow_store_loses_and_doubles_no_record(world: World, cluster: EskerCluster) -> None:
+def test_records_in_a_slow_object_store_are_neither_lost_nor_duplicated(
+    world: World, cluster: EskerCluster
+) -> None:
     topic = world.topic()
     with spoiled(cluster.store, Fault.SLOW, "upload", "fetch", delay_s=0.2):
         check_sent(world.other, topic, numbered(MANY), How(idempotent=True))
@@ -278,7 +280,9 @@ def _peak_mib(pid: int) -> int:
     return int(text.split("VmHWM:")[1].split()[0]) // 1024
 
 
-def test_a_full_disk_is_a_storage_error_until_the_disk_has_space_again(tmp_path: Path) -> None:
+def test_a_producer_gets_a_storage_error_while_the_disk_of_the_directory_store_is_full(
+    tmp_path: Path,
+) -> None:
     """Producers hear KAFKA_STORAGE_ERROR while it is full, and are served when it is not."""
     try:
         disks = Disks(tmp_path / "disks")

@@ -57,7 +57,7 @@ def topic(world: World) -> str:
     return name
 
 
-def test_a_java_consumer_joins_commits_and_is_described(
+def test_kafkas_group_tool_describes_a_java_consumer_that_joined_and_committed(
     tools: Tools, topic: str, world: World
 ) -> None:
     group = world.name("group")
@@ -75,7 +75,7 @@ def test_a_java_consumer_joins_commits_and_is_described(
     assert sum(int(end) for _, end, _ in rows.values()) == MESSAGES
 
 
-def test_a_static_cooperative_java_member_resumes_at_reset_offsets(
+def test_a_static_cooperative_java_consumer_resumes_at_offsets_reset_by_kafkas_tool(
     tools: Tools, topic: str, world: World
 ) -> None:
     group = world.name("group")

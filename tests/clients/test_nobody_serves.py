@@ -203,7 +203,9 @@ def test_group_members_commit_again_after_the_loss_of_all_brokers(
     run(story)
 
 
-def test_admin_clients_find_a_controller_without_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_admin_clients_find_the_controller_while_every_broker_is_fenced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """One that is told of brokers, and of no controller, waits for minutes until it asks again."""
 
     async def story() -> None:

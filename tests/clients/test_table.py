@@ -16,7 +16,7 @@ from tests.clients.world import World
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=cell_id)
-def test_each_client_library_passes_each_scenario(
+def test_each_client_library_passes_each_scenario_on_esker(
     cell: tuple[Row, type[Client]], world: World, cluster: EskerCluster
 ) -> None:
     row, client = cell

@@ -159,7 +159,7 @@ def test_a_broker_fails_to_start_if_no_controller_answers() -> None:
     run(story)
 
 
-def test_a_stopping_broker_writes_and_answers_buffered_batches() -> None:
+def test_a_stopping_broker_writes_its_buffered_batches_and_answers_their_producers() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
             never_ms = 2**31 - 1
@@ -239,7 +239,7 @@ def test_a_broker_with_an_expired_session_shuts_down_without_a_wait() -> None:
     run(story)
 
 
-def test_a_broker_writes_again_after_a_false_report_of_a_newer_epoch() -> None:
+def test_a_broker_resumes_writing_after_a_false_report_of_a_newer_broker_epoch() -> None:
     """A coordinator may be wrong about a newer epoch; the controller decides."""
 
     async def story() -> None:

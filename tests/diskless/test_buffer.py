@@ -41,7 +41,7 @@ def closed_buffers(
 
 @given(batches=BATCHES, max_bytes=st.sampled_from([1, 200, 1_000, 10**6]))
 @settings(max_examples=60, deadline=None)
-def test_each_batch_is_stored_at_its_committed_position_and_gets_its_own_outcome(
+def test_each_buffered_batch_lies_in_the_object_where_the_commit_request_locates_it(
     batches: list[tuple[UUID, int, int, int]], max_bytes: int
 ) -> None:
     sent, closed = closed_buffers(batches, max_bytes)
@@ -81,7 +81,7 @@ def test_each_batch_is_stored_at_its_committed_position_and_gets_its_own_outcome
     assert not left
 
 
-def test_an_object_holds_fewer_batches_than_a_coordinator_takes() -> None:
+def test_a_produce_buffer_is_full_at_the_number_of_batches_that_a_commit_may_have() -> None:
     accepted = a_batch(1, 1, 1)
     buffer = AppendBuffer(10**9)
     for _ in range(MAX_BUFFERED_BATCHES):

@@ -289,7 +289,7 @@ def test_chunk_creation_fails_if_the_coordinators_read_barrier_fails() -> None:
     tell(story)
 
 
-def test_without_a_controller_a_chunk_change_times_out() -> None:
+def test_a_request_to_change_chunks_times_out_without_a_controller() -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         told.world.controller_away = True
@@ -299,7 +299,7 @@ def test_without_a_controller_a_chunk_change_times_out() -> None:
     tell(story)
 
 
-def test_a_chunk_creation_is_answered_after_this_brokers_metadata_shows_the_chunk() -> None:
+def test_a_chunk_creation_is_answered_after_the_answering_brokers_metadata_has_the_chunk() -> None:
     async def story(told: Story) -> None:
         await told.produce(1)
         cluster = told.world.cluster(1)

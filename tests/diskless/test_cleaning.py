@@ -161,7 +161,9 @@ def test_the_object_cleaner_completes_an_interrupted_deletion_in_a_later_pass(st
 
 
 @pytest.mark.parametrize("steps", range(1, 12))
-def test_the_next_broker_finishes_the_object_deletions_of_a_killed_broker(steps: int) -> None:
+def test_the_broker_that_replaces_a_killed_object_cleaner_completes_its_deletions(
+    steps: int,
+) -> None:
     async def work(scene: Scene) -> None:
         task = asyncio.ensure_future(scene.cleaner.clean())
         for _ in range(steps):
@@ -199,7 +201,7 @@ def test_the_object_cleaner_never_deletes_an_object_key_of_another_cluster() -> 
     claim(work)
 
 
-def test_one_broker_deletes_a_coordinators_objects_until_another_takes_over() -> None:
+def test_only_one_broker_at_a_time_deletes_the_objects_of_a_coordinator_partition() -> None:
     async def on_loop() -> None:
         async with ClusterWorld(brokers=(1, 2, 3), coordinators=8) as world:
             first = [cleaning_broker(number, world.image) for number in range(8)]

@@ -123,7 +123,7 @@ def test_a_topic_requested_by_metadata_is_created_and_accepts_records(version: i
     with_front(story)
 
 
-def test_no_topic_is_created_if_creation_is_disabled() -> None:
+def test_a_metadata_request_creates_no_topic_if_automatic_creation_is_disabled() -> None:
     """Neither the broker's setting nor the request's own flag alone is enough. KIP-487."""
 
     async def not_the_client(front: Front) -> None:
@@ -138,7 +138,7 @@ def test_no_topic_is_created_if_creation_is_disabled() -> None:
     with_front(not_the_broker, auto_create=False)
 
 
-def test_metadata_of_all_topics_creates_no_topic() -> None:
+def test_a_metadata_request_for_all_topics_creates_no_topic() -> None:
     async def story(front: Front) -> None:
         answer = await call(
             front.handlers, rpc.MetadataRequest(topics=None), rpc.MetadataResponse, 12
@@ -153,7 +153,7 @@ def test_metadata_of_all_topics_creates_no_topic() -> None:
 
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "x" * 250, "a\x00b"])
-def test_a_topic_with_an_invalid_name_is_never_created(name: str) -> None:
+def test_a_metadata_request_with_an_invalid_topic_name_creates_no_topic(name: str) -> None:
     async def story(front: Front) -> None:
         assert await front.codes(name) == {name: 17}
         assert front.created == []
@@ -162,7 +162,7 @@ def test_a_topic_with_an_invalid_name_is_never_created(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["__transaction_state", "__share_group_state", "esker-bench-log"])
-def test_an_internal_topic_is_never_created(name: str) -> None:
+def test_a_metadata_request_for_an_internal_topic_creates_no_topic(name: str) -> None:
     async def story(front: Front) -> None:
         assert (await front.codes(name))[name] != 0
         assert front.created == []
@@ -192,7 +192,7 @@ def test_a_thousand_requests_for_one_missing_topic_cause_one_creation_request() 
     with_front(story)
 
 
-def test_two_brokers_that_create_a_topic_concurrently_create_one_topic() -> None:
+def test_concurrent_automatic_creations_of_a_topic_at_two_brokers_create_one_topic() -> None:
     async def story(front: Front) -> None:
         other = Front(front.world, 2)
         answers = await asyncio.gather(front.metadata("fresh"), other.metadata("fresh"))
@@ -230,7 +230,7 @@ def test_metadata_of_a_topic_that_a_lagging_broker_lacks_returns_leader_not_avai
     with_front(story)
 
 
-def test_many_missing_topics_are_created_in_several_requests() -> None:
+def test_a_broker_creates_many_missing_topics_by_several_controller_requests() -> None:
     """Clients choose the names, so one request creates only a limited number."""
 
     async def story(front: Front) -> None:
@@ -367,7 +367,7 @@ def test_all_brokers_name_the_same_group_coordinator(version: int) -> None:
     with_front(story, brokers=(1, 2, 3))
 
 
-def test_a_fenced_broker_coordinates_no_group() -> None:
+def test_a_fenced_broker_is_not_named_as_a_group_coordinator() -> None:
     async def story(front: Front) -> None:
         groups = [f"g{number}" for number in range(40)]
         before = {one.key: one.node_id for one in await front.find(0, *groups)}
@@ -404,7 +404,7 @@ def test_find_coordinator_refuses_unknown_coordinator_types(key_type: int, versi
 
 
 @pytest.mark.parametrize("version", [4, 5, 6])
-def test_find_coordinator_directs_reads_to_this_broker_and_writes_to_the_quorums_leader(
+def test_find_coordinator_names_the_answering_broker_for_reads_and_the_leader_for_writes(
     version: int,
 ) -> None:
     """Source: KIP-1164; docs/design/numbers.md#findcoordinator-for-batch-coordinators."""

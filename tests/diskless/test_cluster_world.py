@@ -46,7 +46,7 @@ def test_a_created_topic_reaches_its_coordinator_and_every_broker() -> None:
     run(story)
 
 
-def test_a_lagging_broker_waits_for_its_image_before_it_answers() -> None:
+def test_a_test_cluster_broker_with_lagging_metadata_answers_after_it_has_caught_up() -> None:
     async def story() -> None:
         async with ClusterWorld() as world:
             cluster = world.cluster(1)

@@ -283,7 +283,9 @@ def test_a_topic_setting_change_is_answered_once_the_broker_describes_the_new_va
 
 
 @pytest.mark.parametrize("version", [0, 1])
-def test_alter_configs_sets_and_deletes_values_and_changes_lists(version: int) -> None:
+def test_incremental_alter_configs_sets_and_deletes_values_and_changes_list_entries(
+    version: int,
+) -> None:
     async def story(told: Story) -> None:
         name = "leader.replication.throttled.replicas"
         for change, expected in (
@@ -433,7 +435,7 @@ def resources(told: Story, *types: int, version: int = 1) -> Any:
     return call(told.handlers, request, rpc.ListConfigResourcesResponse, version)
 
 
-def test_list_config_resources_filters_resources_by_type() -> None:
+def test_list_config_resources_returns_only_resources_of_the_requested_types() -> None:
     async def story(told: Story) -> None:
         listed = (await resources(told)).config_resources
         assert {(8, "1"), (8, "2"), (4, "1"), (4, "2"), (2, "t")} <= {
@@ -464,7 +466,7 @@ def test_describe_configs_returns_no_settings_of_groups_and_client_metrics(kind:
     tell(story)
 
 
-def test_a_broker_describes_its_own_loggers_only() -> None:
+def test_describe_configs_describes_only_the_loggers_of_the_answering_broker() -> None:
     async def story(told: Story) -> None:
         levels = {one.name: one.value for one in (await told.describe(8, "1")).configs}
         assert levels["root"] == levels["diskless.dispatch"] == "WARN"

@@ -210,7 +210,9 @@ def old_produce(version: int, acks: int = 1, topics: int = 2) -> bytes:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_a_produce_before_version_3_is_refused_in_its_own_format(version: int) -> None:
+def test_a_produce_request_before_version_3_is_refused_in_its_own_response_format(
+    version: int,
+) -> None:
     """Announced only so that librdkafka compresses. KAFKA-18659."""
 
     async def story(front: Front) -> None:
@@ -230,7 +232,7 @@ def test_a_produce_before_version_3_is_refused_in_its_own_format(version: int) -
     with_front(story)
 
 
-def test_an_old_produce_is_refused_in_the_format_of_version_3() -> None:
+def test_a_produce_request_before_version_3_is_refused_in_the_response_format_of_3() -> None:
     """Responses without errors by record are the same bytes in versions 2 and 3."""
 
     async def story(front: Front) -> None:
@@ -262,7 +264,9 @@ def broken_produces() -> Iterator[bytes]:
 
 
 @pytest.mark.parametrize("frame", list(broken_produces()))
-def test_an_old_produce_that_cannot_be_answered_closes_its_connection(frame: bytes) -> None:
+def test_a_produce_request_of_a_version_without_a_response_format_closes_its_connection(
+    frame: bytes,
+) -> None:
     """Malformed requests, wrong counts, and acks=0, which has no response."""
 
     async def story(front: Front) -> None:
@@ -273,7 +277,7 @@ def test_an_old_produce_that_cannot_be_answered_closes_its_connection(frame: byt
 
 
 @pytest.mark.parametrize("version", [3, 9, 13])
-def test_a_produce_from_version_3_is_served(version: int) -> None:
+def test_a_produce_request_from_version_3_on_is_served(version: int) -> None:
     async def story(front: Front) -> None:
         request = ProduceRequest(acks=1, timeout_ms=1, topic_data=())
         await front.send(frame_of(request, version))
@@ -287,7 +291,7 @@ def test_a_produce_from_version_3_is_served(version: int) -> None:
 
 
 @pytest.mark.parametrize("key", [5, 33, 71, 999, -1, 32_767])
-def test_an_unknown_api_key_closes_the_connection_and_logs_client_and_key(
+def test_a_request_with_an_unknown_api_key_closes_its_connection_and_is_logged(
     key: int,
 ) -> None:
     async def story(front: Front) -> None:
@@ -301,7 +305,9 @@ def test_an_unknown_api_key_closes_the_connection_and_logs_client_and_key(
 
 
 @pytest.mark.parametrize(("version"), [14, 32_767])
-def test_an_unknown_api_version_closes_the_connection_and_logs_client_and_key(version: int) -> None:
+def test_a_request_of_an_unknown_api_version_closes_its_connection_and_is_logged(
+    version: int,
+) -> None:
     async def story(front: Front) -> None:
         frame = pack(">hhi", 0, version, 7) + b"\x00\x03its" + b"\x00\x00"
         with pytest.raises(BadHeaderError, match=rf"key 0 has no version {version} .*'its'"):
@@ -310,7 +316,7 @@ def test_an_unknown_api_version_closes_the_connection_and_logs_client_and_key(ve
     with_front(story)
 
 
-def test_a_log_line_about_a_client_is_bounded() -> None:
+def test_a_brokers_log_line_about_a_client_has_a_bounded_length() -> None:
     async def story(front: Front) -> None:
         name = "n" * 30_000
         for frame in (
@@ -360,7 +366,7 @@ def announced() -> dict[int, tuple[int, int]]:
     return asyncio.run(main())
 
 
-def test_the_announced_versions_include_those_that_each_client_chooses_on_kafka() -> None:
+def test_the_broker_announces_every_version_that_tested_clients_choose_on_kafka() -> None:
     versions = announced()
     for client, chosen in CLIENTS.items():
         for key, version in chosen.items():

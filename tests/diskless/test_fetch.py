@@ -208,7 +208,7 @@ def claim(work: Callable[[Broker], Awaitable[None]]) -> None:
     run(on_loop)
 
 
-def test_acknowledged_records_are_read_at_their_offsets() -> None:
+def test_a_fetch_returns_acknowledged_records_at_the_offsets_of_their_acknowledgement() -> None:
     async def work(broker: Broker) -> None:
         results = await broker.produce(7, 8, 9)
         assert [result.base_offset for result in results] == [0, 2, 4]
@@ -244,7 +244,7 @@ def test_a_fetch_waits_for_min_bytes_and_at_most_max_wait() -> None:
     claim(work)
 
 
-def test_a_waiting_fetch_ignores_commits_of_other_partitions() -> None:
+def test_a_waiting_fetch_is_not_woken_by_commits_to_other_partitions() -> None:
     async def work(broker: Broker) -> None:
         looked_up = 0
 
@@ -406,7 +406,7 @@ def test_a_fetch_of_a_missing_referenced_object_returns_a_storage_error() -> Non
     claim(work)
 
 
-def test_a_fetch_of_deleted_records_is_out_of_range() -> None:
+def test_a_fetch_at_the_offset_of_a_deleted_record_gets_offset_out_of_range() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1)
         behind = Broker(broker.image)  # knows the batch, and not that it was deleted

@@ -146,7 +146,7 @@ def test_a_broker_forwards_the_unregistration_of_another_broker() -> None:
     tell(story)
 
 
-def test_topics_and_brokers_are_described_from_the_image() -> None:
+def test_a_broker_describes_topics_and_brokers_from_its_own_metadata_image() -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
         await world.create("t", partitions=3)
         world.controller_away = True
@@ -159,7 +159,7 @@ def test_topics_and_brokers_are_described_from_the_image() -> None:
     tell(story)
 
 
-def test_each_coordinator_describes_its_topics_and_objects() -> None:
+def test_a_broker_forwards_requests_for_descriptions_to_the_named_coordinator() -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
         topic = await world.create("t")
         stored = Stored(world)
@@ -268,7 +268,7 @@ def test_a_forwarded_request_gets_a_retriable_error_if_no_coordinator_is_availab
     tell(story)
 
 
-def test_requests_that_could_damage_the_cluster_are_not_forwarded() -> None:
+def test_a_broker_forwards_no_client_request_that_could_damage_the_cluster() -> None:
     """IsSafeToDeleteFile fences an object, AllocateProducerIds spends ids: brokers' own calls."""
 
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:

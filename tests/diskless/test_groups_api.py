@@ -208,7 +208,7 @@ def two_brokers_and_an_owner(world: ClusterWorld) -> tuple[GroupApis, GroupApis,
     return apis_of(world, owner), apis_of(world, 3 - owner), owner
 
 
-def test_a_fenced_broker_sends_members_to_another_without_a_rebalance() -> None:
+def test_a_fenced_broker_redirects_group_members_to_another_broker_without_a_rebalance() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=(1, 2)) as world:
             await world.create("t")
@@ -234,7 +234,7 @@ def test_a_fenced_broker_sends_members_to_another_without_a_rebalance() -> None:
     run(story)
 
 
-def test_a_fenced_broker_redirects_members_before_its_image_shows_the_fencing() -> None:
+def test_a_fenced_broker_redirects_group_members_before_its_metadata_shows_the_fencing() -> None:
     async def story() -> None:
         async with a_broker() as (world, apis):
             member = Member(apis, world)
@@ -247,7 +247,7 @@ def test_a_fenced_broker_redirects_members_before_its_image_shows_the_fencing() 
     run(story)
 
 
-def test_of_two_brokers_that_coordinate_one_group_only_the_assigned_broker_commits() -> None:
+def test_a_broker_that_no_longer_owns_a_group_cannot_commit_offsets_for_the_group() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=(1, 2)) as world:
             await world.create("t")
@@ -302,7 +302,7 @@ def test_an_offset_commit_times_out_without_a_rebalance_if_the_groups_log_is_una
     run(story)
 
 
-def test_a_group_request_above_the_limit_is_not_decoded() -> None:
+def test_a_group_request_above_the_size_limit_is_refused_before_decoding() -> None:
     async def story() -> None:
         async with a_broker() as (_, apis):
             caller: Any = Caller()

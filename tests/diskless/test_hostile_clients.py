@@ -149,7 +149,7 @@ async def throw(scene: Scene, frames: list[bytes]) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-def test_no_random_request_stops_a_broker(seed: int) -> None:
+def test_a_broker_keeps_serving_after_random_requests(seed: int) -> None:
     """A request that decodes is answered; another one closes its own connection."""
     print(f"reproduce: pytest {__file__} -k whatever_it_says with seed {seed}")
     random = Random(seed)
@@ -325,7 +325,7 @@ def test_a_client_that_never_reads_uses_bounded_memory(name: str) -> None:
     on_a_broker(story, limits=limits)
 
 
-def test_a_thousand_idle_clients_do_not_delay_others() -> None:
+def test_a_thousand_idle_clients_do_not_delay_requests_of_other_clients() -> None:
     """Each sends ApiVersions once and stays connected."""
 
     async def story(scene: Scene) -> None:
@@ -353,7 +353,7 @@ def test_a_thousand_idle_clients_do_not_delay_others() -> None:
     on_a_broker(story)
 
 
-def test_disconnecting_clients_leave_no_tasks_behind() -> None:
+def test_a_broker_keeps_no_task_and_no_memory_for_disconnected_clients() -> None:
     """No tasks, group members or request memory remain."""
 
     async def story(scene: Scene) -> None:
@@ -374,7 +374,7 @@ def test_disconnecting_clients_leave_no_tasks_behind() -> None:
 
 
 @pytest.mark.parametrize("version", [3, 9])
-def test_trailing_bytes_of_a_request_are_ignored(version: int) -> None:
+def test_a_broker_ignores_trailing_bytes_of_a_request(version: int) -> None:
     """In every family, as Kafka's brokers do; librdkafka sends some."""
 
     async def story(scene: Scene) -> None:

@@ -120,7 +120,7 @@ def test_metadata_versions_10_and_11_refuse_topic_ids(version: int) -> None:
     assert refused.error_code == 42
 
 
-def test_a_topic_named_repeatedly_is_described_once() -> None:
+def test_a_topic_named_repeatedly_in_a_metadata_request_is_described_once() -> None:
     """Otherwise a request of a megabyte could cause a response of many."""
     image = beating().image
     assert len(ask(image, *["t"] * 1_000, "u", "u").topics) == 2
@@ -147,7 +147,7 @@ def leads_nothing(answer: MetadataResponse) -> bool:
     )
 
 
-def test_fenced_brokers_are_not_listed_while_another_serves() -> None:
+def test_metadata_lists_no_fenced_broker_while_an_unfenced_broker_exists() -> None:
     world = beating()
     heartbeat(world, 2, fence=True)
     answer = ask(world.image, "t")
@@ -167,7 +167,7 @@ def without_preference(world: World, *broker_ids: int) -> MetadataImage:
     return edit.publish(world.image.offset, world.image.epoch)
 
 
-def test_a_broker_that_is_not_preferred_is_listed_and_leads_no_partition() -> None:
+def test_metadata_lists_a_broker_that_is_not_preferred_but_never_as_a_leader() -> None:
     world = beating()
     ids = sorted(world.image.brokers)
     for unready in ids:
@@ -184,7 +184,7 @@ def test_a_broker_that_is_not_preferred_is_listed_and_leads_no_partition() -> No
         ), "groups stay"
 
 
-def test_partitions_have_leaders_if_no_broker_is_preferred() -> None:
+def test_metadata_names_leaders_of_partitions_even_if_no_broker_is_preferred() -> None:
     world = beating()
     (topic,) = ask(without_preference(world, *world.image.brokers), "t").topics
     assert all(partition.leader_id in world.image.brokers for partition in topic.partitions)
@@ -255,7 +255,7 @@ def test_a_client_gets_the_broker_addresses_of_its_own_listener() -> None:
     assert {partition.leader_id for partition in answer.topics[0].partitions} == {-1}
 
 
-def test_authorized_operations_are_returned_only_if_the_request_asks_for_them() -> None:
+def test_metadata_returns_authorized_operations_only_if_the_request_asks_for_them() -> None:
     """KIP-430: all operations, as there is no authorization; the numbers are those of Kafka."""
     image = beating().image
     request = MetadataRequest(
@@ -293,7 +293,7 @@ topic_ids = st.integers(1, 2**128 - 1).map(lambda value: UUID(int=value))
 @given(
     brokers=brokers, topic_id=topic_ids, index=st.integers(0, 99), rack=racks, order=st.randoms()
 )
-def test_every_broker_returns_the_same_metadata(
+def test_the_placement_in_metadata_does_not_depend_on_the_order_of_brokers(
     brokers: list[PlacedBroker], topic_id: UUID, index: int, rack: str | None, order: object
 ) -> None:
     """The order of registrations does not matter; the replicas are each rack's leaders."""
@@ -316,7 +316,7 @@ def test_every_broker_returns_the_same_metadata(
     rack=racks,
     which=st.integers(min_value=0),
 )
-def test_a_broker_that_joins_or_leaves_moves_only_its_own_share_of_partitions(
+def test_a_broker_that_joins_or_leaves_changes_the_leaders_of_its_own_partitions_only(
     brokers: list[PlacedBroker], topic_id: UUID, rack: str | None, which: int
 ) -> None:
     gone = brokers[which % len(brokers)]

@@ -38,7 +38,7 @@ def values(broker: RecordsBroker) -> dict[str, float]:
     return {name.removeprefix("esker_broker_"): float(value) for name, value in lines}
 
 
-def test_metrics_count_produced_and_fetched_records() -> None:
+def test_a_brokers_metrics_count_produced_and_fetched_records() -> None:
     async def story() -> None:
         async with ClusterWorld() as world:
             await world.create("t")

@@ -53,7 +53,7 @@ def test_the_object_writer_tests_catch_each_writer_mutant(
     dies(Story(seed))
 
 
-def test_a_writer_mutant_that_commits_in_upload_completion_order_is_caught() -> None:
+def test_a_mutant_writer_that_commits_objects_in_order_of_finished_uploads_is_caught() -> None:
     assert outcomes(overtaking(ObjectWriter)) == {0}
     assert outcomes(overtaking(CommitsAsUploadsEnd)) != {0}
 

@@ -92,7 +92,7 @@ def test_a_broker_requests_a_block_of_object_ids_again_after_a_refusal() -> None
     run(story)
 
 
-def test_object_ids_rise_and_each_is_issued_once() -> None:
+def test_a_broker_issues_each_leased_object_id_once_and_in_rising_order() -> None:
     async def story() -> None:
         ids = ids_of(Leasing())
         assert await take(ids, 5 * BLOCK) == list(range(5 * BLOCK))

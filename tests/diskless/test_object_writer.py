@@ -197,7 +197,7 @@ def test_a_failed_upload_is_retried_under_its_key() -> None:
     assert len(world.memory.objects) == len(world.coordinator.answers)
 
 
-def test_closing_an_object_writer_ends_even_if_outcomes_stay_unknown() -> None:
+def test_closing_an_object_writer_ends_although_the_outcomes_of_some_batches_stay_unknown() -> None:
     world = quiet()
     world.coordinator.lost = 1.0
     run(world.live)
@@ -219,7 +219,7 @@ def test_a_lease_timeout_too_short_for_the_upload_timeout_is_refused() -> None:
         WriterSettings(upload_timeout_ms=60_000, lease_timeout_ms=100_000)
 
 
-def test_a_closed_object_writer_accepts_no_batch() -> None:
+def test_a_closed_object_writer_refuses_further_batches() -> None:
     world = quiet()
 
     async def story() -> None:

@@ -173,7 +173,7 @@ def test_list_offsets_returns_the_log_start_as_earliest_local_and_no_tiered_offs
 
 
 @pytest.mark.parametrize(("sentinel", "since"), [(-3, 7), (-4, 8), (-5, 9), (-6, 11), (-7, 99)])
-def test_a_timestamp_sentinel_newer_than_the_request_version_is_unsupported(
+def test_list_offsets_refuses_a_timestamp_sentinel_that_its_request_version_lacks(
     sentinel: int, since: int
 ) -> None:
     async def story(told: Story) -> None:
@@ -264,7 +264,7 @@ def test_list_offsets_with_a_leader_epoch_above_0_returns_unknown_leader_epoch()
     tell(story)
 
 
-def test_list_offsets_of_a_deleted_topic_is_unknown_even_if_the_image_lags() -> None:
+def test_list_offsets_of_a_deleted_topic_gets_unknown_topic_even_if_the_image_lags() -> None:
     async def story(told: Story) -> None:
         told.world.cluster(1).pause()
         state = DeleteTopicsRequest.DeleteTopicState(name="t")
@@ -505,7 +505,9 @@ def test_offset_for_leader_epoch_returns_the_high_watermark_only_for_epoch_0(
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_delete_records_deletes_up_to_an_offset_or_all_records(version: int) -> None:
+def test_delete_records_deletes_the_records_below_an_offset_or_with_offset_minus_1_all(
+    version: int,
+) -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1, 2, 3)])
         await told.stored.commit("t", [batch(1, 2)], partition=1)
@@ -547,7 +549,7 @@ def test_delete_records_refuses_offsets_out_of_range_and_unknown_or_internal_par
     tell(story)
 
 
-def test_delete_records_is_refused_where_the_policy_is_compact_alone() -> None:
+def test_delete_records_is_refused_for_a_topic_with_the_cleanup_policy_compact() -> None:
     """Source: upstream's Partition.deleteRecordsOnLeader, and a running Kafka."""
 
     async def story(told: Story) -> None:
@@ -577,7 +579,7 @@ def test_delete_records_without_a_coordinator_returns_a_retriable_error() -> Non
     tell(story)
 
 
-def test_delete_records_that_times_out_is_still_carried_out() -> None:
+def test_delete_records_deletes_the_records_although_its_request_timed_out() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(1, 2, 3)])
         for leader in told.world.leaders:

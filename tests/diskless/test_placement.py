@@ -54,7 +54,7 @@ def test_placement_chooses_a_leader_in_the_clients_rack_if_the_rack_has_a_broker
 
 
 @given(brokers.filter(lambda found: len(found) > 1), st.data())
-def test_only_a_leaving_brokers_own_groups_move_to_other_brokers(
+def test_when_a_broker_leaves_only_its_own_consumer_groups_move_to_other_brokers(
     found: list[PlacedBroker], data: st.DataObject
 ) -> None:
     gone = data.draw(st.sampled_from(found))

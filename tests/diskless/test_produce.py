@@ -166,7 +166,7 @@ def errors(answer: ProduceResponse) -> list[int]:
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_a_produce_response_has_the_offset_of_the_batch(version: int) -> None:
+def test_a_produce_response_has_the_base_offset_of_the_committed_batch(version: int) -> None:
     image = with_topic().image
     topic_id = image.topic_ids["t"]
 
@@ -184,7 +184,7 @@ def test_a_produce_response_has_the_offset_of_the_batch(version: int) -> None:
 
 
 @pytest.mark.parametrize("acks", [-1, 0])
-def test_a_produce_waits_in_order_for_a_topic_that_its_image_lacks(acks: int) -> None:
+def test_produce_requests_wait_in_order_for_a_topic_that_the_brokers_image_lacks(acks: int) -> None:
     """Its id is not in the image yet; the client's next requests wait behind it."""
     later = with_topic().image
     topic_id = later.topic_ids["t"]
@@ -365,7 +365,7 @@ def test_a_broker_without_a_broker_epoch_refuses_produce_with_not_leader_or_foll
     claim(work)
 
 
-def test_a_produce_without_an_outcome_in_time_times_out_and_may_still_be_committed() -> None:
+def test_a_produce_request_that_times_out_may_still_be_committed() -> None:
     async def work(broker: Broker) -> None:
         assert broker.writer is not None
         broker.writer.at_once = None
@@ -382,7 +382,7 @@ def test_a_produce_without_an_outcome_in_time_times_out_and_may_still_be_committ
     claim(work)
 
 
-def test_acks_0_has_no_response_and_an_error_closes_the_connection() -> None:
+def test_a_produce_with_acks_0_gets_no_response_and_its_error_closes_the_connection() -> None:
     async def work(broker: Broker) -> None:
         assert broker.writer is not None
         with pytest.raises(ConnectionLostError):

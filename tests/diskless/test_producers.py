@@ -88,7 +88,7 @@ def test_a_producer_gets_an_id_and_the_first_epoch(version: int) -> None:
     producer_story(story)
 
 
-def test_no_two_producers_share_an_id_across_brokers() -> None:
+def test_producers_at_different_brokers_get_different_producer_ids() -> None:
     async def story(scene: Scene) -> None:
         other = ProducerApis(scene.world.cluster(2))
         answers = await asyncio.gather(
@@ -119,7 +119,7 @@ def test_the_next_block_of_producer_ids_is_fetched_before_the_current_block_is_u
     producer_story(story)
 
 
-def test_producers_wait_if_producer_ids_are_used_up_faster_than_blocks_arrive() -> None:
+def test_init_producer_id_waits_while_the_broker_has_no_unused_producer_ids() -> None:
     async def story(scene: Scene) -> None:
         scene.asking.delay_s = 0.5
         answers = await asyncio.gather(*(ask(scene.apis) for _ in range(3 * BLOCK)))
@@ -141,7 +141,7 @@ def test_a_producer_that_reports_its_id_and_epoch_gets_the_next_epoch(version: i
     producer_story(story)
 
 
-def test_a_producer_gets_another_id_after_the_last_epoch() -> None:
+def test_a_producer_whose_epoch_is_the_largest_gets_another_producer_id() -> None:
     async def story(scene: Scene) -> None:
         assert await ask(scene.apis, producer=(7, LAST_EPOCH - 1)) == (0, 7, LAST_EPOCH)
         assert await ask(scene.apis, producer=(7, LAST_EPOCH)) == (0, 0, 0)
@@ -172,7 +172,7 @@ def test_a_producer_with_a_transactional_id_gets_a_permanent_error_at_once(versi
     producer_story(story)
 
 
-def test_transactional_requests_are_not_announced() -> None:
+def test_api_versions_does_not_announce_transactional_requests() -> None:
     """Version 6 is of two-phase commit (KIP-939)."""
 
     async def story(scene: Scene) -> None:

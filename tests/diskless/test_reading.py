@@ -124,7 +124,7 @@ def test_the_object_cache_serves_a_just_written_object_without_a_get() -> None:
     claim(work, max_bytes=100, max_ranges=5)
 
 
-def test_the_batches_in_cached_object_bytes_are_verified_once() -> None:
+def test_the_object_cache_verifies_the_batches_in_its_bytes_only_once() -> None:
     data, runs = two_runs()
 
     async def on_loop() -> None:

@@ -188,7 +188,7 @@ def parts_of(request: FetchRequest) -> tuple[bytes, ...]:
     return tuple(encode_parts(request, 12))  # type: ignore[arg-type]
 
 
-def test_a_disconnected_client_leaves_no_waiting_fetch() -> None:
+def test_a_waiting_fetch_ends_when_its_client_disconnects() -> None:
     async def work(_: ClusterWorld, socket: Socket) -> None:
         apis = socket.broker.apis
         clients = [await connect("127.0.0.1", socket.listener.port) for _ in range(5)]
@@ -245,7 +245,7 @@ def test_a_waiting_fetch_does_not_block_later_requests_of_its_connection() -> No
     on_socket(work)
 
 
-def test_clients_that_never_read_use_little_memory_and_delay_no_other() -> None:
+def test_clients_that_never_read_responses_use_little_memory_and_delay_no_other_client() -> None:
     """Twenty clients send a hundred Fetches of half a megabyte each, and read no response."""
 
     async def work(world: ClusterWorld, socket: Socket) -> None:

@@ -77,7 +77,7 @@ def test_elect_leaders_refuses_an_unknown_election_type_for_each_partition() -> 
     tell(story)
 
 
-def test_elect_leaders_of_all_partitions_returns_each_topic_without_partition_results() -> None:
+def test_elect_leaders_for_all_partitions_returns_every_topic_with_no_partition_result() -> None:
     async def story(world: ClusterWorld) -> None:
         handlers = replicas.handlers(world.cluster(1))
         answer = await call(handlers, ELECT(topic_partitions=None), rpc.ElectLeadersResponse, 2)
@@ -123,7 +123,7 @@ async def reassign(
     ]
 
 
-def test_reassignments_are_refused_as_kafka_refuses_them() -> None:
+def test_an_invalid_partition_reassignment_is_refused_with_kafkas_error_code() -> None:
     async def story(world: ClusterWorld) -> None:
         includes = "The manual partition assignment includes"
         assert await reassign(world, (9, (1,)), (0, None), (0, ()), (0, (7,)), (0, (1, 1))) == (
@@ -188,7 +188,7 @@ async def sizes(
     }
 
 
-def test_describe_log_dirs_of_all_brokers_together_has_each_partition_once_with_its_bytes() -> None:
+def test_the_describe_log_dirs_responses_of_all_brokers_have_each_partition_once() -> None:
     async def story(world: ClusterWorld) -> None:
         stored = batch(1, 2, 3)
         await Stored(world).commit("t", [stored])
@@ -216,7 +216,7 @@ def test_a_broker_without_a_replica_reports_its_directory_as_failed(
     tell(story)
 
 
-def test_requests_that_name_100_000_partitions_are_refused() -> None:
+def test_election_reassignment_and_log_dir_requests_with_100_000_partitions_are_refused() -> None:
     async def story(world: ClusterWorld) -> None:
         indexes = tuple(range(TOO_MANY))
         code, results = await elect(world, 0, ("t", indexes))

@@ -188,7 +188,7 @@ def test_a_request_with_100_000_acl_rules_is_refused_with_policy_violation(versi
         assert len(results) < TOO_MANY
 
 
-def test_a_client_is_subscribed_to_no_metric_and_its_pushes_are_dropped() -> None:
+def test_a_client_is_asked_for_no_telemetry_and_its_telemetry_pushes_are_dropped() -> None:
     ask_for = telemetry_rpc.GetTelemetrySubscriptionsRequest
     new = ask(ask_for(client_instance_id=ZERO_UUID))
     assert (new.error_code, new.client_instance_id, new.requested_metrics) == (0, UUID(int=9), ())

@@ -16,7 +16,7 @@ from tests.diskless.calling import call
 
 
 @pytest.mark.parametrize("partitions", [1, LONG_PARTITIONS, LONG_PARTITIONS + 1])
-def test_a_response_with_very_many_partitions_is_encoded_in_a_thread(
+def test_a_broker_encodes_a_response_with_very_many_partitions_in_a_thread(
     monkeypatch: pytest.MonkeyPatch, partitions: int
 ) -> None:
     """A hundred thousand partitions would block the loop for a tenth of a second."""

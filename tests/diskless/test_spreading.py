@@ -145,7 +145,7 @@ def shares_after_restarts(order: tuple[int, ...]) -> Counter[int]:
 
 
 @pytest.mark.parametrize("order", list(permutations(BROKERS)))
-def test_no_broker_serves_more_than_half_of_the_requests_after_restarts_in_any_order(
+def test_after_broker_restarts_in_any_order_no_broker_serves_over_half_of_the_requests(
     order: tuple[int, ...],
 ) -> None:
     taken = shares_after_restarts(order)
@@ -163,7 +163,7 @@ def test_a_mutant_without_producer_redirects_concentrates_requests_on_one_broker
     assert taken[3] == 0, "the last one that came back has no producer"
 
 
-def test_producers_leave_a_broker_that_is_not_preferred() -> None:
+def test_producers_move_from_a_broker_that_is_no_longer_preferred_to_other_brokers() -> None:
     async def story() -> None:
         world = World()
         await world.pass_s(2)
@@ -177,7 +177,7 @@ def test_producers_leave_a_broker_that_is_not_preferred() -> None:
     run_virtually(story)
 
 
-def test_a_broker_serves_a_producer_that_ignores_the_redirect_after_a_short_time() -> None:
+def test_a_broker_serves_a_producer_that_ignores_its_redirect_after_a_short_refusal() -> None:
     async def story() -> None:
         world = World()
         stubborn, connection = world.running[1], object()
@@ -206,7 +206,7 @@ def test_a_broker_serves_a_producer_that_ignores_the_redirect_after_a_short_time
     run_virtually(story)
 
 
-def test_a_connected_producer_is_redirected_to_a_broker_that_joined_later(
+def test_a_connected_producer_is_redirected_to_a_broker_that_joins_later(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Over real sockets: the answer is Kafka's, and the batch is not written."""

@@ -92,7 +92,7 @@ def test_a_replica_that_never_caught_up_serves_no_fetch() -> None:
     claim(work)
 
 
-def test_a_lagging_broker_reports_no_offset_out_of_range() -> None:
+def test_a_fetch_at_a_lagging_broker_does_not_get_offset_out_of_range() -> None:
     async def work(scene: Scene) -> None:
         world, one, two = scene
         two.cluster.replicas[0].paused = True
@@ -116,7 +116,7 @@ def test_a_lagging_broker_reports_no_offset_out_of_range() -> None:
     claim(work)
 
 
-def test_deleted_records_are_out_of_range_only_after_the_coordinators_read_barrier() -> None:
+def test_deleted_offsets_get_offset_out_of_range_only_after_the_coordinators_read_barrier() -> None:
     async def work(scene: Scene) -> None:
         world = scene.world
         two = scene.two
@@ -145,7 +145,7 @@ def test_without_a_leader_a_broker_serves_batches_until_its_replica_is_stale() -
     claim(work)
 
 
-def test_a_fetch_of_a_missing_object_of_deleted_records_is_out_of_range() -> None:
+def test_a_fetch_whose_object_and_records_were_deleted_gets_offset_out_of_range() -> None:
     async def work(scene: Scene) -> None:
         world = scene.world
         two = scene.two
@@ -158,7 +158,7 @@ def test_a_fetch_of_a_missing_object_of_deleted_records_is_out_of_range() -> Non
     claim(work)
 
 
-def test_a_fetch_of_a_missing_referenced_object_is_a_counted_storage_error() -> None:
+def test_a_fetch_of_a_missing_referenced_object_gets_a_storage_error_and_is_counted() -> None:
     async def work(scene: Scene) -> None:
         world = scene.world
         two = scene.two

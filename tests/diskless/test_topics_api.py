@@ -164,7 +164,7 @@ def test_topic_requests_without_a_controller_return_a_timeout_for_every_topic() 
     tell(story)
 
 
-def test_create_topics_with_a_timeout_of_zero_is_still_carried_out() -> None:
+def test_create_topics_with_a_timeout_of_zero_creates_the_topic() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         assert await create(handlers, "a", timeout_ms=0) == [7]
         await asyncio.sleep(1)
@@ -248,7 +248,7 @@ def test_a_topic_named_twice_in_create_partitions_grows_once() -> None:
     tell(story)
 
 
-def test_adding_batch_coordinators_does_not_wait_for_the_new_partitions() -> None:
+def test_create_partitions_for_batch_coordinators_is_answered_before_the_partitions_exist() -> None:
     """`__diskless-metadata` grows like a topic, and no coordinator has any batches of it."""
 
     async def story(_world: ClusterWorld, handlers: Handlers) -> None:
@@ -275,7 +275,7 @@ def test_delete_topics_deletes_topics_by_id() -> None:
     tell(story)
 
 
-def test_a_deleted_topic_is_gone_from_the_image_before_the_answer_or_it_times_out() -> None:
+def test_delete_topics_is_answered_after_this_brokers_image_lacks_the_topic_or_times_out() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         await create(handlers, "a", "b")
         world.cluster(1).pause()
@@ -290,7 +290,7 @@ def test_a_deleted_topic_is_gone_from_the_image_before_the_answer_or_it_times_ou
     tell(story)
 
 
-def test_internal_topics_cannot_be_deleted_or_created() -> None:
+def test_clients_can_neither_create_nor_delete_internal_topics() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         internal = ("__consumer_offsets", "__diskless-metadata", "__cluster_metadata")
         assert await delete(handlers, deleting(*internal)) == [17, 17, 17]
@@ -320,7 +320,7 @@ def test_a_recreated_topic_has_a_new_id() -> None:
     tell(story)
 
 
-def test_deleting_a_topic_ends_the_wait_for_its_creation() -> None:
+def test_a_pending_create_topics_request_is_answered_when_the_topic_is_deleted() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         for replica in world.cluster(1).replicas.values():
             replica.paused = True
@@ -334,7 +334,7 @@ def test_deleting_a_topic_ends_the_wait_for_its_creation() -> None:
     tell(story)
 
 
-def test_a_topic_whose_coordinator_is_down_times_out_at_the_controller() -> None:
+def test_create_topics_times_out_while_the_topics_coordinator_is_unavailable() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         for leader in world.leaders:
             leader.away = True

@@ -108,7 +108,9 @@ def test_describe_producers_of_100_000_partitions_is_refused() -> None:
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_list_transactions_finds_none_and_returns_unknown_state_filters(version: int) -> None:
+def test_list_transactions_returns_no_transaction_and_names_unknown_state_filters(
+    version: int,
+) -> None:
     request = rpc.ListTransactionsRequest
     answer = answer_to(
         request(state_filters=("Ongoing", "Idle", "Idle"), producer_id_filters=(5,)), version
@@ -126,7 +128,7 @@ def test_list_transactions_refuses_a_pattern_that_is_no_regular_expression(patte
     assert answer.error_code == 128
 
 
-def test_describe_transactions_reports_each_transactional_id_as_unknown() -> None:
+def test_describe_transactions_returns_transactional_id_not_found_for_each_id() -> None:
     request = rpc.DescribeTransactionsRequest
     states = answer_to(request(transactional_ids=("a", "", "a"))).transaction_states
     assert [(one.transactional_id, one.error_code) for one in states] == [

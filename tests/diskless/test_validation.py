@@ -176,13 +176,13 @@ def test_a_producer_batch_with_log_append_time_is_refused(log_append_time: bool)
     assert outcome.error == ErrorCode.INVALID_TIMESTAMP
 
 
-def test_a_producer_id_without_epoch_or_sequence_is_refused() -> None:
+def test_a_produced_batch_with_a_producer_id_but_no_epoch_or_sequence_is_refused() -> None:
     assert isinstance(validate(batch(producer=(7, 0, 0)), 9, RULES, NOW), Accepted)
     for producer in ((7, -1, 0), (7, 0, -1)):
         assert refused(batch(producer=producer)) == ErrorCode.INVALID_RECORD
 
 
-def test_a_codec_unknown_to_the_produce_version_is_refused() -> None:
+def test_a_batch_with_a_codec_that_its_produce_version_lacks_is_refused() -> None:
     assert refused(batch(codec=Compression.ZSTD), 6) == ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
     assert isinstance(validate(batch(codec=Compression.ZSTD), 7, RULES, NOW), Accepted)
     unknown = changed(batch(), 21, struct.pack(">h", 6))
@@ -191,7 +191,7 @@ def test_a_codec_unknown_to_the_produce_version_is_refused() -> None:
     assert refused(not_gzip) == ErrorCode.CORRUPT_MESSAGE
 
 
-def test_max_message_bytes_limits_the_batch_as_received() -> None:
+def test_max_message_bytes_limits_the_size_of_a_produced_batch_as_received() -> None:
     data = batch()
     exactly = RULES._replace(max_message_bytes=len(data))
     assert isinstance(validate(data, 9, exactly, NOW), Accepted)
@@ -229,7 +229,9 @@ def read(data: bytearray) -> tuple[list[Record], str | None]:
 
 
 @given(st.lists(st.tuples(st.integers(0), st.integers(0, 255)), min_size=1, max_size=4))
-def test_an_accepted_batch_can_be_read_record_by_record(spoil: list[tuple[int, int]]) -> None:
+def test_a_batch_that_produce_validation_accepts_can_be_read_record_by_record(
+    spoil: list[tuple[int, int]],
+) -> None:
     """Random bytes under a correct checksum: this is the only check before storage."""
     data = batch()
     for position, value in spoil:
@@ -298,7 +300,9 @@ def test_the_fast_path_for_common_records_accepts_the_same_records_as_the_slow_p
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_a_compacted_topic_refuses_the_records_without_a_key(codec: Compression) -> None:
+def test_produce_validation_refuses_records_without_a_key_for_a_compacted_topic(
+    codec: Compression,
+) -> None:
     """An empty key is a key. Source: upstream's LogValidator.validateKey."""
     keys = (b"key", None, b"", None)
     records = [(key, b"value", NOW, []) for key in keys]
@@ -343,7 +347,7 @@ def test_the_batches_of_a_produce_request_share_one_decompression_limit() -> Non
     assert [type(outcome) for outcome in found] == [Accepted, Accepted, Refusal, Refusal]
 
 
-def test_the_event_loop_leaves_a_decompression_bomb_to_a_thread() -> None:
+def test_validation_on_the_event_loop_leaves_a_decompression_bomb_to_a_thread() -> None:
     packed, shared = bomb(Compression.ZSTD, INLINE_BYTES), Decompression()
     with pytest.raises(TakesLongError):
         validate(packed, 9, RULES, NOW, shared, inline=True)
@@ -364,7 +368,7 @@ def test_record_timestamps_are_checked_across_validation_slices(misfit: int) -> 
     assert validate(data, 9, rules, NOW) == Accepted(read_batch(data), NOW + 86_400_000)
 
 
-def test_a_batch_of_many_tiny_records_takes_little_memory() -> None:
+def test_validating_a_batch_of_many_tiny_records_takes_little_memory() -> None:
     record = bytes([12, 0, 0]), bytes([1, 1, 0])  # around the offset delta, which grows
     deltas = (encode_varint(delta) for delta in range(30_000))
     body = b"".join(
@@ -385,7 +389,7 @@ def test_a_batch_of_many_tiny_records_takes_little_memory() -> None:
     assert peak < 3 * len(body) + 25 * 30_000, "all timestamps were held at once"
 
 
-def test_a_header_key_that_is_not_utf8_is_refused_by_a_compacted_topic() -> None:
+def test_produce_validation_refuses_non_utf8_header_keys_for_a_compacted_topic() -> None:
     data = build_batch([(b"key", b"value", NOW, [("h", b"x")])], base_offset=0, leader_epoch=-1)
     data[bytes(data).index(b"h\x02x")] = 0xFF
     outcome = validate(sealed(data), 9, RULES._replace(keys_required=True), NOW)

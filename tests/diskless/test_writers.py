@@ -58,7 +58,9 @@ async def stored(broker: RecordsBroker) -> list[int]:
 
 
 @pytest.mark.parametrize("after_s", [0.0, 0.01, 0.1])
-def test_batches_not_submitted_when_the_broker_epoch_ends_are_never_written(after_s: float) -> None:
+def test_batches_not_submitted_to_the_coordinator_before_a_broker_epoch_ends_are_not_written(
+    after_s: float,
+) -> None:
     """Buffered, waiting for an id, or being uploaded."""
 
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
@@ -117,7 +119,7 @@ def test_a_commit_submitted_before_the_broker_epoch_ends_still_gets_its_outcome(
     claim(work)
 
 
-def test_a_coordinator_with_a_newer_broker_epoch_fences_a_brokers_object_writers_once() -> None:
+def test_a_second_process_with_one_broker_id_fences_the_first_writers_once() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         assert (await send(world, broker, 1)).error_code == 0
         await register_anew(world)  # a second process with our id

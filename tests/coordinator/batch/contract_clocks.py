@@ -101,7 +101,9 @@ class StartStories(Told):
 
         self.tell(story)
 
-    def test_a_wall_clock_days_ahead_stops_deletion_by_time_until_accept_clock(self) -> None:
+    def test_a_wall_clock_days_ahead_of_steady_time_stops_deletion_by_time_until_accept_clock(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await write_now(world)
             broker = Broker(world)

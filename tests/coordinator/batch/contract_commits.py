@@ -286,7 +286,9 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_the_deletion_of_a_topic_lets_no_producer_skip_sequences(self) -> None:
+    def test_a_producer_may_not_skip_sequence_numbers_after_the_deletion_of_another_topic(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             world.view.raise_level(2)
             await create(world)

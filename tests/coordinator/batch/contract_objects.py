@@ -266,7 +266,7 @@ class ObjectStories(Told):
 
     # --- topics
 
-    def test_creating_an_existing_topic_only_adds_partitions(self) -> None:
+    def test_creating_an_existing_topic_again_only_adds_its_missing_partitions(self) -> None:
         async def story(world: World) -> None:
             assert await create(world, partitions=2) == 0
             before = await world.checkpoint()
@@ -305,7 +305,9 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_a_deleted_topic_is_not_found_and_frees_its_objects(self) -> None:
+    def test_requests_for_a_deleted_topic_get_unknown_topic_id_and_its_objects_are_deleted(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await create(world)
             await create(world, OTHER_TOPIC, name="others")
@@ -332,7 +334,9 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_a_topic_deleted_before_it_was_created_stays_deleted(self) -> None:
+    def test_a_late_creation_of_a_topic_that_was_already_deleted_gets_unknown_topic_id(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             assert await delete(world) == 0
             await world.restart()
@@ -370,7 +374,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_retention_by_time_removes_whole_old_runs(self) -> None:
+    def test_retention_by_time_removes_only_whole_runs_of_old_batches(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -402,7 +406,9 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_the_coordinator_does_not_enforce_retention_for_an_external_enforcer(self) -> None:
+    def test_the_coordinator_does_not_enforce_retention_of_a_topic_with_an_external_enforcer(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)

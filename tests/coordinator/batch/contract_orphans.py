@@ -55,7 +55,9 @@ class OrphanStories(Told):
 
             self.tell(story)
 
-    def test_an_orphan_past_the_released_end_of_a_lease_is_deleted(self) -> None:
+    def test_an_orphan_with_an_object_id_beyond_the_released_part_of_a_lease_is_deleted(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             broker = await cleaned(world, forgotten=False)
             assert await mark_orphans(world, broker.first + 9) == [0]
@@ -130,7 +132,7 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_a_marked_orphan_can_not_be_committed_any_more(self) -> None:
+    def test_an_object_marked_as_an_orphan_can_no_longer_be_committed(self) -> None:
         async def story(world: World) -> None:
             broker = await cleaned(world, forgotten=True)
             late = broker.first + 3
@@ -142,7 +144,9 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_marking_orphans_refuses_foreign_keys_and_ids_that_were_never_leased(self) -> None:
+    def test_a_request_to_mark_orphans_refuses_keys_of_other_clusters_and_ids_never_leased(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             broker = await cleaned(world, forgotten=True)
             before = await world.checkpoint()
@@ -153,7 +157,9 @@ class OrphanStories(Told):
 
         self.tell(story)
 
-    def test_marking_orphans_refuses_other_clusters_expired_plans_and_long_requests(self) -> None:
+    def test_an_expired_an_oversized_or_another_clusters_request_to_mark_orphans_is_refused(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             broker = await cleaned(world, forgotten=True)
             late = broker.first + 3

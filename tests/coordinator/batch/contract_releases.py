@@ -39,7 +39,7 @@ async def committed(broker: Broker, partition: int) -> tuple[int, int]:
 class ReleaseStories(Told):
     """Releasing partitions, and restoring them."""
 
-    def test_a_released_partition_takes_no_commit(self) -> None:
+    def test_the_coordinator_refuses_commits_to_a_released_partition(self) -> None:
         async def story(world: World) -> None:
             await create(world, partitions=3)
             broker = Broker(world)

@@ -66,7 +66,7 @@ class ViewStories(Told):
 
         self.tell(story)
 
-    def test_a_lease_needs_the_registered_broker_epoch(self) -> None:
+    def test_a_coordinator_grants_a_lease_only_to_the_registered_broker_epoch(self) -> None:
         async def story(world: World) -> None:
             world.view.epochs = {1: 7}
             for broker_id, epoch in ((2, 5), (1, 8), (1, 2**63 - 1)):

@@ -134,7 +134,7 @@ def test_every_coordinator_request_reaches_the_node_unchanged_and_is_answered() 
     served(story)
 
 
-def test_a_clients_commits_reach_the_coordinator_in_the_order_of_its_calls() -> None:
+def test_a_clients_commits_reach_the_batch_coordinator_in_the_order_of_its_calls() -> None:
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
         await asyncio.gather(*(client.call(commit(i)) for i in range(200)))
         assert recorder.committed == list(range(200))
@@ -143,7 +143,7 @@ def test_a_clients_commits_reach_the_coordinator_in_the_order_of_its_calls() -> 
 
 
 @pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.REQUEST_TIMED_OUT])
-def test_unanswered_commits_are_sent_again_in_order_after_a_refusal(
+def test_a_coordinator_client_sends_unanswered_commits_again_in_order_after_a_refusal(
     code: ErrorCode,
 ) -> None:
     """A lower object id that comes after a higher one is dead: 3 may never overtake 2."""
@@ -190,7 +190,7 @@ def test_a_coordinator_client_sends_one_commit_on_a_new_connection_and_awaits_it
     served(story)
 
 
-def test_after_a_refused_commit_the_client_awaits_all_in_flight_before_a_new_commit() -> None:
+def test_after_a_refused_commit_the_client_awaits_every_response_before_a_new_commit() -> None:
     """1 is refused while 2 waits; 3 is submitted then, and may not reach the coordinator yet."""
 
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
@@ -245,7 +245,7 @@ def test_a_coordinator_client_sends_commits_of_a_lost_connection_again_to_the_ne
 PATIENT = ClientSettings(timeout_ms=60_000, attempt_timeout_ms=60_000, retry_ms=1)
 
 
-def test_a_client_drops_its_connection_when_it_learns_of_another_leader() -> None:
+def test_a_coordinator_client_drops_its_connection_when_it_learns_of_another_leader() -> None:
     """A process that stands still closes no connection."""
 
     async def story(recorder: Recorder, started: list[Node], client: CoordinatorClient) -> None:
@@ -317,7 +317,7 @@ def test_a_coordinator_clients_error_states_whether_the_request_may_have_been_de
 
 
 @pytest.mark.parametrize(("offset", "times"), [(-1, 1), (5, 2)])
-def test_a_deletion_up_to_the_high_watermark_with_unknown_outcome_is_not_repeated(
+def test_the_client_does_not_repeat_a_deletion_up_to_the_high_watermark_of_unknown_outcome(
     offset: int, times: int
 ) -> None:
     """The first attempt may arrive late, and would delete what was written since."""
@@ -336,7 +336,7 @@ def test_a_deletion_up_to_the_high_watermark_with_unknown_outcome_is_not_repeate
     served(story)
 
 
-def test_closing_a_client_with_abandoned_commits_logs_no_error() -> None:
+def test_closing_a_coordinator_client_with_abandoned_commits_logs_no_error() -> None:
     """A caller that still waits gets its error all the same."""
     noise: list[dict[str, Any]] = []
 
@@ -360,7 +360,7 @@ def test_closing_a_client_with_abandoned_commits_logs_no_error() -> None:
     assert noise == []
 
 
-def test_closing_a_client_during_its_search_for_a_leader_ends_the_call_with_an_error() -> None:
+def test_closing_a_coordinator_client_that_searches_for_a_leader_fails_its_pending_call() -> None:
     """Not a cancellation, which the caller would take for its own."""
 
     async def story() -> None:
@@ -384,7 +384,7 @@ def test_closing_a_client_during_its_search_for_a_leader_ends_the_call_with_an_e
     asyncio.run(story())
 
 
-def test_closing_a_client_ends_every_call_with_an_error() -> None:
+def test_closing_a_coordinator_client_ends_every_pending_call_with_an_error() -> None:
     async def story(recorder: Recorder, _: list[Node], client: CoordinatorClient) -> None:
         recorder.then = lambda _: never()
         answer = client.submit(commit(1))
@@ -399,7 +399,7 @@ def test_closing_a_client_ends_every_call_with_an_error() -> None:
     served(story)
 
 
-def test_a_client_refuses_a_request_for_another_coordinator() -> None:
+def test_a_coordinator_client_refuses_a_request_that_names_another_coordinator() -> None:
     async def story(_: Recorder, __: list[Node], client: CoordinatorClient) -> None:
         with pytest.raises(ValueError, match="for coordinator 3, this client's is 0"):
             await client.call(GetFilesToDeleteRequest(coordinator_partition=3, max_files=1))
@@ -451,7 +451,7 @@ def test_a_node_without_the_requested_coordinator_answers_coordinator_not_availa
     run(main())
 
 
-def test_a_commit_above_the_size_limit_is_refused_without_decoding() -> None:
+def test_a_coordinator_refuses_a_commit_request_above_the_size_limit_before_decoding_it() -> None:
     """Its bytes would not even decode."""
 
     async def main() -> None:
@@ -487,7 +487,9 @@ def test_a_commit_above_the_size_limit_is_refused_without_decoding() -> None:
 @pytest.mark.parametrize(
     "body", [b"\xff" * 40, b"", b"\x00" * (MAX_CALL_BYTES + 1)], ids=["nonsense", "empty", "long"]
 )
-def test_malformed_request_bytes_close_only_their_connection(body: bytes) -> None:
+def test_malformed_requests_to_a_coordinator_close_only_the_connection_that_sent_them(
+    body: bytes,
+) -> None:
     async def main() -> None:
         recorder = Recorder()
         (node,) = await nodes(recorder)

@@ -53,7 +53,7 @@ def _topics_of(decision: Decision[None]) -> list[object]:
     return [getattr(record, "topic_id", None) for record in decision.records]
 
 
-def test_maintenance_does_not_sort_topics_by_their_ids() -> None:
+def test_coordinator_maintenance_sorts_only_the_ids_of_deleted_topics() -> None:
     """Maintenance looks for deleted topics each second; hardly any is deleted."""
 
     async def story() -> None:
@@ -229,7 +229,7 @@ def test_only_the_enforcer_that_a_topic_names_enforces_its_retention(
     asyncio.run(story())
 
 
-def test_the_greater_of_two_log_starts_planned_for_a_partition_is_applied() -> None:
+def test_of_two_log_starts_planned_for_one_partition_the_coordinator_applies_the_greater() -> None:
     async def story() -> None:
         world = MemoryWorld()
         await create(world)
@@ -259,7 +259,7 @@ def test_the_greater_of_two_log_starts_planned_for_a_partition_is_applied() -> N
         (b"", "frame version"),
     ],
 )
-def test_an_unreadable_record_raises_an_error_with_its_offset_and_type(
+def test_applying_an_undecodable_record_raises_an_error_with_its_offset_and_type(
     value: bytes, says: str
 ) -> None:
     data = build_value_batch([value], base_offset=41, leader_epoch=1, timestamp=0)

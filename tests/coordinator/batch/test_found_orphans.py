@@ -20,7 +20,9 @@ from tests.coordinator.batch.subjects import MemoryWorld
 
 
 @pytest.mark.parametrize("kind", ["memory", "database"])
-def test_marking_orphans_changes_no_committed_object(kind: str, tmp_path: Path) -> None:
+def test_applying_an_orphan_record_that_names_a_committed_object_changes_no_state(
+    kind: str, tmp_path: Path
+) -> None:
     async def story() -> None:
         world = MemoryWorld() if kind == "memory" else QuorumWorld(tmp_path)
         await create(world)

@@ -111,7 +111,7 @@ async def answer(world: Any, request: Any) -> Any:
 
 @settings(max_examples=25, deadline=None, database=None)
 @given(st.lists(REQUEST, min_size=4, max_size=25))
-def test_a_coordinator_survives_any_sequence_of_requests(asked: list[Any]) -> None:
+def test_a_batch_coordinator_keeps_serving_after_any_sequence_of_requests(asked: list[Any]) -> None:
     async def story(path: Path) -> None:
         worlds = (QuorumWorld(path, restarts=(Restart.CHECKPOINT,)), MemoryWorld())
         for world in worlds:

@@ -65,7 +65,7 @@ async def retained(path: Path, timers: Timers, objects: int) -> tuple[QuorumWorl
     return world, broker
 
 
-def test_a_leader_runs_its_maintenance_on_its_own_timer(tmp_path: Path) -> None:
+def test_a_coordinators_leader_runs_its_maintenance_on_its_own_timer(tmp_path: Path) -> None:
     async def story() -> None:
         timers = Timers()
         world, _ = await retained(tmp_path, timers, 7)
@@ -100,7 +100,7 @@ def test_a_leader_repeats_a_coordinator_maintenance_step_that_finds_work_soon_up
     asyncio.run(story())
 
 
-def test_a_deposed_leader_stops_its_maintenance_timer(tmp_path: Path) -> None:
+def test_a_deposed_leader_of_a_coordinator_stops_its_maintenance_timer(tmp_path: Path) -> None:
     async def story() -> None:
         timers = Timers()
         world, _ = await retained(tmp_path, timers, 3)

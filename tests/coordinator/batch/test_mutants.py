@@ -157,7 +157,9 @@ def test_each_coordinator_mutant_fails_a_test(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("story", proposer_stories.STORIES, ids=lambda story: story.__name__)
-def test_a_proposer_decides_and_answers_in_order_over_a_slow_log(story: Callable[[], None]) -> None:
+def test_a_proposer_decides_and_answers_requests_in_order_although_its_log_is_slow(
+    story: Callable[[], None],
+) -> None:
     story()
 
 

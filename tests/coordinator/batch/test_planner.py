@@ -173,5 +173,5 @@ def test_the_retention_planner_refuses_columns_of_unequal_length(
         )  # fmt: skip
 
 
-def test_the_doctest_of_the_retention_planner_passes() -> None:
+def test_the_retention_planners_docstring_example_runs_without_errors() -> None:
     assert doctest.testmod(planner).failed == 0

@@ -133,7 +133,9 @@ def test_a_coordinator_replica_whose_log_may_have_forked_serves_no_read(tmp_path
     asyncio.run(story())
 
 
-def test_a_waiting_read_requests_that_committed_records_be_applied(tmp_path: Path) -> None:
+def test_a_waiting_read_makes_the_state_machine_apply_committed_records_at_once(
+    tmp_path: Path,
+) -> None:
     """A host may delay applying as long as no read waits."""
 
     async def story() -> None:
@@ -159,7 +161,7 @@ def test_a_waiting_read_requests_that_committed_records_be_applied(tmp_path: Pat
     asyncio.run(story())
 
 
-def test_a_replica_forgets_a_cancelled_read(tmp_path: Path) -> None:
+def test_a_coordinator_replica_removes_a_waiting_read_when_it_is_cancelled(tmp_path: Path) -> None:
     """Otherwise a replica that applies nothing would collect cancelled waits without bound."""
 
     async def story() -> None:
@@ -186,7 +188,9 @@ def test_a_replica_forgets_a_cancelled_read(tmp_path: Path) -> None:
     asyncio.run(story())
 
 
-def test_a_replica_without_a_leader_finds_batches_and_lists_no_offsets(tmp_path: Path) -> None:
+def test_a_replica_without_a_known_leader_answers_find_batches_but_not_list_offsets(
+    tmp_path: Path,
+) -> None:
     """FindBatches may be old; what ListOffsets says must not be.
 
     Source: docs/design/broker.md#staleness-is-bounded.
@@ -264,7 +268,9 @@ def test_a_lagging_replica_returns_errors_only_after_the_read_barrier(tmp_path: 
     asyncio.run(story())
 
 
-def test_topic_descriptions_wait_for_the_read_barrier_on_request(tmp_path: Path) -> None:
+def test_a_request_to_describe_topics_waits_for_the_read_barrier_if_it_asks_for_it(
+    tmp_path: Path,
+) -> None:
     """An operator may read an old state; a controller must not compare with one."""
 
     async def story() -> None:

@@ -120,7 +120,7 @@ def test_applying_a_commit_of_single_batches_by_the_fast_path_equals_the_general
             pending.drop()
 
 
-def test_a_commit_record_at_a_wrong_offset_is_not_applied() -> None:
+def test_applying_a_commit_record_with_an_unexpected_offset_fails_an_assertion() -> None:
     tables = World()
     (record, *_) = commits(random.Random(1))
     wrong = msgspec.structs.replace(

@@ -115,7 +115,9 @@ def test_repeated_partitions_are_refused_in_a_request_sent_in_slices(tmp_path: P
     asyncio.run(story())
 
 
-def test_delete_files_sent_in_slices_has_results_in_request_order(tmp_path: Path) -> None:
+def test_a_delete_files_request_sent_in_slices_gets_its_results_in_request_order(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         answers = []
         keys = tuple(

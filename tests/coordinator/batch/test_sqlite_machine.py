@@ -79,7 +79,7 @@ def test_a_checkpoint_read_by_a_child_process_is_the_state_at_its_offset(
     assert [path.name for path in tmp_path.iterdir() if "copy" in path.name] == []
 
 
-def test_a_lost_database_copy_raises_an_error_while_a_checkpoint_is_read(tmp_path: Path) -> None:
+def test_reading_a_checkpoint_raises_an_error_if_its_database_copy_was_lost(tmp_path: Path) -> None:
     world = filled(tmp_path)
     world.machine._in_process = False
     frozen = world.machine.freeze()
@@ -147,7 +147,9 @@ def test_a_checkpoint_with_rows_split_over_records_loads_unchanged(tmp_path: Pat
     machine.close()
 
 
-def test_an_invalid_checkpoint_leaves_the_state_unchanged(tmp_path: Path) -> None:
+def test_loading_an_invalid_checkpoint_leaves_the_coordinators_state_unchanged(
+    tmp_path: Path,
+) -> None:
     world = filled(tmp_path)
     before, applied = world.values(), world.machine.applied
     value = encode_record(
@@ -286,7 +288,9 @@ def test_a_partly_applied_batch_is_not_committed_to_sqlite(tmp_path: Path) -> No
     assert (machine.applied.offset, len(machine.store.topics)) == (0, 0)
 
 
-def test_all_page_caches_of_a_process_share_one_limit(tmp_path: Path) -> None:
+def test_the_sqlite_page_caches_of_all_databases_of_a_process_share_one_limit(
+    tmp_path: Path,
+) -> None:
     """A node may have many coordinators, and each a cache of the size that is good for one."""
     assert database.CACHE_KIB * 1024 < database.ALL_CACHES_BYTES < 200_000_000
     connection = database.create(tmp_path / "a", flushes=False)
@@ -314,7 +318,9 @@ def test_after_a_failed_database_flush_the_coordinator_does_not_flush_again(tmp_
     assert (machine.applied.offset, len(machine.store.topics)) == (0, 0)
 
 
-def test_after_a_checkpoint_only_later_changes_count_as_changed_records(tmp_path: Path) -> None:
+def test_a_checkpoint_leaves_only_changes_after_its_freeze_in_the_changed_record_count(
+    tmp_path: Path,
+) -> None:
     world = filled(tmp_path)
     machine = world.machine
     world.values()

@@ -60,7 +60,7 @@ def test_a_broker_is_unfenced_once_it_has_read_its_registration(world: World) ->
     assert fenced(world) == {1: True}
 
 
-def test_a_silent_broker_is_fenced_when_its_session_expires(world: World) -> None:
+def test_a_broker_that_sends_no_heartbeat_is_fenced_when_its_session_expires(world: World) -> None:
     epoch_1, _ = world.register(1, 2)
     world.pass_ms(SESSION_MS - 1_000)
     world.beat(1, epoch_1)
@@ -81,7 +81,7 @@ def test_a_heartbeat_unfences_a_fenced_broker(world: World) -> None:
     assert fenced(world) == {1: False}
 
 
-def test_a_new_leader_fences_no_broker_before_a_full_session(world: World) -> None:
+def test_a_new_controller_fences_no_broker_before_a_full_session_has_passed(world: World) -> None:
     world.register(1, 2, 3)
     for _ in range(5):
         world.depose()
@@ -93,7 +93,7 @@ def test_a_new_leader_fences_no_broker_before_a_full_session(world: World) -> No
     assert fenced(world) == {1: True, 2: True, 3: True}
 
 
-def test_a_wall_clock_jump_fences_no_broker(world: World) -> None:
+def test_a_jump_of_the_controllers_wall_clock_fences_no_broker(world: World) -> None:
     world.register(1)
     for jump in (10**9, -(10**10)):
         world.wall_ms += jump
@@ -101,7 +101,7 @@ def test_a_wall_clock_jump_fences_no_broker(world: World) -> None:
     assert fenced(world) == {1: False}
 
 
-def test_a_paused_leader_fences_no_broker(world: World) -> None:
+def test_a_controller_that_was_paused_fences_no_broker_when_it_resumes(world: World) -> None:
     """SIGSTOP: the monotonic clock advances, and the heartbeats wait in the sockets."""
     (epoch,) = world.register(1)
     world.pass_ms(2_000)
@@ -124,7 +124,7 @@ def test_a_broker_session_shorter_than_a_controller_tick_expires() -> None:
     assert not sessions.is_alive(1, 7, fenced=False)
 
 
-def test_a_paused_leader_notices_the_pause_before_its_first_tick() -> None:
+def test_a_controller_that_was_paused_notices_the_pause_before_its_first_tick() -> None:
     sessions = BrokerSessions(timeout_ms=SESSION_MS)
     sessions.begin(0)
     sessions.record_heartbeat(1, 7, Offset(0))
@@ -160,7 +160,7 @@ def test_an_unchanged_repeated_registration_writes_no_record(world: World) -> No
     assert (world.image.brokers[1].rack, world.image.brokers[1].fenced) == ("r2", False)
 
 
-def test_a_broker_restart_makes_its_old_epoch_stale(world: World) -> None:
+def test_after_a_broker_restart_its_old_epoch_gets_stale_broker_epoch(world: World) -> None:
     (epoch,) = world.register(1)
     world.pass_ms(SESSION_MS + 1_000)
     world.ask(registration(1, incarnation_id=UUID(int=1)))

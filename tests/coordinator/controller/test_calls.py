@@ -108,7 +108,7 @@ def test_a_coordinators_partition_list_waits_for_the_read_barrier() -> None:
     assert barriers == [True]
 
 
-def test_the_log_starts_that_a_controller_reads_omit_unknown_partitions() -> None:
+def test_the_log_starts_that_a_coordinator_returns_omit_unknown_partitions() -> None:
     async def story() -> None:
         awaited = AwaitedCalls(coordinator())
         await awaited.ask("init", init(T1, 2, 1))
@@ -119,7 +119,7 @@ def test_the_log_starts_that_a_controller_reads_omit_unknown_partitions() -> Non
     asyncio.run(story())
 
 
-def test_a_later_controller_restores_partitions_whose_release_was_not_followed_by_a_move() -> None:
+def test_a_later_controller_restores_released_partitions_that_were_not_moved() -> None:
     async def story() -> None:
         awaited = AwaitedCalls(coordinator())
         await awaited.ask("init", init(T1, 2, 5))
@@ -140,7 +140,7 @@ def test_a_later_controller_restores_partitions_whose_release_was_not_followed_b
     asyncio.run(story())
 
 
-def test_an_invalid_coordinator_response_counts_as_no_response() -> None:
+def test_the_controller_treats_an_invalid_coordinator_response_as_no_response() -> None:
     class Strange:
         async def call(self, request: Any) -> Any:  # noqa: ARG002
             raise ValueError("no such code")

@@ -169,7 +169,9 @@ def test_a_partitions_chunk_without_registered_replicas_is_removed(world: World)
     assert 0 not in topic(world).chunks
 
 
-def test_no_chunk_is_removed_without_a_response_of_its_coordinator(world: World) -> None:
+def test_the_controller_removes_no_chunk_while_the_chunks_coordinator_does_not_answer(
+    world: World,
+) -> None:
     world.ask(chunk(start=10))
     world.coordinators[0].log_starts[topic(world).topic_id, 0] = 99
     world.coordinators.down.add(0)
@@ -310,7 +312,7 @@ def test_a_chunk_is_created_at_a_high_watermark_read_after_the_read_barrier() ->
     assert topic(world).chunks[0][0].end_offset == 99
 
 
-def test_no_chunk_is_created_while_the_high_watermark_is_unknown() -> None:
+def test_the_controller_creates_no_chunk_while_the_partitions_high_watermark_is_unknown() -> None:
     class Lost(OneReader):
         async def call(self, request: ListDisklessOffsetsRequest) -> ListDisklessOffsetsResponse:
             answer = await super().call(request)

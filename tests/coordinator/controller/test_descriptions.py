@@ -14,7 +14,7 @@ from tests.coordinator.controller.test_chunks import with_topic
 from tests.coordinator.controller.test_refusals import chunk
 
 
-def test_a_partition_with_several_chunks_lists_them() -> None:
+def test_a_topic_description_lists_every_chunk_of_a_partition_with_several_chunks() -> None:
     world = with_topic()
     world.ask(chunk(replicas=(3, 1), start=10))
     world.ask(chunk(replicas=(1, 2), start=25))
@@ -41,7 +41,9 @@ def test_topics_are_described_by_name_with_errors_for_unknown_names() -> None:
     assert [(t.topic_name, t.error_code) for t in answer.topics] == [("a", 0), ("x", 3)]
 
 
-def test_the_number_of_described_partitions_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_request_to_describe_topics_with_too_many_partitions_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     world = with_topic()
     monkeypatch.setattr(describing, "MAX_PARTITIONS", 1)
     answer = describe_topics(DescribeTopicsRequest(), world.image)

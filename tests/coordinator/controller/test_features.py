@@ -144,7 +144,7 @@ def test_an_update_features_request_for_the_current_level_writes_no_record() -> 
     assert world.log.end_offset == end
 
 
-def test_feature_updates_of_a_request_are_all_made_or_none() -> None:
+def test_all_or_none_of_the_feature_updates_of_a_request_are_made() -> None:
     world = upgraded((TEST, 1))
     end = world.log.end_offset
     refused = world.ask(update((TEST, 2), (METADATA_VERSION, 99)))
@@ -155,7 +155,7 @@ def test_feature_updates_of_a_request_are_all_made_or_none() -> None:
     assert (world.image.features.level(TEST), world.image.features.level(ESKER_VERSION)) == (2, 2)
 
 
-def test_a_feature_level_without_formats_can_be_lowered_and_removed() -> None:
+def test_a_feature_level_that_introduced_no_format_can_be_lowered_and_removed() -> None:
     world = upgraded((TEST, 3))
     assert world.ask(update((TEST, 1), kind=SAFE)).error_code == 0
     assert world.image.features.level(TEST) == 1

@@ -106,7 +106,9 @@ def test_added_partitions_are_created_at_their_batch_coordinator(world: World) -
     assert hosted(world) == {topic_id(world, "t"): {0, 1, 2, 3, 4}}
 
 
-def test_a_topic_deletion_reaches_a_coordinator_that_was_unavailable(world: World) -> None:
+def test_a_coordinator_that_was_unavailable_receives_a_topic_deletion_once_it_is_available(
+    world: World,
+) -> None:
     world.create("t")
     named = topic_id(world, "t")
     world.coordinators.down.add(0)
@@ -118,7 +120,9 @@ def test_a_topic_deletion_reaches_a_coordinator_that_was_unavailable(world: Worl
     assert named in world.coordinators[0].tombstones
 
 
-def test_a_topic_creation_overtaken_by_a_deletion_gets_unknown_topic_id(world: World) -> None:
+def test_a_pending_topic_creation_gets_unknown_topic_id_if_the_topic_is_deleted_meanwhile(
+    world: World,
+) -> None:
     world.coordinators.down.add(0)
     created = world.send(creation("t"))
     world.run()
@@ -177,7 +181,7 @@ def test_a_new_controller_makes_each_call_that_a_coordinator_has_missed(world: W
 
 
 @pytest.mark.parametrize("steps", range(0, 14, 2))
-def test_topics_may_change_while_a_coordinator_is_compared_with_the_image(
+def test_the_controller_creates_and_deletes_topics_while_it_compares_a_coordinator_in_slices(
     world: World, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
     """The reconciliation compares a few topics at a time, with heartbeats in between."""
@@ -203,7 +207,7 @@ def test_topics_may_change_while_a_coordinator_is_compared_with_the_image(
     assert world.handover.outstanding == 0
 
 
-def test_comparing_a_coordinator_with_the_image_in_slices_agrees_with_a_single_step(
+def test_a_comparison_of_coordinator_and_image_in_slices_finds_the_same_as_in_one_step(
     world: World,
 ) -> None:
     for number in range(7):
@@ -228,7 +232,9 @@ def test_comparing_a_coordinator_with_the_image_in_slices_agrees_with_a_single_s
     assert missing[topic_id(world, "t-4")].restored == {1}, "it may have let go of that"
 
 
-def test_topics_beyond_the_limit_of_a_call_are_sent_in_further_calls(world: World) -> None:
+def test_the_controller_sends_topics_beyond_the_limit_of_one_init_topics_call_in_another(
+    world: World,
+) -> None:
     many = tuple(creation(f"t-{i}").topics[0] for i in range(2 * MAX_CALL_TOPICS + 1))
     world.ask(CreateTopicsRequest(topics=many))
     assert len(hosted(world)) == len(many)

@@ -299,7 +299,7 @@ def test_a_controllers_state_machine_takes_no_checkpoint_after_an_unknown_record
     ],
     ids=lambda record: type(record).__name__,
 )
-def test_a_contradicting_record_is_counted_and_does_not_change_the_cluster_image(
+def test_a_record_that_contradicts_the_cluster_image_is_counted_and_changes_nothing(
     record: MetadataRecord,
 ) -> None:
     known = [
@@ -334,7 +334,7 @@ def test_only_a_leader_change_increments_the_leader_epoch() -> None:
     assert (moved.partition_epoch, moved.leader_epoch, moved.leader) == (2, 1, -1)
 
 
-def test_one_record_clears_the_eligible_leaders_of_all_topics() -> None:
+def test_a_clear_elr_record_without_a_topic_clears_the_eligible_leaders_of_all_topics() -> None:
     image = image_of(
         TopicRecord(name="a", topic_id=T1),
         partition(eligible_leader_replicas=(1,)),
@@ -354,7 +354,7 @@ def block(end: int, time_ms: int) -> ProducerIdsRecord:
     return ProducerIdsRecord(broker_id=1, next_producer_id=end, block_time_ms=time_ms)
 
 
-def test_producer_id_blocks_are_kept_as_long_as_producer_state() -> None:
+def test_the_cluster_image_keeps_producer_id_blocks_as_long_as_producer_state() -> None:
     day = 24 * 60 * MINUTE
     image = image_of(*(block(1_000 * (i + 1), i * day) for i in range(10)))
     view = ImageView(lambda: image)

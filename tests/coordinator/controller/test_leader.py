@@ -164,7 +164,7 @@ def _beat(broker_id: int, broker_epoch: int) -> BrokerHeartbeatRequest:
     )
 
 
-def test_a_controllers_refusal_waits_for_the_commit_of_the_records_that_caused_it() -> None:
+def test_a_controllers_refusal_is_sent_after_the_commit_of_the_records_that_caused_it() -> None:
     """TOPIC_ALREADY_EXISTS may be answered only once the topic can no longer be lost."""
     world = held_back()
     world.send(registration(1))
@@ -277,7 +277,7 @@ def test_a_controller_change_larger_than_one_batch_is_written_as_a_metadata_tran
     assert set(shown) == {0, count}, "seen in part"
 
 
-def test_a_transaction_without_its_end_record_is_aborted() -> None:
+def test_a_controller_aborts_a_metadata_transaction_without_an_end_record() -> None:
     world = held_back()
     world.send(registration(1))
     commit(world)
@@ -293,7 +293,7 @@ def test_a_transaction_without_its_end_record_is_aborted() -> None:
     assert "big" not in world.image.topic_ids
 
 
-def test_the_controller_never_splits_a_decision_that_must_be_one_batch() -> None:
+def test_the_controller_writes_a_decision_that_must_be_atomic_in_one_batch() -> None:
     value_of = encode_record(NoOpRecord())
     long = [value_of] * (BATCH_RECORDS + 1)
     assert make_draft([[value_of], long], 0).counts == [BATCH_RECORDS + 2]
@@ -330,7 +330,7 @@ def many_topics(count: int, partitions: int) -> CreateTopicsRequest:
     return CreateTopicsRequest(topics=topics)
 
 
-def test_a_heartbeat_does_not_wait_for_a_large_request() -> None:
+def test_a_broker_heartbeat_is_answered_while_a_large_request_is_decided_in_slices() -> None:
     world = World().elect()
     (epoch,) = world.register(1)
     answers = world.send(many_topics(100, 10))
@@ -366,7 +366,7 @@ def beat(world: World, broker_id: int, epoch: int, **wants: bool) -> list[Any]:
     )
 
 
-def test_a_heartbeat_does_not_wait_for_other_requests() -> None:
+def test_a_broker_heartbeat_does_not_wait_for_the_controllers_other_requests() -> None:
     """It depends on its broker's record, which is committed, and extends a session."""
     world = held_back()
     registered = world.send(registration(1))
@@ -387,7 +387,7 @@ def test_a_heartbeat_does_not_wait_for_other_requests() -> None:
     assert not world.image.brokers[1].fenced
 
 
-def test_a_heartbeat_waits_for_pending_records_of_its_broker() -> None:
+def test_a_broker_heartbeat_waits_for_uncommitted_records_of_the_same_broker() -> None:
     """The broker's fencing is not committed yet, so `is_fenced` could be answered wrongly."""
     world = held_back()
     registered = world.send(registration(1))

@@ -144,14 +144,14 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     "fence everyone after an election": (
         fence_everyone_after_an_election,
         _with(
-            test_brokers.test_a_new_leader_fences_no_broker_before_a_full_session,
+            test_brokers.test_a_new_controller_fences_no_broker_before_a_full_session_has_passed,
             lambda: test_brokers.World().elect(),
         ),
     ),
     "fence everyone after a pause": (
         fence_everyone_after_a_pause,
         _with(
-            test_brokers.test_a_paused_leader_fences_no_broker,
+            test_brokers.test_a_controller_that_was_paused_fences_no_broker_when_it_resumes,
             lambda: test_brokers.World().elect(),
         ),
     ),
@@ -186,11 +186,11 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     ),
     "a heartbeat ahead of its own broker's fencing": (
         heartbeats_that_wait_for_nothing,
-        test_leader.test_a_heartbeat_waits_for_pending_records_of_its_broker,
+        test_leader.test_a_broker_heartbeat_waits_for_uncommitted_records_of_the_same_broker,
     ),
     "a heartbeat behind all pending commits": (
         heartbeats_that_wait_for_everything,
-        test_leader.test_a_heartbeat_does_not_wait_for_other_requests,
+        test_leader.test_a_broker_heartbeat_does_not_wait_for_the_controllers_other_requests,
     ),
     "a new controller does not reconcile": (
         no_reconciliation,

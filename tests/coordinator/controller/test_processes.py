@@ -352,7 +352,7 @@ def test_a_partitions_move_between_coordinators_survives_a_controller_crash(stor
     wait_until(mapped, "the mapping", retry_on=(OSError,))
 
 
-def test_a_follower_controller_answers_not_controller(story: Story) -> None:
+def test_a_controller_node_that_does_not_lead_answers_not_controller(story: Story) -> None:
     story.register()
     active = story.beat()
     other = next(node for node in NODES if node != active)

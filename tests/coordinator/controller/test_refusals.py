@@ -481,7 +481,7 @@ def test_describe_configs_with_too_many_resources_returns_policy_violation_and_n
     assert not any(result.configs for result in described.results)
 
 
-def test_the_controller_refuses_the_items_of_a_request_beyond_its_record_limit() -> None:
+def test_the_controller_refuses_the_items_of_a_request_past_the_limit_of_records() -> None:
     world = World(limits=Limits(max_records_of_request=2)).elect()
     world.register(1)
     resource = IncrementalAlterConfigsRequest.AlterConfigsResource

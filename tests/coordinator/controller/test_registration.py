@@ -109,7 +109,7 @@ def test_a_broker_registers_and_is_unfenced_by_a_heartbeat() -> None:
     run(story)
 
 
-def test_a_broker_without_a_controller_counts_as_fenced_after_its_session() -> None:
+def test_a_broker_that_reaches_no_controller_for_a_session_treats_itself_as_fenced() -> None:
     async def story() -> None:
         script = Script()
         loop = asyncio.get_running_loop()
@@ -202,7 +202,7 @@ def test_a_permanently_refused_registration_calls_the_on_lost_callback() -> None
 @pytest.mark.parametrize(
     ("kind", "waited_s"), [(NobodyListensError, 0.1), (CoordinatorError, 60)], ids=["none", "busy"]
 )
-def test_stopping_a_broker_does_not_wait_if_no_controller_runs(
+def test_stopping_a_broker_does_not_wait_for_a_session_if_no_controller_runs(
     kind: type[CoordinatorError], waited_s: float
 ) -> None:
     """All nodes are stopped at once, and the quorum is gone first. A quorum that only does not
@@ -223,7 +223,7 @@ def test_stopping_a_broker_does_not_wait_if_no_controller_runs(
     run(story)
 
 
-def test_a_heartbeat_fails_early_if_no_controller_runs() -> None:
+def test_a_broker_heartbeat_fails_at_once_if_no_controller_accepts_connections() -> None:
     """Other calls continue: the quorum may be starting."""
 
     async def story() -> None:
@@ -274,7 +274,7 @@ def story(tmp_path: Path) -> Iterator[Story]:
         yield Story(quorum)
 
 
-def test_a_broker_keeps_its_epoch_when_the_controller_is_killed(story: Story) -> None:
+def test_a_broker_keeps_its_broker_epoch_when_the_active_controller_is_killed(story: Story) -> None:
     """The broker knows the address of a single node, which does not lead."""
     story.register()
     active = story.beat()

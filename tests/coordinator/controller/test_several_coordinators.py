@@ -73,7 +73,7 @@ def test_added_partitions_are_assigned_to_the_topics_coordinator() -> None:
     assert hosted(world, 1) == {topic.topic_id: {0, 1, 2, 3, 4}}
 
 
-def test_an_unavailable_coordinator_does_not_delay_calls_to_another_coordinator() -> None:
+def test_the_controllers_calls_to_a_coordinator_do_not_wait_for_another_unavailable_one() -> None:
     world = two_coordinators()
     world.coordinators.down.add(0)
     assert world.create("second", 2).topics[0].error_code == 0
@@ -149,7 +149,7 @@ def test_a_late_init_topics_call_does_not_restore_a_released_partition() -> None
     assert hosted(world, 0)[topic_id(world, "first")] == {0, 2}
 
 
-def test_only_a_later_controller_restores_a_released_partition() -> None:
+def test_a_released_partition_is_restored_only_by_a_controller_of_a_later_epoch() -> None:
     world = two_coordinators()
     assert move(world, "first", 1, 1) == 0
     assert move(world, "first", 1, 0) == ErrorCode.INVALID_REQUEST
@@ -163,7 +163,7 @@ def test_only_a_later_controller_restores_a_released_partition() -> None:
     assert 1 not in hosted(world, 1)[topic_id(world, "first")]
 
 
-def test_a_partition_release_with_a_lost_response_is_repeated() -> None:
+def test_the_controller_repeats_a_partition_release_whose_response_was_lost() -> None:
     world = two_coordinators()
     named = topic_id(world, "first")
     world.coordinators.mute.add(0)
@@ -220,7 +220,7 @@ def test_each_partition_move_of_a_request_has_its_own_result() -> None:
     assert "has data" in texts[2]
 
 
-def test_deleting_a_topic_of_two_coordinators_reaches_both() -> None:
+def test_deleting_a_topic_with_partitions_at_two_coordinators_deletes_it_at_both() -> None:
     world = two_coordinators()
     move(world, "first", 1, 1)
     world.ask(DeleteTopicsRequest(topic_names=("first",), timeout_ms=1_000))

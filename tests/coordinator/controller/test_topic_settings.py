@@ -97,7 +97,7 @@ def test_a_changed_topic_setting_is_checked_against_the_unchanged_ones() -> None
     assert accepted.responses[0].error_code == 0
 
 
-def test_a_properties_files_default_yields_to_cluster_and_topic_settings() -> None:
+def test_cluster_and_topic_settings_override_the_default_in_a_properties_file() -> None:
     image = replace(created({"retention.ms": "1"}).image, file_defaults={"log.retention.ms": "3"})
     without = ControllerMachine({"log.retention.ms": "3"}).image
     assert topic_value(without, "t", "retention.ms") == "3"
@@ -110,7 +110,7 @@ def test_a_properties_files_default_yields_to_cluster_and_topic_settings() -> No
     ]
 
 
-def test_an_applied_record_and_a_checkpoint_keep_the_properties_files_defaults() -> None:
+def test_defaults_from_the_properties_file_survive_applied_records_and_a_checkpoint_load() -> None:
     machine = ControllerMachine({"log.retention.ms": "3"})
     world = created({})
     frozen = world.machine.freeze()

@@ -85,7 +85,7 @@ def deleted_where(world: World, name: str) -> int:
     return 69 if world.brokers[other(world)].is_ours(name) else 16
 
 
-def test_a_broker_that_takes_over_a_group_deletes_the_group_on_request() -> None:
+def test_a_broker_that_took_over_a_group_can_delete_the_group() -> None:
     world = World(brokers=(1, 2))
     assert world.commit(offset=5) == 0
     world.stop_broker(world.owner())
@@ -93,7 +93,7 @@ def test_a_broker_that_takes_over_a_group_deletes_the_group_on_request() -> None
     assert world.committed() == -1
 
 
-def test_a_member_that_joins_during_a_deletion_finds_a_new_group() -> None:
+def test_a_member_that_joins_while_its_group_is_deleted_joins_a_new_group() -> None:
     world = World()
     assert world.commit(offset=5) == 0
     world.holds = lambda _broker, call: isinstance(call.request, RemoveGroupRequest)
@@ -132,9 +132,7 @@ def test_a_group_removal_is_repeated_after_a_lost_response_and_applied_once() ->
     assert world.committed() == 7
 
 
-def test_offset_commits_before_a_group_deletion_succeed_and_later_ones_get_not_coordinator() -> (
-    None
-):
+def test_commits_before_a_group_deletion_succeed_and_later_commits_get_not_coordinator() -> None:
     world = World()
     assert world.commit(offset=5) == 0
     world.holds = lambda _broker, call: isinstance(call.request, CommitGroupOffsetsRequest)

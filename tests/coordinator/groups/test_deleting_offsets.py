@@ -135,7 +135,7 @@ def hold_removals(world: World) -> None:
     world.holds = lambda _broker, call: isinstance(call.request, RemoveGroupOffsetsRequest)
 
 
-def test_a_late_copy_of_a_deletion_removes_no_offset_that_was_committed_since() -> None:
+def test_a_delayed_copy_of_an_offset_deletion_removes_no_offset_committed_after_the_first() -> None:
     world = World()
     commit(world, 5)
     hold_removals(world)
@@ -150,7 +150,7 @@ def test_a_late_copy_of_a_deletion_removes_no_offset_that_was_committed_since() 
     assert offsets(world) == {("t", 0): 7}
 
 
-def test_an_unanswered_group_deletion_does_not_block_later_offset_commits() -> None:
+def test_an_unanswered_offset_deletion_does_not_block_later_offset_commits() -> None:
     """A leader of an older release does not know the request."""
     world = World()
     commit(world, 5)

@@ -56,7 +56,7 @@ def made_sensible(request: Any, **sound: Any) -> Any:
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(st.lists(requests(CLIENTS), max_size=12))
-def test_a_group_survives_any_sequence_of_client_requests(
+def test_a_group_coordinator_keeps_serving_after_any_sequence_of_client_requests(
     requested: list[tuple[Any, int, bool]],
 ) -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=0, adopt_interval_ms=1 << 40))
@@ -87,7 +87,7 @@ def test_a_group_survives_any_sequence_of_client_requests(
 
 @settings(max_examples=60, deadline=None, database=None)
 @given(st.lists(requests(PEERS), max_size=12))
-def test_a_group_log_survives_any_sequence_of_broker_requests(
+def test_the_group_log_keeps_serving_after_any_sequence_of_broker_requests(
     requested: list[tuple[Any, int, bool]],
 ) -> None:
     world = World(checks_brokers=False)

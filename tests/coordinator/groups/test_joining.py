@@ -10,7 +10,7 @@ from coordinator.groups.settings import GroupSettings
 from tests.coordinator.groups.world import GROUP, Consumer, World, stable
 
 
-def test_a_member_gets_its_id_before_it_joins() -> None:
+def test_a_new_group_member_gets_its_member_id_in_a_first_join_group_response() -> None:
     world = World()
     one = Consumer(world)
     answer = world.ask(one.join_request(), version=4)
@@ -20,7 +20,7 @@ def test_a_member_gets_its_id_before_it_joins() -> None:
     assert (one.generation, one.leads) == (1, True)
 
 
-def test_an_old_client_joins_without_the_member_id_handshake() -> None:
+def test_a_client_of_an_old_join_group_version_joins_without_a_member_id_handshake() -> None:
     world = World()
     answer = world.ask(Consumer(world).join_request(), version=3)
     assert (answer.error_code, answer.generation_id) == (0, 1)
@@ -48,7 +48,7 @@ def test_an_invalid_join_group_request_is_refused(
 
 
 @pytest.mark.parametrize("version", range(10))
-def test_a_join_with_an_empty_group_id_is_refused_with_invalid_group_id(version: int) -> None:
+def test_a_join_group_with_an_empty_group_id_is_refused_with_invalid_group_id(version: int) -> None:
     world = World()
     request = Consumer(world).join_request()
     bare = type(request)(
@@ -61,14 +61,14 @@ def test_a_join_with_an_empty_group_id_is_refused_with_invalid_group_id(version:
     assert world.ask(bare, version=version, broker=1).error_code == 24
 
 
-def test_a_join_without_a_common_protocol_is_inconsistent() -> None:
+def test_a_join_group_without_a_common_protocol_gets_inconsistent_group_protocol() -> None:
     world = World()
     stable(world, Consumer(world))
     assert Consumer(world, protocol_type="connect").join() == 23
     assert Consumer(world, protocols=("sticky",)).join() == 23
 
 
-def test_a_member_id_that_was_never_assigned_is_unknown() -> None:
+def test_a_join_group_with_a_member_id_that_was_never_assigned_gets_unknown_member_id() -> None:
     world = World()
     stranger = Consumer(world)
     stranger.member_id = "who"
@@ -86,7 +86,7 @@ def test_a_group_at_its_maximum_size_refuses_joins_of_new_members() -> None:
     assert one.join() == 0
 
 
-def test_assigned_member_ids_count_towards_the_group_size() -> None:
+def test_member_ids_assigned_to_clients_that_have_not_joined_count_towards_the_group_size() -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=0, max_size=2))
     request = Consumer(world).join_request()
     codes = [world.ask(request).error_code for _ in range(3)]
@@ -105,7 +105,7 @@ def test_a_group_uses_the_common_protocol_that_most_of_its_members_prefer() -> N
     assert consumers[0].joined.protocol_name == "y"  # two votes; w and z are not everybody's
 
 
-def test_only_the_leader_receives_the_member_list() -> None:
+def test_only_the_group_leader_receives_the_member_list_in_join_group_responses() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one, two)
@@ -118,7 +118,7 @@ def test_only_the_leader_receives_the_member_list() -> None:
     assert two.assignment == f"{two.generation}:{two.member_id}".encode()
 
 
-def test_a_rebalance_waits_for_its_members_at_most_for_the_rebalance_timeout() -> None:
+def test_a_rebalance_waits_for_members_to_rejoin_at_most_for_the_rebalance_timeout() -> None:
     world = World()
     one, two = Consumer(world, "a", rebalance_ms=20_000, session_ms=30_000), Consumer(world, "b")
     stable(world, one)
@@ -132,7 +132,7 @@ def test_a_rebalance_waits_for_its_members_at_most_for_the_rebalance_timeout() -
     assert one.beat() == 25
 
 
-def test_the_first_rebalance_waits_for_the_initial_delay() -> None:
+def test_the_first_rebalance_of_a_group_waits_for_the_initial_rebalance_delay() -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=3_000))
     one, two = Consumer(world, "a"), Consumer(world, "b")
     first = one.send_join()
@@ -145,7 +145,7 @@ def test_the_first_rebalance_waits_for_the_initial_delay() -> None:
     assert one.generation == two.generation == 1
 
 
-def test_the_first_rebalance_waits_no_longer_than_the_rebalance_timeout() -> None:
+def test_the_first_rebalance_of_a_group_waits_no_longer_than_the_rebalance_timeout() -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=3_000))
     first = Consumer(world, "a", rebalance_ms=8_000).send_join()
     for name in range(4):
@@ -154,7 +154,7 @@ def test_the_first_rebalance_waits_no_longer_than_the_rebalance_timeout() -> Non
     assert first in world.answers
 
 
-def test_a_repeated_join_group_gets_the_same_response() -> None:
+def test_a_member_that_repeats_join_group_before_sync_group_keeps_its_generation() -> None:
     world = World()
     one = Consumer(world)
     assert one.join() == 0
@@ -174,7 +174,9 @@ def test_a_follower_that_rejoins_unchanged_starts_no_rebalance() -> None:
 
 
 @pytest.mark.parametrize("who", ["leader", "changed"])
-def test_a_rejoining_leader_or_a_changed_subscription_begins_a_rebalance(who: str) -> None:
+def test_a_group_rebalances_if_its_leader_rejoins_or_a_member_changes_its_subscription(
+    who: str,
+) -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one, two)
@@ -185,7 +187,7 @@ def test_a_rejoining_leader_or_a_changed_subscription_begins_a_rebalance(who: st
     assert (two if who == "leader" else one).beat() == 27
 
 
-def test_an_unused_member_id_delays_a_rebalance_for_one_session() -> None:
+def test_a_member_id_that_is_assigned_but_not_used_delays_a_rebalance_for_one_session() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -248,7 +250,7 @@ def test_a_silent_static_member_stays_until_its_session_expires() -> None:
         assert one.beat() in (0, 27)
 
 
-def test_two_members_with_one_instance_id_fence_each_other() -> None:
+def test_the_second_of_two_members_with_one_group_instance_id_fences_the_first() -> None:
     world = World()
     one = Consumer(world, "a", instance_id="i")
     joining = one.send_join()

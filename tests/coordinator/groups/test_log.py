@@ -157,7 +157,7 @@ def test_the_group_log_refuses_to_assign_a_group_to_a_broker_with_a_stale_epoch(
     assert log.acquire(epoch=5).error_code == 0
 
 
-def test_a_group_that_was_never_created_is_not_found() -> None:
+def test_acquiring_a_group_that_was_never_created_gets_group_id_not_found() -> None:
     log = Log()
     assert log.acquire(create=False).error_code == 69
     assert log.image.groups.get(GROUP) is None
@@ -187,7 +187,7 @@ def test_an_ownership_epoch_is_not_reused_after_its_group_was_removed() -> None:
     assert log.acquire().ownership_epoch > one
 
 
-def test_a_broker_change_moves_only_that_brokers_share_of_groups() -> None:
+def test_a_broker_that_joins_or_leaves_moves_only_its_own_share_of_groups() -> None:
     names = [f"g{index}" for index in range(300)]
     before = {name: group_broker(name, (1, 2, 3)) for name in names}
     after = {name: group_broker(name, (1, 2)) for name in names}
@@ -199,7 +199,7 @@ def test_a_broker_change_moves_only_that_brokers_share_of_groups() -> None:
 # --- order ----------------------------------------------------------------------------------------
 
 
-def test_a_commit_with_a_repeated_sequence_number_is_applied_once() -> None:
+def test_the_group_log_applies_a_commit_with_a_repeated_sequence_number_once() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.generation(owner, 1, 1, "m") == 0
@@ -236,7 +236,7 @@ def test_the_group_log_accepts_offset_commits_only_from_members_of_the_newest_ge
     assert log.offsets(owner, 10, 7) == 0
 
 
-def test_a_commit_larger_than_a_record_is_refused() -> None:
+def test_the_group_log_refuses_a_commit_that_does_not_fit_in_one_record() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.offsets(owner, 1, 5, metadata="x" * 4097) == 12
@@ -311,7 +311,7 @@ def test_offsets_without_members_expire_by_commit_time_or_requested_retention() 
     assert log.expire_groups() == 1
 
 
-def test_a_group_that_was_just_acquired_does_not_expire() -> None:
+def test_a_group_that_a_broker_has_just_acquired_does_not_expire() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.offsets(owner, 1, 5) == 0
@@ -336,7 +336,7 @@ def test_a_group_that_has_just_become_empty_does_not_expire() -> None:
     assert log.expire_groups() == 1
 
 
-def test_an_empty_group_without_offsets_is_removed() -> None:
+def test_an_expiry_pass_removes_empty_groups_without_offsets() -> None:
     log = Log()
     log.acquire()
     log.wait(60 * MINUTE_MS - 1)
@@ -346,7 +346,7 @@ def test_an_empty_group_without_offsets_is_removed() -> None:
     assert len(log.image.groups) == 0
 
 
-def test_deleting_a_topic_removes_its_offsets() -> None:
+def test_deleting_a_topic_removes_the_offsets_committed_for_it() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.generation(owner, 1, 1, "m") == 0
@@ -373,7 +373,9 @@ def test_an_expiry_pass_visits_thousands_of_groups_in_slices() -> None:
 
 
 @pytest.mark.parametrize(("members", "code"), [(("m",), 68), ((), 0)])
-def test_the_group_log_removes_only_an_empty_group(members: tuple[str, ...], code: int) -> None:
+def test_the_group_log_refuses_to_remove_a_group_with_members(
+    members: tuple[str, ...], code: int
+) -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.generation(owner, 1, 1, *members) == 0
@@ -403,7 +405,7 @@ def test_a_group_checkpoint_restores_the_state_and_counts_its_records() -> None:
     assert again.contradictions == 0
 
 
-def test_a_frozen_copy_of_the_group_state_does_not_change() -> None:
+def test_a_frozen_view_of_the_group_state_is_not_changed_by_later_records() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     frozen = log.machine.freeze()

@@ -65,7 +65,7 @@ def test_a_sync_group_request_during_a_rebalance_is_refused() -> None:
     assert one.sync() == 27
 
 
-def test_a_waiting_sync_is_refused_when_a_rebalance_begins() -> None:
+def test_a_waiting_sync_group_request_is_refused_when_another_rebalance_begins() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)
@@ -78,7 +78,7 @@ def test_a_waiting_sync_is_refused_when_a_rebalance_begins() -> None:
     assert follower.synced(waiting) == 27
 
 
-def test_a_member_that_never_syncs_is_dropped() -> None:
+def test_a_group_removes_a_member_that_sends_no_sync_group_after_it_joined() -> None:
     world = World()
     one, two = Consumer(world, "a", rebalance_ms=20_000), Consumer(world, "b", rebalance_ms=20_000)
     stable(world, one, two)
@@ -109,7 +109,7 @@ def test_an_assignment_too_large_for_a_record_fails_its_rebalance_but_not_the_ne
 
 
 @pytest.mark.parametrize("version", range(5))
-def test_a_heartbeat_checks_the_generation_and_the_member(version: int) -> None:
+def test_a_group_heartbeat_with_a_wrong_generation_or_member_id_is_refused(version: int) -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -142,7 +142,7 @@ def test_a_group_members_session_does_not_expire_while_the_member_sends_requests
     assert two.beat() == 25
 
 
-def test_the_group_log_records_that_the_last_member_left() -> None:
+def test_a_group_whose_last_member_is_removed_is_recorded_as_empty_in_the_group_log() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -165,7 +165,7 @@ def test_a_rebalance_does_not_wait_for_members_that_left() -> None:
     assert one.join() == 0
 
 
-def test_a_leave_request_names_one_member_or_several_by_version() -> None:
+def test_a_leave_group_request_names_one_member_and_from_version_3_on_several() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b", instance_id="i")
     stable(world, one, two)
@@ -189,7 +189,7 @@ def test_a_leave_request_names_one_member_or_several_by_version() -> None:
     assert world.state() == "Empty"
 
 
-def test_a_leave_request_removes_a_member_id_that_never_joined() -> None:
+def test_a_leave_group_request_can_remove_a_member_id_that_never_joined() -> None:
     world = World()
     stable(world, Consumer(world))
     given = world.ask(Consumer(world, "b").join_request()).member_id
@@ -245,7 +245,7 @@ def test_group_members_may_commit_offsets_while_a_rebalance_waits_for_joins() ->
     assert one.commit(5) == 0
 
 
-def test_an_empty_group_accepts_only_offset_commits_without_a_generation() -> None:
+def test_a_group_without_members_accepts_only_offset_commits_without_a_generation() -> None:
     world = World()
     assert world.commit(None, 5) == 0
     assert world.committed() == 5
@@ -273,7 +273,7 @@ COMMITS: list[tuple[str, dict[str, Any], int]] = [
 
 
 @pytest.mark.parametrize(("what", "fields", "code"), COMMITS, ids=[case[0] for case in COMMITS])
-def test_an_offset_commit_checks_the_partition_and_the_metadata_size(
+def test_an_offset_commit_with_an_unknown_partition_or_too_much_metadata_is_refused(
     what: str, fields: dict[str, Any], code: int
 ) -> None:
     world = World()
@@ -281,7 +281,7 @@ def test_an_offset_commit_checks_the_partition_and_the_metadata_size(
     assert answer.topics[0].partitions[0].error_code == code, what
 
 
-def test_a_commit_of_more_offsets_than_a_record_holds_is_refused() -> None:
+def test_an_offset_commit_with_more_offsets_than_fit_in_one_record_is_refused() -> None:
     world = World()
     world.topics.known["t"] = (TOPICS["t"][0], 20_000)
     topics = rpc.OffsetCommitRequest.OffsetCommitRequestTopic
@@ -298,7 +298,7 @@ def test_a_commit_of_more_offsets_than_a_record_holds_is_refused() -> None:
 
 
 @pytest.mark.parametrize("version", range(2, 11))
-def test_every_fetch_version_returns_offsets_of_every_commit_version(version: int) -> None:
+def test_every_offset_fetch_version_returns_offsets_committed_at_any_version(version: int) -> None:
     world = World()
     answer = world.ask(commit_request(None, 40 + version, metadata="note"), version=version)
     assert answer.topics[0].partitions[0].error_code == 0
@@ -405,7 +405,9 @@ def test_list_groups_filters_loaded_and_unloaded_groups_by_state_and_type() -> N
 
 
 @pytest.mark.parametrize("retention_ms", [0, 1, 2**63 - 1])
-def test_an_offset_commit_of_an_old_client_may_request_any_retention(retention_ms: int) -> None:
+def test_an_offset_commit_of_an_old_version_is_accepted_with_any_retention_time(
+    retention_ms: int,
+) -> None:
     world = World()
     topics = commit_request(None, 5).topics
     request = rpc.OffsetCommitRequest(
@@ -416,7 +418,7 @@ def test_an_offset_commit_of_an_old_client_may_request_any_retention(retention_m
     assert stored == min(world.wall_ms + retention_ms, 2**63 - 1)
 
 
-def test_a_commit_of_an_offset_outside_the_log_is_stored_unchanged() -> None:
+def test_an_offset_commit_outside_of_the_partitions_log_is_stored_unchanged() -> None:
     world = World()
     for offset in (-1, -(2**63), 2**63 - 1):
         assert world.commit(None, offset) == 0

@@ -22,7 +22,7 @@ def other(world: World) -> int:
     return next(broker for broker in world.brokers if broker != world.owner())
 
 
-def test_a_broker_failure_causes_no_rebalance() -> None:
+def test_the_failure_of_a_groups_broker_causes_no_rebalance_of_the_group() -> None:
     world = World(brokers=(1, 2))
     one, two = Consumer(world, "a"), Consumer(world, "b", instance_id="i")
     stable(world, one, two)
@@ -55,7 +55,7 @@ def _chosen(world: World, broker: int) -> bool:
     return chosen == broker
 
 
-def test_requests_waiting_at_a_former_owner_get_not_coordinator() -> None:
+def test_group_requests_that_wait_at_a_groups_former_broker_get_not_coordinator() -> None:
     world = World(brokers=(1,))
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)
@@ -66,7 +66,7 @@ def test_requests_waiting_at_a_former_owner_get_not_coordinator() -> None:
     assert two.join() == 25, "its id was known to the former broker only"
 
 
-def test_an_uncommitted_group_generation_is_discarded_when_its_broker_stops() -> None:
+def test_a_groups_uncommitted_generation_is_discarded_when_its_broker_stops() -> None:
     world = World(brokers=(1, 2))
     one = Consumer(world)
     stable(world, one)
@@ -96,7 +96,7 @@ def test_a_rebalance_whose_broker_fails_starts_again_at_the_groups_next_broker()
     assert (leads.sync(), follows.sync()) == (0, 0)
 
 
-def test_the_next_owner_expires_members_that_send_no_heartbeat() -> None:
+def test_a_groups_next_broker_removes_members_that_send_it_no_heartbeat() -> None:
     world = World(brokers=(1, 2))
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one, two)
@@ -109,7 +109,7 @@ def test_the_next_owner_expires_members_that_send_no_heartbeat() -> None:
     assert one.beat() == 27
 
 
-def test_members_that_failed_with_their_broker_expire() -> None:
+def test_members_that_fail_together_with_their_broker_are_removed_by_the_next_broker() -> None:
     world = World(brokers=(1, 2))
     stable(world, Consumer(world, "a"), Consumer(world, "b", instance_id="i"))
     world.stop_broker(world.owner())
@@ -149,7 +149,7 @@ def test_only_one_of_two_brokers_that_claim_a_group_commits() -> None:
     assert world.committed(broker=heir) == 6
 
 
-def test_a_rebalance_at_a_broker_that_lost_the_group_fails_with_not_coordinator() -> None:
+def test_a_sync_group_at_a_broker_that_lost_the_group_gets_not_coordinator() -> None:
     world = World(brokers=(1, 2), checks_brokers=False)
     one = Consumer(world)
     stable(world, one)
@@ -173,7 +173,7 @@ def hold(world: World, kind: type) -> None:
     world.holds = lambda _, call: isinstance(call.request, kind)
 
 
-def test_an_offset_commit_with_a_lost_response_is_made_once() -> None:
+def test_an_offset_commit_repeated_after_a_lost_response_is_applied_once() -> None:
     world = World()
     assert world.commit(None, 1) == 0
     hold(world, group_log.CommitGroupOffsetsRequest)
@@ -205,7 +205,7 @@ def test_a_copy_of_an_offset_commit_that_arrives_after_a_newer_commit_is_not_app
     assert world.committed() == 10
 
 
-def test_a_broker_with_a_stale_sequence_acquires_the_group_again() -> None:
+def test_a_broker_whose_commit_sequence_the_group_log_refuses_acquires_the_group_again() -> None:
     """Its sequence number was used, by a copy of it or before the log lost its leader."""
     world = World()
     assert world.commit(offset=5) == 0
@@ -266,7 +266,7 @@ def test_group_requests_time_out_while_the_group_log_has_no_leader() -> None:
     assert one.commit(6) == 0
 
 
-def test_an_assignment_survives_leader_changes_of_the_log() -> None:
+def test_a_group_assignment_survives_leader_changes_of_the_group_log() -> None:
     world = World()
     one = Consumer(world)
     assert one.join() == 0
@@ -312,7 +312,7 @@ def test_a_returning_static_member_keeps_its_generation_after_a_broker_failure()
     assert (two.beat(), two.commit(5), one.beat()) == (0, 0, 0)
 
 
-def test_a_returning_static_member_is_answered_when_its_broker_loses_the_group() -> None:
+def test_a_static_members_waiting_join_is_answered_if_its_broker_loses_the_group() -> None:
     world = World(brokers=(1, 2), checks_brokers=False)
     two = Consumer(world, "b", instance_id="i")
     stable(world, two)
@@ -341,7 +341,7 @@ REQUESTS: list[Any] = [
 
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
-def test_a_broker_that_is_not_chosen_answers_not_coordinator_at_every_version(
+def test_a_broker_not_chosen_for_a_group_answers_not_coordinator_at_every_version(
     request_: Any,
 ) -> None:
     world = World(brokers=(1, 2))
@@ -357,7 +357,7 @@ def test_a_broker_that_is_not_chosen_answers_not_coordinator_at_every_version(
         assert "error_code=16" in text or not getattr(request, "topics", True), (version, text)
 
 
-def test_an_idle_group_is_unloaded_and_loaded_again() -> None:
+def test_a_group_unloaded_while_idle_is_loaded_again_at_the_next_request() -> None:
     world = World(settings=GroupSettings(initial_rebalance_delay_ms=0, idle_ms=60_000))
     assert world.commit(None, 5) == 0
     one = Consumer(world)
@@ -437,7 +437,7 @@ def test_an_unknown_error_code_from_the_group_log_does_not_stop_the_broker() -> 
         assert world.answers[reading].error_code == 0, "the query was repeated"
 
 
-def test_an_incomplete_response_of_the_group_log_counts_as_no_response() -> None:
+def test_an_incomplete_response_of_the_group_log_is_treated_as_no_response() -> None:
     world = World()
     assert world.commit(None, 1) == 0
     world.holds = lambda _broker, _call: True

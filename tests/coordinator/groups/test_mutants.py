@@ -238,7 +238,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     "a lost answer taken for a yes": (lost_answers_are_yes, lambda: run_schedule(4)),
     "a new owner loads nothing": (
         nothing_is_loaded,
-        test_moves.test_a_broker_failure_causes_no_rebalance,
+        test_moves.test_the_failure_of_a_groups_broker_causes_no_rebalance_of_the_group,
     ),
     "any generation commits": (any_generation_commits, lambda: run_schedule(1)),
     "a former static member goes on": (

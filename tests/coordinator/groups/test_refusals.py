@@ -29,7 +29,7 @@ def refused_commits() -> list[tuple[int, rpc.OffsetCommitRequest]]:
     ]
 
 
-def test_a_refused_offset_commit_takes_no_ownership_of_its_group() -> None:
+def test_a_refused_offset_commit_writes_no_record_to_acquire_its_group() -> None:
     for error, request in refused_commits():
         world = World()
         before = world.log.end_offset
@@ -38,7 +38,7 @@ def test_a_refused_offset_commit_takes_no_ownership_of_its_group() -> None:
         assert world.log.end_offset == before, f"error {error} wrote a record"
 
 
-def test_a_refused_commit_of_an_unknown_generation_creates_no_group() -> None:
+def test_an_offset_commit_with_an_unknown_generation_is_refused_and_creates_no_group() -> None:
     world = World()
     stranger = Consumer(world)
     stranger.member_id, stranger.generation = "nobody", 3
@@ -80,7 +80,7 @@ def test_a_group_above_the_limit_is_refused_permanently_and_writes_no_record() -
     assert world.commit(offset=2) == 0
 
 
-def test_the_generation_of_a_group_wraps_to_the_first_after_the_largest() -> None:
+def test_a_consumer_groups_generation_after_the_largest_is_the_first_again() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.generation(owner, 1, 2**31 - 1) == 0

@@ -14,7 +14,7 @@ from tests.coordinator.groups.test_moves import other
 from tests.coordinator.groups.world import GROUP, Consumer, World, stable
 
 
-def test_any_broker_returns_the_offsets_of_a_group() -> None:
+def test_any_broker_answers_offset_fetch_for_any_group() -> None:
     """After NOT_COORDINATOR librdkafka leaves a partition without an offset.
 
     Source: invariant 9 (docs/design/invariants.md).

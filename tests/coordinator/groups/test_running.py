@@ -196,7 +196,7 @@ def test_an_exception_in_a_group_log_call_does_not_stop_the_broker(
     assert "of whatever kind" in caplog.text
 
 
-def test_sessions_do_not_expire_while_the_broker_is_paused() -> None:
+def test_group_members_sessions_do_not_expire_while_their_broker_is_paused() -> None:
     async def story() -> None:
         async def answer(request: Any) -> Any:
             response: dict[str, Any] = {}

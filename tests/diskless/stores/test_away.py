@@ -80,7 +80,7 @@ def run(mount: Mount, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 
 @INSTEAD
-def test_an_unmounted_store_refuses_writes_into_its_mount_point(
+def test_an_unmounted_directory_store_refuses_writes_into_its_mount_point(
     tmp_path: Path, instead: Callable[[Path], None]
 ) -> None:
     mount = Mount(tmp_path)
@@ -101,7 +101,7 @@ def test_an_unmounted_store_refuses_writes_into_its_mount_point(
 
 
 @INSTEAD
-def test_a_bulk_deletion_in_an_unmounted_store_reports_no_object_as_deleted(
+def test_a_bulk_deletion_in_an_unmounted_directory_store_reports_no_object_as_deleted(
     tmp_path: Path, instead: Callable[[Path], None]
 ) -> None:
     """Fetch, delete and list must fail: a broker would believe any of their results."""
@@ -124,7 +124,7 @@ def test_a_bulk_deletion_in_an_unmounted_store_reports_no_object_as_deleted(
 
 @INSTEAD
 @pytest.mark.parametrize("with_other_numbers", [False, True])
-def test_a_remounted_store_serves_reads_and_writes_again(
+def test_a_directory_store_that_is_mounted_again_serves_reads_and_writes(
     tmp_path: Path, instead: Callable[[Path], None], *, with_other_numbers: bool
 ) -> None:
     mount = Mount(tmp_path)
@@ -158,7 +158,7 @@ class Watched(RealFileSystem):
         return super().open(path, mode)
 
 
-def test_an_upload_fails_if_the_store_is_unmounted_during_it(tmp_path: Path) -> None:
+def test_an_upload_fails_if_its_directory_store_is_unmounted_before_it_ends(tmp_path: Path) -> None:
     """Its bytes went to the disk below the mount point."""
     mount, files = Mount(tmp_path), Watched()
     mount.store = DirectoryStorage(mount.path, files)

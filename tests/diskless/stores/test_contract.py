@@ -59,7 +59,7 @@ def test_a_second_upload_cannot_change_the_bytes_of_an_object(open_store: Open) 
     asyncio.run(claim())
 
 
-def test_one_of_many_concurrent_uploads_under_a_key_succeeds(open_store: Open) -> None:
+def test_exactly_one_of_many_concurrent_uploads_under_one_key_succeeds(open_store: Open) -> None:
     async def claim() -> None:
         store = open_store()
         bodies = [b"%04d" % number for number in range(16)]

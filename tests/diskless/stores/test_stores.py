@@ -38,7 +38,7 @@ def test_the_directory_store_lists_no_temporary_file_and_removes_old_ones(tmp_pa
     asyncio.run(claim())
 
 
-def test_a_failed_upload_leaves_no_files_behind(tmp_path: Path) -> None:
+def test_a_failed_upload_to_a_directory_store_leaves_no_file(tmp_path: Path) -> None:
     async def claim() -> None:
         (tmp_path / "a").write_bytes(b"a file where a directory should be")
         store = DirectoryStorage(tmp_path)
@@ -99,7 +99,7 @@ def test_an_unreachable_s3_server_raises_a_retriable_error() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.ERROR, Fault.THROTTLED, Fault.REFUSED])
-def test_an_upload_that_the_test_store_fails_throttles_or_refuses_writes_no_object(
+def test_an_upload_with_an_injected_failure_throttling_or_refusal_writes_no_object(
     tmp_path: Path, fault: Fault
 ) -> None:
     async def claim() -> None:
@@ -115,7 +115,7 @@ def test_an_upload_that_the_test_store_fails_throttles_or_refuses_writes_no_obje
     asyncio.run(claim())
 
 
-def test_the_lost_response_fault_of_the_test_store_still_performs_the_operation(
+def test_the_test_store_performs_operations_whose_responses_it_is_told_to_lose(
     tmp_path: Path,
 ) -> None:
     async def claim() -> None:
@@ -152,7 +152,9 @@ def test_the_error_of_a_partly_failed_bulk_deletion_names_the_remaining_keys(
     asyncio.run(claim())
 
 
-def test_the_damage_fault_of_the_test_store_flips_one_bit_of_a_read(tmp_path: Path) -> None:
+def test_the_test_store_with_the_damage_fault_returns_a_read_with_one_flipped_bit(
+    tmp_path: Path,
+) -> None:
     async def claim() -> None:
         rule = FaultRule(fault=Fault.DAMAGED, operations=frozenset({"fetch"}))
         store = FaultyStore(DirectoryStorage(tmp_path), Random(1), _no_sleep, [rule])

@@ -53,7 +53,7 @@ def story(tell: Callable[[World], Coroutine[Any, Any, None]]) -> None:
 
 @pytest.mark.parametrize("operation", ["upload", "fetch", "delete"])
 @pytest.mark.parametrize("fault", [Fault.REFUSED, Fault.ERROR, Fault.THROTTLED, Fault.LOST_ANSWER])
-def test_an_idle_store_that_refuses_an_operation_is_at_fault_within_five_seconds(
+def test_an_idle_store_that_refuses_an_operation_is_reported_as_a_fault_within_five_seconds(
     fault: Fault, operation: str
 ) -> None:
     async def tell(world: World) -> None:
@@ -81,7 +81,7 @@ def test_an_object_store_that_hangs_is_reported_as_a_fault_within_eight_seconds(
     story(tell)
 
 
-def test_a_failed_upload_is_a_fault_until_an_upload_succeeds_although_probes_do() -> None:
+def test_a_failed_upload_is_a_store_fault_until_another_succeeds_even_if_probes_succeed() -> None:
     async def tell(world: World) -> None:
         world.fail(FaultRule(fault=Fault.ERROR, operations=frozenset({"upload"})))
         with pytest.raises(StorageError):
@@ -122,7 +122,7 @@ def test_a_broker_does_not_probe_a_store_while_its_uploads_succeed() -> None:
     story(tell)
 
 
-def test_an_upload_under_an_object_id_already_used_is_not_reported_as_a_store_fault() -> None:
+def test_an_upload_refused_because_its_object_id_is_in_use_is_no_store_fault() -> None:
     async def tell(world: World) -> None:
         await world.watched.upload("object", [b"x"], 1)
         with pytest.raises(StorageError):

@@ -30,7 +30,7 @@ def anchors(page: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_link_in_docs_has_a_target(page: Path) -> None:
+def test_every_link_in_the_documentation_has_an_existing_target(page: Path) -> None:
     for target in LINK.findall(prose(page)):
         assert not target.startswith("http"), "what is said here is here"
         name, _, anchor = target.partition("#")
@@ -40,7 +40,7 @@ def test_every_link_in_docs_has_a_target(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_file_named_in_docs_exists(page: Path) -> None:
+def test_every_file_named_in_the_documentation_exists(page: Path) -> None:
     for name in FILE.findall(page.read_text()):
         assert list(ROOT.glob(name)), name
 

@@ -20,7 +20,7 @@ def modules() -> list[str]:
 
 
 @pytest.mark.parametrize("name", modules())
-def test_a_modules_doctests_pass(name):
+def test_the_docstring_examples_of_each_module_pass_as_doctests(name):
     if name == "spark_jobs.source.log_source":
         pytest.importorskip(
             "pyspark", reason="PySpark is not installed: pip install 'esker[spark]'"

@@ -238,7 +238,7 @@ def test_examples_import_neither_tests_nor_bench() -> None:
         assert not taken & {"tests", "bench"}, f"{path.name} imports {taken}"
 
 
-def test_every_folder_with_modules_is_a_package_of_a_packaged_room() -> None:
+def test_every_folder_with_modules_is_a_python_package_of_the_distribution() -> None:
     included = tomllib.loads((ROOT / "pyproject.toml").read_text())
     rooms = included["tool"]["setuptools"]["packages"]["find"]["include"]
     assert sorted(rooms) == [f"{room}*" for room in ROOMS]

@@ -35,13 +35,13 @@ def test_the_quick_run_leaves_out_modules_whose_imports_start_processes(tmp_path
     assert quick.is_quick(harmless, tmp_path)
 
 
-def test_most_test_folders_have_quick_tests() -> None:
+def test_the_quick_run_includes_tests_of_most_test_folders() -> None:
     rooms = {path.relative_to(ROOT / "tests").parts[0] for path in quick.quick_modules()}
     assert rooms >= {"coordinator", "diskless", "esker", "raft", "records", "snapshot"}
 
 
 @pytest.mark.parametrize("starts", [False, True])
-def test_a_quick_test_that_starts_a_process_fails_and_is_named(
+def test_a_test_of_the_quick_run_that_starts_a_process_fails_with_its_name(
     tmp_path: Path, *, starts: bool
 ) -> None:
     command = "[sys.executable, '-c', '']"
@@ -56,7 +56,7 @@ def test_a_quick_test_that_starts_a_process_fails_and_is_named(
     assert ("test_it.py::test_it starts a process (subprocess.Popen)" in done.stdout) is starts
 
 
-def test_make_alone_lists_every_target_in_one_line_each() -> None:
+def test_make_without_a_target_prints_one_line_for_each_target() -> None:
     makefile = (ROOT / "Makefile").read_text()
     phony = re.search(r"^\.PHONY: (.*)$", makefile, flags=re.MULTILINE)
     assert phony is not None

@@ -537,7 +537,7 @@ def test_all_brokers_give_the_same_metadata_after_random_changes(seed: int) -> N
     broker went, or to one that came.
     """
     random = Random(seed)
-    print(f"reproduce: pytest {__file__} -k whatever_happens with seed {seed}")
+    print(f"reproduce: pytest {__file__} -k random_changes with seed {seed}")
     racks = {1: "a", 2: "a", 3: "b", 4: "b"}  # 5 says none
 
     async def answers(fronts: dict[int, Front], rack: str) -> dict[int, Any]:

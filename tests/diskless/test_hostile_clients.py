@@ -151,7 +151,7 @@ async def throw(scene: Scene, frames: list[bytes]) -> None:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_broker_keeps_serving_after_random_requests(seed: int) -> None:
     """A request that decodes is answered; another one closes its own connection."""
-    print(f"reproduce: pytest {__file__} -k whatever_it_says with seed {seed}")
+    print(f"reproduce: pytest {__file__} -k random_requests with seed {seed}")
     random = Random(seed)
 
     async def story(scene: Scene) -> None:

@@ -75,7 +75,9 @@ def test_broker_and_quorum_commands_work_through_a_broker(dev: Dev) -> None:
     assert "ask with --bootstrap-controller" in dev.esker(*other, code=1)
 
 
-def test_object_commands_describe_find_and_verify_objects_through_a_broker(dev: Dev) -> None:
+def test_the_diskless_and_dump_log_commands_describe_and_verify_objects_through_a_broker(
+    dev: Dev,
+) -> None:
     dev.esker("topics", "create", "--topic", "stored")
     dev.esker("produce", "--topic", "stored", text=numbers(100))
     (topic,) = as_json(dev, "diskless", "describe", "stored")["topics"]
@@ -94,7 +96,9 @@ def test_object_commands_describe_find_and_verify_objects_through_a_broker(dev: 
     assert "no such object" in dev.esker("dump-log", "--verify", "999999", code=2)
 
 
-def test_chunks_create_starts_a_chunk_at_the_high_watermark(dev: Dev, tmp_path: Path) -> None:
+def test_chunks_create_starts_a_chunk_at_the_partitions_high_watermark(
+    dev: Dev, tmp_path: Path
+) -> None:
     dev.esker("topics", "create", "--topic", "cut")
     dev.esker("produce", "--topic", "cut", text=numbers(10))
     file = tmp_path / "create.json"
@@ -106,7 +110,7 @@ def test_chunks_create_starts_a_chunk_at_the_high_watermark(dev: Dev, tmp_path: 
     assert [one["startOffset"] for one in topic["partitions"][0]["chunks"]] == [0, 10]
 
 
-def test_naming_a_broker_and_a_controller_at_once_is_a_usage_error() -> None:
+def test_a_command_given_both_broker_and_controller_addresses_exits_with_a_usage_error() -> None:
     for words in (["topics", "list"], ["quorum", "describe"], ["diskless", "describe"]):
         both = ["--bootstrap-controller", "h:1", "--bootstrap-server", "h:2"]
         ran = runner.invoke(app, [*words, *both], env={"COLUMNS": "200"})
@@ -121,7 +125,7 @@ def test_the_default_bootstrap_server_is_the_broker_of_esker_dev() -> None:
             target(None, wrong)
 
 
-def test_a_topic_name_that_is_not_text_is_refused_in_one_line(dev: Dev) -> None:
+def test_a_command_refuses_a_topic_name_that_is_not_utf_8_in_one_line(dev: Dev) -> None:
     words = [b"topics", b"create", b"--topic", b"caf\xe9", b"--bootstrap-server"]
     at = f"{HOST}:{dev.port}".encode()
     ran = subprocess.run(
@@ -134,7 +138,7 @@ def test_a_topic_name_that_is_not_text_is_refused_in_one_line(dev: Dev) -> None:
 # --- produce and consume ------------------------------------------------------------------------
 
 
-def test_produce_and_consume_transfer_lines_with_every_codec(dev: Dev) -> None:
+def test_the_produce_and_consume_commands_transfer_lines_with_every_codec(dev: Dev) -> None:
     for codec in ("none", "gzip", "snappy", "lz4", "zstd"):
         topic = f"codec-{codec}"
         dev.esker("produce", "--topic", topic, "--compression", codec, text=numbers(300))
@@ -142,7 +146,7 @@ def test_produce_and_consume_transfer_lines_with_every_codec(dev: Dev) -> None:
         assert dev.esker(*words) == numbers(300)
 
 
-def test_produce_sends_equal_keys_to_one_partition_and_consume_prints_the_keys(dev: Dev) -> None:
+def test_the_produce_command_sends_equal_keys_to_one_partition(dev: Dev) -> None:
     dev.esker("topics", "create", "--topic", "keyed", "--partitions", "3")
     text = "".join(f"k{number % 5}={number}\n" for number in range(50))
     dev.esker("produce", "--topic", "keyed", "--key-separator", "=", text=text)
@@ -158,7 +162,7 @@ def test_produce_sends_equal_keys_to_one_partition_and_consume_prints_the_keys(d
     )
 
 
-def test_consume_starts_at_the_given_offset_or_time(dev: Dev) -> None:
+def test_the_consume_command_starts_at_the_given_offset_or_time(dev: Dev) -> None:
     dev.esker("produce", "--topic", "begin", text=numbers(10))
     time.sleep(0.01)  # of the wall clock: what follows is later by some milliseconds
     now_ms = int(time.time() * 1000)
@@ -176,7 +180,7 @@ def test_consume_starts_at_the_given_offset_or_time(dev: Dev) -> None:
     )
 
 
-def test_a_group_resumes_at_its_committed_offsets_and_is_described(dev: Dev) -> None:
+def test_the_consume_command_resumes_a_group_at_its_committed_offsets(dev: Dev) -> None:
     dev.esker("produce", "--topic", "shared", text=numbers(20))
     words = ("consume", "--topic", "shared", "--group", "g", "--from-beginning")
     assert dev.esker(*words, "--max-messages", "5") == numbers(5)
@@ -191,7 +195,7 @@ def test_a_group_resumes_at_its_committed_offsets_and_is_described(dev: Dev) -> 
     assert dev.esker(*words, "--until-end").splitlines()[-1] == "19"
 
 
-def test_ctrl_c_makes_a_group_member_commit_and_leave(dev: Dev) -> None:
+def test_ctrl_c_makes_the_consume_command_commit_its_offsets_and_leave_its_group(dev: Dev) -> None:
     dev.esker("produce", "--topic", "endless", text=numbers(20))
     words = ("consume", "--topic", "endless", "--group", "leaver", "--from-beginning")
     with subprocess.Popen(
@@ -211,7 +215,9 @@ def test_ctrl_c_makes_a_group_member_commit_and_leave(dev: Dev) -> None:
     assert (found["state"], found["partitions"][0]["lag"]) == ("Empty", 0)
 
 
-def test_two_group_members_share_a_topic_and_one_takes_over(dev: Dev) -> None:
+def test_two_consume_commands_share_a_topic_until_one_ends_and_the_other_reads_all(
+    dev: Dev,
+) -> None:
     dev.esker("topics", "create", "--topic", "pair", "--partitions", "2")
     at = ["--bootstrap-server", f"{HOST}:{dev.port}"]
     words = ["consume", "--topic", "pair", "--group", "pair", "--from-beginning", "--json", *at]
@@ -278,7 +284,7 @@ def test_the_groups_delete_command_deletes_a_group_without_members(dev: Dev) -> 
     assert "no such group: leavers" in dev.esker(*delete, code=1)
 
 
-def test_consume_with_a_closed_output_pipe_is_no_error(dev: Dev) -> None:
+def test_the_consume_command_ends_without_an_error_when_its_output_pipe_closes(dev: Dev) -> None:
     dev.esker("produce", "--topic", "piped", text=numbers(5_000))
     ran = subprocess.run(
         f"{sys.executable} -m esker consume --topic piped --from-beginning "
@@ -288,7 +294,7 @@ def test_consume_with_a_closed_output_pipe_is_no_error(dev: Dev) -> None:
     assert (ran.stdout, ran.stderr) == ("0\n", "")
 
 
-def test_produce_writes_each_typed_line_while_its_input_is_open(dev: Dev) -> None:
+def test_the_produce_command_sends_each_typed_line_before_its_input_ends(dev: Dev) -> None:
     dev.esker("topics", "create", "--topic", "typed")
     at = ("--bootstrap-server", f"{HOST}:{dev.port}")
     with subprocess.Popen(
@@ -306,7 +312,9 @@ def test_produce_writes_each_typed_line_while_its_input_is_open(dev: Dev) -> Non
         assert process.stderr.read() == b""
 
 
-def test_a_long_consume_shows_a_counter_only_on_a_terminal(dev: Dev, tmp_path: Path) -> None:
+def test_the_consume_command_shows_a_counter_of_records_only_on_a_terminal(
+    dev: Dev, tmp_path: Path
+) -> None:
     dev.esker("produce", "--topic", "counted", text=numbers(500))
     at = ("--bootstrap-server", f"{HOST}:{dev.port}")
     read = ("consume", "--topic", "counted", "--from-beginning", "--until-end", *at)

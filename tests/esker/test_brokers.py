@@ -126,7 +126,7 @@ def test_a_broker_exports_each_metric_once(cluster: EskerCluster) -> None:
     )
 
 
-def test_a_stopped_broker_is_not_named_in_metadata(cluster: EskerCluster) -> None:
+def test_metadata_does_not_name_a_broker_that_was_stopped(cluster: EskerCluster) -> None:
     before = len(lives(cluster, FIRST))
     began = time.monotonic()
     cluster.stop(FIRST)  # in time, exit code 0
@@ -150,7 +150,9 @@ def test_a_killed_broker_restarts_before_its_session_expires(
     round_trip(cluster, "after-a-kill")
 
 
-def test_a_broker_with_a_lost_disk_serves_again_after_a_format(cluster: EskerCluster) -> None:
+def test_a_broker_with_a_lost_disk_serves_again_once_its_directory_is_formatted(
+    cluster: EskerCluster,
+) -> None:
     """By then the logs begin at their checkpoints: it has those fetched."""
     before = len(lives(cluster, SECOND))
     cluster.kill(SECOND)
@@ -187,7 +189,7 @@ def leader_of(cluster: EskerCluster, group: str) -> int:
 
 
 @pytest.mark.parametrize("group", ["__cluster_metadata-0", "__diskless-metadata-0"])
-def test_a_paused_leader_delays_clients_no_longer_than_an_election(
+def test_a_paused_quorum_leader_delays_clients_no_longer_than_an_election_takes(
     cluster: EskerCluster, group: str
 ) -> None:
     """Its connections stay open, and what brokers asked it is never answered.
@@ -272,7 +274,7 @@ def test_a_broker_without_a_quorum_logs_its_wait_and_exits(tmp_path: Path) -> No
         assert time.monotonic() - began < 40
 
 
-def test_a_broker_interrupted_during_its_start_exits_cleanly(tmp_path: Path) -> None:
+def test_a_broker_that_is_interrupted_during_its_start_exits_with_code_0(tmp_path: Path) -> None:
     with EskerCluster(tmp_path, brokers=1, settings=SETTINGS) as cluster:
         cluster.launch(FIRST)
         wait_until(lambda: "listening=no" in cluster.output(FIRST), "its logs are open")
@@ -281,7 +283,7 @@ def test_a_broker_interrupted_during_its_start_exits_cleanly(tmp_path: Path) -> 
         assert "Traceback" not in cluster.output(FIRST)
 
 
-def test_one_process_runs_as_controller_and_broker(tmp_path: Path) -> None:
+def test_one_process_runs_both_the_controller_role_and_the_broker_role(tmp_path: Path) -> None:
     with EskerCluster(tmp_path, brokers=0, quorum=(1,)) as cluster:
         port = free_port()
         path, own = cluster.properties(1), cluster.ports[1]

@@ -186,7 +186,7 @@ def test_the_producer_bounds_batches_and_rotates_partitions_for_lines_without_ke
 
 
 @given(st.binary(max_size=40))
-def test_key_hashes_equal_kafkas_murmur2(key: bytes) -> None:
+def test_the_producers_hash_of_a_key_equals_kafkas_murmur2_hash(key: bytes) -> None:
     assert murmur2(key) == kafka_python_murmur2(key) % 2**32
     assert 0 <= partition_of(key, 7) < 7
 
@@ -385,7 +385,7 @@ def test_random_bytes_decode_as_a_group_assignment_or_subscription_without_an_er
     st.dictionaries(names, st.sets(st.sampled_from("xyz")), min_size=1, max_size=5),
     st.dictionaries(st.sampled_from("xyz"), st.integers(0, 9)),
 )
-def test_every_partition_is_assigned_to_one_subscribed_member(
+def test_eskers_group_client_assigns_every_partition_to_one_subscribed_member(
     wants: dict[str, set[str]], counts: dict[str, int]
 ) -> None:
     wanted = {topic for topics in wants.values() for topic in topics}
@@ -402,7 +402,7 @@ def test_every_partition_is_assigned_to_one_subscribed_member(
 # --- the client itself --------------------------------------------------------------------------
 
 
-def test_an_unreachable_bootstrap_server_fails_at_once() -> None:
+def test_eskers_client_fails_at_once_if_no_bootstrap_server_accepts_connections() -> None:
     async def main() -> float:
         loop = asyncio.get_running_loop()
         started = loop.time()
@@ -452,7 +452,7 @@ def test_the_client_reports_each_reason_for_a_long_wait_once(
     assert run(main()) == (7, ["code 5", "code 6"])
 
 
-def test_a_misspelt_topic_is_refused_with_the_likely_name() -> None:
+def test_eskers_client_refuses_an_unknown_topic_and_suggests_the_likely_name() -> None:
     topic = MetadataResponse.MetadataResponseTopic
 
     def answer(asked: Any) -> MetadataResponse:

@@ -94,7 +94,7 @@ def test_topic_commands_create_alter_and_delete_a_topic_through_a_controller(esk
     assert "orders" in esker("topics", "describe", "--topic", "orders", code=1)
 
 
-def test_an_invalid_setting_is_rejected_with_its_name(esker: Esker) -> None:
+def test_the_topics_command_names_the_invalid_setting_in_its_error(esker: Esker) -> None:
     for setting in ("cleanup.policy=compressed", "diskless.enable=false", "no.such.key=1"):
         refused = esker("topics", "create", "--topic", "bad", "--config", setting, code=1)
         assert setting.partition("=")[0] in refused
@@ -109,7 +109,7 @@ def test_an_invalid_setting_is_rejected_with_its_name(esker: Esker) -> None:
     esker("topics", "create", "--topic", "no/such/name", code=1)
 
 
-def test_brokers_are_listed_with_their_state(story: Story, esker: Esker) -> None:
+def test_the_brokers_command_lists_brokers_with_their_state(story: Story, esker: Esker) -> None:
     story.beat()
     shown = esker.json("brokers", "list")["brokers"]
     assert [broker["id"] for broker in shown] == list(BROKERS)
@@ -118,7 +118,7 @@ def test_brokers_are_listed_with_their_state(story: Story, esker: Esker) -> None
     assert "2000" in esker("brokers", "unregister", "--id", "2000", code=1)
 
 
-def test_a_broker_after_its_shutdown_is_fenced_and_not_shutting_down() -> None:
+def test_the_brokers_command_shows_a_fenced_broker_as_fenced_even_in_controlled_shutdown() -> None:
     make_broker = DescribeBrokersResponse.Broker
     cases = (
         (False, False, "active"),
@@ -160,7 +160,7 @@ def test_chunk_commands_create_and_move_chunks_with_the_json_files_of_kip_1114(
     assert "No such file" in esker("chunks", "alter", "--alter-chunk-json-file", "none", code=1)
 
 
-def test_topics_describe_prints_topics_of_different_coordinators(esker: Esker) -> None:
+def test_the_topics_describe_command_prints_topics_of_different_coordinators(esker: Esker) -> None:
     wanted = [f"spread-{number}" for number in range(5)]
     esker("topics", "create", "--topic", wanted[0])  # where all is
     esker("topics", "alter", "--topic", "__diskless-metadata", "--partitions", "2")

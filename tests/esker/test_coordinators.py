@@ -256,13 +256,13 @@ def kill_leader(quorum: Quorum) -> None:
     quorum.start(leader)
 
 
-def test_each_commit_is_decided_once_across_leader_changes(
+def test_each_commit_is_decided_once_across_leader_changes_of_its_coordinator(
     runs: list[tuple[int, int, str]],
 ) -> None:
     assert len({key for _, _, key in runs}) == len(runs)
 
 
-def test_all_nodes_have_the_same_coordinator_state_after_all_restart(
+def test_after_all_nodes_restart_their_coordinator_replicas_have_equal_states(
     quorum: Quorum, runs: list[tuple[int, int, str]], topic_id: UUID
 ) -> None:
     for node in NODES:
@@ -280,7 +280,7 @@ def test_all_nodes_have_the_same_coordinator_state_after_all_restart(
     assert run(again()) == runs
 
 
-def test_restarted_nodes_return_complete_answers_or_errors(
+def test_restarted_nodes_without_a_database_answer_find_batches_completely_or_with_an_error(
     quorum: Quorum, runs: list[tuple[int, int, str]], topic_id: UUID
 ) -> None:
     """Each asked for itself, whoever leads; without their databases nothing is applied at first."""
@@ -332,7 +332,7 @@ def put_back(database: Path, epoch: int) -> int:
     return int(offset)
 
 
-def test_a_node_whose_coordinator_state_contradicts_its_log_stops_that_group(
+def test_a_node_stops_the_raft_group_of_a_coordinator_whose_state_contradicts_its_log(
     quorum: Quorum, runs: list[tuple[int, int, str]], topic_id: UUID
 ) -> None:
     node = next(node for node in NODES if node != leader_of(quorum))
@@ -398,7 +398,7 @@ def invoke(quorum: Quorum, *words: str) -> Any:
     return RUNNER.invoke(app, ["diskless", *words, "--bootstrap-controller", bootstrap, "--json"])
 
 
-def test_coordinators_describe_their_topics_and_objects(
+def test_each_coordinator_describes_the_topics_and_objects_assigned_to_it(
     quorum: Quorum, runs: list[tuple[int, int, str]]
 ) -> None:
     shown = invoke(quorum, "describe")
@@ -504,7 +504,7 @@ def test_the_coordinator_class_is_chosen_by_name_and_checked_at_start(
     assert caught.value.key == "diskless.batch.coordinator.class.name"
 
 
-def test_an_invalid_key_prefix_is_refused_by_its_setting() -> None:
+def test_an_invalid_object_key_prefix_is_refused_with_the_name_of_its_setting() -> None:
     with pytest.raises(ConfigError) as caught:
         parse_config(properties(IN_MEMORY, voters=1) | {"esker.object.key.prefix": "/a"})
     assert caught.value.key == "esker.object.key.prefix"

@@ -64,7 +64,7 @@ READ_ONLY = of_sqlite(sqlite3.SQLITE_READONLY, "attempt to write a readonly data
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else "",
 )
-def test_a_fatal_error_names_the_remedy(error: Exception, says: str) -> None:
+def test_the_message_of_a_fatal_node_error_names_the_remedy(error: Exception, says: str) -> None:
     assert re.search(says, describe_fatal_error(error, HOME))
 
 
@@ -78,7 +78,9 @@ def test_a_fatal_error_names_the_remedy(error: Exception, says: str) -> None:
     ],
     ids=lambda error: type(error).__name__,
 )
-def test_the_remedy_for_damage_depends_on_the_nodes_role(error: Exception) -> None:
+def test_the_remedy_in_an_error_about_damaged_data_depends_on_the_nodes_role(
+    error: Exception,
+) -> None:
     assert re.search(
         "0.log.*if the other voters .* format --rejoin`$", describe_fatal_error(error, HOME)
     )

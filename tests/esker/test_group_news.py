@@ -44,7 +44,7 @@ class Heard:
         self.news = ClusterNews(lambda topic_id: self.gone.append(topic_id.int))
 
 
-def test_groups_are_assigned_to_brokers_that_clients_can_reach() -> None:
+def test_consumer_groups_are_assigned_only_to_unfenced_brokers_not_in_shutdown() -> None:
     heard = Heard()
     assert heard.news.brokers is None, "nothing is known: nobody is refused"
     at_work, fenced = broker(1, fenced=False), broker(2, fenced=True)
@@ -55,7 +55,7 @@ def test_groups_are_assigned_to_brokers_that_clients_can_reach() -> None:
     assert heard.news.brokers == (1, 2)
 
 
-def test_the_groups_log_uses_the_feature_level_of_the_newest_metadata_image() -> None:
+def test_the_group_log_never_returns_to_the_feature_level_of_an_older_metadata_image() -> None:
     heard = Heard()
     assert not may_write_format(heard.news.features, 2)
     levels = Features(Map().set("esker.version", 2))

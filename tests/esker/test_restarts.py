@@ -117,7 +117,7 @@ def the_quorum_is_killed_under_brokers(cluster: EskerCluster) -> None:
         pytest.param(the_quorum_is_killed_under_brokers, marks=pytest.mark.soak),
     ],
 )
-def test_no_existing_topic_is_reported_unknown_while_all_nodes_restart(
+def test_clients_never_get_unknown_topic_for_an_existing_topic_while_all_nodes_restart(
     cluster: EskerCluster, known: Known, happens: Story
 ) -> None:
     with ExitStack() as stack:

@@ -10,7 +10,7 @@ import pytest
 from esker.server.process import announce
 
 
-def test_a_closed_standard_output_does_not_end_a_node(
+def test_a_node_keeps_running_after_its_standard_output_is_closed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As with `esker start FILE | true`: the broker serves on."""
@@ -22,7 +22,7 @@ def test_a_closed_standard_output_does_not_end_a_node(
     assert "stdout=lost reason='Broken pipe' said='Broker 101 is ready" in caplog.text
 
 
-def test_a_full_disk_below_standard_output_does_not_end_a_node(
+def test_a_node_keeps_running_if_its_standard_output_is_a_file_on_a_full_disk(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with open("/dev/full", "w") as full:  # noqa: PTH123

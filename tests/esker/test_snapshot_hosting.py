@@ -140,7 +140,7 @@ def test_a_running_archive_limits_the_log_start_up_to_a_maximum_lag(
         (READERS_RETURN_MS, 10_000, 30),
     ],
 )
-def test_a_new_leader_keeps_its_log_start_until_running_archive_jobs_can_reconnect(
+def test_a_new_leader_does_not_move_its_log_start_before_archive_jobs_can_reconnect(
     now_ms: int, bound: int, expected: int
 ) -> None:
     assert log_start(now_ms=now_ms, bound=bound) == expected

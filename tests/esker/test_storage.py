@@ -77,7 +77,7 @@ def test_format_writes_the_same_bootstrap_file_on_every_node_of_a_cluster(tmp_pa
     assert other != bootstrap_records(CLUSTER_ID, [1, 2, 3], bench_log=False)
 
 
-def test_a_second_format_is_refused_and_changes_no_file(tmp_path):
+def test_formatting_a_formatted_directory_again_is_refused_and_changes_no_file(tmp_path):
     config = config_in(tmp_path / "a")
     format_storage(config, CLUSTER_ID)
     before = (tmp_path / "a" / "meta.properties").read_bytes()

@@ -76,7 +76,7 @@ def test_the_recorded_kafka_log_has_every_record_type_that_kafka_writes(
     assert sum(written.values()) > 200
 
 
-def test_the_recorded_kafka_log_is_small_enough_for_a_repository(
+def test_the_recorded_kafka_log_is_below_the_size_limit_for_the_repository(
     recorded_from_kafka: Recording,
 ) -> None:
 

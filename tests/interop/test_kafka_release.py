@@ -37,32 +37,34 @@ def _install(tools: Path, name: str, script: str) -> None:
     tool.chmod(0o755)
 
 
-def test_a_missing_java_is_reported_as_missing(tools: Path) -> None:
+def test_the_setup_of_the_kafka_tests_reports_a_missing_java(tools: Path) -> None:
     assert tools.is_dir()
     with pytest.raises(KafkaMissingError, match="`java` is not on the PATH"):
         fetch()
 
 
-def test_an_old_java_is_reported_as_missing(tools: Path) -> None:
+def test_the_setup_of_the_kafka_tests_reports_a_java_that_is_too_old_as_missing(
+    tools: Path,
+) -> None:
     _install(tools, "java", "echo 'openjdk version \"11.0.2\"' >&2\n")
     with pytest.raises(KafkaMissingError, match=r"Java 17 or newer is needed.*11\.0\.2"):
         fetch()
 
 
-def test_a_missing_mvn_is_reported_as_missing(tools: Path) -> None:
+def test_the_setup_of_the_kafka_tests_reports_a_missing_mvn(tools: Path) -> None:
     _install(tools, "java", JAVA_17)
     with pytest.raises(KafkaMissingError, match="`mvn` is not on the PATH"):
         fetch()
 
 
-def test_jars_that_cannot_be_downloaded_are_reported_as_missing(tools: Path) -> None:
+def test_the_setup_of_the_kafka_tests_reports_jars_that_cannot_be_downloaded(tools: Path) -> None:
     _install(tools, "java", JAVA_17)
     _install(tools, "mvn", "echo '[ERROR] Could not transfer artifact x: Unknown host'; exit 1\n")
     with pytest.raises(KafkaMissingError, match="out of mvn's reach"):
         fetch()
 
 
-def test_a_failing_mvn_fails_the_setup_and_leaves_no_files(tools: Path) -> None:
+def test_a_failing_mvn_fails_the_setup_of_the_kafka_tests_and_leaves_no_files(tools: Path) -> None:
     _install(tools, "java", JAVA_17)
     _install(tools, "mvn", f"{MVN}echo '[ERROR] No space left on device'; exit 1\n")
     with pytest.raises(KafkaSetupError, match="No space left"):
@@ -71,7 +73,7 @@ def test_a_failing_mvn_fails_the_setup_and_leaves_no_files(tools: Path) -> None:
     assert left == {f"kafka-{kafka_release.VERSION}.lock"}
 
 
-def test_downloaded_jars_are_reused_until_the_pom_changes(
+def test_downloaded_kafka_jars_are_reused_until_the_pom_file_changes(
     tools: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _install(tools, "java", JAVA_17)
@@ -90,7 +92,7 @@ def test_downloaded_jars_are_reused_until_the_pom_changes(
     assert calls.read_text() == "called\n" * 2
 
 
-def test_two_concurrent_setups_download_the_jars_once(tools: Path) -> None:
+def test_two_concurrent_setups_of_the_kafka_tests_download_the_jars_once(tools: Path) -> None:
     _install(tools, "java", JAVA_17)
     _install(tools, "mvn", MVN)
     command = [sys.executable, kafka_release.__file__]
@@ -109,7 +111,7 @@ def test_two_concurrent_setups_download_the_jars_once(tools: Path) -> None:
         ("true", "1", True, True),
     ],
 )
-def test_in_ci_a_missing_or_broken_required_tool_fails_the_setup(
+def test_in_ci_a_missing_required_tool_fails_the_kafka_tests_instead_of_skipping_them(
     monkeypatch: pytest.MonkeyPatch, ci: str, required: str, missing_fails: bool, setup_fails: bool
 ) -> None:
     monkeypatch.setenv("CI", ci)

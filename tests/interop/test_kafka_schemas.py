@@ -259,7 +259,7 @@ def test_a_java_reader_can_skip_every_esker_extension() -> None:
         assert private or in_a_version_of_ours, path
 
 
-def test_every_declared_esker_extension_is_used() -> None:
+def test_every_listed_esker_extension_exists_in_a_declared_message() -> None:
     paths = {path for cls in DECLARED.values() for path in describe_ours(cls)}
     assert OURS.keys() <= paths, "OURS allows a field that is not declared"
     assert (MORE_VERSIONS.keys() | FEWER_VERSIONS.keys()) <= DECLARED.keys()

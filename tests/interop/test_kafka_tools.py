@@ -158,7 +158,9 @@ def test_kafkas_configs_tool_changes_the_settings_of_a_topic(
     assert re.search(r"compression\.type=producer", said), said
 
 
-def test_the_java_client_accepts_the_announced_api_versions(kafka: Kafka, bootstrap: str) -> None:
+def test_the_java_client_finds_a_usable_version_of_each_api_that_a_broker_announces(
+    kafka: Kafka, bootstrap: str
+) -> None:
     said = kafka.run(API_VERSIONS, "--bootstrap-server", bootstrap).out
     for api in ("Produce", "Fetch", "Metadata", "OffsetCommit", "JoinGroup"):
         assert re.search(rf"\b{api}\(\d+\): \d+ to \d+ \[usable: \d+\]", said), said
@@ -200,7 +202,7 @@ def assert_refused(answer: UpdateFeaturesResponse, first: str, rest: str) -> Non
     assert not answer.results
 
 
-def test_feature_updates_are_refused_with_kafkas_code_and_sentences(bootstrap: str) -> None:
+def test_refused_feature_updates_get_kafkas_error_codes_and_messages(bootstrap: str) -> None:
     host, _, port = bootstrap.partition(",")[0].partition(":")
     update = UpdateFeaturesRequest.FeatureUpdateKey
     with Client(host, int(port), timeout_s=30) as client:
@@ -303,7 +305,7 @@ ADMINISTRATION: Final = (
 """Tool, arguments, exit code, and what the tool says: the same of Esker and of Apache Kafka."""
 
 
-def test_kafkas_administrative_tools_get_the_answers_of_a_cluster_at_rest(
+def test_kafkas_elect_leaders_and_reassignment_tools_run_without_errors_against_esker(
     kafka: Kafka, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
     """Without security, transactions and replicas that move. All tools run in one process."""

@@ -24,7 +24,9 @@ VALUE_BYTES = 4 * 1024
 
 
 @pytest.mark.root
-def test_a_full_disk_stops_only_its_own_node(tmp_path: Path, disks: Disks) -> None:
+def test_a_node_with_a_full_disk_stops_and_the_other_nodes_lose_no_record(
+    tmp_path: Path, disks: Disks
+) -> None:
     seed = seed_of_run("full_disk")
     directory = tmp_path / "cluster"
     for node in (1, 2, 3):
@@ -52,7 +54,9 @@ def fill_up(cluster: NemesisCluster, disks: Disks, workload: Workload, victim: i
     wait_until(cluster.caught_up, f"node {victim} has caught up")
 
 
-def test_a_failing_flush_stops_only_its_own_node(tmp_path: Path) -> None:
+def test_a_node_whose_disk_fails_a_flush_stops_and_the_other_nodes_lose_no_record(
+    tmp_path: Path,
+) -> None:
     """After it nobody knows what is on the disk, so the node must not go on."""
     with NemesisCluster(tmp_path, spoiled="flushes fail") as cluster:
         cluster.start()

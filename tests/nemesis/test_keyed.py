@@ -20,9 +20,7 @@ def test_the_history_checker_reconstructs_a_log_from_the_final_state_and_the_cli
     assert whole_log(told, 5, {1: A, 3: C}) == [None, A, B, C, None], "D is not committed"
 
 
-def test_the_history_checker_keeps_a_write_that_a_client_read_over_an_unacknowledged_write() -> (
-    None
-):
+def test_the_history_checker_prefers_a_write_that_was_read_to_an_unacknowledged_write() -> None:
     told = Told(state=(A, B, C), end_offset=5, tail=[])
     assert whole_log(told, 5, {0: A, 1: None, 4: C}) == [A, None, B, None, C]
 

@@ -58,7 +58,7 @@ def run(directory: Path, seed: int, faults: list[str], state_bytes: int) -> None
     assert nemesis.by_snapshot == sum(one in late for one in faults)
 
 
-def test_nodes_that_start_late_load_a_snapshot(tmp_path: Path) -> None:
+def test_quorum_nodes_that_start_after_the_log_start_moved_load_a_snapshot(tmp_path: Path) -> None:
     """Three of the five ways; the next run takes others."""
     seed = seed_of_run("start_late_load")
     run(tmp_path, seed, Random(seed).sample(SHORT, 3), SHORT_STATE_BYTES)

@@ -55,7 +55,9 @@ def check(cluster: EskerCluster, traffic: Traffic, topic: str) -> None:
     check_same("the consumer", traffic.seen, logs[0])
 
 
-def test_two_coordinators_commit_while_either_leader_dies(tmp_path: Path) -> None:
+def test_both_coordinators_keep_committing_while_the_leader_of_either_is_killed(
+    tmp_path: Path,
+) -> None:
     random = Random(seed_of_run("two_coordinators"))
     with EskerCluster(tmp_path / "cluster", settings=SETTINGS) as cluster:
         cluster.start()

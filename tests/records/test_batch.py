@@ -128,7 +128,7 @@ def test_a_record_with_every_field_has_its_golden_bytes():
 
 
 @given(records=RECORDS, offset=st.integers(0, 1 << 62), codec=st.sampled_from(list(Compression)))
-def test_a_batch_survives_building_and_reading(records, offset, codec):
+def test_a_record_batch_that_is_built_and_read_again_has_equal_records(records, offset, codec):
     batch = build_batch(records, base_offset=offset, leader_epoch=3, compression=codec)
     assert plain(batch) == [
         (offset + i, timestamp, key, value, headers)
@@ -200,7 +200,7 @@ def test_the_log_append_time_replaces_the_timestamp_of_every_record_in_a_batch()
     assert [record.timestamp for record in judge] == [5000, 5000]
 
 
-def test_iterating_over_batches_and_records_copies_no_bytes():
+def test_iterating_over_batches_and_their_records_copies_no_bytes_of_them():
     first = build_value_batch([b"a", b"b"], base_offset=0, leader_epoch=1, timestamp=1)
     second = build_value_batch([b"c"], base_offset=2, leader_epoch=1, timestamp=1)
     buffer = first + second
@@ -326,7 +326,7 @@ def test_a_batch_above_the_size_limit_is_neither_built_nor_read():
         read_batch(batch, max_size_bytes=1000)
 
 
-def test_a_control_record_key_may_be_longer_and_not_shorter_than_four_bytes():
+def test_a_control_record_key_shorter_than_four_bytes_is_refused_and_a_longer_one_accepted():
     assert control_record_type(bytes.fromhex("0001 0063 ffff")) == 99
     for key in (None, b"", b"\0\0\0"):
         with pytest.raises(MalformedMessageError, match="expected 4 bytes"):

@@ -242,7 +242,7 @@ def test_a_memoryview_of_any_item_size_is_encoded_with_its_length_in_bytes() -> 
     assert decoded.batches == view.tobytes()
 
 
-def test_decoded_record_batches_are_views_of_the_message_buffer() -> None:
+def test_record_batches_in_a_decoded_message_are_views_of_the_message_buffer() -> None:
     batches = bytes(range(64))
     buffer = encode_message(Sample(batches=batches), 3)
     decoded = decode_message(Sample, memoryview(buffer), 3)
@@ -257,7 +257,7 @@ def test_large_record_batches_are_encoded_without_a_copy() -> None:
 
 @pytest.mark.parametrize("version", [1, 3])
 @pytest.mark.parametrize("size", [0, 62, 63, 64, 65, 126, 127, 128, 300, 16_383, 32_767])
-def test_message_fields_survive_encoding_where_a_length_prefix_grows_by_a_byte(
+def test_fields_survive_encoding_and_decoding_at_lengths_where_the_prefix_grows_by_a_byte(
     size: int, version: int
 ) -> None:
     sample = Sample(

@@ -78,7 +78,7 @@ def test_damaged_compressed_data_raises_only_compression_errors(codec, flips):
 
 @settings(max_examples=200, deadline=None)
 @given(codec=st.sampled_from(CODECS), noise=st.binary(min_size=1, max_size=100))
-def test_random_bytes_raise_only_compression_errors(codec, noise):
+def test_decompressing_random_bytes_raises_only_compression_errors(codec, noise):
     start = compress(codec, b"x" * 50)[:8]
     for data in (noise, start + noise):
         with contextlib.suppress(CompressionError):
@@ -124,7 +124,7 @@ def test_a_snappy_block_with_an_impossible_declared_length_takes_no_memory():
     tracemalloc.stop()
 
 
-def test_the_error_of_cramjam_for_a_small_output_buffer_has_the_expected_text():
+def test_the_cramjam_librarys_error_for_a_small_output_buffer_has_the_expected_text():
     """`_decompress_growing` tells "too small" from "corrupt" by these words of cramjam's."""
     for codec in (cramjam.lz4, cramjam.zstd):
         with pytest.raises(cramjam.DecompressionError, match="failed to write whole buffer"):

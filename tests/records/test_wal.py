@@ -164,19 +164,21 @@ SHAPES = st.recursive(
     fields=SHAPES | st.lists(SHAPES, min_size=6, max_size=6).map(lambda rest: [1, *rest[1:]]),
     data=st.binary(max_size=3),
 )
-def test_any_footer_with_a_valid_checksum_is_parsed_or_refused(fields: object, data: bytes) -> None:
+def test_an_arbitrary_wal_footer_with_a_valid_checksum_is_parsed_or_refused(
+    fields: object, data: bytes
+) -> None:
     with contextlib.suppress(DamagedObjectError):
         read_footer(with_footer(fields, data))
 
 
 @given(st.binary(max_size=60))
-def test_any_bytes_as_a_footer_are_parsed_or_refused(footer: bytes) -> None:
+def test_arbitrary_bytes_as_a_wal_footer_are_parsed_or_refused(footer: bytes) -> None:
     trailer = TRAILER.pack(len(footer), crc32c(footer), len(footer) + TRAILER.size, b"EskrWAL1")
     with contextlib.suppress(DamagedObjectError):
         read_footer(footer + trailer)
 
 
-def test_a_deeply_nested_footer_is_refused() -> None:
+def test_a_deeply_nested_wal_footer_is_refused() -> None:
     footer = b"\x91" * 100_000
     trailer = TRAILER.pack(len(footer), crc32c(footer), len(footer) + TRAILER.size, b"EskrWAL1")
     with pytest.raises(DamagedObjectError):

@@ -40,13 +40,13 @@ def lead(checker: Checker, node: int, epoch: int) -> None:
     checker.transition(process, Transition(old=old, new=new, reason="majority of votes"))
 
 
-def test_a_leader_has_all_records_committed_before_its_epoch() -> None:
+def test_the_simulations_check_rejects_a_leader_that_lacks_records_of_earlier_epochs() -> None:
     lead(committed_in(1, 3), 2, 4)
     with pytest.raises(AssertionError, match="without all that is committed"):
         lead(committed_in(1, 3), 1, 4)
 
 
-def test_a_leader_of_an_old_epoch_may_lack_commits_of_later_epochs() -> None:
+def test_the_simulations_check_accepts_an_old_leader_that_lacks_commits_of_later_epochs() -> None:
     """Found by simulation: nodes 2 and 3 went on to epoch 3 while node 1 stood still."""
     lead(committed_in(3, 3), 1, 2)
     with pytest.raises(AssertionError, match="without all that is committed"):

@@ -94,7 +94,7 @@ def test_a_simulated_schedule_does_not_depend_on_pythons_hash_seed() -> None:
     assert len(digests) == 1, digests
 
 
-def test_different_seeds_give_different_simulated_schedules() -> None:
+def test_raft_simulations_with_different_seeds_have_different_traces() -> None:
     assert digest(draw(1)) != digest(draw(2))
 
 

@@ -104,7 +104,7 @@ def test_a_checkpoint_is_downloaded_to_the_real_file_system(tmp_path: Path):
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint_name(ID)]
 
 
-def test_a_kept_partial_file_is_resumed_after_its_last_whole_batch():
+def test_a_download_resumes_a_kept_partial_file_after_its_last_complete_batch():
     disk = new_disk()
     store = shelf_on(disk)
     fetch(store, limit=4).keep()
@@ -127,7 +127,7 @@ def test_a_download_that_resumes_a_complete_partial_file_requests_its_footer_aga
     install(store)
 
 
-def test_a_partial_file_of_another_snapshot_is_replaced():
+def test_a_download_replaces_the_partial_file_of_another_snapshot():
     disk = new_disk()
     store = shelf_on(disk)
     strange = written(3).replace(b"\x00\x00\x00\x03\x02", b"\x00\x00\x00\x02\x02")  # epoch 2

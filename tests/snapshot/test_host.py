@@ -160,7 +160,7 @@ def test_the_state_machine_host_takes_no_checkpoint_of_an_empty_log():
         node.take()
 
 
-def test_a_second_checkpoint_request_for_the_same_state_returns_the_existing_checkpoint():
+def test_a_checkpoint_request_for_a_state_that_has_a_checkpoint_returns_that_checkpoint():
     node = Hosted()
     node.write(*MANY)
     assert node.take() == node.take()
@@ -186,7 +186,7 @@ def test_a_checkpoint_requested_during_another_holds_all_records_applied_so_far(
 
 
 @pytest.mark.parametrize("operation", ["create", "write", "fdatasync", "rename"])
-def test_a_disk_error_while_writing_a_checkpoint_discards_only_the_checkpoint(operation):
+def test_after_a_disk_error_while_writing_a_checkpoint_the_host_keeps_applying_records(operation):
     node = Hosted()
     node.write(*MANY)
     node.loop.settle()
@@ -229,7 +229,9 @@ class _Unreadable:
         """Nothing is open."""
 
 
-def test_an_unreadable_frozen_state_discards_only_the_checkpoint(monkeypatch, caplog):
+def test_after_an_error_while_reading_a_frozen_state_the_host_keeps_applying_records(
+    monkeypatch, caplog
+):
     node = Hosted()
     node.write(*MANY)
     node.loop.settle()

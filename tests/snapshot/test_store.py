@@ -142,7 +142,9 @@ def test_a_checkpoint_added_to_the_store_is_listed_in_order():
         store.added(OffsetAndEpoch(40, 3))
 
 
-def test_a_closed_checkpoint_store_has_no_open_file_and_serves_no_checkpoint(tmp_path: Path):
+def test_a_closed_checkpoint_store_keeps_no_file_open_and_returns_no_checkpoint_bytes(
+    tmp_path: Path,
+):
     """A node lives on when one of its groups ends; what was read a moment ago is let go of, too."""
     for one in IDS:
         (tmp_path / checkpoint_name(one)).write_bytes(WHOLE)

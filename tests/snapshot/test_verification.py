@@ -181,7 +181,7 @@ def test_a_flipped_bit_anywhere_in_a_checkpoint_is_detected(close):
             assert error.position == max(start for start in starts if start <= i), f"byte {i}"
 
 
-def test_the_smallest_valid_checkpoint_is_a_header_and_a_footer():
+def test_a_checkpoint_of_only_a_header_and_a_footer_passes_verification():
     found = verified(closed(header_batch()))
     assert (found.record_count, found.batch_count) == (0, 2)
     assert found.size_bytes > 2 * HEADER_SIZE_BYTES

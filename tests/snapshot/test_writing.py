@@ -113,7 +113,7 @@ def test_writing_a_large_checkpoint_takes_constant_memory(tmp_path):
     assert peak < 3_000_000, f"{peak} bytes at once"
 
 
-def test_every_recorded_checkpoint_of_kafka_passes_verification_as_kafkas():
+def test_each_recorded_checkpoint_of_kafka_is_verified_and_recognized_as_kafkas():
     found = {
         path: verify_checkpoint(RealFileSystem(), path, decode=True)
         for path in Recording(RECORDED).checkpoints()
@@ -139,7 +139,7 @@ def named(*pairs: tuple[int, int]) -> bytes:
     return closed(control_batch(header, base_offset=0, epoch=3))
 
 
-def test_a_checkpoint_names_the_epochs_that_it_was_given_and_the_newest_are_read():
+def test_a_checkpoints_header_keeps_the_newest_epochs_that_its_writer_was_given():
     assert epochs_of(written(2)) == ()
     assert epochs_of(named((1, 0), (3, 40))) == ((1, 0), (3, 40))
     many = [(epoch, 2 * epoch) for epoch in range(MAX_EPOCHS + 9)]
@@ -152,6 +152,6 @@ def test_a_checkpoint_header_whose_epochs_are_out_of_order_is_read_as_one_withou
     assert verified(named(*pairs)).preamble.epochs == ()
 
 
-def test_a_damaged_checkpoint_names_no_epochs():
+def test_no_epochs_are_read_from_a_checkpoint_whose_header_is_damaged():
     assert epochs_of(named((1, 0))[:-40]) == ((1, 0),), "only its header is read"
     assert epochs_of(b"damaged" + named((1, 0))) == ()

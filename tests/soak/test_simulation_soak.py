@@ -31,7 +31,7 @@ KINDS: Final = {"quorum": QUORUM, "coordinators": COORDINATORS}
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("worker", range(WORKERS))
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
-def test_no_invariant_breaks_in_thousands_of_simulated_storms(kind: Kind, worker: int) -> None:
+def test_thousands_of_random_raft_simulations_break_no_invariant(kind: Kind, worker: int) -> None:
     """Each worker takes every other of the seeds from the start time on; progress is on stderr."""
     first = int(os.environ.get("ESKER_SOAK_SEED", time.time_ns() >> 10))
     at_least_seconds = float(os.environ.get("ESKER_SOAK_SECONDS", "0"))

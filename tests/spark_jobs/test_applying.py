@@ -118,7 +118,7 @@ def test_a_retention_plan_counts_as_large_if_it_removes_a_large_share_of_live_by
     assert not plan(row(0), live_bytes=400).is_large
 
 
-def test_every_plan_row_is_sent_to_its_coordinator(tmp_path: Path) -> None:
+def test_every_row_of_a_retention_plan_is_sent_to_its_coordinator(tmp_path: Path) -> None:
     coordinators = Coordinators()
     made = plan(row(0), row(1, topic_id=OTHER), row(2), row(3, coordinator=4))
     outcome = applied(made, tmp_path / "journal", coordinators)
@@ -234,7 +234,7 @@ def test_applying_a_plan_after_a_kill_continues_where_its_journal_ends(tmp_path:
     assert len(coordinators.requests) == 4, "and nothing is left to ask"
 
 
-def test_plan_rows_without_an_answer_are_left_for_the_next_run(tmp_path: Path) -> None:
+def test_plan_rows_without_an_answer_are_sent_again_by_the_next_run(tmp_path: Path) -> None:
     made, coordinators = plan(row(0), row(1, coordinator=1)), Coordinators()
 
     async def away() -> None:

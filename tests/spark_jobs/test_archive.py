@@ -262,7 +262,7 @@ def cut(tmp_path: Path) -> tuple[FileLogs, bytes]:
     ).read_bytes()
 
 
-def test_an_archive_may_begin_with_a_checkpoint(
+def test_the_archive_of_a_log_without_its_head_begins_with_a_checkpoint(
     cut: tuple[FileLogs, bytes], store: ObjectStore
 ) -> None:
     logs, checkpoint = cut

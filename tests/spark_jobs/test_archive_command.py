@@ -92,7 +92,9 @@ def test_the_archive_command_reports_a_pass_and_archives_no_record_twice(
     assert (found["records"], found["faults"], found["lost"]) == (int(end), [], [])
 
 
-def test_verifying_an_archive_needs_no_logs(node: Node, tmp_path: Path) -> None:
+def test_the_archive_command_verifies_an_archive_without_access_to_the_logs(
+    node: Node, tmp_path: Path
+) -> None:
     out = tmp_path / "archive"
     run("--out", out, "--log-dir", node.directory)
     code, told, _ = run("--out", out, "--verify")
@@ -209,7 +211,7 @@ def many(first_offset: int, batches: int) -> list[bytes]:
     return made
 
 
-def test_an_archive_is_complete_after_repeated_kills(tmp_path: Path) -> None:
+def test_an_archive_is_complete_after_its_job_was_killed_repeatedly(tmp_path: Path) -> None:
     """The job is killed at the plan and after some ranges; the log grows between the attempts."""
     node = Node(tmp_path / "node")
     node.append(many(0, 100))

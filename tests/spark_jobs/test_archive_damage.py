@@ -79,7 +79,9 @@ def test_the_archive_refuses_a_log_that_diverges_from_the_archived_records(
     assert ArchivedLogs(store).log(LOG).end_offset() == archived
 
 
-def test_reading_a_directory_without_an_archive_raises_an_error(store: ObjectStore) -> None:
+def test_reading_an_archive_from_a_directory_without_one_raises_an_error(
+    store: ObjectStore,
+) -> None:
     with pytest.raises(LogsError, match=r"no archive.json"):
         ArchivedLogs(store)
     with pytest.raises(LogsError):
@@ -168,7 +170,7 @@ def test_rebuilding_rows_without_their_batch_header_raises_an_error() -> None:
         list(batches_of(rows))
 
 
-def test_every_archive_reader_chooses_the_same_chain_of_overlapping_files() -> None:
+def test_overlapping_archive_files_of_two_jobs_are_read_as_one_chain_without_overlaps() -> None:
     """Two concurrent jobs left these manifests; every reader must choose the same chain."""
     links = [
         Range(LOG, 0, 9, KIND_LOG),

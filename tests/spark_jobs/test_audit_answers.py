@@ -83,7 +83,7 @@ HISTORY = a_history_of_sweeps()
 
 
 @pytest.mark.parametrize("first", [0, 6, 30, 60, 80])
-def test_the_audit_finds_correct_checkpoints_at_any_offset_clean(
+def test_the_audit_reports_no_violation_in_correct_checkpoints_at_any_offset(
     first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The log starts at its beginning, or at a checkpoint."""

@@ -64,7 +64,7 @@ def test_a_class_archive_without_its_checksum_file_is_not_used(archive: ClassArc
 
 
 @pytest.mark.parametrize(("size", "exit_code"), [(LEAST_BYTES, 1), (LEAST_BYTES - 1, 0)])
-def test_an_incomplete_class_archive_is_not_kept(
+def test_a_class_archive_that_a_jvm_wrote_incompletely_is_deleted(
     archive: ClassArchive, size: int, exit_code: int
 ) -> None:
     write(archive.writing, size)
@@ -72,7 +72,9 @@ def test_an_incomplete_class_archive_is_not_kept(
     assert list(archive.file.parent.iterdir()) == []
 
 
-def test_one_class_archive_is_kept_if_two_jvms_end_at_the_same_time(archive: ClassArchive) -> None:
+def test_if_two_jvms_write_class_archives_at_the_same_time_one_archive_is_kept(
+    archive: ClassArchive,
+) -> None:
     other = ClassArchive(archive.file, archive.file.with_name("java-1.1.new"))
     write(archive.writing)
     write(other.writing, LEAST_BYTES + 1)
@@ -84,7 +86,9 @@ def test_one_class_archive_is_kept_if_two_jvms_end_at_the_same_time(archive: Cla
     assert archive.is_whole()
 
 
-def test_a_jvm_that_wrote_no_class_archive_is_not_an_error(archive: ClassArchive) -> None:
+def test_a_jvm_that_ends_without_writing_its_class_archive_causes_no_error(
+    archive: ClassArchive,
+) -> None:
     archive.keep(0)
     archive.discard()
     assert not archive.is_whole()

@@ -48,7 +48,9 @@ def logs(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache" / "esker" / "logs").iterdir())
 
 
-def test_a_failed_job_prints_one_sentence_and_logs_the_whole_error(tmp_path: Path) -> None:
+def test_a_failed_spark_command_prints_one_sentence_and_logs_the_whole_error(
+    tmp_path: Path,
+) -> None:
     shown = CliRunner().invoke(app)
     (log,) = logs(tmp_path)
     sentence = "the machine has less memory than the JVM requests; try --memory 512m"
@@ -84,14 +86,16 @@ def test_only_the_newest_log_files_of_jobs_are_kept(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [["--memory", "much"], ["--master", "http://a:1"]])
-def test_a_job_with_invalid_options_exits_with_2(options: list[str]) -> None:
+def test_a_spark_command_with_invalid_options_exits_with_2(options: list[str]) -> None:
     shown = CliRunner().invoke(app, options)
     assert shown.exit_code == 2
     assert repr(options[1]) in shown.stderr
     assert shown.stderr.count("\n") == 1
 
 
-def test_a_job_without_java_exits_with_3(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spark_command_without_java_exits_with_3(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setenv("PATH", str(tmp_path))
     shown = CliRunner().invoke(app)
@@ -100,7 +104,7 @@ def test_a_job_without_java_exits_with_3(tmp_path: Path, monkeypatch: pytest.Mon
     assert shown.stderr.count("\n") == 1
 
 
-def test_a_job_starts_without_a_writable_cache(
+def test_a_spark_command_starts_without_a_writable_cache_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()

@@ -37,7 +37,7 @@ def assert_same(frames: StateFrames, state: LogState) -> None:
         assert found.to_pylist() == rows, f"{name}, seed {SEED}"
 
 
-def test_the_spark_state_frames_equal_the_state_computed_in_one_process(
+def test_the_state_computed_by_spark_equals_the_state_computed_in_one_process(
     tmp_path: Path, spark: Any
 ) -> None:
     """From the beginning, cut in pieces; at the end, and at a time before it."""
@@ -52,7 +52,7 @@ def test_the_spark_state_frames_equal_the_state_computed_in_one_process(
     assert_same(state_frames(spark, cut), state)
 
 
-def test_the_spark_state_frames_at_a_timestamp_end_at_the_same_offset_as_the_local_state(
+def test_the_state_that_spark_computes_at_a_timestamp_ends_at_the_local_states_offset(
     tmp_path: Path, spark: Any
 ) -> None:
     random = Random(SEED)

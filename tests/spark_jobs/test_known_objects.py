@@ -90,7 +90,7 @@ def test_object_ids_are_classified_like_in_their_coordinators_state(seed: int) -
     asyncio.run(Watched(seed).run())
 
 
-def test_the_random_histories_contain_every_kind_of_object_id() -> None:
+def test_the_random_histories_of_this_test_contain_every_kind_of_object_id() -> None:
     life = Watched(0)
     asyncio.run(life.run())
     missing = [kind.name for kind in Kind if not life.met[kind.name]]

@@ -65,7 +65,9 @@ def test_the_spark_log_reader_can_begin_at_any_offset(log: LogFiles, start_offse
     assert offsets(log, 30, start_offset=start_offset) == list(range(start_offset, 30))
 
 
-def test_a_large_segment_is_split_into_adjacent_offset_ranges(tmp_path: Path) -> None:
+def test_the_spark_log_reader_splits_a_large_segment_into_adjacent_offset_ranges(
+    tmp_path: Path,
+) -> None:
     end_offset = write_log(tmp_path / "log-0", batches(500), index_interval_bytes=256)
     log = LogFiles(tmp_path / "log-0")
     spans = log.spans(end_offset, split_bytes=4_000)
@@ -90,7 +92,9 @@ def test_the_spark_log_reader_does_not_read_a_batch_that_is_still_being_written(
     assert offsets(log, 30) == list(range(30))
 
 
-def test_log_damage_below_the_requested_end_is_an_error(log: LogFiles) -> None:
+def test_the_spark_log_reader_raises_an_error_for_damage_below_the_requested_end(
+    log: LogFiles,
+) -> None:
     path = log.directory / segment_name(6)
     data = bytearray(path.read_bytes())
     data[70] ^= 1
@@ -100,7 +104,9 @@ def test_log_damage_below_the_requested_end_is_an_error(log: LogFiles) -> None:
     assert offsets(log, 6) == list(range(6)), "and below it, none"
 
 
-def test_a_deleted_log_head_without_a_checkpoint_is_an_error(log: LogFiles) -> None:
+def test_reading_a_log_whose_head_was_deleted_raises_an_error_without_a_checkpoint(
+    log: LogFiles,
+) -> None:
     (log.directory / segment_name(0)).unlink()
     with pytest.raises(LostRangeError, match=r"from 3 on are gone.*first offset is 6"):
         log.spans(30, start_offset=3)

@@ -30,7 +30,7 @@ def log_dir(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_spark_passes_filters_and_columns_to_the_data_source(
+def test_spark_passes_a_querys_filters_and_columns_to_the_data_source(
     spark: SparkSession, log_dir: Path
 ) -> None:
     from spark_jobs.notebook import LogTables

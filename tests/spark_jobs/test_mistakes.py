@@ -150,7 +150,7 @@ def test_the_error_of_a_store_names_the_store_once() -> None:
     assert describe_failure("s3://b", StorageError("k", "gone")) == "s3://b: k: gone"
 
 
-def test_a_missing_bucket_is_reported_in_a_sentence(s3_endpoint: str) -> None:
+def test_spark_commands_report_a_missing_bucket_in_one_sentence(s3_endpoint: str) -> None:
     store = open_store("s3://no-such-bucket", StoreOptions(s3_endpoint, "us-east-1"))
     with pytest.raises(StorageError) as caught:
         list(store.list("00/"))
@@ -177,7 +177,9 @@ def test_listings_of_another_store_are_refused_with_an_error_that_names_the_diff
     )
 
 
-def test_a_missing_inventory_file_is_reported_in_a_sentence(node: Path, tmp_path: Path) -> None:
+def test_the_orphans_command_reports_a_missing_inventory_file_in_one_sentence(
+    node: Path, tmp_path: Path
+) -> None:
     missing = tmp_path / "all.csv"
     code, said = run(
         "orphans", "plan", "--store", tmp_path / "store", "--listings", tmp_path / "seen",

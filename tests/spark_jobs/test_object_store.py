@@ -48,7 +48,7 @@ def store(opener: Opener) -> ObjectStore:
     return opened
 
 
-def test_a_written_object_can_be_listed_headed_and_read(store: ObjectStore) -> None:
+def test_an_object_written_to_a_jobs_store_can_be_listed_sized_and_read(store: ObjectStore) -> None:
     store.write("7f/c/0/12", b"abcdef")
     (listed,) = store.list()
     assert (listed.key, listed.size_bytes) == ("7f/c/0/12", 6)
@@ -109,7 +109,7 @@ def test_the_object_store_of_jobs_lists_every_key_of_several_pages(
 
 
 @pytest.mark.parametrize("more", [{}, {"NextContinuationToken": "same"}])
-def test_a_truncated_listing_without_continuation_is_an_error(
+def test_a_truncated_store_listing_without_a_continuation_token_raises_an_error(
     more: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some servers implement S3's listings incompletely."""
@@ -118,7 +118,7 @@ def test_a_truncated_listing_without_continuation_is_an_error(
         list(open_store("s3://bucket", StoreOptions(region="us-east-1")).list("7f/"))
 
 
-def test_a_store_below_a_prefix_lists_only_objects_below_it(opener: Opener) -> None:
+def test_an_object_store_with_a_prefix_lists_only_objects_below_the_prefix(opener: Opener) -> None:
     opener("one").write("k", b"1")
     opener("two").write("k", b"2")
     assert [found.key for found in opener("one").list()] == ["k"]

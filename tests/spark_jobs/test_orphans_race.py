@@ -195,7 +195,7 @@ def test_concurrent_sweeps_delete_all_orphans_and_no_live_object(seed: int, tmp_
 
 
 @pytest.mark.parametrize("careless", [careless_job, careless_coordinator])
-def test_the_orphans_job_and_the_coordinator_each_protect_live_objects_if_the_other_does_not_check(
+def test_live_objects_stay_if_only_one_of_orphans_job_and_coordinator_checks_them(
     careless: Callable[[pytest.MonkeyPatch], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     careless(monkeypatch)

@@ -68,7 +68,7 @@ def streamed(port: int, start: dict[str, Any] | None) -> tuple[dict[str, Any], l
     ]
 
 
-def test_a_quorum_is_readable_while_leaders_fail_and_log_heads_are_deleted(
+def test_a_job_reads_every_record_while_leaders_fail_and_log_heads_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
@@ -174,7 +174,7 @@ def test_a_growing_log_is_split_into_offset_ranges_of_the_same_size() -> None:
     assert quorum_logs._step(Described(1, 0, 0, 0, 0, ()), 50_000) == 32_768  # nothing to cut
 
 
-def test_an_unreachable_quorum_is_reported_in_one_sentence() -> None:
+def test_spark_commands_report_an_unreachable_quorum_in_one_sentence() -> None:
     with pytest.raises(LogsError, match="are a majority of the voters running"):
         QuorumLogs([("127.0.0.1", 1)], timeout_ms=1)
 

@@ -39,7 +39,7 @@ def node(harbour: World) -> World:
     return harbour
 
 
-def test_the_report_of_a_log_directory_has_a_page_tables_and_a_json_file(
+def test_the_report_command_writes_a_page_tables_and_a_json_file(
     node: World, tmp_path: Path
 ) -> None:
     out = tmp_path / "report"
@@ -54,7 +54,7 @@ def test_the_report_of_a_log_directory_has_a_page_tables_and_a_json_file(
     assert {path.stem for path in (out / "tables").iterdir()} == TABLES.keys()
 
 
-def test_the_json_option_prints_the_numbers_of_the_first_screen(
+def test_the_json_option_of_the_report_prints_the_numbers_of_its_first_screen(
     node: World, tmp_path: Path
 ) -> None:
     where = ("--log-dir", node.directory, "--out", tmp_path / "report", "--now", node.now_ms)

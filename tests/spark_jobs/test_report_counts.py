@@ -228,7 +228,7 @@ def test_deleting_the_logs_head_does_not_change_the_reported_state(
     )
 
 
-def test_the_objects_held_in_the_report_equal_committed_minus_removed_objects(
+def test_the_reported_number_of_held_objects_is_committed_minus_removed_objects(
     harbour: World,
 ) -> None:
     found = tables(harbour)
@@ -283,7 +283,7 @@ def test_the_throughput_table_of_the_report_adds_up_small_producers_as_others(
 # --- the cube -----------------------------------------------------------------------------------
 
 
-def test_merging_report_rows_that_are_already_merged_leaves_them_unchanged() -> None:
+def test_merging_merged_report_rows_again_does_not_change_them() -> None:
     parts = [rows("topic", 2, name=["a", "b"], bytes=[1, 2], lowest=[5, 6], highest=[5, 6]),
              rows("topic", 1, name="a", bytes=[10], lowest=[3], highest=[9])]  # fmt: skip
     once = merge_rows(parts)

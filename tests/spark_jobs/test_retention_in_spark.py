@@ -65,7 +65,7 @@ def compare(worlds: Worlds, states: list[LogState], settings: Any, **how: Any) -
     return plan
 
 
-def test_plans_for_random_logs_equal_the_plans_of_a_quadratic_planner(tmp_path: Path) -> None:
+def test_retention_plans_of_random_logs_equal_those_of_a_quadratic_planner(tmp_path: Path) -> None:
     random = Random(SEED)
     worlds, states = make_worlds(tmp_path, 40, random)
     reasons: set[int] = set()

@@ -41,7 +41,7 @@ def test_equal_code_is_shipped_to_spark_workers_under_the_same_file_name(tmp_pat
     assert code_zip(tmp_path).name == code_zip(tmp_path / "again").name
 
 
-def test_every_package_that_jobs_may_import_is_shipped(tmp_path: Path) -> None:
+def test_every_package_that_jobs_may_import_is_shipped_to_spark_workers(tmp_path: Path) -> None:
     for room in ("spark_jobs", *MAY_IMPORT["spark_jobs"]):
         assert any(f"{room}.".startswith(f"{package}.") for package in PACKAGES), room
     names = zipfile.ZipFile(code_zip(tmp_path)).namelist()
@@ -49,7 +49,9 @@ def test_every_package_that_jobs_may_import_is_shipped(tmp_path: Path) -> None:
     assert all(name.endswith(".py") for name in names)
 
 
-def test_only_the_stores_package_of_the_broker_is_shipped(tmp_path: Path) -> None:
+def test_of_the_brokers_packages_only_the_object_stores_are_shipped_to_spark_workers(
+    tmp_path: Path,
+) -> None:
     names = zipfile.ZipFile(code_zip(tmp_path)).namelist()
     sent = [name for name in names if name.startswith("diskless/")]
     assert all(n == "diskless/__init__.py" or n.startswith("diskless/stores/") for n in sent)

@@ -177,7 +177,7 @@ def test_a_spark_read_of_an_empty_range_has_no_partitions_and_accepts_an_empty_p
     assert list(reader.read(InputPartition(None))) == []  # as Spark does
 
 
-def test_the_data_source_leaves_unsupported_filters_to_spark(log_dir: Path) -> None:
+def test_the_data_source_returns_unsupported_filters_for_spark_to_evaluate(log_dir: Path) -> None:
     reader = PushingReader(parse_options(options(log_dir)))
     others = [
         StringStartsWith(("name",), "f"),

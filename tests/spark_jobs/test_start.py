@@ -127,7 +127,7 @@ def test_interrupts_during_the_start_of_a_jvm_are_held_back_until_it_has_started
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_unreachable_spark_master_is_an_error(scratch: Path) -> None:
+def test_an_unreachable_spark_master_is_reported_as_an_error(scratch: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         url = f"spark://127.0.0.1:{port}"

@@ -49,7 +49,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("cut_off", [False, True])
-def test_a_broker_answers_every_version_even_without_a_quorum(cut_off: bool) -> None:
+def test_a_broker_without_a_quorum_answers_every_version_of_every_api(cut_off: bool) -> None:
     problems: list[str] = []
     codes: set[int] = set()
 

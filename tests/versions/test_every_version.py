@@ -121,7 +121,7 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Heard]:
 
 
 @pytest.mark.parametrize("listener", LISTENERS)
-def test_every_announced_version_of_every_api_is_answered(
+def test_a_broker_answers_every_announced_version_of_every_api(
     answers: dict[str, Heard], listener: str
 ) -> None:
     heard = answers[listener]

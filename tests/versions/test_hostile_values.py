@@ -172,7 +172,7 @@ def reads(version_of: dict[int, range]) -> Iterator[tuple[Request, int]]:
 
 
 @pytest.mark.parametrize("listeners", [(), pytest.param(LISTENERS, marks=pytest.mark.soak)])
-def test_hostile_values_are_refused_or_readable_at_every_version(
+def test_a_node_answers_requests_with_extreme_values_at_every_version(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listeners: tuple[str, ...]
 ) -> None:
     """`make test` reads what the groups have; `make soak` asks all listeners everything."""

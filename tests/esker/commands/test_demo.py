@@ -59,7 +59,7 @@ def shape(line: str) -> str:
 
 
 @pytest.mark.parametrize("position", [200, -40])
-def test_the_demo_fails_on_a_log_that_contradicts_its_report(
+def test_the_demo_fails_on_a_damaged_recorded_log_of_kafka(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, position: int
 ) -> None:
     target = tmp_path / recording.DYNAMIC / recording.METADATA
@@ -75,7 +75,7 @@ def test_the_demo_fails_on_a_log_that_contradicts_its_report(
         demo.kafka_log()
 
 
-def test_the_demo_fails_on_a_missing_repeated_or_misplaced_line() -> None:
+def test_the_demos_line_comparison_finds_a_missing_repeated_or_misplaced_line() -> None:
     lines = real_lines(500)
     found = [(name, line) for name, file_lines in lines.items() for line in file_lines]
     assert same_lines(lines, found)
@@ -184,7 +184,9 @@ class FakeConsumer:
         """Do nothing: a fake consumer holds no resources."""
 
 
-def test_demo_members_read_only_after_each_has_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demos_group_members_read_only_after_each_member_has_partitions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Otherwise the first member could read every record, and the demo would have one reader."""
     lines = {f"{number}.py": [b"one", b"two"] for number in range(8)}
     group = FakeGroup("python", lines, 4)

@@ -109,7 +109,7 @@ def test_diskless_describe_prints_topics_with_the_figures_of_kip_1163(bootstrap:
     ]
 
 
-def test_diskless_json_output_is_one_object(bootstrap: str) -> None:
+def test_the_diskless_commands_print_one_object_with_the_json_option(bootstrap: str) -> None:
     found = json.loads(invoke(bootstrap, "describe", "orders", "--json", *ONE).stdout)
     assert found["coordinators"] == [{"coordinator": 0, "appliedOffset": 57}]
     (topic,) = found["topics"]

@@ -76,7 +76,7 @@ def test_dump_log_prints_the_codec_of_a_compressed_batch(esker, tmp_path, codec)
     assert (batch["compression"], record["record"]) == (codec.name.lower(), "NoOpRecord")
 
 
-def test_dump_log_prints_the_origin_of_a_checkpoint(esker, tmp_path):
+def test_dump_log_states_whether_a_checkpoints_footer_is_valid(esker, tmp_path):
     (tmp_path / CHECKPOINT).write_bytes(written(3))
     ran = esker("dump-log", "--json", CHECKPOINT)
     assert ran.lines[-1]["remarks"] == ["whole: count and checksum in the footer are right"]
@@ -86,7 +86,7 @@ def test_dump_log_prints_the_origin_of_a_checkpoint(esker, tmp_path):
     assert "whole: count and checksum" in esker("dump-log", "--verify", CHECKPOINT).out
 
 
-def test_dump_log_prints_small_files_with_kafkas_field_names(esker, tmp_path):
+def test_dump_log_prints_the_state_files_beside_a_log_with_kafkas_field_names(esker, tmp_path):
     files = RealFileSystem()
     write_epochs(files, tmp_path, [EpochStart(1, 0), EpochStart(4, 17)])
     write_quorum_state(files, tmp_path, QuorumState(epoch=4, leader_id=2), version=1)

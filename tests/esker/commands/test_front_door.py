@@ -74,7 +74,7 @@ def test_a_full_disk_under_standard_output_is_a_one_line_error(tmp_path) -> None
         assert ran.stderr == "esker: standard output: No space left on device\n"
 
 
-def test_a_command_whose_standard_files_are_closed_gives_their_descriptors_to_no_socket() -> None:
+def test_no_socket_of_a_command_gets_the_descriptor_of_a_closed_standard_file() -> None:
     """uvloop aborts if a socket has the descriptor of a standard file."""
     command = f"{sys.executable} -m esker topics list --bootstrap-server 127.0.0.1:1"
     for closed in ("<&-", ">&-", "<&- >&-"):
@@ -104,7 +104,7 @@ def test_a_mistyped_command_gets_a_suggestion(esker):
     ],
 )
 @pytest.mark.parametrize("options", [[], ["--verify"], ["--json"]])
-def test_dumping_an_unreadable_file_is_a_one_line_error(esker, tmp_path, name, says, options):
+def test_dump_log_reports_an_unreadable_file_in_one_line(esker, tmp_path, name, says, options):
     for present in ("0000.snapshot", "17.txt"):
         (tmp_path / present).touch()
     ran = esker("dump-log", *options, name)
@@ -114,7 +114,7 @@ def test_dumping_an_unreadable_file_is_a_one_line_error(esker, tmp_path, name, s
     assert (ran.out + ran.err).count("\n") == 1
 
 
-def test_dumping_a_named_pipe_is_an_error_instead_of_a_hang(esker, tmp_path):
+def test_dump_log_of_a_named_pipe_ends_with_an_error(esker, tmp_path):
     os.mkfifo(tmp_path / SEGMENT)
     ran = esker("dump-log", SEGMENT)
     assert (ran.code, ran.err) == (2, f"esker: {SEGMENT}: not a regular file\n")
@@ -124,7 +124,7 @@ def test_the_deep_and_allow_gaps_options_of_dump_log_require_verify(esker):
     assert esker("dump-log", "--deep", SEGMENT).code == 2
 
 
-def test_a_closed_pipe_on_standard_output_is_not_reported(tmp_path):
+def test_a_command_whose_output_pipe_is_closed_prints_no_error(tmp_path):
     values = [b"\x01\x14\x00\x00"] * 50_000
     data = build_value_batch(values, base_offset=100, leader_epoch=1, timestamp=TIME)
     write_segment(tmp_path, bytes(data))
@@ -194,7 +194,7 @@ def test_the_no_color_variable_turns_colours_off(tmp_path):
     assert "\x1b" not in on_a_terminal("dump-log", SEGMENT, cwd=tmp_path, NO_COLOR="1")
 
 
-def test_an_ascii_locale_prints_escapes_for_other_letters(tmp_path):
+def test_in_an_ascii_locale_commands_print_non_ascii_letters_as_escapes(tmp_path):
     value = encode_record(FeatureLevelRecord(name="bøb", feature_level=1))
     data = build_value_batch([value], base_offset=100, leader_epoch=1, timestamp=TIME)
     write_segment(tmp_path, bytes(data))

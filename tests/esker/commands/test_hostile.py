@@ -50,7 +50,7 @@ def dump(name: str, data: bytes) -> None:
 @pytest.mark.parametrize("name", SOUND)
 @settings(max_examples=12, deadline=None)
 @given(data=st.binary(max_size=300))
-def test_dumping_arbitrary_bytes_does_not_crash(name, data):
+def test_dump_log_does_not_crash_on_arbitrary_bytes(name, data):
     dump(name, data)
 
 
@@ -61,7 +61,7 @@ def test_dumping_arbitrary_bytes_does_not_crash(name, data):
     replacement=st.binary(min_size=1, max_size=9),
     cut=st.floats(0, 1) | st.none(),
 )
-def test_dumping_a_mutated_file_does_not_crash(name, position, replacement, cut):
+def test_dump_log_does_not_crash_on_a_mutated_file(name, position, replacement, cut):
     data = bytearray(SOUND[name])
     start = int(position * (len(data) - 1))
     data[start : start + len(replacement)] = replacement
@@ -70,7 +70,7 @@ def test_dumping_a_mutated_file_does_not_crash(name, position, replacement, cut)
 
 @settings(max_examples=40, deadline=None)
 @given(values=st.lists(st.binary(max_size=40), min_size=1, max_size=5))
-def test_dumping_arbitrary_values_with_a_valid_checksum_does_not_crash(values):
+def test_dump_log_does_not_crash_on_arbitrary_values_with_a_valid_checksum(values):
     framed = [b"\x01" + value for value in values] + values
     batch = build_value_batch(framed, base_offset=100, leader_epoch=0, timestamp=TIME)
     dump(SEGMENT, bytes(batch))
@@ -82,7 +82,7 @@ def test_dump_log_prints_a_timestamp_outside_the_calendar_as_a_number(timestamp)
     dump(SEGMENT, bytes(batch))
 
 
-def test_dumping_a_decompression_bomb_is_an_error(tmp_path):
+def test_dump_log_reports_a_decompression_bomb_as_an_error(tmp_path):
     values = [bytes(1024 * 1024)] * (MAX_DECOMPRESSED_BYTES // (1024 * 1024) + 1)
     batch = build_value_batch(
         values, base_offset=100, leader_epoch=0, timestamp=TIME, compression=Compression.ZSTD
@@ -93,7 +93,7 @@ def test_dumping_a_decompression_bomb_is_an_error(tmp_path):
     assert CliRunner().invoke(app, ["dump-log", str(path)]).exit_code == 1
 
 
-def test_dumping_a_sparse_file_larger_than_any_disk_fails_at_once(tmp_path):
+def test_dump_log_fails_at_once_on_a_sparse_file_larger_than_any_disk(tmp_path):
     path = tmp_path / SEGMENT
     with path.open("wb") as file:
         file.truncate(1 << 42)

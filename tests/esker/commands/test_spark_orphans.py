@@ -211,7 +211,7 @@ class TestRefusals:
         ahead = ("--listing", str(csv), "--taken-at", str(START_MS + 1))
         assert "is in the future" in command.plan(*ahead, code=4).stderr
 
-    def test_an_inventory_taken_hours_ago_yields_a_valid_plan(
+    def test_the_orphans_command_accepts_an_inventory_that_is_some_hours_old(
         self, command: Command, clock: Clock
     ) -> None:
         """S3 delivers an inventory hours after it was made."""

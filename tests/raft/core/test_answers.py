@@ -236,7 +236,7 @@ def test_a_follower_in_contact_with_its_leader_grants_no_pre_vote() -> None:
     assert not member.ask(replace(request, pre_vote=False)).granted  # but nothing that binds
 
 
-def test_leaders_and_candidates_grant_no_vote_in_their_own_epoch() -> None:
+def test_leaders_and_candidates_grant_no_vote_to_others_in_their_own_epoch() -> None:
     assert not leader().ask(vote()).granted
     assert not leader().ask(vote(pre_vote=True)).granted
     member = Member()
@@ -315,7 +315,7 @@ def test_a_voter_refuses_a_false_claim_of_leadership(
         ((3,), 1000),
     ],
 )
-def test_the_preferred_successors_of_a_resigned_leader_start_elections_one_after_the_other(
+def test_a_preferred_successor_waits_longer_before_its_election_the_later_it_is_named(
     names: tuple[int, ...], turn_ms: int
 ) -> None:
     member, _ = follower()
@@ -669,7 +669,7 @@ def test_a_leader_that_shuts_down_waits_until_the_voters_acknowledge_its_resigna
     assert fx.ShutdownReady() in followers_exit.do(ev.Shutdown())
 
 
-def test_the_leader_and_follower_test_helpers_build_members_in_those_roles() -> None:
+def test_the_test_helpers_leader_and_follower_build_members_with_these_roles() -> None:
     assert isinstance(leader().quorum.role, Leader)
     assert isinstance(follower()[0].quorum.role, Follower)
     assert isinstance(Member().quorum.role, Unattached)

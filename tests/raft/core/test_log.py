@@ -30,7 +30,7 @@ def snapshot(offset: int, epoch: int) -> OffsetAndEpoch:
 
 
 @given(EPOCHS)
-def test_the_log_returns_the_epoch_of_each_record(epochs: list[int]) -> None:
+def test_the_raft_log_returns_the_epoch_of_each_record(epochs: list[int]) -> None:
     log = log_of(epochs)
     assert [e.epoch for e in log.epochs] == sorted(set(epochs))
     assert all(epochs[e.start_offset] == e.epoch for e in log.epochs)
@@ -39,7 +39,7 @@ def test_the_log_returns_the_epoch_of_each_record(epochs: list[int]) -> None:
 
 
 @given(EPOCHS, st.integers(0, 8))
-def test_an_epoch_ends_at_the_start_offset_of_the_next_larger_epoch(
+def test_the_log_returns_the_next_larger_epochs_start_offset_as_the_end_of_an_epoch(
     epochs: list[int], epoch: int
 ) -> None:
     end = log_of(epochs).end_of_epoch(Epoch(epoch))
@@ -117,7 +117,7 @@ def test_a_leader_serves_a_fetch_at_offset_0_with_an_epoch_from_its_log_not_a_sn
     assert log.judge_fetch(Offset(0), Epoch(1)) is None
 
 
-def test_a_log_may_start_at_its_end_offset_and_accept_appends() -> None:
+def test_a_log_without_records_that_starts_at_its_end_offset_accepts_appends() -> None:
     log = log_of([1, 2])
     log.high_watermark, log.snapshot_id = Offset(2), snapshot(2, 2)
     log.move_start(Offset(2))
@@ -128,7 +128,7 @@ def test_a_log_may_start_at_its_end_offset_and_accept_appends() -> None:
     assert (log.start_offset, log.end_offset, log.last_epoch) == (9, 9, 4)
 
 
-def test_a_log_start_past_the_flushed_end_advances_the_flushed_end() -> None:
+def test_moving_the_log_start_past_the_flushed_end_advances_the_flushed_end() -> None:
     """The log flushes a full segment by itself; the next flush reports it."""
     log = log_of([1, 1, 1])
     log.flushed_end_offset = Offset(1)
@@ -148,7 +148,7 @@ def test_a_log_start_past_the_flushed_end_advances_the_flushed_end() -> None:
         (lambda log: log.move_start(Offset(2)), "without snapshot"),
     ],
 )
-def test_an_invalid_change_of_the_log_fails_an_assertion(act, why: str) -> None:
+def test_an_invalid_append_truncation_or_start_of_the_log_fails_an_assertion(act, why: str) -> None:
     log = log_of([1, 1, 2])
     log.high_watermark = Offset(2)
     with pytest.raises(AssertionError, match=why):

@@ -172,7 +172,7 @@ def test_a_fetch_with_another_leader_epoch_is_refused_with_its_error_code(
 
 
 @pytest.mark.parametrize("field", ["fetch_offset", "last_fetched_epoch", "current_leader_epoch"])
-def test_a_request_with_negative_numbers_is_refused_with_invalid_request(
+def test_a_quorum_request_with_a_negative_number_is_refused_with_invalid_request(
     client: Client, field: str
 ) -> None:
     answer = client.ask(fetch_request(77, **{field: -5}), fetch.FetchResponse, 17)

@@ -72,7 +72,7 @@ def test_three_processes_elect_a_leader_and_commit(tmp_path: Path) -> None:
         assert set(cluster.stop().values()) == {0}
 
 
-def test_acknowledged_records_survive_when_the_leader_is_killed(tmp_path: Path) -> None:
+def test_records_acknowledged_by_a_leader_survive_when_it_is_killed(tmp_path: Path) -> None:
     with Cluster(tmp_path, quorum=NEVER_LATE) as cluster:
         cluster.start()
         leader = cluster.wait_for_leader()

@@ -118,7 +118,7 @@ def test_records_of_user_topics_in_the_cluster_log_start_no_raft_group() -> None
     assert watched.started == []
 
 
-def test_the_first_leader_writes_the_bootstrap_records_once() -> None:
+def test_only_the_first_leader_of_a_cluster_log_writes_the_bootstrap_records() -> None:
     level = FeatureLevelRecord(name="metadata.version", feature_level=27)
     watched = Watched(bootstrap=(level, TOPIC, PARTITION))
     watched.lead()
@@ -161,7 +161,7 @@ def checkpoint_of(watched: Watched) -> list[Batch]:
     return list(iter_batches(bytes(data)))
 
 
-def test_a_checkpoint_restores_the_records_of_the_log() -> None:
+def test_loading_a_cluster_log_checkpoint_restores_the_raft_group_directory() -> None:
     """Loaded and frozen again it is the same bytes.
 
     Source: invariant 4 (docs/design/invariants.md).
@@ -221,7 +221,9 @@ def test_the_raft_group_directory_counts_changed_records_from_its_frozen_state_o
     assert watched.directory.changed_records == 2
 
 
-def test_a_leader_writes_only_after_applying_all_earlier_epochs(monkeypatch) -> None:
+def test_a_new_leader_writes_bootstrap_records_only_after_it_applied_all_earlier_epochs(
+    monkeypatch,
+) -> None:
     monkeypatch.setattr(applying, "READ_BYTES", 100)
     level = FeatureLevelRecord(name="metadata.version", feature_level=27)
 

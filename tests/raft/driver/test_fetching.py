@@ -203,7 +203,9 @@ def test_a_follower_publishes_a_checkpoint_after_fetching_all_its_chunks(tmp_pat
     run(tmp_path, story)
 
 
-def test_a_download_over_a_lost_connection_repeats_only_the_chunk_in_flight(tmp_path: Path) -> None:
+def test_a_snapshot_download_after_a_lost_connection_repeats_only_the_chunk_in_flight(
+    tmp_path: Path,
+) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         lost = []
 
@@ -222,7 +224,9 @@ def test_a_download_over_a_lost_connection_repeats_only_the_chunk_in_flight(tmp_
     run(tmp_path, story)
 
 
-def test_a_download_from_a_dead_leader_fails_and_keeps_its_partial_file(tmp_path: Path) -> None:
+def test_a_snapshot_download_from_a_stopped_leader_fails_and_keeps_its_partial_file(
+    tmp_path: Path,
+) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         leader.tell = lambda position, size: None if position else leader.chunk(position, size)
         follower.fetch()
@@ -240,7 +244,7 @@ def test_a_download_from_a_dead_leader_fails_and_keeps_its_partial_file(tmp_path
     run(tmp_path, story)
 
 
-def test_a_download_resumes_at_a_new_leader(tmp_path: Path) -> None:
+def test_a_snapshot_download_that_was_interrupted_resumes_at_a_new_leader(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         successor = Leader(leader.data)
         follower.ports[2] = await successor.start()
@@ -330,7 +334,7 @@ def reversed_features(directory: Path) -> bytes:
         ),
     ],
 )
-def test_an_invalid_chunk_is_reported_as_a_peer_fault_and_the_partial_file_deleted(
+def test_after_an_invalid_chunk_the_partial_file_is_deleted_and_a_peer_fault_reported(
     tmp_path: Path, lie: dict
 ) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
@@ -419,7 +423,7 @@ def test_a_checkpoint_of_another_cluster_is_rejected(
 
 
 @pytest.mark.parametrize(("code", "kept"), [(98, 0), (99, 0), (6, 1), (74, 1), (56, 1), (-1, 1)])
-def test_the_error_code_of_a_refused_download_decides_whether_its_partial_file_is_kept(
+def test_the_error_code_of_a_refused_download_determines_if_its_partial_file_is_kept(
     tmp_path: Path, code: int, kept: int
 ) -> None:
     """SNAPSHOT_NOT_FOUND, POSITION_OUT_OF_RANGE: rediscover by Fetch. KIP-630, Errors."""
@@ -435,7 +439,7 @@ def test_the_error_code_of_a_refused_download_decides_whether_its_partial_file_i
     run(tmp_path, story)
 
 
-def test_an_undecodable_response_is_reported_as_a_peer_fault_and_closes_the_connection(
+def test_an_undecodable_fetch_snapshot_response_is_reported_as_a_fault_of_the_leader(
     tmp_path: Path,
 ) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
@@ -455,7 +459,7 @@ def test_an_undecodable_response_is_reported_as_a_peer_fault_and_closes_the_conn
     run(tmp_path, story)
 
 
-def test_a_download_from_an_unreachable_leader_fails_soon(tmp_path: Path) -> None:
+def test_a_snapshot_download_from_an_unreachable_leader_fails_soon(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         await leader.listener.close()
         follower.fetch()
@@ -464,7 +468,9 @@ def test_a_download_from_an_unreachable_leader_fails_soon(tmp_path: Path) -> Non
     run(tmp_path, story)
 
 
-def test_a_complete_download_is_published_although_it_is_abandoned(tmp_path: Path) -> None:
+def test_a_snapshot_download_abandoned_after_its_last_chunk_is_still_published(
+    tmp_path: Path,
+) -> None:
     async def story(_: Leader, follower: Follower) -> None:
         def stop_at_the_end(event: object) -> None:
             follower.events.append(event)
@@ -480,7 +486,9 @@ def test_a_complete_download_is_published_although_it_is_abandoned(tmp_path: Pat
     run(tmp_path, story)
 
 
-def test_an_abandoned_download_reports_no_event_and_keeps_its_partial_file(tmp_path: Path) -> None:
+def test_an_abandoned_snapshot_download_reports_no_event_and_keeps_its_partial_file(
+    tmp_path: Path,
+) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         silent: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         handle = leader.handle
@@ -503,7 +511,7 @@ def test_an_abandoned_download_reports_no_event_and_keeps_its_partial_file(tmp_p
     run(tmp_path, story)
 
 
-def test_a_download_to_a_full_disk_fails_and_deletes_its_partial_file(
+def test_a_snapshot_download_to_a_full_disk_fails_and_deletes_its_partial_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def story(_: Leader, follower: Follower) -> None:

@@ -47,7 +47,7 @@ def answer(path: str, *faults: Degradation) -> tuple[int, dict[str, Any]]:
     return int(head.split(b" ")[1]), json.loads(body)
 
 
-def test_a_node_is_live_despite_any_degradation() -> None:
+def test_the_liveness_endpoint_of_a_running_node_answers_200_despite_degradations() -> None:
     assert answer("/health/live", FULL) == (200, {"live": True})
 
 

@@ -72,7 +72,7 @@ def epochs_on_disk(cluster: Cluster) -> dict[int, int]:
     ],
     ids=["the last epoch", "large steps", "small steps"],
 )
-def test_after_hostile_votes_an_election_succeeds_and_a_fresh_node_joins(
+def test_after_hostile_vote_requests_an_election_succeeds_and_a_new_node_follows(
     tmp_path: Path, steps: list[int], error: int
 ) -> None:
     with Cluster(tmp_path, size=4, voters=3, quorum=QUICK) as cluster:

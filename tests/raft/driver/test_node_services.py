@@ -41,7 +41,9 @@ class Recorder:
         self.story.append(("end", topic, log.leading_epoch))
 
 
-def test_node_services_are_notified_of_the_start_and_end_of_every_raft_group(log_dir: Path) -> None:
+def test_every_node_service_is_notified_of_the_start_and_end_of_each_raft_group(
+    log_dir: Path,
+) -> None:
     story: list[tuple] = []
 
     async def told() -> None:

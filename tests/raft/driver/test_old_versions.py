@@ -86,7 +86,7 @@ def ask_everything(client: Client) -> dict[tuple[str, int], Response]:
     }
 
 
-def test_leader_and_follower_answer_every_version_of_every_request(tmp_path: Path) -> None:
+def test_leaders_and_followers_answer_every_version_of_every_quorum_request(tmp_path: Path) -> None:
     with Cluster(tmp_path, size=2, quorum=QUICK, state="kv") as cluster:
         cluster.start()
         leader = cluster.wait_for_leader()

@@ -54,7 +54,7 @@ async def silent_listener() -> Listener:
     return listener
 
 
-def test_a_connection_lost_before_its_first_use_fails_its_requests(
+def test_requests_on_a_connection_lost_before_its_first_use_fail(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The connection ends after it was made, before `_open` continues: the link may redial."""
@@ -84,7 +84,7 @@ def test_a_connection_lost_before_its_first_use_fails_its_requests(
     asyncio.run(story())
 
 
-def test_the_number_of_unanswered_requests_to_a_silent_peer_is_limited(
+def test_a_node_limits_the_number_of_requests_to_a_peer_that_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Pre-votes are sent twenty times a second; they must not pile up behind a stalled peer."""

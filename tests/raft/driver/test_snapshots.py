@@ -202,14 +202,16 @@ def whole(client: Client, topic: str = BENCH) -> bytes:
     return found
 
 
-def test_the_fetched_chunks_of_a_checkpoint_join_to_the_leaders_file(
+def test_the_chunks_that_fetch_snapshot_returns_join_to_the_leaders_checkpoint_file(
     alone: Cluster, client: Client
 ) -> None:
     snapshot_id = OffsetAndEpoch(*known(client)["id"])
     assert whole(client) == checkpoint_path(alone, 1, BENCH, snapshot_id).read_bytes()
 
 
-def test_two_raft_groups_in_one_fetch_snapshot_share_its_bytes_fairly(client: Client) -> None:
+def test_a_fetch_snapshot_of_two_raft_groups_divides_its_byte_limit_between_them(
+    client: Client,
+) -> None:
     """The long file gets the bytes that the short one leaves. KIP-630, Request Handling."""
     sizes = {topic: client.snapshots(topic).snapshots[-1].size for topic in (BENCH, METADATA)}
     assert sizes[METADATA] < 2_000 < 10_000 < sizes[BENCH]
@@ -265,7 +267,7 @@ def test_invalid_fetch_snapshot_requests_are_refused_with_their_error_code(
     ("fields", "error"),
     [({"max_bytes": -1}, 42), ({"cluster_id": "another"}, 104)],  # INCONSISTENT_CLUSTER_ID
 )
-def test_an_error_that_concerns_a_whole_fetch_snapshot_request_is_its_top_level_error_code(
+def test_a_fetch_snapshot_refused_as_a_whole_gets_a_top_level_error_code(
     client: Client, fields: dict, error: int
 ) -> None:
     with pytest.raises(ClientError) as refused:
@@ -309,7 +311,9 @@ def metrics(alone: Cluster) -> list[str]:
     return text.splitlines()
 
 
-def test_snapshot_metrics_have_the_names_of_the_kips(alone: Cluster, client: Client) -> None:
+def test_snapshot_metrics_have_the_names_that_the_kips_define(
+    alone: Cluster, client: Client
+) -> None:
     """KIP-630, Metrics; KIP-631, Monitoring."""
     snapshot_id = taken(client)
     client.produce([b"one more"])
@@ -369,7 +373,7 @@ def test_a_node_stops_a_raft_group_that_a_loaded_checkpoint_does_not_name(alone:
     wait_until(lambda: not listed(), "the group is listed no more")
 
 
-def test_a_log_that_starts_above_0_without_a_checkpoint_is_refused_with_a_clear_error(
+def test_a_log_that_starts_above_0_without_a_checkpoint_is_refused_with_an_error(
     tmp_path: Path,
 ) -> None:
     with Cluster(tmp_path, size=1, quorum=QUICK, state="kv", log_starts=AT_ONCE) as cluster:

@@ -115,7 +115,7 @@ def test_the_election_state_survives_a_restart(
     assert (found.epoch, found.leader_id, found.voted and found.voted.id) == (4, None, 2)
 
 
-def test_a_rejoined_raft_group_keeps_its_recovery_marker_until_it_has_caught_up(
+def test_a_raft_group_that_lost_its_disk_stays_in_recovery_until_it_has_caught_up(
     tmp_path: Path, opened: Callable[[Path], Storage]
 ) -> None:
     Storage.create(RealFileSystem(), tmp_path, GROUP, SMALL, recovering=True)
@@ -145,7 +145,7 @@ def test_closing_the_storage_of_a_raft_group_closes_its_checkpoint_store(storage
     assert closed == [storage]
 
 
-def test_only_a_start_in_recovery_lowers_the_recorded_committed_offset_of_a_raft_group(
+def test_a_raft_groups_recorded_committed_offset_is_lowered_only_by_a_start_in_recovery(
     tmp_path: Path,
 ) -> None:
     """Source: docs/design/forks.md#the-floor."""

@@ -222,7 +222,7 @@ def test_a_quorum_request_with_negative_numbers_is_refused(field: str) -> None:
 
 
 @pytest.mark.parametrize("key", [52, 53, 54, 55])
-def test_a_request_for_an_unknown_raft_group_is_refused_with_unknown_topic_or_partition(
+def test_a_quorum_request_for_an_unknown_raft_group_gets_unknown_topic_or_partition(
     key: int,
 ) -> None:
     """The requester sees a failed request, which it will repeat."""

@@ -33,7 +33,7 @@ def echo(connection: ServerConnection, frame: Frame) -> Answer:  # noqa: ARG001
     return response_header(header.correlation_id, flexible=True) + frame[header.body_at :]
 
 
-def test_a_client_receives_the_response_to_its_request(on_loop):
+def test_a_network_client_receives_the_response_to_its_request(on_loop):
     async def main():
         listener = Listener(echo)
         await listener.start("127.0.0.1", 0)
@@ -107,7 +107,7 @@ def test_a_lost_connection_notifies_its_owner_and_then_fails_the_requests_in_fli
     on_loop(main())
 
 
-def test_a_response_after_its_deadline_closes_the_connection(on_loop):
+def test_a_response_that_arrives_after_its_deadline_closes_the_clients_connection(on_loop):
     async def main():
         listener = Listener(lambda connection, _: Reply(connection))
         await listener.start("127.0.0.1", 0)
@@ -139,7 +139,7 @@ def test_a_request_whose_deadline_is_already_over_fails(on_loop):
     on_loop(main())
 
 
-def test_a_refused_connection_and_an_unresolved_name_fail_with_different_reasons(
+def test_a_refused_connection_and_an_unresolved_host_name_raise_errors_with_own_reasons(
     on_loop, unused_port
 ):
     async def main():
@@ -189,7 +189,7 @@ def test_nagles_algorithm_does_not_delay_small_responses(on_loop):
     on_loop(main())
 
 
-def test_a_client_resolves_a_name_at_every_connect_and_tries_all_its_addresses(unused_port):
+def test_a_client_resolves_a_host_name_at_every_connect_and_tries_all_its_addresses(unused_port):
     async def main():
         asked: list[str] = []
         addresses = ["127.0.0.2", "127.0.0.1"]

@@ -334,7 +334,7 @@ def test_ten_thousand_idle_connections_take_little_memory_and_delay_no_request(o
     on_loop(main())
 
 
-def test_a_failed_assertion_in_a_handler_reaches_the_loops_exception_handler():
+def test_a_failed_assertion_in_a_request_handler_reaches_the_loops_exception_handler():
     reached: list[BaseException] = []
 
     def broken(*_: object) -> Answer:

@@ -9,7 +9,7 @@ import pytest
 from raft.net import loop_factory, run
 
 
-def test_a_failed_assertion_in_a_callback_ends_the_program():
+def test_a_failed_assertion_in_an_event_loop_callback_ends_the_program():
     async def main() -> None:
         def broken() -> None:
             raise AssertionError("log start past watermark")
@@ -21,7 +21,7 @@ def test_a_failed_assertion_in_a_callback_ends_the_program():
         run(main())
 
 
-def test_run_returns_the_result_of_main_and_uses_an_installed_uvloop():
+def test_the_event_loop_runner_returns_mains_result_and_uses_uvloop_if_installed():
     async def main() -> str:
         return type(asyncio.get_running_loop()).__module__
 

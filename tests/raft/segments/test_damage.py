@@ -309,7 +309,7 @@ def test_recovery_scans_a_log_without_a_recovery_point_completely(log, disk, con
     assert "recovery_point=missing" in caplog.text
 
 
-def test_an_unreadable_recovery_point_stops_the_node(log, disk, config):
+def test_a_log_with_an_unreadable_recovery_point_is_not_opened(log, disk, config):
     written(log, recovery_point=20)
     disk.replace(DIRECTORY / RECOVERY_POINT_FILE, b"?" * 8192)
     with pytest.raises(CorruptFileError):

@@ -39,7 +39,7 @@ def names(disk: SimulatedDisk, suffix: str = ".log") -> list[int]:
 # --- appending and reading ------------------------------------------------------------------------
 
 
-def test_an_append_returns_the_offsets_of_its_batches(log):
+def test_an_append_to_the_log_returns_the_offsets_of_its_batches(log):
     assert log.append(batch(0, records=3)) == (0, 3, 1)
     assert log.append(batch(3, epoch=2) + batch(4, epoch=4)) == (3, 5, 4)
     assert log.epochs == (EpochStart(1, 0), EpochStart(2, 3), EpochStart(4, 4))
@@ -56,7 +56,7 @@ def test_a_read_returns_whole_batches_and_the_first_batch_even_above_the_size_li
     assert values_of(log, 4) == [], "the end"
 
 
-def test_a_read_from_inside_a_batch_starts_with_that_batch(log):
+def test_a_log_read_at_an_offset_inside_a_batch_starts_with_that_batch(log):
     fill(log, 3, records=4, size=20)
     assert values_of(log, 6) == [4, 8]
 
@@ -185,7 +185,7 @@ def test_the_log_adds_an_index_entry_after_more_than_the_interval_of_bytes(disk)
 # --- opening --------------------------------------------------------------------------------------
 
 
-def test_opening_a_log_that_does_not_exist_fails(disk):
+def test_opening_a_log_in_a_missing_or_empty_directory_raises_an_error(disk):
     """A directory that is gone is a lost disk, never a fresh log.
 
     Source: docs/design/quorum.md#lost-disks.
@@ -197,7 +197,7 @@ def test_opening_a_log_that_does_not_exist_fails(disk):
         Log.open(disk, DIRECTORY)
 
 
-def test_creating_a_log_in_a_directory_with_a_log_fails(log, disk):
+def test_creating_a_log_in_a_directory_with_a_log_raises_an_error(log, disk):
     fill(log, 1)
     log.close()
     with pytest.raises(WriteFailedError, match="already there"):
@@ -210,7 +210,7 @@ def test_a_new_log_may_start_at_any_offset(disk):
     assert names(disk) == [50]
 
 
-def test_a_clean_restart_rebuilds_no_index(log, disk, config, caplog):
+def test_opening_a_log_that_was_closed_cleanly_rebuilds_no_index(log, disk, config, caplog):
     fill(log, 20, epoch=1)
     fill(log, 20, epoch=2)
     log.close()
@@ -306,7 +306,7 @@ def test_log_appends_continue_while_another_thread_flushes(tmp_path):
 
 
 @pytest.mark.parametrize("room", [0, 1, 60, 100])
-def test_a_full_disk_fails_the_append_and_leaves_the_log_usable(log, disk, config, room):
+def test_an_append_to_a_full_disk_fails_and_the_log_accepts_later_appends(log, disk, config, room):
     fill(log, 3)
     log.flush()
     disk.capacity_bytes = 0
@@ -325,7 +325,9 @@ def test_a_full_disk_fails_the_append_and_leaves_the_log_usable(log, disk, confi
     assert Log.open(disk, DIRECTORY, config).log_end_offset == 4
 
 
-def test_an_append_that_a_full_disk_cut_short_does_not_return_after_a_restart(log, disk, config):
+def test_bytes_of_an_append_that_a_full_disk_cut_short_do_not_return_after_a_restart(
+    log, disk, config
+):
     """Its first batches were written whole; others of the same epoch take their offsets."""
     fill(log, 1, size=10)
     log.flush()
@@ -432,7 +434,7 @@ def test_truncating_the_log_past_its_end_does_nothing_and_below_its_start_is_ref
         log.truncate_to(9)
 
 
-def test_dropping_a_prefix_deletes_only_whole_segments_and_never_the_active_segment(log, disk):
+def test_dropping_a_log_prefix_deletes_whole_segments_but_never_the_active_segment(log, disk):
     fill(log, 20)
     log.flush()
     assert names(disk) == [0, 5, 10, 15]
@@ -548,7 +550,7 @@ def test_the_log_records_a_higher_committed_offset_although_no_flush_has_happene
     assert (log.floor, disk.steps) == (3, before), "and nothing is written"
 
 
-def test_log_truncations_and_resets_do_not_lower_the_committed_offset_that_the_log_recorded(
+def test_log_truncations_and_resets_do_not_lower_the_recorded_committed_offset(
     disk,
 ):
     log = Log.create(disk, DIRECTORY)

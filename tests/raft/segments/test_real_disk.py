@@ -18,7 +18,7 @@ from tests.raft.segments.conftest import batch, fill, values_of
 CONFIG = LogConfig(segment_bytes=100_000, index_interval_bytes=300)
 
 
-def test_the_log_undoes_an_append_that_the_operating_system_cut_short(tmp_path):
+def test_the_log_removes_the_bytes_of_an_append_that_the_operating_system_cut_short(tmp_path):
     """RLIMIT_FSIZE lets a file grow to a size and no further: part of a write fits, as on a full
     disk, and the rest is refused."""
     log = Log.create(RealFileSystem(), tmp_path / "log", CONFIG)

@@ -99,7 +99,9 @@ EPOCH_OF_OFFSET = st.lists(st.integers(0, 6), min_size=1, max_size=30).map(sorte
 
 
 @given(epoch_of=EPOCH_OF_OFFSET, asked=st.integers(-1, 8))
-def test_the_end_offset_of_an_epoch_is_the_offset_at_which_a_diverging_log_is_cut(epoch_of, asked):
+def test_the_epoch_cache_returns_the_end_offset_of_the_greatest_epoch_up_to_the_given_one(
+    epoch_of, asked
+):
     """KIP-595, Fetch: the greatest epoch not later than the one asked for, and its end."""
     epochs = Epochs()
     for offset, epoch in enumerate(epoch_of):
@@ -167,7 +169,7 @@ def test_escaped_java_properties_are_parsed(disk):
     assert read_meta_properties(disk, ROOT) == MetaProperties(cluster_id="a:b=", node_id=1)
 
 
-def test_version_0_of_meta_properties_names_the_node_id_broker_id(disk):
+def test_in_version_0_of_meta_properties_the_node_id_has_the_key_broker_id(disk):
     disk.replace(ROOT / "meta.properties", b"version=0\nbroker.id=4\ncluster.id=c\n")
     assert read_meta_properties(disk, ROOT).node_id == 4
 

@@ -26,9 +26,9 @@ from typing import Final, Protocol
 
 from coordinator.batch.interface import CallTarget
 from coordinator.controller.image import MetadataImage
+from coordinator.controller.placement import unfenced_brokers
 from coordinator.errors import CoordinatorError
 from coordinator.rendezvous import choose
-from diskless.placement import unfenced_brokers
 from diskless.stores import DeletionError, ObjectStorage, StorageError
 from records.kafka_errors import error_name
 from records.object_keys import ForeignKeyError, ObjectKeys

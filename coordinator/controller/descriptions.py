@@ -1,5 +1,8 @@
 """Describes topics and brokers from an image.
 
+Leaders and replicas are computed, as in Metadata for a client without a rack: any broker can serve
+any partition, and the leaders in the log are those of the topic's creation.
+
 Any node of the quorum answers from its own image: that is committed, and may be a moment old;
 `image_offset` shows how old.
 
@@ -12,6 +15,12 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from coordinator.controller.image import MetadataImage, TopicImage, active_start
+from coordinator.controller.placement import (
+    PlacementScope,
+    place,
+    placement_scope,
+    unfenced_brokers,
+)
 from raft.net import Answer, Frame, RequestHeader, ServerConnection
 from raft.net.handlers import Serve, Served, payload
 from records.codec import decode_message
@@ -23,6 +32,8 @@ from records.types import ZERO_UUID
 
 MAX_PARTITIONS: Final = 100_000
 """Partitions in one response: a few megabytes. Larger clusters are described topic by topic."""
+
+NO_LEADER: Final = -1
 
 _Topic = rpc.DescribeTopicsResponse.Topic
 _Partition = rpc.DescribeTopicsResponse.Topic.Partition
@@ -40,6 +51,7 @@ def describe_topics(
             error_message=f"{len(requested)} topics; the limit is {MAX_PARTITIONS}.",
         )
     names = sorted(image.topic_ids if requested is None else set(requested))
+    scope = placement_scope(unfenced_brokers(image), rack=None)
     topics = []
     partitions = 0
     for name in names:
@@ -54,26 +66,33 @@ def describe_topics(
                 error_code=ErrorCode.INVALID_REQUEST,
                 error_message=f"More than {MAX_PARTITIONS} partitions: ask for topics by name.",
             )
-        topics.append(_describe_topic(topic))
+        topics.append(_describe_topic(topic, scope))
     return rpc.DescribeTopicsResponse(image_offset=image.offset, topics=tuple(topics))
 
 
-def _describe_topic(topic: TopicImage) -> _Topic:
+def _describe_topic(topic: TopicImage, scope: PlacementScope) -> _Topic:
     return _Topic(
         topic_name=topic.name,
         topic_id=topic.topic_id,
         is_internal=topic.is_internal,
         partitions=tuple(
-            _Partition(
-                partition_index=index,
-                leader_id=partition.leader,
-                replicas=partition.replicas,
-                isr=partition.isr,
-                coordinator=topic.coordinator(index),
-                chunks=_chunks(topic, index, partition),
-            )
+            _describe_partition(topic, index, partition, scope)
             for index, partition in sorted(topic.partitions.items())
         ),
+    )
+
+
+def _describe_partition(
+    topic: TopicImage, index: int, partition: PartitionRecord, scope: PlacementScope
+) -> _Partition:
+    leader_id, replicas = place(topic.topic_id, index, scope)
+    return _Partition(
+        partition_index=index,
+        leader_id=NO_LEADER if leader_id is None else leader_id,
+        replicas=replicas,
+        isr=replicas,
+        coordinator=topic.coordinator(index),
+        chunks=_chunks(topic, index, partition),
     )
 
 

@@ -339,7 +339,11 @@ class Requests:
                 self._controller.sessions.forget(request.broker_id)
             send(response)
 
-        self._decide(request, send, lambda context: unregister_broker(request, context), then)
+        def decide(context: Context) -> Decision:
+            self._controller.sessions.update_clock(self._monotonic_ms())
+            return unregister_broker(request, context)
+
+        self._decide(request, send, decide, then)
 
     # --- coordinators ---------------------------------------------------------------------------
 

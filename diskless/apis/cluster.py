@@ -23,6 +23,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from coordinator.controller.image import MetadataImage
+from coordinator.controller.placement import is_known, unfenced_brokers
 from coordinator.controller.service import parse_batch_key
 from coordinator.errors import CoordinatorError
 from coordinator.rendezvous import group_broker
@@ -40,7 +41,7 @@ from diskless.apis.metadata import (
     wants_all,
 )
 from diskless.cluster import Cluster
-from diskless.placement import is_known, rack_hint, unfenced_brokers
+from diskless.placement import rack_hint
 from raft.net.handlers import Served
 from records.kafka_errors import ErrorCode
 from records.rpc import cluster as rpc

@@ -23,12 +23,12 @@ import msgspec
 from coordinator.controller.config_defs import BROKER_CONFIGS, MAX_NAME_LENGTH, ConfigType
 from coordinator.controller.decide.configs import Operation, Source, describe_configs
 from coordinator.controller.image import BROKER, TOPIC, MetadataImage, Resource
+from coordinator.controller.placement import unfenced_brokers
 from coordinator.controller.refusals import refuse
 from coordinator.errors import CoordinatorError
 from diskless.apis.auto_creation import check_name
 from diskless.apis.handler import make_handler
 from diskless.cluster import Cluster
-from diskless.placement import unfenced_brokers
 from raft.net.handlers import Served
 from records.kafka_errors import ErrorCode
 from records.rpc import configs as rpc

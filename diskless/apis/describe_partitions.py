@@ -14,16 +14,9 @@ from __future__ import annotations
 from typing import Final
 
 from coordinator.controller.image import MetadataImage, TopicImage
+from coordinator.controller.placement import PlacementScope, place, placement_scope
 from diskless.apis.auto_creation import check_name
-from diskless.apis.metadata import (
-    NOBODY,
-    TOPIC_OPERATIONS,
-    ClientView,
-    PlacementScope,
-    place,
-    placement_scope,
-    reachable,
-)
+from diskless.apis.metadata import NOBODY, TOPIC_OPERATIONS, ClientView, reachable
 from diskless.fetch.runs_reader import LEADER_EPOCH
 from diskless.loop_turns import Pace
 from records.internal_topics import INTERNAL_TOPICS

@@ -24,11 +24,11 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage
+from coordinator.controller.placement import unfenced_brokers
 from coordinator.groups.core import GroupBroker
 from coordinator.groups.running import RunningGroups
 from coordinator.groups.settings import GroupSettings
 from diskless.cluster import Cluster
-from diskless.placement import unfenced_brokers
 from raft.net.connection import Answer, Reply, ServerConnection
 from raft.net.errors import BadHeaderError, Reason
 from raft.net.frames import Frame

@@ -1,8 +1,9 @@
 """Metadata: describes brokers, topics and partitions to a client.
 
 The answer is a function of the image and of the client's rack, so that every broker gives the same
-one (`diskless.placement`). A partition's leader is chosen for that rack; its replicas, all in sync,
-are the leaders for clients of the other racks. The leader epoch is always 0: any broker may lead.
+one (`coordinator.controller.placement`). A partition's leader is chosen for that rack; its
+replicas, all in sync, are the leaders for clients of the other racks. The leader epoch is always 0:
+any broker may lead.
 
 The trap: a broker that answers lists itself, even if it is fenced; and if no broker serves, because
 all restart at once or the last one leaves, all registered brokers are listed, leading nothing.
@@ -21,21 +22,21 @@ docs/design/broker.md#any-broker-leads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage, active_start
-from diskless.fetch.runs_reader import LEADER_EPOCH
-from diskless.loop_turns import Pace
-from diskless.placement import (
+from coordinator.controller.placement import (
     PlacedBroker,
-    is_known,
-    leaders,
-    preferred_brokers,
+    PlacementScope,
+    place,
+    placement_scope,
     unfenced_brokers,
 )
+from diskless.fetch.runs_reader import LEADER_EPOCH
+from diskless.loop_turns import Pace
 from records.kafka_errors import ErrorCode
 from records.metadata import PartitionRecord
 from records.rpc.cluster import MetadataRequest, MetadataResponse
@@ -69,20 +70,6 @@ class ClientView(NamedTuple):
     broker_id: int | None = None  # the broker that answers
 
 
-class PlacementScope(NamedTuple):
-    """The brokers that partitions are placed on, and the client's rack."""
-
-    brokers: Sequence[PlacedBroker]
-    rack: str | None
-
-
-class Placement(NamedTuple):
-    """The leader and replicas of a partition, for one client."""
-
-    leader_id: int | None
-    replicas: tuple[int, ...]  # rising; all of them in sync
-
-
 def reachable(image: MetadataImage, listener: str) -> list[PlacedBroker]:
     """Return the unfenced brokers that have a listener of this name."""
     return [
@@ -92,29 +79,11 @@ def reachable(image: MetadataImage, listener: str) -> list[PlacedBroker]:
     ]
 
 
-def placement_scope(brokers: Sequence[PlacedBroker], rack: str | None) -> PlacementScope:
-    """Return the preferred brokers, and the client's rack if any of the brokers is in it.
-
-    In a rack whose brokers are all not preferred, partitions have the leaders of other racks.
-    """
-    return PlacementScope(preferred_brokers(brokers), rack if is_known(rack, brokers) else None)
-
-
 def address(image: MetadataImage, broker_id: int, listener: str) -> tuple[str, int] | None:
     """Return a broker's address at a listener, or None if the broker has no such listener."""
     broker = image.brokers.get(broker_id)
     ends = () if broker is None else broker.end_points
     return next(((end.host, end.port) for end in ends if end.name == listener), None)
-
-
-def place(topic_id: UUID, index: int, scope: PlacementScope) -> Placement:
-    """Choose a partition's leader for the client's rack, and the list of its replicas."""
-    best, by_rack = leaders(topic_id, index, scope.brokers)
-    leader_id = best if scope.rack is None else by_rack.get(scope.rack, best)
-    known = set(by_rack.values())
-    if leader_id is not None:
-        known.add(leader_id)
-    return Placement(leader_id, tuple(sorted(known)))
 
 
 async def describe(

@@ -19,11 +19,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from coordinator.controller.image import MetadataImage, TopicImage
+from coordinator.controller.placement import leader, unfenced_brokers
 from coordinator.errors import CoordinatorError
 from diskless.apis.handler import make_handler
 from diskless.cluster import Cluster
 from diskless.loop_turns import Pace
-from diskless.placement import leader, unfenced_brokers
 from raft.net.handlers import Served
 from records.kafka_errors import ErrorCode
 from records.rpc import replicas as rpc

@@ -30,6 +30,7 @@ from typing import Final, NamedTuple
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage
+from coordinator.controller.placement import PlacedBroker, is_known, unfenced_brokers
 from coordinator.errors import CoordinatorError
 from diskless.cluster import Cluster
 from diskless.fetch.commit_notifications import CommitNotifications
@@ -37,7 +38,7 @@ from diskless.fetch.object_cache import ObjectCache
 from diskless.fetch.runs_reader import LEADER_EPOCH, DamagedRunError, Run, read_runs
 from diskless.fetch.staleness import Staleness
 from diskless.loop_turns import Pace
-from diskless.placement import PlacedBroker, Redirects, is_known, unfenced_brokers
+from diskless.placement import Redirects
 from diskless.stores import ObjectNotFoundError, StorageError
 from records.kafka_errors import ErrorCode
 from records.rpc import batch_coordinator as rpc

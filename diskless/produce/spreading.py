@@ -24,13 +24,13 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage
-from diskless.placement import (
+from coordinator.controller.placement import (
     PlacedBroker,
     leader,
     preferred_brokers,
-    rack_hint,
     unfenced_brokers,
 )
+from diskless.placement import rack_hint
 
 SETTLES_S: Final = 3.0  # after a change, so that every broker's Metadata shows it
 REFUSES_S: Final = 2.0  # a connection's partitions that are placed elsewhere

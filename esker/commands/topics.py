@@ -150,10 +150,12 @@ def describe(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Print partitions, replicas and chunks of topics.
+    """Print partitions, leaders and chunks of topics.
 
-    Offsets of chunks are inclusive. Readers stop at Stop and replicas at End; the active chunk has
-    neither. Coordinator is the partition of __diskless-metadata that holds the topic's batches.
+    Leader is the broker that serves a partition now to clients without a rack, none if no broker
+    is active; replicas are the leaders for clients of all racks. Offsets of chunks are inclusive.
+    Readers stop at Stop and replicas at End; the active chunk has neither. Coordinator is the
+    partition of __diskless-metadata that holds the topic's batches.
     """
     cluster = target(bootstrap_controller, bootstrap_server)
     response = _describe(cluster, tuple(topic) if topic else None, timeout_ms)
@@ -229,6 +231,10 @@ def _ids(ids: Iterable[int]) -> str:
     return ",".join(map(str, ids)) or "-"
 
 
+def _leader(partition: _Partition) -> str:
+    return "none" if partition.leader_id < 0 else str(partition.leader_id)
+
+
 def _as_text(topic: DescribeTopicsResponse.Topic, settings: dict[str, str | None]) -> str:
     configs = ",".join(f"{key}={value}" for key, value in sorted(settings.items()))
     lines = [
@@ -237,7 +243,7 @@ def _as_text(topic: DescribeTopicsResponse.Topic, settings: dict[str, str | None
     ]
     for partition in topic.partitions:
         lines.append(
-            f"  Partition: {partition.partition_index}  Leader: {partition.leader_id}  "
+            f"  Partition: {partition.partition_index}  Leader: {_leader(partition)}  "
             f"Replicas: {_ids(partition.replicas)}  Isr: {_ids(partition.isr)}  "
             f"Coordinator: {partition.coordinator}"
         )

@@ -26,6 +26,7 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.controller.image import MetadataImage, TopicImage
+from coordinator.controller.placement import unfenced_brokers
 from coordinator.features import Features
 from coordinator.groups.leader import GroupLog
 from coordinator.groups.machine import GroupMachine
@@ -33,7 +34,6 @@ from coordinator.groups.service import group_log_handlers
 from coordinator.groups.settings import LogSettings
 from coordinator.groups.state import Group
 from coordinator.persistent_map import Map
-from diskless.placement import unfenced_brokers
 from raft.driver.node_services import ServiceHost
 from raft.interfaces import ReplicatedLog
 from raft.net.handlers import Served

@@ -59,6 +59,8 @@ from records.rpc.brokers import (
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
+    UnregisterBrokerRequest,
+    UnregisterBrokerResponse,
 )
 from records.rpc.objects import DescribeDisklessTopicsRequest
 from records.types import Epoch, Offset, OffsetAndEpoch
@@ -66,6 +68,7 @@ from tests.coordinator.controller.world import (
     CLUSTER_ID,
     DISKLESS_ID,
     creation,
+    ended_sessions,
     internal_topic,
     registration,
 )
@@ -243,6 +246,12 @@ class ClusterWorld:
         answer = await self.ask(request, BrokerRegistrationResponse)
         assert answer.error_code == 0, answer
         return answer.broker_epoch
+
+    async def unregister(self, broker_id: int) -> None:
+        """Unregister a broker whose session has ended."""
+        with ended_sessions(self.controller):
+            request = UnregisterBrokerRequest(broker_id=broker_id)
+            assert (await self.ask(request, UnregisterBrokerResponse)).error_code == 0
 
     async def unfence(self, broker_id: int) -> None:
         """Unfence a broker."""

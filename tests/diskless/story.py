@@ -28,7 +28,6 @@ from diskless.stores.faults import Fault, FaultRule
 from diskless.stores.memory import MemoryStore
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import CommitBatchesRequest, CommitBatchesResponse
-from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.records_world import Produced, RecordsBroker, batch, values
 
@@ -156,7 +155,7 @@ class Story:
         broker_id = broker.cluster.broker_id
         if self.random.random() < 0.5:
             broker.writers.end()
-        await self.world.ask(UnregisterBrokerRequest(broker_id=broker_id), UnregisterBrokerResponse)
+        await self.world.unregister(broker_id)
         await self.world.register(broker_id, incarnation=self.random.randrange(2**20))
         await self.world.unfence(broker_id)
         await asyncio.sleep(self.random.random() * 0.2)

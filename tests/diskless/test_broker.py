@@ -22,8 +22,6 @@ from records.rpc.base import Request
 from records.rpc.brokers import (
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
-    UnregisterBrokerRequest,
-    UnregisterBrokerResponse,
 )
 from records.rpc.produce import ProduceRequest, ProduceResponse
 from tests.diskless.broker_world import ask_at, running_broker
@@ -188,8 +186,7 @@ def test_a_broker_uses_new_object_writers_after_its_broker_epoch_changes() -> No
             assert await send(broker, b"one") == (0, 0)
             old = broker.epoch
             assert old is not None
-            forgotten = UnregisterBrokerRequest(broker_id=1)
-            await world.ask(forgotten, UnregisterBrokerResponse)
+            await world.unregister(1)
             # There is none for a moment in between.
             await wait_until_async(lambda: broker.epoch not in (old, None))
             assert broker.services.writers.epoch == broker.epoch
@@ -209,8 +206,7 @@ def test_a_broker_whose_id_was_registered_again_coordinates_no_group() -> None:
             async with running_broker(world, broker_heartbeat_interval_ms=600_000) as broker:
                 await world.create("t")
                 assert await send(broker, b"one") == (0, 0)
-                forgotten = UnregisterBrokerRequest(broker_id=1)
-                await world.ask(forgotten, UnregisterBrokerResponse)
+                await world.unregister(1)
                 other = await world.register(1, incarnation=7)
                 # The image says so, and the broker asks.
                 await wait_until_async(lambda: broker.epoch is None)

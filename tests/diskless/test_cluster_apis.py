@@ -15,12 +15,12 @@ from uuid import UUID
 
 import pytest
 
+from coordinator.controller.placement import unfenced_brokers
 from coordinator.rendezvous import group_broker
 from diskless.apis import auto_creation
 from diskless.apis.auto_creation import MAX_UNDER_WAY
 from diskless.apis.cluster import MAX_UNKNOWN_RACKS, ClusterApis
 from diskless.apis.topics import Topics
-from diskless.placement import unfenced_brokers
 from raft.net.handlers import Served
 from records.rpc import cluster as rpc
 from records.rpc import topics

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from coordinator.controller.placement import PlacedBroker, unfenced_brokers
 from coordinator.errors import CoordinatorError
 from diskless.cluster import Cluster
-from diskless.placement import PlacedBroker, unfenced_brokers
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import FindBatchesRequest
 from records.rpc.group_log import AcquireGroupOwnershipRequest

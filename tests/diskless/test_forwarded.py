@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from diskless.apis import forwarded
+from diskless.apis.metadata import ClientView, describe
 from raft.net.handlers import Served
 from records.rpc.base import Request
 from records.rpc.batch_coordinator import ApplyRetentionRequest, ApplyRetentionResponse
@@ -18,6 +19,7 @@ from records.rpc.brokers import (
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
+from records.rpc.cluster import MetadataRequest
 from records.rpc.descriptions import (
     DescribeBrokersRequest,
     DescribeBrokersResponse,
@@ -137,8 +139,11 @@ def test_update_features_is_forwarded_in_every_version(version: int) -> None:
 
 def test_a_broker_forwards_the_unregistration_of_another_broker() -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
-        for code in (0, 102):
+        for code in (42, 0, 102):
             request = UnregisterBrokerRequest(broker_id=2)
+            if code == 0:  # it stops
+                while not (await world.beat(2, want_shut_down=True)).should_shut_down:
+                    await world.beat(1)
             answer = await call(handlers, request, UnregisterBrokerResponse, 0)
             assert answer.error_code == code
         assert list(world.image.brokers) == [1]
@@ -155,6 +160,35 @@ def test_a_broker_describes_topics_and_brokers_from_its_own_metadata_image() -> 
         assert topics.image_offset == world.cluster(1).image.offset
         brokers = await call(handlers, DescribeBrokersRequest(), DescribeBrokersResponse, 0)
         assert [(b.broker_id, b.is_fenced) for b in brokers.brokers] == [(1, False), (2, False)]
+
+    tell(story)
+
+
+def test_described_topics_have_the_leaders_and_replicas_of_metadata() -> None:
+    """Also once a broker has left, of which the stored leaders know nothing."""
+
+    async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
+        await world.create("t", partitions=20, factor=2)
+        for expected in ({1, 2}, {1}, {-1}):
+            answer = await call(handlers, DescribeTopicsRequest(), DescribeTopicsResponse, 0)
+            view = ClientView(world.cluster(1).cluster_id, "PLAIN", None)
+            named = await describe(MetadataRequest(topics=None), 12, world.image, view)
+            assert {
+                (topic.topic_name, one.partition_index): (one.leader_id, one.replicas, one.isr)
+                for topic in answer.topics
+                for one in topic.partitions
+            } == {
+                (topic.name, one.partition_index): (
+                    one.leader_id,
+                    one.replica_nodes,
+                    one.isr_nodes,
+                )
+                for topic in named.topics
+                for one in topic.partitions
+            }
+            assert {one.leader_id for one in answer.topics[-1].partitions} == expected
+            if expected != {-1}:
+                await world.fence(max(expected))
 
     tell(story)
 

@@ -14,16 +14,17 @@ from hypothesis import strategies as st
 
 from coordinator.controller.apply import ImageEdit
 from coordinator.controller.image import MetadataImage
-from coordinator.rendezvous import group_broker
-from diskless.apis.metadata import (
-    ClientView,
+from coordinator.controller.placement import (
+    PlacedBroker,
     PlacementScope,
-    describe,
+    leader,
+    leaders,
     place,
     placement_scope,
-    reachable,
+    unfenced_brokers,
 )
-from diskless.placement import PlacedBroker, leader, leaders, unfenced_brokers
+from coordinator.rendezvous import group_broker
+from diskless.apis.metadata import ClientView, describe, reachable
 from records.codec import decode_message, encode_message
 from records.metadata import BrokerRegistrationChangeRecord
 from records.rpc.brokers import BrokerHeartbeatRequest

@@ -11,16 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diskless.placement import (
-    MAX_REMEMBERED,
-    REDIRECT_PAUSE_S,
-    PlacedBroker,
-    Redirects,
-    is_known,
-    leader,
-    preferred_brokers,
-    rack_hint,
-)
+from coordinator.controller.placement import PlacedBroker, is_known, leader, preferred_brokers
+from diskless.placement import MAX_REMEMBERED, REDIRECT_PAUSE_S, Redirects, rack_hint
 
 RACKS = ("a", "b", "c", None)
 brokers = st.lists(

@@ -9,8 +9,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from uuid import UUID
 
+from coordinator.controller.placement import leader, unfenced_brokers
 from diskless.apis.records import MAX_IN_LINE, RecordApis
-from diskless.placement import REDIRECT_PAUSE_S, leader, unfenced_brokers
+from diskless.placement import REDIRECT_PAUSE_S
 from raft.net import Limits, Listener, connect
 from raft.net.connection import Answer, ServerConnection
 from raft.net.frames import Frame

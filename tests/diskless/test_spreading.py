@@ -12,8 +12,8 @@ import pytest
 
 from coordinator.controller.apply import ImageEdit
 from coordinator.controller.image import MetadataImage
+from coordinator.controller.placement import leader, preferred_brokers, unfenced_brokers
 from coordinator.rendezvous import score
-from diskless.placement import leader, preferred_brokers, unfenced_brokers
 from diskless.produce import spreading as module
 from diskless.produce.spreading import REFUSES_S, SETTLES_S, ProducerSpreading
 from records.kafka_errors import ErrorCode

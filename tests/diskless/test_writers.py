@@ -17,7 +17,6 @@ from diskless.produce.object_writer import WriterSettings
 from diskless.stores.faults import Fault, FaultRule
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import CommitBatchesRequest, CommitBatchesResponse
-from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.records_world import Produced, RecordsBroker, batch, values
 from tests.diskless.virtual_time import run
@@ -48,7 +47,7 @@ def send(world: ClusterWorld, broker: RecordsBroker, number: int) -> asyncio.Fut
 
 async def register_anew(world: ClusterWorld) -> None:
     """Register another process under this broker's id, with a newer epoch."""
-    await world.ask(UnregisterBrokerRequest(broker_id=1), UnregisterBrokerResponse)
+    await world.unregister(1)
     await world.register(1, incarnation=1)
     await world.unfence(1)
 

@@ -227,18 +227,31 @@ def fence_silent(context: Context) -> Decision:
 
 
 def unregister_broker(request: rpc.UnregisterBrokerRequest, context: Context) -> Decision:
-    """Remove a broker's registration; the broker may register again."""
+    """Remove a broker's registration; the broker may register again.
+
+    A broker that runs is refused, because it would register again with its next heartbeat. One that
+    was allowed to shut down runs no longer.
+    """
     broker = context.image.brokers.get(request.broker_id)
     if broker is None:
-        return Decision(
-            (),
-            rpc.UnregisterBrokerResponse(
-                error_code=ErrorCode.BROKER_ID_NOT_REGISTERED,
-                error_message=f"Broker {request.broker_id} is not registered.",
-            ),
+        return _no_unregistration(
+            ErrorCode.BROKER_ID_NOT_REGISTERED, f"Broker {request.broker_id} is not registered."
+        )
+    has_left = broker.fenced and broker.in_controlled_shutdown
+    if not has_left and context.sessions.is_alive(
+        broker.broker_id, broker.broker_epoch, fenced=broker.fenced
+    ):
+        return _no_unregistration(
+            ErrorCode.INVALID_REQUEST,
+            f"Broker {broker.broker_id} runs, and would register again: stop it first. If it was "
+            "killed, repeat this when its session has ended, after broker.session.timeout.ms.",
         )
     record = UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.broker_epoch)
     return Decision((record,), rpc.UnregisterBrokerResponse(error_message=None))
+
+
+def _no_unregistration(code: ErrorCode, message: str) -> Decision:
+    return Decision((), rpc.UnregisterBrokerResponse(error_code=code, error_message=message))
 
 
 def register_controller(request: rpc.ControllerRegistrationRequest, context: Context) -> Decision:

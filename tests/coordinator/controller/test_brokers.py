@@ -220,10 +220,37 @@ def test_fencing_writes_one_record_per_broker_and_none_per_partition(world: Worl
 
 def test_an_unregistered_broker_may_register_again(world: World) -> None:
     (epoch,) = world.register(1)
-    assert world.ask(rpc.UnregisterBrokerRequest(broker_id=1)).error_code == 0
+    (answer,) = world.unregister(1)
+    assert answer.error_code == 0
     assert dict(world.image.brokers) == {}
     assert world.beat(1, epoch).error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
     assert world.ask(registration(1)).error_code == 0
+
+
+def test_a_running_broker_is_not_unregistered_before_it_stops(world: World) -> None:
+    unregistration = rpc.UnregisterBrokerRequest(broker_id=1)
+    (epoch,) = world.register(1, unfence=False)
+    for _ in range(2):  # fenced, then unfenced
+        end = world.log.end_offset
+        answer = world.ask(unregistration)
+        assert answer.error_code == ErrorCode.INVALID_REQUEST
+        assert "stop it first" in answer.error_message
+        assert world.log.end_offset == end, "a refusal that writes"
+        world.beat(1, epoch)
+    world.beat(1, epoch, want_shut_down=True)
+    assert world.ask(unregistration).error_code == ErrorCode.INVALID_REQUEST, "it still leaves"
+    assert world.beat(1, epoch, want_shut_down=True).should_shut_down
+    assert world.ask(unregistration).error_code == 0
+
+
+def test_a_killed_broker_is_unregistered_once_its_session_has_ended(world: World) -> None:
+    world.register(1)
+    world.depose()
+    world.elect()  # by a controller that has not heard of it yet
+    unregistration = rpc.UnregisterBrokerRequest(broker_id=1)
+    assert world.ask(unregistration).error_code == ErrorCode.INVALID_REQUEST
+    world.pass_ms(SESSION_MS + 1_000)
+    assert world.ask(unregistration).error_code == 0
 
 
 def test_a_controller_fences_a_thousand_brokers_with_expired_sessions_in_one_step(

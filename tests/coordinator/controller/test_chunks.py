@@ -25,7 +25,6 @@ from records.chunks import ChunkChangeRecord, ChunkRecord
 from records.kafka_errors import ErrorCode
 from records.metadata import PartitionChangeRecord
 from records.rpc.batch_coordinator import ListDisklessOffsetsRequest, ListDisklessOffsetsResponse
-from records.rpc.brokers import UnregisterBrokerRequest
 from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
 from records.types import Offset
 from tests.coordinator.controller.test_refusals import chunk, delete, move_chunk
@@ -164,7 +163,7 @@ def test_a_partitions_chunk_without_registered_replicas_is_removed(world: World)
     world.ask(chunk(start=10, replicas=(3, 1)))
     for broker_id in (1, 2):
         assert len(topic(world).chunks[0]) == 1
-        world.ask(UnregisterBrokerRequest(broker_id=broker_id))
+        world.unregister(broker_id)
         world.pass_ms(31_000)
     assert 0 not in topic(world).chunks
 

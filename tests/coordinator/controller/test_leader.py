@@ -227,13 +227,13 @@ def test_a_new_active_controller_decides_no_request_before_it_has_applied_its_lo
     world.depose()
     world.applier.paused = True
     world.log.elect()
-    answers = world.send(UnregisterBrokerRequest(broker_id=1))
+    answers = world.send(UnregisterBrokerRequest(broker_id=2))
     world.run()
     assert (answers, world.controller.active_epoch) == ([], None)
     world.applier.paused = False
     world.applier.go_on()
     world.run()
-    assert answers[0].error_code == 0
+    assert answers[0].error_code == ErrorCode.BROKER_ID_NOT_REGISTERED
     assert world.controller.active_epoch is not None
 
 

@@ -19,7 +19,14 @@ from records.rpc.brokers import AllocateProducerIdsRequest, UnregisterBrokerRequ
 from records.rpc.chunks import AlterChunkAssignmentsRequest, CreateChunksRequest
 from records.rpc.configs import IncrementalAlterConfigsRequest
 from records.rpc.topics import CreatePartitionsRequest, DeleteTopicsRequest
-from tests.coordinator.controller.world import World, creation, load, records_of, registration
+from tests.coordinator.controller.world import (
+    World,
+    creation,
+    ended_sessions,
+    load,
+    records_of,
+    registration,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -203,7 +210,8 @@ class ControllerVersusModel(RuleBasedStateMachine):
     def unregister(self, broker_id: int) -> None:
         known = self.model.brokers.pop(broker_id, None)
         code = ErrorCode.NONE if known else ErrorCode.BROKER_ID_NOT_REGISTERED
-        self._ask(UnregisterBrokerRequest(broker_id=broker_id), code)
+        with ended_sessions(self.world.controller):
+            self._ask(UnregisterBrokerRequest(broker_id=broker_id), code)
 
     @rule(broker_id=st.sampled_from(BROKERS))
     def allocate(self, broker_id: int) -> None:

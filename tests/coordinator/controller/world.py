@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from uuid import UUID
 
@@ -26,6 +27,7 @@ from records.rpc.brokers import (
     BrokerHeartbeatRequest,
     BrokerHeartbeatResponse,
     BrokerRegistrationRequest,
+    UnregisterBrokerRequest,
 )
 from records.rpc.topics import CreateTopicsRequest, CreateTopicsResponse
 from records.schema import MetadataRecord
@@ -314,10 +316,26 @@ class World:
         )
         return answer
 
+    def unregister(self, broker_id: int) -> list[Any]:
+        """Send the unregistration of a broker whose session has ended."""
+        with ended_sessions(self.controller):
+            answers = self.send(UnregisterBrokerRequest(broker_id=broker_id))
+            self.run()
+        return answers
+
     def create(self, name: str, partitions: int = 1, **more: Any) -> CreateTopicsResponse:
         """Create a topic."""
         answer: CreateTopicsResponse = self.ask(creation(name, partitions, **more))
         return answer
+
+
+@contextmanager
+def ended_sessions(controller: Controller) -> Iterator[None]:
+    """Let every broker's session be over, while no tick fences a broker for it."""
+    sessions = controller.sessions
+    timeout_ms, sessions.timeout_ms = sessions.timeout_ms, 0
+    yield
+    sessions.timeout_ms = timeout_ms
 
 
 def registration(broker_id: int, **more: Any) -> BrokerRegistrationRequest:

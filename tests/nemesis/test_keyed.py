@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.nemesis.keyed import KeyedWorkload, Told, whole_log
-from tests.nemesis.workload import Seen
-from tests.simulation.history import LogAppend, LogRead, NotLinearizable
+from tests.simulation.history import LogAppend, LogFetch, LogRead, NotLinearizable
 
 A, B, C, D = b"a", b"b", b"c", b"d"
 
@@ -48,7 +47,7 @@ def audited(state: tuple[bytes, ...], *, tail: tuple[bytes | None, ...] = ()) ->
         LogAppend(3, 4, B, 1),
         LogRead(7, 8, 3),
     ]
-    workload.seen.append(Seen(9, 10, 1, (B, None)))
+    workload.seen.append(LogFetch(9, 10, 1, (B, None)))
     told = Told(state=state, end_offset=3 - len(tail), tail=list(tail))
     workload.check(whole_log(told, 3, workload.known()))
 

@@ -14,14 +14,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from types import TracebackType
-from typing import Final, NamedTuple
+from typing import Final
 
 from raft.segments.files import RealFileSystem
 from raft.segments.log import Log, LogConfig
 from records.batch import Batch, iter_batches, iter_records
 from records.rpc import fetch
 from tests.raft.driver.client import Client, ClientError
-from tests.simulation.history import NEVER, LogAppend, LogRead, NotLinearizable, check_log
+from tests.simulation.history import NEVER, LogAppend, LogFetch, LogRead, NotLinearizable, check_log
 
 TOPIC: Final = "esker-bench-log"
 PATIENCE_S: Final = 1.0  # a client's, for one answer
@@ -32,15 +32,6 @@ READ_BYTES: Final = 8 * 1024 * 1024
 
 Values = list[bytes | None]
 """By offset; None is a record of the log itself (a leader's change)."""
-
-
-class Seen(NamedTuple):
-    """What one read showed, from `offset` on."""
-
-    invoked: int
-    returned: int
-    offset: int
-    values: tuple[bytes | None, ...]
 
 
 def values_of(batches: Iterable[Batch], offset: int) -> Values:
@@ -113,7 +104,7 @@ class Workload:
         self.last_acknowledged_at = 0
         self.longest_silence_ns = 0
         self.history: list[LogAppend | LogRead] = []
-        self.seen: list[Seen] = []
+        self.seen: list[LogFetch] = []
         self._ports = dict(ports)
         self._value_bytes = value_bytes
         self._stop = threading.Event()
@@ -183,15 +174,7 @@ class Workload:
         Args:    final: the whole log, as it was read after everything.
         Raises:  NotLinearizable.
         """
-        check_log(self.history, final=final)
-        invoked = {o.value: o.invoked for o in self.history if isinstance(o, LogAppend)}
-        for seen in self.seen:
-            there = tuple(final[seen.offset : seen.offset + len(seen.values)])
-            if there != seen.values:
-                raise NotLinearizable(f"was read: {seen}; there is {there}")
-            for value in seen.values:
-                if value is not None and invoked.get(value, NEVER) > seen.returned:
-                    raise NotLinearizable(f"{value!r} was read before it was appended: {seen}")
+        check_log([*self.history, *self.seen], final=final)
 
     # --- a client -----------------------------------------------------------------------------
 
@@ -241,7 +224,7 @@ class Workload:
         returned = time.monotonic_ns()
         self._record(LogRead(invoked, returned, high_watermark))
         with self._lock:
-            self.seen.append(Seen(invoked, returned, offset, tuple(values)))
+            self.seen.append(LogFetch(invoked, returned, offset, tuple(values)))
 
     def _out_of_range(self, client: LogClient, offset: int) -> None:  # noqa: ARG002
         """An offset that was below the end cannot be read."""

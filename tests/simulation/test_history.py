@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from tests.simulation.history import (
     NEVER,
     LogAppend,
+    LogFetch,
+    LogOperation,
     LogRead,
     NotLinearizable,
     Operation,
@@ -42,6 +44,10 @@ GOOD: Final = {
     "an append of unknown outcome may never have happened": (
         [LogAppend(0, NEVER, "a", None), LogAppend(5, 6, "b", 0)],
         ["b"],
+    ),
+    "a fetch that lags sees less than there is": (
+        [LogAppend(0, 1, "a", 0), LogAppend(2, 3, "b", 1), LogFetch(4, 5, 0, ("a",))],
+        ["a", "b"],
     ),
     "control records take offsets and hold no value": (
         [LogAppend(0, 1, "a", 1), LogRead(2, 3, 2, (None, "a"))],
@@ -83,6 +89,24 @@ BAD: Final = {
     "an append of unknown outcome happened twice": (
         [LogAppend(0, NEVER, "a", None)],
         ["a", "a"],
+    ),
+    "an append of unknown outcome is put before what was complete before it": (
+        [LogAppend(0, 1, "a", 1), LogAppend(2, NEVER, "b", None)],
+        ["b", "a"],
+    ),
+    "an append whose offset was not told is lost": ([LogAppend(0, 1, "a", None)], []),
+    "the log has a value that was never appended": ([LogAppend(0, 1, "a", 0)], ["a", "b"]),
+    "a fetch sees a value that is elsewhere in the end": (
+        [LogAppend(0, 9, "a", None), LogAppend(0, 9, "b", None), LogFetch(1, 2, 0, ("b",))],
+        ["a", "b"],
+    ),
+    "a fetch sees a value that is appended later": (
+        [LogFetch(0, 1, 0, ("a",)), LogAppend(2, 3, "a", 0)],
+        ["a"],
+    ),
+    "a value that was fetched is behind one that is appended later": (
+        [LogAppend(0, NEVER, "a", None), LogFetch(1, 2, 1, ("a",)), LogAppend(3, 4, "b", 0)],
+        ["b", "a"],
     ),
     "values are not unique, so nothing can be told": (
         [LogAppend(0, 1, "a", 0), LogAppend(2, 3, "a", 1)],
@@ -196,3 +220,97 @@ def test_the_linearizability_checker_accepts_histories_of_a_real_register(
         history.append(Operation(10 * moment - before, end, call, answer))
 
     assert linearizable(history, initial=0, step=register)
+
+
+def log(values: Any, call: Any) -> tuple[Any, object]:
+    """An append-only log with ("append", value), ("length",), ("all",) and a fetch that may lag."""
+    match call:
+        case ("append", value):
+            return (*values, value), len(values)
+        case ("append untold", value):
+            return (*values, value), "appended"
+        case ("length",):
+            return values, len(values)
+        case ("fetch", offset, found):
+            return values, values[offset : offset + len(found)] == found
+        case _:
+            return values, values
+
+
+def as_operation(one: LogOperation) -> Operation:
+    match one:
+        case LogAppend(invoked, returned, value, None) if returned < NEVER:
+            return Operation(invoked, returned, ("append untold", value), "appended")
+        case LogAppend(invoked, returned, value, offset):
+            return Operation(invoked, returned, ("append", value), offset)
+        case LogRead(invoked, returned, length):
+            return Operation(invoked, returned, ("length",), length)
+        case LogFetch(invoked, returned, offset, values):
+            return Operation(invoked, returned, ("fetch", offset, values), True)
+
+
+def is_log(history: list[LogOperation], final: list[str]) -> bool:
+    try:
+        check_log(history, final=final)
+    except NotLinearizable:
+        return False
+    return True
+
+
+@st.composite
+def log_histories(draw: st.DrawFn) -> tuple[list[LogOperation], list[str]]:
+    """A history of a real log, of which each operation may be told in another way than it was."""
+    final: list[str] = []
+    history: list[LogOperation] = []
+    never: list[str] = []
+    number = st.integers(0, 5)
+    for moment in range(draw(st.integers(1, 5))):
+        invoked, returned = 4 * moment - draw(number), 4 * moment + draw(number)
+        kind = draw(st.sampled_from(("append", "unknown", "untold", "never", "length", "fetch")))
+        value = "abcde"[moment]
+        if kind == "length":
+            history.append(LogRead(invoked, returned, len(final)))
+        elif kind == "fetch":
+            offset = draw(st.integers(0, len(final)))
+            end = draw(st.integers(offset, len(final)))
+            history.append(LogFetch(invoked, returned, offset, tuple(final[offset:end])))
+        elif kind == "never":
+            never.append(value)
+            history.append(LogAppend(invoked, NEVER, value, None))
+        else:
+            told = len(final) if kind == "append" else None
+            history.append(
+                LogAppend(invoked, NEVER if kind == "unknown" else returned, value, told)
+            )
+            final.append(value)
+    for index, one in enumerate(history):
+        if draw(st.integers(0, 3)):
+            continue
+        if draw(st.booleans()):
+            moved = draw(st.integers(-12, 12))
+            later = one.returned if one.returned >= NEVER else one.returned + moved
+            history[index] = one._replace(invoked=one.invoked + moved, returned=later)
+        elif isinstance(one, LogRead):
+            history[index] = one._replace(length=draw(number))
+        elif isinstance(one, LogFetch) or one.offset is not None:
+            history[index] = one._replace(offset=draw(number))
+    match draw(st.integers(0, 6)):
+        case 0:
+            final = draw(st.permutations(final))
+        case 1:
+            final = final[:-1]
+        case 2 if final:
+            final = [*final, draw(st.sampled_from([*final, *never]))]
+    return history, final
+
+
+@given(log_histories())
+def test_the_log_checker_gives_the_verdict_of_an_exhaustive_search(
+    told: tuple[list[LogOperation], list[str]],
+) -> None:
+    history, final = told
+
+    operations = [as_operation(one) for one in history]
+    operations.append(Operation(100, 101, ("all",), tuple(final)))
+
+    assert is_log(history, final) is linearizable(operations, initial=(), step=log)

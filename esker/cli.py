@@ -16,54 +16,63 @@ import importlib
 import io
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-COMMANDS: Final = {
-    "brokers": "esker.commands.brokers",
-    "chunks": "esker.commands.chunks",
-    "configs": "esker.commands.configs",
-    "consume": "esker.commands.consume",
-    "dev": "esker.commands.dev",
-    "diskless": "esker.commands.diskless",
-    "doctor": "esker.commands.doctor",
-    "dump-log": "esker.commands.dump_log",
-    "features": "esker.commands.features",
-    "groups": "esker.commands.groups",
-    "produce": "esker.commands.produce",
-    "quorum": "esker.commands.quorum",
-    "snapshot": "esker.commands.snapshot",
-    "spark": "esker.commands.spark",
-    "start": "esker.commands.start",
-    "storage": "esker.commands.storage",
-    "topics": "esker.commands.topics",
-}
-"""Module with the `app` of each command, by the command's name."""
+class Listed(NamedTuple):
+    """A command as `esker --help` lists it: its panel, and the first line of the command's help."""
 
-SUMMARIES: Final = {
-    "brokers": "List and unregister the brokers of a running cluster.",
-    "chunks": "Create and move chunks of partitions: offset ranges with replicas (KIP-1114).",
-    "configs": "Print and change the settings of topics and brokers.",
-    "consume": "Print the value of each record of a topic as a line, until Ctrl-C.",
-    "dev": "Run three quorum nodes and one or more brokers on this machine, until Ctrl-C.",
-    "diskless": "Describe diskless topics and the objects that store them.",
-    "doctor": "Check that this machine can run the jobs of `esker spark`.",
-    "dump-log": "Print the contents of log files: batches, records, index entries, election state.",
-    "features": "Print and change the feature levels of a running cluster.",
-    "groups": "List, describe and delete consumer groups.",
-    "produce": "Write each line of standard input to a topic as a record.",
-    "quorum": "Describe the metadata quorum, or reset the batch coordinators' clocks.",
-    "snapshot": "List, inspect and take the checkpoints of the quorum's logs (KIP-630).",
-    "spark": "Analyse, audit and archive a cluster's logs, and plan retention, with Spark.",
-    "start": "Run one node in the foreground until SIGTERM or Ctrl-C.",
-    "storage": "Format and inspect a node's log directory.",
-    "topics": "Create, list, describe, alter and delete the topics of a running cluster.",
+    panel: str
+    summary: str
+
+
+DATA: Final = "Write and read records"
+NAMES: Final = "Topics, groups and settings"
+CLUSTER: Final = "The cluster"
+RUN: Final = "Run nodes"
+INSPECT: Final = "Look into files and objects"
+JOBS: Final = "Jobs on the logs"
+
+COMMANDS: Final = {
+    "produce": Listed(DATA, "Write each line of standard input or of a file to a topic."),
+    "consume": Listed(DATA, "Print the value of each record of a topic as a line, until Ctrl-C."),
+    "topics": Listed(
+        NAMES, "Create, list, describe, alter and delete the topics of a running cluster."
+    ),
+    "groups": Listed(NAMES, "List, describe and delete consumer groups."),
+    "configs": Listed(NAMES, "Print and change the settings of topics and brokers."),
+    "chunks": Listed(
+        NAMES, "Create and move chunks of partitions: offset ranges with replicas (KIP-1114)."
+    ),
+    "brokers": Listed(CLUSTER, "List and unregister the brokers of a running cluster."),
+    "quorum": Listed(
+        CLUSTER, "Describe the metadata quorum, or reset the batch coordinators' clocks."
+    ),
+    "features": Listed(CLUSTER, "Print and change the feature levels of a running cluster."),
+    "dev": Listed(
+        RUN, "Run three quorum nodes and one or more brokers on this machine, until Ctrl-C."
+    ),
+    "start": Listed(RUN, "Run one node in the foreground until SIGTERM or Ctrl-C."),
+    "storage": Listed(RUN, "Format and inspect a node's log directory."),
+    "dump-log": Listed(
+        INSPECT, "Print the contents of log files: batches, records, index entries, election state."
+    ),
+    "diskless": Listed(INSPECT, "Describe diskless topics and the objects that store them."),
+    "snapshot": Listed(
+        INSPECT, "List, inspect and take the checkpoints of the quorum's logs (KIP-630)."
+    ),
+    "doctor": Listed(INSPECT, "Check that this machine can run the jobs of `esker spark`."),
+    "spark": Listed(
+        JOBS, "Analyse, audit and archive a cluster's logs, and plan retention, with Spark."
+    ),
 }
-"""First line of each command's help, so that `esker --help` imports no command."""
+"""All commands, so that `esker --help` imports none; a command's module is `module_of` its name."""
 
 EXAMPLE = "Example: esker dev"
 
@@ -81,28 +90,51 @@ class LazyCommands(TyperGroup):
         self.commands.update(dict.fromkeys(COMMANDS))  # type: ignore[arg-type]  # names only
         self._listing = False
 
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002 (Typer's signature)
+        return list(COMMANDS)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        with self._list_only():
+            super().format_help(ctx, formatter)
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
+        with self._list_only():
+            return super().shell_complete(ctx, incomplete)
+
+    @contextmanager
+    def _list_only(self) -> Iterator[None]:
+        """Make `get_command` return names and summaries without importing, in a `with` block."""
         self._listing = True
         try:
-            super().format_help(ctx, formatter)
+            yield
         finally:
             self._listing = False
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 (Typer's signature)
-        if cmd_name not in COMMANDS:
+        listed = COMMANDS.get(cmd_name)
+        if listed is None:
             return None
         if self._listing:
-            return TyperCommand(cmd_name, help=SUMMARIES[cmd_name])
+            return TyperCommand(cmd_name, help=listed.summary, rich_help_panel=listed.panel)
         command = typer.main.get_command(_load(cmd_name).app)
         command.name = cmd_name
         return command
+
+
+def module_of(command: str) -> str:
+    """Return the name of the module with a command's `app`.
+
+    >>> module_of("dump-log")
+    'esker.commands.dump_log'
+    """
+    return f"esker.commands.{command.replace('-', '_')}"
 
 
 def _load(command: str) -> ModuleType:
     """Import a command's module with garbage collection off, which saves a sixth of the time."""
     gc.disable()
     try:
-        return importlib.import_module(COMMANDS[command])
+        return importlib.import_module(module_of(command))
     finally:
         gc.enable()
 
@@ -110,7 +142,6 @@ def _load(command: str) -> ModuleType:
 app = typer.Typer(
     cls=LazyCommands,
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     epilog=EXAMPLE,
 )

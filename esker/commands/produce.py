@@ -73,7 +73,7 @@ def produce(
     ] = "none",
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Write each line of standard input to a topic as a record.
+    """Write each line of standard input or of a file to a topic.
 
     The line feed is not part of the record. Ends at the end of the input or by Ctrl-C; every
     record that was counted is acknowledged by then.

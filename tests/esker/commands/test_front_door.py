@@ -11,8 +11,9 @@ import sys
 
 import pytest
 import typer
+from typer.testing import CliRunner
 
-from esker.cli import COMMANDS, SUMMARIES
+from esker.cli import COMMANDS, app, module_of
 from records.batch_writer import build_value_batch
 from records.frame import encode_record
 from records.metadata import FeatureLevelRecord
@@ -35,7 +36,7 @@ def has_example(command, name: str) -> bool:
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_the_help_of_every_command_ends_with_an_example(name):
-    command = typer.main.get_command(importlib.import_module(COMMANDS[name]).app)
+    command = typer.main.get_command(importlib.import_module(module_of(name)).app)
     assert has_example(command, name)
 
 
@@ -49,11 +50,45 @@ def test_the_last_line_of_each_commands_help_is_its_example(esker):
 
 def test_the_list_of_commands_repeats_the_first_line_of_each_commands_help() -> None:
     """The list is printed without importing the commands, which takes a second."""
-    for name, module in COMMANDS.items():
-        command = typer.main.get_command(importlib.import_module(module).app)
+    for name, listed in COMMANDS.items():
+        command = typer.main.get_command(importlib.import_module(module_of(name)).app)
         first = (command.help or "").split("\n\n")[0].replace("\n", " ")
-        assert SUMMARIES[name] == first
-    assert list(SUMMARIES) == list(COMMANDS)
+        assert listed.summary == first
+
+
+def test_the_list_of_commands_is_grouped_by_purpose(esker) -> None:
+    shown = esker("--help").out
+    headings = dict.fromkeys(listed.panel for listed in COMMANDS.values())
+    places = [shown.index(f"─ {heading} ─") for heading in headings]
+    assert places == sorted(places)
+    for name, listed in COMMANDS.items():
+        others = [place for place in places if place > shown.index(f"─ {listed.panel} ─")]
+        assert shown.index(f"─ {listed.panel} ─") < shown.index(f"│ {name} ")
+        assert shown.index(f"│ {name} ") < min(others, default=len(shown))
+
+
+def completed(*words: str) -> list[str]:
+    """Return what bash is offered for the last of these words after `esker`."""
+    variables = {
+        "_ESKER_COMPLETE": "complete_bash",
+        "COMP_WORDS": " ".join(("esker", *words)),
+        "COMP_CWORD": str(len(words)),
+    }
+    return CliRunner().invoke(app, env=variables, prog_name="esker").stdout.split()
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_esker_prints_a_completion_script_for_each_shell(shell: str) -> None:
+    variables = {"_ESKER_COMPLETE": f"source_{shell}"}
+    ran = CliRunner().invoke(app, env=variables, prog_name="esker")
+    assert ran.exit_code == 0
+    assert f"_ESKER_COMPLETE=complete_{shell}" in ran.stdout
+
+
+def test_completion_offers_commands_subcommands_and_options() -> None:
+    assert completed("d") == ["dev", "dump-log", "diskless", "doctor"]
+    assert completed("topics", "de") == ["describe", "delete"]
+    assert "--compression" in completed("produce", "--")
 
 
 @pytest.mark.parametrize("optimize", ["1", "2"])

@@ -25,6 +25,7 @@ from typing import Annotated, Any, Final, NamedTuple
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+
 class Listed(NamedTuple):
     """A command as `esker --help` lists it: its panel, and the first line of the command's help."""
 
@@ -51,6 +52,9 @@ COMMANDS: Final = {
         NAMES, "Create and move chunks of partitions: offset ranges with replicas (KIP-1114)."
     ),
     "brokers": Listed(CLUSTER, "List and unregister the brokers of a running cluster."),
+    "profile": Listed(
+        CLUSTER, "List and choose profiles: named clusters for other commands to connect to."
+    ),
     "quorum": Listed(
         CLUSTER, "Describe the metadata quorum, or reset the batch coordinators' clocks."
     ),

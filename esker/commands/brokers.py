@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any, Final
 
 import typer
 
+from esker.commands.base import CommandGroup
 from esker.commands.cluster_access import (
     AsJson,
     Controller,
@@ -16,19 +16,14 @@ from esker.commands.cluster_access import (
     stop_on,
     target,
 )
-from esker.commands.text_tables import table
+from esker.commands.text_tables import show, table
 from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
 from records.rpc.descriptions import DescribeBrokersRequest, DescribeBrokersResponse
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="List and unregister the brokers of a running cluster.",
-)
+app = CommandGroup("List and unregister the brokers of a running cluster.")
 
-_AT: Final = "--bootstrap-server 127.0.0.1:9092"
-LIST_EXAMPLE = f"Example: esker brokers list {_AT} --json"
-UNREGISTER_EXAMPLE = f"Example: esker brokers unregister --id 4 {_AT}"
+LIST_EXAMPLE = "Example: esker brokers list --json"
+UNREGISTER_EXAMPLE = "Example: esker brokers unregister 4"
 TIMEOUT_MS: Final = 30_000
 
 
@@ -48,9 +43,6 @@ def list_(
     cluster = target(bootstrap_controller, bootstrap_server)
     response = ask(cluster, DescribeBrokersRequest(), DescribeBrokersResponse, timeout_ms)
     stop_on("brokers", response.error_code, response.error_message)
-    if as_json:
-        typer.echo(json.dumps({"brokers": [_as_json(broker) for broker in response.brokers]}))
-        return
     rows = [
         (
             str(broker.broker_id),
@@ -65,16 +57,18 @@ def list_(
         )
         for broker in response.brokers
     ]
-    typer.echo(table(("Id", "Epoch", "State", "Rack", "Listeners", "Preferred"), rows))
+    text = table(("Id", "Epoch", "State", "Rack", "Listeners", "Preferred"), rows)
+    show({"brokers": [_as_json(broker) for broker in response.brokers]}, text, as_json=as_json)
 
 
 @app.command(epilog=UNREGISTER_EXAMPLE)
 def unregister(
     broker_id: Annotated[
-        int, typer.Option("--id", min=0, help="Id (node.id) of the broker to unregister.")
+        int, typer.Argument(metavar="ID", min=0, help="Id (node.id) of the broker to unregister.")
     ],
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
+    as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Unregister a broker that is removed permanently."""
@@ -82,7 +76,7 @@ def unregister(
     request = UnregisterBrokerRequest(broker_id=broker_id)
     response = ask(cluster, request, UnregisterBrokerResponse, timeout_ms)
     stop_on(f"broker {broker_id}", response.error_code, response.error_message)
-    typer.echo(f"Broker {broker_id} is no longer registered.")
+    show({"id": broker_id}, f"Broker {broker_id} is no longer registered.", as_json=as_json)
 
 
 def state_of(broker: DescribeBrokersResponse.Broker) -> str:
@@ -104,7 +98,7 @@ def _as_json(broker: DescribeBrokersResponse.Broker) -> dict[str, Any]:
         "epoch": broker.broker_epoch,
         "state": state_of(broker),
         "preferred": not broker.unpreferred_reason,
-        "unpreferred_reason": broker.unpreferred_reason or None,
+        "unpreferredReason": broker.unpreferred_reason or None,
         "rack": broker.rack,
         "listeners": [
             {"name": listener.name, "host": listener.host, "port": listener.port}

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 
@@ -31,7 +31,18 @@ from coordinator.controller.chunk_files import (
     read_create_file,
 )
 from coordinator.errors import CoordinatorError
-from esker.commands.cluster_access import Controller, Server, Target, TimeoutMs, ask, fail, target
+from esker.commands.base import CommandGroup
+from esker.commands.cluster_access import (
+    AsJson,
+    Controller,
+    Server,
+    Target,
+    TimeoutMs,
+    ask,
+    fail,
+    target,
+)
+from esker.commands.text_tables import show
 from raft.net.runner import run
 from records.rpc.chunks import (
     AlterChunkAssignmentsResponse,
@@ -41,15 +52,10 @@ from records.rpc.chunks import (
 from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
 from records.types import Offset
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Create and move chunks of partitions: offset ranges with replicas (KIP-1114).",
-)
+app = CommandGroup("Create and move chunks of partitions: offset ranges with replicas (KIP-1114).")
 
-_AT: Final = "--bootstrap-server 127.0.0.1:9092"
-CREATE_EXAMPLE = f"Example: esker chunks create --create-chunk-json-file chunks.json {_AT}"
-ALTER_EXAMPLE = f"Example: esker chunks alter --alter-chunk-json-file moves.json {_AT}"
+CREATE_EXAMPLE = "Example: esker chunks create chunks.json"
+ALTER_EXAMPLE = "Example: esker chunks alter moves.json"
 TIMEOUT_MS: Final = 30_000
 
 
@@ -62,13 +68,14 @@ def chunks() -> None:
 def create(
     create_chunk_json_file: Annotated[
         Path,
-        typer.Option(
+        typer.Argument(
             metavar="FILE",
             help="JSON file that names partitions and the replicas of each partition's new chunk.",
         ),
     ],
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
+    as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Close each partition's active chunk at the high watermark and start a new chunk.
@@ -87,31 +94,29 @@ def create(
     )
     response = ask(cluster, request, CreateChunksResponse, timeout_ms)
     starts = {(a.topic_name, a.partition_id): a.start_offset for a in request.topic_partitions}
-    refused = 0
+    results = []
     for result in response.results:
+        start = starts[result.topic_name, result.partition_id]
+        where = "the high watermark" if start < 0 else f"offset {start}"
+        refusal = result.error_message if result.error_code else None
         name = f"{result.topic_name}-{result.partition_id}"
-        if result.error_code:
-            refused += 1
-            typer.echo(f"{name}: refused: {result.error_message}", err=True)
-        else:
-            start = starts[result.topic_name, result.partition_id]
-            where = f"offset {start}" if start >= 0 else "the high watermark"
-            typer.echo(f"{name}: a chunk begins at {where}")
-    if refused:
-        raise typer.Exit(1)
+        fields = _fields(result.topic_name, result.partition_id, start, refusal)
+        results.append(_Result(name, f"a chunk begins at {where}", refusal, fields))
+    _show(results, as_json=as_json)
 
 
 @app.command(epilog=ALTER_EXAMPLE)
 def alter(
     alter_chunk_json_file: Annotated[
         Path,
-        typer.Option(
+        typer.Argument(
             metavar="FILE",
             help="JSON file that names closed chunks and the new replicas of each chunk.",
         ),
     ],
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
+    as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Assign closed chunks of partitions to other replicas.
@@ -125,15 +130,44 @@ def alter(
     except ChunkFileError as error:
         fail(f"{alter_chunk_json_file}: {error}")
     response = ask(cluster, request, AlterChunkAssignmentsResponse, timeout_ms)
-    refused = 0
+    results = []
     for result in response.results:
-        name = f"{result.topic_name}-{result.partition_id} chunk {result.start_offset}"
-        if result.error_code:
-            refused += 1
-            typer.echo(f"{name}: refused: {result.error_message}", err=True)
-        else:
-            typer.echo(f"{name}: moved")
-    if refused:
+        start = result.start_offset
+        refusal = result.error_message if result.error_code else None
+        name = f"{result.topic_name}-{result.partition_id} chunk {start}"
+        fields = _fields(result.topic_name, result.partition_id, start, refusal)
+        results.append(_Result(name, "moved", refusal, fields))
+    _show(results, as_json=as_json)
+
+
+class _Result(NamedTuple):
+    """The answer for one chunk: its name, the words of success, or why it is refused."""
+
+    name: str
+    success: str
+    refusal: str | None
+    fields: dict[str, Any]
+
+
+def _fields(topic: str, partition: int, start: int, refusal: str | None) -> dict[str, Any]:
+    """Return a result for JSON; the start of a chunk at the high watermark is not known here."""
+    return {
+        "topic": topic,
+        "partition": partition,
+        "startOffset": None if start < 0 else start,
+        "error": refusal,
+    }
+
+
+def _show(results: list[_Result], *, as_json: bool) -> None:
+    """Print the result for each chunk, and exit with 1 if one is refused."""
+    done = [f"{result.name}: {result.success}" for result in results if result.refusal is None]
+    chunks = [result.fields for result in results]
+    show({"chunks": chunks}, "\n".join(done), as_json=as_json)
+    for result in results:
+        if result.refusal is not None:
+            typer.echo(f"{result.name}: refused: {result.refusal}", err=True)
+    if len(done) < len(results):
         raise typer.Exit(1)
 
 

@@ -1,10 +1,11 @@
 """Options, requests and error exits shared by the commands that talk to a running cluster.
 
 A command sends its request to controllers (`--bootstrap-controller`) or to brokers
-(`--bootstrap-server`), whichever the machine can reach; the default is the broker that `esker dev`
-starts. A controller redirects the client to the active controller; a broker forwards the request
-to it and returns its response. If every given address refuses the connection, the command fails at
-once: it retries only against a cluster that is known to run.
+(`--bootstrap-server`), whichever the machine can reach. Without these options the environment or a
+profile names them, and else it is the broker that `esker dev` starts. A controller redirects the
+client to the active controller; a broker forwards the request to it and returns its response. If
+every given address refuses the connection, the command fails at once: it retries only against a
+cluster that is known to run.
 
 Source: KIP-919 (controllers as bootstrap servers), KIP-590 (brokers that forward).
 """
@@ -12,7 +13,7 @@ Source: KIP-919 (controllers as bootstrap servers), KIP-590 (brokers that forwar
 from __future__ import annotations
 
 import os
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, NoReturn, TypeVar
 
@@ -23,6 +24,7 @@ from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.controller.client import ControllerClient, error_codes
 from coordinator.errors import CoordinatorError
 from esker.client.client import ClientError, KafkaClient
+from esker.client.profiles import CONTROLLERS, SERVERS, ProfileError, read_profiles
 from esker.settings.values import Endpoint, parse_endpoint
 from raft.net.client import connect
 from raft.net.errors import NetError, Reason
@@ -50,17 +52,8 @@ Server = Annotated[
     typer.Option(
         "--bootstrap-server",
         metavar="HOST:PORT[,...]",
-        help="Addresses of one or more brokers, which forward to the controller; "
-        f"default: the environment's {SERVERS_VARIABLE}, else 127.0.0.1:9092.",
-    ),
-]
-BrokerBootstrap = Annotated[
-    str,
-    typer.Option(
-        metavar="HOST:PORT[,...]",
-        envvar=SERVERS_VARIABLE,
-        help="Addresses of one or more brokers to connect to first; "
-        f"default: the environment's {SERVERS_VARIABLE}, else 127.0.0.1:9092.",
+        help="Addresses of one or more brokers to connect to first; default: the environment's "
+        f"{SERVERS_VARIABLE}, else those of the profile, else 127.0.0.1:9092.",
     ),
 ]
 AsJson = Annotated[
@@ -75,6 +68,7 @@ TimeoutMs = Annotated[
 
 DEFAULT_SERVER: Final = "127.0.0.1:9092"
 CONNECT_MS: Final = 5_000
+USAGE: Final = 2  # exit code of a wrong command line or configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,15 +81,52 @@ class Target:
 
 def target(bootstrap_controller: str | None, bootstrap_server: str | None) -> Target:
     """Return the controllers or brokers to send to; two options raise typer.BadParameter."""
+    if bootstrap_controller is None and bootstrap_server is None:
+        bootstrap_controller, bootstrap_server = _default_addresses()
     if bootstrap_controller is None:
-        if bootstrap_server is None:
-            bootstrap_server = os.environ.get(SERVERS_VARIABLE) or DEFAULT_SERVER
-        return Target(broker_addresses(bootstrap_server), brokers=True)
+        return Target(broker_addresses(bootstrap_server or DEFAULT_SERVER), brokers=True)
     if bootstrap_server is not None:
         raise typer.BadParameter(
             "--bootstrap-controller and --bootstrap-server exclude each other: give one of them"
         )
     return Target(endpoints(bootstrap_controller, "--bootstrap-controller"), brokers=False)
+
+
+def _default_addresses() -> tuple[str | None, str | None]:
+    """Return the controllers or brokers that the environment or a profile names, or neither."""
+    if servers := os.environ.get(SERVERS_VARIABLE):
+        return None, servers
+    properties = profile_or_exit()
+    if SERVERS in properties:
+        return None, properties[SERVERS]
+    return properties.get(CONTROLLERS), None
+
+
+def profile_or_exit(name: str | None = None) -> Mapping[str, str]:
+    """Return the properties of the named or the default profile, or end the command with 2.
+
+    There may be no profile at all, unless one is named; then there are no properties.
+    """
+    try:
+        profiles = read_profiles()
+        chosen = profiles.chosen(name)
+        return {} if chosen is None else profiles[chosen]
+    except ProfileError as error:
+        stop_for_profile(error)
+
+
+def stop_for_profile(error: ProfileError) -> NoReturn:
+    """Print the file, the line and the fault of a profile, and end the command with 2."""
+    typer.echo(f"esker: {error}", err=True)
+    raise typer.Exit(USAGE) from None
+
+
+def no_servers() -> typer.BadParameter:
+    """Return the error of a command for brokers whose profile names controllers only."""
+    return typer.BadParameter(
+        f"has no {SERVERS}, and this command asks brokers: give --bootstrap-server",
+        param_hint="the profile",
+    )
 
 
 def endpoints(text: str, option: str) -> tuple[Endpoint, ...]:
@@ -106,8 +137,13 @@ def endpoints(text: str, option: str) -> tuple[Endpoint, ...]:
         raise typer.BadParameter(str(error), param_hint=option) from None
 
 
-def broker_addresses(bootstrap_server: str) -> tuple[Endpoint, ...]:
-    """Parse the addresses of --bootstrap-server; raises typer.BadParameter."""
+def broker_addresses(bootstrap_server: str | None) -> tuple[Endpoint, ...]:
+    """Parse the addresses of --bootstrap-server, or find defaults. Raises typer.BadParameter."""
+    if bootstrap_server is None:
+        controllers, servers = _default_addresses()
+        if controllers is not None:
+            raise no_servers()
+        bootstrap_server = servers or DEFAULT_SERVER
     return endpoints(bootstrap_server, "--bootstrap-server")
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import typer
 
+from esker.commands.base import CommandGroup
 from esker.commands.cluster_access import (
     AsJson,
     Controller,
@@ -20,7 +20,7 @@ from esker.commands.cluster_access import (
     stop_on,
     target,
 )
-from esker.commands.text_tables import table
+from esker.commands.text_tables import show, table
 from records.rpc.configs import (
     DescribeConfigsRequest,
     DescribeConfigsResponse,
@@ -28,20 +28,10 @@ from records.rpc.configs import (
     IncrementalAlterConfigsResponse,
 )
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Print and change the settings of topics and brokers.",
-)
+app = CommandGroup("Print and change the settings of topics and brokers.")
 
-_AT: Final = "--bootstrap-server 127.0.0.1:9092"
-DESCRIBE_EXAMPLE = (
-    f"Example: esker configs describe --entity-type topics --entity-name orders --all {_AT}"
-)
-ALTER_EXAMPLE = (
-    "Example: esker configs alter --entity-type topics --entity-name orders "
-    f"--add-config retention.ms=60000 {_AT}"
-)
+DESCRIBE_EXAMPLE = "Example: esker configs describe topics orders --all"
+ALTER_EXAMPLE = "Example: esker configs alter topics orders --add-config retention.ms=60000"
 
 TOPIC: Final = 2  # resource types of the wire
 BROKER: Final = 4
@@ -62,13 +52,13 @@ DESCRIBED_AT_ONCE: Final = 500  # topics or brokers; bounds the size of one resp
 
 EntityType = Annotated[
     str,
-    typer.Option(
+    typer.Argument(
         metavar="topics|brokers", help="Type of the entity with the settings: topics or brokers."
     ),
 ]
 EntityName = Annotated[
     str,
-    typer.Option(
+    typer.Argument(
         metavar="NAME", help='Name of the topic or id of the broker; "" means all brokers.'
     ),
 ]
@@ -101,16 +91,14 @@ def describe(
     cluster = target(bootstrap_controller, bootstrap_server)
     settings = _describe(cluster, _type(entity_type), [entity_name], timeout_ms)[entity_name]
     shown = [setting for setting in settings if everything or setting.config_source in OVERRIDES]
-    if as_json:
-        typer.echo(json.dumps({"configs": [_as_json(setting) for setting in shown]}))
-        return
     rows = [
         (setting.name, setting.value or "", _source(setting),
          "read-only" if setting.read_only else "")
         for setting in shown
     ]  # fmt: skip
-    typer.echo(table(("Name", "Value", "Source", ""), rows))
-    if not rows:
+    result = {"configs": [_as_json(setting) for setting in shown]}
+    show(result, table(("Name", "Value", "Source", ""), rows), as_json=as_json)
+    if not rows and not as_json:
         hint = "" if everything or not entity_name else "; --all prints the defaults"
         typer.echo(f"esker: no setting was changed from its default{hint}", err=True)
 
@@ -135,6 +123,7 @@ def alter(
             metavar="KEY,...", help="Settings to reset to their defaults; may be repeated."
         ),
     ] = None,
+    as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Change settings of a topic or a broker; all other settings keep their values."""
@@ -164,7 +153,11 @@ def alter(
     (result,) = response.responses
     stop_on(entity_name or "all brokers", result.error_code, result.error_message)
     word = "setting" if len(changes) == 1 else "settings"
-    typer.echo(f"Changed {len(changes)} {word} of {entity_type} {entity_name!r}.")
+    show(
+        {"entityType": entity_type, "entityName": entity_name, "set": added, "deleted": deleted},
+        f"Changed {len(changes)} {word} of {entity_type} {entity_name!r}.",
+        as_json=as_json,
+    )
 
 
 def parse_added(options: Sequence[str]) -> dict[str, str]:

@@ -16,22 +16,15 @@ import typer
 from esker.client.client import EARLIEST, LATEST, ClientError, KafkaClient
 from esker.client.consumer import Found, Reader
 from esker.client.group_member import HEARTBEAT_S, Member, RebalanceNeededError
-from esker.commands.cluster_access import (
-    DEFAULT_SERVER,
-    BrokerBootstrap,
-    TimeoutMs,
-    broker_addresses,
-    fail,
-)
+from esker.commands.base import CommandGroup
+from esker.commands.cluster_access import Server, TimeoutMs, broker_addresses, fail
+from esker.commands.names import TopicName
 from esker.commands.progress import counting, interruptible, still_trying, stop_if_unread
 from records.compression import Buffer
 
-app = typer.Typer(add_completion=False)
+app = CommandGroup()
 
-EXAMPLE = (
-    "Example: esker consume --topic numbers --from-beginning --until-end"
-    " --bootstrap-server 127.0.0.1:9092 | sort -n | tail"
-)
+EXAMPLE = "Example: esker consume numbers --from-beginning --until-end | sort -n | tail"
 
 COMMIT_S: Final = 1.0
 LEAVING_S: Final = 5.0
@@ -43,8 +36,8 @@ Take = Callable[[list[Found]], bool]
 
 @app.command(name="consume", epilog=EXAMPLE)
 def consume(
-    topic: Annotated[str, typer.Option(metavar="TOPIC", help="Name of the topic to read.")],
-    bootstrap_server: BrokerBootstrap = DEFAULT_SERVER,
+    topic: TopicName,
+    bootstrap_server: Server = None,
     from_beginning: Annotated[
         bool,
         typer.Option(

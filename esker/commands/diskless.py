@@ -6,7 +6,6 @@ reaches the coordinator's leader. With several coordinators, the command sends a
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from uuid import UUID
 
 import typer
 
+from esker.commands.base import CommandGroup
 from esker.commands.cluster_access import (
     AsJson,
     Controller,
@@ -26,6 +26,8 @@ from esker.commands.cluster_access import (
     fail,
     target,
 )
+from esker.commands.names import TopicNames
+from esker.commands.text_tables import show
 from records.kafka_errors import error_name
 from records.rpc.objects import (
     DescribeDisklessObjectRequest,
@@ -35,19 +37,10 @@ from records.rpc.objects import (
 )
 from records.uuids import encode_uuid
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Describe diskless topics and the objects that store them.",
-)
+app = CommandGroup("Describe diskless topics and the objects that store them.")
 
-DESCRIBE_EXAMPLE = (
-    "Example: esker diskless describe orders --bootstrap-server 127.0.0.1:9092 --json"
-)
-OBJECT_EXAMPLE = (
-    "Example: esker diskless object esker/f6/xBIbbGYlSzqHPEyzl9QSWw/0/4711"
-    " --bootstrap-server 127.0.0.1:9092"
-)
+DESCRIBE_EXAMPLE = "Example: esker diskless describe orders --json"
+OBJECT_EXAMPLE = "Example: esker diskless object esker/f6/xBIbbGYlSzqHPEyzl9QSWw/0/4711"
 
 _Topic = DescribeDisklessTopicsResponse.Topic
 COORDINATOR_IN_KEY: Final = re.compile(r"/(0|[1-9][0-9]{0,8})/[0-9]+$")
@@ -60,12 +53,7 @@ def diskless() -> None:
 
 @app.command(epilog=DESCRIBE_EXAMPLE)
 def describe(
-    topics: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[TOPIC]...", help="Names of the topics to describe; default: all topics."
-        ),
-    ] = None,
+    topic: TopicNames = None,
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     coordinator: Annotated[
@@ -86,16 +74,13 @@ def describe(
     for each of its topics.
     """
     cluster = target(bootstrap_controller, bootstrap_server)
-    names = tuple(dict.fromkeys(topics or ()))
+    names = tuple(dict.fromkeys(topic or ()))
     numbers = coordinators(cluster, timeout_ms) if coordinator is None else [coordinator]
     responses = {number: _describe(cluster, number, names, timeout_ms) for number in numbers}
-    known = merge_topics(topic for response in responses.values() for topic in response.topics)
-    if as_json:
-        typer.echo(json.dumps(_topics_json(responses, known)))
-    else:
-        for topic in known:
-            typer.echo(_topic_text(topic))
-    unknown = sorted(set(names) - {topic.topic_name for topic in known})
+    known = merge_topics(found for response in responses.values() for found in response.topics)
+    text = "\n".join(_topic_text(found) for found in known)
+    show(_topics_json(responses, known), text, as_json=as_json)
+    unknown = sorted(set(names) - {found.topic_name for found in known})
     if unknown:
         fail(f"no such diskless topic: {', '.join(unknown)}")
 
@@ -158,7 +143,7 @@ def object_(
     request = DescribeDisklessObjectRequest(coordinator_partition=coordinator, object_key=key)
     found = ask_coordinator(cluster, coordinator, request, timeout_ms)
     _stop_on(found.error_code, found.error_message)
-    typer.echo(json.dumps(_object_json(key, found)) if as_json else _object_text(key, found))
+    show(_object_json(key, found), _object_text(key, found), as_json=as_json)
 
 
 def _stop_on(error_code: int, message: str | None) -> None:

@@ -5,12 +5,12 @@ Source: KIP-584, KIP-778; docs/design/features.md.
 
 from __future__ import annotations
 
-import json
 from importlib.metadata import version as installed_version
 from typing import Annotated, Final
 
 import typer
 
+from esker.commands.base import CommandGroup
 from esker.commands.cluster_access import (
     AsJson,
     Controller,
@@ -22,21 +22,16 @@ from esker.commands.cluster_access import (
     target,
 )
 from esker.commands.feature_levels import parse_levels
-from esker.commands.text_tables import table
+from esker.commands.text_tables import show, table
 from records.kafka_errors import ErrorCode
 from records.rpc.brokers import UpdateFeaturesRequest, UpdateFeaturesResponse
 from records.rpc.cluster import ApiVersionsRequest, ApiVersionsResponse
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Print and change the feature levels of a running cluster.",
-)
+app = CommandGroup("Print and change the feature levels of a running cluster.")
 
-_AT: Final = "--bootstrap-server 127.0.0.1:9092"
-DESCRIBE_EXAMPLE = f"Example: esker features describe {_AT} --json"
-UPGRADE_EXAMPLE = f"Example: esker features upgrade --feature esker.version=2 --dry-run {_AT}"
-DOWNGRADE_EXAMPLE = f"Example: esker features downgrade --feature metadata.version=25 {_AT}"
+DESCRIBE_EXAMPLE = "Example: esker features describe --json"
+UPGRADE_EXAMPLE = "Example: esker features upgrade esker.version=2 --dry-run"
+DOWNGRADE_EXAMPLE = "Example: esker features downgrade metadata.version=25"
 TIMEOUT_MS: Final = 30_000
 
 UPGRADE: Final = 1  # upgrade types of UpdateFeatures
@@ -45,12 +40,9 @@ UNSAFE_DOWNGRADE: Final = 3
 
 Levels = Annotated[
     list[str],
-    typer.Option(
-        "--feature",
-        "-f",
+    typer.Argument(
         metavar="NAME=LEVEL",
-        help="Feature and the level to finalize; may be repeated; either all levels "
-        "change or none.",
+        help="Features and the levels to finalize; either all levels change or none.",
     ),
 ]
 DryRun = Annotated[
@@ -86,24 +78,23 @@ def describe(
         fail("the node has not read the cluster's log yet: try again, or name another node")
     finalized = {one.name: one.max_version_level for one in response.finalized_features}
     supported = {one.name: one for one in response.supported_features}
-    if as_json:
-        described = [
-            {
-                "name": name,
-                "min": supported[name].min_version if name in supported else None,
-                "max": supported[name].max_version if name in supported else None,
-                "finalized": finalized.get(name, 0),
-            }
-            for name in sorted({*supported, *finalized})
-        ]
-        typer.echo(json.dumps({"epoch": epoch, "features": described}))
-        return
+    names = sorted({*supported, *finalized})
+    described = [
+        {
+            "name": name,
+            "min": supported[name].min_version if name in supported else None,
+            "max": supported[name].max_version if name in supported else None,
+            "finalized": finalized.get(name, 0),
+        }
+        for name in names
+    ]
     rows = []
-    for name in sorted({*supported, *finalized}):
+    for name in names:
         levels = supported.get(name)
         shown = "-" if levels is None else f"{levels.min_version}-{levels.max_version}"
         rows.append((name, shown, str(finalized.get(name, 0))))
-    typer.echo(table(("Feature", "Supported", "Finalized"), rows))
+    text = table(("Feature", "Supported", "Finalized"), rows)
+    show({"epoch": epoch, "features": described}, text, as_json=as_json)
 
 
 @app.command(epilog=UPGRADE_EXAMPLE)
@@ -170,8 +161,6 @@ def _update(
         message = (response.error_message or "").rstrip(".")
         fail(f"{message}. `esker features describe` prints the levels")
     stop_on("features", response.error_code, response.error_message)
-    if as_json:
-        typer.echo(json.dumps({"features": levels, "dry_run": dry_run}))
-        return
-    for name, level in levels.items():
-        typer.echo(f"{name} {'can be' if dry_run else 'was'} {verb} to {level}.")
+    can = "can be" if dry_run else "was"
+    text = "\n".join(f"{name} {can} {verb} to {level}." for name, level in levels.items())
+    show({"features": levels, "dryRun": dry_run}, text, as_json=as_json)

@@ -5,23 +5,15 @@ The columns of `describe` are those of Kafka's own `kafka-consumer-groups`.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Coroutine
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
-
-import typer
+from typing import Any, Final, NamedTuple, TypeVar
 
 from esker.client.client import LATEST, ClientError, KafkaClient
 from esker.client.group_member import all_committed_offsets
-from esker.commands.cluster_access import (
-    DEFAULT_SERVER,
-    AsJson,
-    BrokerBootstrap,
-    TimeoutMs,
-    broker_addresses,
-    fail,
-)
-from esker.commands.text_tables import table
+from esker.commands.base import CommandGroup
+from esker.commands.cluster_access import AsJson, Server, TimeoutMs, broker_addresses, fail
+from esker.commands.names import GroupName
+from esker.commands.text_tables import show, table
 from raft.net.errors import NetError
 from raft.net.runner import run
 from records.consumer_protocol import decode_assignment
@@ -37,17 +29,11 @@ from records.rpc.groups import (
 
 T = TypeVar("T")
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="List, describe and delete consumer groups.",
-)
+app = CommandGroup("List, describe and delete consumer groups.")
 
-_AT: Final = "--bootstrap-server 127.0.0.1:9092"
-LIST_EXAMPLE = f"Example: esker groups list {_AT}"
-DESCRIBE_EXAMPLE = f"Example: esker groups describe --group readers {_AT} --json"
-DELETE_EXAMPLE = f"Example: esker groups delete --group readers {_AT}"
-GroupId = Annotated[str, typer.Option(metavar="GROUP", help="Id (group.id) of the consumer group.")]
+LIST_EXAMPLE = "Example: esker groups list"
+DESCRIBE_EXAMPLE = "Example: esker groups describe readers --json"
+DELETE_EXAMPLE = "Example: esker groups delete readers"
 TIMEOUT_MS: Final = 30_000
 DEAD: Final = "Dead"
 REFUSALS: Final = {
@@ -82,11 +68,24 @@ def groups() -> None:
 
 @app.command(name="list", epilog=LIST_EXAMPLE)
 def list_(
-    bootstrap_server: BrokerBootstrap = DEFAULT_SERVER,
+    bootstrap_server: Server = None,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Print all groups with their protocol and state."""
+    groups = list_groups(bootstrap_server, timeout_ms).values()
+    listed = [
+        {"group": group.group_id, "protocol": group.protocol_type, "state": group.group_state}
+        for group in groups
+    ]
+    rows = [(group.group_id, group.protocol_type or "-", group.group_state) for group in groups]
+    show({"groups": listed}, table(("Group", "Protocol", "State"), rows), as_json=as_json)
+
+
+def list_groups(
+    bootstrap_server: str | None, timeout_ms: int
+) -> dict[str, ListGroupsResponse.ListedGroup]:
+    """Return all groups of a cluster by name, or end the command if no broker responds."""
 
     async def exchange() -> dict[str, ListGroupsResponse.ListedGroup]:
         async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
@@ -103,22 +102,13 @@ def list_(
 
             return await client.patiently(attempt)  # a dead broker is listed until it is fenced
 
-    groups = _run_or_fail(exchange()).values()
-    if as_json:
-        listed = [
-            {"group": group.group_id, "protocol": group.protocol_type, "state": group.group_state}
-            for group in groups
-        ]
-        typer.echo(json.dumps({"groups": listed}))
-        return
-    rows = [(group.group_id, group.protocol_type or "-", group.group_state) for group in groups]
-    typer.echo(table(("Group", "Protocol", "State"), rows))
+    return _run_or_fail(exchange())
 
 
 @app.command(epilog=DESCRIBE_EXAMPLE)
 def describe(
-    group: GroupId,
-    bootstrap_server: BrokerBootstrap = DEFAULT_SERVER,
+    group: GroupName,
+    bootstrap_server: Server = None,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
@@ -134,13 +124,14 @@ def describe(
     found, progress = _run_or_fail(exchange())
     if found.group_state == DEAD and not progress:
         fail(f"no such group: {group}")
-    typer.echo(json.dumps(_as_json(found, progress)) if as_json else _as_text(found, progress))
+    show(_as_json(found, progress), _as_text(found, progress), as_json=as_json)
 
 
 @app.command(epilog=DELETE_EXAMPLE)
 def delete(
-    group: GroupId,
-    bootstrap_server: BrokerBootstrap = DEFAULT_SERVER,
+    group: GroupName,
+    bootstrap_server: Server = None,
+    as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Delete a group without members, and its committed offsets."""
@@ -161,7 +152,7 @@ def delete(
             await client.patiently(attempt)
 
     _run_or_fail(exchange())
-    typer.echo(f"Deleted group {group}.")
+    show({"group": group}, f"Deleted group {group}.", as_json=as_json)
 
 
 async def _describe(client: KafkaClient, group: str) -> tuple[_Group, list[Progress]]:

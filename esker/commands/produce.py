@@ -15,20 +15,16 @@ import typer
 
 from esker.client.client import ClientError, KafkaClient
 from esker.client.producer import ACKS, Line, Producer
-from esker.commands.cluster_access import (
-    DEFAULT_SERVER,
-    BrokerBootstrap,
-    TimeoutMs,
-    broker_addresses,
-    fail,
-)
+from esker.commands.base import CommandGroup
+from esker.commands.cluster_access import Server, TimeoutMs, broker_addresses, fail
+from esker.commands.names import topic_argument
 from esker.commands.progress import counting, interruptible, still_trying
 from records.compression import Compression
 from records.errors import RecordError
 
-app = typer.Typer(add_completion=False)
+app = CommandGroup()
 
-EXAMPLE = "Example: seq 1000 | esker produce --topic numbers --bootstrap-server 127.0.0.1:9092"
+EXAMPLE = "Example: seq 1000 | esker produce numbers"
 
 READ_BYTES: Final = 256 * 1024
 CHUNKS_WAITING: Final = 8
@@ -43,12 +39,11 @@ TIMEOUT_MS: Final = 60_000
 def produce(
     topic: Annotated[
         str,
-        typer.Option(
-            metavar="TOPIC",
-            help="Name of the topic to write to, created if missing and if the cluster allows it.",
+        topic_argument(
+            "Name of the topic to write to, created if missing and if the cluster allows it."
         ),
     ],
-    bootstrap_server: BrokerBootstrap = DEFAULT_SERVER,
+    bootstrap_server: Server = None,
     key_separator: Annotated[
         str | None,
         typer.Option(

@@ -7,11 +7,10 @@ which records are deleted (docs/design/clocks.md).
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -22,6 +21,7 @@ from esker.client.quorum_admin import (
     describe_quorum_by_broker,
 )
 from esker.client.snapshot_admin import NodeSnapshots, describe_snapshots
+from esker.commands.base import CommandGroup
 from esker.commands.cluster_access import (
     AsJson,
     Controller,
@@ -33,21 +33,18 @@ from esker.commands.cluster_access import (
     target,
 )
 from esker.commands.snapshot_nodes import parse_group
-from esker.commands.text_tables import table
+from esker.commands.text_tables import show, table
 from raft.net.runner import run
 from records.rpc.objects import AcceptClockRequest
 from records.rpc.quorum import ReplicaState
 from records.rpc.snapshots import DescribeSnapshotsResponse
 from records.uuids import encode_uuid
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Describe the metadata quorum, or reset the batch coordinators' clocks.",
-)
+app = CommandGroup("Describe the metadata quorum, or reset the batch coordinators' clocks.")
 
-ACCEPT_EXAMPLE = "Example: esker quorum accept-clock --bootstrap-server 127.0.0.1:9092"
-EXAMPLE = "Example: esker quorum describe --bootstrap-server 127.0.0.1:9092 --replication"
+ACCEPT_EXAMPLE = "Example: esker quorum accept-clock"
+EXAMPLE = "Example: esker quorum describe --replication"
+METADATA: Final = "__cluster_metadata-0"
 
 
 @app.callback(epilog=EXAMPLE)
@@ -57,6 +54,13 @@ def quorum() -> None:
 
 @app.command(epilog=EXAMPLE)
 def describe(
+    group: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="TOPIC-N",
+            help="Partition of a quorum's log to describe; default: __cluster_metadata-0.",
+        ),
+    ] = None,
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     replication: Annotated[
@@ -67,13 +71,6 @@ def describe(
             "snapshot; default: print the leader's state.",
         ),
     ] = False,
-    group: Annotated[
-        str,
-        typer.Option(
-            metavar="TOPIC-N",
-            help="Partition of a quorum's log to describe; default: __cluster_metadata-0.",
-        ),
-    ] = "__cluster_metadata-0",
     as_json: AsJson = False,
     timeout_ms: Annotated[
         int,
@@ -88,7 +85,7 @@ def describe(
     log has stopped because of a fork, are printed with --bootstrap-controller only: a broker
     reports the leader's state alone.
     """
-    topic, partition = parse_group(group)
+    topic, partition = parse_group(group or METADATA)
     cluster = target(bootstrap_controller, bootstrap_server)
     own: GroupsByNode = {}
     try:
@@ -103,12 +100,8 @@ def describe(
     except AdminError as error:
         typer.echo(f"esker: {error}", err=True)
         raise typer.Exit(1) from None
-    if as_json:
-        typer.echo(json.dumps(_as_json(found, own)))
-    elif replication:
-        typer.echo(_replication_table(found, own))
-    else:
-        typer.echo(_status(found))
+    text = _replication_table(found, own) if replication else _status(found)
+    show(_as_json(found, own), text, as_json=as_json)
 
 
 @app.command(epilog=ACCEPT_EXAMPLE)
@@ -139,25 +132,24 @@ def accept_clock(
         response = ask_coordinator(cluster, number, request, timeout_ms)
         stop_on(f"coordinator {number}", response.error_code, response.error_message)
         accepted[number] = response
-    if as_json:
-        rows = [
-            {
-                "coordinator": number,
-                "wasHeld": response.was_held,
-                "beforeMs": response.before_ms,
-                "steadyMs": response.steady_ms,
-            }
-            for number, response in accepted.items()
-        ]
-        typer.echo(json.dumps({"coordinators": rows}))
-        return
+    clocks = [
+        {
+            "coordinator": number,
+            "wasHeld": response.was_held,
+            "beforeMs": response.before_ms,
+            "steadyMs": response.steady_ms,
+        }
+        for number, response in accepted.items()
+    ]
+    lines = []
     for number, response in accepted.items():
         before = "none" if response.before_ms < 0 else _moment(response.before_ms)
         held = "held" if response.was_held else "not held"
-        typer.echo(
+        lines.append(
             f"Coordinator: {number}  Time: {_moment(response.steady_ms)}"
             f"  Before: {before}  Clock: {held}"
         )
+    show({"coordinators": clocks}, "\n".join(lines), as_json=as_json)
 
 
 def _moment(time_ms: int) -> str:

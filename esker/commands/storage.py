@@ -7,7 +7,10 @@ from typing import Annotated
 
 import typer
 
+from esker.commands.base import CommandGroup
+from esker.commands.cluster_access import AsJson
 from esker.commands.feature_levels import check_supported, parse_levels
+from esker.commands.text_tables import show
 from esker.server.fatal_errors import describe_fatal_error
 from esker.server.storage import StorageError, format_storage, open_storage
 from esker.settings.addresses import CONTROLLER
@@ -15,19 +18,14 @@ from esker.settings.config import ConfigError, NodeSettings, PropertiesError, lo
 from records.errors import RecordError
 from records.uuids import encode_uuid, random_uuid
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Format and inspect a node's log directory.",
-)
+app = CommandGroup("Format and inspect a node's log directory.")
 
 FORMAT_EXAMPLE = (
-    "Example: esker storage format --config node1.properties --cluster-id xBIbbGYlSzqHPEyzl9QSWw"
+    "Example: esker storage format node1.properties --cluster-id xBIbbGYlSzqHPEyzl9QSWw"
 )
 
 ConfigFile = Annotated[
-    Path,
-    typer.Option("--config", "-c", metavar="FILE", help="Path of the node's properties file."),
+    Path, typer.Argument(metavar="FILE", help="Path of the node's properties file.")
 ]
 
 
@@ -69,6 +67,7 @@ def format_command(
             "default: the highest that this version supports.",
         ),
     ] = None,
+    as_json: AsJson = False,
 ) -> None:
     """Format the node's log directory: write meta.properties and bootstrap.checkpoint."""
     levels = parse_levels(feature or [])
@@ -79,15 +78,22 @@ def format_command(
     except (StorageError, OSError) as error:
         typer.echo(f"esker: {_words(error, loaded)}", err=True)
         raise typer.Exit(1) from None
-    typer.echo(
+    show(
+        {
+            "logDir": str(made.log_dir),
+            "nodeId": loaded.node_id,
+            "clusterId": made.cluster_id,
+            "directoryId": encode_uuid(made.directory_id),
+        },
         f"Formatted {made.log_dir} for node {loaded.node_id} of cluster {made.cluster_id}, "
         f"directory id {encode_uuid(made.directory_id)}"
-        + (", to rejoin its quorum." if rejoin else ".")
+        + (", to rejoin its quorum." if rejoin else "."),
+        as_json=as_json,
     )
 
 
-@app.command(epilog="Example: esker storage info --config node1.properties")
-def info(config: ConfigFile) -> None:
+@app.command(epilog="Example: esker storage info node1.properties")
+def info(config: ConfigFile, as_json: AsJson = False) -> None:
     """Print the node and cluster of a log directory; exit code 1 if it is not formatted."""
     loaded = load_or_exit(config)
     try:
@@ -95,18 +101,30 @@ def info(config: ConfigFile) -> None:
     except (StorageError, RecordError, OSError) as error:
         typer.echo(f"esker: {_words(error, loaded)}", err=True)
         raise typer.Exit(1) from None
-    typer.echo(f"log directory   {loaded.log_dir}")
-    typer.echo(f"node            {meta.node_id}")
-    typer.echo(f"cluster         {meta.cluster_id}")
-    if meta.directory_id is not None:
-        typer.echo(f"directory id    {encode_uuid(meta.directory_id)}")
-    typer.echo(f"bootstrap       {len(records)} records")
+    directory_id = None if meta.directory_id is None else encode_uuid(meta.directory_id)
+    rows = {
+        "log directory": str(loaded.log_dir),
+        "node": meta.node_id,
+        "cluster": meta.cluster_id,
+        "directory id": directory_id,
+        "bootstrap": f"{len(records)} records",
+    }
+    result = {
+        "logDir": str(loaded.log_dir),
+        "nodeId": meta.node_id,
+        "clusterId": meta.cluster_id,
+        "directoryId": directory_id,
+        "bootstrapRecords": len(records),
+    }
+    lines = (f"{name:<16}{value}" for name, value in rows.items() if value is not None)
+    show(result, "\n".join(lines), as_json=as_json)
 
 
 @app.command("random-uuid", epilog="Example: esker storage random-uuid")
-def random_uuid_command() -> None:
+def random_uuid_command(as_json: AsJson = False) -> None:
     """Print a new cluster id."""
-    typer.echo(encode_uuid(random_uuid()))
+    cluster_id = encode_uuid(random_uuid())
+    show({"clusterId": cluster_id}, cluster_id, as_json=as_json)
 
 
 def _words(error: Exception, settings: NodeSettings) -> str:

@@ -6,12 +6,12 @@ replicas.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 import typer
 
+from esker.commands.base import CommandGroup
 from esker.commands.cluster_access import (
     AsJson,
     Controller,
@@ -25,6 +25,8 @@ from esker.commands.cluster_access import (
     target,
 )
 from esker.commands.configs import TOPIC, settings_of
+from esker.commands.names import TopicName, TopicNames
+from esker.commands.text_tables import show
 from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
 from records.rpc.topics import (
     CreatePartitionsRequest,
@@ -36,22 +38,14 @@ from records.rpc.topics import (
 )
 from records.uuids import encode_uuid
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Create, list, describe, alter and delete the topics of a running cluster.",
-)
+app = CommandGroup("Create, list, describe, alter and delete the topics of a running cluster.")
 
-_AT: Final = "--bootstrap-server 127.0.0.1:9092"
-CREATE_EXAMPLE = (
-    f"Example: esker topics create --topic orders --partitions 3 --config retention.ms=60000 {_AT}"
-)
-LIST_EXAMPLE = f"Example: esker topics list {_AT} --diskless"
-DESCRIBE_EXAMPLE = f"Example: esker topics describe --topic orders {_AT} --json"
-ALTER_EXAMPLE = f"Example: esker topics alter --topic orders --partitions 6 {_AT}"
-DELETE_EXAMPLE = f"Example: esker topics delete --topic orders {_AT}"
+CREATE_EXAMPLE = "Example: esker topics create orders --partitions 3 --config retention.ms=60000"
+LIST_EXAMPLE = "Example: esker topics list --diskless"
+DESCRIBE_EXAMPLE = "Example: esker topics describe orders --json"
+ALTER_EXAMPLE = "Example: esker topics alter orders --partitions 6"
+DELETE_EXAMPLE = "Example: esker topics delete orders"
 
-Name = Annotated[str, typer.Option("--topic", metavar="TOPIC", help="Name of the topic.")]
 TIMEOUT_MS: Final = 30_000
 _Partition = DescribeTopicsResponse.Topic.Partition
 
@@ -63,7 +57,7 @@ def topics() -> None:
 
 @app.command(epilog=CREATE_EXAMPLE)
 def create(
-    topic: Name,
+    topic: TopicName,
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
     partitions: Annotated[
@@ -87,6 +81,7 @@ def create(
             help="Topic setting as KEY=VALUE; may be repeated; default: the cluster's settings.",
         ),
     ] = None,
+    as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Create a topic and wait until its batch coordinators have its partitions."""
@@ -109,7 +104,9 @@ def create(
     )
     (result,) = ask(cluster, request, CreateTopicsResponse, timeout_ms).topics
     stop_on(topic, result.error_code, result.error_message)
-    typer.echo(f"Created topic {topic} with id {encode_uuid(result.topic_id)}.")
+    topic_id = encode_uuid(result.topic_id)
+    created = {"topic": topic, "topicId": topic_id}
+    show(created, f"Created topic {topic} with id {topic_id}.", as_json=as_json)
 
 
 @app.command(name="list", epilog=LIST_EXAMPLE)
@@ -130,23 +127,14 @@ def list_(
     cluster = target(bootstrap_controller, bootstrap_server)
     response = _describe(cluster, None, timeout_ms)
     names = [topic.topic_name for topic in response.topics if not (diskless and topic.is_internal)]
-    if as_json:
-        typer.echo(json.dumps({"topics": names}))
-    elif names:
-        typer.echo("\n".join(names))
+    show({"topics": names}, "\n".join(names), as_json=as_json)
 
 
 @app.command(epilog=DESCRIBE_EXAMPLE)
 def describe(
+    topic: TopicNames = None,
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="TOPIC",
-            help="Name of a topic to describe; may be repeated; default: all topics.",
-        ),
-    ] = None,
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
@@ -161,12 +149,9 @@ def describe(
     response = _describe(cluster, tuple(topic) if topic else None, timeout_ms)
     known = [found for found in response.topics if not found.error_code]
     settings = settings_of(cluster, TOPIC, [found.topic_name for found in known], timeout_ms)
-    if as_json:
-        described = [_as_json(found, settings[found.topic_name]) for found in known]
-        typer.echo(json.dumps({"topics": described}))
-    else:
-        for found in known:
-            typer.echo(_as_text(found, settings[found.topic_name]))
+    described = [_as_json(found, settings[found.topic_name]) for found in known]
+    text = "\n".join(_as_text(found, settings[found.topic_name]) for found in known)
+    show({"topics": described}, text, as_json=as_json)
     unknown = [found.topic_name for found in response.topics if found.error_code]
     if unknown:
         fail(f"no such topic: {', '.join(unknown)}")
@@ -174,12 +159,13 @@ def describe(
 
 @app.command(epilog=ALTER_EXAMPLE)
 def alter(
-    topic: Name,
+    topic: TopicName,
     partitions: Annotated[
         int, typer.Option(min=1, help="Total number of partitions after the change.")
     ],
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
+    as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Add partitions to a topic; partitions of __diskless-metadata are new batch coordinators."""
@@ -195,14 +181,16 @@ def alter(
     )
     (result,) = ask(cluster, request, CreatePartitionsResponse, timeout_ms).results
     stop_on(topic, result.error_code, result.error_message)
-    typer.echo(f"Topic {topic} has {partitions} partitions now.")
+    altered = {"topic": topic, "partitionCount": partitions}
+    show(altered, f"Topic {topic} has {partitions} partitions now.", as_json=as_json)
 
 
 @app.command(epilog=DELETE_EXAMPLE)
 def delete(
-    topic: Name,
+    topic: TopicName,
     bootstrap_controller: Controller = None,
     bootstrap_server: Server = None,
+    as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Delete a topic; brokers delete its objects from the store later."""
@@ -212,7 +200,7 @@ def delete(
     )
     (result,) = ask(cluster, request, DeleteTopicsResponse, timeout_ms).responses
     stop_on(topic, result.error_code, result.error_message)
-    typer.echo(f"Deleted topic {topic}.")
+    show({"topic": topic}, f"Deleted topic {topic}.", as_json=as_json)
 
 
 def _describe(

@@ -129,7 +129,7 @@ def test_a_feature_upgrade_of_a_cluster_reaches_every_node(cluster: EskerCluster
             "the node shows the level",
         )
     again = esker(cluster, "upgrade", "-f", "esker.version=2", "--json", controller=True)
-    assert json.loads(again) == {"features": {"esker.version": 2}, "dry_run": False}
+    assert json.loads(again) == {"features": {"esker.version": 2}, "dryRun": False}
     for unsafe, sentence in (
         ((), "Refusing to perform the requested downgrade"),
         (("--unsafe",), "Unsafe metadata downgrade is not supported"),

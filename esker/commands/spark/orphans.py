@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from esker.commands.base import CommandGroup
 from esker.commands.cluster_access import AsJson, Controller, Server, Target, TimeoutMs, target
 from esker.commands.spark.common import (
     DATA_LOSS,
@@ -72,10 +73,8 @@ if TYPE_CHECKING:
     from spark_jobs.readers.inputs import Inputs
     from spark_jobs.readers.object_store import ObjectStore, StoreOptions
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Find unreferenced objects, and references to missing objects.",
+app = CommandGroup(
+    "Find unreferenced objects, and references to missing objects.",
     epilog="Example: esker spark orphans show plan.jsonl",
 )
 

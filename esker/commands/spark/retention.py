@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from esker.commands.base import CommandGroup
 from esker.commands.cluster_access import AsJson, Controller, Server, Target, TimeoutMs, target
 from esker.commands.spark.common import (
     ENVIRONMENT,
@@ -57,10 +58,8 @@ from spark_jobs.session.java import cache_directory
 if TYPE_CHECKING:
     from spark_jobs.readers.engines import Engine
 
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=True,
-    help="Plan and apply the retention of topics.",
+app = CommandGroup(
+    "Plan and apply the retention of topics.",
     epilog="Example: esker spark retention show plan.jsonl",
 )
 

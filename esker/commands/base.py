@@ -1,0 +1,165 @@
+"""Groups of commands in one style: names as arguments or as Kafka's options, and profiles.
+
+    app = CommandGroup("Create and delete topics.")
+
+    @app.command(epilog=EXAMPLE)
+    def delete(topic: TopicName, bootstrap_server: Server = None) -> None: ...
+
+This command takes `orders` or `--topic orders`, and `--profile NAME`: the function declares each
+name once, as an argument, and `CommandGroup` adds the option of `KAFKA_OPTIONS`. `delete` is called
+with one value, whichever way it was given.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Annotated, Any, Final, NamedTuple, get_args, get_type_hints
+
+import typer
+from typer.models import ArgumentInfo
+
+from esker.client.profiles import CONTROLLERS, SERVERS
+from esker.commands.cluster_access import no_servers, profile_or_exit
+
+OPTION: Final = "{}_option"
+KAFKA_OPTIONS: Final = {
+    "topic": ("--topic",),
+    "group": ("--group",),
+    "entity_type": ("--entity-type",),
+    "entity_name": ("--entity-name",),
+    "broker_id": ("--id",),
+    "feature": ("--feature", "-f"),
+    "config": ("--config", "-c"),
+    "create_chunk_json_file": ("--create-chunk-json-file",),
+    "alter_chunk_json_file": ("--alter-chunk-json-file",),
+    "offset_json_file": ("--offset-json-file",),
+}
+"""The options of Kafka's tools that name the same as an argument, by the argument's parameter."""
+
+PROFILE: Final = "profile"
+Profile = Annotated[
+    str | None,
+    typer.Option(
+        "--profile",
+        metavar="NAME",
+        help="Profile with the addresses of the cluster; default: the environment's ESKER_PROFILE, "
+        "else the default profile of the file that `esker profile list` names.",
+    ),
+]
+
+
+class CommandGroup(typer.Typer):
+    """Commands whose arguments may be given as Kafka's options, and addresses as a profile."""
+
+    def __init__(self, help: str | None = None, **settings: Any) -> None:  # noqa: A002 (Typer's)
+        """Create a group with a help text, or without one for a command that has no group."""
+        super().__init__(
+            add_completion=False, no_args_is_help=help is not None, help=help, **settings
+        )
+
+    def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
+        """Register a function as a command, as Typer does, with the added options."""
+        register = super().command(name, **settings)
+
+        def decorate(function: Callable[..., None]) -> Callable[..., None]:
+            register(with_options(function))
+            return function
+
+        return decorate
+
+
+class _Name(NamedTuple):
+    """An argument that may be given as an option: its parameter, option and placeholder."""
+
+    parameter: str
+    flag: str
+    metavar: str
+    required: bool
+
+    def take(self, values: dict[str, Any]) -> None:
+        """Move the option's value to the argument. Raises typer.BadParameter on two or none."""
+        option = values.pop(OPTION.format(self.parameter))
+        argument = values[self.parameter]
+        if given(argument) and given(option):
+            raise typer.BadParameter(
+                f"is given twice, as an argument and as {self.flag}: give one of them",
+                param_hint=self.metavar,
+            )
+        values[self.parameter] = argument if given(argument) else option
+        if self.required and not given(values[self.parameter]):
+            raise typer.BadParameter(
+                f"is missing: give it as an argument, or as {self.flag}", param_hint=self.metavar
+            )
+
+
+def given(value: Any) -> bool:
+    """Whether a value was given; 0 and the empty name are values, an empty list is none."""
+    return value not in (None, [], ())
+
+
+def with_options(function: Callable[..., None]) -> Callable[..., None]:
+    """Return a function that takes the same names as options, and a profile of addresses."""
+    hints = get_type_hints(function, include_extras=True)
+    parameters, names = [], []
+    for parameter in inspect.signature(function).parameters.values():
+        hint = hints[parameter.name]
+        made = parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY)
+        argument, options = _argument(hint), KAFKA_OPTIONS.get(parameter.name)
+        if argument is None or options is None:
+            parameters.append(made)
+            continue
+        kind = get_args(hint)[0] | None
+        metavar = argument.metavar or parameter.name.upper()
+        required = parameter.default is inspect.Parameter.empty
+        names.append(_Name(parameter.name, options[0], metavar, required))
+        option = typer.Option(
+            *options,
+            metavar=metavar,
+            min=argument.min,
+            autocompletion=argument.autocompletion,
+            help=f"The argument {metavar}, under the name of Kafka's option.",
+        )
+        parameters += [
+            made.replace(annotation=Annotated[kind, argument], default=None),
+            made.replace(
+                name=OPTION.format(parameter.name),
+                annotation=Annotated[kind, option],
+                default=None,
+            ),
+        ]
+    takes_profile = "bootstrap_server" in hints
+    if takes_profile:
+        kind_ = inspect.Parameter.KEYWORD_ONLY
+        parameters.append(inspect.Parameter(PROFILE, kind_, default=None, annotation=Profile))
+
+    def command(**values: Any) -> None:
+        if takes_profile:
+            apply_profile(values)
+        for name in names:
+            name.take(values)
+        function(**values)
+
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    command.__annotations__ = {one.name: one.annotation for one in parameters}
+    return command
+
+
+def _argument(hint: Any) -> ArgumentInfo | None:
+    """Return Typer's description of an argument, or None for an option."""
+    return next((one for one in get_args(hint)[1:] if isinstance(one, ArgumentInfo)), None)
+
+
+def apply_profile(values: dict[str, Any]) -> None:
+    """Replace `--profile` by the addresses of that profile, unless an option gives addresses."""
+    profile = values.pop(PROFILE, None)
+    if profile is None or any(map(values.get, ("bootstrap_server", "bootstrap_controller"))):
+        return
+    properties = profile_or_exit(profile)
+    if SERVERS in properties:
+        values["bootstrap_server"] = properties[SERVERS]
+    elif "bootstrap_controller" in values:
+        values["bootstrap_controller"] = properties.get(CONTROLLERS)
+    elif properties:
+        raise no_servers()

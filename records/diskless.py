@@ -17,7 +17,7 @@ ours: the KIP leaves the log's contents open.
 from typing import Annotated
 
 from records.schema import MetadataRecord
-from records.wire import Array, Int8, Int16, Int32, Int64, String, Uuid, tag
+from records.wire import Array, Int8, Int16, Int32, Int64, String, Uuid, since, tag
 
 
 class DisklessPartitionsRecord(MetadataRecord, key=1100, versions="0"):
@@ -197,6 +197,66 @@ class SteadyTimeRecord(MetadataRecord, key=1116, versions="0"):
     replaces: Int8  # 1: steady time was set, perhaps back; 0: it went on
 
 
+class RewriteLeaseGrantedRecord(MetadataRecord, key=1117, versions="0"):
+    """A rewriter may fill objects with these ids, in any order, until its lease ends.
+
+    Source: docs/design/compaction.md#records.
+    """
+
+    lease_id: Int64
+    broker_id: Int32  # the owner; -1: a plan
+    broker_epoch: Int64
+    plan_id: Uuid  # the owner; zero: a broker
+    first_object_id: Int64
+    object_count: Int32
+    granted_at_ms: Int64
+    closed_lease_ids: Array[Int64]  # rewrite leases of lower epochs of the broker
+
+
+class RewriteLeaseRenewedRecord(MetadataRecord, key=1118, versions="0"):
+    """A rewrite lease is renewed: its age counts from here. Source: docs/design/compaction.md."""
+
+    lease_id: Int64
+    renewed_at_ms: Int64
+
+
+class RunsReplacedRecord(MetadataRecord, key=1119, versions="0"):
+    """Runs of batches that cover ranges of offsets are replaced by runs in a rewritten object.
+
+    The first record of an object opens it. There are as many topic indexes as ranges, each a
+    partition once; a range's runs tile it, so each begins where the one before it ends. A record
+    without ranges only closes the object. Source: docs/design/compaction.md#records.
+    """
+
+    object_id: Int64
+    object_format: Int8
+    size_bytes: Int64
+    broker_id: Int32  # -1: a plan's
+    lease_id: Int64
+    replaced_at_ms: Int64  # ms since 1970; of an object's first record: when it was committed
+    closes_object: Int8  # 1: no further record fills the object
+    topic_ids: Array[Uuid]  # each topic once; the ranges point into it
+    topic_indexes: Array[Int32]  # of each range: into topic_ids
+    partitions: Array[Int32]  # of each range, as the next eight columns
+    first_offsets: Array[Int64]
+    end_offsets: Array[Int64]  # exclusive
+    old_run_counts: Array[Int32]
+    old_run_digests: Array[Int64]  # of object, byte offset and size of each
+    bounds: Array[Int64]  # exclusive, of the key map; -1: every record was kept
+    flags: Array[Int8]  # 1 a delete horizon was set, 2 a tombstone or marker was removed
+    run_counts: Array[Int32]
+    last_offsets: Array[Int64]  # of each new run, as the columns below; inclusive
+    record_counts: Array[Int32]
+    byte_offsets: Array[Int64]  # in the object
+    byte_sizes: Array[Int64]
+    max_timestamps: Array[Int64]  # ms since 1970
+    append_times: Array[Int64]  # ms since 1970; the newest of the sources
+    timestamp_types: Array[Int8]  # 0 create time, 1 append time
+    ended_counts: Annotated[Array[Int32], tag(0)] = ()  # reserved: aborted entries of each range
+    ended_producer_ids: Annotated[Array[Int64], tag(1)] = ()  # reserved
+    ended_first_offsets: Annotated[Array[Int64], tag(2)] = ()  # reserved
+
+
 class CoordinatorState(MetadataRecord, key=1120, versions="0"):
     """A coordinator's counters: the first data record of its checkpoints."""
 
@@ -221,11 +281,11 @@ class DisklessTopicState(MetadataRecord, key=1121, versions="0"):
     deleted_at_ms: Annotated[Int64, tag(0)] = -1  # of a tombstone; -1 while the topic lives
 
 
-class RunsState(MetadataRecord, key=1122, versions="0"):
+class RunsState(MetadataRecord, key=1122, versions="0-1"):
     """Live runs of a partition by rising offset: byte-contiguous batches of one object.
 
-    Offsets have no gaps: a run begins where the one before it ends. It was appended when its object
-    was committed.
+    A run begins where the one before it ends. At version 0 all of them were appended: each has a
+    record at every offset, and its append time is when its object was committed.
     """
 
     log_id: Int64
@@ -236,9 +296,12 @@ class RunsState(MetadataRecord, key=1122, versions="0"):
     byte_sizes: Array[Int64]
     max_timestamps: Array[Int64]
     timestamp_types: Array[Int8]
+    append_times: Annotated[Array[Int64], since(1)] = ()  # ms since 1970
+    record_counts: Annotated[Array[Int64], since(1)] = ()
+    object_formats: Annotated[Array[Int8], since(1)] = ()
 
 
-class ObjectsState(MetadataRecord, key=1123, versions="0"):
+class ObjectsState(MetadataRecord, key=1123, versions="0-1"):
     """Objects as a checkpoint has them, by rising id.
 
     One that a listing found, and that was never committed, has no size, broker -1 and committed at
@@ -251,10 +314,11 @@ class ObjectsState(MetadataRecord, key=1123, versions="0"):
     formats: Array[Int8]
     broker_ids: Array[Int32]
     committed_at_ms: Array[Int64]
-    marked_at_ms: Array[Int64]  # -1: not marked
+    marked_at_ms: Array[Int64]  # -1: not marked; -2: open, it is still filled
     topic_ids: Array[Uuid]  # each topic once
     topic_counts: Array[Int32]  # of each object: how many topics had accepted batches in it
     topic_indexes: Array[Int32]  # object by object: which, into topic_ids
+    first_deletions_ms: Annotated[Array[Int64], since(1)] = ()  # when a run in it died; -1: none
 
 
 class ProducersState(MetadataRecord, key=1124, versions="0"):
@@ -317,3 +381,36 @@ class DisklessBrokerState(MetadataRecord, key=1127, versions="0"):
     broker_id: Int32
     broker_epoch: Int64
     answered: Array[Int64]  # its objects whose answers are kept, in the order of their commits
+
+
+class RewriteLeaseState(MetadataRecord, key=1128, versions="0"):
+    """A rewrite lease in a checkpoint; ranges of ids are pairs, as a LeaseState's.
+
+    Source: docs/design/compaction.md#records.
+    """
+
+    lease_id: Int64
+    broker_id: Int32  # -1: a plan
+    broker_epoch: Int64
+    plan_id: Uuid
+    first_object_id: Int64
+    end_object_id: Int64  # exclusive
+    fenced: Array[Int64]  # single ids, called safe to delete
+    granted_at_ms: Int64
+    renewed_at_ms: Int64
+    closed_at_ms: Int64  # -1: open
+    orphans: Array[Int64]  # ranges that were never opened and are not yet deleted; once closed
+    opened: Array[Int64]  # ranges of ids that became objects
+    open_ids: Array[Int64]  # of them, those that are still filled
+    open_sizes: Array[Int64]  # bytes
+    open_formats: Array[Int8]
+    open_filled: Array[Int64]  # bytes that runs were ever given
+
+
+class CleaningState(MetadataRecord, key=1129, versions="0"):
+    """How far partitions are cleaned, by rising log id. Source: docs/design/compaction.md."""
+
+    log_ids: Array[Int64]
+    cleaned_until: Array[Int64]  # exclusive
+    bounds: Array[Int64]  # exclusive, of the newest round
+    rewritten_until: Array[Int64]  # exclusive, under that bound

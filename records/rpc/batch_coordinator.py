@@ -196,6 +196,8 @@ class FindBatchesResponse(Response, key=1097, versions="0"):
                 producer_epoch: Int16 = -1
                 base_sequence: Int32 = -1
                 last_sequence: Int32 = -1
+                object_format: Annotated[Int8, tag(0)] = 1  # 2: final bytes
+                record_count: Annotated[Int64, tag(1)] = -1  # -1: a record at every offset
 
             partition_index: Int32
             error_code: Int16 = 0

@@ -10,6 +10,7 @@ from tests.records import (
     test_golden_diskless,
     test_golden_groups,
     test_golden_key_value,
+    test_golden_rewriting,
     test_golden_security,
     test_golden_topics,
 )
@@ -21,6 +22,7 @@ FAMILIES = (
     test_golden_diskless,
     test_golden_groups,
     test_golden_key_value,
+    test_golden_rewriting,
     test_golden_security,
     test_golden_topics,
 )

@@ -84,7 +84,8 @@ def target(bootstrap_controller: str | None, bootstrap_server: str | None) -> Ta
     if bootstrap_controller is None and bootstrap_server is None:
         bootstrap_controller, bootstrap_server = _default_addresses()
     if bootstrap_controller is None:
-        return Target(broker_addresses(bootstrap_server or DEFAULT_SERVER), brokers=True)
+        servers = DEFAULT_SERVER if bootstrap_server is None else bootstrap_server
+        return Target(broker_addresses(servers), brokers=True)
     if bootstrap_server is not None:
         raise typer.BadParameter(
             "--bootstrap-controller and --bootstrap-server exclude each other: give one of them"

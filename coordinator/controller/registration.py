@@ -82,7 +82,7 @@ class BrokerMembership:
     listeners: tuple[BrokerListener, ...]
     rack: str | None = None
     features: tuple[tuple[str, int, int], ...] = ()  # name, lowest and highest level
-    heartbeat_interval_ms: int = 2_000  # broker.heartbeat.interval.ms
+    heartbeat_interval_ms: int = 500  # broker.heartbeat.interval.ms
     session_timeout_ms: int = 9_000  # broker.session.timeout.ms
     registration_timeout_ms: int = 60_000  # initial.broker.registration.timeout.ms
 

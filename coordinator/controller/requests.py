@@ -51,6 +51,7 @@ from coordinator.controller.leader import Controller
 from coordinator.controller.partition_moves import PartitionMoves
 from coordinator.controller.reconciliation import hosted_counts
 from coordinator.controller.refusals import refuse
+from coordinator.controller.sessions import Connection
 from coordinator.errors import CoordinatorError
 from records.chunks import TopicPartitionToBatchCoordinatorMapping
 from records.internal_topics import DISKLESS_METADATA
@@ -115,12 +116,18 @@ class Requests:
         self._leader_name = leader_name
         self.served: Counter[int] = Counter() if served is None else served
 
-    def ask(self, request: Request, send: Send) -> None:
-        """Handle a request, and call `send` exactly once with the response, now or later."""
+    def ask(self, request: Request, send: Send, connection: Connection | None = None) -> None:
+        """Handle a request, and call `send` exactly once with the response, now or later.
+
+        Args:  connection: of the request; the end of a broker's session may follow from its end.
+        """
         key = request.schema().key
         assert key is not None
         self.served[key] += 1
         _HANDLERS[type(request)](self, request, send)
+        if isinstance(request, brokers.BrokerHeartbeatRequest) and connection is not None:
+            sessions = self._controller.sessions
+            sessions.note_connection(request.broker_id, request.broker_epoch, connection)
 
     def _decide(
         self,

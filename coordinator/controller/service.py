@@ -43,7 +43,7 @@ class ControllerService:
 
     def __init__(
         self,
-        ask: Callable[[Request, Send], None],
+        ask: Callable[[Request, Send, ServerConnection], None],
         *,
         image: Callable[[], MetadataImage],
         find_log: Callable[[str, int], ReplicatedLog | None],
@@ -52,7 +52,7 @@ class ControllerService:
     ) -> None:
         """Create a controller's request handlers from the functions that the handlers call.
 
-        Args:  ask: `Requests.ask` of the current controller.
+        Args:  ask: `Requests.ask` of the current controller, with the request's connection.
                find_log: returns a group's log on this node, by topic and partition.
                endpoint: returns the address of a node of the quorum.
         """
@@ -86,7 +86,7 @@ class ControllerService:
             def send(response: Response) -> None:
                 reply.send(payload(header, response))
 
-            self._ask(message, send)
+            self._ask(message, send, connection)
             return reply
 
         return serve

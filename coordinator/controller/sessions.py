@@ -4,6 +4,10 @@ A broker's session runs on the leader's monotonic clock, from its last heartbeat
 leader's own election, whichever is later. So no broker is fenced because a new leader has not
 received its heartbeat yet, and setting a wall clock, in either direction, fences none.
 
+A session ends early if the connection of the last heartbeat is closed, as a killed process closes
+it, and no heartbeat comes on another one: members of consumer groups give up a coordinator after
+their own session, which may be shorter than a broker's.
+
 The trap is a leader that was paused itself (stopped, paged out, suspended). Its clock advanced and
 every session seems to be over, while the heartbeats wait in its sockets. A late tick reveals the
 pause, and every session begins anew.
@@ -15,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 from records.types import Offset
 
@@ -26,6 +30,18 @@ several heartbeats in one."""
 LEAST_ABSENCE_MS: Final = 500
 """A merely busy node's tick is never so late; without this limit short sessions would not end."""
 
+LEAST_RECONNECT_MS: Final = 1_000
+MISSED_HEARTBEATS: Final = 2
+"""A broker whose connection was closed may miss this many heartbeats, and has a second at least."""
+
+
+class Connection(Protocol):
+    """A connection on which a broker sends heartbeats."""
+
+    @property
+    def closed(self) -> bool:
+        """Return whether the connection is closed, by either side."""
+
 
 @dataclass(slots=True)
 class Session:
@@ -35,6 +51,9 @@ class Session:
     last_heartbeat_ms: int  # on the monotonic clock
     metadata_offset: Offset  # the last one that it has read (inclusive)
     shutting_down_at: Offset | None = None  # of the record of its controlled shutdown
+    interval_ms: int = 0  # between the last two heartbeats
+    connection: Connection | None = None  # of the last heartbeat, if known
+    lost_ms: int | None = None  # when that connection was found closed
 
 
 class BrokerSessions:
@@ -56,6 +75,9 @@ class BrokerSessions:
         """Advance the clock; frequent calls let the sessions notice a pause of this process."""
         self.update_clock(now_ms)
         self._ticked_ms = self._now_ms
+        for session in self._sessions.values():
+            if session.lost_ms is None and session.connection and session.connection.closed:
+                session.lost_ms = self._now_ms
 
     def update_clock(self, now_ms: int) -> None:
         """Advance the clock; restart every session after a pause of this process."""
@@ -72,9 +94,17 @@ class BrokerSessions:
         if session is None or session.broker_epoch != broker_epoch:
             session = Session(broker_epoch, self._now_ms, metadata_offset)
             self._sessions[broker_id] = session
+        session.interval_ms = self._now_ms - session.last_heartbeat_ms
         session.last_heartbeat_ms = self._now_ms
+        session.connection = session.lost_ms = None
         session.metadata_offset = metadata_offset
         return session
+
+    def note_connection(self, broker_id: int, broker_epoch: int, connection: Connection) -> None:
+        """Watch the connection of a broker's last heartbeat, if the broker has a session."""
+        session = self.get(broker_id, broker_epoch)
+        if session is not None:
+            session.connection = connection
 
     def record_registration(self, broker_id: int, broker_epoch: int) -> None:
         """Start a session for a broker that has just registered."""
@@ -97,7 +127,11 @@ class BrokerSessions:
         session = self.get(broker_id, broker_epoch)
         if session is None:
             return not fenced and self._now_ms < self._since_ms + self.timeout_ms
-        return self._now_ms < max(session.last_heartbeat_ms, self._since_ms) + self.timeout_ms
+        ends_ms = max(session.last_heartbeat_ms, self._since_ms) + self.timeout_ms
+        if session.lost_ms is not None:
+            reconnect_ms = max(LEAST_RECONNECT_MS, MISSED_HEARTBEATS * session.interval_ms)
+            ends_ms = min(ends_ms, max(session.lost_ms, self._since_ms) + reconnect_ms)
+        return self._now_ms < ends_ms
 
     def all_have_read(self, offset: Offset, brokers: Iterable[tuple[int, int]]) -> bool:
         """Return whether each broker, given as (id, epoch), has read the record at `offset`."""

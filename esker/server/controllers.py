@@ -213,7 +213,7 @@ class ControllerNodeService:
         self._joining = self._make_joining()
         self._timer: asyncio.TimerHandle | None = None
         self._service = ControllerService(
-            lambda message, send: self._requests_now().ask(message, send),
+            lambda *words: self._requests_now().ask(*words),
             image=lambda: self.machine.image,
             find_log=host.log,
             endpoint=self._endpoint,

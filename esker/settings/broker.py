@@ -17,7 +17,7 @@ SETTINGS: Final = (
     Setting(
         "broker.heartbeat.interval.ms",
         MILLISECONDS,
-        2_000,
+        500,
         "Milliseconds between two heartbeats of a broker; at most half of its session.",
     ),
     Setting(

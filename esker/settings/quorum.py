@@ -119,7 +119,8 @@ SETTINGS: Final = (
         "broker.session.timeout.ms",
         MILLISECONDS,
         9_000,
-        "Milliseconds of silence after which a broker is fenced.",
+        "Milliseconds of silence after which a broker is fenced; once its connection is closed, it "
+        "has two heartbeat intervals, at least 1000 ms, to send a heartbeat on another one.",
     ),
     Setting(
         "esker.bench.log.enable",

@@ -24,7 +24,6 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-HEARTBEAT_MS: Final = 300
 POLL_S: Final = 0.2
 JOINS_WITHIN_S: Final = 5.0  # kafka-python's first poll: see `tests.clients.kafka_python`
 AGAIN_S: Final = 0.1
@@ -51,7 +50,7 @@ def confluent(options: argparse.Namespace, who: str, end: threading.Event) -> No
         "auto.offset.reset": "earliest",
         "enable.auto.commit": False,
         "session.timeout.ms": options.session_ms,
-        "heartbeat.interval.ms": HEARTBEAT_MS,
+        "heartbeat.interval.ms": options.heartbeat_ms,
         "fetch.wait.max.ms": 100,
         "reconnect.backoff.max.ms": 500,
         "topic.metadata.refresh.interval.ms": 1_000,
@@ -126,7 +125,7 @@ def kafka_python(options: argparse.Namespace, who: str, end: threading.Event) ->
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         session_timeout_ms=options.session_ms,
-        heartbeat_interval_ms=HEARTBEAT_MS,
+        heartbeat_interval_ms=options.heartbeat_ms,
         fetch_max_wait_ms=100,
         metadata_max_age_ms=1_000,
         reconnect_backoff_max_ms=500,
@@ -196,7 +195,7 @@ async def _aiokafka(options: argparse.Namespace, who: str, end: threading.Event)
         auto_offset_reset="earliest",
         enable_auto_commit=False,
         session_timeout_ms=options.session_ms,
-        heartbeat_interval_ms=HEARTBEAT_MS,
+        heartbeat_interval_ms=options.heartbeat_ms,
         fetch_max_wait_ms=100,
         metadata_max_age_ms=1_000,
     )
@@ -243,6 +242,7 @@ def main() -> None:
     parser.add_argument("--static", action="store_true")
     parser.add_argument("--cooperative", action="store_true")
     parser.add_argument("--session-ms", type=int, default=60_000)
+    parser.add_argument("--heartbeat-ms", type=int, default=300)
     options = parser.parse_args()
     end = threading.Event()
 

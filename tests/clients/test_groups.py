@@ -13,6 +13,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -385,3 +386,45 @@ def test_a_new_group_member_resumes_at_the_last_committed_offset(told: Told) -> 
     assert not told.writer.failed
     for group in told.groups.values():
         assert told.resumed[group.name] == told.writer.end_offsets, group.name
+
+
+SHORT_SESSION: Final = ("--session-ms", "6000", "--heartbeat-ms", "2000")
+DEATHS: Final = 5
+
+
+@pytest.mark.soak
+def test_members_with_a_session_of_6_s_are_not_dropped_when_their_broker_is_killed(
+    tmp_path: Path,
+) -> None:
+    """Kill the coordinating broker at five phases of the heartbeats, with default settings."""
+    processes: list[Process] = []
+    groups: list[Group] = []
+    try:
+        with EskerCluster(tmp_path) as cluster:
+            cluster.start()
+            acts = cluster.broker_ids[0]
+            Confluent(cluster.bootstrap).create_topic(TOPIC, PARTITIONS, {})
+            for library in LIBRARIES:
+                name = named(library, acts, cluster.broker_ids)
+                begin(cluster, name)
+                words = ("a", "b", *SHORT_SESSION)
+                processes.append(Process(cluster.home, library, cluster.bootstrap, name, *words))
+                groups.append(Group(name, processes[-1:]))
+            writer = Writer(cluster.bootstrap)
+            try:
+                settle(groups)
+                for death in range(DEATHS):
+                    time.sleep(6 + death * 2 / DEATHS)  # the phase of the members' heartbeats
+                    cluster.kill(acts)
+                    progress(groups, cluster)
+                    cluster.launch(acts)
+                    cluster.wait_until_ready()
+                    progress(groups, cluster)
+            finally:
+                writer.stop()
+            for group in groups:
+                group.mark(group.ended)
+    finally:
+        for process in processes:
+            process.end()
+    assert {group.name: group.meanwhile() for group in groups} == {g.name: [] for g in groups}

@@ -99,7 +99,7 @@ def test_a_broker_binds_its_client_listeners_but_no_controller_listener():
     assert config.roles == {"broker"}
     assert config.addresses.controller is None
     assert [place.name for place in config.addresses.clients] == ["A", "B"]
-    assert config.values["broker.heartbeat.interval.ms"] == 2000
+    assert config.values["broker.heartbeat.interval.ms"] == 500
 
 
 @pytest.mark.parametrize("name", ["SSL", "SASL_SSL", "SASL_PLAINTEXT"])

@@ -114,6 +114,57 @@ def test_a_controller_that_was_paused_fences_no_broker_when_it_resumes(world: Wo
     assert fenced(world) == {1: False}
 
 
+class Link:
+    """A connection on which a broker has sent its heartbeats."""
+
+    closed = False
+
+
+def test_a_killed_broker_is_fenced_two_heartbeats_after_its_connection_is_closed(
+    world: World,
+) -> None:
+    (epoch,) = world.register(1)
+    link = Link()
+    for _ in range(6):
+        world.pass_ms(500)
+        world.beat(1, epoch, link)
+    link.closed = True
+    world.pass_ms(1_000)
+    assert fenced(world) == {1: False}
+    world.pass_ms(500)
+    assert fenced(world) == {1: True}
+
+
+def test_a_broker_that_reconnects_within_two_heartbeat_intervals_is_not_fenced(
+    world: World,
+) -> None:
+    (epoch,) = world.register(1)
+    for _ in range(5):
+        world.pass_ms(3_000)
+        link = Link()
+        world.beat(1, epoch, link)
+        link.closed = True
+    world.pass_ms(SESSION_MS - 4_000)
+    assert fenced(world) == {1: False}
+
+
+def test_a_controller_pause_restarts_the_time_that_a_broker_has_to_reconnect(
+    world: World,
+) -> None:
+    (epoch,) = world.register(1)
+    link = Link()
+    world.beat(1, epoch, link)
+    link.closed = True
+    world.pass_ms(500)
+    world.jump_ms(60_000)
+    world.controller.tick()
+    world.run()
+    assert fenced(world) == {1: False}
+    world.beat(1, epoch, Link())
+    world.pass_ms(SESSION_MS - 1_000)
+    assert fenced(world) == {1: False}
+
+
 def test_a_broker_session_shorter_than_a_controller_tick_expires() -> None:
     """A quarter of the session is less than a tick, and no tick counts as a pause."""
     sessions = BrokerSessions(timeout_ms=300)

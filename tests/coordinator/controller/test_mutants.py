@@ -51,6 +51,16 @@ def fence_everyone_after_an_election(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BrokerSessions, "is_alive", known)
 
 
+def await_the_session_of_a_closed_connection(patch: pytest.MonkeyPatch) -> None:
+    """A broker whose connection was closed keeps its whole session."""
+    patch.setattr(BrokerSessions, "note_connection", lambda *_: None)
+
+
+def fence_at_the_first_closed_connection(patch: pytest.MonkeyPatch) -> None:
+    """A broker has one second to reconnect, however rarely it sends heartbeats."""
+    patch.setattr("coordinator.controller.sessions.MISSED_HEARTBEATS", 0)
+
+
 def fence_everyone_after_a_pause(patch: pytest.MonkeyPatch) -> None:
     """The leader does not notice that it was paused itself."""
 
@@ -145,6 +155,20 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
         fence_everyone_after_an_election,
         _with(
             test_brokers.test_a_new_controller_fences_no_broker_before_a_full_session_has_passed,
+            lambda: test_brokers.World().elect(),
+        ),
+    ),
+    "a closed connection does not shorten a session": (
+        await_the_session_of_a_closed_connection,
+        _with(
+            test_brokers.test_a_killed_broker_is_fenced_two_heartbeats_after_its_connection_is_closed,
+            lambda: test_brokers.World().elect(),
+        ),
+    ),
+    "fence at the first closed connection": (
+        fence_at_the_first_closed_connection,
+        _with(
+            test_brokers.test_a_broker_that_reconnects_within_two_heartbeat_intervals_is_not_fenced,
             lambda: test_brokers.World().elect(),
         ),
     ),

@@ -17,6 +17,7 @@ from coordinator.controller.image import MetadataImage
 from coordinator.controller.leader import Controller, ControllerConfig
 from coordinator.controller.machine import ControllerMachine
 from coordinator.controller.requests import Requests
+from coordinator.controller.sessions import Connection
 from records.batch import Batch, iter_batches, iter_records
 from records.batch_writer import build_value_batch
 from records.features import SUPPORTED
@@ -271,15 +272,15 @@ class World:
         heapq.heappush(self._timers, (at, self._timer_count, timer))
         return timer
 
-    def send(self, request: Request) -> list[Any]:
+    def send(self, request: Request, connection: Connection | None = None) -> list[Any]:
         """Send a request; its answers are appended to the returned list."""
         answers: list[Any] = []
-        self.requests.ask(request, answers.append)
+        self.requests.ask(request, answers.append, connection)
         return answers
 
-    def ask(self, request: Request) -> Any:
+    def ask(self, request: Request, connection: Connection | None = None) -> Any:
         """Send a request and return its answer."""
-        answers = self.send(request)
+        answers = self.send(request, connection)
         self.run()
         assert len(answers) == 1, f"{len(answers)} answers to {request}"
         assert isinstance(answers[0], Response)
@@ -303,7 +304,9 @@ class World:
                 self.beat(broker_id, answer.broker_epoch)
         return epochs
 
-    def beat(self, broker_id: int, epoch: int, **wants: bool) -> BrokerHeartbeatResponse:
+    def beat(
+        self, broker_id: int, epoch: int, connection: Connection | None = None, **wants: bool
+    ) -> BrokerHeartbeatResponse:
         """Send a heartbeat of a broker that has read everything."""
         answer: BrokerHeartbeatResponse = self.ask(
             BrokerHeartbeatRequest(
@@ -312,7 +315,8 @@ class World:
                 current_metadata_offset=self.log.end_offset,
                 want_fence=wants.get("want_fence", False),
                 want_shut_down=wants.get("want_shut_down", False),
-            )
+            ),
+            connection,
         )
         return answer
 

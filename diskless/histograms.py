@@ -22,19 +22,19 @@ class Histogram:
     __slots__ = ("_bounds", "_counts", "sum")
 
     def __init__(self, bounds: Sequence[float] = BOUNDS_S) -> None:
-        """Create empty buckets with these upper bounds, inclusive and rising."""
+        """Create a histogram of empty buckets with these inclusive, rising upper bounds."""
         self.sum = 0.0
         self._bounds = bounds
         self._counts = [0] * (len(bounds) + 1)
 
     def add(self, value: float) -> None:
-        """Count one value in its bucket."""
+        """Count one value in the histogram bucket that it falls into."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self.sum += value
 
     @property
     def count(self) -> int:
-        """Return the number of values in all buckets."""
+        """Return the number of values that the histogram has counted in all buckets."""
         return sum(self._counts)
 
     def cumulative_counts(self) -> Iterator[tuple[str, int]]:

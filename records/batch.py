@@ -194,7 +194,7 @@ def parse_header(
 
 
 def _contradiction(header: BatchHeader, max_size_bytes: int) -> str | None:
-    """Return the reason why no batch can have this header, or None if a batch can."""
+    """Return why the fields of a batch header contradict each other, or None if they agree."""
     length = header.batch_length
     if header.magic != MAGIC:
         return f"magic {header.magic}, only 2 is known"

@@ -36,7 +36,7 @@ class Prices:
     gb_month: float = 0.023
 
     def month(self, size_bytes: int) -> float:
-        """Return the cost of storing these bytes for a month.
+        """Return the cost of storing `size_bytes` bytes in the object store for a month.
 
         >>> Prices().month(1_000 * 10**9)
         23.0

@@ -426,7 +426,7 @@ def _removed(tables: Tables, record: ObjectsRemovedRecord) -> None:
 
 
 def _nothing_here(_tables: Tables, _record: ObjectsMarkedRecord | OrphansFoundRecord) -> None:
-    """Change no given table, because marks for deletion are stored with the objects."""
+    """Change no table, because deletion marks are stored in the rows of the objects."""
 
 
 _APPLY: Final[Mapping[type[MetadataRecord], Callable[[Tables, Any], None]]] = {

@@ -114,7 +114,7 @@ def _of_tables(
 def _of_controller(
     decide: Callable[[Any, Tables, Context], Decision[R]],
 ) -> Callable[[Any, Tables, AppliedState, Context], Decision[R]]:
-    """Wrap the decision of a controller's request to refuse epochs that are not committed.
+    """Make a decision function refuse controller epochs that are not committed yet.
 
     The refusal is retriable.
 

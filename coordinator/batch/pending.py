@@ -87,7 +87,7 @@ class Overlay(Generic[K, V]):
         return [(key, value) for key, value in merged.items() if value is not None]
 
     def age(self) -> None:
-        """Drop the older generation of proposed changes, which the applied table has by now."""
+        """Drop the older generation of proposed changes, which the applied table contains now."""
         if self._old or self._young:
             self._old, self._young = self._young, {}
 

@@ -51,7 +51,7 @@ class SteadyClock:
         self._ahead_ms: int | None = None  # of the boot-time clock
 
     def note(self, steady_ms: int, *, replaces: bool) -> None:
-        """Advance the clock to a steady time read from the log; with `replaces`, also set back.
+        """Advance the clock to a steady time from the log; with `replaces`, also move it back.
 
         Args:  replaces: whether steady time was set, perhaps back.
         """

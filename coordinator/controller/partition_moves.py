@@ -62,7 +62,7 @@ class PartitionMoves:
         self._is_answered = False
 
     def on_timeout(self) -> None:
-        """Answer REQUEST_TIMED_OUT for unfinished moves of partitions, which go on."""
+        """Answer REQUEST_TIMED_OUT for unfinished partition moves; the moves continue."""
         text = "Its coordinator has not answered; it moves when that releases it."
         if self._is_written:
             text = (

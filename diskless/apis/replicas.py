@@ -56,7 +56,7 @@ _Election = _Elected.PartitionResult
 async def elect(
     request: rpc.ElectLeadersRequest, image: MetadataImage, version: int
 ) -> rpc.ElectLeadersResponse:
-    """Answer ElectLeaders: no partition needs an election, or an error for each partition."""
+    """Answer ElectLeaders with ELECTION_NOT_NEEDED or another error for each partition."""
     asked = request.topic_partitions
     if asked is None:  # all that need one
         return rpc.ElectLeadersResponse(
@@ -179,7 +179,7 @@ def _reassignment(
 def list_reassignments(
     request: rpc.ListPartitionReassignmentsRequest,
 ) -> rpc.ListPartitionReassignmentsResponse:
-    """Answer ListPartitionReassignments: no partition's replicas are being moved."""
+    """Answer ListPartitionReassignments with no partition, because no replica is ever moved."""
     topics = request.topics or ()
     if len(topics) + sum(len(topic.partition_indexes) for topic in topics) > MAX_PARTITIONS:
         return rpc.ListPartitionReassignmentsResponse(

@@ -57,14 +57,14 @@ def describe_acls() -> rpc.DescribeAclsResponse:
 
 
 def create_acls(request: rpc.CreateAclsRequest) -> rpc.CreateAclsResponse:
-    """Refuse to create each access control rule of the request."""
+    """Refuse to create the access control rules of the request, each with an error."""
     code, text = _refusal(len(request.creations))
     result = rpc.CreateAclsResponse.AclCreationResult(error_code=code, error_message=text)
     return rpc.CreateAclsResponse(results=(result,) * min(len(request.creations), MAX_ITEMS))
 
 
 def delete_acls(request: rpc.DeleteAclsRequest) -> rpc.DeleteAclsResponse:
-    """Refuse each filter of access control rules to delete."""
+    """Refuse to delete the access control rules of each filter in the request."""
     code, text = _refusal(len(request.filters))
     result = rpc.DeleteAclsResponse.DeleteAclsFilterResult(
         error_code=code, error_message=text, matching_acls=()
@@ -123,7 +123,7 @@ def _refuse_filter(request: rpc.DescribeClientQuotasRequest) -> tuple[ErrorCode,
 
 
 def alter_quotas(request: rpc.AlterClientQuotasRequest) -> rpc.AlterClientQuotasResponse:
-    """Refuse the quotas of each entity, because the broker throttles no client."""
+    """Refuse to change the quotas of each entity, because the broker throttles no client."""
     entry = rpc.AlterClientQuotasResponse.EntryData
     text = "Brokers do not throttle clients here: quotas are not supported."
     return rpc.AlterClientQuotasResponse(
@@ -149,7 +149,7 @@ MECHANISMS: Final = (1, 2)  # SCRAM-SHA-256, SCRAM-SHA-512
 def describe_scram(
     request: rpc.DescribeUserScramCredentialsRequest,
 ) -> rpc.DescribeUserScramCredentialsResponse:
-    """Answer DescribeUserScramCredentials: no user has credentials."""
+    """Answer DescribeUserScramCredentials: no credentials, and an error for each named user."""
     result = rpc.DescribeUserScramCredentialsResponse.DescribeUserScramCredentialsResult
     users = request.users or ()
     if len(users) > MAX_ITEMS:

@@ -91,7 +91,7 @@ async def describe_producers(
 
 
 def _too_many(request: rpc.DescribeProducersRequest) -> rpc.DescribeProducersResponse:
-    """Refuse a request with too many partitions by an error at its first partition."""
+    """Build the refusal of a request with too many partitions: an error for its first one."""
     named = next((topic for topic in request.topics if topic.partition_indexes), request.topics[0])
     index = next(iter(named.partition_indexes), -1)
     refusal = _error(index, ErrorCode.POLICY_VIOLATION, None)
@@ -174,7 +174,7 @@ def _is_pattern(text: str) -> bool:
 def describe_transactions(
     request: rpc.DescribeTransactionsRequest,
 ) -> rpc.DescribeTransactionsResponse:
-    """Answer that each transactional id is unknown."""
+    """Answer DescribeTransactions with TRANSACTIONAL_ID_NOT_FOUND for each transactional id."""
     too_many = len(request.transactional_ids) > MAX_IDS
     return rpc.DescribeTransactionsResponse(
         transaction_states=tuple(

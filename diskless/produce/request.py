@@ -135,7 +135,7 @@ class PendingProduce:
             self.count_outcome()
 
     def finish_taking(self) -> None:
-        """Mark the request as taken: each batch was refused or passed to a writer."""
+        """Record that each batch of the request was refused or passed to a writer."""
         self.is_taken = True
         self.count_outcome()
         self.finish_append()

@@ -190,7 +190,7 @@ class DirectoryStorage:
         return failed
 
     def _page(self, found: Iterator[StoredObject]) -> list[StoredObject]:
-        """Return the next page of listed objects.
+        """Return the next page of listed objects, or raise OSError if the store was unmounted.
 
         Raises OSError if the store is, or was, away.
         """

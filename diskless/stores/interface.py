@@ -137,7 +137,7 @@ class BeginningStore(Protocol):
 
 
 def check_range(byte_range: ByteRange) -> None:
-    """Raise ValueError for a range of bytes that no object can have."""
+    """Raise ValueError if the offset or the size of a byte range is negative."""
     if byte_range.offset < 0 or byte_range.size < 0:
         raise ValueError(f"negative {byte_range}")
 

@@ -76,7 +76,7 @@ class WatchedStore:
 
     @property
     def fault(self) -> str | None:
-        """Return the reason why uploads fail at present, or None if no fault is known."""
+        """Return the reason why uploads to the object store fail at present, or None."""
         if self._upload_fault is not None:
             failed_at, reason = self._upload_fault
             if self._clock() - failed_at <= FAILED_UPLOAD_S:
@@ -86,7 +86,7 @@ class WatchedStore:
     # --- probing --------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Start the background task that probes the object store from time to time."""
+        """Start the background task that probes the object store at intervals."""
         self._task = asyncio.get_running_loop().create_task(self._run(), name="store-probe")
 
     async def _run(self) -> None:

@@ -312,7 +312,7 @@ def _print_error(text: str) -> None:
 
 
 def _human_printer() -> HumanPrinter:
-    """Return a printer for the terminal, or without a terminal a plain one of 100 columns."""
+    """Return a printer for the terminal, or a printer of 100 plain columns for other outputs."""
     if not sys.stdout.isatty():
         return HumanPrinter(width=PIPED_WIDTH)
     from rich.console import Console

@@ -118,7 +118,7 @@ class Plan:
 
     @property
     def bootstrap(self) -> str:
-        """Return the bootstrap server that clients use."""
+        """Return the dev cluster's address for `--bootstrap-server`."""
         return ",".join(str(broker.endpoint) for broker in self.brokers)
 
     @property
@@ -247,7 +247,7 @@ def belongings(directory: Path) -> tuple[Path, ...]:
 
 
 def remove(paths: Iterable[Path]) -> None:
-    """Delete the paths, the identity file last, so that an interrupted removal can be repeated."""
+    """Delete files of the dev cluster, the identity file last so that a rerun can finish."""
     for path in sorted(paths, key=lambda path: path.name == IDENTITY):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)

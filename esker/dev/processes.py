@@ -41,12 +41,12 @@ class Processes:
         self._deaths: dict[Process, deque[float]] = {}
 
     def start(self) -> None:
-        """Start the quorum's nodes, and then the brokers."""
+        """Start the dev cluster's quorum nodes, and then its brokers."""
         for process in (*self.plan.quorum, *self.plan.brokers):
             self._start(process)
 
     def ready(self) -> bool:
-        """Return whether any broker reports all brokers as unfenced."""
+        """Return whether any broker of the dev cluster reports all brokers as unfenced."""
 
         async def asked() -> int:
             endpoints = [broker.endpoint for broker in self.plan.brokers]
@@ -59,7 +59,7 @@ class Processes:
             return False
 
     def watch(self, *, restart: bool = True) -> None:
-        """Restart each process that has ended.
+        """Restart each process of the dev cluster that has ended.
 
         Args:    restart: false while all is being started: what dies then would die again.
         Raises:  DevError for that, and for what dies again and again.
@@ -87,7 +87,7 @@ class Processes:
         self._stop(self.plan.quorum, QUORUM_STOP_S)
 
     def kill(self) -> None:
-        """Kill all processes."""
+        """Kill all processes of the dev cluster at once."""
         for child in self._running.values():
             child.kill()
             child.wait()

@@ -94,7 +94,7 @@ async def _run_broker(
 
 
 def announce(line: str) -> None:
-    """Print a line on standard output.
+    """Print one line on the node's standard output.
 
     A closed pipe, or a full disk below a file of output, does not end the node: it is logged once,
     and later output is discarded.

@@ -28,7 +28,7 @@ class Endpoint:
 
 
 def integer(least: int, most: int) -> Callable[[str], int]:
-    """Return a parser of whole numbers between two inclusive bounds."""
+    """Return a parser of settings that accepts whole numbers between two inclusive bounds."""
 
     def parse(text: str) -> int:
         try:
@@ -43,14 +43,14 @@ def integer(least: int, most: int) -> Callable[[str], int]:
 
 
 def boolean(text: str) -> bool:
-    """Parse `true` or `false`."""
+    """Parse the text `true` or `false` of a setting."""
     if text.lower() not in ("true", "false"):
         raise ValueError(f"{text!r} is neither true nor false")
     return text.lower() == "true"
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Split a comma-separated list into its words."""
+    """Parse a setting's comma-separated list into its words."""
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
@@ -141,7 +141,7 @@ MILLISECONDS = integer(1, 2**31 - 1)
 
 
 def ratio(text: str) -> float:
-    """Parse a number between 0 and 1."""
+    """Parse the text of a setting as a number between 0 and 1."""
     try:
         value = float(text)
     except ValueError:
@@ -152,7 +152,7 @@ def ratio(text: str) -> float:
 
 
 def one_of(*words: str) -> Callable[[str], str]:
-    """Return a parser that accepts only the given words."""
+    """Return a parser of settings that accepts only the given words."""
 
     def parse(text: str) -> str:
         if text not in words:

@@ -90,7 +90,7 @@ class Discovery:
     # -- epochs that requests name -------------------------------------------------------------
 
     def check_newer_epoch(self, peer: NodeId, epoch: Epoch) -> ErrorCode:
-        """Return NONE, or an error if `epoch`, named for `peer`, may not raise this node's epoch.
+        """Return an error if a peer's newer `epoch` may not raise this node's epoch, or else NONE.
 
         Otherwise a Fetch asks `peer` for its epoch.
         """

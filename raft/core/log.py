@@ -194,7 +194,7 @@ class LogState:
     def judge_fetch(
         self, fetch_offset: Offset, last_fetched_epoch: Epoch
     ) -> EpochEnd | OffsetAndEpoch | None:
-        """Return None if a replica can fetch from `fetch_offset`, else the divergence or snapshot.
+        """Return None if a replica can fetch from `fetch_offset`, else where to cut, or a snapshot.
 
         Returns: None if it can; where the logs part, if they do; the snapshot to fetch first, if
         the log no longer reaches back that far, or the replica is empty (it names no epoch) and

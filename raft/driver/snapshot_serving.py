@@ -113,7 +113,7 @@ class SnapshotQuery:
             self.reply.send(payload(self._header, message))
 
     def read(self) -> Response:
-        """Read chunks of the accepted partitions and build the response.
+        """Read the checkpoint chunks of the accepted partitions, and build the response.
 
         The bytes of one answer are shared fairly between its partitions.
         """
@@ -173,7 +173,7 @@ class SnapshotServer:
         self._reading: set[ServerConnection] = set()
 
     def close(self) -> None:
-        """Stop answering FetchSnapshot requests and end the reading threads."""
+        """Stop answering FetchSnapshot requests, and end the threads that read checkpoints."""
         for timer in self._timers:
             timer.cancel()
         self._waiting.clear()

@@ -409,7 +409,7 @@ class ServerConnection(asyncio.BufferedProtocol):
     # --- reading and pausing
 
     def _settle(self) -> None:
-        """Once all whole frames are handled, allocate an incomplete frame's memory or refuse it."""
+        """Allocate an incomplete frame's memory or refuse it, once the whole frames are handled."""
         if self.close_reason is not None:
             return
         reader, shared = self._reader, self._shared

@@ -105,7 +105,7 @@ def parse_request_header(frame: Frame, first_flexible: Mapping[int, int | None])
 
 
 def skip_tagged_fields(frame: Frame, at: int) -> int:
-    """Return the position after the tagged fields that begin at `at`.
+    """Skip the tagged fields that begin at `at`, and return the position after them.
 
     Source: KIP-482.
 

@@ -77,17 +77,17 @@ NO_NODE: Final = -1
 
 
 def optional_node(node_id: int) -> NodeId | None:
-    """Return the node id, or None if it is negative."""
+    """Convert a node id from RPC: return None for a negative id."""
     return NodeId(node_id) if node_id >= 0 else None
 
 
 def wire_node(node_id: NodeId | None) -> int:
-    """Return the node id, or -1 for None."""
+    """Convert a node id to RPC: return -1 for None."""
     return NO_NODE if node_id is None else node_id
 
 
 def checked_node(node_id: int) -> NodeId:
-    """Return a node id that may not be negative.
+    """Return a node id from RPC unchanged, or raise if it is negative.
 
     Raises BadRequestError.
     """
@@ -97,7 +97,7 @@ def checked_node(node_id: int) -> NodeId:
 
 
 def checked_epoch(epoch: int) -> Epoch:
-    """Return the epoch if it is not negative.
+    """Return an epoch from RPC unchanged, or raise if it is negative.
 
     Raises BadRequestError.
     """
@@ -107,7 +107,7 @@ def checked_epoch(epoch: int) -> Epoch:
 
 
 def checked_offset(offset: int) -> Offset:
-    """Return the offset if it is not negative.
+    """Return an offset from RPC unchanged, or raise if it is negative.
 
     Raises BadRequestError.
     """
@@ -117,7 +117,7 @@ def checked_offset(offset: int) -> Offset:
 
 
 def only(items: Sequence[T], what: str) -> T:
-    """Return the only item of a sequence that must have exactly one.
+    """Return the only item of a sequence, or raise if it has none or several.
 
     Raises BadRequestError if there is another number of items.
     """

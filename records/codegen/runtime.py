@@ -129,7 +129,7 @@ def _refuse_null(buf: Buffer, pos: int) -> tuple[Any, ...]:  # noqa: ARG001
 
 @cache
 def small_unpackers(code: str) -> tuple[Unpack, ...]:
-    """Return functions that decode small arrays, indexed by compact count (elements + 1)."""
+    """Return functions that decode small arrays, indexed by the compact count (elements + 1)."""
     sizes = range(SMALL_ARRAY)
     return _refuse_null, *(struct.Struct(">" + code * size).unpack_from for size in sizes)
 

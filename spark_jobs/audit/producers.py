@@ -46,7 +46,7 @@ class _Step(NamedTuple):
 
     @property
     def sequences(self) -> tuple[int, int]:
-        """Return the batch's first and last sequence number, both inclusive."""
+        """Return the first and last sequence number of the batch, both inclusive."""
         base = int(self.rows["base_sequence"][self.row])
         return base, (base + int(self.rows["record_count"][self.row]) - 1) & MAX_SEQUENCE
 
@@ -58,7 +58,7 @@ class _Step(NamedTuple):
         return None
 
     def fault(self, what: str) -> Fault:
-        """Build a fault that names this batch and describes the violation."""
+        """Build the description of a violation, which names this batch."""
         rows, row, (first, last) = self.rows, self.row, self.sequences
         who = f"{rows.name(row)}: producer {rows['producer_id'][row]} epoch {self.epoch}"
         what = f"{who}, sequences {first} to {last}, {what}"

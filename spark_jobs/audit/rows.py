@@ -75,7 +75,7 @@ class Rows:
         return self["base_offset"] + self["record_count"]
 
     def name(self, row: int) -> str:
-        """Format the topic id and partition of a row for a message."""
+        """Format the topic id and partition of a row for an error message."""
         topic_id, index = self.places[int(self.place[row])]
         return f"{topic_id}-{index}"
 
@@ -93,7 +93,7 @@ def rows_of(batch: pa.RecordBatch) -> Rows:
 
 
 def groups(*keys: Numbers) -> tuple[Numbers, Numbers]:
-    """Sort rows stably by keys; return their order and the start of each group of equal keys."""
+    """Sort rows stably by keys; return the order, and where each group of equal keys starts."""
     order: Numbers = np.lexsort(tuple(reversed(keys)))  # stable
     if not len(order):
         return order, order
@@ -175,7 +175,7 @@ class EndState:
     producers: dict[tuple[TopicPartition, int], Producer] = field(default_factory=dict)
 
     def absorb(self, later: EndState) -> None:
-        """Apply the changes of the next span of the log to this state."""
+        """Apply the changes that the next span of the log makes to this state."""
         self.partitions.update(later.partitions)
         self.leases.update(later.leases)
         for key, after in later.producers.items():

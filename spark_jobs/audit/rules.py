@@ -119,7 +119,7 @@ class Findings:
             self.kept[name] = both[:KEPT]
 
     def first(self, name: str) -> Violation:
-        """Return the first violation of a rule."""
+        """Return the first recorded violation of the rule with this name."""
         return min(self.kept[name], key=Violation.order)
 
     @property

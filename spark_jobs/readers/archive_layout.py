@@ -210,7 +210,7 @@ class Manifest:
 
     @property
     def envelope(self) -> Written:
-        """Return the entry of the envelope, the file that has every record.
+        """Return the manifest's entry of the envelope, the file with every record of the range.
 
         Raises:  DamagedArchiveError.
         """

@@ -131,7 +131,7 @@ class Logs(Protocol):
         ...
 
     def log(self, name: str) -> Log:
-        """Return the log of this name.
+        """Return the cluster's or a coordinator's log by its name.
 
         Raises:  LogsError if there is no log of this name.
         """
@@ -221,7 +221,7 @@ class ReplicaLogs:
         return logs_in(self._log_dir)
 
     def log(self, name: str) -> CommittedFiles:
-        """Return a log of the log directory, readable up to its high watermark.
+        """Return the named log of the log directory, readable up to its high watermark.
 
         Raises:  as `Logs.log`; CorruptFileError; OSError.
         """

@@ -124,7 +124,7 @@ class ClusterHistory:
     # --- applying records ---
 
     def apply(self, position: LogPosition, record: Any) -> None:
-        """Change the history by one record."""
+        """Apply one record of the cluster's log to the history of the cluster."""
         _APPLY[type(record)](self, position.timestamp_ms, record)
 
     def register(self, at_ms: int, record: RegisterBrokerRecord) -> None:

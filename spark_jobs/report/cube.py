@@ -90,7 +90,7 @@ class Cube(Protocol):
         ...
 
     def close(self) -> None:
-        """Release the resources that hold the rows."""
+        """Release the memory or Spark resources that hold the cube's rows."""
         ...
 
 

@@ -211,7 +211,7 @@ def log_growth(report: Report, _: Summary) -> Figure:
 
 
 def objects_kept(report: Report, _: Summary) -> Figure:
-    """Draw the number of objects in the metadata over time."""
+    """Draw the number of objects in the coordinators' metadata over time."""
     rows = rows_of(report, "objects_kept")
     draw, title = None, "No object is in the metadata."
     if any(row["held"] or row["committed"] for row in rows):

@@ -18,7 +18,7 @@ from spark_jobs.report.words import duration, plain, share, size
 
 
 def costs(report: Report, summary: Summary) -> Figure:
-    """Draw the cost of each item for a month."""
+    """Draw the monthly cost of storage and of each kind of request."""
     rows, prices = rows_of(report, "costs"), report.question.prices
     rows.sort(key=lambda row: -row["amount"])
     total = sum(row["amount"] for row in rows)
@@ -106,7 +106,7 @@ def ages(report: Report, summary: Summary) -> Figure:
 
 
 def pins(report: Report, _: Summary) -> Figure:
-    """Draw the topics that keep the most unused bytes in the store."""
+    """Draw the topics whose live batches keep the most unused bytes in the store."""
     rows = [row for row in rows_of(report, "topics") if row["pinned_bytes"]]
     rows.sort(key=lambda row: (-row["pinned_bytes"], row["topic_id"]))
     shown, draw, title = rows[:SHOWN], None, "No topic pins dead bytes."

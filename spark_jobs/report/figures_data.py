@@ -45,7 +45,7 @@ def _over_time(rows: Rows, key: str, value: str, starts: Sequence[int]) -> tuple
 
 
 def _limit_names(names: list[str], values: dict[str, list[float]]) -> list[str]:
-    """Return the names that get their own colour, and add other names' values to OTHERS."""
+    """Return the names to draw in their own colours; add the other names' values to OTHERS."""
     over = [name for name in names[len(SERIES) :] if name != OTHERS]
     for name in over:
         values[OTHERS] = [a + b for a, b in zip(values[OTHERS], values[name], strict=True)]
@@ -91,7 +91,7 @@ def topic_throughput(report: Report, summary: Summary) -> Figure:
 
 
 def producer_throughput(report: Report, _: Summary) -> Figure:
-    """Draw the bytes of producers over time."""
+    """Draw the bytes that producers wrote, over time."""
     names, layers, draw = _throughput(report, "producer_throughput", "producer")
     total = sum(sum(values) for _, _, values in layers)
     title = "No producer wrote."
@@ -160,7 +160,7 @@ def _binary(size_bytes: int) -> str:
 
 
 def batch_sizes(report: Report, summary: Summary) -> Figure:
-    """Draw a histogram of batch sizes."""
+    """Draw a histogram of the sizes of committed batches."""
     n = summary.numbers
     mean = (n["written_bytes"] or 0) / (n["batches"] or 1)
     return _size_histogram(
@@ -173,7 +173,7 @@ def batch_sizes(report: Report, summary: Summary) -> Figure:
 
 
 def object_sizes(report: Report, summary: Summary) -> Figure:
-    """Draw a histogram of object sizes."""
+    """Draw a histogram of the sizes of committed objects."""
     n = summary.numbers
     return _size_histogram(
         report,
@@ -297,7 +297,7 @@ def latency(report: Report, summary: Summary) -> Figure:
 
 
 def hot(report: Report, _: Summary) -> Figure:
-    """Draw the partitions with the most written bytes."""
+    """Draw a bar for each of the partitions with the most written bytes."""
     rows = [row for row in rows_of(report, "partitions") if row["bytes"]]
     total = sum(row["bytes"] for row in rows)
     shown, draw, title = rows[:SHOWN], None, "No partition was written to."

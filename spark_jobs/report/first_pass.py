@@ -180,7 +180,7 @@ class FirstPassResult:
 
 
 def first_pass_result(first: pa.Table) -> FirstPassResult:
-    """Extract the arguments of the second pass from the rows of the first pass."""
+    """Compute the arguments of the report's second pass from the rows of the first pass."""
     starts = first.filter(pc.equal(first["measure"], "log_start"))
     columns = [starts[name].to_pylist() for name in ("name", "number", "highest")]
     removed = first.filter(pc.equal(first["measure"], "removed"))

@@ -98,7 +98,7 @@ def _header(report: Report, summary: Summary) -> str:
 
 
 def _whole(text: str) -> str:
-    """Escape a text for HTML, and keep each number and its unit on one line."""
+    """Escape a text for HTML, with no line break between a number and its unit."""
     return _BEFORE_UNIT.sub("\u00a0", escape(text))
 
 

@@ -25,7 +25,7 @@ from spark_jobs.report.summary import Summary
 
 
 def as_json(report: Report, summary: Summary, *, engine: str) -> dict[str, Any]:
-    """Return the report's first screen as the JSON object that `--json` prints."""
+    """Return the numbers of the report's first screen as the JSON object that `--json` prints."""
     return {
         "cluster_id": report.cluster_id,
         "as_of_ms": report.question.now_ms,

@@ -108,7 +108,7 @@ class DigestCache:
     def keep_to(
         self, cluster_id: str, log: str, end_offset: int, epoch_before: Callable[[int], int | None]
     ) -> bool:
-        """Delete a log's cache files if its history has changed; return whether to cache any.
+        """Delete a log's cached digests if its history has changed; return whether to cache more.
 
         Args:    end_offset: the end up to which it will be read.
                  epoch_before: epoch of the record before an offset; None: that record is gone.

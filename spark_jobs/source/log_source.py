@@ -121,7 +121,7 @@ class LogReader(DataSourceReader):
             )
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Return the tasks that read the planned spans.
+        """Return one Spark partition for each task that reads planned spans.
 
         Raises:  as `plans`.
         """

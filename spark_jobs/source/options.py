@@ -74,7 +74,7 @@ class Options:
     only_logs: frozenset[str] | None = field(default=None)
 
     def chosen(self, logs: Logs) -> list[str]:
-        """Return the names of the logs to read.
+        """Return the names of the logs that the options choose.
 
         Raises:  OptionError.
         """
@@ -163,7 +163,7 @@ def _starting(given: Mapping[str, str]) -> str | int:
 
 
 def _choice(given: Mapping[str, str], name: str, words: tuple[str, str]) -> str:
-    """Return an option's value, which must be one of two words; the first is the default."""
+    """Return an option's value, which must be one of two words; the default is the first."""
     text = given.get(name, words[0]).lower()
     if text not in words:
         raise OptionError(f"{name}: {text!r} is neither {words[0]} nor {words[1]}")

@@ -158,13 +158,13 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
         self._drop_parts()
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: ARG002, N803
-        """Delete the parts of a batch that failed."""
+        """Delete the part files of a micro-batch that failed."""
         for part in messages:
             if isinstance(part, Written) and part.part is not None:
                 (self.directory / PARTS / part.part).unlink(missing_ok=True)
 
     def _batch_numbers(self) -> list[int]:
-        """List the numbers of the written batches, in rising order."""
+        """List the numbers of the micro-batches that the sink has written, in rising order."""
         found = (self.directory / BATCHES).glob("*.json")
         return sorted(int(path.stem) for path in found if path.stem.isdecimal())
 
@@ -211,7 +211,7 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
         return int(read_manifest(self._manifest_path(numbers[-1]))["reached"])
 
     def _write_manifest(self, batch: int, written: Sequence[Written]) -> None:
-        """Write a batch's manifest as pending, so that a restart finishes the batch."""
+        """Write a micro-batch's manifest as pending, so that a restart finishes the batch."""
         before = self._reached(self._batch_numbers())
         end = max((part.end_offset for part in written), default=0)
         manifest = {
@@ -232,7 +232,7 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
         _rename(temporary, path.with_suffix(PENDING))
 
     def _finish_pending(self) -> None:
-        """Finish the pending batches of this run, or of a crashed run, by renaming their parts."""
+        """Finish pending micro-batches, even of a crashed run, by renaming their part files."""
         for pending in sorted((self.directory / BATCHES).glob(f"*{PENDING}")):
             for file in read_manifest(pending)["files"]:
                 part, final = self.directory / PARTS / file["part"], self.directory / file["name"]
@@ -245,13 +245,13 @@ class OffsetFileWriter(DataSourceStreamArrowWriter):
             _rename(pending, pending.with_suffix(".json"))
 
     def _drop_parts(self) -> None:
-        """Delete the parts that are left over from aborted runs and repeated batches."""
+        """Delete the part files that aborted runs and repeated micro-batches have left."""
         for path in (self.directory / PARTS).glob("*.parquet"):
             path.unlink(missing_ok=True)
 
 
 def read_manifest(path: Path) -> dict[str, Any]:
-    """Read a batch's manifest.
+    """Read the manifest of a micro-batch that the sink wrote.
 
     Raises:  SinkError if it is invalid; OSError.
     """

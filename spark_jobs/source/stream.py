@@ -74,7 +74,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- offsets ------------------------------------------------------------------------------
 
     def initialOffset(self) -> StreamOffset:  # noqa: N802 (Spark's names)
-        """Return the offset where a new stream begins.
+        """Return the log offset where a new stream begins.
 
         Raises:  OptionError; LogsError; LostRangeError; OSError.
         """
@@ -99,7 +99,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _stream_offset(logs, name, source, starting)
 
     def latestOffset(self, start: StreamOffset, limit: ReadLimit) -> StreamOffset:  # noqa: N802
-        """Return the offset where the next batch ends.
+        """Return the log offset where the stream's next micro-batch ends.
 
         Raises:  StreamError; LogsError; LostRangeError; OSError.
         """
@@ -118,7 +118,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return _stream_offset(logs, name, source, end)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of log offsets in one batch.
+        """Return the greatest number of log offsets that one micro-batch reads.
 
         The table may have fewer rows.
         """
@@ -126,7 +126,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def reportLatestOffset(self) -> StreamOffset | None:  # noqa: N802
-        """Return the log's end for the query's status."""
+        """Return the log's end offset for the status of the streaming query."""
         logs, name = self._opened()
         return {"log": name, "offset": logs.log(name).end_offset()}
 

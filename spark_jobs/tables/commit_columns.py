@@ -135,7 +135,7 @@ class CommitPile:
         return taken
 
     def _walk(self) -> None:
-        """Cut the chosen columns out of the collected records, and drop the records."""
+        """Cut the chosen columns out of the collected records, then drop the records."""
         lengths = np.fromiter(map(len, self._values), np.int64, len(self._values))
         data = b"".join([*self._values, _BEYOND])
         ends = np.cumsum(lengths)
@@ -211,7 +211,7 @@ def _uvarints(raw: npt.NDArray[np.uint8], positions: Numbers) -> tuple[Numbers, 
 
 
 def _cut(data: bytes, walked: _Walked, i: int) -> bytes:
-    """Return one column of all records, with zeros for a record that omits the column."""
+    """Cut one column out of all records, with zeros for a record that omits the column."""
     starts, counts, rows = walked.starts[i], walked.counts[i], walked.counts[OF_BATCHES[0]]
     if i in OPTIONAL and not counts.any():
         return bytes(int(rows.sum()) * WIDTHS[i])

@@ -39,7 +39,7 @@ UUID_BYTES: Final = 16
 
 
 def width_of(field: Field) -> int:
-    """Return the size in bytes of a number field, or of each number in a column."""
+    """Return the encoded size in bytes of a number field, or of each number in a column."""
     kind = field.type.element if isinstance(field.type, ArrayOf) else field.type
     assert isinstance(kind, Fixed), f"{field.name} is neither a number nor a column of numbers"
     return kind.size
@@ -191,7 +191,7 @@ class CommitColumns:
         return names.cast(pa.string()).take(pa.array(np.repeat(indexes, counts)))
 
     def _topic_rows(self) -> Numbers:
-        """Return for each group the index of its topic id."""
+        """Return, for each batch group of the commits, the index of its topic id."""
         topics_of = np.array(self._topics_of, np.int64)
         before = np.repeat(np.cumsum(topics_of) - topics_of, self._groups_of)
         return self._column(TOPIC_INDEXES) + before
@@ -235,7 +235,7 @@ class ObjectColumns:
         return len(self._rows)
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """Add a row for the object of one commit record.
+        """Add the row of the object that one commit record commits.
 
         Raises:  as `CommitColumns.add`.
         """
@@ -290,7 +290,7 @@ def _numbers(column: Buffer, index: int) -> Numbers:
 
 
 def _cut(value: memoryview, position: int) -> list[Buffer]:
-    """Return the bytes of each column of a commit record, without its tagged fields."""
+    """Split a commit record into the bytes of its columns, without its tagged fields."""
     columns: list[Buffer] = []
     size = len(value)
     for width in WIDTHS:

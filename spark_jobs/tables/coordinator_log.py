@@ -183,14 +183,14 @@ class CoordinatorLog:
         return dict.fromkeys(keys, self.add)
 
     def add(self, position: LogPosition, value: Buffer) -> None:
-        """Decode and apply one record.
+        """Decode one record, and apply the record to this state.
 
         Raises:  as `apply`, and RecordError.
         """
         self.apply(position.offset, decode_record(value))
 
     def apply(self, offset: int, record: MetadataRecord) -> None:
-        """Apply one record, in the order of the log.
+        """Apply one record to this state; records come in the order of the log.
 
         Args:    offset: the record's log offset.
         Raises:  LogsError for a lease that is closed and was never granted.

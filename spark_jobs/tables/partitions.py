@@ -54,7 +54,7 @@ class Partitions:
         self.places: dict[int, tuple[str, int]] = {}  # by log id, those that are gone too
 
     def apply(self, record: MetadataRecord) -> None:
-        """Apply one record of a type in `KEYS`, in the order of the log."""
+        """Apply one record of a type in `KEYS` to the partitions; records come in log order."""
         match record:
             case DisklessTopicState():
                 self._topic_state(record)

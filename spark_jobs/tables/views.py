@@ -108,7 +108,7 @@ def is_known(key: int, version: int) -> bool:
 
 
 def resolve_table(name: str) -> str:
-    """Return the table or view that a name stands for.
+    """Return the full name of the table or view that a name or an alias stands for.
 
     Raises:  TableError, which names all tables and views.
     """

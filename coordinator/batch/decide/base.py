@@ -55,7 +55,7 @@ class Context(NamedTuple):
 
     @property
     def deletion_ms(self) -> int:
-        """Return the time by which records' age is judged; 0 while the clock is held: none is old.
+        """Return the time in ms by which records' age is judged; 0, as if all were new, while held.
 
         >>> Context(9_000, 0, 0, 7_000, None, None).deletion_ms
         7000

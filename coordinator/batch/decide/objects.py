@@ -127,7 +127,7 @@ def _may_go(
     candidates: Candidates,
     context: Context,
 ) -> bool | None:
-    """Return True if an object's metadata may be deleted, False if it has none, None if needed."""
+    """Return True if an object's row may be deleted, False without a row, None if it must stay."""
     stored = candidates.stored_object(object_id)
     if stored is not None:
         marked = stored.marked_at_ms

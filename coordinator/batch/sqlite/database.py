@@ -147,11 +147,11 @@ class WalKeeper:
 
     @property
     def puts_off_commits(self) -> bool:
-        """Return whether commits must wait while the last part of the WAL is copied."""
+        """Return whether commits must wait while the last part of SQLite's WAL is copied."""
         return self._is_last_part and self._is_copying()
 
     def tidy(self) -> None:
-        """Start a thread that copies the WAL into the database if the WAL is long."""
+        """Start a thread that copies SQLite's WAL into the database if the WAL is long."""
         if self._is_copying():
             return
         size_bytes = self._size()
@@ -169,7 +169,7 @@ class WalKeeper:
         return self._thread is not None and self._thread.is_alive()
 
     def close(self) -> None:
-        """Wait for the thread that copies the WAL into the database to end."""
+        """Wait until the thread that copies SQLite's WAL into the database has ended."""
         if self._thread is not None:
             self._thread.join()
             self._thread = None
@@ -181,7 +181,7 @@ class WalKeeper:
             return 0
 
     def _copy(self) -> None:
-        """Copy the WAL into the database; after a failure the next thread tries again."""
+        """Copy SQLite's WAL into the database; after a failure the next thread tries again."""
         with contextlib.suppress(sqlite3.Error):
             connection = connect(self._path, cache_kib=READER_CACHE_KIB)
             try:

@@ -59,7 +59,7 @@ class StoreDescribed:
                 yield object_id
 
     def stored_objects(self) -> Iterator[tuple[int, StoredObject]]:
-        """Yield all objects in the database with their object ids, by rising id."""
+        """Yield all objects in the coordinator's database with their object ids, by rising id."""
         for row in self._read(f"{self._objects} ORDER BY object_id"):
             yield row[0], rows.stored_object(row)
 

@@ -43,7 +43,7 @@ class StoreSource:
         self.counters: Counters = store.counters
 
     def all_objects(self) -> Iterator[tuple[int, StoredObject]]:
-        """Yield all objects in the database with their object ids, by rising id."""
+        """Yield all objects in the coordinator's database with their object ids, by rising id."""
         query = self._store.deferred_deletes.used_objects(self._store.connection)
         for row in self._read(f"{query} ORDER BY object_id"):
             yield row[0], rows.stored_object(row)

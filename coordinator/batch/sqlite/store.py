@@ -76,7 +76,7 @@ class Store:
     def __init__(
         self, path: Path, connection: sqlite3.Connection, *, span_runs: int = SPAN_RUNS
     ) -> None:
-        """Read the coordinator's state from an open database.
+        """Read the coordinator's state from an open SQLite database.
 
         Raises sqlite3.Error, and the errors of rows that cannot be decoded.
         """

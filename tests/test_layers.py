@@ -226,7 +226,7 @@ def test_every_import_is_allowed_by_the_table_of_layers() -> None:
     assert not violations(ROOT), "\n".join(["", *violations(ROOT)])
 
 
-def test_every_module_listed_as_pure_exists() -> None:
+def test_every_module_listed_as_free_of_input_and_output_exists() -> None:
     """A rename must not take a module out of the rule in silence."""
     assert not set(PURE) - set(modules(ROOT))
 

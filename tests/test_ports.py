@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[1]
 ASK = "from tests.ports import free_ports; print(*free_ports(40), flush=True); input()"
 
 
-def test_two_processes_never_get_the_same_free_port() -> None:
+def test_the_test_port_allocator_never_gives_two_processes_the_same_port() -> None:
     others = [
         subprocess.Popen(
             [sys.executable, "-c", ASK], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT

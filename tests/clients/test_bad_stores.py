@@ -236,7 +236,9 @@ def test_a_broker_killed_during_an_upload_loses_no_acknowledged_record(
 
 
 @pytest.mark.soak
-def test_producers_faster_than_the_store_are_throttled(tmp_path: Path) -> None:
+def test_the_broker_throttles_producers_that_are_faster_than_its_object_store(
+    tmp_path: Path,
+) -> None:
     """Their sockets are not read: memory stays bounded, nothing fails, and others are served."""
     settings = {
         "diskless.storage.class.name": CLASS_NAME,

@@ -334,7 +334,7 @@ def test_a_request_for_controllers_is_refused_at_a_brokers_listener(
     with_front(story)
 
 
-def test_each_listener_describes_its_own_addresses() -> None:
+def test_metadata_names_the_brokers_addresses_at_the_listener_of_the_request() -> None:
     async def story(front: Front) -> None:
         listeners = {"PLAIN": ("inside", 9092), "OUT": ("example.org", 19092)}
         await front.world.register(7, listeners=listeners)
@@ -354,7 +354,7 @@ def test_each_listener_describes_its_own_addresses() -> None:
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_all_brokers_name_the_same_group_coordinator(version: int) -> None:
+def test_all_brokers_name_the_same_coordinator_for_a_group(version: int) -> None:
     async def story(front: Front) -> None:
         other = Front(front.world, 3)
         for group in ("orders", "", "ä", "x" * 1_000):

@@ -187,7 +187,9 @@ def test_requests_are_counted_by_client_software_and_each_software_is_logged_onc
 @pytest.mark.parametrize(
     "software", [("", "1"), ("a", ""), ("-a", "1"), ("a b", "1"), ("a", "1\n2"), ("x" * 300, "1")]
 )
-def test_a_client_with_a_malformed_software_name_is_refused(software: tuple[str, str]) -> None:
+def test_an_api_versions_request_with_a_malformed_client_software_name_is_refused(
+    software: tuple[str, str],
+) -> None:
     """KIP-511: INVALID_REQUEST; such a name would end up in log lines and metrics."""
 
     async def story(front: Front) -> None:

@@ -212,7 +212,7 @@ def test_produce_requests_that_wait_for_memory_keep_their_order() -> None:
     asyncio.run(on_loop())
 
 
-def test_a_finished_request_is_freed_without_the_garbage_collector() -> None:
+def test_a_finished_produce_request_is_freed_without_the_garbage_collector() -> None:
     """The garbage collector runs seldom, and a request may take a megabyte."""
 
     def left() -> int:

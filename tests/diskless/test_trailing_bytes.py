@@ -34,7 +34,7 @@ def test_a_request_with_trailing_bytes_is_answered() -> None:
     assert asked == [MetadataRequest(topics=None, allow_auto_topic_creation=False)]
 
 
-def test_messages_other_than_requests_must_not_have_trailing_bytes() -> None:
+def test_decoding_a_message_other_than_a_request_refuses_trailing_bytes() -> None:
     assert decode_message(MetadataRequest, ALL_TOPICS, 13, whole=False).topics is None
     with pytest.raises(MalformedMessageError, match="3 bytes left over"):
         decode_message(MetadataRequest, ALL_TOPICS, 13)

@@ -293,7 +293,7 @@ def test_the_properties_file_that_kafka_ships_is_accepted():
         assert key not in without_effect
 
 
-def test_broker_id_is_used_if_node_id_is_missing():
+def test_the_setting_broker_id_is_used_if_the_setting_node_id_is_missing():
     properties = {key: value for key, value in stock(broker_id="7").items() if key != "node.id"}
     config = parse_config(properties)
     assert (config.node_id, set(config.voters)) == (7, {7})

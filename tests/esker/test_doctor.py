@@ -153,7 +153,7 @@ def test_doctor_exits_with_3_if_a_requirement_is_missing(
     assert "\nJava: install Java 17 or newer" in shown.output
 
 
-def test_doctor_json_output_has_the_same_checks(
+def test_the_json_output_of_doctor_has_every_check_of_its_text_output(
     environment: dict[str, str], tmp_path: Path
 ) -> None:
     home = fake_java(tmp_path / "java", "17.0.9")

@@ -76,7 +76,9 @@ def broker(
         yield BROKER
 
 
-def test_a_java_broker_registers_and_is_unfenced(quorum: EskerQuorum, broker: int) -> None:
+def test_a_java_broker_registers_at_eskers_controller_and_is_unfenced(
+    quorum: EskerQuorum, broker: int
+) -> None:
     assert brokers(quorum) == {broker: False}
 
 

@@ -80,7 +80,9 @@ def work(directory: Path, seed: int, faults: list[str], class_name: str | None =
     assert not missing, f"never happened: {missing}"
 
 
-def test_coordinators_survive_killed_leaders_and_a_lost_disk(tmp_path: Path) -> None:
+def test_batch_coordinators_lose_no_commit_if_leaders_are_killed_and_a_disk_is_lost(
+    tmp_path: Path,
+) -> None:
     seed = seed_of_run("killed_leaders_and_a_lost_disk")
     work(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
 

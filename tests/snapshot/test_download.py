@@ -293,7 +293,7 @@ def test_publishing_a_downloaded_checkpoint_succeeds_when_repeated_after_a_disk_
     assert disk.listdir(DIRECTORY) == [PATH.name]
 
 
-def test_a_download_flushes_its_bytes_periodically(monkeypatch):
+def test_a_checkpoint_download_flushes_its_bytes_periodically(monkeypatch):
     monkeypatch.setattr(module, "FLUSH_EVERY_BYTES", 2 * PIECE)
     disk = new_disk()
     store = shelf_on(disk)

@@ -59,7 +59,7 @@ __all__ = ["logs", "store"]  # fixtures
 
 
 @pytest.mark.parametrize("seed", seeds(8))
-def test_a_batch_rebuilt_from_archived_rows_is_identical(seed: int) -> None:
+def test_a_batch_rebuilt_from_archived_rows_equals_the_original_byte_for_byte(seed: int) -> None:
     """Batches are compressed, keyed, transactional or control, with headers and odd frames."""
     data = b"".join(odd_batches(seed, 80))
     batches = list(iter_batches(data))
@@ -262,7 +262,7 @@ def cut(tmp_path: Path) -> tuple[FileLogs, bytes]:
     ).read_bytes()
 
 
-def test_the_archive_of_a_log_without_its_head_begins_with_a_checkpoint(
+def test_the_archive_of_a_log_without_its_first_records_begins_with_a_checkpoint(
     cut: tuple[FileLogs, bytes], store: ObjectStore
 ) -> None:
     logs, checkpoint = cut
@@ -309,7 +309,7 @@ def test_lost_offsets_are_reported_and_the_archive_continues_from_the_checkpoint
     assert found.faults == []
 
 
-def test_the_archive_is_planned_again_if_the_log_head_is_deleted_before_reading(
+def test_the_archive_job_plans_again_if_the_logs_first_records_are_deleted_before_reading(
     cut: tuple[FileLogs, bytes], store: ObjectStore
 ) -> None:
     logs, checkpoint = cut

@@ -174,7 +174,7 @@ def changed(change: Change) -> dict[str, Schema]:
 
 
 @pytest.mark.parametrize("change", ALLOWED)
-def test_after_an_allowed_schema_change_old_and_new_archives_read_each_others_files(
+def test_after_an_allowed_schema_change_old_and_new_releases_read_each_others_files(
     change: Change,
 ) -> None:
     old, new = current(), changed(change)

@@ -311,7 +311,7 @@ def test_the_audit_reports_replicas_with_different_records_as_a_violation(tmp_pa
     assert not broken_rules(audit_directory(one, audit_request=same))
 
 
-def test_the_audit_of_a_log_whose_head_is_deleted_meanwhile_asks_for_another_audit(
+def test_the_audit_of_a_log_that_is_shortened_meanwhile_asks_for_another_audit(
     tmp_path: Path,
 ) -> None:
     """A log that is cut while it is read is not a violation."""

@@ -104,7 +104,7 @@ def test_the_spark_log_reader_raises_an_error_for_damage_below_the_requested_end
     assert offsets(log, 6) == list(range(6)), "and below it, none"
 
 
-def test_reading_a_log_whose_head_was_deleted_raises_an_error_without_a_checkpoint(
+def test_reading_a_log_without_its_first_records_and_without_a_checkpoint_raises_an_error(
     log: LogFiles,
 ) -> None:
     (log.directory / segment_name(0)).unlink()
@@ -131,7 +131,7 @@ def checkpoint(directory: Path, end_offset: int, key: bytes) -> None:
         writer.freeze()
 
 
-def test_a_log_whose_head_was_deleted_is_read_from_a_checkpoint(log: LogFiles) -> None:
+def test_a_log_whose_first_records_were_deleted_is_read_from_a_checkpoint(log: LogFiles) -> None:
     (log.directory / segment_name(0)).unlink()
     checkpoint(log.directory, 12, b"old")
     checkpoint(log.directory, 18, b"new")
@@ -149,7 +149,7 @@ def test_spark_reads_a_log_that_begins_at_offset_0_without_a_checkpoint(log: Log
     assert not any(span.is_checkpoint for span in log.spans(30))
 
 
-def test_reading_a_log_without_its_head_to_an_offset_requires_a_checkpoint_up_to_the_offset(
+def test_reading_a_log_from_a_checkpoint_requires_a_checkpoint_below_the_end_offset(
     log: LogFiles,
 ) -> None:
     (log.directory / segment_name(0)).unlink()

@@ -374,7 +374,7 @@ def test_the_orphans_job_counts_keys_that_the_coordinator_refuses_and_marks_all_
 
 
 @pytest.mark.parametrize("code", [32, 104])
-def test_applying_orphans_stops_when_the_whole_plan_is_refused(
+def test_applying_an_orphans_plan_stops_when_a_coordinator_refuses_the_whole_plan(
     code: int, plan: OrphansPlan, tmp_path: Path
 ) -> None:
     strict = Recorder()

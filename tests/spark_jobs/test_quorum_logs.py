@@ -68,7 +68,7 @@ def streamed(port: int, start: dict[str, Any] | None) -> tuple[dict[str, Any], l
     ]
 
 
-def test_a_job_reads_every_record_while_leaders_fail_and_log_heads_are_deleted(
+def test_a_job_reads_every_record_while_leaders_fail_and_first_segments_are_deleted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))

@@ -206,7 +206,7 @@ def test_the_size_of_offset_ranges_does_not_change_the_report_counts(harbour: Wo
         assert tables(harbour, split_bytes=split_bytes) == whole
 
 
-def test_deleting_the_logs_head_does_not_change_the_reported_state(
+def test_deleting_the_logs_first_records_does_not_change_the_reported_state(
     tmp_path: Path, harbour: World
 ) -> None:
     """After a cut, live bytes and the topics that pin dead ones stay the same."""

@@ -279,7 +279,7 @@ def test_a_retention_plan_for_a_restored_log_uses_its_own_records(tmp_path: Path
     assert not make_plan(worlds, now_ms=10_000, digest_cache=kept).rows
 
 
-def test_cached_digests_of_a_deleted_log_head_are_deleted(tmp_path: Path) -> None:
+def test_cached_digests_of_a_logs_deleted_first_records_are_deleted(tmp_path: Path) -> None:
     kept = DigestCache(tmp_path)
     directory = tmp_path / "cluster" / "log-0"
     directory.mkdir(parents=True)

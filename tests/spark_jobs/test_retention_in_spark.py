@@ -94,7 +94,9 @@ def test_spark_and_the_local_engine_make_the_same_retention_plan(
 
 
 @pytest.mark.spark
-def test_spark_reports_a_damaged_log_like_the_local_engine(tmp_path: Path, spark: Any) -> None:
+def test_spark_and_the_local_engine_report_the_same_error_for_a_damaged_log(
+    tmp_path: Path, spark: Any
+) -> None:
     worlds, _ = make_worlds(tmp_path, 1, Random(SEED))
     worlds.set({})
     (segment,) = (tmp_path / "world-0").glob("*.log")

@@ -112,7 +112,7 @@ def test_a_spark_stream_begins_at_its_starting_offsets_option(
     assert [row for rows in batches for row in rows] == expected
 
 
-def test_a_spark_stream_begins_with_a_checkpoint_if_the_log_head_is_deleted_or_on_request(
+def test_a_spark_stream_begins_with_a_checkpoint_on_request_or_if_first_records_are_deleted(
     log_dir: Path,
 ) -> None:
     levels = [FeatureLevelRecord(name="f", feature_level=n) for n in (100, 101)]

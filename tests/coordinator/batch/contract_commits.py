@@ -151,7 +151,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_brokers_open_leases_are_bounded_for_each_epoch(self) -> None:
+    def test_the_number_of_open_leases_of_object_ids_is_limited_for_each_broker_epoch(self) -> None:
         """However many the former process left open: else it could not serve until they expire."""
 
         async def story(world: World) -> None:
@@ -240,7 +240,9 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_each_partition_describes_its_producers_and_their_last_batch(self) -> None:
+    def test_describing_the_producers_of_a_partition_returns_each_producers_last_batch(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await create(world, partitions=2)
             broker = Broker(world)

@@ -239,7 +239,9 @@ class ObjectStories(Told):
         "key", ["", "x", KEYS.key(5) + " ", KEYS.key(5).replace("testcluster", "other"),
                 "esker/00/testcluster/0/-5", KEYS.key(5).replace("esker", "Esker")]
     )  # fmt: skip
-    def test_an_object_key_of_another_cluster_is_refused(self, key: str) -> None:
+    def test_a_coordinator_call_with_an_object_key_of_another_cluster_is_refused(
+        self, key: str
+    ) -> None:
         async def story(world: World) -> None:
             broker = Broker(world)
             await broker.acquire(10)

@@ -78,7 +78,7 @@ async def lives(world: QuorumWorld, broker: Broker) -> bool:
     return not told
 
 
-def test_the_next_start_rebuilds_a_database_with_any_damaged_page(tmp_path: Path) -> None:
+def test_a_restarted_coordinator_rebuilds_a_database_with_a_damaged_page(tmp_path: Path) -> None:
     async def story() -> None:
         world, broker = await filled(tmp_path)
         sound = world.machine.path.read_bytes()

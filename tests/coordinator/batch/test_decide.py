@@ -75,7 +75,7 @@ def test_coordinator_maintenance_sorts_only_the_ids_of_deleted_topics() -> None:
     asyncio.run(story())
 
 
-def test_a_topics_tombstone_outlives_every_late_call_for_the_topic() -> None:
+def test_a_deleted_topics_tombstone_is_kept_longer_than_any_call_for_it_can_be_delayed() -> None:
     """However old it is: without it, the rest of its partitions could not be found."""
 
     async def story() -> None:
@@ -172,7 +172,7 @@ def test_deciding_a_commit_does_not_change_the_coordinators_state() -> None:
         (TopicConfig(retention_ms=1, enforcer=Enforcer.BOTH), (10, 3, 1), 44, 0),
     ],
 )
-def test_a_retention_plan_is_refused_if_the_topics_settings_now_keep_more(
+def test_a_retention_plan_row_is_refused_if_the_topics_settings_now_keep_its_records(
     config: TopicConfig, row: tuple[int, int, int], code: int, log_start: int
 ) -> None:
     """Refused where the configuration now keeps more; appends never make it stale.

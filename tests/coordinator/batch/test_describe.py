@@ -115,7 +115,7 @@ def test_an_object_with_batches_of_several_topics_counts_fully_in_the_descriptio
     assert (second.high_watermark, second.run_count, second.stored_bytes) == (10, 1, 100)
 
 
-def test_describing_topics_without_objects_reads_no_objects(store: Store) -> None:
+def test_a_topic_description_that_excludes_objects_reads_no_object_rows(store: Store) -> None:
     """A request for the partitions alone does not pay for a million objects."""
 
     class Blind:

@@ -31,7 +31,7 @@ class Replica:
         self.freshness.note()
 
 
-def test_a_replica_that_was_never_up_to_date_has_no_age() -> None:
+def test_a_coordinator_replica_that_was_never_up_to_date_reports_no_age() -> None:
     replica = Replica()
     assert replica.freshness.age_ms(9.0) is None
     replica.hear(5, 1.0)

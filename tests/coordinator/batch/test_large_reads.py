@@ -152,7 +152,7 @@ def test_the_coordinator_answers_large_look_ups_one_after_the_other(tmp_path: Pa
     told(tmp_path, story)
 
 
-def test_a_look_up_waits_while_the_state_is_replaced_by_a_checkpoint(tmp_path: Path) -> None:
+def test_a_coordinator_look_up_waits_while_a_checkpoint_replaces_the_state(tmp_path: Path) -> None:
     """The state is dropped and loaded again from a checkpoint: nothing is denied in between."""
 
     async def story(world: QuorumWorld) -> None:

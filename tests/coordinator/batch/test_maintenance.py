@@ -81,7 +81,7 @@ def test_a_coordinators_leader_runs_its_maintenance_on_its_own_timer(tmp_path: P
     asyncio.run(story())
 
 
-def test_a_leader_repeats_a_coordinator_maintenance_step_that_finds_work_soon_up_to_a_limit(
+def test_a_maintenance_step_that_finds_work_is_repeated_early_a_limited_number_of_times(
     tmp_path: Path,
 ) -> None:
     async def story() -> None:
@@ -116,7 +116,7 @@ def test_a_deposed_leader_of_a_coordinator_stops_its_maintenance_timer(tmp_path:
     asyncio.run(story())
 
 
-def test_a_retention_check_of_all_partitions_begins_once_an_interval_and_is_finished(
+def test_the_coordinator_begins_a_retention_check_once_an_interval_and_completes_it(
     tmp_path: Path,
 ) -> None:
     """Each step deletes at most two runs; a new leader waits at most 30 s for its first round."""

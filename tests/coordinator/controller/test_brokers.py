@@ -26,7 +26,9 @@ def fenced(world: World) -> dict[int, bool]:
     return {broker_id: broker.fenced for broker_id, broker in world.image.brokers.items()}
 
 
-def test_a_broker_registers_fenced_under_the_offset_of_its_record(world: World) -> None:
+def test_a_new_broker_is_fenced_and_its_epoch_is_the_offset_of_its_registration_record(
+    world: World,
+) -> None:
     epoch = world.register(1, unfence=False)[0]
     assert fenced(world) == {1: True}
     record = log_batches(world.log)[-1][0]
@@ -184,7 +186,9 @@ def test_a_controller_that_was_paused_notices_the_pause_before_its_first_tick() 
     assert sessions.is_alive(1, 7, fenced=False)
 
 
-def test_a_duplicate_broker_id_is_refused_during_the_first_session(world: World) -> None:
+def test_a_second_broker_with_an_id_in_use_is_refused_until_the_first_ones_session_expires(
+    world: World,
+) -> None:
     world.register(1)
     twin = registration(1, incarnation_id=UUID(int=1))
     assert world.ask(twin).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
@@ -193,7 +197,7 @@ def test_a_duplicate_broker_id_is_refused_during_the_first_session(world: World)
     assert world.image.brokers[1].incarnation_id == UUID(int=1)
 
 
-def test_a_new_leader_refuses_a_duplicate_broker_id_before_any_heartbeat(world: World) -> None:
+def test_a_new_controller_refuses_a_duplicate_broker_id_before_any_heartbeat(world: World) -> None:
     world.register(1)
     world.depose()
     world.elect()
@@ -232,7 +236,7 @@ def test_a_controlled_shutdown_waits_until_the_other_brokers_have_read_its_recor
     assert fenced(world) == {1: True, 2: False}
 
 
-def test_a_new_leader_continues_a_controlled_shutdown(world: World) -> None:
+def test_a_new_controller_continues_a_brokers_controlled_shutdown(world: World) -> None:
     epoch_1, epoch_2 = world.register(1, 2)
     world.beat(1, epoch_1, want_shut_down=True)
     world.depose()
@@ -259,7 +263,7 @@ def test_a_fenced_broker_may_shut_down_at_once(world: World) -> None:
     assert world.beat(1, epoch, want_shut_down=True).should_shut_down
 
 
-def test_fencing_writes_one_record_per_broker_and_none_per_partition(world: World) -> None:
+def test_fencing_a_broker_writes_one_record_and_none_for_its_partitions(world: World) -> None:
     world.register(1, 2, 3)
     world.create("t", 20, factor=3)
     end = world.log.end_offset

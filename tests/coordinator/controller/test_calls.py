@@ -56,7 +56,7 @@ def codes(answer: Any) -> list[int]:
     return [result.error_code for result in answer.responses]
 
 
-def test_a_batch_coordinator_answers_the_controllers_calls_as_the_controller_assumes() -> None:
+def test_a_coordinator_answers_repeated_late_and_stale_controller_calls_as_documented() -> None:
     async def story() -> None:
         awaited = AwaitedCalls(coordinator())
         assert codes(await awaited.ask("init", init(T1, 2, 5))) == [0]

@@ -102,7 +102,7 @@ def upgraded(*finalized: tuple[str, int]) -> World:
 # --- finalizing ---------------------------------------------------------------------------------
 
 
-def test_a_level_that_every_node_supports_is_finalized_by_one_record() -> None:
+def test_a_feature_level_that_every_node_supports_is_finalized_by_one_record() -> None:
     world = upgraded()
     end = world.log.end_offset
     assert world.image.features.level(ESKER_VERSION) == 1
@@ -114,7 +114,7 @@ def test_a_level_that_every_node_supports_is_finalized_by_one_record() -> None:
     assert encode_record(record) in records_of(world.image)
 
 
-def test_a_restart_and_a_checkpoint_keep_the_finalized_level() -> None:
+def test_a_finalized_feature_level_survives_a_restart_and_a_checkpoint() -> None:
     world = upgraded()
     world.ask(update((ESKER_VERSION, 2)))
     world.restart()
@@ -332,7 +332,7 @@ def test_the_registration_of_a_former_voter_blocks_no_feature_level() -> None:
     assert world.ask(update((ESKER_VERSION, 2))).error_code == 0
 
 
-def test_a_node_that_lacks_a_finalized_level_is_refused_at_registration() -> None:
+def test_a_node_that_does_not_support_a_finalized_level_is_refused_at_registration() -> None:
     world = upgraded((ESKER_VERSION, 2))
     end = world.log.end_offset
     assert world.ask(broker(7)).error_code == ErrorCode.UNSUPPORTED_VERSION
@@ -452,7 +452,7 @@ def test_a_state_machine_accepts_unknown_features_and_higher_metadata_versions()
     }
 
 
-def test_a_finalized_level_is_logged_once_by_each_node(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_node_logs_a_finalized_feature_level_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "coordinator.controller")
     world = upgraded()
     caplog.clear()

@@ -207,7 +207,7 @@ def test_a_frozen_copy_of_the_cluster_metadata_does_not_change() -> None:
     assert machine.changed_records == 2
 
 
-def test_changed_records_are_counted_from_the_last_checkpoint() -> None:
+def test_the_cluster_image_counts_records_changed_since_the_last_checkpoint() -> None:
     machine = applied(ControllerMachine(), broker(1), broker(2))
     assert (machine.changed_records, machine.total_records) == (0, 2)
     applied(machine, broker(1, epoch=9))

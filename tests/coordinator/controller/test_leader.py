@@ -67,7 +67,7 @@ def test_the_first_controller_of_an_empty_log_writes_the_bootstrap_transaction()
     assert len(log_batches(world.log)) == 1, "it begins once"
 
 
-def test_a_new_leader_aborts_an_open_transaction_before_it_decides() -> None:
+def test_a_new_controller_aborts_an_open_metadata_transaction_before_it_decides_requests() -> None:
     world = World().elect()
     before = records_of(world.image)
     records = (BeginTransactionRecord(name="half"), TopicRecord(name="ghost", topic_id=T1))

@@ -385,7 +385,7 @@ def controllers(story: Story, node: int) -> dict[int, tuple[str, int]]:
     return {broker.broker_id: (broker.host, broker.port) for broker in answer.brokers}
 
 
-def test_the_metrics_of_kip_631_are_exported(tmp_path: Path) -> None:
+def test_the_controller_exports_the_metrics_of_kip_631(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with Quorum(tmp_path) as quorum:
         for node in NODES:

@@ -416,7 +416,7 @@ def world() -> World:
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=str)
-def test_a_refused_request_gets_its_code_and_message_and_writes_no_record(
+def test_the_controller_refuses_an_invalid_request_with_code_and_message_and_no_record(
     case: str, world: World
 ) -> None:
     request, code, names = REFUSED[case]
@@ -516,7 +516,7 @@ def test_creating_more_topics_than_the_limit_is_refused_and_writes_no_record() -
     assert error_codes(world.ask(creation("three"))) == {0}
 
 
-def test_partitions_above_the_limit_are_refused_and_write_no_record() -> None:
+def test_creating_more_partitions_than_the_limit_is_refused_and_writes_no_record() -> None:
     world = World(limits=Limits(max_partitions=5)).elect()
     world.register(1)
     assert error_codes(world.ask(creation("one", 3))) == {0}

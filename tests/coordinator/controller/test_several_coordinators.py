@@ -27,7 +27,7 @@ def two_coordinators() -> World:
     return world
 
 
-def test_new_topics_are_spread_over_a_new_coordinator() -> None:
+def test_new_topics_are_assigned_evenly_to_two_batch_coordinators() -> None:
     world = two_coordinators()
     for i in range(6):
         world.create(f"t-{i}", 2)
@@ -178,7 +178,7 @@ def test_the_controller_repeats_a_partition_release_whose_response_was_lost() ->
 
 
 @pytest.mark.parametrize("down", [0, 1])
-def test_a_move_request_times_out_and_the_move_continues(down: int) -> None:
+def test_a_partition_move_continues_after_its_request_has_timed_out(down: int) -> None:
     """A coordinator may be without a leader for long; the move goes on when it has one."""
     world = two_coordinators()
     named = topic_id(world, "first")

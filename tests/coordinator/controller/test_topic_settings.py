@@ -52,7 +52,7 @@ def test_a_topic_setting_is_accepted_or_refused_as_by_kafka(
         assert ours == kafkas
 
 
-def test_every_topic_setting_of_kafka_has_recorded_answers() -> None:
+def test_recorded_answers_of_kafka_exist_for_every_topic_setting() -> None:
     recorded = {name for settings, _ in ANSWERS for name in settings}
     own = {"diskless.enable", "esker.retention.enforcer"}
     assert set(TOPIC_CONFIGS) - own <= recorded
@@ -76,7 +76,7 @@ def created(settings: dict[str, str]) -> World:
         ("", (None, None)),
     ],
 )
-def test_retention_applies_only_where_the_policy_contains_delete(
+def test_retention_applies_only_to_topics_whose_cleanup_policy_contains_delete(
     policy: str, limits: tuple[int | None, int | None]
 ) -> None:
     settings = {"retention.ms": "60000", "retention.bytes": "500", "cleanup.policy": policy}
@@ -87,7 +87,7 @@ def test_retention_applies_only_where_the_policy_contains_delete(
     assert (config.retention_ms, config.retention_bytes) == limits
 
 
-def test_a_changed_topic_setting_is_checked_against_the_unchanged_ones() -> None:
+def test_a_changed_topic_setting_that_contradicts_an_unchanged_one_is_refused() -> None:
     world = created({"max.compaction.lag.ms": "5"})
     end = world.log.end_offset
     refused = world.ask(alter(2, "t", "min.compaction.lag.ms", "6"))

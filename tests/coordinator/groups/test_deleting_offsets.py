@@ -86,7 +86,7 @@ def test_offset_delete_refuses_a_missing_group_and_a_group_of_another_broker(
     assert GROUP not in world.image.groups, "the request created the group"
 
 
-def test_offsets_of_a_topic_that_a_member_reads_are_kept() -> None:
+def test_offset_delete_refuses_the_partitions_of_a_topic_that_a_group_member_reads() -> None:
     world = World()
     commit(world, 5)
     commit(world, 5, "u")
@@ -111,7 +111,7 @@ def test_group_members_with_an_unreadable_subscription_protect_the_offsets_of_ev
     assert offsets(world) == {("t", 0): 5}
 
 
-def test_a_group_with_members_that_are_not_consumers_keeps_its_offsets() -> None:
+def test_offset_delete_refuses_a_group_whose_members_are_not_consumers() -> None:
     world = World()
     commit(world, 5)
     stable(world, Consumer(world, protocol_type="connect"))

@@ -73,9 +73,7 @@ def test_an_offset_fetch_at_a_broker_whose_metadata_stays_old_gets_a_retriable_e
     assert outcome(world.answers[ticket])[0] == LOADING
 
 
-def test_an_offset_of_a_deleted_topic_of_the_same_name_is_hidden_once_the_metadata_is_current() -> (
-    None
-):
+def test_a_deleted_topics_offset_is_not_returned_for_a_new_topic_of_the_same_name() -> None:
     world = world_with_an_offset()
     world.topics.known["t"], world.topics.level_at_ms = (UUID(int=99), 4), world.now_ms - 1
     ticket = world.send(question(NAMED), version=NAMED)

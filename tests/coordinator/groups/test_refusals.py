@@ -63,7 +63,7 @@ def test_the_group_log_refuses_a_group_claim_under_an_unregistered_broker_epoch(
     assert not log.acquire(1, epoch=7).error_code
 
 
-def test_a_group_above_the_limit_is_refused_permanently_and_writes_no_record() -> None:
+def test_a_commit_for_a_new_group_above_the_group_limit_is_refused_and_writes_no_record() -> None:
     world = World(log_settings=LogSettings(max_groups=1))
     assert world.commit() == 0
     before = world.log.end_offset

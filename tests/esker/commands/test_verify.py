@@ -39,7 +39,7 @@ def damaged(ran) -> dict:
     return line
 
 
-def test_a_flipped_bit_in_a_segment_is_reported_at_its_batchs_start(esker, tmp_path):
+def test_dump_log_verify_reports_a_flipped_bit_of_a_segment_at_its_batchs_start(esker, tmp_path):
     for i in range(0, len(GOOD), 7):
         data = bytearray(GOOD)
         data[i] ^= 4
@@ -72,7 +72,7 @@ def test_dump_log_verify_accepts_a_truncated_segment_only_if_it_ends_at_a_batch_
         (GOOD[:-1], 313, 103, "ends inside a batch of 147 bytes, 146 are there"),
     ],
 )
-def test_a_damage_report_has_file_position_offset_and_reason(
+def test_dump_log_reports_damage_with_file_position_offset_and_reason(
     esker, tmp_path, data, position, offset, reason
 ):
     write_segment(tmp_path, data)

@@ -459,7 +459,7 @@ def test_an_undecodable_fetch_snapshot_response_is_reported_as_a_fault_of_the_le
     run(tmp_path, story)
 
 
-def test_a_snapshot_download_from_an_unreachable_leader_fails_soon(tmp_path: Path) -> None:
+def test_a_snapshot_download_from_an_unreachable_leader_reports_failure(tmp_path: Path) -> None:
     async def story(leader: Leader, follower: Follower) -> None:
         await leader.listener.close()
         follower.fetch()

@@ -70,6 +70,8 @@ COMPRESSION_MASK: Final = 0x07
 LOG_APPEND_TIME: Final = 0x08
 TRANSACTIONAL: Final = 0x10
 CONTROL: Final = 0x20
+DELETE_HORIZON: Final = 0x40
+"""The base timestamp is the time from which compaction removes the batch's tombstones (KIP-534)."""
 
 
 class ControlType(IntEnum):

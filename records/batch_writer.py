@@ -225,12 +225,15 @@ def _finish(
         base_sequence,
         record_count,
     )
-    _seal(batch)
+    seal(batch)
     return batch
 
 
-def _seal(batch: bytearray | memoryview) -> None:
-    _CRC.pack_into(batch, CRC_START - _CRC.size, crc32c(memoryview(batch)[CRC_START:]))
+def seal(batch: bytearray | memoryview) -> int:
+    """Set the checksum of a whole batch, and return it."""
+    crc: int = crc32c(memoryview(batch)[CRC_START:])
+    _CRC.pack_into(batch, CRC_START - _CRC.size, crc)
+    return crc
 
 
 _CRC: Final = struct.Struct(">I")
@@ -258,10 +261,10 @@ def stamp_log_append_time(batch: bytearray | memoryview, *, timestamp: int) -> N
     (attributes,) = _ATTRIBUTES.unpack_from(batch, _ATTRIBUTES_AT)
     _ATTRIBUTES.pack_into(batch, _ATTRIBUTES_AT, attributes | LOG_APPEND_TIME)
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, timestamp)
-    _seal(batch)
+    seal(batch)
 
 
 def stamp_max_timestamp(batch: bytearray | memoryview, *, timestamp: int) -> None:
     """Set the greatest timestamp in a batch's header, and update the checksum."""
     _MAX_TIMESTAMP.pack_into(batch, _MAX_TIMESTAMP_AT, timestamp)
-    _seal(batch)
+    seal(batch)

@@ -17,8 +17,8 @@ from coordinator.controller.image import MetadataImage, TopicImage
 from coordinator.controller.placement import PlacementScope, place, placement_scope
 from diskless.apis.auto_creation import check_name
 from diskless.apis.metadata import NOBODY, TOPIC_OPERATIONS, ClientView, reachable
-from diskless.fetch.runs_reader import LEADER_EPOCH
 from diskless.loop_turns import Pace
+from records.final_batches import LEADER_EPOCH
 from records.internal_topics import INTERNAL_TOPICS
 from records.kafka_errors import ErrorCode
 from records.rpc.partitions import DescribeTopicPartitionsRequest, DescribeTopicPartitionsResponse

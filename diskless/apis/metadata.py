@@ -35,8 +35,8 @@ from coordinator.controller.placement import (
     placement_scope,
     unfenced_brokers,
 )
-from diskless.fetch.runs_reader import LEADER_EPOCH
 from diskless.loop_turns import Pace
+from records.final_batches import LEADER_EPOCH
 from records.kafka_errors import ErrorCode
 from records.metadata import PartitionRecord
 from records.rpc.cluster import MetadataRequest, MetadataResponse

@@ -38,11 +38,12 @@ from diskless.apis.partition_offsets import (
 )
 from diskless.cluster import Cluster
 from diskless.fetch.object_cache import ObjectCache
-from diskless.fetch.runs_reader import LEADER_EPOCH, DamagedRunError, Run
+from diskless.fetch.runs_reader import DamagedRunError, Run
 from diskless.fetch.timestamps import TimestampedOffset, first_since, latest
 from diskless.loop_turns import Pace
 from diskless.stores import ObjectNotFoundError, StorageError
 from raft.net.handlers import Served
+from records.final_batches import LEADER_EPOCH
 from records.kafka_errors import ErrorCode
 from records.rpc import partitions
 from records.rpc.batch_coordinator import FindBatchesRequest, FindBatchesResponse

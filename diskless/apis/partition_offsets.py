@@ -18,7 +18,7 @@ from uuid import UUID
 from coordinator.controller.image import MetadataImage
 from coordinator.errors import CoordinatorError
 from diskless.cluster import Cluster
-from diskless.fetch.runs_reader import LEADER_EPOCH
+from records.final_batches import LEADER_EPOCH
 from records.kafka_errors import ErrorCode
 from records.rpc.batch_coordinator import ListDisklessOffsetsRequest
 

@@ -29,16 +29,10 @@ from crc32c import crc32c
 from diskless.fetch.object_cache import ObjectCache
 from diskless.stores import ByteRange
 from records.batch import CRC_START, iter_batches
-from records.batch_writer import stamp, stamp_log_append_time
 from records.errors import RecordError
+from records.final_batches import stamp_final
 
 log = logging.getLogger("diskless.fetch.service")
-
-LEADER_EPOCH: Final = 0
-"""The leader epoch of every diskless partition; it never changes, because any broker leads.
-
-Source: docs/design/broker.md#any-broker-leads.
-"""
 
 LOG_APPEND_TIME: Final = 1
 
@@ -244,14 +238,13 @@ def _stamp_all(slices: Sequence[_RunSlice]) -> bytearray:
                 run_slice.layout.end_bytes,
             )
             begin, size_bytes = run_slice.begin_byte, run_slice.size_bytes
+            append_time = run.append_time if run.timestamp_type == LOG_APPEND_TIME else None
             view[position : position + size_bytes] = run_slice.data[begin : begin + size_bytes]
             shift = position - begin
             for index in range(run_slice.first, run_slice.end):
                 base_offset = run.base_offset + (end_offsets[index - 1] if index else 0)
                 with view[begin + shift : end_bytes[index] + shift] as batch:
-                    stamp(batch, base_offset=base_offset, leader_epoch=LEADER_EPOCH)
-                    if run.timestamp_type == LOG_APPEND_TIME:
-                        stamp_log_append_time(batch, timestamp=run.append_time)
+                    stamp_final(batch, base_offset=base_offset, append_time=append_time)
                 begin = end_bytes[index]
             position += size_bytes
     return answer

@@ -35,11 +35,12 @@ from coordinator.errors import CoordinatorError
 from diskless.cluster import Cluster
 from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.fetch.object_cache import ObjectCache
-from diskless.fetch.runs_reader import LEADER_EPOCH, DamagedRunError, Run, read_runs
+from diskless.fetch.runs_reader import DamagedRunError, Run, read_runs
 from diskless.fetch.staleness import Staleness
 from diskless.loop_turns import Pace
 from diskless.placement import Redirects
 from diskless.stores import ObjectNotFoundError, StorageError
+from records.final_batches import LEADER_EPOCH
 from records.kafka_errors import ErrorCode
 from records.rpc import batch_coordinator as rpc
 from records.rpc.fetch import FetchRequest, FetchResponse

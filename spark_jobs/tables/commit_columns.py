@@ -27,6 +27,8 @@ import pyarrow as pa
 
 from records.compression import Buffer
 from records.uuids import encode_uuid
+from records.varint import MAX_VARINT_BYTES
+from records.varint_columns import Numbers, read_uvarints
 from spark_jobs.readers.log_position import LogPosition
 from spark_jobs.tables.commits import (
     BATCH_COUNTS,
@@ -48,13 +50,11 @@ from spark_jobs.tables.commits import (
 WALKED_BYTES: Final = 4 * 1024 * 1024
 """Bytes of records that are walked together: some hundred records, far from a whole piece."""
 
-Numbers = npt.NDArray[np.int64]
 AnyNumbers = npt.NDArray[Any]
 
 _HEAD: Final = np.dtype([(field.name, f">i{width_of(field)}") for field in HEAD])
 _ALWAYS: Final = (TOPIC_IDS, TOPIC_INDEXES, PARTITIONS, BATCH_COUNTS)
-_VARINT_BYTES: Final = 5
-_BEYOND: Final = bytes(_HEAD.itemsize + _VARINT_BYTES)
+_BEYOND: Final = bytes(_HEAD.itemsize + MAX_VARINT_BYTES)
 """Stands behind the last record, so that a step too far stays in the buffer."""
 
 
@@ -175,7 +175,11 @@ def _walk(raw: npt.NDArray[np.uint8], positions: Numbers, ends: Numbers) -> _Wal
     for width in WIDTHS:
         if (positions >= ends).any():
             return None
-        length, positions = _uvarints(raw, positions)
+        try:
+            lengths, positions = read_uvarints(raw, positions)
+        except ValueError:
+            return None
+        length = lengths.astype(np.int64)
         starts.append(positions)
         counts.append(length - 1)
         positions = positions + counts[-1] * width
@@ -191,23 +195,6 @@ def _walk(raw: npt.NDArray[np.uint8], positions: Numbers, ends: Numbers) -> _Wal
         if i != TOPIC_IDS and not as_expected.all():
             return None
     return _Walked(heads, starts, counts)
-
-
-def _uvarints(raw: npt.NDArray[np.uint8], positions: Numbers) -> tuple[Numbers, Numbers]:
-    """Read one varint of each record; return the values and the positions after them.
-
-    One that is too long becomes a number that is too large.
-    """
-    value, after = np.zeros(len(positions), np.int64), positions
-    more = np.ones(len(positions), np.bool_)
-    for shift in range(0, 7 * _VARINT_BYTES, 7):
-        byte = np.where(more, raw[np.minimum(after, len(raw) - 1)], 0).astype(np.int64)
-        value |= (byte & 0x7F) << shift
-        after = after + more
-        more = byte >= 0x80
-        if not more.any():
-            return value, after
-    return np.where(more, len(raw) + 1, value), after
 
 
 def _cut(data: bytes, walked: _Walked, i: int) -> bytes:

@@ -1,0 +1,215 @@
+"""Removes records from batches by Kafka's rules of compaction.
+
+A round has a bound. Below it, a record stays if it is the newest of its key; a tombstone (a null
+value) stays until its batch's *delete horizon*, which is set when the batch is first cleaned: the
+time of that cleaning plus delete.retention.ms, in the header's base timestamp, with a bit that says
+so. Records without a key go. Offsets, timestamps, headers, codec, producer and sequence stay, and
+each batch stays a batch: its base offset and last offset do not change.
+
+A batch that loses all records is dropped, or kept *empty*, a header alone: if it ends the round
+(consumers wait for that offset), or if it is the last of an active producer, as in Kafka.
+
+The trap: control batches have keys, too, and those of two producers are the same. Control batches
+take no part: they neither enter the map nor go.
+
+Source: Kafka's Cleaner and MemoryRecords.filterTo, whose rules these are; KIP-534 (delete
+horizons); docs/design/compaction.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from records.batch import (
+    COMPRESSION_MASK,
+    DELETE_HORIZON,
+    HEADER,
+    HEADER_SIZE_BYTES,
+    LOG_OVERHEAD_BYTES,
+    NO_TIMESTAMP,
+    Batch,
+    BatchHeader,
+)
+from records.batch_writer import seal
+from records.compression import compress
+from records.offset_map import OffsetMap, digest_block
+from records.record_block import RecordBlock
+from records.varint import encode_varint
+from records.varint_columns import Numbers
+
+Mask = npt.NDArray[np.bool_]
+
+
+class Round(NamedTuple):
+    """What stays the same for all batches of a round of compaction."""
+
+    now_ms: int  # ms since 1970
+    delete_retention_ms: int
+    producer_ends: Collection[int]  # last offsets of the last batch of each active producer
+    salt: bytes  # of the keys' digests
+
+
+class Cleaned(NamedTuple):
+    """The batches of a block that stay, and facts about them."""
+
+    batches: list[Batch]
+    sets_horizons: bool  # a batch has got a delete horizon
+    drops_tombstones: bool  # a tombstone whose horizon passed is gone
+
+
+def is_compacted(batch: Batch) -> bool:
+    """Return whether a batch has records with keys that compaction compares."""
+    return not batch.header.is_control
+
+
+def note_keys(block: RecordBlock, offsets: OffsetMap, salt: bytes) -> None:
+    """Put the newest offset of each key of a block into the map."""
+    wanted = np.flatnonzero(_has_key(block))
+    offsets.put(digest_block(block, wanted, salt), block.offsets[wanted])
+
+
+def newest_by_map(block: RecordBlock, offsets: OffsetMap, salt: bytes) -> Mask:
+    """Return which records are not older than the map's newest offset of their key."""
+    wanted = np.flatnonzero(_has_key(block))
+    newest = np.zeros(len(block.offsets), np.bool_)
+    newest[wanted] = block.offsets[wanted] >= offsets.newest(digest_block(block, wanted, salt))
+    return newest
+
+
+def newest_by_offset(block: RecordBlock, survivors: Numbers) -> Mask:
+    """Return which records are at one of these rising offsets, the newest offsets of all keys."""
+    if not len(block.offsets) or not len(survivors):
+        return np.zeros(len(block.offsets), np.bool_)
+    places = np.searchsorted(survivors, block.offsets)
+    places[places == len(survivors)] -= 1
+    newest: Mask = survivors[places] == block.offsets
+    return newest
+
+
+def _has_key(block: RecordBlock) -> Mask:
+    is_data = np.array([is_compacted(batch) for batch in block.batches], np.bool_)
+    return (block.key_sizes >= 0) & is_data[block.batch_indexes]
+
+
+def clean_block(
+    block: RecordBlock, newest: Mask, rules: Round, *, keep_end: int | None = None
+) -> Cleaned:
+    """Return the batches of a block that stay.
+
+    Args:    newest: which records are the newest of their keys.
+             keep_end: the last offset of the batch that ends the round or the task: it is kept
+                 empty rather than dropped.
+    """
+    headers = [batch.header for batch in block.batches]
+    horizons = np.array(
+        [_horizon(header) if header.attributes & DELETE_HORIZON else -1 for header in headers],
+        np.int64,
+    )
+    is_passed = (horizons >= 0) & (horizons <= rules.now_ms)
+    is_tombstone = block.value_sizes < 0
+    expired = newest & is_tombstone & is_passed[block.batch_indexes]
+    keeps = newest & ~expired
+    kept_counts = _count(keeps, block)
+    kept_tombstones = _count(keeps & is_tombstone, block)
+    batches, sets_horizons = [], False
+    for index, batch in enumerate(block.batches):
+        header = batch.header
+        if not is_compacted(batch):
+            batches.append(batch)
+            continue
+        count = int(kept_counts[index])
+        if count == 0:
+            last = header.last_offset
+            if last == keep_end or (header.producer_id >= 0 and last in rules.producer_ends):
+                batches.append(empty_batch(header))
+            continue
+        needs_horizon = horizons[index] < 0 and kept_tombstones[index] > 0
+        sets_horizons |= needs_horizon
+        if count == header.record_count and not needs_horizon:
+            batches.append(batch)
+            continue
+        first, end = block.first_records[index : index + 2].tolist()
+        kept = first + np.flatnonzero(keeps[first:end])
+        horizon = rules.now_ms + rules.delete_retention_ms if needs_horizon else None
+        batches.append(_without_others(header, block, kept, horizon))
+    return Cleaned(batches, bool(sets_horizons), bool(expired.any()))
+
+
+def _horizon(header: BatchHeader) -> int:
+    return header.base_timestamp
+
+
+def _count(mask: Mask, block: RecordBlock) -> Numbers:
+    """Return how many records of each batch are in the mask."""
+    return np.bincount(block.batch_indexes[mask], minlength=len(block.batches))
+
+
+def empty_batch(header: BatchHeader) -> Batch:
+    """Return a batch without records that keeps the offsets, producer and sequence of another."""
+    attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON)
+    empty = header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0)
+    return _build(empty, b"")
+
+
+def _without_others(
+    header: BatchHeader, block: RecordBlock, kept: Numbers, horizon: int | None
+) -> Batch:
+    """Return a batch with only the records at these indexes, and perhaps a new delete horizon."""
+    attributes, base_timestamp = header.attributes, header.base_timestamp
+    if horizon is None:
+        body = _join(block, kept)
+    else:
+        attributes, base_timestamp = attributes | DELETE_HORIZON, horizon
+        body = _rebased(block, kept, horizon)
+    max_timestamp = header.max_timestamp
+    if not header.is_log_append_time:
+        max_timestamp = int(block.timestamps[kept].max())
+    return _build(
+        header._replace(
+            attributes=attributes,
+            base_timestamp=base_timestamp,
+            max_timestamp=max_timestamp,
+            record_count=len(kept),
+        ),
+        compress(header.compression, body),
+    )
+
+
+def _join(block: RecordBlock, kept: Numbers) -> bytes:
+    """Return the bytes of records as they are; neighbours are copied together."""
+    begins = np.ones(len(kept), np.bool_)
+    begins[1:] = kept[1:] != kept[:-1] + 1
+    ends = np.append(begins[1:], True)
+    starts, stops = block.starts[kept[begins]].tolist(), block.ends[kept[ends]].tolist()
+    data = block.data
+    return b"".join([data[start:stop] for start, stop in zip(starts, stops, strict=True)])
+
+
+_NO_ATTRIBUTES: Final = b"\0"
+
+
+def _rebased(block: RecordBlock, kept: Numbers, base_timestamp: int) -> bytes:
+    """Return the bytes of records whose timestamps are relative to another base."""
+    data = block.data
+    parts: list[bytes] = []
+    deltas = (block.timestamps[kept] - base_timestamp).tolist()
+    rests = zip(block.after_timestamps[kept].tolist(), block.ends[kept].tolist(), strict=True)
+    for delta, (start, end) in zip(deltas, rests, strict=True):
+        timestamp = encode_varint(delta)
+        size = len(_NO_ATTRIBUTES) + len(timestamp) + end - start
+        parts += (encode_varint(size), _NO_ATTRIBUTES, timestamp, data[start:end])
+    return b"".join(parts)
+
+
+def _build(header: BatchHeader, body: bytes) -> Batch:
+    """Return a batch with this header, but the length and checksum of these records."""
+    data = bytearray(HEADER_SIZE_BYTES + len(body))
+    data[HEADER_SIZE_BYTES:] = body
+    header = header._replace(batch_length=len(data) - LOG_OVERHEAD_BYTES)
+    HEADER.pack_into(data, 0, *header)
+    crc = seal(data)
+    return Batch(0, header._replace(crc=crc), memoryview(data))

@@ -1,0 +1,196 @@
+"""Columns of the records of several batches: where each record, key and value is.
+
+    block = read_block(batches)
+    block.key_sizes[i], block.offsets[i]
+
+A loop in Python costs some 5 us a record to read all of its fields. Here the loop only follows the
+records' lengths, and NumPy reads the other fields of all records of many batches at once: small
+batches cost no more a record than large ones.
+
+Only the fields that compaction needs are read: headers are not. A batch whose lengths or offsets
+contradict each other raises `CorruptBatchError`, whatever its checksum says.
+
+Source: KIP-98, Message Format; docs/design/compaction.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from records.batch import HEADER_SIZE_BYTES, MIN_RECORD_BYTES, Batch, records_of
+from records.compression import MAX_DECOMPRESSED_BYTES, Buffer
+from records.errors import CorruptBatchError
+from records.varint import MAX_VARLONG_BYTES, decode_varint
+from records.varint_columns import Numbers, read_uvarints, unzigzag
+
+_MAX_VARINT: Final = 0xFFFF_FFFF
+
+
+class RecordBlock(NamedTuple):
+    """The records of some batches, in order; columns have one entry for each record."""
+
+    batches: Sequence[Batch]
+    data: bytes  # the batches' decompressed records, one after the other
+    first_records: Numbers  # of each batch: the index of its first record; and the end
+    starts: Numbers  # in `data`, where the record's length stands
+    ends: Numbers
+    batch_indexes: Numbers
+    offsets: Numbers
+    timestamps: Numbers  # ms; of create time, also where the batch has an append time
+    after_timestamps: Numbers  # in `data`, where the offset delta stands
+    key_starts: Numbers
+    key_sizes: Numbers  # -1: null
+    value_sizes: Numbers  # -1: null, a tombstone
+
+
+def read_block(
+    batches: Sequence[Batch], *, limit_bytes: int = MAX_DECOMPRESSED_BYTES
+) -> RecordBlock:
+    """Find all records of batches whose checksums were verified.
+
+    Args:    limit_bytes: the most that the records of one batch may expand to.
+    Raises:  CorruptBatchError, CompressionError: at the first batch that cannot be read.
+    """
+    bodies = [_body(batch, limit_bytes) for batch in batches]
+    data = b"".join(bodies)
+    counts = [batch.header.record_count for batch in batches]
+    first_records = np.zeros(len(batches) + 1, np.int64)
+    np.cumsum(counts, out=first_records[1:])
+    ends_list: list[int] = []
+    position = 0
+    for batch, body in zip(batches, bodies, strict=True):
+        end = position + len(body)
+        _find_ends(batch, data, position, end, ends_list)
+        position = end
+    ends = np.array(ends_list, np.int64)
+    starts = np.zeros_like(ends)
+    starts[1:] = ends[:-1]
+    batch_indexes = np.repeat(np.arange(len(batches)), counts)
+    try:
+        return _columns(batches, data, first_records, starts, ends, batch_indexes)
+    except _MalformedError as error:
+        raise _corrupt(batches[batch_indexes[error.record]], error.reason) from None
+    except ValueError as error:  # a varint that does not end: the batch is found one by one
+        if len(batches) == 1:
+            raise _corrupt(batches[0], str(error)) from None
+        for batch in batches:
+            read_block([batch], limit_bytes=limit_bytes)
+        raise
+
+
+class _MalformedError(Exception):
+    """A record that contradicts itself or its batch."""
+
+    def __init__(self, record: int, reason: str) -> None:
+        super().__init__(reason)
+        self.record = record
+        self.reason = reason
+
+
+def _body(batch: Batch, limit_bytes: int) -> Buffer:
+    """Return a batch's decompressed records, after comparing their count with their size."""
+    if batch.header.record_count == 0:  # an emptied batch
+        if batch.header.size_bytes != HEADER_SIZE_BYTES:
+            raise _corrupt(batch, "no records, but bytes for some")
+        return b""
+    body = records_of(batch, limit_bytes=limit_bytes)
+    if batch.header.record_count * MIN_RECORD_BYTES > len(body):
+        reason = f"{batch.header.record_count} records cannot fit in {len(body)} bytes"
+        raise _corrupt(batch, reason)
+    return body
+
+
+def _find_ends(batch: Batch, data: bytes, position: int, end: int, found: list[int]) -> None:
+    """Append the end of each of a batch's records, by following their lengths."""
+    append = found.append
+    try:
+        for _ in range(batch.header.record_count):
+            low = data[position]
+            if low < 0x80:
+                position += 1 + (low >> 1)
+            elif (high := data[position + 1]) < 0x80:
+                position += 2 + ((low & 0x7F | high << 7) >> 1)
+            else:
+                length, position = decode_varint(data, position)
+                position += length
+            append(position)
+            if position > end:
+                break
+    except (IndexError, ValueError) as error:
+        raise _corrupt(batch, f"a record's length: {error}") from None
+    if position != end:
+        raise _corrupt(batch, f"records end at byte {position}, their batch at {end}")
+
+
+def _columns(
+    batches: Sequence[Batch],
+    data: bytes,
+    first_records: Numbers,
+    starts: Numbers,
+    ends: Numbers,
+    batch_indexes: npt.NDArray[Any],
+) -> RecordBlock:
+    """Read the fields of all records.
+
+    Raises:  _MalformedError; ValueError for a varint that is too long.
+    """
+    raw = np.frombuffer(data or b"\0", np.uint8)
+    lengths, positions = read_uvarints(raw, starts)
+    _check(positions + unzigzag(lengths) == ends, "its length is negative or too large")
+    timestamp_deltas, after_timestamps = read_uvarints(
+        raw,
+        positions + 1,  # its attributes: unused in v2
+        max_bytes=MAX_VARLONG_BYTES,
+    )
+    offset_deltas, positions = _varints(raw, after_timestamps)
+    key_sizes, key_starts = _varints(raw, positions)
+    value_sizes, positions = _varints(raw, key_starts + np.maximum(key_sizes, 0))
+    positions = positions + np.maximum(value_sizes, 0)
+    _check((key_sizes >= -1) & (value_sizes >= -1), "a key or value of negative length")
+    _check(positions < ends, "its key and value do not fit in it")  # a byte at least for headers
+    headers = [batch.header for batch in batches]
+    base_offsets = np.array([header.base_offset for header in headers], np.int64)
+    last_deltas = np.array([header.last_offset_delta for header in headers], np.int64)
+    base_timestamps = np.array([header.base_timestamp for header in headers], np.int64)
+    previous = np.full_like(offset_deltas, -1)
+    previous[1:] = offset_deltas[:-1]
+    previous[first_records[:-1][first_records[:-1] < first_records[1:]]] = -1
+    in_order = (previous < offset_deltas) & (offset_deltas <= last_deltas[batch_indexes])
+    _check(in_order, "its offset is not between its neighbours'")
+    return RecordBlock(
+        batches,
+        data,
+        first_records,
+        starts,
+        ends,
+        batch_indexes,
+        base_offsets[batch_indexes] + offset_deltas,
+        base_timestamps[batch_indexes] + unzigzag(timestamp_deltas),
+        after_timestamps,
+        key_starts,
+        key_sizes,
+        value_sizes,
+    )
+
+
+def _varints(raw: npt.NDArray[np.uint8], positions: Numbers) -> tuple[Numbers, Numbers]:
+    """Read one int32 at each position; return the values and the positions after them."""
+    values, after = read_uvarints(raw, positions)
+    _check(values <= _MAX_VARINT, "a varint exceeds 32 bits")
+    return unzigzag(values), after
+
+
+def _check(is_sound: npt.NDArray[np.bool_], reason: str) -> None:
+    """Raise for the first record that is not sound."""
+    if not is_sound.all():
+        raise _MalformedError(int(np.argmin(is_sound)), reason)
+
+
+def _corrupt(batch: Batch, reason: str) -> CorruptBatchError:
+    return CorruptBatchError(
+        position=batch.position, offset=batch.header.base_offset, reason=reason
+    )

@@ -1,0 +1,47 @@
+"""Reads a varint at each of many positions of one buffer, with NumPy.
+
+Source: docs/design/compaction.md, records/varint.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from records.varint import MAX_VARINT_BYTES
+
+Numbers = npt.NDArray[np.int64]
+
+
+def read_uvarints(
+    raw: npt.NDArray[np.uint8], positions: Numbers, *, max_bytes: int = MAX_VARINT_BYTES
+) -> tuple[npt.NDArray[np.uint64], Numbers]:
+    """Read one unsigned varint at each position; return the values and the positions after them.
+
+    A position past the end reads the last byte; the caller compares the positions after the
+    values with the ends that it knows.
+
+    Raises:  ValueError if a varint is longer than `max_bytes`.
+    """
+    last = len(raw) - 1
+    byte = raw[np.minimum(positions, last)]
+    value, after = (byte & 0x7F).astype(np.uint64), positions + 1
+    more = np.flatnonzero(byte >= 0x80)
+    shift = 7
+    while len(more):
+        if shift == 7 * max_bytes:
+            raise ValueError(f"varint is longer than {max_bytes} bytes")
+        byte = raw[np.minimum(after[more], last)]
+        value[more] |= (byte & 0x7F).astype(np.uint64) << np.uint64(shift)
+        after[more] += 1
+        more = more[byte >= 0x80]
+        shift += 7
+    return value, after
+
+
+def unzigzag(values: npt.NDArray[Any]) -> Numbers:
+    """Return the signed numbers that unsigned varints encode as 0, -1, 1, -2, ..."""
+    half = (values >> np.uint64(1)).view(np.int64)
+    return half ^ -(values & np.uint64(1)).view(np.int64)

@@ -10,6 +10,7 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -49,10 +50,14 @@ def kafka_release() -> Kafka:
     try:
         return Kafka(fetch())
     except (KafkaMissingError, KafkaSetupError) as error:
-        reason = f"NOT COMPARED WITH APACHE KAFKA: {error}"
-        if setup_failure_is_a_failure(error):
-            pytest.fail(reason, pytrace=False)
-        pytest.skip(reason)
+        skip_or_fail(f"NOT COMPARED WITH APACHE KAFKA: {error}", error)
+
+
+def skip_or_fail(reason: str, error: Exception) -> NoReturn:
+    """End a test whose jars could not be fetched: as failed where the fault must be seen."""
+    if setup_failure_is_a_failure(error):
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
 
 
 @pytest.fixture(scope="session")

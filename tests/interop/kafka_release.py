@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -62,23 +62,25 @@ def setup_failure_is_a_failure(error: Exception) -> bool:
     return isinstance(error, KafkaSetupError) and os.environ.get("CI") == "true"
 
 
-def cache_directory() -> Path:
+def cache_directory(name: str = "kafka") -> Path:
     """Where the release's jars are, or will be."""
     base = os.environ.get("ESKER_KAFKA_CACHE")
-    return (Path(base) if base else PROJECT / ".cache") / f"kafka-{VERSION}"
+    return (Path(base) if base else PROJECT / ".cache") / f"{name}-{VERSION}"
 
 
-def fetch() -> Path:
+def fetch(name: str = "kafka", pom: Path = POM, *options: str) -> Path:
     """The directory with the release's jars, fetched if it is not there yet.
 
+    Args:    name: of the directory, before the version. pom: names the jars.
+             options: of mvn's copy, besides.
     Raises:  KafkaMissingError, KafkaSetupError.
     """
     _check_java()
-    target = cache_directory()
+    target = cache_directory(name)
     target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target.with_name(target.name + ".lock")):
-        if not _is_current(target):
-            _fetch_into(target)
+        if not _is_current(target, pom):
+            _fetch_into(target, pom, options)
     return target
 
 
@@ -101,18 +103,18 @@ def _check_java() -> None:
         raise KafkaMissingError(f"Java {OLDEST_JAVA} or newer is needed, `java -version`: {said}")
 
 
-def _is_current(target: Path) -> bool:
-    copy = target / POM.name
-    return copy.exists() and copy.read_bytes() == POM.read_bytes()
+def _is_current(target: Path, pom: Path) -> bool:
+    copy = target / pom.name
+    return copy.exists() and copy.read_bytes() == pom.read_bytes()
 
 
-def _fetch_into(target: Path) -> None:
+def _fetch_into(target: Path, pom: Path, options: Sequence[str]) -> None:
     if shutil.which("mvn") is None:
         raise KafkaMissingError("`mvn` is not on the PATH")
     partial = Path(tempfile.mkdtemp(dir=target.parent, prefix=f"{target.name}.partial-"))
     try:
-        _copy_dependencies(partial)
-        shutil.copyfile(POM, partial / POM.name)
+        _copy_dependencies(partial, pom, options)
+        shutil.copyfile(pom, partial / pom.name)
         if target.exists():  # of an older pom; nobody reads it, since all wait for our lock
             shutil.rmtree(target)
         partial.rename(target)
@@ -120,10 +122,10 @@ def _fetch_into(target: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _copy_dependencies(directory: Path) -> None:
-    command = ["mvn", "--batch-mode", "--quiet", "--file", str(POM)]
+def _copy_dependencies(directory: Path, pom: Path, options: Sequence[str]) -> None:
+    command = ["mvn", "--batch-mode", "--quiet", "--file", str(pom)]
     command += ["dependency:copy-dependencies", "-DincludeScope=runtime"]
-    command += [f"-DoutputDirectory={directory}"]
+    command += [f"-DoutputDirectory={directory}", f"-Dkafka.version={VERSION}", *options]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=FETCH_TIMEOUT_S)
     except subprocess.TimeoutExpired as error:

@@ -60,6 +60,7 @@ class Kafka:
     """A fetched release. `jars` is the directory that `kafka_release.fetch` returned."""
 
     jars: Path
+    more_jars: tuple[Path, ...] = ()  # directories that stand behind it on the class path
 
     @property
     def class_archive(self) -> Path:
@@ -73,7 +74,8 @@ class Kafka:
             options.append(f"-XX:SharedArchiveFile={self.class_archive}")
         options += [f"-D{name}=UTF-8" for name in _ENCODINGS]
         options += [f"-Xmx{heap_mib}m", f"-Dlog4j2.configurationFile={LOG4J}"]
-        classes = ["-cp", f"{self.jars}/*", main_class]
+        directories = (self.jars, *self.more_jars)
+        classes = ["-cp", os.pathsep.join(f"{jars}/*" for jars in directories), main_class]
         return ["java", *options, *classes, *(str(argument) for argument in arguments)]
 
     def run(

@@ -1,0 +1,1 @@
+"""Kafka Connect, MirrorMaker and Kafka Streams on a cluster of ours."""

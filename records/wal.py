@@ -9,8 +9,10 @@ The footer is for who has the object and nothing else: a person with `esker dump
 compares the bucket with the log, a disaster recovery. It says who wrote the object, as which id, in
 which cluster, and what each byte range is.
 
-The surprise: batches stand here as producers sent them, with base offset 0. Offsets are decided
-after the object is written, are kept elsewhere, and are put into a batch when it is read.
+The surprise: in the objects that brokers append, batches stand as producers sent them, with base
+offset 0. Offsets are decided after the object is written, are kept elsewhere, and are put into a
+batch when it is read. Rewritten objects hold batches with their offsets; the footer's first field
+tells the two formats apart.
 
 Source: KIP-1163, Data Format and WAL Segment Objects; docs/design/broker.md#wal-segment-objects.
 """
@@ -29,7 +31,12 @@ from records.batch import iter_batches
 from records.compression import Buffer
 from records.errors import RecordError
 
-FORMAT: Final = 1
+APPENDED: Final = 1
+"""Format of the objects that brokers append: batches as producers sent them, at offset 0."""
+
+FINAL: Final = 2
+"""Format of rewritten objects: batches in final form (`records.final_batches`)."""
+
 MAGIC: Final = b"EskrWAL1"
 TRAILER: Final = struct.Struct(">IIq8s")
 MAX_FOOTER_BYTES: Final = 16 * 1024 * 1024  # 10,000 partitions need half a megabyte
@@ -65,6 +72,7 @@ class Footer(NamedTuple):
     broker_epoch: int
     partitions: tuple[PartitionBytes, ...]  # by rising byte offset, without gaps
     data_bytes: int  # where the footer begins
+    object_format: int  # APPENDED or FINAL
 
 
 class PartitionBatches(NamedTuple):
@@ -83,6 +91,7 @@ def build_object(
     object_id: int,
     broker_id: int,
     broker_epoch: int,
+    object_format: int = APPENDED,
 ) -> tuple[list[Buffer], int]:
     """Return a WAL object's content as buffers in order, and its size in bytes."""
     parts: list[Buffer] = []
@@ -97,7 +106,7 @@ def build_object(
         size_bytes = position - begin
         rows.append((topic_id.bytes, partition, begin, size_bytes, len(batches), record_count, crc))
     assert len(rows) <= MAX_PARTITIONS, f"{len(rows)} partitions in one object"
-    footer = msgpack.packb([FORMAT, cluster_id, object_id, broker_id, broker_epoch, rows])
+    footer = msgpack.packb([object_format, cluster_id, object_id, broker_id, broker_epoch, rows])
     size_bytes = position + len(footer) + TRAILER.size
     parts += [footer, TRAILER.pack(len(footer), crc32c(footer), size_bytes, MAGIC)]
     return parts, size_bytes
@@ -133,8 +142,9 @@ def parse_footer(footer: Buffer, trailer: Buffer, size_bytes: int) -> Footer:
     try:
         fields: Any = msgpack.unpackb(footer, max_array_len=MAX_PARTITIONS)
         version, cluster_id, object_id, broker_id, broker_epoch, rows = fields
-        if version != FORMAT:
-            raise DamagedObjectError(f"format {version!r}, this version reads {FORMAT}")
+        if version not in (APPENDED, FINAL):
+            known = f"{APPENDED} and {FINAL}"
+            raise DamagedObjectError(f"format {version!r}, this version reads {known}")
         partitions = tuple(_partition_bytes(*row) for row in rows)
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as error:
         raise DamagedObjectError(f"the footer cannot be read: {error}") from None
@@ -148,7 +158,7 @@ def parse_footer(footer: Buffer, trailer: Buffer, size_bytes: int) -> Footer:
         position += row.size_bytes
     if position != data_bytes:
         raise DamagedObjectError(f"{data_bytes} bytes of batches, {position} are accounted for")
-    return Footer(cluster_id, object_id, broker_id, broker_epoch, partitions, data_bytes)
+    return Footer(cluster_id, object_id, broker_id, broker_epoch, partitions, data_bytes, version)
 
 
 def _partition_bytes(topic_id: object, *numbers: int) -> PartitionBytes:

@@ -297,6 +297,7 @@ def _as_run(batch: _FoundPartition.Batch) -> Run:
         batch.last_offset,
         batch.message_timestamp_type,
         batch.log_append_timestamp,
+        batch.object_format,
     )
 
 

@@ -3,7 +3,8 @@
 A run is a sequence of batches of one partition that lie side by side in one object and have
 consecutive offsets. In the object each batch begins at offset 0; here it gets the offset that the
 coordinator assigned, and the constant leader epoch. Neither is under the checksum. Under
-LogAppendTime it also gets the time of its append, and then a new checksum.
+LogAppendTime it also gets the time of its append, and then a new checksum. A rewritten object holds
+batches in their final form (`records.final_batches`), which leave as they are.
 
 All bytes from the store are verified: each batch's checksum, and that the batches make up the run
 exactly, in bytes and in offsets. Bytes that fail are read once more, past the cache; if they fail
@@ -28,9 +29,10 @@ from crc32c import crc32c
 
 from diskless.fetch.object_cache import ObjectCache
 from diskless.stores import ByteRange
-from records.batch import CRC_START, iter_batches
-from records.errors import RecordError
+from records.batch import CRC_START, BatchHeader, iter_batches
+from records.errors import CorruptBatchError, RecordError
 from records.final_batches import stamp_final
+from records.wal import APPENDED, FINAL
 
 log = logging.getLogger("diskless.fetch.service")
 
@@ -47,6 +49,12 @@ class Run(NamedTuple):
     last_offset: int  # inclusive
     timestamp_type: int  # 0 create time, 1 append time
     append_time: int  # ms since 1970
+    object_format: int = APPENDED  # FINAL: its batches are sent as they are
+
+    @property
+    def is_final(self) -> bool:
+        """Return whether the batches have their offsets, epoch and times already."""
+        return self.object_format == FINAL
 
 
 class DamagedRunError(Exception):
@@ -188,7 +196,7 @@ def verify(run: Run, data: memoryview) -> _Layout:
     count = 0
     try:
         for position, header, view in iter_batches(data):
-            count += header.last_offset_delta + 1
+            count = _end_offset(run, header, count)
             end_offsets.append(count)
             end_bytes.append(position + len(view))
     except RecordError as error:
@@ -197,6 +205,20 @@ def verify(run: Run, data: memoryview) -> _Layout:
     if count != expected:
         raise DamagedRunError(run, f"batches of {count} offsets, {expected} were committed")
     return _Layout(end_offsets, end_bytes)
+
+
+def _end_offset(run: Run, header: BatchHeader, count: int) -> int:
+    """Return the end offset of a run's next batch, counted from the run's base offset.
+
+    Args:    count: the end offset of the batch before it.
+    Raises:  CorruptBatchError if a batch in final form begins before that.
+    """
+    if not run.is_final:
+        return count + header.last_offset_delta + 1
+    if header.base_offset < run.base_offset + count:
+        reason = f"begins below offset {run.base_offset + count}"
+        raise CorruptBatchError(position=0, offset=header.base_offset, reason=reason)
+    return header.end_offset - run.base_offset
 
 
 def _salvage(run: Run, data: memoryview, reason: str) -> _Layout:
@@ -212,7 +234,7 @@ def _salvage(run: Run, data: memoryview, reason: str) -> _Layout:
         for position, header, view in iter_batches(data, verify_crc=False):
             if crc32c(view[CRC_START:]) != header.crc:
                 damaged.append(len(end_bytes))
-            count += header.last_offset_delta + 1
+            count = _end_offset(run, header, count)
             end_offsets.append(count)
             end_bytes.append(position + len(view))
     if not damaged or (count, end_bytes[-1]) != (expected, len(data)):
@@ -240,11 +262,13 @@ def _stamp_all(slices: Sequence[_RunSlice]) -> bytearray:
             begin, size_bytes = run_slice.begin_byte, run_slice.size_bytes
             append_time = run.append_time if run.timestamp_type == LOG_APPEND_TIME else None
             view[position : position + size_bytes] = run_slice.data[begin : begin + size_bytes]
-            shift = position - begin
+            position += size_bytes
+            if run.is_final:
+                continue
+            shift = position - size_bytes - begin
             for index in range(run_slice.first, run_slice.end):
                 base_offset = run.base_offset + (end_offsets[index - 1] if index else 0)
                 with view[begin + shift : end_bytes[index] + shift] as batch:
                     stamp_final(batch, base_offset=base_offset, append_time=append_time)
                 begin = end_bytes[index]
-            position += size_bytes
     return answer

@@ -458,6 +458,7 @@ def _answer_of(asked: _RequestedPartition, found: _FoundBatches | None) -> _Part
         Run(
             batch.object_key, batch.byte_offset, batch.size, batch.base_offset,
             batch.last_offset, batch.message_timestamp_type, batch.log_append_timestamp,
+            batch.object_format,
         )
         for batch in found.batches
     )  # fmt: skip

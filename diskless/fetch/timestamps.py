@@ -8,7 +8,7 @@ A batch with very many records, or many bytes of them, is read in a thread, so t
 others meanwhile.
 
 Under LogAppendTime nothing is read: all records of a run have the time of its commit, whatever the
-topic's setting is now.
+topic's setting is now. A rewritten run has records of several commits, and its batches say when.
 
 Source: KIP-79 (offset and timestamp of the record itself), KIP-734 (the greatest timestamp);
 docs/design/broker.md#timestamp-look-ups.
@@ -48,7 +48,7 @@ async def first_since(
 
     Raises:  DamagedRunError, StorageError.
     """
-    if run.timestamp_type == LOG_APPEND_TIME:
+    if run.timestamp_type == LOG_APPEND_TIME and not run.is_final:
         first = _at_append_time(run, from_offset)
         return first if first.timestamp >= timestamp else None
     for base_offset, batch in await _batches(cache, run, from_offset):
@@ -66,7 +66,7 @@ async def latest(cache: ObjectCache, run: Run, *, from_offset: int) -> Timestamp
 
     Raises:  DamagedRunError, StorageError.
     """
-    if run.timestamp_type == LOG_APPEND_TIME:
+    if run.timestamp_type == LOG_APPEND_TIME and not run.is_final:
         return _at_append_time(run, from_offset)
     best: TimestampedOffset | None = None
     for base_offset, batch in await _batches(cache, run, from_offset):
@@ -107,10 +107,17 @@ def _at_append_time(run: Run, from_offset: int) -> TimestampedOffset:
 
 
 async def _batches(cache: ObjectCache, run: Run, from_offset: int) -> list[tuple[int, Batch]]:
-    """Read a run of batches from the batch that contains `from_offset` on, with first offsets."""
+    """Read a run of batches from the batch that contains `from_offset` on.
+
+    Each comes with the offset of which its records' offsets, as they are stored, fall short.
+    """
     found = []
     base_offset = run.base_offset
     for batch in iter_batches(await read_run(cache, run), verify_crc=False):
+        if run.is_final:
+            if batch.header.end_offset > from_offset:
+                found.append((0, batch))
+            continue
         end_offset = base_offset + batch.header.last_offset_delta + 1
         if end_offset > from_offset:
             found.append((base_offset, batch))

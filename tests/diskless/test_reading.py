@@ -10,11 +10,13 @@ import pytest
 
 from diskless.fetch.object_cache import MERGE_GAP_BYTES, READ_S, CacheSettings, ObjectCache
 from diskless.fetch.runs_reader import DamagedRunError, Run, read_runs
+from diskless.fetch.timestamps import first_since, latest
 from diskless.stores import ByteRange, ObjectNotFoundError, StorageError
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
 from records.batch import HEADER_SIZE_BYTES, iter_batches, iter_records
-from records.batch_writer import build_value_batch
+from records.batch_writer import build_value_batch, stamp
+from records.wal import FINAL
 from tests.diskless.virtual_time import run
 
 SIZE = 1_000_000
@@ -231,6 +233,54 @@ def test_fetched_batches_with_log_append_time_have_the_commit_time() -> None:
     times = [record.timestamp for each in batches for record in iter_records(each)]
     assert times == [77] * 6 + [555] * 4
     assert [each.header.is_log_append_time for each in batches] == [False] * 3 + [True]
+
+
+def final_run() -> tuple[bytes, list[Run]]:
+    """A rewritten run of offsets 100 to 120 that begins and continues with gaps."""
+    parts = []
+    for first, count in ((103, 2), (110, 1), (117, 4)):
+        values = [b"%06d" % number for number in range(first, first + count)]
+        parts.append(build_value_batch(values, base_offset=first, leader_epoch=0, timestamp=first))
+    data = b"".join(parts)
+    return data, [Run("o", 0, len(data), 100, 120, 1, 555, FINAL)]
+
+
+def test_a_rewritten_run_is_sent_as_it_is_and_may_have_gaps() -> None:
+    data, runs = final_run()
+    assert fetch(data, runs, 100) == data
+    assert offsets(fetch(data, runs, 105)) == [110, 117, 118, 119, 120]
+    assert offsets(fetch(data, runs, 112, max_bytes=1)) == [117, 118, 119, 120]
+
+
+def test_a_rewritten_run_with_offsets_that_are_not_its_own_is_refused() -> None:
+    data, runs = final_run()
+    for wrong in (runs[0]._replace(base_offset=104), runs[0]._replace(last_offset=121)):
+        with pytest.raises(DamagedRunError):
+            fetch(data, [wrong], 118)
+    swapped = bytearray(data)
+    stamp(swapped, base_offset=111, leader_epoch=0)  # the first batch, behind the second
+    with pytest.raises(DamagedRunError):
+        fetch(bytes(swapped), runs, 119)
+
+
+def test_a_fetch_of_a_rewritten_run_ends_before_a_damaged_batch() -> None:
+    data, runs = final_run()
+    spoiled = bytearray(data)
+    spoiled[-1] ^= 1
+    assert offsets(fetch(bytes(spoiled), runs, 100)) == [103, 104, 110]
+
+
+def test_timestamps_of_a_rewritten_run_are_those_of_its_batches() -> None:
+    data, runs = final_run()
+
+    async def on_loop() -> None:
+        cache = ObjectCache(store_with(("o", data)))
+        for asked, found in ((103, (103, 103)), (104, (110, 110)), (118, None)):
+            since = await first_since(cache, runs[0], from_offset=100, timestamp=asked)
+            assert since == found
+        assert await latest(cache, runs[0], from_offset=118) == (118, 117)
+
+    run(on_loop)
 
 
 def test_a_fetch_response_ends_before_a_damaged_batch() -> None:

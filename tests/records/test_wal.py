@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from records.batch_writer import build_value_batch
 from records.errors import RecordError
 from records.wal import (
+    APPENDED,
+    FINAL,
     TRAILER,
     DamagedObjectError,
     PartitionBatches,
@@ -119,7 +121,7 @@ def test_an_invalid_wal_footer_with_a_valid_checksum_is_refused() -> None:
         {},
         None,
         good[:5],
-        [2, *good[1:]],
+        [3, *good[1:]],
         [1, 5, *good[2:]],
         [1, CLUSTER, -1, 3, 40, [row]],
         [1, CLUSTER, 7, "3", 40, [row]],
@@ -183,3 +185,10 @@ def test_a_deeply_nested_wal_footer_is_refused() -> None:
     trailer = TRAILER.pack(len(footer), crc32c(footer), len(footer) + TRAILER.size, b"EskrWAL1")
     with pytest.raises(DamagedObjectError):
         read_footer(footer + trailer)
+
+
+def test_the_footer_of_a_rewritten_object_says_that_its_batches_are_final() -> None:
+    owner = {"cluster_id": CLUSTER, "object_id": 1, "broker_id": 2, "broker_epoch": 3}
+    for object_format in (APPENDED, FINAL):
+        parts, _ = build_object((), **owner, object_format=object_format)
+        assert read_footer(b"".join(parts)).object_format == object_format

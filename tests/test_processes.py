@@ -55,7 +55,7 @@ def test_a_forked_test_process_has_its_own_arguments_directory_and_environment(
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["forked", "fresh"])
-def test_an_error_in_a_forked_process_is_printed_and_ends_it_with_1(
+def test_an_error_in_a_forked_test_process_is_printed_and_ends_the_process_with_exit_code_1(
     program: Path, *, fresh: bool
 ) -> None:
     process, output = run(program, "raise", fresh=fresh)
@@ -63,7 +63,7 @@ def test_an_error_in_a_forked_process_is_printed_and_ends_it_with_1(
     assert "OSError: as told" in output.read_text()
 
 
-def test_signals_reach_a_forked_process(program: Path) -> None:
+def test_signals_reach_a_forked_test_process(program: Path) -> None:
     killed, output = run(program, "stay")
     wait_until(lambda: "True\n" in output.read_text(), "Ctrl-C would reach it")
     assert killed.poll() is None
@@ -74,7 +74,7 @@ def test_signals_reach_a_forked_process(program: Path) -> None:
     killed.terminate()  # it is gone: nothing happens
 
 
-def test_forked_processes_draw_different_random_numbers(program: Path) -> None:
+def test_forked_test_processes_draw_different_random_numbers(program: Path) -> None:
     drawn = []
     for word in ("exit", "raise"):
         process, output = run(program, word)

@@ -90,7 +90,9 @@ def test_records_in_a_slow_object_store_are_neither_lost_nor_duplicated(
         check_sent(world.other, topic, numbered(MANY), How(idempotent=True))
 
 
-def test_uploads_with_lost_responses_are_stored_once(world: World, cluster: EskerCluster) -> None:
+def test_records_of_an_upload_whose_response_was_lost_are_stored_once(
+    world: World, cluster: EskerCluster
+) -> None:
     topic = world.topic()
     with spoiled(cluster.store, Fault.LOST_ANSWER, "upload", probability=0.5):
         for part in range(5):

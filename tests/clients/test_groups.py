@@ -393,7 +393,7 @@ DEATHS: Final = 5
 
 
 @pytest.mark.soak
-def test_members_with_a_session_of_6_s_are_not_dropped_when_their_broker_is_killed(
+def test_group_members_with_a_session_of_6_s_stay_in_their_group_when_their_broker_is_killed(
     tmp_path: Path,
 ) -> None:
     """Kill the coordinating broker at five phases of the heartbeats, with default settings."""

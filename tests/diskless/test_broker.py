@@ -114,7 +114,7 @@ def test_a_broker_listens_before_it_registers_its_addresses(
     run(story)
 
 
-def test_a_broker_does_not_listen_before_it_has_read_the_cluster() -> None:
+def test_a_broker_does_not_listen_before_it_has_read_the_cluster_log() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
             world.cluster(1).ages_ms[0] = None  # a replica that was never level
@@ -219,7 +219,7 @@ def test_a_broker_whose_id_was_registered_again_coordinates_no_group() -> None:
     run(story)
 
 
-def test_a_broker_with_an_expired_session_shuts_down_without_a_wait() -> None:
+def test_a_broker_with_an_expired_session_shuts_down_without_waiting_for_permission() -> None:
     """The controller has fenced it, so clients have left already."""
 
     async def story() -> None:

@@ -321,7 +321,7 @@ def test_describe_cluster_lists_fenced_brokers_only_on_request() -> None:
 
 
 @pytest.mark.parametrize(("endpoint_type", "code"), [(2, 114), (3, 115), (0, 115)])
-def test_a_request_for_controllers_is_refused_at_a_brokers_listener(
+def test_describe_cluster_for_controllers_is_refused_at_a_brokers_listener(
     endpoint_type: int, code: int
 ) -> None:
     """KIP-919."""

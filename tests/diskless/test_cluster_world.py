@@ -16,7 +16,7 @@ from tests.diskless.cluster_world import ClusterWorld
 from tests.diskless.virtual_time import run
 
 
-def test_a_created_topic_reaches_its_coordinator_and_every_broker() -> None:
+def test_in_the_test_cluster_a_new_topic_reaches_its_coordinator_and_every_broker() -> None:
     async def story() -> None:
         async with ClusterWorld(brokers=(1, 2), racks={1: "a"}, coordinators=2) as world:
             first: Cluster = world.cluster(1)

@@ -218,7 +218,7 @@ def test_describe_configs_describes_dynamic_broker_settings() -> None:
         (0, "x", 42),
     ],
 )
-def test_a_request_to_describe_an_unknown_resource_is_refused(
+def test_describe_configs_of_an_unknown_resource_is_refused(
     kind: int, name: str, code: int
 ) -> None:
     async def story(told: Story) -> None:

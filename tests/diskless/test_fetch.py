@@ -380,7 +380,7 @@ def test_the_coordinator_decides_whether_a_fetch_offset_is_out_of_range() -> Non
     claim(work)
 
 
-def test_a_fetch_from_a_lagging_replica_returns_no_false_error() -> None:
+def test_a_fetch_beyond_the_end_of_a_lagging_replica_gets_no_offset_out_of_range() -> None:
     async def work(broker: Broker) -> None:
         await broker.produce(1)
         behind = Broker(broker.image)

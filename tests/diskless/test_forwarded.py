@@ -104,7 +104,7 @@ def test_describe_quorum_is_answered_in_the_version_of_the_request(version: int)
 
 
 @pytest.mark.parametrize("version", [0, 1, 2])
-def test_describe_quorum_of_another_log_is_refused(version: int) -> None:
+def test_describe_quorum_of_a_log_other_than_the_cluster_log_is_refused(version: int) -> None:
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:
         for asked in (quorum("__diskless-metadata", 1), quorum("__cluster_metadata", 0, 1)):
             answer = await call(handlers, asked, DescribeQuorumResponse, version)
@@ -164,7 +164,7 @@ def test_a_broker_describes_topics_and_brokers_from_its_own_metadata_image() -> 
     tell(story)
 
 
-def test_described_topics_have_the_leaders_and_replicas_of_metadata() -> None:
+def test_describe_topics_returns_the_same_leaders_and_replicas_as_metadata() -> None:
     """Also once a broker has left, of which the stored leaders know nothing."""
 
     async def story(world: ClusterWorld, handlers: dict[int, Served]) -> None:

@@ -51,7 +51,7 @@ class Parts:
         return [fault.name for fault in self.health.faults()]
 
 
-def test_a_broker_without_faults_reports_no_reason() -> None:
+def test_a_broker_without_faults_reports_no_health_fault() -> None:
     async def story() -> None:
         parts = Parts()
         await parts.store.probe()

@@ -84,7 +84,7 @@ def test_metadata_describes_a_topic_at_every_version() -> None:
             assert partition.leader_epoch == (0 if version >= 7 else -1)
 
 
-def test_metadata_requests_all_topics_by_null_or_by_an_empty_list_in_version_0() -> None:
+def test_metadata_returns_all_topics_for_a_null_list_and_in_version_0_for_an_empty_list() -> None:
     image = beating().image
     assert [t.name for t in ask(image).topics] == sorted(image.topic_ids)
     none = MetadataRequest(topics=())
@@ -225,7 +225,9 @@ def test_a_metadata_response_with_brokers_names_a_controller(asked: int | None) 
 
 
 @pytest.mark.parametrize("leaves", [False, True])
-def test_a_broker_that_does_not_serve_lists_itself_in_metadata(leaves: bool) -> None:
+def test_a_fenced_or_leaving_broker_lists_itself_in_its_own_metadata_responses(
+    leaves: bool,
+) -> None:
     """Otherwise a client forgets it, and may be left with brokers that it cannot reach."""
     world = beating()
     heartbeat(world, 2, fence=not leaves, leave=leaves)
@@ -237,7 +239,7 @@ def test_a_broker_that_does_not_serve_lists_itself_in_metadata(leaves: bool) -> 
     assert (answer.topics, answer.controller_id) == (others.topics, others.controller_id)
 
 
-def test_before_any_registration_metadata_lists_no_broker() -> None:
+def test_metadata_lists_no_broker_before_the_first_broker_has_registered() -> None:
     world = with_topic()
     image = MetadataImage(
         topics=world.image.topics, topic_ids=world.image.topic_ids, offset=world.image.offset

@@ -238,7 +238,7 @@ def test_a_second_broker_with_the_same_id_is_refused_while_the_first_serves(
     assert len(lives(cluster, FIRST)) == before
 
 
-def test_a_broker_without_a_quorum_logs_its_wait_and_exits(tmp_path: Path) -> None:
+def test_a_broker_that_finds_no_quorum_logs_that_it_waits_and_then_exits(tmp_path: Path) -> None:
     """And one that loses its quorum serves what it knows, for a time.
 
     Source: docs/design/broker.md#staleness-is-bounded.

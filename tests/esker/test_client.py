@@ -330,7 +330,7 @@ def test_a_client_that_joins_a_group_despite_failed_requests_gets_its_partitions
     assert coordinator.members[-1] != coordinator.members[0], "an unknown member comes as another"
 
 
-def test_a_heartbeat_is_retried_at_a_new_coordinator_and_reports_rebalances() -> None:
+def test_the_client_retries_a_group_heartbeat_at_a_new_coordinator_and_reports_rebalances() -> None:
     coordinator = Coordinator(HeartbeatRequest=[LOST, 16, None, None, 27])
 
     async def main() -> None:

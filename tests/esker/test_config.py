@@ -159,7 +159,7 @@ def test_the_error_for_an_unknown_setting_suggests_the_likely_setting():
         parse_config({**GOOD, "controller.quorum.voter": "1@h:1"})
 
 
-def test_a_missing_log_directory_is_refused():
+def test_a_properties_file_without_log_dirs_is_refused():
     settings = {k: v for k, v in GOOD.items() if k != "log.dirs"}
     with pytest.raises(ConfigError) as caught:
         parse_config(settings)

@@ -59,7 +59,7 @@ def plan_of(directory: Path, **settings: str) -> Plan:
 # --- the directory and the plan -----------------------------------------------------------------
 
 
-def test_a_dev_directory_keeps_its_cluster_id_and_its_store(tmp_path: Path) -> None:
+def test_a_directory_of_esker_dev_keeps_its_cluster_id_and_its_store(tmp_path: Path) -> None:
     first = identify(tmp_path, None)
     plan_of(tmp_path)
     assert identify(tmp_path, None) == identify(tmp_path, Store()) == first
@@ -67,7 +67,7 @@ def test_a_dev_directory_keeps_its_cluster_id_and_its_store(tmp_path: Path) -> N
         identify(tmp_path, Store(bucket="other"))
 
 
-def test_a_dev_store_can_change_after_a_failed_first_start(tmp_path: Path) -> None:
+def test_the_store_of_esker_dev_can_be_changed_after_a_failed_first_start(tmp_path: Path) -> None:
     first = identify(tmp_path, None)
     bucket = Store(bucket="other")
     assert identify(tmp_path, bucket) == replace(first, store=bucket) == identify(tmp_path, None)
@@ -88,7 +88,9 @@ def test_esker_dev_refuses_a_damaged_identity_file(tmp_path: Path) -> None:
             identify(tmp_path, None)
 
 
-def test_a_dev_restart_rewrites_settings_without_formatting_again(tmp_path: Path) -> None:
+def test_a_restart_of_esker_dev_rewrites_settings_and_formats_no_directory_again(
+    tmp_path: Path,
+) -> None:
     plan = plan_of(tmp_path)
     metas = [(tmp_path / p.name / "meta.properties").read_bytes() for p in plan.quorum]
     again = plan_of(tmp_path, **{"diskless.append.commit.interval.ms": "10"})

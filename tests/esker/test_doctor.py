@@ -116,7 +116,9 @@ def test_doctor_notes_a_cache_that_other_users_can_write_to(environment: dict[st
     assert (found.state, f"chmod go-w {cache}" in found.hint) == (State.NOTE, True)
 
 
-def test_available_memory_is_the_smaller_of_machine_and_container(tmp_path: Path) -> None:
+def test_doctor_reports_the_available_memory_of_machine_or_container_whichever_is_less(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "meminfo").write_text("MemTotal: 9 kB\nMemAvailable:    8388608 kB\n")
     assert available_memory(tmp_path / "meminfo", tmp_path) == 8 << 30, "no container"
     (tmp_path / "memory.max").write_text("max\n")

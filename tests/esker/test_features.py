@@ -197,7 +197,9 @@ def test_an_invalid_feature_option_is_a_usage_error_that_names_the_option(
     assert named in ran.stderr
 
 
-def test_a_node_stops_with_the_remedy_at_a_level_that_it_does_not_support(tmp_path: Path) -> None:
+def test_a_node_stops_with_a_remedy_at_a_feature_level_that_it_does_not_support(
+    tmp_path: Path,
+) -> None:
     """As a voter that was started again at the former release, after the upgrade."""
     file, home, port = tmp_path / "node.properties", tmp_path / "node", free_port()
     file.write_text(

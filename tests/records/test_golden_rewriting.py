@@ -474,7 +474,7 @@ MESSAGES: list[Golden] = [
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=golden_name)
-def test_each_record_of_rewriting_has_its_golden_bytes(golden: Golden) -> None:
+def test_each_record_about_rewritten_objects_has_its_golden_bytes(golden: Golden) -> None:
     record = golden.message
     assert isinstance(record, MetadataRecord)
     assert encode_record(record, golden.version).hex(" ") == golden.encoded.hex(" ")
@@ -482,11 +482,11 @@ def test_each_record_of_rewriting_has_its_golden_bytes(golden: Golden) -> None:
 
 
 @pytest.mark.parametrize("golden", MESSAGES, ids=golden_name)
-def test_each_message_of_rewriting_has_its_golden_bytes(golden: Golden) -> None:
+def test_each_message_about_rewritten_objects_has_its_golden_bytes(golden: Golden) -> None:
     assert encode_message(golden.message, golden.version).hex(" ") == golden.encoded.hex(" ")
     assert decode_message(type(golden.message), golden.encoded, golden.version) == golden.message
 
 
-def test_every_message_of_rewriting_has_golden_bytes() -> None:
+def test_every_declared_message_about_rewritten_objects_has_golden_bytes() -> None:
     covered = {type(golden.message) for golden in MESSAGES}
     assert {cls for key, api in API.items() if 1116 <= key < 1120 for cls in api} <= covered

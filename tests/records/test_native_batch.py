@@ -68,7 +68,7 @@ def parsed_in_python(
 
 
 @pytest.mark.parametrize("seed", range(first_seed(), first_seed() + examples(3)))
-def test_the_compiled_parser_agrees_with_python_on_damaged_records(
+def test_the_compiled_batch_parser_agrees_with_python_on_damaged_records(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = Random(seed)
@@ -108,7 +108,7 @@ PLAIN = (b"\0", b"\0", b"\0", b"\x02k", b"\x02v", b"\0")
     }.items(),
     ids=lambda item: item[0],
 )
-def test_the_compiled_parser_refuses_records_in_another_form(
+def test_the_compiled_batch_parser_leaves_uncommonly_encoded_records_to_python(
     fields: tuple[str, tuple[bytes, ...]],
 ) -> None:
     plain = [record(*PLAIN[:2], bytes([2 * delta]), *PLAIN[3:]) for delta in range(6)]
@@ -120,7 +120,9 @@ def test_the_compiled_parser_refuses_records_in_another_form(
 
 
 @pytest.mark.parametrize("base", [-1, 1 << 62, (1 << 63) - 1])
-def test_the_compiled_parser_refuses_timestamps_that_could_overflow(base: int) -> None:
+def test_the_compiled_batch_parser_leaves_timestamps_that_could_overflow_to_python(
+    base: int,
+) -> None:
     batch = read_batch(
         bytes(build_batch([(b"k", b"v", NOW, [])] * 6, base_offset=0, leader_epoch=-1))
     )

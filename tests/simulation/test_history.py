@@ -305,7 +305,7 @@ def log_histories(draw: st.DrawFn) -> tuple[list[LogOperation], list[str]]:
 
 
 @given(log_histories())
-def test_the_log_checker_gives_the_verdict_of_an_exhaustive_search(
+def test_the_linearizability_checker_of_logs_agrees_with_an_exhaustive_search(
     told: tuple[list[LogOperation], list[str]],
 ) -> None:
     history, final = told

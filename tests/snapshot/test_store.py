@@ -121,7 +121,7 @@ def test_reading_the_size_of_a_checkpoint_does_not_prevent_its_deletion():
     assert store.ids == IDS[1:]
 
 
-def test_an_open_reader_continues_after_its_checkpoint_is_dropped(tmp_path: Path):
+def test_an_open_checkpoint_reader_continues_after_its_checkpoint_is_dropped(tmp_path: Path):
     for one in IDS:
         (tmp_path / checkpoint_name(one)).write_bytes(WHOLE)
     store = SnapshotStore(RealFileSystem(), tmp_path, now_ms=Clock())

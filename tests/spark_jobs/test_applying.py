@@ -132,7 +132,7 @@ def test_a_retention_plan_expires_when_coordinators_begin_to_refuse_it() -> None
     assert EXPIRES_AFTER_MS == PLAN_LASTS_MS
 
 
-def test_applying_a_plan_continues_after_a_refused_row(tmp_path: Path) -> None:
+def test_applying_a_retention_plan_continues_after_a_refused_row(tmp_path: Path) -> None:
     outcome = applied(plan(row(0), row(1), row(2)), tmp_path / "j", Coordinators({1: 44}))
     assert (outcome.applied, outcome.refused) == ({0: 10, 2: 12}, {1: 44})
     assert not outcome.is_stale()
@@ -210,7 +210,9 @@ def test_the_number_of_plan_rows_in_a_request_is_bounded(tmp_path: Path) -> None
     assert len(coordinators.requests) == 3
 
 
-def test_applying_a_plan_after_a_kill_continues_where_its_journal_ends(tmp_path: Path) -> None:
+def test_applying_a_retention_plan_after_a_kill_continues_where_its_journal_ends(
+    tmp_path: Path,
+) -> None:
     """The process is killed after the second answer, before it is written to the journal."""
     made, journal = plan(*map(row, range(5))), tmp_path / "j"
     coordinators = Coordinators()

@@ -279,7 +279,7 @@ def test_the_archive_of_a_log_without_its_first_records_begins_with_a_checkpoint
     assert not check_archive(store, engine=LocalArchiveEngine()).faults
 
 
-def test_lost_offsets_are_reported_and_the_archive_continues_from_the_checkpoint(
+def test_an_archive_pass_reports_lost_offsets_and_continues_from_a_checkpoint(
     cut: tuple[FileLogs, bytes], store: ObjectStore
 ) -> None:
     logs, checkpoint = cut

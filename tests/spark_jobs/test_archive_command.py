@@ -107,7 +107,7 @@ def test_the_archive_command_verifies_an_archive_without_access_to_the_logs(
     assert told.splitlines()[-1].endswith("1 faults")
 
 
-def test_lost_offsets_are_reported_by_the_pass_and_by_every_later_verification(
+def test_lost_offsets_are_reported_by_the_archive_pass_and_by_every_later_verification(
     node: Node, tmp_path: Path
 ) -> None:
     out = tmp_path / "archive"

@@ -105,7 +105,7 @@ DAMAGE: list[tuple[str, Callable[[bytes], bytes], str]] = [
 
 
 @pytest.mark.parametrize(("what", "change", "told"), DAMAGE)
-def test_verification_names_damaged_archive_files(
+def test_the_verification_of_an_archive_names_damaged_files(
     logs: FileLogs, store: ObjectStore, what: str, change: Callable[[bytes], bytes], told: str
 ) -> None:
     one_pass(logs, store)
@@ -119,7 +119,9 @@ def test_verification_names_damaged_archive_files(
             values(ArchivedLogs(store).log(LOG), logs.end_offset)
 
 
-def test_verification_names_missing_archive_files(logs: FileLogs, store: ObjectStore) -> None:
+def test_the_verification_of_an_archive_names_missing_files(
+    logs: FileLogs, store: ObjectStore
+) -> None:
     one_pass(logs, store)
     root = Path(store.uri)
     files = sorted((root / "data" / LOG / "record").iterdir())
@@ -134,7 +136,7 @@ def test_verification_names_missing_archive_files(logs: FileLogs, store: ObjectS
     assert ArchivedLogs(store).log(LOG).end_offset() == faults[-1].start_offset
 
 
-def test_verification_reports_an_unknown_file_without_a_fault(
+def test_the_verification_of_an_archive_reports_an_unknown_file_without_failing(
     logs: FileLogs, store: ObjectStore
 ) -> None:
     one_pass(logs, store)

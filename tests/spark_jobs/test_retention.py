@@ -267,7 +267,9 @@ def test_the_audit_does_not_use_cached_digests_of_a_log_that_has_since_diverged(
     assert not left(12, 4)
 
 
-def test_a_retention_plan_for_a_restored_log_uses_its_own_records(tmp_path: Path) -> None:
+def test_a_retention_plan_for_a_replaced_log_does_not_use_the_former_logs_digests(
+    tmp_path: Path,
+) -> None:
     worlds, state = two_topics(tmp_path)
     worlds.set(settings_of(state, retention_ms=0))
     kept = DigestCache(tmp_path / "digests")

@@ -76,7 +76,7 @@ class CommitStories(Told):
 
     # --- leases
 
-    def test_leases_have_disjoint_rising_object_ids(self) -> None:
+    def test_each_lease_has_higher_object_ids_than_all_earlier_leases(self) -> None:
         async def story(world: World) -> None:
             ends = 0
             for broker_id in (1, 2, 1, 3):
@@ -98,7 +98,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_commit_needs_a_lease_of_its_own_broker(self) -> None:
+    def test_a_commit_under_another_brokers_lease_is_refused(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             mine, other = Broker(world, 1), Broker(world, 2)
@@ -473,7 +473,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_batch_of_a_former_producer_epoch_is_not_a_duplicate(self) -> None:
+    def test_a_batch_of_a_former_producer_epoch_is_not_treated_as_a_duplicate(self) -> None:
         """Also where the new epoch begins in the very same object."""
 
         async def story(world: World) -> None:

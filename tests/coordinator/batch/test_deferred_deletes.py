@@ -288,10 +288,10 @@ async def whatever_happens(directory: Path, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(6))
-def test_deferred_row_deletions_are_invisible_under_a_random_workload(
+def test_deferred_row_deletions_change_no_response_to_a_random_workload(
     tmp_path: Path, seed: int
 ) -> None:
-    """Reproduce: pytest -k invisible_under on this file; the id is the seed."""
+    """Reproduce: pytest -k change_no_response on this file; the id is the seed."""
     asyncio.run(whatever_happens(tmp_path, seed))
 
 

@@ -154,7 +154,9 @@ def test_an_object_description_lists_the_partitions_with_undeleted_batches(store
     assert owners == [("foo", 1), ("bar", 0)]
 
 
-def test_topics_are_described_in_request_order_with_errors_for_unknown_names(store: Store) -> None:
+def test_describe_topics_returns_topics_in_request_order_with_errors_for_unknown_names(
+    store: Store,
+) -> None:
     store.apply(DisklessTopicTombstoneRecord(topic_id=BAR, controller_epoch=1, deleted_at_ms=NOW))
     found = topics(store, "nope", "foo", "bar")
     assert list(found) == ["nope", "foo", "bar"]

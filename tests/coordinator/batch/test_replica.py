@@ -79,7 +79,9 @@ def apply_to(machine: CoordinatorMachine, world: QuorumWorld, end: int) -> None:
         machine.apply(iter_batches(data))
 
 
-def test_a_replica_answers_from_applied_records_and_reports_their_age(tmp_path: Path) -> None:
+def test_a_coordinator_replica_answers_reads_from_applied_records_and_reports_its_age(
+    tmp_path: Path,
+) -> None:
     async def story() -> None:
         world, broker = await begin(tmp_path)
         machine = follow(tmp_path)
@@ -288,7 +290,7 @@ def test_a_request_to_describe_topics_waits_for_the_read_barrier_if_it_asks_for_
     asyncio.run(story())
 
 
-def test_a_follower_that_loads_a_checkpoint_over_older_state_gets_the_same_state(
+def test_a_follower_that_loads_a_checkpoint_over_older_state_has_the_leaders_state(
     tmp_path: Path,
 ) -> None:
     async def story() -> None:

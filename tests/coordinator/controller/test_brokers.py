@@ -215,7 +215,7 @@ def test_an_unchanged_repeated_registration_writes_no_record(world: World) -> No
     assert (world.image.brokers[1].rack, world.image.brokers[1].fenced) == ("r2", False)
 
 
-def test_after_a_broker_restart_its_old_epoch_gets_stale_broker_epoch(world: World) -> None:
+def test_requests_with_a_restarted_brokers_old_epoch_get_stale_broker_epoch(world: World) -> None:
     (epoch,) = world.register(1)
     world.pass_ms(SESSION_MS + 1_000)
     world.ask(registration(1, incarnation_id=UUID(int=1)))
@@ -347,7 +347,9 @@ def test_each_producer_id_is_allocated_once(world: World) -> None:
     assert times == sorted(times)
 
 
-def test_a_registration_may_support_features_without_a_finalized_level(world: World) -> None:
+def test_a_broker_may_register_support_for_a_feature_without_a_finalized_level(
+    world: World,
+) -> None:
     feature = rpc.BrokerRegistrationRequest.Feature
     more = (
         feature(name="metadata.version", min_supported_version=7, max_supported_version=29),

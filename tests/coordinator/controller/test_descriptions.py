@@ -29,7 +29,7 @@ def test_a_topic_description_lists_every_chunk_of_a_partition_with_several_chunk
     assert whole.chunks == ()
 
 
-def test_topics_are_described_by_name_with_errors_for_unknown_names() -> None:
+def test_the_controller_describes_topics_by_name_with_errors_for_unknown_names() -> None:
     world = with_topic()
     world.create("a", 1)
     answer = describe_topics(DescribeTopicsRequest(), world.image)
@@ -53,7 +53,7 @@ def test_a_request_to_describe_topics_with_too_many_partitions_is_refused(
     assert (answer.error_code, answer.topics) == (42, ())
 
 
-def test_described_brokers_include_their_fencing_state() -> None:
+def test_describe_brokers_returns_whether_each_broker_is_fenced() -> None:
     world = with_topic()
     answer = describe_brokers(DescribeBrokersRequest(), world.image)
     assert [broker.broker_id for broker in answer.brokers] == [1, 2, 3]

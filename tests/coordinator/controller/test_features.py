@@ -400,7 +400,7 @@ def finalized_by_chance(seed: int) -> int:
 
 
 @pytest.mark.parametrize(("finalized", "allowed"), [(None, 1), (1, 1), (2, 2), (5, 5)])
-def test_a_new_format_may_be_written_only_from_its_finalized_level_on(
+def test_a_new_format_is_written_only_once_its_feature_level_is_finalized(
     finalized: int | None, allowed: int
 ) -> None:
     recorded: Map[str, int] = Map()
@@ -409,7 +409,7 @@ def test_a_new_format_may_be_written_only_from_its_finalized_level_on(
         assert may_write_format(features, level) == (level <= allowed)
 
 
-def test_a_batch_coordinator_sees_the_level_of_its_own_copy_of_the_cluster_log() -> None:
+def test_a_batch_coordinator_uses_the_feature_level_in_its_own_copy_of_the_cluster_log() -> None:
     world = upgraded()
     view = ImageView(lambda: world.image)
     assert not may_write_format(view.features(), 2)
@@ -423,7 +423,7 @@ def test_a_batch_coordinator_sees_the_level_of_its_own_copy_of_the_cluster_log()
     assert not may_write_format(StaticView().features(), 2), "without a cluster log"
 
 
-def test_each_esker_version_with_new_formats_is_above_the_implied_level() -> None:
+def test_each_esker_version_that_adds_formats_is_above_the_level_of_unfinalized_clusters() -> None:
     """A level at or below it would open its gate on clusters that finalized nothing."""
     assert min(NEW_FORMATS[ESKER_VERSION]) > IMPLIED[ESKER_VERSION]
     assert IMPLIED[ESKER_VERSION] in SUPPORTED[ESKER_VERSION]

@@ -145,7 +145,7 @@ MAX_STEPS = 40
 
 @pytest.mark.parametrize("change", CHANGES, ids=str)
 @pytest.mark.parametrize("restarts", [False, True], ids=["deposed", "restarted"])
-def test_controller_and_coordinator_agree_after_a_crash_between_any_two_steps(
+def test_controller_and_coordinator_have_the_same_topics_after_a_crash_at_any_step(
     change: str, restarts: bool
 ) -> None:
     """The controller crashes after each callback in turn; its successor makes both logs agree."""

@@ -198,7 +198,7 @@ def test_a_cluster_checkpoint_does_not_depend_on_the_order_of_log_records() -> N
     assert records_of(image_of(*one, *two)) == records_of(image_of(*two, *one))
 
 
-def test_a_frozen_copy_of_the_cluster_metadata_does_not_change() -> None:
+def test_later_records_do_not_change_a_frozen_copy_of_the_cluster_metadata() -> None:
     machine = applied(ControllerMachine(), TopicRecord(name="a", topic_id=T1), partition())
     frozen = machine.freeze()
     before = records_of(machine.image)

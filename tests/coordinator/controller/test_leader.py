@@ -245,7 +245,7 @@ def test_controller_decisions_include_the_uncommitted_records_of_earlier_ones() 
     assert codes == [0, 0, ErrorCode.TOPIC_ALREADY_EXISTS]
 
 
-def test_a_controller_decides_again_if_a_record_gets_an_unexpected_offset() -> None:
+def test_a_controller_decides_a_request_again_if_its_record_gets_an_unexpected_offset() -> None:
     """Another batch is at the offset at which the decision expected the log to end."""
     world = World().elect()
     world.register(1)

@@ -220,7 +220,7 @@ def test_no_broker_preference_is_written_before_every_node_supports_the_record()
     assert cluster.world.log.end_offset == end
 
 
-def test_the_unreadiness_reason_in_a_cluster_log_record_is_bounded() -> None:
+def test_the_unreadiness_reason_in_a_cluster_log_record_has_a_bounded_length() -> None:
     cluster = Brokers(1, 2)
     cluster.unready[1] = "x" * 10_000
     cluster.pass_s(12)

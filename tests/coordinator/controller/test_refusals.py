@@ -458,7 +458,7 @@ def test_a_validate_only_request_writes_no_record() -> None:
     assert "x" not in world.image.topic_ids
 
 
-def test_an_appended_setting_may_not_exceed_the_size_of_a_record() -> None:
+def test_an_append_to_a_setting_is_refused_if_the_value_would_not_fit_in_a_record() -> None:
     """Each appended part alone is short enough."""
     world = fresh()
     name = "leader.replication.throttled.replicas"

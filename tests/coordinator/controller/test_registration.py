@@ -169,7 +169,7 @@ def test_a_broker_with_a_stale_epoch_registers_again() -> None:
     run(story)
 
 
-def test_a_broker_survives_an_unreachable_controller() -> None:
+def test_a_broker_keeps_running_while_no_controller_can_be_reached() -> None:
     async def story() -> None:
         script = Script()
         broker = Broker(script)

@@ -234,7 +234,7 @@ def test_a_restarted_static_leader_keeps_the_assignment(version: int, skips: boo
     assert len(one.joined.members) == (2 if skips else 0)
 
 
-def test_a_silent_static_member_stays_until_its_session_expires() -> None:
+def test_a_static_member_without_heartbeats_stays_in_its_group_until_its_session_expires() -> None:
     world = World()
     one = Consumer(world, "a", rebalance_ms=10_000)
     two = Consumer(world, "b", instance_id="i", session_ms=60_000, rebalance_ms=10_000)

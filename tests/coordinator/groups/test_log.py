@@ -165,7 +165,7 @@ def test_acquiring_a_group_that_was_never_created_gets_group_id_not_found() -> N
     assert log.acquire(create=False).error_code == 0
 
 
-def test_group_ids_and_the_number_of_groups_are_bounded() -> None:
+def test_the_group_log_limits_the_length_of_group_ids_and_the_number_of_groups() -> None:
     log = Log(log_settings=LogSettings(max_groups=1))
     request = rpc.AcquireGroupOwnershipRequest(
         group_id="x" * 1025, broker_id=1, broker_epoch=1, create=True
@@ -296,7 +296,7 @@ def test_offsets_expire_only_once_their_group_is_empty() -> None:
     assert GROUP not in log.image.groups
 
 
-def test_offsets_without_members_expire_by_commit_time_or_requested_retention() -> None:
+def test_offsets_of_a_group_without_members_expire_by_commit_time_or_requested_retention() -> None:
     log = Log()
     owner = log.acquire().ownership_epoch
     assert log.offsets(owner, 1, 5) == 0

@@ -199,7 +199,7 @@ def test_a_leave_group_request_can_remove_a_member_id_that_never_joined() -> Non
     assert world.ask(request).members[0].error_code == 25
 
 
-def test_a_member_that_leaves_during_its_join_gets_an_answer() -> None:
+def test_the_waiting_join_group_of_a_member_that_leaves_is_answered() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one)

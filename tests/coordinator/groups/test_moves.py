@@ -133,7 +133,7 @@ def test_a_broker_takes_over_thousands_of_consumer_groups_in_slices() -> None:
     assert len(world.held) == 1_000
 
 
-def test_only_one_of_two_brokers_that_claim_a_group_commits() -> None:
+def test_of_two_brokers_that_claim_a_group_only_one_can_commit_offsets() -> None:
     world = World(brokers=(1, 2), checks_brokers=False)
     one = Consumer(world)
     stable(world, one)

@@ -205,7 +205,7 @@ def a_late_copy_after_a_checkpoint() -> None:
 MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     "a former owner commits": (
         former_owners_commit,
-        test_moves.test_only_one_of_two_brokers_that_claim_a_group_commits,
+        test_moves.test_of_two_brokers_that_claim_a_group_only_one_can_commit_offsets,
     ),
     "a former owner commits, in a random schedule": (
         former_owners_commit,

@@ -106,7 +106,9 @@ def test_a_fenced_broker_does_not_list_groups() -> None:
 
 
 @pytest.mark.parametrize("is_swept", [False, True])
-def test_a_commit_by_name_is_not_stored_under_a_deleted_topics_id(is_swept: bool) -> None:
+def test_an_offset_commit_by_topic_name_is_not_stored_under_a_deleted_topics_id(
+    is_swept: bool,
+) -> None:
     """The topic was recreated, and this broker's image is older: the stored offset could never be
     fetched, though it was acknowledged. So the commit gets an error that clients retry.
     """

@@ -50,7 +50,9 @@ def test_a_failed_upload_to_a_directory_store_leaves_no_file(tmp_path: Path) -> 
     asyncio.run(claim())
 
 
-def test_stores_with_two_prefixes_in_one_bucket_are_isolated(s3_config: S3Config) -> None:
+def test_object_stores_with_different_prefixes_in_one_bucket_share_no_objects(
+    s3_config: S3Config,
+) -> None:
     async def claim() -> None:
         one = S3Storage(s3_config)
         two = S3Storage(dataclasses.replace(s3_config, prefix="database"))  # begins alike
@@ -68,7 +70,7 @@ def test_stores_with_two_prefixes_in_one_bucket_are_isolated(s3_config: S3Config
     asyncio.run(claim())
 
 
-def test_a_missing_bucket_is_an_error_that_names_it(s3_config: S3Config) -> None:
+def test_the_error_for_a_missing_bucket_names_the_bucket(s3_config: S3Config) -> None:
     async def claim() -> None:
         store = S3Storage(dataclasses.replace(s3_config, bucket="not-there"))
         for work in (store.upload("a", [b"x"], 1), store.fetch("a", ByteRange(0, 1))):

@@ -224,7 +224,9 @@ def commands() -> list[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("page", "line"), commands())
-def test_every_command_in_the_documentation_parses(page: str, line: str) -> None:
+def test_every_command_in_the_documentation_is_accepted_by_the_command_line_parser(
+    page: str, line: str
+) -> None:
     """The command and each of its options exist."""
     words = [word for word in shlex.split(line)[1:] if not re.match(r"[0-9]?[<>]", word)]
     command: Any = typer.main.get_command(app)

@@ -56,7 +56,7 @@ def test_the_list_of_commands_repeats_the_first_line_of_each_commands_help() -> 
         assert listed.summary == first
 
 
-def test_the_list_of_commands_is_grouped_by_purpose(esker) -> None:
+def test_the_help_of_esker_lists_the_commands_in_groups_by_purpose(esker) -> None:
     shown = esker("--help").out
     headings = dict.fromkeys(listed.panel for listed in COMMANDS.values())
     places = [shown.index(f"─ {heading} ─") for heading in headings]
@@ -85,7 +85,7 @@ def test_esker_prints_a_completion_script_for_each_shell(shell: str) -> None:
     assert f"_ESKER_COMPLETE=complete_{shell}" in ran.stdout
 
 
-def test_completion_offers_commands_subcommands_and_options() -> None:
+def test_shell_completion_offers_commands_subcommands_and_options() -> None:
     assert completed("d") == ["dev", "dump-log", "diskless", "doctor"]
     assert completed("topics", "de") == ["describe", "delete"]
     assert "--compression" in completed("produce", "--")
@@ -122,7 +122,7 @@ def test_no_socket_of_a_command_gets_the_descriptor_of_a_closed_standard_file() 
     assert ran.returncode == 1
 
 
-def test_a_mistyped_command_gets_a_suggestion(esker):
+def test_the_error_for_a_mistyped_command_suggests_the_likely_command(esker):
     ran = esker("dumplog")
     assert ran.code == 2
     assert "dump-log" in ran.err
@@ -175,7 +175,7 @@ def test_a_command_whose_output_pipe_is_closed_prints_no_error(tmp_path):
     assert (ran.stdout, ran.stderr) == (f"{SEGMENT}\n", "")
 
 
-def test_output_to_a_pipe_contains_no_escape_codes(tmp_path):
+def test_command_output_to_a_pipe_contains_no_escape_codes(tmp_path):
     write_segment(tmp_path)
     ran = run("dump-log", SEGMENT, cwd=tmp_path, env=os.environ | {"FORCE_COLOR": "1"})
     assert (ran.returncode, ran.stderr) == (0, "")
@@ -215,7 +215,7 @@ def test_dump_log_shows_its_progress_through_a_long_file_only_on_a_terminal(tmp_
     assert on_a_terminal(*words, cwd=tmp_path, stream="stderr") == ""
 
 
-def test_output_on_a_terminal_has_colours_and_the_terminals_width(tmp_path):
+def test_command_output_on_a_terminal_has_colours_and_the_terminals_width(tmp_path):
     write_segment(tmp_path)
     shown = on_a_terminal("dump-log", SEGMENT, cwd=tmp_path)
     assert "\x1b[36mTopicRecord\x1b[0m" in shown

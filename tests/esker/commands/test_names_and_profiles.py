@@ -68,13 +68,13 @@ def called(*words: str, code: int = 0) -> Any:
     return json.loads(ran.stdout) if code == 0 else ran.stderr
 
 
-def test_a_name_is_the_same_as_an_argument_and_as_kafkas_option() -> None:
+def test_commands_accept_a_name_as_an_argument_or_with_kafkas_option() -> None:
     assert called("one", "t") == called("one", "--topic", "t") == ["t", None]
     assert called("many", "a", "b") == called("many", "--topic", "a", "--topic", "b") == ["a", "b"]
     assert called("many") is None
 
 
-def test_a_name_that_is_missing_or_given_twice_is_a_usage_error_that_names_both_ways() -> None:
+def test_a_command_without_a_name_or_with_the_name_twice_exits_with_a_usage_error() -> None:
     assert "TOPIC: is missing: give it as an argument, or as --topic" in called("one", code=2)
     twice = called("one", "t", "--topic", "t", code=2)
     assert "TOPIC: is given twice, as an argument and as --topic" in twice
@@ -125,24 +125,26 @@ def options(command: Any) -> set[str]:
 
 
 @pytest.mark.parametrize("words", OPTIONS, ids=" ".join)
-def test_the_options_of_former_versions_and_of_kafka_name_the_same_things(words: Any) -> None:
+def test_commands_accept_the_option_names_of_former_versions_and_of_kafka(words: Any) -> None:
     assert options(dict(ALL)[words]) >= OPTIONS[words]
     kinds = [parameter.param_type_name for parameter in dict(ALL)[words].params]
     assert "argument" in kinds
 
 
-def test_every_command_that_asks_a_cluster_takes_a_profile() -> None:
+def test_every_command_that_connects_to_a_cluster_accepts_a_profile() -> None:
     for words, command in ALL:
         if "--bootstrap-server" in options(command) and words != ("dump-log",):
             assert "--profile" in options(command), words
 
 
-def test_every_command_that_prints_data_prints_it_as_json_too() -> None:
+def test_every_command_that_prints_data_has_a_json_option() -> None:
     without = {words for words, command in ALL if "--json" not in options(command)}
     assert without == WITHOUT_JSON
 
 
-def test_completion_of_names_is_silent_where_no_cluster_answers(config: Path) -> None:
+def test_shell_completion_of_names_prints_nothing_if_no_cluster_can_be_reached(
+    config: Path,
+) -> None:
     config.write_text('[profiles.p]\nbootstrap.servers = "127.0.0.1:1"\n')
     for words in ("topics describe --profile p", "groups describe --bootstrap-server 127.0.0.1:1"):
         variables = {
@@ -163,7 +165,7 @@ def servers(*words: str) -> str:
     return ",".join(map(str, target(None, found).addresses))
 
 
-def test_addresses_come_from_the_option_then_the_environment_then_the_profile(
+def test_a_command_takes_addresses_from_option_environment_or_profile_in_this_order(
     config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert servers() == "127.0.0.1:9092"
@@ -195,7 +197,7 @@ def test_a_command_for_brokers_refuses_a_profile_of_controllers(
     assert says in esker("groups", "list").err
 
 
-def test_the_profiles_file_follows_the_environment(
+def test_environment_variables_determine_the_path_of_the_profiles_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert config_path() == tmp_path / "config.toml"
@@ -224,7 +226,7 @@ def test_the_profiles_file_follows_the_environment(
         ("profiles.p.bootstrap = {servers = ''}\n", ":1: bootstrap.servers: '' is not HOST:PORT"),
     ],
 )
-def test_a_wrong_profiles_file_is_named_with_the_line(
+def test_the_error_for_an_invalid_profiles_file_names_the_file_and_the_line(
     esker: Callable[..., Ran], config: Path, text: str, says: str
 ) -> None:
     config.write_text(text)
@@ -247,7 +249,7 @@ def test_a_profiles_file_that_is_unreadable_is_an_error_with_its_path(
     assert f"{config}: Is a directory" in esker("profile", "list").err
 
 
-def test_profile_commands_list_show_and_choose_profiles(
+def test_the_profile_commands_list_show_and_choose_profiles(
     esker: Callable[..., Ran], config: Path
 ) -> None:
     empty = esker("profile", "list", "--json").lines[0]
@@ -267,7 +269,7 @@ def test_profile_commands_list_show_and_choose_profiles(
     assert "no profile 'none': it has local, quorum" in refused.err
 
 
-def test_profile_use_adds_its_line_to_a_file_without_one(
+def test_profile_use_adds_the_default_profile_to_a_profiles_file_without_a_default(
     esker: Callable[..., Ran], config: Path
 ) -> None:
     config.write_text('# mine\n[profiles."a b"]\nbootstrap.servers = "h:1"\n')

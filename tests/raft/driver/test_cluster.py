@@ -46,7 +46,7 @@ def log_end(cluster: Cluster, leader: int, node: int) -> int:
     return replicas[node].log_end_offset if node in replicas else -1
 
 
-def test_three_processes_elect_a_leader_and_commit(tmp_path: Path) -> None:
+def test_three_quorum_processes_elect_a_leader_and_commit_records(tmp_path: Path) -> None:
     with Cluster(tmp_path, quorum=QUICK) as cluster:
         cluster.start()
         leader = cluster.wait_for_leader()

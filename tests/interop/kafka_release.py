@@ -68,14 +68,15 @@ def cache_directory(name: str = "kafka") -> Path:
     return (Path(base) if base else PROJECT / ".cache") / f"{name}-{VERSION}"
 
 
-def fetch(name: str = "kafka", pom: Path = POM, *options: str) -> Path:
+def fetch(name: str = "kafka", pom: Path | None = None, *options: str) -> Path:
     """The directory with the release's jars, fetched if it is not there yet.
 
-    Args:    name: of the directory, before the version. pom: names the jars.
+    Args:    name: of the directory, before the version. pom: names the jars; default: `POM`.
              options: of mvn's copy, besides.
     Raises:  KafkaMissingError, KafkaSetupError.
     """
     _check_java()
+    pom = pom or POM
     target = cache_directory(name)
     target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target.with_name(target.name + ".lock")):

@@ -107,7 +107,7 @@ class LazyCommands(TyperGroup):
 
     @contextmanager
     def _list_only(self) -> Iterator[None]:
-        """Make `get_command` return names and summaries without importing, in a `with` block."""
+        """In a `with` block, let `get_command` return names and summaries without an import."""
         self._listing = True
         try:
             yield

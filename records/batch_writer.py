@@ -230,7 +230,7 @@ def _finish(
 
 
 def seal(batch: bytearray | memoryview) -> int:
-    """Set the checksum of a whole batch, and return it."""
+    """Compute the checksum of a complete batch, write it into the header, and return the batch."""
     crc: int = crc32c(memoryview(batch)[CRC_START:])
     _CRC.pack_into(batch, CRC_START - _CRC.size, crc)
     return crc

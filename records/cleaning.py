@@ -62,18 +62,18 @@ class Cleaned(NamedTuple):
 
 
 def is_compacted(batch: Batch) -> bool:
-    """Return whether a batch has records with keys that compaction compares."""
+    """Return whether compaction may remove records of this batch: not of a control batch."""
     return not batch.header.is_control
 
 
 def note_keys(block: RecordBlock, offsets: OffsetMap, salt: bytes) -> None:
-    """Put the newest offset of each key of a block into the map."""
+    """Put the newest offset of each key in a block of records into the map."""
     wanted = np.flatnonzero(_has_key(block))
     offsets.put(digest_block(block, wanted, salt), block.offsets[wanted])
 
 
 def newest_by_map(block: RecordBlock, offsets: OffsetMap, salt: bytes) -> Mask:
-    """Return which records are not older than the map's newest offset of their key."""
+    """Return a mask of the records that are as new as the newest offset of their key in the map."""
     wanted = np.flatnonzero(_has_key(block))
     newest = np.zeros(len(block.offsets), np.bool_)
     newest[wanted] = block.offsets[wanted] >= offsets.newest(digest_block(block, wanted, salt))
@@ -81,7 +81,7 @@ def newest_by_map(block: RecordBlock, offsets: OffsetMap, salt: bytes) -> Mask:
 
 
 def newest_by_offset(block: RecordBlock, survivors: Numbers) -> Mask:
-    """Return which records are at one of these rising offsets, the newest offsets of all keys."""
+    """Return a mask of the records at the given rising offsets, each the newest of a key."""
     if not len(block.offsets) or not len(survivors):
         return np.zeros(len(block.offsets), np.bool_)
     places = np.searchsorted(survivors, block.offsets)
@@ -98,7 +98,7 @@ def _has_key(block: RecordBlock) -> Mask:
 def clean_block(
     block: RecordBlock, newest: Mask, rules: Round, *, keep_end: int | None = None
 ) -> Cleaned:
-    """Return the batches of a block that stay.
+    """Return the batches of a block that compaction keeps, rewritten where they lose records.
 
     Args:    newest: which records are the newest of their keys.
              keep_end: the last offset of the batch that ends the round or the task: it is kept
@@ -144,12 +144,12 @@ def _horizon(header: BatchHeader) -> int:
 
 
 def _count(mask: Mask, block: RecordBlock) -> Numbers:
-    """Return how many records of each batch are in the mask."""
+    """Return for each batch of a block how many of its records are in the mask."""
     return np.bincount(block.batch_indexes[mask], minlength=len(block.batches))
 
 
 def empty_batch(header: BatchHeader) -> Batch:
-    """Return a batch without records that keeps the offsets, producer and sequence of another."""
+    """Return a batch without records, with the offsets, producer and sequence of `header`."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON)
     empty = header._replace(attributes=attributes, base_timestamp=NO_TIMESTAMP, record_count=0)
     return _build(empty, b"")
@@ -158,7 +158,7 @@ def empty_batch(header: BatchHeader) -> Batch:
 def _without_others(
     header: BatchHeader, block: RecordBlock, kept: Numbers, horizon: int | None
 ) -> Batch:
-    """Return a batch with only the records at these indexes, and perhaps a new delete horizon."""
+    """Return a batch with only the records `kept`, and with the new delete horizon, if any."""
     attributes, base_timestamp = header.attributes, header.base_timestamp
     if horizon is None:
         body = _join(block, kept)
@@ -180,7 +180,7 @@ def _without_others(
 
 
 def _join(block: RecordBlock, kept: Numbers) -> bytes:
-    """Return the bytes of records as they are; neighbours are copied together."""
+    """Join the unchanged bytes of the records `kept`, copying neighbouring records together."""
     begins = np.ones(len(kept), np.bool_)
     begins[1:] = kept[1:] != kept[:-1] + 1
     ends = np.append(begins[1:], True)
@@ -193,7 +193,7 @@ _NO_ATTRIBUTES: Final = b"\0"
 
 
 def _rebased(block: RecordBlock, kept: Numbers, base_timestamp: int) -> bytes:
-    """Return the bytes of records whose timestamps are relative to another base."""
+    """Encode the records `kept` with timestamps relative to `base_timestamp`."""
     data = block.data
     parts: list[bytes] = []
     deltas = (block.timestamps[kept] - base_timestamp).tolist()
@@ -206,7 +206,7 @@ def _rebased(block: RecordBlock, kept: Numbers, base_timestamp: int) -> bytes:
 
 
 def _build(header: BatchHeader, body: bytes) -> Batch:
-    """Return a batch with this header, but the length and checksum of these records."""
+    """Build a batch from a header and its records' bytes, with a new length and checksum."""
     data = bytearray(HEADER_SIZE_BYTES + len(body))
     data[HEADER_SIZE_BYTES:] = body
     header = header._replace(batch_length=len(data) - LOG_OVERHEAD_BYTES)

@@ -51,7 +51,7 @@ class FinalRun(NamedTuple):
 def finish_run(
     stored: Buffer, *, base_offset: int, end_offset: int, append_time: int | None
 ) -> list[Batch]:
-    """Return a WAL object's batches of one run in final form, in a copy of their bytes.
+    """Return copies of a run's batches from a WAL object, stamped with offsets and append time.
 
     Args:    end_offset: exclusive; where the batches must end.
              append_time: ms of a run of append time, or None for create time.
@@ -75,14 +75,14 @@ def finish_run(
 def stamp_final(
     batch: bytearray | memoryview, *, base_offset: int, append_time: int | None
 ) -> None:
-    """Give a WAL object's batch its offset, leader epoch and append time, if it has one."""
+    """Stamp a batch of a WAL object with its offset, leader epoch and any append time."""
     stamp(batch, base_offset=base_offset, leader_epoch=LEADER_EPOCH)
     if append_time is not None:
         stamp_log_append_time(batch, timestamp=append_time)
 
 
 def read_final_run(stored: Buffer, *, base_offset: int, end_offset: int) -> list[Batch]:
-    """Return the batches of a run that is stored in final form; nothing is copied.
+    """Return the batches of a run that is stored with final offsets, without copying bytes.
 
     Raises:  CorruptBatchError, IncompleteBatchError.
     """
@@ -92,7 +92,7 @@ def read_final_run(stored: Buffer, *, base_offset: int, end_offset: int) -> list
 
 
 def check_final(batches: Iterable[Batch], *, base_offset: int, end_offset: int) -> None:
-    """Check that the offsets of batches in final form rise within a run and end with it.
+    """Check that batches with final offsets rise within their run and end at its end offset.
 
     Raises:  CorruptBatchError.
     """
@@ -120,7 +120,7 @@ class RunBuilder:
         self._size_bytes = 0
 
     def add(self, batch: Batch) -> Iterator[FinalRun]:
-        """Add a batch; yield the run before it if the batch does not fit in that run."""
+        """Add a batch; if the current run is full, yield that run first and begin another."""
         if self._batches and not self._fits(batch):
             yield from self.take()
         self._batches.append(batch)
@@ -132,7 +132,7 @@ class RunBuilder:
         return same_type and self._size_bytes + len(batch.view) <= self._max_run_bytes
 
     def take(self) -> Iterator[FinalRun]:
-        """Yield the run that is being built, if it has a batch; the next run begins behind it."""
+        """Yield the run being built, if it has a batch, and begin the next run after it."""
         if not self._batches:
             return
         headers = [batch.header for batch in self._batches]

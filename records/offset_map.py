@@ -48,18 +48,18 @@ class _Bucket(NamedTuple):
     offsets: Numbers
 
     def rows(self, chosen: Any) -> _Bucket:
-        """Return the rows of a slice or mask."""
+        """Return the bucket's entries that a slice or a mask selects."""
         return _Bucket(self.first[chosen], self.second[chosen], self.offsets[chosen])
 
 
 def digest_keys(keys: Sequence[bytes], salt: bytes) -> Digests:
-    """Return the digests of keys."""
+    """Return the salted 16-byte digest of each key."""
     joined = b"".join([blake2b(key, digest_size=DIGEST_BYTES, salt=salt).digest() for key in keys])
     return np.frombuffer(joined, np.uint64).reshape(-1, 2)
 
 
 def digest_block(block: RecordBlock, wanted: Numbers, salt: bytes) -> Digests:
-    """Return the digests of the keys of these records, none of which may be null."""
+    """Return the digests of the keys of the `wanted` records; no key may be null."""
     starts = block.key_starts[wanted]
     ends = starts + block.key_sizes[wanted]
     data = block.data
@@ -78,18 +78,18 @@ class OffsetMap:
         self._count = 0
 
     def __len__(self) -> int:
-        """Return the number of keys; pending entries count as keys of their own."""
+        """Return the number of keys in the map, where each pending entry counts as another key."""
         return self._count + self._pending_count + len(self._collisions)
 
     def put(self, digests: Digests, offsets: Numbers) -> None:
-        """Set the newest offset of each key; offsets rise from each call to the next."""
+        """Set the newest offset of each key; offsets must rise from one call to the next."""
         self._pending.append((digests, offsets))
         self._pending_count += len(offsets)
         if self._pending_count > max(MIN_PENDING, self._count // PENDING_SHARE):
             self.merge()
 
     def merge(self) -> None:
-        """Move the pending entries into the buckets."""
+        """Merge the pending entries of the map into its sorted buckets."""
         if not self._pending_count:
             return
         digests = np.concatenate([digests for digests, _ in self._pending])
@@ -106,7 +106,7 @@ class OffsetMap:
             new = new.rows(~same)  # collide with those just merged
 
     def _merge_sorted(self, new: _Bucket) -> None:
-        """Move entries that are sorted, with different first halves, into the buckets."""
+        """Merge sorted entries, whose first digest halves differ, into the map's buckets."""
         bounds = np.searchsorted(new.first, _BUCKET_STARTS).tolist()
         for index, (begin, end) in enumerate(zip(bounds, [*bounds[1:], None], strict=True)):
             part = new.rows(slice(begin, end))
@@ -120,7 +120,7 @@ class OffsetMap:
             self._collisions[first, second] = max(offset, self._collisions.get((first, second), -1))
 
     def _merge_bucket(self, old: _Bucket, new: _Bucket) -> _Bucket:
-        """Return a bucket with the entries of both, in which new entries have newer offsets."""
+        """Merge two buckets; for a key in both, keep the entry of `new`, whose offset is newer."""
         places = np.searchsorted(old.first, new.first)
         known = places < len(old.first)
         known[known] = old.first[places[known]] == new.first[known]
@@ -159,7 +159,7 @@ class OffsetMap:
         return found
 
     def drain_offsets(self) -> Numbers:
-        """Return the newest offset of every key, rising, and empty the map.
+        """Return the newest offsets of all keys in rising order, and empty the map.
 
         Its memory is free while the offsets are sorted.
         """
@@ -173,7 +173,7 @@ class OffsetMap:
 
 
 def _without_older(entries: _Bucket) -> _Bucket:
-    """Return the last entry of each first half; entries are sorted by it, and then by offset."""
+    """Return the last of the entries with equal first digest halves; the entries are sorted."""
     ends = np.ones(len(entries.first), np.bool_)
     ends[:-1] = entries.first[1:] != entries.first[:-1]
     return entries.rows(ends)

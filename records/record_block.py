@@ -50,7 +50,7 @@ class RecordBlock(NamedTuple):
 def read_block(
     batches: Sequence[Batch], *, limit_bytes: int = MAX_DECOMPRESSED_BYTES
 ) -> RecordBlock:
-    """Find all records of batches whose checksums were verified.
+    """Read the positions, keys and values of all records of batches with verified checksums.
 
     Args:    limit_bytes: the most that the records of one batch may expand to.
     Raises:  CorruptBatchError, CompressionError: at the first batch that cannot be read.
@@ -92,7 +92,7 @@ class _MalformedError(Exception):
 
 
 def _body(batch: Batch, limit_bytes: int) -> Buffer:
-    """Return a batch's decompressed records, after comparing their count with their size."""
+    """Return a batch's decompressed records; refuse a record count too large for their size."""
     if batch.header.record_count == 0:  # an emptied batch
         if batch.header.size_bytes != HEADER_SIZE_BYTES:
             raise _corrupt(batch, "no records, but bytes for some")
@@ -105,7 +105,7 @@ def _body(batch: Batch, limit_bytes: int) -> Buffer:
 
 
 def _find_ends(batch: Batch, data: bytes, position: int, end: int, found: list[int]) -> None:
-    """Append the end of each of a batch's records, by following their lengths."""
+    """Append to `found` the end position of each record of a batch, by following their lengths."""
     append = found.append
     try:
         for _ in range(batch.header.record_count):
@@ -134,7 +134,7 @@ def _columns(
     ends: Numbers,
     batch_indexes: npt.NDArray[Any],
 ) -> RecordBlock:
-    """Read the fields of all records.
+    """Read the fields of all records into columns.
 
     Raises:  _MalformedError; ValueError for a varint that is too long.
     """
@@ -178,14 +178,14 @@ def _columns(
 
 
 def _varints(raw: npt.NDArray[np.uint8], positions: Numbers) -> tuple[Numbers, Numbers]:
-    """Read one int32 at each position; return the values and the positions after them."""
+    """Read a signed varint of 32 bits at each position; return values and end positions."""
     values, after = read_uvarints(raw, positions)
     _check(values <= _MAX_VARINT, "a varint exceeds 32 bits")
     return unzigzag(values), after
 
 
 def _check(is_sound: npt.NDArray[np.bool_], reason: str) -> None:
-    """Raise for the first record that is not sound."""
+    """Raise _MalformedError for the first record for which `is_sound` is false."""
     if not is_sound.all():
         raise _MalformedError(int(np.argmin(is_sound)), reason)
 

@@ -18,7 +18,7 @@ Numbers = npt.NDArray[np.int64]
 def read_uvarints(
     raw: npt.NDArray[np.uint8], positions: Numbers, *, max_bytes: int = MAX_VARINT_BYTES
 ) -> tuple[npt.NDArray[np.uint64], Numbers]:
-    """Read one unsigned varint at each position; return the values and the positions after them.
+    """Read an unsigned varint at each position; return the values and their end positions.
 
     A position past the end reads the last byte; the caller compares the positions after the
     values with the ends that it knows.
@@ -42,6 +42,6 @@ def read_uvarints(
 
 
 def unzigzag(values: npt.NDArray[Any]) -> Numbers:
-    """Return the signed numbers that unsigned varints encode as 0, -1, 1, -2, ..."""
+    """Decode unsigned numbers by zigzag: 0, 1, 2, 3 stand for 0, -1, 1, -2."""
     half = (values >> np.uint64(1)).view(np.int64)
     return half ^ -(values & np.uint64(1)).view(np.int64)

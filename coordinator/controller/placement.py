@@ -74,7 +74,7 @@ def leader(
 def leaders(
     topic_id: UUID, partition: int, brokers: Iterable[PlacedBroker]
 ) -> tuple[int | None, dict[str | None, int]]:
-    """Return the leader for clients without a known rack, and the leader for each rack.
+    """Return a partition's leader for clients without a known rack, and its leader by rack.
 
     Computes each broker's score once; that is the cost of the call.
     """

@@ -40,7 +40,7 @@ class Connection(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Return whether the connection is closed, by either side."""
+        """Return whether either side has closed the connection."""
 
 
 @dataclass(slots=True)

@@ -221,7 +221,7 @@ def _without_directories(answer: quorum.DescribeQuorumResponse) -> quorum.Descri
 
 
 def _with_type(requested: _Update) -> _Update:
-    """Return version 0's `allow_downgrade` as the safe downgrade of later versions."""
+    """Convert version 0's `allow_downgrade` to the upgrade type of a safe downgrade."""
     if not requested.allow_downgrade:
         return requested
     return msgspec.structs.replace(

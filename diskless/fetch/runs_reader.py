@@ -53,7 +53,7 @@ class Run(NamedTuple):
 
     @property
     def is_final(self) -> bool:
-        """Return whether the batches have their offsets, epoch and times already."""
+        """Return whether the object's batches have their final offsets, epoch and times."""
         return self.object_format == FINAL
 
 
@@ -208,7 +208,7 @@ def verify(run: Run, data: memoryview) -> _Layout:
 
 
 def _end_offset(run: Run, header: BatchHeader, count: int) -> int:
-    """Return the end offset of a run's next batch, counted from the run's base offset.
+    """Return the end offset of a run's next batch, relative to the run's base offset.
 
     Args:    count: the end offset of the batch before it.
     Raises:  CorruptBatchError if a batch in final form begins before that.

@@ -200,7 +200,7 @@ class BufferClosing:
                 buffer.close_buffer(Reason.MEMORY)
 
     def stop(self) -> None:
-        """Stop closing buffers early."""
+        """Stop the timer that closes produce buffers before they are full."""
         if self._check is not None:
             self._check.cancel()
             self._check = None

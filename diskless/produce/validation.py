@@ -251,7 +251,7 @@ def _header_refusal(batch: Batch, version: int, rules: TopicRules) -> Refusal | 
 
 
 def _timestamp_range(batch: Batch, body: memoryview) -> tuple[int, int]:
-    """Return the least and the greatest timestamp, after checking each record.
+    """Return the least and greatest timestamp of a batch's records, after checking each record.
 
     Checked are a record's length and its offset delta.
 

@@ -256,7 +256,7 @@ async def all_committed_offsets(
 def deal_by_range(
     wants: Mapping[str, Collection[str]], counts: Mapping[str, int]
 ) -> dict[str, tuple[tuple[str, int], ...]]:
-    """Assign each topic's partitions in ranges; the first members get one partition more.
+    """Assign each topic's partitions in ranges; if uneven, the first members get one more.
 
     >>> deal_by_range({"a": ["t"], "b": ["t"]}, {"t": 3})
     {'a': (('t', 0), ('t', 1)), 'b': (('t', 2),)}

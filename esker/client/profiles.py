@@ -59,7 +59,7 @@ class Profiles:
         return option or os.environ.get(PROFILE_VARIABLE) or self.default
 
     def __getitem__(self, name: str) -> Mapping[str, str]:
-        """Return the properties of a profile. Raises ProfileError if the file has no such one."""
+        """Return the properties of a profile. Raises ProfileError if the file does not have it."""
         if name not in self.by_name:
             known = f"it has {', '.join(self.by_name)}" if self.by_name else "it has none"
             raise ProfileError(f"{self.path}: no profile {name!r}: {known}")
@@ -75,7 +75,7 @@ def config_path() -> Path:
 
 
 def read_profiles() -> Profiles:
-    """Read and validate all profiles; a missing file has none. Raises ProfileError."""
+    """Read and validate all profiles; without a file there are none. Raises ProfileError."""
     path = config_path()
     text = _read(path)
     try:
@@ -99,7 +99,7 @@ def read_profiles() -> Profiles:
 
 
 def set_default_profile(name: str) -> Path:
-    """Write the profile of commands that name none into the file. Raises ProfileError."""
+    """Set the profile of commands that name no profile, in the file. Raises ProfileError."""
     profiles = read_profiles()
     profiles[name]  # it is there
     path, text = profiles.path, _read(profiles.path)
@@ -156,7 +156,7 @@ def _properties(path: Path, text: str, name: str, table: Any) -> dict[str, str]:
 
 
 def _flatten(table: Mapping[str, Any], above: tuple[str, ...] = ()) -> Iterator[tuple[Any, Any]]:
-    """Yield the keys and value of each entry of a table and of the tables in it."""
+    """Yield the keys and the value of each entry of a TOML table and of its nested tables."""
     for key, value in table.items():
         if isinstance(value, dict):
             yield from _flatten(value, (*above, key))
@@ -169,7 +169,7 @@ def _error(path: Path, text: str, keys: tuple[str, ...], message: str) -> Profil
 
 
 def _line_of(text: str, keys: tuple[str, ...]) -> int:
-    """Return the number of the line that sets a key, or that of the nearest table around it."""
+    """Return the number of the line that sets a key, or else of the nearest enclosing table."""
     table: tuple[str, ...] = ()
     best, line = -1, 1
     for number, content in enumerate(text.splitlines(), 1):

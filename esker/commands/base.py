@@ -53,13 +53,13 @@ class CommandGroup(typer.Typer):
     """Commands whose arguments may be given as Kafka's options, and addresses as a profile."""
 
     def __init__(self, help: str | None = None, **settings: Any) -> None:  # noqa: A002 (Typer's)
-        """Create a group with a help text, or without one for a command that has no group."""
+        """Create a group of commands; `help` is None for a command outside of any group."""
         super().__init__(
             add_completion=False, no_args_is_help=help is not None, help=help, **settings
         )
 
     def command(self, name: str | None = None, **settings: Any) -> Callable[[Any], Any]:
-        """Register a function as a command, as Typer does, with the added options."""
+        """Register a function as a command, as Typer does, and add Kafka's options to it."""
         register = super().command(name, **settings)
 
         def decorate(function: Callable[..., None]) -> Callable[..., None]:
@@ -78,7 +78,7 @@ class _Name(NamedTuple):
     required: bool
 
     def take(self, values: dict[str, Any]) -> None:
-        """Move the option's value to the argument. Raises typer.BadParameter on two or none."""
+        """Move an option's value to its argument. Raises typer.BadParameter unless one is given."""
         option = values.pop(OPTION.format(self.parameter))
         argument = values[self.parameter]
         if given(argument) and given(option):
@@ -94,12 +94,12 @@ class _Name(NamedTuple):
 
 
 def given(value: Any) -> bool:
-    """Whether a value was given; 0 and the empty name are values, an empty list is none."""
+    """Return whether a parameter has a value: 0 and empty text count, an empty list does not."""
     return value not in (None, [], ())
 
 
 def with_options(function: Callable[..., None]) -> Callable[..., None]:
-    """Return a function that takes the same names as options, and a profile of addresses."""
+    """Return the function with Kafka's options for its arguments, and a --profile option."""
     hints = get_type_hints(function, include_extras=True)
     parameters, names = [], []
     for parameter in inspect.signature(function).parameters.values():
@@ -147,7 +147,7 @@ def with_options(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _argument(hint: Any) -> ArgumentInfo | None:
-    """Return Typer's description of an argument, or None for an option."""
+    """Return Typer's declaration in a type hint of an argument, or None for an option."""
     return next((one for one in get_args(hint)[1:] if isinstance(one, ArgumentInfo)), None)
 
 

@@ -150,7 +150,7 @@ class _Result(NamedTuple):
 
 
 def _fields(topic: str, partition: int, start: int, refusal: str | None) -> dict[str, Any]:
-    """Return a result for JSON; the start of a chunk at the high watermark is not known here."""
+    """Return a partition's result for JSON, without the start of a chunk that a broker chose."""
     return {
         "topic": topic,
         "partition": partition,
@@ -160,7 +160,7 @@ def _fields(topic: str, partition: int, start: int, refusal: str | None) -> dict
 
 
 def _show(results: list[_Result], *, as_json: bool) -> None:
-    """Print the result for each chunk, and exit with 1 if one is refused."""
+    """Print the result for each requested chunk, and exit with 1 if one is refused."""
     done = [f"{result.name}: {result.success}" for result in results if result.refusal is None]
     chunks = [result.fields for result in results]
     show({"chunks": chunks}, "\n".join(done), as_json=as_json)

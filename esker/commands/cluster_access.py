@@ -94,7 +94,7 @@ def target(bootstrap_controller: str | None, bootstrap_server: str | None) -> Ta
 
 
 def _default_addresses() -> tuple[str | None, str | None]:
-    """Return the controllers or brokers that the environment or a profile names, or neither."""
+    """Return the controllers or brokers that the environment or the profile names, if any."""
     if servers := os.environ.get(SERVERS_VARIABLE):
         return None, servers
     properties = profile_or_exit()
@@ -123,7 +123,7 @@ def stop_for_profile(error: ProfileError) -> NoReturn:
 
 
 def no_servers() -> typer.BadParameter:
-    """Return the error of a command for brokers whose profile names controllers only."""
+    """Return the error for a command that needs brokers if its profile names controllers only."""
     return typer.BadParameter(
         f"has no {SERVERS}, and this command asks brokers: give --bootstrap-server",
         param_hint="the profile",

@@ -13,7 +13,7 @@ HIGHEST: Final = 32_767  # a level is an int16
 
 
 def parse_levels(texts: list[str]) -> dict[str, int]:
-    """Parse feature levels in order. Raises typer.BadParameter naming --feature.
+    """Parse the values of --feature in order. Raises typer.BadParameter naming the option.
 
     >>> parse_levels(["esker.version=2", "group.version=0"])
     {'esker.version': 2, 'group.version': 0}

@@ -35,7 +35,7 @@ def _groups(addresses: Mapping[str, str]) -> Iterable[str]:
 
 
 def _completing(names: Callable[[dict[str, Any]], Iterable[str]]) -> Callable[..., list[str]]:
-    """Return a completion that offers the names of a cluster, or none if it does not answer."""
+    """Return a shell completion of a cluster's names, without names if no node responds."""
 
     def complete(ctx: typer.Context, incomplete: str) -> list[str]:
         # A sentence about an unreachable cluster would stand in the middle of the typed line.
@@ -56,7 +56,7 @@ def _argument(metavar: str, help: str, names: Any = None) -> Any:  # noqa: A002 
 
 
 def topic_argument(help: str) -> Any:  # noqa: A002 (Typer's name)
-    """Return the argument of a command that takes the name of one topic."""
+    """Declare the argument of a command that takes the name of one topic."""
     return _argument("TOPIC", help, _topics)
 
 

@@ -96,7 +96,7 @@ def use(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Make a profile the default, by the line `profile = ...` of the file."""
+    """Make a profile the default of all commands, by the file's line `profile = ...`."""
     try:
         path = set_default_profile(name)
     except ProfileError as error:

@@ -230,7 +230,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, data: bytes, key: str) -> Manifest:
-        """Decode a manifest from JSON.
+        """Decode the manifest of an archive range from JSON.
 
         Raises:  DamagedArchiveError.
         """

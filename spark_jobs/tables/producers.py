@@ -110,7 +110,7 @@ def drop_expired(rows: Numbers, forgotten: Mapping[tuple[int, int], int]) -> Num
 
 
 def last_batches(rows: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the kept batches by partition and producer, and the row where each producer starts.
+    """Return each producer's kept batches by partition, and the row at which each one starts.
 
     Args:    rows: of equal order they stand as they were appended.
     Returns: rows; bounds, one more than producers.

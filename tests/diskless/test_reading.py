@@ -245,14 +245,14 @@ def final_run() -> tuple[bytes, list[Run]]:
     return data, [Run("o", 0, len(data), 100, 120, 1, 555, FINAL)]
 
 
-def test_a_rewritten_run_is_sent_as_it_is_and_may_have_gaps() -> None:
+def test_a_fetch_returns_batches_of_a_rewritten_object_unchanged_with_their_gaps() -> None:
     data, runs = final_run()
     assert fetch(data, runs, 100) == data
     assert offsets(fetch(data, runs, 105)) == [110, 117, 118, 119, 120]
     assert offsets(fetch(data, runs, 112, max_bytes=1)) == [117, 118, 119, 120]
 
 
-def test_a_rewritten_run_with_offsets_that_are_not_its_own_is_refused() -> None:
+def test_a_fetch_refuses_a_rewritten_run_whose_batches_have_offsets_outside_of_the_run() -> None:
     data, runs = final_run()
     for wrong in (runs[0]._replace(base_offset=104), runs[0]._replace(last_offset=121)):
         with pytest.raises(DamagedRunError):
@@ -263,14 +263,14 @@ def test_a_rewritten_run_with_offsets_that_are_not_its_own_is_refused() -> None:
         fetch(bytes(swapped), runs, 119)
 
 
-def test_a_fetch_of_a_rewritten_run_ends_before_a_damaged_batch() -> None:
+def test_a_fetch_of_a_run_in_a_rewritten_object_ends_before_a_damaged_batch() -> None:
     data, runs = final_run()
     spoiled = bytearray(data)
     spoiled[-1] ^= 1
     assert offsets(fetch(bytes(spoiled), runs, 100)) == [103, 104, 110]
 
 
-def test_timestamps_of_a_rewritten_run_are_those_of_its_batches() -> None:
+def test_a_timestamp_lookup_in_a_rewritten_run_uses_the_timestamps_of_its_batches() -> None:
     data, runs = final_run()
 
     async def on_loop() -> None:

@@ -31,7 +31,7 @@ def append(path: Path, more: list[str]) -> None:
         file.writelines(f"{line}\n" for line in more)
 
 
-def test_a_connector_continues_at_its_offset_on_a_worker_that_replaces_a_killed_one(
+def test_a_kafka_connect_task_resumes_at_its_offset_on_another_worker_after_a_kill(
     programs: Kafka, cluster: EskerCluster, world: World, tmp_path: Path
 ) -> None:
     """A lost or doubled line would show an offset that Connect read wrongly, or not to its end."""

@@ -62,7 +62,7 @@ def settings(kafka: World, esker: World, topics: dict[str, str]) -> dict[str, st
     }
 
 
-def test_mirror_maker_copies_topics_their_settings_and_group_offsets_both_ways(
+def test_mirror_maker_copies_topics_settings_and_group_offsets_from_and_to_esker(
     programs: Kafka, world: World, tmp_path: Path
 ) -> None:
     sent = [

@@ -9,7 +9,7 @@ SUBJECTS = 4
 VERSIONS = 5
 
 
-def test_a_schema_store_finds_the_latest_schema_of_each_subject_after_a_marker_that_it_wrote(
+def test_a_schema_store_reads_the_latest_schema_of_each_subject_from_a_compacted_topic(
     world: World,
 ) -> None:
     """A registry that starts writes a marker and reads until it meets that marker."""

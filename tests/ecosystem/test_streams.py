@@ -22,7 +22,7 @@ COUNT_WORDS: Final = Path(__file__).with_name("CountWords.java")
 WORDS: Final = ("ebb", "flow", "ebb", "tide", "ebb", "flow")
 
 
-def test_a_streams_application_restores_lost_counts_from_its_changelog(
+def test_a_kafka_streams_application_restores_a_lost_state_store_from_its_changelog_topic(
     programs: Kafka, cluster: EskerCluster, world: World, tmp_path: Path
 ) -> None:
     words, counts, application = world.topic(), world.topic(), world.name("count")

@@ -204,7 +204,7 @@ def test_a_controller_listener_beyond_loopback_is_refused_unless_it_is_declared_
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1.2.3", "[::1]", "localhost"])
-def test_a_controller_listener_on_loopback_needs_no_declaration(host):
+def test_a_controller_listener_on_loopback_is_accepted_without_a_declaration_as_insecure(host):
     config = parse_config({**GOOD, "listeners": f"CONTROLLER://{host}:9094"})
     assert not config.warnings
 

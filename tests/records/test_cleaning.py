@@ -66,13 +66,13 @@ def rows_of(batches: Sequence[Batch]):
     ]
 
 
-def test_an_untouched_batch_is_passed_on_as_the_bytes_it_was() -> None:
+def test_cleaning_does_not_copy_a_batch_that_loses_no_record() -> None:
     batch = batch_of([(b"a", b"1"), (b"b", b"2")])
     (kept,) = clean([batch]).batches
     assert kept.view is batch.view
 
 
-def test_a_rewritten_batch_keeps_offsets_times_headers_codec_and_producer() -> None:
+def test_cleaning_a_batch_keeps_its_offsets_timestamps_headers_codec_and_producer() -> None:
     for codec in Compression:
         first = batch_of(
             [(b"a", b"1"), (b"b", b"2"), (b"c", b"3")],
@@ -93,13 +93,13 @@ def test_a_rewritten_batch_keeps_offsets_times_headers_codec_and_producer() -> N
         assert header.max_timestamp == before.max_timestamp
 
 
-def test_the_greatest_timestamp_of_a_rewritten_batch_is_that_of_its_survivors() -> None:
+def test_a_cleaned_batchs_max_timestamp_is_the_greatest_of_its_remaining_records() -> None:
     first = batch_of([(b"a", b"1"), (b"b", b"2")])
     kept, _ = clean([first, batch_of([(b"b", b"3")], base_offset=2)]).batches
     assert kept.header.max_timestamp == 10
 
 
-def test_a_batch_of_append_time_keeps_that_time_after_it_loses_records() -> None:
+def test_a_cleaned_batch_with_log_append_time_keeps_its_append_time() -> None:
     data = build_batch([(b"a", b"1", 10, ()), (b"b", b"2", 11, ())], base_offset=0, leader_epoch=0)
     stamp_log_append_time(data, timestamp=500)
     kept, _ = clean([read_batch(data), batch_of([(b"b", b"3")], base_offset=2)]).batches
@@ -107,7 +107,7 @@ def test_a_batch_of_append_time_keeps_that_time_after_it_loses_records() -> None
     assert rows_of([kept]) == [(0, 500, b"a", b"1", [])]
 
 
-def test_a_tombstone_sets_a_delete_horizon_and_goes_after_it_has_passed() -> None:
+def test_cleaning_removes_a_tombstone_once_the_delete_horizon_that_it_set_has_passed() -> None:
     batch = batch_of([(b"a", b"1"), (b"a", None), (b"b", b"2")])
     first = clean([batch])
     (marked,) = first.batches
@@ -126,7 +126,7 @@ def test_a_tombstone_sets_a_delete_horizon_and_goes_after_it_has_passed() -> Non
     assert rows_of(late.batches) == rows_of([batch])[2:]
 
 
-def test_a_second_cleaning_keeps_the_delete_horizon_of_the_first() -> None:
+def test_a_second_cleaning_of_a_batch_keeps_the_delete_horizon_that_the_first_has_set() -> None:
     (marked,) = clean([batch_of([(b"a", None), (b"b", b"1")])]).batches
     newer = batch_of([(b"b", b"2")], base_offset=2)
     kept, _ = clean([marked, newer], RULES._replace(now_ms=NOW + 1)).batches
@@ -134,12 +134,12 @@ def test_a_second_cleaning_keeps_the_delete_horizon_of_the_first() -> None:
     assert rows_of([kept]) == [(0, 10, b"a", None, [("h", b"x")])]
 
 
-def test_records_without_a_key_go() -> None:
+def test_cleaning_removes_records_without_a_key() -> None:
     (kept,) = clean([batch_of([(None, b"1"), (b"a", b"2")])]).batches
     assert [row[2] for row in rows_of([kept])] == [b"a"]
 
 
-def test_an_emptied_batch_is_dropped_unless_it_ends_the_task_or_is_its_producers_last() -> None:
+def test_cleaning_keeps_an_emptied_batch_only_as_the_tasks_or_its_producers_last_batch() -> None:
     old = batch_of([(b"a", b"1")], producer_id=7, producer_epoch=2, base_sequence=3)
     new = batch_of([(b"a", b"2")], base_offset=1)
     assert clean([old, new]).batches == [new]
@@ -153,7 +153,7 @@ def test_an_emptied_batch_is_dropped_unless_it_ends_the_task_or_is_its_producers
         assert clean([empty, new]).batches == [new]  # the next round drops it
 
 
-def test_control_batches_pass_and_hide_no_key() -> None:
+def test_cleaning_keeps_control_batches_and_ignores_the_keys_of_control_records() -> None:
     """Control records of different producers have equal keys; Redpanda 6664."""
     markers = [
         read_batch(build_control_batch([(1, b"")], base_offset=i, leader_epoch=0, timestamp=1))
@@ -166,7 +166,7 @@ def test_control_batches_pass_and_hide_no_key() -> None:
     assert markers[0].header.attributes & CONTROL
 
 
-def test_a_map_of_the_dirty_part_removes_older_records_of_the_clean_part() -> None:
+def test_cleaning_with_the_dirty_parts_keys_removes_their_records_from_the_clean_part() -> None:
     head, dirty = batch_of([(b"a", b"1"), (b"b", b"2")]), batch_of([(b"b", b"3")], base_offset=2)
     offsets = OffsetMap()
     note_keys(read_block([dirty]), offsets, SALT)
@@ -175,7 +175,7 @@ def test_a_map_of_the_dirty_part_removes_older_records_of_the_clean_part() -> No
     assert [row[2] for row in rows_of(kept.batches)] == [b"a"]
 
 
-def test_a_batch_whose_records_contradict_its_header_is_reported_by_its_offset() -> None:
+def test_the_error_for_a_batch_whose_records_contradict_its_header_names_the_offset() -> None:
     good = batch_of([(b"a", b"1")])
     for position, byte in ((61, 0x02), (61, 0x13), (64, 0x03), (65, 0x7F), (67, 0x7F), (61, 0xFF)):
         data = bytearray(batch_of([(b"a", b"1")], base_offset=1).view)
@@ -262,7 +262,9 @@ STEPS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(steps=STEPS)
-def test_random_appends_and_cleanings_leave_the_records_that_the_model_leaves(steps) -> None:
+def test_random_appends_and_cleanings_leave_the_same_records_as_a_model_of_compaction(
+    steps,
+) -> None:
     log, first_dirty = Log(), 0
     for step in steps:
         if step[0] != "clean":
@@ -284,7 +286,7 @@ def test_random_appends_and_cleanings_leave_the_records_that_the_model_leaves(st
         assert found == log.rows
 
 
-def test_batches_in_final_form_may_leave_gaps_but_end_where_their_run_ends() -> None:
+def test_batches_with_final_offsets_may_have_gaps_but_must_end_at_the_end_of_their_run() -> None:
     batches = [batch_of([(b"a", b"1")], base_offset=3), batch_of([(b"b", b"1")], base_offset=7)]
     check_final(batches, base_offset=0, end_offset=8)
     for base, end in ((4, 8), (0, 9), (0, 7)):
@@ -294,7 +296,7 @@ def test_batches_in_final_form_may_leave_gaps_but_end_where_their_run_ends() -> 
         check_final(batches[::-1], base_offset=0, end_offset=4)
 
 
-def test_a_run_of_wal_batches_that_ends_elsewhere_is_refused() -> None:
+def test_finishing_a_run_of_wal_batches_with_another_end_offset_raises_an_error() -> None:
     data = bytes(batch_of([(b"a", b"1"), (b"b", b"1")]).view) * 2
     batches = finish_run(data, base_offset=10, end_offset=14, append_time=77)
     assert [batch.header.base_offset for batch in batches] == [10, 12]
@@ -305,7 +307,7 @@ def test_a_run_of_wal_batches_that_ends_elsewhere_is_refused() -> None:
         finish_run(data, base_offset=10, end_offset=15, append_time=None)
 
 
-def test_a_run_builder_cuts_runs_by_size_and_by_timestamp_type() -> None:
+def test_a_run_builder_begins_a_new_run_at_a_size_limit_and_at_a_change_of_timestamp_type() -> None:
     batches = [batch_of([(b"a", b"1")], base_offset=i) for i in range(5)]
     size = len(batches[0].view)
     builder = RunBuilder(0, max_run_bytes=2 * size)
@@ -323,7 +325,7 @@ def test_a_run_builder_cuts_runs_by_size_and_by_timestamp_type() -> None:
     assert [(run.timestamp_type, run.max_timestamp) for run in runs] == [(0, 10), (1, 9)]
 
 
-def test_an_offset_map_keeps_the_newest_offset_also_of_digests_with_equal_halves(
+def test_an_offset_map_keeps_the_newest_offset_of_each_of_two_digests_with_an_equal_half(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rng = np.random.default_rng(seed := np.random.default_rng().integers(1 << 31))
@@ -344,7 +346,7 @@ def test_an_offset_map_keeps_the_newest_offset_also_of_digests_with_equal_halves
         assert len(offsets) == 0
 
 
-def test_a_transactional_batch_is_cleaned_as_any_other() -> None:
+def test_cleaning_removes_older_records_of_a_key_from_transactional_batches_too() -> None:
     first = batch_of([(b"a", b"1")], attributes=TRANSACTIONAL, producer_id=1)
     second = batch_of([(b"a", b"2")], base_offset=1, attributes=TRANSACTIONAL, producer_id=1)
     assert clean([first, second]).batches == [second]

@@ -187,7 +187,7 @@ def test_a_deeply_nested_wal_footer_is_refused() -> None:
         read_footer(footer + trailer)
 
 
-def test_the_footer_of_a_rewritten_object_says_that_its_batches_are_final() -> None:
+def test_the_footer_of_a_rewritten_object_states_that_its_batches_have_final_offsets() -> None:
     owner = {"cluster_id": CLUSTER, "object_id": 1, "broker_id": 2, "broker_epoch": 3}
     for object_format in (APPENDED, FINAL):
         parts, _ = build_object((), **owner, object_format=object_format)

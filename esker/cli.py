@@ -46,11 +46,13 @@ COMMANDS: Final = {
     "topics": Listed(
         NAMES, "Create, list, describe, alter and delete the topics of a running cluster."
     ),
-    "groups": Listed(NAMES, "List, describe and delete consumer groups."),
+    "groups": Listed(NAMES, "List, describe, reset and delete consumer groups."),
+    "records": Listed(NAMES, "Delete records of topics."),
     "configs": Listed(NAMES, "Print and change the settings of topics and brokers."),
     "chunks": Listed(
         NAMES, "Create and move chunks of partitions: offset ranges with replicas (KIP-1114)."
     ),
+    "cluster": Listed(CLUSTER, "Describe a running cluster."),
     "brokers": Listed(CLUSTER, "List and unregister the brokers of a running cluster."),
     "profile": Listed(
         CLUSTER, "List and choose profiles: named clusters for other commands to connect to."

@@ -252,7 +252,7 @@ class KafkaClient:
         known = [one.name or "" for one in (await self.metadata(None)).topics]
         near = get_close_matches(topic, known, 1)
         at = ",".join(map(str, self._bootstrap))
-        advice = f"`esker topics create --topic {topic} --bootstrap-server {at}` creates it"
+        advice = f"`esker topics create {topic} --bootstrap-server {at}` creates it"
         return f"no such topic: {topic}; {f'there is {near[0]}, or ' if near else ''}{advice}"
 
     async def offsets(self, topic: str, timestamps: dict[int, int]) -> dict[int, int]:

@@ -105,24 +105,11 @@ class Member:
         """
         if not offsets:
             return
-        named = OffsetCommitRequest.OffsetCommitRequestTopic
-        request = OffsetCommitRequest(
-            group_id=self._group,
-            generation_id_or_member_epoch=self.generation,
+        request = commit_request(
+            self._group,
+            {(self._topic, partition): offset for partition, offset in offsets.items()},
+            generation=self.generation,
             member_id=self._member_id,
-            topics=(
-                named(
-                    name=self._topic,
-                    partitions=tuple(
-                        named.OffsetCommitRequestPartition(
-                            partition_index=partition,
-                            committed_offset=offset,
-                            committed_metadata="",
-                        )
-                        for partition, offset in offsets.items()
-                    ),
-                ),
-            ),
         )
         await self._ask(request, OffsetCommitResponse, most=NAMED_VERSION)
 
@@ -212,6 +199,39 @@ class Member:
                 if topic == self._topic:
                     raise
         return deal_by_range(wants, counts)
+
+
+def commit_request(
+    group: str,
+    offsets: Mapping[tuple[str, int], int],
+    *,
+    generation: int = -1,
+    member_id: str = "",
+) -> OffsetCommitRequest:
+    """Build the request that commits offsets of a member, or of a group without members."""
+    by_topic: dict[str, dict[int, int]] = {}
+    for (topic, partition), offset in offsets.items():
+        by_topic.setdefault(topic, {})[partition] = offset
+    named = OffsetCommitRequest.OffsetCommitRequestTopic
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=generation,
+        member_id=member_id,
+        topics=tuple(
+            named(
+                name=topic,
+                partitions=tuple(
+                    named.OffsetCommitRequestPartition(
+                        partition_index=partition,
+                        committed_offset=offset,
+                        committed_metadata="",
+                    )
+                    for partition, offset in of_topic.items()
+                ),
+            )
+            for topic, of_topic in by_topic.items()
+        ),
+    )
 
 
 async def committed_offsets(

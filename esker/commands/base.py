@@ -33,7 +33,6 @@ KAFKA_OPTIONS: Final = {
     "config": ("--config", "-c"),
     "create_chunk_json_file": ("--create-chunk-json-file",),
     "alter_chunk_json_file": ("--alter-chunk-json-file",),
-    "offset_json_file": ("--offset-json-file",),
 }
 """The options of Kafka's tools that name the same as an argument, by the argument's parameter."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Final
 
 import typer
@@ -11,6 +12,7 @@ from esker.commands.cluster_access import (
     AsJson,
     Controller,
     Server,
+    Target,
     TimeoutMs,
     ask,
     stop_on,
@@ -41,24 +43,8 @@ def list_(
 ) -> None:
     """Print all registered brokers, fenced ones included."""
     cluster = target(bootstrap_controller, bootstrap_server)
-    response = ask(cluster, DescribeBrokersRequest(), DescribeBrokersResponse, timeout_ms)
-    stop_on("brokers", response.error_code, response.error_message)
-    rows = [
-        (
-            str(broker.broker_id),
-            str(broker.broker_epoch),
-            state_of(broker),
-            broker.rack or "-",
-            ",".join(
-                f"{listener.name}://{listener.host}:{listener.port}"
-                for listener in broker.listeners
-            ),
-            preference_of(broker),  # the last column, as a reason may be long
-        )
-        for broker in response.brokers
-    ]
-    text = table(("Id", "Epoch", "State", "Rack", "Listeners", "Preferred"), rows)
-    show({"brokers": [_as_json(broker) for broker in response.brokers]}, text, as_json=as_json)
+    found = describe_brokers(cluster, timeout_ms)
+    show({"brokers": [broker_json(one) for one in found]}, broker_table(found), as_json=as_json)
 
 
 @app.command(epilog=UNREGISTER_EXAMPLE)
@@ -79,6 +65,34 @@ def unregister(
     show({"id": broker_id}, f"Broker {broker_id} is no longer registered.", as_json=as_json)
 
 
+def describe_brokers(
+    cluster: Target, timeout_ms: int
+) -> tuple[DescribeBrokersResponse.Broker, ...]:
+    """Return all registered brokers, or end the command if no node responds."""
+    response = ask(cluster, DescribeBrokersRequest(), DescribeBrokersResponse, timeout_ms)
+    stop_on("brokers", response.error_code, response.error_message)
+    return response.brokers
+
+
+def broker_table(brokers: Iterable[DescribeBrokersResponse.Broker]) -> str:
+    """Format brokers as a table."""
+    rows = [
+        (
+            str(broker.broker_id),
+            str(broker.broker_epoch),
+            state_of(broker),
+            broker.rack or "-",
+            ",".join(
+                f"{listener.name}://{listener.host}:{listener.port}"
+                for listener in broker.listeners
+            ),
+            preference_of(broker),  # the last column, as a reason may be long
+        )
+        for broker in brokers
+    ]
+    return table(("Id", "Epoch", "State", "Rack", "Listeners", "Preferred"), rows)
+
+
 def state_of(broker: DescribeBrokersResponse.Broker) -> str:
     """Return the broker's state as one word or phrase: fenced, shutting down or active."""
     if broker.is_fenced:  # also a broker that has shut down, until it registers again
@@ -92,7 +106,8 @@ def preference_of(broker: DescribeBrokersResponse.Broker) -> str:
     return f"no: {reason}" if reason else "yes"
 
 
-def _as_json(broker: DescribeBrokersResponse.Broker) -> dict[str, Any]:
+def broker_json(broker: DescribeBrokersResponse.Broker) -> dict[str, Any]:
+    """Return a broker as a JSON object."""
     return {
         "id": broker.broker_id,
         "epoch": broker.broker_epoch,

@@ -23,7 +23,6 @@ from coordinator.controller.chunk_creation import (
     create_request_at_end,
 )
 from coordinator.controller.chunk_files import (
-    MAX_FILE_BYTES,
     ChunkFileError,
     NewChunk,
     create_request,
@@ -42,6 +41,7 @@ from esker.commands.cluster_access import (
     fail,
     target,
 )
+from esker.commands.files import read_text_or_exit
 from esker.commands.text_tables import show
 from raft.net.runner import run
 from records.rpc.chunks import (
@@ -84,7 +84,7 @@ def create(
     """
     cluster = target(bootstrap_controller, bootstrap_server)
     try:
-        wanted = read_create_file(_read(create_chunk_json_file))
+        wanted = read_create_file(read_text_or_exit(create_chunk_json_file))
     except ChunkFileError as error:
         fail(f"{create_chunk_json_file}: {error}")
     request = (
@@ -126,7 +126,7 @@ def alter(
     """
     cluster = target(bootstrap_controller, bootstrap_server)
     try:
-        request = read_alter_file(_read(alter_chunk_json_file))
+        request = read_alter_file(read_text_or_exit(alter_chunk_json_file))
     except ChunkFileError as error:
         fail(f"{alter_chunk_json_file}: {error}")
     response = ask(cluster, request, AlterChunkAssignmentsResponse, timeout_ms)
@@ -169,17 +169,6 @@ def _show(results: list[_Result], *, as_json: bool) -> None:
             typer.echo(f"{result.name}: refused: {result.refusal}", err=True)
     if len(done) < len(results):
         raise typer.Exit(1)
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            data = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        fail(f"{path}: {error.strerror}")
-    if len(data) > MAX_FILE_BYTES:
-        fail(f"{path}: larger than {MAX_FILE_BYTES} bytes: split it into several files")
-    return data.decode("utf-8", "replace")
 
 
 def _request_without_ends(wanted: tuple[NewChunk, ...]) -> CreateChunksRequest:

@@ -35,6 +35,7 @@ from records.rpc.base import CoordinatorRequest, Request, Response
 from records.rpc.descriptions import DescribeTopicsRequest, DescribeTopicsResponse
 
 R = TypeVar("R", bound=Response)
+T = TypeVar("T")
 
 SERVERS_VARIABLE: Final = "ESKER_BOOTSTRAP_SERVERS"
 """The environment variable that names the brokers of a command without --bootstrap-server."""
@@ -161,7 +162,7 @@ def ask(cluster: Target, request: Request, response: type[R], timeout_ms: int) -
         finally:
             await client.close()
 
-    return _run_or_fail(exchange())
+    return run_or_fail(exchange())
 
 
 def ask_coordinator(
@@ -187,7 +188,7 @@ def ask_coordinator(
         finally:
             await client.close()
 
-    return _run_or_fail(exchange())
+    return run_or_fail(exchange())
 
 
 def coordinators(cluster: Target, timeout_ms: int) -> range:
@@ -211,14 +212,14 @@ def _ask_brokers(cluster: Target, request: Request, response: type[R], timeout_m
 
             return await client.patiently(attempt)
 
-    return _run_or_fail(exchange())
+    return run_or_fail(exchange())
 
 
-def _run_or_fail(exchange: Coroutine[Any, Any, R]) -> R:
-    """Run a request and return its response; on failure print one line and exit with 1."""
+def run_or_fail(exchange: Coroutine[Any, Any, T]) -> T:
+    """Run requests and return their result; on failure print one line and exit with 1."""
     try:
         return run(exchange)
-    except ClientError as error:
+    except (ClientError, NetError) as error:
         fail(str(error))
     except CoordinatorError as error:
         fail(f"{error.message}: are a majority of the voters running?")

@@ -5,8 +5,9 @@ Source: KIP-584, KIP-778; docs/design/features.md.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.metadata import version as installed_version
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -15,6 +16,7 @@ from esker.commands.cluster_access import (
     AsJson,
     Controller,
     Server,
+    Target,
     TimeoutMs,
     ask,
     fail,
@@ -67,7 +69,15 @@ def describe(
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Print the feature levels that the node supports, and those finalized in the cluster."""
-    cluster = target(bootstrap_controller, bootstrap_server)
+    epoch, found = describe_features(target(bootstrap_controller, bootstrap_server), timeout_ms)
+    show({"epoch": epoch, "features": found}, feature_table(found), as_json=as_json)
+
+
+def describe_features(cluster: Target, timeout_ms: int) -> tuple[int, list[dict[str, Any]]]:
+    """Return the epoch of the finalized features, and each feature's levels; may end the command.
+
+    Without support in the node that answers, `min` and `max` are None.
+    """
     request = ApiVersionsRequest(
         client_software_name="esker", client_software_version=installed_version("esker")
     )
@@ -78,23 +88,29 @@ def describe(
         fail("the node has not read the cluster's log yet: try again, or name another node")
     finalized = {one.name: one.max_version_level for one in response.finalized_features}
     supported = {one.name: one for one in response.supported_features}
-    names = sorted({*supported, *finalized})
-    described = [
+    found = [
         {
             "name": name,
             "min": supported[name].min_version if name in supported else None,
             "max": supported[name].max_version if name in supported else None,
             "finalized": finalized.get(name, 0),
         }
-        for name in names
+        for name in sorted({*supported, *finalized})
     ]
-    rows = []
-    for name in names:
-        levels = supported.get(name)
-        shown = "-" if levels is None else f"{levels.min_version}-{levels.max_version}"
-        rows.append((name, shown, str(finalized.get(name, 0))))
-    text = table(("Feature", "Supported", "Finalized"), rows)
-    show({"epoch": epoch, "features": described}, text, as_json=as_json)
+    return epoch, found
+
+
+def feature_table(features: Iterable[dict[str, Any]]) -> str:
+    """Format features and their levels as a table."""
+    rows = [
+        (
+            one["name"],
+            "-" if one["min"] is None else f"{one['min']}-{one['max']}",
+            str(one["finalized"]),
+        )
+        for one in features
+    ]
+    return table(("Feature", "Supported", "Finalized"), rows)
 
 
 @app.command(epilog=UPGRADE_EXAMPLE)

@@ -1,21 +1,27 @@
-"""`esker groups`: list, describe and delete consumer groups; print their members and lag.
+"""`esker groups`: list, describe, reset and delete consumer groups; print members and lag.
 
 The columns of `describe` are those of Kafka's own `kafka-consumer-groups`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple, TypeVar
 
 from esker.client.client import LATEST, ClientError, KafkaClient
 from esker.client.group_member import all_committed_offsets
 from esker.commands.base import CommandGroup
-from esker.commands.cluster_access import AsJson, Server, TimeoutMs, broker_addresses, fail
+from esker.commands.cluster_access import (
+    AsJson,
+    Server,
+    TimeoutMs,
+    broker_addresses,
+    fail,
+    run_or_fail,
+)
 from esker.commands.names import GroupName
+from esker.commands.reset_offsets import EXAMPLE as RESET_EXAMPLE
+from esker.commands.reset_offsets import reset_offsets
 from esker.commands.text_tables import show, table
-from raft.net.errors import NetError
-from raft.net.runner import run
 from records.consumer_protocol import decode_assignment
 from records.kafka_errors import error_name
 from records.rpc.groups import (
@@ -29,7 +35,7 @@ from records.rpc.groups import (
 
 T = TypeVar("T")
 
-app = CommandGroup("List, describe and delete consumer groups.")
+app = CommandGroup("List, describe, reset and delete consumer groups.")
 
 LIST_EXAMPLE = "Example: esker groups list"
 DESCRIBE_EXAMPLE = "Example: esker groups describe readers --json"
@@ -63,7 +69,7 @@ class Progress(NamedTuple):
 
 @app.callback(epilog=LIST_EXAMPLE)
 def groups() -> None:
-    """List, describe and delete consumer groups."""
+    """List, describe, reset and delete consumer groups."""
 
 
 @app.command(name="list", epilog=LIST_EXAMPLE)
@@ -102,7 +108,7 @@ def list_groups(
 
             return await client.patiently(attempt)  # a dead broker is listed until it is fenced
 
-    return _run_or_fail(exchange())
+    return run_or_fail(exchange())
 
 
 @app.command(epilog=DESCRIBE_EXAMPLE)
@@ -121,7 +127,7 @@ def describe(
         async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
             return await _describe(client, group)
 
-    found, progress = _run_or_fail(exchange())
+    found, progress = run_or_fail(exchange())
     if found.group_state == DEAD and not progress:
         fail(f"no such group: {group}")
     show(_as_json(found, progress), _as_text(found, progress), as_json=as_json)
@@ -151,8 +157,11 @@ def delete(
 
             await client.patiently(attempt)
 
-    _run_or_fail(exchange())
+    run_or_fail(exchange())
     show({"group": group}, f"Deleted group {group}.", as_json=as_json)
+
+
+app.command("reset-offsets", epilog=RESET_EXAMPLE)(reset_offsets)
 
 
 async def _describe(client: KafkaClient, group: str) -> tuple[_Group, list[Progress]]:
@@ -184,14 +193,6 @@ async def _describe(client: KafkaClient, group: str) -> tuple[_Group, list[Progr
             if key[0] == topic
         ]
     return found, progress
-
-
-def _run_or_fail(exchange: Coroutine[Any, Any, T]) -> T:
-    """Run a request and return its response; on failure print one line and exit with 1."""
-    try:
-        return run(exchange)
-    except (ClientError, NetError) as error:
-        fail(str(error))
 
 
 # --- what is printed ----------------------------------------------------------------------------

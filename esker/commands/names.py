@@ -50,6 +50,9 @@ def _completing(names: Callable[[dict[str, Any]], Iterable[str]]) -> Callable[..
     return complete
 
 
+complete_topics = _completing(_topics)
+
+
 def _argument(metavar: str, help: str, names: Any = None) -> Any:  # noqa: A002 (Typer's name)
     complete = None if names is None else _completing(names)
     return typer.Argument(metavar=metavar, help=help, autocompletion=complete, show_default=False)

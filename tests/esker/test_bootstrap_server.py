@@ -284,6 +284,124 @@ def test_the_groups_delete_command_deletes_a_group_without_members(dev: Dev) -> 
     assert "no such group: leavers" in dev.esker(*delete, code=1)
 
 
+def test_the_reset_offsets_command_prints_new_offsets_and_commits_them_only_with_execute(
+    dev: Dev, tmp_path: Path
+) -> None:
+    dev.esker("produce", "reset", text=numbers(20))
+    dev.esker("consume", "reset", "--group", "rewind", "--from-beginning", "--max-messages", "9")
+    words = ("groups", "reset-offsets", "rewind")
+    shown = as_json(dev, *words, "--all-topics", "--shift-by", "-4")
+    row = {"topic": "reset", "partition": 0, "committed": 9, "newOffset": 5}
+    assert shown == {"group": "rewind", "executed": False, "partitions": [row]}
+    assert as_json(dev, *words, "--all-topics", "--shift-by", "-4") == shown, "nothing is committed"
+    plan = dev.esker(*words, "--topic", "reset:0", "--to-earliest", "--export")
+    assert plan == "reset,0,0\n"
+    (tmp_path / "plan.csv").write_text(plan)
+    assert "NewOffset" in dev.esker(*words, "--from-file", str(tmp_path / "plan.csv"), "--execute")
+    read = ("consume", "reset", "--group", "rewind", "--until-end")
+    assert dev.esker(*read) == numbers(20)
+    fresh = ("groups", "reset-offsets", "--group", "fresh", "--topic", "reset", "--execute")
+    assert as_json(dev, *fresh, "--to-latest")["partitions"][0]["newOffset"] == 20
+    (partition,) = as_json(dev, "groups", "describe", "fresh")["partitions"]
+    assert (partition["committed"], partition["lag"]) == (20, 0)
+    assert "no such topic" in dev.esker(*words, "--topic", "away", "--to-latest", code=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--to-latest",), "One of the reset scopes should be defined: --all-topics, --topic."),
+        (("--all-topics", "--topic", "t", "--to-latest"), "--all-topics, --topic."),
+        (("--all-topics",), "give one of --to-earliest, --to-latest"),
+        (("--all-topics", "--to-latest", "--shift-by", "0"), "--to-latest and --shift-by exclude"),
+        (("--all-topics", "--to-latest", "--dry-run", "--execute"), "exclude each other"),
+        (("--all-topics", "--to-datetime", "now"), "--to-datetime: 'now' is not YYYY-MM-DD"),
+        (("--topic", "t:x", "--to-latest"), "--topic: 't:x' is neither TOPIC nor"),
+        (("--topic", "t", "--from-file", "plan"), "plan: No such file"),
+    ],
+)
+def test_the_reset_offsets_command_refuses_wrong_options_before_it_asks_a_broker(
+    words: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = runner.invoke(app, ["groups", "reset-offsets", "g", *words], env={"COLUMNS": "250"})
+    assert ran.exit_code in (1, 2)
+    assert says in ran.stderr
+
+
+def test_the_records_delete_command_moves_the_log_start_of_the_named_partitions(
+    dev: Dev, tmp_path: Path
+) -> None:
+    dev.esker("topics", "create", "cropped", "--partitions", "2")
+    text = "".join(f"k{number}:{number}\n" for number in range(20))
+    dev.esker("produce", "cropped", "--key-separator", ":", text=text)
+    ends = as_json(dev, "diskless", "describe", "cropped")["topics"][0]["partitions"]
+    words = ("records", "delete", "cropped", "--partition", "0", "--before-offset")
+    (row,) = as_json(dev, *words, "3")["partitions"]
+    assert row == {"topic": "cropped", "partition": 0, "lowWatermark": 3, "error": None}
+    assert "cropped-0: refused: OFFSET_OUT_OF_RANGE" in dev.esker(*words, "1000", code=1)
+    assert "has no partition 7" in dev.esker(
+        "records", "delete", "cropped", "--partition", "7", "--before-offset", "1", code=1
+    )
+    file = tmp_path / "offsets.json"
+    entries = [{"topic": "cropped", "partition": number, "offset": -1} for number in (0, 1)]
+    file.write_text(json.dumps({"partitions": entries, "version": 1}))
+    deleted = as_json(dev, "records", "delete", "--offset-json-file", str(file))["partitions"]
+    assert [one["lowWatermark"] for one in deleted] == [one["highWatermark"] for one in ends]
+    assert dev.esker("consume", "cropped", "--from-beginning", "--until-end") == ""
+
+
+def test_the_records_delete_command_refuses_half_of_its_options(tmp_path: Path) -> None:
+    file = tmp_path / "offsets.json"
+    file.write_text("{}")
+    for words, says in (
+        (["t"], "give TOPIC, --partition and --before-offset, or --from-file"),
+        (["t", "--from-file", str(file)], "--from-file: excludes TOPIC"),
+        (["--from-file", str(file)], f'--from-file: {file}: not {{"partitions"'),
+    ):
+        ran = runner.invoke(app, ["records", "delete", *words], env={"COLUMNS": "250"})
+        assert ran.exit_code == 2
+        assert says in ran.stderr
+
+
+def test_the_cluster_describe_command_prints_quorum_brokers_and_features(
+    dev: Dev,
+) -> None:
+    found = as_json(dev, "cluster", "describe")
+    assert [broker["id"] for broker in found["brokers"]] == [101]
+    assert found["controllerId"] == found["quorum"]["leaderId"]
+    assert {voter["id"] for voter in found["quorum"]["voters"]} == {1, 2, 3}
+    assert {one["name"] for one in found["features"]} >= {"esker.version", "metadata.version"}
+    text = dev.esker("cluster", "describe")
+    assert text.startswith(f"ClusterId:     {found['clusterId']}\nController:    ")
+    endpoint = found["quorum"]["voters"][0]["endpoints"][0]
+    at = f"{endpoint['host']}:{endpoint['port']}"
+    ran = runner.invoke(app, ["cluster", "describe", "--json", "--bootstrap-controller", at])
+    assert json.loads(ran.stdout)["brokers"] == found["brokers"]
+
+
+def test_shell_completion_offers_the_names_of_a_clusters_topics_and_groups(dev: Dev) -> None:
+    dev.esker("topics", "create", "completed-a")
+    dev.esker("groups", "reset-offsets", "completer", "--topic", "completed-a", "--to-latest",
+              "--execute")  # fmt: skip
+    for command, partial, expected in (
+        ("topics describe", "comp", "completed-a"),
+        ("consume", "comp", "completed-a"),
+        ("topics describe --topic", "comp", "completed-a"),
+        ("groups describe", "comp", "completer"),
+    ):
+        words = f"esker {command} --bootstrap-server {HOST}:{dev.port} {partial}"
+        if command.endswith("--topic"):
+            words = f"esker topics describe --bootstrap-server {HOST}:{dev.port} --topic {partial}"
+        variables = {
+            "_ESKER_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+        }
+        ran = runner.invoke(app, env=variables, prog_name="esker")
+        assert ran.stdout.split() == [expected], (words, ran.stdout, ran.stderr)
+
+
 def test_the_consume_command_ends_without_an_error_when_its_output_pipe_closes(dev: Dev) -> None:
     dev.esker("produce", "--topic", "piped", text=numbers(5_000))
     ran = subprocess.run(

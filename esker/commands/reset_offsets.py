@@ -1,0 +1,236 @@
+"""`esker groups reset-offsets`: new committed offsets of a group, as kafka-consumer-groups does.
+
+Without --execute the offsets are printed and not committed.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from esker.client.client import KafkaClient
+from esker.client.offset_resets import (
+    MAX_OFFSET,
+    Plan,
+    Rule,
+    To,
+    commit_reset,
+    existing_partitions,
+    parse_datetime,
+    parse_duration,
+    parse_plan,
+    parse_topics,
+    plan_reset,
+    require_inactive,
+)
+from esker.commands.cluster_access import AsJson, Server, TimeoutMs, broker_addresses, run_or_fail
+from esker.commands.files import read_text_or_exit
+from esker.commands.names import GroupName, complete_topics
+from esker.commands.text_tables import show, table
+
+EXAMPLE = "Example: esker groups reset-offsets readers --topic orders:0,1 --to-earliest --execute"
+TIMEOUT_MS: Final = 30_000
+
+Topics = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--topic",
+        metavar="TOPIC[:N,...]",
+        autocompletion=complete_topics,
+        help="Topic, or some of its partitions, to reset; may be repeated.",
+    ),
+]
+AllTopics = Annotated[
+    bool,
+    typer.Option(
+        "--all-topics", help="Reset every partition for which the group has a committed offset."
+    ),
+]
+Execute = Annotated[
+    bool,
+    typer.Option("--execute", help="Commit the new offsets; default: only print them."),
+]
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Only print the new offsets, which is the default.")
+]
+Export = Annotated[
+    bool,
+    typer.Option(
+        "--export", help="Print the new offsets as lines topic,partition,offset for --from-file."
+    ),
+]
+
+
+def _flag(option: str, help: str) -> Any:  # noqa: A002 (Typer's name)
+    return typer.Option(option, help=help)
+
+
+def reset_offsets(
+    group: GroupName,
+    bootstrap_server: Server = None,
+    topic: Topics = None,
+    all_topics: AllTopics = False,
+    to_earliest: Annotated[
+        bool, _flag("--to-earliest", "Reset to the first offset of each partition.")
+    ] = False,
+    to_latest: Annotated[
+        bool, _flag("--to-latest", "Reset to the end offset of each partition.")
+    ] = False,
+    to_current: Annotated[
+        bool,
+        _flag("--to-current", "Keep committed offsets, and take the end offset without one."),
+    ] = False,
+    to_offset: Annotated[
+        int | None,
+        typer.Option(min=0, max=MAX_OFFSET, help="Offset for every partition."),
+    ] = None,
+    shift_by: Annotated[
+        int | None,
+        typer.Option(
+            min=-MAX_OFFSET,
+            max=MAX_OFFSET,
+            help="Number of offsets to move each committed offset by, negative for backwards.",
+        ),
+    ] = None,
+    to_datetime: Annotated[
+        str | None,
+        typer.Option(
+            metavar="YYYY-MM-DDThh:mm:ss.sss",
+            help="Time of the first record to read, in UTC or with a zone such as +01:00.",
+        ),
+    ] = None,
+    by_duration: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PnDTnHnMnS", help="Age of the first record to read, for example PT1H30M."
+        ),
+    ] = None,
+    from_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="File of lines topic,partition,offset, as --export prints them."
+        ),
+    ] = None,
+    dry_run: DryRun = False,
+    execute: Execute = False,
+    export: Export = False,
+    as_json: AsJson = False,
+    timeout_ms: TimeoutMs = TIMEOUT_MS,
+) -> None:
+    """Reset the committed offsets of a group without members.
+
+    Takes one rule (--to-..., --shift-by, --by-duration or --from-file) and, but for a file, the
+    partitions by --topic or --all-topics. An offset outside of a partition's log becomes its
+    first or its end offset.
+    """
+    if dry_run and execute:
+        raise typer.BadParameter("--dry-run and --execute exclude each other: give one of them")
+    if export and as_json:
+        raise typer.BadParameter("--export and --json exclude each other: give one of them")
+    rule = _rule(
+        {
+            "--to-earliest": to_earliest or None,
+            "--to-latest": to_latest or None,
+            "--to-current": to_current or None,
+            "--to-offset": to_offset,
+            "--shift-by": shift_by,
+            "--to-datetime": to_datetime,
+            "--by-duration": by_duration,
+            "--from-file": from_file,
+        },
+        group,
+    )
+    scope = _scope(topic or [], rule, all_topics=all_topics)
+
+    async def exchange() -> Plan:
+        async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
+            await require_inactive(client, group)
+            partitions = None if scope is None else await existing_partitions(client, scope)
+            plan = await plan_reset(client, group, partitions, rule)
+            if execute:
+                await commit_reset(client, group, plan.offsets)
+            return plan
+
+    plan = run_or_fail(exchange())
+    for warning in plan.warnings:
+        typer.echo(f"esker: {warning}", err=True)
+    if export:
+        lines = (f"{topic},{partition},{offset}" for (topic, partition), offset in _rows(plan))
+        typer.echo("\n".join(lines))
+    else:
+        show(_as_json(group, plan, executed=execute), _as_text(plan), as_json=as_json)
+    if not execute:
+        typer.echo("esker: nothing is committed: --execute commits these offsets", err=True)
+
+
+def _rule(options: dict[str, Any], group: str) -> Rule:
+    """Return the one rule among the options. Raises typer.BadParameter."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if len(given) != 1:
+        which = " and ".join(given) + " exclude each other: " if given else ""
+        raise typer.BadParameter(f"{which}give one of {', '.join(options)}")
+    ((name, value),) = given.items()
+    try:
+        if name == "--by-duration":
+            now_ms = time.time_ns() // 1_000_000
+            return Rule(To.TIMESTAMP, max(0, now_ms - parse_duration(value)))
+        if name == To.TIMESTAMP:
+            return Rule(To.TIMESTAMP, max(0, parse_datetime(value)))
+        if name == To.FILE:
+            return Rule(To.FILE, offsets=parse_plan(read_text_or_exit(value), group))
+    except ValueError as error:
+        where = f"{value}: " if name == To.FILE else ""
+        raise typer.BadParameter(f"{where}{error}", param_hint=name) from None
+    return Rule(To(name), value if name in (To.OFFSET, To.SHIFT) else 0)
+
+
+def _scope(
+    topics: list[str], rule: Rule, *, all_topics: bool
+) -> dict[str, tuple[int, ...] | None] | None:
+    """Return the partitions to reset by topic, None for all committed. Raises BadParameter."""
+    if rule.to is To.FILE:
+        if topics or all_topics:
+            raise typer.BadParameter(
+                "excludes --topic and --all-topics: the file names partitions",
+                param_hint="--from-file",
+            )
+        partitions: dict[str, tuple[int, ...] | None] = {}
+        for name, partition in rule.offsets:
+            partitions[name] = (*(partitions.get(name) or ()), partition)
+        return partitions
+    if all_topics == bool(topics):
+        raise typer.BadParameter(
+            "One of the reset scopes should be defined: --all-topics, --topic."
+        )
+    try:
+        return None if all_topics else parse_topics(topics)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--topic") from None
+
+
+def _rows(plan: Plan) -> list[tuple[tuple[str, int], int]]:
+    return sorted(plan.offsets.items())
+
+
+def _as_text(plan: Plan) -> str:
+    rows = [
+        (key[0], str(key[1]), str(plan.committed.get(key, "-")), str(offset))
+        for key, offset in _rows(plan)
+    ]
+    return table(("Topic", "Partition", "Committed", "NewOffset"), rows)
+
+
+def _as_json(group: str, plan: Plan, *, executed: bool) -> dict[str, Any]:
+    partitions = [
+        {
+            "topic": key[0],
+            "partition": key[1],
+            "committed": plan.committed.get(key),
+            "newOffset": offset,
+        }
+        for key, offset in _rows(plan)
+    ]
+    return {"group": group, "executed": executed, "partitions": partitions}

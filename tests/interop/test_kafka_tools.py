@@ -14,7 +14,9 @@ from typing import Final
 from uuid import uuid4
 
 import pytest
+from typer.testing import CliRunner
 
+from esker.cli import app
 from records.kafka_errors import ErrorCode
 from records.rpc.brokers import UpdateFeaturesRequest, UpdateFeaturesResponse
 from tests.clients.apache_kafka import apache_kafka
@@ -335,3 +337,61 @@ def test_kafkas_elect_leaders_and_reassignment_tools_run_without_errors_against_
         if int(ended) != code or not re.search(expected, written):
             wrong.append(f"{tool} {words}: {ended}\n{written[:600]}")
     assert not wrong, "\n".join(wrong)
+
+
+RESETS: Final = (
+    "--topic {topic} --to-earliest",
+    "--topic {topic} --to-latest",
+    "--topic {topic}:0 --to-offset 14",
+    "--topic {topic}:0 --to-offset 3",
+    "--topic {topic} --to-offset 1000",
+    "--topic {topic} --to-current",
+    "--all-topics --shift-by -7",
+    "--all-topics --shift-by 100",
+    "--topic {topic} --to-datetime 2020-01-31T12:00:00.000",
+    "--topic {topic} --to-datetime 2999-01-31T12:00:00.000",
+    "--topic {topic} --by-duration P1D",
+    "--from-file {plan}",
+    "--topic {topic} --shift-by 3 --execute",
+)
+"""Rules, each as the options of both tools; the last one commits."""
+
+
+def test_esker_and_kafkas_tools_reset_offsets_and_delete_records_alike(
+    kafka: Kafka, bootstrap: str, topic: str, tmp_path: Path
+) -> None:
+    """All runs of Kafka's tool are in one process; the committing rule runs there last."""
+    produce(kafka, bootstrap, topic)
+
+    def esker(*words: str) -> list[dict[str, int]]:
+        ran = CliRunner().invoke(app, [*words, "--json", "--bootstrap-server", bootstrap])
+        assert ran.exit_code == 0, (words, ran.stderr)
+        rows: list[dict[str, int]] = json.loads(ran.stdout)["partitions"]
+        return rows
+
+    (deleted,) = esker("records", "delete", topic, "--partition", "0", "--before-offset", "12")
+    assert deleted["lowWatermark"] == 12
+    group, plan = f"group-of-{topic}", tmp_path / "plan"
+    esker("groups", "reset-offsets", group, "--topic", topic, "--to-offset", "20", "--execute")
+    plan.write_text(f"{topic},0,17\n")
+    rules = [rule.format(topic=topic, plan=plan).split() for rule in RESETS]
+    ours = [esker("groups", "reset-offsets", group, *rule) for rule in rules[:-1]]
+    start = ["--bootstrap-server", bootstrap, "--reset-offsets", "--group", group]
+    lines = ["\t".join([GROUPS, *start, *rule]) for rule in rules]
+    said = kafka.run(str(RUN_TOOLS), stdin="".join(f"{line}\n" for line in lines)).out
+    theirs = [
+        [(int(row[0]), int(row[1])) for row in re.findall(rf"{topic}\s+(\d+)\s+(\d+)", output)]
+        for output in re.split(r"^### \d+$", said, flags=re.MULTILINE)[1:]
+    ]
+    shown = [[(row["partition"], row["newOffset"]) for row in rows] for rows in ours]
+    assert shown == theirs[:-1], said
+    (now,) = esker("groups", "describe", group)
+    assert [(0, now["committed"])] == theirs[-1] == [(0, 23)]
+    kafka_file = json.dumps(
+        {"partitions": [{"topic": topic, "partition": 0, "offset": 15}], "version": 1}
+    )
+    (tmp_path / "offsets.json").write_text(kafka_file)
+    (deleted,) = esker("records", "delete", "--from-file", str(tmp_path / "offsets.json"))
+    said = kafka.run(DELETE_RECORDS, "--bootstrap-server", bootstrap,
+                     "--offset-json-file", tmp_path / "offsets.json").out  # fmt: skip
+    assert f"low_watermark: {deleted['lowWatermark']}" in said, said

@@ -18,7 +18,7 @@ horizons); docs/design/compaction.md.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -49,7 +49,7 @@ class Round(NamedTuple):
 
     now_ms: int  # ms since 1970
     delete_retention_ms: int
-    producer_ends: Collection[int]  # last offsets of the last batch of each active producer
+    last_sequences: Mapping[int, int]  # of each active producer, by its id
     salt: bytes  # of the keys' digests
 
 
@@ -95,14 +95,12 @@ def _has_key(block: RecordBlock) -> Mask:
     return (block.key_sizes >= 0) & is_data[block.batch_indexes]
 
 
-def clean_block(
-    block: RecordBlock, newest: Mask, rules: Round, *, keep_end: int | None = None
-) -> Cleaned:
+def clean_block(block: RecordBlock, newest: Mask, rules: Round) -> Cleaned:
     """Return the batches of a block that compaction keeps, rewritten where they lose records.
 
+    The caller keeps the last batch of a rewritten range, as an `empty_batch`, if it is not there.
+
     Args:    newest: which records are the newest of their keys.
-             keep_end: the last offset of the batch that ends the round or the task: it is kept
-                 empty rather than dropped.
     """
     headers = [batch.header for batch in block.batches]
     horizons = np.array(
@@ -123,8 +121,7 @@ def clean_block(
             continue
         count = int(kept_counts[index])
         if count == 0:
-            last = header.last_offset
-            if last == keep_end or (header.producer_id >= 0 and last in rules.producer_ends):
+            if rules.last_sequences.get(header.producer_id) == _last_sequence(header):
                 batches.append(empty_batch(header))
             continue
         needs_horizon = horizons[index] < 0 and kept_tombstones[index] > 0
@@ -141,6 +138,11 @@ def clean_block(
 
 def _horizon(header: BatchHeader) -> int:
     return header.base_timestamp
+
+
+def _last_sequence(header: BatchHeader) -> int:
+    """Return the sequence of the last record of a batch; sequences wrap around at 2^31."""
+    return (header.base_sequence + header.last_offset_delta) & 0x7FFF_FFFF
 
 
 def _count(mask: Mask, block: RecordBlock) -> Numbers:

@@ -5,7 +5,8 @@ written; a broker stamps a copy for each consumer. A merged object holds batches
 form, which a broker sends as they are.
 
     batches = finish_run(stored, base_offset=700, end_offset=720, append_time=None)
-    runs = RunBuilder(); runs.add(batch); runs.take()
+    builder = RunBuilder(700)
+    runs = [*builder.add(batches[0], 55), *builder.take()]
 
 The two forms are checked differently. Batches of a WAL object make up their run without a gap.
 Batches in final form rise within their run and may leave gaps, which compaction made; but the last
@@ -42,6 +43,7 @@ class FinalRun(NamedTuple):
     last_offset: int  # inclusive; that of the last batch
     record_count: int
     max_timestamp: int  # ms since 1970
+    append_time: int  # ms since 1970; the newest of its sources
     timestamp_type: int  # 0 create time, 1 append time; the same for all batches
     batch_count: int
     size_bytes: int
@@ -49,7 +51,12 @@ class FinalRun(NamedTuple):
 
 
 def finish_run(
-    stored: Buffer, *, base_offset: int, end_offset: int, append_time: int | None
+    stored: Buffer,
+    *,
+    base_offset: int,
+    end_offset: int,
+    append_time: int | None,
+    verify_crc: bool = True,
 ) -> list[Batch]:
     """Return copies of a run's batches from a WAL object, stamped with offsets and append time.
 
@@ -60,7 +67,7 @@ def finish_run(
     copy = bytearray(stored)
     batches = []
     view = memoryview(copy)
-    for batch in iter_batches(view):
+    for batch in iter_batches(view, verify_crc=verify_crc):
         stamp_final(batch.view, base_offset=base_offset, append_time=append_time)
         header = BatchHeader._make(HEADER.unpack_from(batch.view))
         batches.append(batch._replace(header=header))
@@ -81,12 +88,14 @@ def stamp_final(
         stamp_log_append_time(batch, timestamp=append_time)
 
 
-def read_final_run(stored: Buffer, *, base_offset: int, end_offset: int) -> list[Batch]:
+def read_final_run(
+    stored: Buffer, *, base_offset: int, end_offset: int, verify_crc: bool = True
+) -> list[Batch]:
     """Return the batches of a run that is stored with final offsets, without copying bytes.
 
     Raises:  CorruptBatchError, IncompleteBatchError.
     """
-    batches = list(iter_batches(stored))
+    batches = list(iter_batches(stored, verify_crc=verify_crc))
     check_final(batches, base_offset=base_offset, end_offset=end_offset)
     return batches
 
@@ -117,19 +126,29 @@ class RunBuilder:
         self._base_offset = base_offset
         self._max_run_bytes = max_run_bytes
         self._batches: list[Batch] = []
-        self._size_bytes = 0
+        self._append_time = -1
+        self.size_bytes = 0  # of the run that is being built
 
-    def add(self, batch: Batch) -> Iterator[FinalRun]:
-        """Add a batch; if the current run is full, yield that run first and begin another."""
+    @property
+    def end_offset(self) -> int:
+        """Return the offset behind the last batch that was added; at first the base offset."""
+        return self._batches[-1].header.end_offset if self._batches else self._base_offset
+
+    def add(self, batch: Batch, append_time: int) -> Iterator[FinalRun]:
+        """Add a batch; if the current run is full, yield that run first and begin another.
+
+        Args:    append_time: ms since 1970; of the run that the batch comes from.
+        """
         if self._batches and not self._fits(batch):
             yield from self.take()
+        self._append_time = max(self._append_time, append_time)
         self._batches.append(batch)
-        self._size_bytes += len(batch.view)
+        self.size_bytes += len(batch.view)
 
     def _fits(self, batch: Batch) -> bool:
         first = self._batches[0].header
         same_type = batch.header.is_log_append_time == first.is_log_append_time
-        return same_type and self._size_bytes + len(batch.view) <= self._max_run_bytes
+        return same_type and self.size_bytes + len(batch.view) <= self._max_run_bytes
 
     def take(self) -> Iterator[FinalRun]:
         """Yield the run being built, if it has a batch, and begin the next run after it."""
@@ -141,10 +160,11 @@ class RunBuilder:
             headers[-1].last_offset,
             sum(header.record_count for header in headers),
             max(header.max_timestamp for header in headers),
+            self._append_time,
             int(headers[0].is_log_append_time),
             len(headers),
-            self._size_bytes,
+            self.size_bytes,
             tuple(batch.view for batch in self._batches),
         )
         self._base_offset = headers[-1].end_offset
-        self._batches, self._size_bytes = [], 0
+        self._batches, self._append_time, self.size_bytes = [], -1, 0

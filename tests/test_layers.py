@@ -84,6 +84,14 @@ MAY_IMPORT: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(BROKER_ROOTS, ("records", "coordinator", *BROKER_ROOTS)),
     "diskless.produce": ("records", "coordinator", "diskless.stores", *BROKER_ROOTS, *OPEN),
     "diskless.fetch": ("records", "coordinator", "diskless.stores", *BROKER_ROOTS, *OPEN),
+    "diskless.compaction": (
+        "records",
+        "coordinator",
+        "diskless.fetch",
+        "diskless.stores",
+        *BROKER_ROOTS,
+        *OPEN,
+    ),
     "diskless.apis": (
         "records",
         "coordinator",

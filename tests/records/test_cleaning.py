@@ -24,7 +24,14 @@ from records.batch import (
     read_batch,
 )
 from records.batch_writer import build_batch, build_control_batch, seal, stamp_log_append_time
-from records.cleaning import Round, clean_block, newest_by_map, newest_by_offset, note_keys
+from records.cleaning import (
+    Round,
+    clean_block,
+    empty_batch,
+    newest_by_map,
+    newest_by_offset,
+    note_keys,
+)
 from records.compression import Compression
 from records.errors import CorruptBatchError
 from records.final_batches import RunBuilder, check_final, finish_run, read_final_run
@@ -34,7 +41,7 @@ from records.record_block import read_block
 SALT = bytes(16)
 NOW = 1_000_000
 RETENTION = 1_000
-RULES = Round(now_ms=NOW, delete_retention_ms=RETENTION, producer_ends=(), salt=SALT)
+RULES = Round(now_ms=NOW, delete_retention_ms=RETENTION, last_sequences={}, salt=SALT)
 
 
 def batch_of(records, base_offset=0, **options) -> Batch:
@@ -43,12 +50,12 @@ def batch_of(records, base_offset=0, **options) -> Batch:
     return read_batch(build_batch(rows, base_offset=base_offset, leader_epoch=0, **options))
 
 
-def clean(batches: Sequence[Batch], rules: Round = RULES, *, keep_end: int | None = None):
+def clean(batches: Sequence[Batch], rules: Round = RULES):
     """Clean batches with a map of all of their own records."""
     block, offsets = read_block(batches), OffsetMap()
     note_keys(block, offsets, rules.salt)
     survivors = offsets.drain_offsets()
-    return clean_block(block, newest_by_offset(block, survivors), rules, keep_end=keep_end)
+    return clean_block(block, newest_by_offset(block, survivors), rules)
 
 
 def rows_of(batches: Sequence[Batch]):
@@ -139,18 +146,17 @@ def test_cleaning_removes_records_without_a_key() -> None:
     assert [row[2] for row in rows_of([kept])] == [b"a"]
 
 
-def test_cleaning_keeps_an_emptied_batch_only_as_the_tasks_or_its_producers_last_batch() -> None:
+def test_cleaning_keeps_an_emptied_batch_only_as_the_last_of_an_active_producer() -> None:
     old = batch_of([(b"a", b"1")], producer_id=7, producer_epoch=2, base_sequence=3)
     new = batch_of([(b"a", b"2")], base_offset=1)
     assert clean([old, new]).batches == [new]
-    for rules, keep_end in ((RULES, 0), (RULES._replace(producer_ends={0}), None)):
-        empty, _ = clean([old, new], rules, keep_end=keep_end).batches
-        again = read_batch(empty.view)
-        assert again.header == empty.header
-        assert (again.header.record_count, again.header.last_offset) == (0, 0)
-        assert (again.header.producer_id, again.header.base_sequence) == (7, 3)
-        assert list(iter_records(again)) == []
-        assert clean([empty, new]).batches == [new]  # the next round drops it
+    empty, _ = clean([old, new], RULES._replace(last_sequences={7: 3})).batches
+    again = read_batch(empty.view)
+    assert again.header == empty.header
+    assert (again.header.record_count, again.header.last_offset) == (0, 0)
+    assert (again.header.producer_id, again.header.base_sequence) == (7, 3)
+    assert list(iter_records(again)) == []
+    assert clean([empty, new]).batches == [new]  # the next round drops it
 
 
 def test_cleaning_keeps_control_batches_and_ignores_the_keys_of_control_records() -> None:
@@ -232,11 +238,13 @@ class Log:
         dirty, head = read_block(dirty_part), read_block(clean_part)
         note_keys(dirty, offsets, SALT)
         newest = newest_by_map(head, offsets, SALT)
-        kept = clean_block(head, newest, rules, keep_end=self.end - 1).batches
+        kept = clean_block(head, newest, rules).batches
         survivors = offsets.drain_offsets()
         newest = newest_by_offset(dirty, survivors)
-        kept += clean_block(dirty, newest, rules, keep_end=self.end - 1).batches
-        runs = [run for batch in kept for run in builder.add(batch)]
+        kept += clean_block(dirty, newest, rules).batches
+        if not kept or kept[-1].header.end_offset < self.end:
+            kept.append(empty_batch(self.batches[-1].header))
+        runs = [run for batch in kept for run in builder.add(batch, 5)]
         runs += builder.take()
         self.batches, at = [], 0
         for run in runs:
@@ -311,7 +319,7 @@ def test_a_run_builder_begins_a_new_run_at_a_size_limit_and_at_a_change_of_times
     batches = [batch_of([(b"a", b"1")], base_offset=i) for i in range(5)]
     size = len(batches[0].view)
     builder = RunBuilder(0, max_run_bytes=2 * size)
-    runs = [run for batch in batches for run in builder.add(batch)] + list(builder.take())
+    runs = [run for batch in batches for run in builder.add(batch, 5)] + list(builder.take())
     assert [(run.base_offset, run.last_offset, run.batch_count) for run in runs] == [
         (0, 1, 2),
         (2, 3, 2),
@@ -320,9 +328,12 @@ def test_a_run_builder_begins_a_new_run_at_a_size_limit_and_at_a_change_of_times
     timed = bytearray(batches[1].view)
     stamp_log_append_time(timed, timestamp=9)
     builder = RunBuilder(0)
-    runs = list(builder.add(batches[0])) + list(builder.add(read_batch(timed)))
+    runs = list(builder.add(batches[0], 4)) + list(builder.add(read_batch(timed), 7))
     runs += builder.take()
-    assert [(run.timestamp_type, run.max_timestamp) for run in runs] == [(0, 10), (1, 9)]
+    assert [(run.timestamp_type, run.max_timestamp, run.append_time) for run in runs] == [
+        (0, 10, 4),
+        (1, 9, 7),
+    ]
 
 
 def test_an_offset_map_keeps_the_newest_offset_of_each_of_two_digests_with_an_equal_half(

@@ -1,0 +1,460 @@
+"""Rewrites runs of batches into new objects: merging keeps every record, compaction does not.
+
+    rewriter = Rewriter(store, next_id=..., replace=..., settings=...)
+    await rewriter.merge(sources)        # one object
+    await rewriter.compact(task)         # as many as it takes
+
+The rewriter knows no coordinator. It asks for the id of each object that it writes, and hands over
+what the object holds; the caller has the coordinator replace the runs, and says whether to go on.
+
+Compaction reads the part of a partition that was not cleaned yet, to learn the newest offset of
+each key, and then rewrites the partition from the start, object by object. The map is bounded: if
+it is full, the round ends at the run where it was, and the rest is another round's.
+
+The trap: a damaged run. What lies behind it is not rewritten, and neither is the run itself: the
+round or the range ends before it, and the damage is reported. A key's older record is never removed
+for the sake of a newer one that cannot be read.
+
+Source: docs/design/compaction.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from diskless.fetch.object_cache import CacheSettings, ObjectCache
+from diskless.fetch.runs_reader import LOG_APPEND_TIME, DamagedRunError, Run, read_run
+from diskless.stores import ObjectStorage
+from records.batch import Batch
+from records.cleaning import (
+    Cleaned,
+    Mask,
+    Round,
+    clean_block,
+    empty_batch,
+    newest_by_map,
+    newest_by_offset,
+    note_keys,
+)
+from records.errors import RecordError
+from records.final_batches import FinalRun, RunBuilder, finish_run, read_final_run
+from records.object_keys import ObjectKeys
+from records.offset_map import ENTRY_BYTES, OffsetMap
+from records.record_block import RecordBlock, read_block
+from records.rpc.rewriting import HORIZONS_SET, TOMBSTONES_REMOVED
+from records.varint_columns import Numbers
+from records.wal import FINAL, PartitionBatches, build_object
+
+log = logging.getLogger("diskless.compaction.rewriter")
+
+MERGED: Final = -1
+"""Stands for the bound of a range whose records were all kept."""
+
+MAX_OLD_RUNS: Final = 2_000
+"""Old runs of one range: the most that one request replaces."""
+
+WINDOW_BYTES: Final = 16 * 1024 * 1024
+"""Bytes of runs that compaction reads together."""
+
+BLOCK_BYTES: Final = 1024 * 1024
+BLOCK_RECORDS: Final = 20_000
+"""Batches whose records are looked at together: their columns take 100 bytes a record."""
+
+
+class Source(NamedTuple):
+    """Consecutive runs of a partition."""
+
+    topic_id: UUID
+    partition: int
+    runs: tuple[Run, ...]
+
+
+class CompactionTask(NamedTuple):
+    """A round of compaction of one partition."""
+
+    source: Source  # from the log start to the bound
+    bound: int  # exclusive
+    first_dirty: int  # below it, no two records have the same key
+    rewritten_until: int  # below it, an earlier attempt has rewritten under this bound
+    delete_retention_ms: int
+    now_ms: int  # ms since 1970
+    last_sequences: dict[int, int]  # of each active producer, by its id
+    salt: bytes  # of the keys' digests
+
+
+class RewrittenRange(NamedTuple):
+    """Runs of a partition, and those that take their place."""
+
+    topic_id: UUID
+    partition: int
+    old_runs: tuple[Run, ...]
+    bound: int  # or MERGED
+    flags: int
+    runs: tuple[FinalRun, ...]  # without their bytes
+    byte_offsets: tuple[int, ...]  # of the runs, in the object
+
+
+class RewrittenObject(NamedTuple):
+    """An uploaded object, and what it holds."""
+
+    object_id: int
+    size_bytes: int
+    ranges: tuple[RewrittenRange, ...]
+
+
+class Damage(NamedTuple):
+    """A run of batches whose bytes cannot be rewritten."""
+
+    topic_id: UUID
+    partition: int
+    offset: int  # of the run
+    reason: str
+
+
+class RewriterSettings(NamedTuple):
+    """Bounds of a rewriter, and the owner of its objects."""
+
+    keys: ObjectKeys
+    broker_id: int  # -1: a plan
+    broker_epoch: int
+    object_bytes: int  # source bytes of an object
+    map_bytes: int  # of the newest offsets of keys
+
+
+@dataclass(slots=True)
+class Report:
+    """The outcome of a task."""
+
+    damages: list[Damage] = field(default_factory=list)
+    read_bytes: int = 0
+    written_bytes: int = 0
+    read_records: int = 0  # by compaction
+    kept_records: int = 0
+    bound: int = MERGED  # of the round, if it was lowered
+    is_abandoned: bool = False  # the caller said not to go on
+
+
+@dataclass(slots=True)
+class _Content:
+    """Runs that are collected for one range of an object."""
+
+    source: Source
+    bound: int
+    runs: list[FinalRun] = field(default_factory=list)
+    old_runs: list[Run] = field(default_factory=list)
+    flags: int = 0
+
+
+class Rewriter:
+    """Rewrites runs of batches of one batch coordinator's partitions."""
+
+    def __init__(
+        self,
+        store: ObjectStorage,
+        settings: RewriterSettings,
+        *,
+        next_id: Callable[[], Awaitable[int]],
+        replace: Callable[[RewrittenObject], Awaitable[bool]],
+    ) -> None:
+        """Create a rewriter.
+
+        Args:    next_id: gives a leased object id that was never used.
+                 replace: called once an object is uploaded; returns whether its task goes on.
+        """
+        self._store = store
+        self._settings = settings
+        self._next_id = next_id
+        self._replace = replace
+        bounds = CacheSettings(max_bytes=0)  # nothing is read twice
+        self._reader = ObjectCache(store, bounds)
+
+    async def close(self) -> None:
+        """Cancel the reads that are under way."""
+        await self._reader.close()
+
+    # --- merging --------------------------------------------------------------------------------
+
+    async def merge(self, sources: Sequence[Source]) -> Report:
+        """Write the batches of all sources into one object, sorted by topic and partition.
+
+        A source with a damaged run is merged up to there.
+
+        Raises:  StorageError.
+        """
+        report = Report()
+        sources = sorted(sources, key=lambda source: (source.topic_id.bytes, source.partition))
+        runs = [(source, run) for source in sources for run in source.runs]
+        reads = [asyncio.ensure_future(read_run(self._reader, run)) for _, run in runs]
+        contents: list[_Content] = []
+        try:
+            results = await asyncio.gather(*reads, return_exceptions=True)
+        finally:
+            await _cancel(reads)
+        found = iter(results)
+        for source in sources:
+            content = _Content(source, MERGED)
+            builder = RunBuilder(source.runs[0].base_offset)
+            stored = [next(found) for _ in source.runs]
+            for run, data in zip(source.runs, stored, strict=True):
+                try:
+                    if isinstance(data, BaseException):
+                        raise data
+                    batches = _final_batches(run, data)
+                except (DamagedRunError, RecordError) as error:
+                    report.damages.append(_damage(source, run, error))
+                    break
+                report.read_bytes += run.size_bytes
+                for batch in batches:
+                    content.runs += builder.add(batch, run.append_time)
+                content.old_runs.append(run)
+            content.runs += builder.take()
+            if content.runs:
+                contents.append(content)
+        if contents:
+            await self._write(contents, report)
+        return report
+
+    # --- compaction -----------------------------------------------------------------------------
+
+    async def compact(self, task: CompactionTask) -> Report:
+        """Rewrite a partition without the records that Kafka's cleaner removes.
+
+        Raises:  StorageError.
+        """
+        report = Report(bound=task.bound)
+        survivors = _Survivors(task, await self._map_keys(task, report))
+        begin = task.rewritten_until if report.bound == task.bound else 0
+        runs = [
+            run
+            for run in task.source.runs
+            if run.base_offset >= begin and run.last_offset < report.bound
+        ]
+        rules = Round(task.now_ms, task.delete_retention_ms, task.last_sequences, task.salt)
+        content = _Content(task.source, report.bound)
+        builder = RunBuilder(runs[0].base_offset if runs else 0)
+        last: Batch | None = None
+        async for run, batches in self._read(task.source, runs, report):
+            try:
+                cleaned = [clean_block(b, survivors.choose(b), rules) for b in _blocks(batches)]
+            except RecordError as error:
+                report.damages.append(_damage(task.source, run, error))
+                break
+            for batch in _kept(cleaned, run):
+                report.kept_records += batch.header.record_count
+                content.runs += builder.add(batch, run.append_time)
+            content.flags |= HORIZONS_SET * any(part.sets_horizons for part in cleaned)
+            content.flags |= TOMBSTONES_REMOVED * any(part.drops_tombstones for part in cleaned)
+            content.old_runs.append(run)
+            last = batches[-1]
+            if self._is_full(content, builder):
+                _end(content, builder, last)
+                if not await self._write([content], report):
+                    return report
+                content = _Content(task.source, report.bound)
+        if content.old_runs and last is not None:
+            _end(content, builder, last)
+            await self._write([content], report)
+        return report
+
+    def _is_full(self, content: _Content, builder: RunBuilder) -> bool:
+        """Return whether an object has as many bytes, or replaces as many runs, as it may."""
+        kept_bytes = sum(run.size_bytes for run in content.runs) + builder.size_bytes
+        return kept_bytes >= self._settings.object_bytes or len(content.old_runs) >= MAX_OLD_RUNS
+
+    async def _map_keys(self, task: CompactionTask, report: Report) -> OffsetMap:
+        """Return the newest offset of each key from the first dirty offset to the round's bound.
+
+        Lowers the bound to where the map is full or a run is damaged.
+        """
+        offsets = OffsetMap()
+        most = max(1, self._settings.map_bytes // ENTRY_BYTES)
+        dirty = [run for run in task.source.runs if run.last_offset >= task.first_dirty]
+        async for run, batches in self._read(task.source, dirty, report):
+            if len(offsets) > most:
+                offsets.merge()
+            if len(offsets) > most:
+                report.bound = run.base_offset
+                break
+            try:
+                for block in _blocks(batches):
+                    report.read_records += len(block.offsets)
+                    note_keys(block, offsets, task.salt)
+            except RecordError as error:
+                report.damages.append(_damage(task.source, run, error))
+                report.bound = run.base_offset
+                break
+        for damage in report.damages:
+            report.bound = min(report.bound, damage.offset)
+        return offsets
+
+    async def _read(
+        self, source: Source, runs: Sequence[Run], report: Report
+    ) -> AsyncIterator[tuple[Run, list[Batch]]]:
+        """Yield runs with their batches in final form; end before the first damaged run."""
+        for window in _windows(runs):
+            reads = [asyncio.ensure_future(read_run(self._reader, run)) for run in window]
+            try:
+                for run, reading in zip(window, reads, strict=True):
+                    try:
+                        batches = _final_batches(run, await reading)
+                    except (DamagedRunError, RecordError) as error:
+                        report.damages.append(_damage(source, run, error))
+                        return
+                    report.read_bytes += run.size_bytes
+                    yield run, batches
+            finally:
+                await _cancel(reads)
+
+    # --- objects --------------------------------------------------------------------------------
+
+    async def _write(self, contents: Sequence[_Content], report: Report) -> bool:
+        """Upload an object with this content; return whether its task goes on."""
+        object_id = await self._next_id()
+        parts, size_bytes = build_object(
+            [
+                PartitionBatches(
+                    content.source.topic_id,
+                    content.source.partition,
+                    [part for run in content.runs for part in run.parts],
+                    sum(run.record_count for run in content.runs),
+                )
+                for content in contents
+            ],
+            cluster_id=self._settings.keys.cluster_id,
+            object_id=object_id,
+            broker_id=max(0, self._settings.broker_id),
+            broker_epoch=max(0, self._settings.broker_epoch),
+            object_format=FINAL,
+        )
+        await self._store.upload(self._settings.keys.key(object_id), parts, size_bytes)
+        report.written_bytes += size_bytes
+        ranges, position = [], 0
+        for content in contents:
+            byte_offsets = []
+            for run in content.runs:
+                byte_offsets.append(position)
+                position += run.size_bytes
+            ranges.append(
+                RewrittenRange(
+                    content.source.topic_id,
+                    content.source.partition,
+                    tuple(content.old_runs),
+                    content.bound,
+                    content.flags,
+                    tuple(run._replace(parts=()) for run in content.runs),
+                    tuple(byte_offsets),
+                )
+            )
+        written = RewrittenObject(object_id, size_bytes, tuple(ranges))
+        goes_on = await self._replace(written)
+        report.is_abandoned = not goes_on
+        return goes_on
+
+
+class _Survivors:
+    """Chooses the newest record of each key, in blocks of rising offsets.
+
+    Below the first dirty run keys are looked up. From there on all keys were put into the map, so
+    that an offset is enough, and the digests' memory is freed.
+    """
+
+    def __init__(self, task: CompactionTask, offsets: OffsetMap) -> None:
+        dirty = (run for run in task.source.runs if run.last_offset >= task.first_dirty)
+        first = next(dirty, None)
+        self._first_dirty = task.bound if first is None else first.base_offset
+        self._salt = task.salt
+        self._offsets = offsets
+        self._newest: Numbers | None = None
+
+    def choose(self, block: RecordBlock) -> Mask:
+        """Return which records of a block are the newest of their keys."""
+        if block.batches[0].header.base_offset < self._first_dirty:
+            return newest_by_map(block, self._offsets, self._salt)
+        if self._newest is None:
+            self._newest = self._offsets.drain_offsets()
+        return newest_by_offset(block, self._newest)
+
+
+def _final_batches(run: Run, data: memoryview) -> list[Batch]:
+    """Return the batches of a run, whose checksums were verified, in final form."""
+    end_offset = run.last_offset + 1
+    if run.is_final:
+        return read_final_run(
+            data, base_offset=run.base_offset, end_offset=end_offset, verify_crc=False
+        )
+    return finish_run(
+        data,
+        base_offset=run.base_offset,
+        end_offset=end_offset,
+        append_time=run.append_time if run.timestamp_type == LOG_APPEND_TIME else None,
+        verify_crc=False,
+    )
+
+
+def _windows(runs: Sequence[Run]) -> Iterator[list[Run]]:
+    """Yield consecutive runs in windows of at most `WINDOW_BYTES`, or of one run."""
+    window: list[Run] = []
+    size_bytes = 0
+    for run in runs:
+        if window and size_bytes + run.size_bytes > WINDOW_BYTES:
+            yield window
+            window, size_bytes = [], 0
+        window.append(run)
+        size_bytes += run.size_bytes
+    if window:
+        yield window
+
+
+def _blocks(batches: Sequence[Batch]) -> Iterator[RecordBlock]:
+    """Yield the records of batches in blocks of bounded size, or of one batch.
+
+    Raises:  CorruptBatchError, CompressionError.
+    """
+    some: list[Batch] = []
+    size_bytes = record_count = 0
+    for batch in batches:
+        size_bytes += len(batch.view)
+        record_count += batch.header.record_count
+        if some and (size_bytes > BLOCK_BYTES or record_count > BLOCK_RECORDS):
+            yield read_block(some)
+            some, size_bytes, record_count = [], len(batch.view), batch.header.record_count
+        some.append(batch)
+    if some:
+        yield read_block(some)
+
+
+def _kept(cleaned: Sequence[Cleaned], run: Run) -> Iterator[Batch]:
+    """Yield the batches of a run that stay; copies, if they are a small part of its memory."""
+    batches = [batch for part in cleaned for batch in part.batches]
+    copies = 2 * sum(len(batch.view) for batch in batches) < run.size_bytes
+    for batch in batches:
+        yield batch._replace(view=memoryview(bytes(batch.view))) if copies else batch
+
+
+def _end(content: _Content, builder: RunBuilder, last: Batch) -> None:
+    """End the runs of a range with the last offset of its last batch, which is emptied if it went.
+
+    Consumers that read to the end of a partition wait for that offset.
+    """
+    run = content.old_runs[-1]
+    if builder.end_offset <= run.last_offset:
+        content.runs += builder.add(empty_batch(last.header), run.append_time)
+    content.runs += builder.take()
+    assert builder.end_offset == run.last_offset + 1, f"{builder.end_offset} after {run}"
+
+
+def _damage(source: Source, run: Run, error: Exception) -> Damage:
+    log.error("action=rewrite run=%s error=%r", run, str(error))
+    return Damage(source.topic_id, source.partition, run.base_offset, str(error))
+
+
+async def _cancel(reads: Sequence[asyncio.Future[memoryview]]) -> None:
+    """Cancel the reads that are under way, and wait for them."""
+    for reading in reads:
+        reading.cancel()
+    await asyncio.gather(*reads, return_exceptions=True)

@@ -185,7 +185,7 @@ def _varints(raw: npt.NDArray[np.uint8], positions: Numbers) -> tuple[Numbers, N
 
 
 def _check(is_sound: npt.NDArray[np.bool_], reason: str) -> None:
-    """Raise _MalformedError for the first record for which `is_sound` is false."""
+    """Raise _MalformedError for the first record whose entry in `is_sound` is false."""
     if not is_sound.all():
         raise _MalformedError(int(np.argmin(is_sound)), reason)
 

@@ -149,7 +149,7 @@ async def _describe_at(
 
 
 def list_transactions(request: rpc.ListTransactionsRequest) -> rpc.ListTransactionsResponse:
-    """Return no transactions and the unknown state filters, or an error for invalid filters."""
+    """Answer ListTransactions with no transactions and the unknown state filters, or an error."""
     code = ErrorCode.NONE
     if not _is_pattern(request.transactional_id_pattern or ""):
         code = ErrorCode.INVALID_REGULAR_EXPRESSION

@@ -113,7 +113,7 @@ class Decompression:
         self._left = limit_bytes
 
     def records_of(self, batch: Batch, *, inline: bool) -> memoryview:
-        """Return the bytes of a batch's records, and count them.
+        """Return the bytes of a batch's records, and count decompressed bytes against the limit.
 
         Raises:  CompressionError; TakesLongError if a thread must try it.
         """

@@ -101,5 +101,5 @@ class Objects:
 
 
 def _is_object(path: Path) -> bool:
-    """Return whether the file's name is a decimal number, as the names of WAL objects are."""
+    """Return whether a file's name is a decimal number, as the name of every WAL object is."""
     return path.name.isascii() and path.name.isdecimal()

@@ -71,7 +71,7 @@ class LeaderLog:
         context.requests.send_due = True
 
     def leave(self) -> None:
-        """Refuse the parked Fetches and waiting reads when this node stops leading."""
+        """Refuse the waiting Fetches and the waiting reads when this node stops leading."""
         context, leader = self._context, self._context.leader
         assert leader is not None, "not a leader"
         context.leader = None
@@ -141,7 +141,7 @@ class LeaderLog:
     # -- commit --------------------------------------------------------------------------------
 
     def advance_high_watermark(self, leader: LeaderState) -> None:
-        """Commit the records that a majority holds, and answer the Fetches parked until then."""
+        """Commit the records that a majority holds, and answer the Fetches that waited for that."""
         context, log = self._context, self._context.log
         held = {voter: replica.end_offset or Offset(0) for voter, replica in leader.voters.items()}
         held[context.node_id] = self._own_end_offset()

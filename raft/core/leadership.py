@@ -125,7 +125,7 @@ class Leadership:
         context.become(Resigned(epoch=context.epoch, preferred_candidates=candidates), reason)
 
     def on_resign(self) -> None:
-        """Resign if this node is the leader."""
+        """Resign the leadership if this node is the leader."""
         if isinstance(self._context.role, Leader):
             self._resign("asked to resign")
 

@@ -23,7 +23,7 @@ class ParkedFetches:
     _context: Context
 
     def answer_or_park(self, leader: LeaderState, fetch: ParkedFetch) -> None:
-        """Answer a Fetch that finds new data or must not wait, and park any other Fetch."""
+        """Answer a Fetch that finds new data or must not wait, and let any other Fetch wait."""
         timers = self._context.timers
         if fetch.deadline_ms <= timers.now_ms or self._has_news(leader, fetch):
             self.answer(leader, fetch)
@@ -76,14 +76,14 @@ class ParkedFetches:
         return response
 
     def answer_all(self, leader: LeaderState, *, known_below: Offset | None = None) -> None:
-        """Answer all parked Fetches, or only those with a high watermark below `known_below`."""
+        """Answer all waiting Fetches, or only those with a high watermark below `known_below`."""
         for connection, fetch in tuple(leader.parked.items()):
             if known_below is None or fetch.high_watermark < known_below:
                 del leader.parked[connection]
                 self.answer(leader, fetch)
 
     def on_timer(self) -> None:
-        """Answer the parked Fetches whose waiting time is over."""
+        """Answer the waiting Fetches whose waiting time is over."""
         leader, timers = self._context.leader, self._context.timers
         if leader is None:
             return
@@ -98,6 +98,6 @@ class ParkedFetches:
             timers.set(Timer.PARKED, next_ms)
 
     def on_connection_closed(self, connection: int) -> None:
-        """Remove the Fetch that is parked on a closed connection."""
+        """Remove the waiting Fetch that arrived over a connection that is now closed."""
         if self._context.leader is not None:
             self._context.leader.parked.pop(connection, None)

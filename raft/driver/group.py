@@ -319,7 +319,7 @@ class GroupDriver:
         return ticket.future
 
     def resign(self) -> None:
-        """Give up leadership, if this node leads."""
+        """Resign the leadership of this group if this node leads."""
         self.post(Resign())
 
     def receive(self, connection: int, inbound: InboundRequest, request: Request) -> None:

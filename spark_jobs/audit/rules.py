@@ -107,7 +107,7 @@ class Findings:
                 )
 
     def check(self, log: str, rules: Iterable[Rule], *facts: Any) -> None:
-        """Check a coordinator's state by these rules, and add the violations."""
+        """Check a coordinator's state by the given rules, and add violations to these findings."""
         for declared in rules:
             self.add(declared.name, log, declared.check(*facts))
 
@@ -154,7 +154,7 @@ class RecordRules(Generic[S]):
     def check(
         self, log: str, offset: int, state: S, record: MetadataRecord, findings: Findings
     ) -> None:
-        """Check a record by the rules of its type against the state before the record."""
+        """Check a record, by the rules of its type, against the state before the record."""
         record_name = record.schema().name
         for name in self._names[type(record)]:
             faults = RULES[name].check(state, record)

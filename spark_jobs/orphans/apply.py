@@ -116,7 +116,7 @@ class Journal:
         return progress
 
     def write(self, progress: Progress) -> None:
-        """Append the progress durably.
+        """Append the run's progress durably to the journal.
 
         Raises:  OSError.
         """

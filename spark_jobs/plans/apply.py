@@ -106,7 +106,7 @@ class Journal:
         return outcome
 
     def write(self, answers: Iterable[tuple[int, int, int]]) -> None:
-        """Append the row number, error code and log start of each answered row.
+        """Append to the journal the row number, error code and log start of each answered row.
 
         Raises:  OSError.
         """

@@ -39,6 +39,7 @@ from records.rpc.base import CoordinatorRequest, Response
 from records.types import ZERO_UUID
 
 R = TypeVar("R", bound=Response)
+D = TypeVar("D", descriptions.DescribeTopicsResponse, descriptions.DescribeBrokersResponse)
 
 FIRST_WITH_DIRECTORIES: Final = 2  # of DescribeQuorum
 FIRST_WITH_UPGRADE_TYPE: Final = 1  # of UpdateFeatures
@@ -120,6 +121,27 @@ class Forwarding:
             refusal = refuse(request, ErrorCode.REQUEST_TIMED_OUT, error.message)
             assert isinstance(refusal, brokers.UnregisterBrokerResponse), f"{refusal}"
             return refusal
+
+    # --- the image ------------------------------------------------------------------------------
+
+    async def describe_topics(
+        self, request: descriptions.DescribeTopicsRequest
+    ) -> descriptions.DescribeTopicsResponse:
+        """Describe topics from the cluster image; say how old the image is."""
+        return self._with_age(await describe_topics(request, self._cluster.image))
+
+    def describe_brokers(
+        self, request: descriptions.DescribeBrokersRequest
+    ) -> descriptions.DescribeBrokersResponse:
+        """Describe brokers from the cluster image; say how old the image is."""
+        return self._with_age(describe_brokers(request, self._cluster.image))
+
+    def _with_age(self, answer: D) -> D:
+        age_ms = self._cluster.image_age_ms()
+        return msgspec.structs.replace(
+            answer,  # type: ignore[type-var]
+            image_age_ms=-1 if age_ms is None else int(age_ms),
+        )
 
     # --- batch coordinators ---------------------------------------------------------------------
 
@@ -255,11 +277,11 @@ def handlers(cluster: Cluster) -> dict[int, Served]:
         },
         1112: make_handler(
             descriptions.DescribeTopicsRequest,
-            lambda request, _: describe_topics(request, cluster.image),
+            lambda request, _: forwarding.describe_topics(request),
             in_line=True,
         ),
         1113: make_handler(
             descriptions.DescribeBrokersRequest,
-            lambda request, _: describe_brokers(request, cluster.image),
+            lambda request, _: forwarding.describe_brokers(request),
         ),
     }

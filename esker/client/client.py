@@ -17,12 +17,13 @@ Source: the Kafka protocol guide; KIP-35 (versions), KIP-516 (topic ids), KIP-69
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from difflib import get_close_matches
 from typing import Final, Self, TypeVar
 
 from esker.settings.values import Endpoint
-from raft.net.errors import NetError, Reason
+from raft.net.errors import NetError, Reason, RequestTimeoutError
 from raft.net.rpc import Rpc, open_rpc
 from records.kafka_errors import ErrorCode, error_name
 from records.rpc.base import Request, Response
@@ -32,6 +33,7 @@ from records.rpc.cluster import (
     MetadataRequest,
     MetadataResponse,
 )
+from records.rpc.descriptions import DescribeBrokersRequest, DescribeBrokersResponse
 from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
 from records.rpc.topics import FindCoordinatorRequest, FindCoordinatorResponse
 
@@ -41,6 +43,9 @@ R = TypeVar("R", bound=Response)
 CONNECT_MS: Final = 5_000
 PAUSE_S: Final = 0.05  # after the first failure; each next one twice as long
 PAUSE_MAX_S: Final = 1.0
+QUORUM_AWAY_MS: Final = (
+    4_000  # without news of the cluster log, of which a broker hears each second
+)
 SAY_AFTER_S: Final = 3.0  # of asking again in vain; a leader's death takes less
 
 EARLIEST: Final = -2
@@ -152,18 +157,46 @@ class KafkaClient:
         """Send a request to one broker after the other until one answers. Raises ClientError."""
         failures: dict[str, None] = {}
         unserved: NetError | None = None
-        nodes: tuple[int | Endpoint, ...] = (*self._nodes, *self._bootstrap)
-        for node in nodes:
+        is_silent = False
+        for node in self._all_nodes():
             try:
                 return await self.ask(node, request, response, most=most)
             except NetError as error:
                 failures[error.message] = None
+                is_silent = is_silent or isinstance(error, RequestTimeoutError)
                 if error.reason is Reason.UNSUPPORTED:
                     unserved = error
         if unserved is not None:
             raise ClientError(f"{unserved.message}: is that address a broker's?")
-        why = f"no broker answers ({'; '.join(failures)}): is one running there?"
-        raise ClientError(why, passing=bool(self._nodes))
+        reasons = "; ".join(failures)
+        passing = bool(self._nodes)
+        if is_silent and (away := await self._quorum_away()):
+            raise ClientError(f"{away} ({reasons})", passing=passing)
+        raise ClientError(f"no broker answers ({reasons}): is one running there?", passing=passing)
+
+    def _all_nodes(self) -> tuple[int | Endpoint, ...]:
+        return (*self._nodes, *self._bootstrap)
+
+    async def _quorum_away(self) -> str | None:
+        """Return a sentence if a broker has heard of no leader of the quorum for seconds, or None.
+
+        A broker of Esker knows that without asking the quorum.
+        """
+        age_ms = -1
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CONNECT_MS / 1_000):
+                for node in self._all_nodes() if self._connections else ():
+                    with contextlib.suppress(NetError):
+                        request = DescribeBrokersRequest()
+                        answer = await self.ask(node, request, DescribeBrokersResponse)
+                        age_ms = answer.image_age_ms
+                        break
+        if age_ms < QUORUM_AWAY_MS:
+            return None
+        return (
+            "the brokers answer, but have heard of no leader of the quorum for "
+            f"{age_ms / 1_000:.0f} s: are a majority of its voters running?"
+        )
 
     async def patiently(self, attempt: Callable[[], Awaitable[T]]) -> T:
         """Return the result of `attempt`, called until success, a permanent error or the timeout.
@@ -189,6 +222,8 @@ class KafkaClient:
                 failure = error
             now = loop.time()
             if now + pause_s >= deadline:
+                if away := await self._quorum_away():
+                    raise ClientError(f"{away} ({failure})", failure.code) from failure
                 raise failure
             if (
                 self.on_wait is not None

@@ -17,6 +17,7 @@ from esker.commands.cluster_access import (
     ask,
     stop_on,
     target,
+    warn_of_age,
 )
 from esker.commands.text_tables import show, table
 from records.rpc.brokers import UnregisterBrokerRequest, UnregisterBrokerResponse
@@ -71,6 +72,7 @@ def describe_brokers(
     """Return all registered brokers, or end the command if no node responds."""
     response = ask(cluster, DescribeBrokersRequest(), DescribeBrokersResponse, timeout_ms)
     stop_on("brokers", response.error_code, response.error_message)
+    warn_of_age(response.image_age_ms)
     return response.brokers
 
 

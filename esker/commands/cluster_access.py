@@ -23,7 +23,7 @@ from coordinator.batch.calls import call_of
 from coordinator.batch.client import ClientSettings, CoordinatorClient
 from coordinator.controller.client import ControllerClient, error_codes
 from coordinator.errors import CoordinatorError
-from esker.client.client import ClientError, KafkaClient
+from esker.client.client import QUORUM_AWAY_MS, ClientError, KafkaClient
 from esker.client.profiles import CONTROLLERS, SERVERS, ProfileError, read_profiles
 from esker.settings.values import Endpoint, parse_endpoint
 from raft.net.client import connect
@@ -252,6 +252,16 @@ def fail(message: str) -> NoReturn:
     """Print one line on standard error and end the command with exit code 1."""
     typer.echo(f"esker: {message}", err=True)
     raise typer.Exit(1)
+
+
+def warn_of_age(image_age_ms: int) -> None:
+    """Print a line if the broker's image is old because the quorum has no leader."""
+    if image_age_ms >= QUORUM_AWAY_MS:
+        typer.echo(
+            f"esker: the broker has heard of no leader of the quorum for "
+            f"{image_age_ms / 1_000:.0f} s; this may be as old",
+            err=True,
+        )
 
 
 def stop_on(name: str, error_code: int, message: str | None) -> None:

@@ -23,6 +23,7 @@ from esker.commands.cluster_access import (
     pairs,
     stop_on,
     target,
+    warn_of_age,
 )
 from esker.commands.configs import TOPIC, settings_of
 from esker.commands.names import TopicName, TopicNames
@@ -209,6 +210,7 @@ def _describe(
     request = DescribeTopicsRequest(topic_names=names)
     response = ask(cluster, request, DescribeTopicsResponse, timeout_ms)
     stop_on("topics", response.error_code, response.error_message)
+    warn_of_age(response.image_age_ms)
     return response
 
 

@@ -51,6 +51,7 @@ class DescribeTopicsResponse(Response, key=1112, versions="0"):
     error_code: Int16 = 0
     error_message: String | None = None
     image_offset: Int64 = -1  # everything below it is in the image (exclusive)
+    image_age_ms: Annotated[Int64, tag(0), IGNORABLE] = -1  # at most, of a broker's; -1: unknown
     topics: Array[Topic] = ()
 
 
@@ -79,4 +80,5 @@ class DescribeBrokersResponse(Response, key=1113, versions="0"):
     error_code: Int16 = 0
     error_message: String | None = None
     image_offset: Int64 = -1  # everything below it is in the image (exclusive)
+    image_age_ms: Annotated[Int64, tag(0), IGNORABLE] = -1  # at most, of a broker's; -1: unknown
     brokers: Array[Broker] = ()

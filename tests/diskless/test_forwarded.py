@@ -159,6 +159,10 @@ def test_a_broker_describes_topics_and_brokers_from_its_own_metadata_image() -> 
         assert [(t.topic_name, len(t.partitions)) for t in topics.topics][-1] == ("t", 3)
         assert topics.image_offset == world.cluster(1).image.offset
         brokers = await call(handlers, DescribeBrokersRequest(), DescribeBrokersResponse, 0)
+        assert (topics.image_age_ms, brokers.image_age_ms) == (0, 0)
+        world.cluster(1).image_age = 12_345.6
+        brokers = await call(handlers, DescribeBrokersRequest(), DescribeBrokersResponse, 0)
+        assert brokers.image_age_ms == 12_345
         assert [(b.broker_id, b.is_fenced) for b in brokers.brokers] == [(1, False), (2, False)]
 
     tell(story)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from esker.client.group_member import (
 )
 from esker.client.producer import Line, Producer, murmur2, partition_of
 from esker.settings.values import Endpoint
-from raft.net.errors import NetError, Reason
+from raft.net.errors import NetError, Reason, RequestTimeoutError
 from raft.net.runner import run
 from records.batch import iter_batches, iter_records
 from records.batch_writer import build_batch
@@ -37,6 +38,7 @@ from records.consumer_protocol import (
     encode_subscription,
 )
 from records.rpc.cluster import MetadataResponse
+from records.rpc.descriptions import DescribeBrokersRequest
 from records.rpc.fetch import FetchRequest, FetchResponse
 from records.rpc.groups import (
     HeartbeatRequest,
@@ -83,6 +85,37 @@ class Scripted(KafkaClient):
 
     async def group_coordinator(self, group: str) -> int:  # noqa: ARG002
         return self.coordinator
+
+
+class WithoutQuorum(KafkaClient):
+    """A broker that answers from its image alone, of this age; it is silent or refuses else."""
+
+    def __init__(self, age_ms: int, *, code: int | None = None) -> None:
+        super().__init__([Endpoint("broker", 9092)], timeout_ms=1)
+        self._age_ms = age_ms
+        self._code = code
+        self._connections[Endpoint("broker", 9092), ""] = None  # type: ignore[assignment]
+
+    async def ask(self, node: Any, request: Any, response: Any, **_: Any) -> Any:
+        if isinstance(request, DescribeBrokersRequest):
+            return response(image_age_ms=self._age_ms)
+        if self._code is None:
+            raise RequestTimeoutError(Reason.TIMEOUT, f"{node}: no answer in time")
+        raise ClientError(f"refused with {self._code}", self._code)
+
+
+@pytest.mark.parametrize("code", [None, 14])
+def test_a_client_names_the_quorum_if_brokers_answer_and_hear_of_no_leader(
+    code: int | None,
+) -> None:
+    for age_ms, blamed in ((12_345, "quorum for 12 s"), (3_999, None), (-1, None)):
+        client = WithoutQuorum(age_ms, code=code)
+        with pytest.raises(ClientError) as caught:
+            run(client.patiently(partial(client.metadata, None)))
+        assert ("no broker answers" in str(caught.value)) == (code is None and blamed is None)
+        assert ("majority of its voters" in str(caught.value)) == (blamed is not None)
+        assert (blamed or "") in str(caught.value)
+        assert ("refused with 14" in str(caught.value)) == (code == 14)
 
 
 # --- producing ----------------------------------------------------------------------------------

@@ -67,6 +67,7 @@ GOLDEN: list[Golden] = [
     Golden(
         DescribeBrokersResponse(
             image_offset=300,
+            image_age_ms=258,
             brokers=(
                 _broker(
                     broker_id=1,
@@ -83,7 +84,8 @@ GOLDEN: list[Golden] = [
         "02 00000001 000000000000002c"  # one broker: id, epoch
         "00 01 00"  # no rack, fenced, not shutting down
         "02 02 50 02 68 2384 00"  # one listener
-        "00 00",
+        "00"  # no tagged fields of the broker
+        "01 00 08 0000000000000102",  # the image's age
     ),
 ]
 

@@ -88,14 +88,24 @@ class Producer:
         *,
         acks: int = -1,
         compression: Compression = Compression.NONE,
+        partition: int | None = None,
+        headers: Sequence[tuple[str, bytes]] = (),
     ) -> None:
-        """Prepare a producer for one topic; `acks` is 0, 1 or -1 (all)."""
+        """Prepare a producer for one topic; `acks` is 0, 1 or -1 (all).
+
+        Args:    partition: of all records; None: by key, or in turn. headers: of each record.
+        """
         self.records = 0
         self.bytes = 0
         self._client = client
         self._topic = topic
         self._acks = acks
         self._compression = compression
+        self._partition = partition
+        self._headers = tuple(headers)
+        self._overhead_bytes = RECORD_OVERHEAD_BYTES + sum(
+            len(name) + len(value) for name, value in self._headers
+        )
         self._leaders: dict[int, int] = {}
         self._producer: tuple[int, int] = (-1, -1)  # id and epoch
         self._sequences: dict[int, int] = {}
@@ -107,6 +117,8 @@ class Producer:
         Raises:  ClientError.
         """
         self._leaders = await self._client.leaders(self._topic, create=True)
+        if self._partition is not None and self._partition not in self._leaders:
+            raise ClientError(f"{self._topic} has no partition {self._partition}")
         if self._acks == -1:
             self._producer = await self._client.patiently(self._producer_id)
 
@@ -135,15 +147,16 @@ class Producer:
         """Return the batches to write by partition, with the lines in order."""
         found: dict[int, list[list[Line]]] = {}
         sizes: dict[int, int] = {}
+        fixed = self._partition
         keyless = self._turn
         for line in lines:
-            partition = keyless
-            if line.key is not None:
+            partition = keyless if fixed is None else fixed
+            if line.key is not None and fixed is None:
                 partition = partition_of(line.key, len(self._leaders))
             batches = found.setdefault(partition, [[]])
-            size = len(line.value) + len(line.key or b"") + RECORD_OVERHEAD_BYTES
+            size = len(line.value) + len(line.key or b"") + self._overhead_bytes
             if batches[-1] and sizes[partition] + size > BATCH_BYTES:
-                if line.key is None:  # the next partition's turn
+                if line.key is None and fixed is None:  # the next partition's turn
                     self._turn = keyless = (keyless + 1) % len(self._leaders)
                     partition = keyless
                     batches = found.setdefault(partition, [[]])
@@ -160,7 +173,7 @@ class Producer:
         sequence = self._sequences.get(partition, 0)
         producer_id, producer_epoch = self._producer
         batch = build_batch(
-            [(line.key, line.value, line.timestamp, ()) for line in lines],
+            [(line.key, line.value, line.timestamp, self._headers) for line in lines],
             base_offset=0,
             leader_epoch=-1,
             compression=self._compression,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import contextlib
-import json
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 import typer
@@ -18,9 +17,9 @@ from esker.client.consumer import Found, Reader
 from esker.client.group_member import HEARTBEAT_S, Member, RebalanceNeededError
 from esker.commands.base import CommandGroup
 from esker.commands.cluster_access import Server, TimeoutMs, broker_addresses, fail
-from esker.commands.names import TopicName
+from esker.commands.names import TopicName, complete_groups
 from esker.commands.progress import counting, interruptible, still_trying, stop_if_unread
-from records.compression import Buffer
+from esker.commands.record_formats import FIELDS_HELP, Formatter, formatter
 
 app = CommandGroup()
 
@@ -34,110 +33,111 @@ Take = Callable[[list[Found]], bool]
 """Prints records, and returns true once --max-messages of them are printed."""
 
 
+FromBeginning = Annotated[
+    bool,
+    typer.Option(
+        "--from-beginning",
+        help="Start at the earliest offset, with --group only in partitions without a "
+        "committed offset; default: start at the end offset.",
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        metavar="GROUP",
+        autocompletion=complete_groups,
+        help="Consumer group to join and to commit offsets for; default: no group, no commits.",
+    ),
+]
+Partition = Annotated[
+    int | None,
+    typer.Option(min=0, help="Number of the partition to read; default: all partitions."),
+]
+Offset = Annotated[
+    int | None,
+    typer.Option(
+        help="Offset to start at in every partition; -N means N offsets before the end; "
+        "default: the end."
+    ),
+]
+Timestamp = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Timestamp from which to read each partition, in ms since 1970 UTC; "
+        "default: the end offset.",
+    ),
+]
+MaxMessages = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Number of records to print before the command stops; default: no limit."
+    ),
+]
+UntilEnd = Annotated[
+    bool,
+    typer.Option(
+        "--until-end",
+        help="Stop at the partitions' end offsets; default: wait for new records.",
+    ),
+]
+KeySeparator = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="Separator to print between each record's key and value; default: keys are "
+        "not printed.",
+    ),
+]
+Output = Annotated[
+    str | None,
+    typer.Option(
+        metavar="json|raw|FORMAT",
+        help="Form of each record: json; raw, the bytes of the value alone; or a format as kcat's, "
+        f"with {FIELDS_HELP}; default: the value as a line.",
+    ),
+]
+JsonRecords = Annotated[
+    bool,
+    typer.Option("--json", help="Print each record as one JSON object, as --output json does."),
+]
+
+
 @app.command(name="consume", epilog=EXAMPLE)
 def consume(
     topic: TopicName,
     bootstrap_server: Server = None,
-    from_beginning: Annotated[
-        bool,
-        typer.Option(
-            "--from-beginning",
-            help="Start at the earliest offset, with --group only in partitions without a "
-            "committed offset; default: start at the end offset.",
-        ),
-    ] = False,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            metavar="GROUP",
-            help="Consumer group to join and to commit offsets for; default: no group, no commits.",
-        ),
-    ] = None,
-    partition: Annotated[
-        int | None,
-        typer.Option(min=0, help="Number of the partition to read; default: all partitions."),
-    ] = None,
-    offset: Annotated[
-        int | None,
-        typer.Option(
-            help="Offset to start at in every partition; -N means N offsets before the end; "
-            "default: the end."
-        ),
-    ] = None,
-    timestamp: Annotated[
-        int | None,
-        typer.Option(
-            min=0,
-            help="Timestamp from which to read each partition, in ms since 1970 UTC; "
-            "default: the end offset.",
-        ),
-    ] = None,
-    max_messages: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Number of records to print before the command stops; default: no limit."
-        ),
-    ] = None,
-    until_end: Annotated[
-        bool,
-        typer.Option(
-            "--until-end",
-            help="Stop at the partitions' end offsets; default: wait for new records.",
-        ),
-    ] = False,
-    key_separator: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Separator to print between each record's key and value; default: keys are "
-            "not printed.",
-        ),
-    ] = None,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print each record as one JSON object; default: only the record's value."
-        ),
-    ] = False,
+    from_beginning: FromBeginning = False,
+    group: Group = None,
+    partition: Partition = None,
+    offset: Offset = None,
+    timestamp: Timestamp = None,
+    max_messages: MaxMessages = None,
+    until_end: UntilEnd = False,
+    key_separator: KeySeparator = None,
+    output: Output = None,
+    as_json: JsonRecords = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Print the value of each record of a topic as a line, until Ctrl-C.
 
     With --group, ending the command commits the offsets of the printed records.
     """
-    chosen = [offset is not None, timestamp is not None, from_beginning]
-    if sum(chosen) > 1:
-        raise typer.BadParameter(
-            "--from-beginning, --offset and --timestamp exclude each other: give one of them"
-        )
-    if group is not None and (partition is not None or offset is not None or timestamp is not None):
-        raise typer.BadParameter(
-            "excludes --partition, --offset and --timestamp: "
-            "the group assigns partitions and stores offsets",
-            param_hint="--group",
-        )
-    printer = _Printer(topic, max_messages, key_separator, as_json=as_json)
+    start = _Start(partition, offset, timestamp, from_beginning)
+    start.check(in_group=group is not None)
+    printer = _Printer(max_messages, _formatter(topic, key_separator, output, as_json=as_json))
 
     async def main() -> None:
         async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
             client.on_wait = still_trying
             with counting("read", lambda: (printer.records, printer.bytes)):
-                if group is not None:
-                    member = Member(client, group, topic)
-                    await _in_group(
-                        client, member, topic, printer.take, first=from_beginning, stop=until_end
-                    )
+                if group is None:
+                    await _alone(client, topic, printer.take, start, stop=until_end)
                     return
-                begin = await _start_offsets(
-                    client, topic, partition, offset, timestamp, from_beginning
+                member = Member(client, group, topic)
+                await _in_group(
+                    client, member, topic, printer.take, first=from_beginning, stop=until_end
                 )
-                reader = Reader(client, topic, begin)
-                ends = await _ends(client, topic, begin) if until_end else None
-                async for found in reader.poll():
-                    if printer.take(found) or (
-                        ends is not None and _reached_ends(reader, found, ends)
-                    ):
-                        return
 
     try:
         interruptible(main())
@@ -149,26 +149,53 @@ def consume(
 # --- without a group ----------------------------------------------------------------------------
 
 
-async def _start_offsets(
-    client: KafkaClient,
-    topic: str,
-    partition: int | None,
-    offset: int | None,
-    timestamp: int | None,
-    from_beginning: bool,
-) -> dict[int, int]:
-    """Return the offset at which to start each partition. Raises ClientError."""
-    partitions = [partition] if partition is not None else list(await client.leaders(topic))
-    if offset is not None and offset >= 0:
-        return dict.fromkeys(partitions, offset)
-    ends = await _ends(client, topic, partitions)
-    first = await client.offsets(topic, dict.fromkeys(partitions, EARLIEST))
-    if offset is not None:
-        return {index: max(first[index], ends[index] + offset) for index in partitions}
-    if timestamp is not None:
-        found = await client.offsets(topic, dict.fromkeys(partitions, timestamp))
-        return {index: found[index] if found[index] >= 0 else ends[index] for index in partitions}
-    return first if from_beginning else ends
+@dataclass(frozen=True, slots=True)
+class _Start:
+    """The partition to read, or None for all, and the option that says where to start."""
+
+    partition: int | None
+    offset: int | None
+    timestamp: int | None
+    from_beginning: bool
+
+    def check(self, *, in_group: bool) -> None:
+        """Raise typer.BadParameter if options exclude each other."""
+        named = self.offset is not None, self.timestamp is not None
+        if sum((*named, self.from_beginning)) > 1:
+            raise typer.BadParameter(
+                "--from-beginning, --offset and --timestamp exclude each other: give one of them"
+            )
+        if in_group and (self.partition is not None or any(named)):
+            raise typer.BadParameter(
+                "excludes --partition, --offset and --timestamp: "
+                "the group assigns partitions and stores offsets",
+                param_hint="--group",
+            )
+
+    async def offsets(self, client: KafkaClient, topic: str) -> dict[int, int]:
+        """Return the offset at which to start each partition. Raises ClientError."""
+        one = self.partition
+        partitions = [one] if one is not None else list(await client.leaders(topic))
+        if self.offset is not None and self.offset >= 0:
+            return dict.fromkeys(partitions, self.offset)
+        ends = await _ends(client, topic, partitions)
+        first = await client.offsets(topic, dict.fromkeys(partitions, EARLIEST))
+        if self.offset is not None:
+            return {index: max(first[index], ends[index] + self.offset) for index in partitions}
+        if self.timestamp is not None:
+            found = await client.offsets(topic, dict.fromkeys(partitions, self.timestamp))
+            return {index: found[index] if found[index] >= 0 else ends[index] for index in found}
+        return first if self.from_beginning else ends
+
+
+async def _alone(client: KafkaClient, topic: str, take: Take, start: _Start, *, stop: bool) -> None:
+    """Consume without a group until the record limit or the end offsets."""
+    begin = await start.offsets(client, topic)
+    reader = Reader(client, topic, begin)
+    ends = await _ends(client, topic, begin) if stop else None
+    async for found in reader.poll():
+        if take(found) or (ends is not None and _reached_ends(reader, found, ends)):
+            return
 
 
 async def _ends(client: KafkaClient, topic: str, partitions: Any) -> dict[int, int]:
@@ -248,16 +275,24 @@ async def _send_heartbeats(member: Member) -> None:
 # --- what is printed ----------------------------------------------------------------------------
 
 
+def _formatter(
+    topic: str, key_separator: str | None, output: str | None, *, as_json: bool
+) -> Formatter:
+    """Return the form in which records are printed. Raises typer.BadParameter."""
+    if output is not None and (key_separator is not None or as_json):
+        raise typer.BadParameter("excludes --key-separator and --json", param_hint="--output")
+    try:
+        return formatter(topic, "json" if as_json else output, key_separator)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--output") from None
+
+
 class _Printer:
-    def __init__(
-        self, topic: str, most: int | None, key_separator: str | None, *, as_json: bool
-    ) -> None:
+    def __init__(self, most: int | None, form: Formatter) -> None:
         self.records = 0
         self.bytes = 0
-        self._topic = topic
         self._most = most
-        self._separator = None if key_separator is None else key_separator.encode()
-        self._as_json = as_json
+        self._form = form
 
     def take(self, found: list[Found]) -> bool:
         """Print records up to --max-messages; return whether that number is reached."""
@@ -265,42 +300,12 @@ class _Printer:
             del found[self._most - self.records :]
         out = sys.stdout.buffer
         for item in found:
-            line = self._json(item) if self._as_json else self._plain(item)
-            out.write(line)
-            out.write(b"\n")
-            self.bytes += len(line)
+            data = self._form(item)
+            out.write(data)
+            self.bytes += len(data)
         self.records += len(found)
         if found:
             out.flush()
         else:
             stop_if_unread()
         return self._most is not None and self.records >= self._most
-
-    def _plain(self, item: Found) -> bytes:
-        value = bytes(item.record.value or b"")
-        if self._separator is None:
-            return value
-        return bytes(item.record.key or b"") + self._separator + value
-
-    def _json(self, item: Found) -> bytes:
-        record = item.record
-        line = {
-            "topic": self._topic,
-            "partition": item.partition,
-            "offset": record.offset,
-            "timestamp": record.timestamp,
-            **_text("key", record.key),
-            **_text("value", record.value),
-            "headers": [{"name": h.key, **_text("value", h.value)} for h in record.headers],
-        }
-        return json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode()
-
-
-def _text(name: str, data: Buffer | None) -> dict[str, str | None]:
-    """Return bytes as a JSON field: UTF-8 text as `name`, other bytes as base64 in `nameBase64`."""
-    if data is None:
-        return {name: None}
-    try:
-        return {name: bytes(data).decode()}
-    except UnicodeDecodeError:
-        return {f"{name}Base64": base64.b64encode(data).decode()}

@@ -51,6 +51,7 @@ def _completing(names: Callable[[dict[str, Any]], Iterable[str]]) -> Callable[..
 
 
 complete_topics = _completing(_topics)
+complete_groups = _completing(_groups)
 
 
 def _argument(metavar: str, help: str, names: Any = None) -> Any:  # noqa: A002 (Typer's name)

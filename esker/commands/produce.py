@@ -1,4 +1,4 @@
-"""`esker produce`: lines of standard input into a topic, for machines without kcat."""
+"""`esker produce`: lines of standard input or a file into a topic, for machines without kcat."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -24,7 +25,7 @@ from records.errors import RecordError
 
 app = CommandGroup()
 
-EXAMPLE = "Example: seq 1000 | esker produce numbers"
+EXAMPLE = "Example: seq 1000 | esker produce numbers --header source=shell"
 
 READ_BYTES: Final = 256 * 1024
 CHUNKS_WAITING: Final = 8
@@ -35,37 +36,66 @@ ROUND_BYTES: Final = 4 * 1024 * 1024
 TIMEOUT_MS: Final = 60_000
 
 
+Topic = Annotated[
+    str,
+    topic_argument(
+        "Name of the topic to write to, created if missing and if the cluster allows it."
+    ),
+]
+KeySeparator = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TEXT",
+        help="Text that separates key and value in each line; default: records have no keys.",
+    ),
+]
+Partition = Annotated[
+    int | None,
+    typer.Option(
+        min=0,
+        help="Number of the partition to write to; default: by each key, or in turn without keys.",
+    ),
+]
+Headers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--header",
+        "--headers",
+        metavar="KEY=VALUE",
+        help="Header of each record; may be repeated; default: no headers.",
+    ),
+]
+InputFile = Annotated[
+    Path | None,
+    typer.Option("--file", metavar="FILE", help="File to read; default: standard input."),
+]
+Acks = Annotated[
+    str,
+    typer.Option(
+        metavar="0|1|all",
+        help="Acknowledgements to wait for: 0, 1 or all; all also makes the producer "
+        "idempotent; default: all.",
+    ),
+]
+Codec = Annotated[
+    str,
+    typer.Option(
+        metavar="none|gzip|snappy|lz4|zstd",
+        help="Compression codec of each batch; default: none.",
+    ),
+]
+
+
 @app.command(name="produce", epilog=EXAMPLE)
 def produce(
-    topic: Annotated[
-        str,
-        topic_argument(
-            "Name of the topic to write to, created if missing and if the cluster allows it."
-        ),
-    ],
+    topic: Topic,
     bootstrap_server: Server = None,
-    key_separator: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TEXT",
-            help="Text that separates key and value in each line; default: records have no keys.",
-        ),
-    ] = None,
-    acks: Annotated[
-        str,
-        typer.Option(
-            metavar="0|1|all",
-            help="Acknowledgements to wait for: 0, 1 or all; all also makes the producer "
-            "idempotent; default: all.",
-        ),
-    ] = "all",
-    compression: Annotated[
-        str,
-        typer.Option(
-            metavar="none|gzip|snappy|lz4|zstd",
-            help="Compression codec of each batch; default: none.",
-        ),
-    ] = "none",
+    key_separator: KeySeparator = None,
+    partition: Partition = None,
+    header: Headers = None,
+    file: InputFile = None,
+    acks: Acks = "all",
+    compression: Codec = "none",
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
     """Write each line of standard input or of a file to a topic.
@@ -85,16 +115,24 @@ def produce(
             "is empty: give at least one character", param_hint="--key-separator"
         )
     separator = None if key_separator is None else key_separator.encode()
+    headers = _headers(header or [])
+    opened = None if file is None else _open(file)
 
     async def main() -> None:
         async with KafkaClient(broker_addresses(bootstrap_server), timeout_ms=timeout_ms) as client:
             client.on_wait = still_trying
             producer = Producer(
-                client, topic, acks=ACKS[acks], compression=Compression[compression.upper()]
+                client,
+                topic,
+                acks=ACKS[acks],
+                compression=Compression[compression.upper()],
+                partition=partition,
+                headers=headers,
             )
             with counting("written", lambda: (producer.records, producer.bytes)):
                 await producer.begin()
-                async for lines in _lines(separator):
+                source = sys.stdin.fileno() if opened is None else opened
+                async for lines in _lines(source, separator):
                     await producer.send(lines)
 
     try:
@@ -103,18 +141,38 @@ def produce(
         fail(str(error))
 
 
-async def _lines(separator: bytes | None) -> AsyncIterator[list[Line]]:
-    """Yield lists of lines from standard input, each collected for up to LINGER_S seconds."""
-    chunks = _chunks()
+def _headers(texts: list[str]) -> list[tuple[str, bytes]]:
+    """Parse the headers of each record; a key may be there twice, as in Kafka."""
+    headers = []
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"{text!r} is not KEY=VALUE", param_hint="--header")
+        headers.append((key, value.encode()))
+    return headers
+
+
+def _open(file: Path) -> int:
+    """Open the input for reading and return its descriptor, or end the command with 1."""
+    try:
+        with file.open("rb") as opened:
+            return os.dup(opened.fileno())
+    except OSError as error:
+        fail(f"{file}: {error.strerror}")
+
+
+async def _lines(source: int, separator: bytes | None) -> AsyncIterator[list[Line]]:
+    """Yield lists of lines from a file descriptor, each collected for up to LINGER_S seconds."""
+    chunks = _chunks(source)
     rest = b""
     while True:
-        chunk = await chunks.get()
+        chunk = await _next(chunks)
         data, ended = [rest, chunk], not chunk
         size = len(chunk)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(LINGER_S):
                 while not ended and size < ROUND_BYTES:
-                    chunk = await chunks.get()
+                    chunk = await _next(chunks)
                     data.append(chunk)
                     size += len(chunk)
                     ended = not chunk
@@ -152,27 +210,34 @@ def _line(line: bytes, separator: bytes | None, now_ms: int) -> Line:
     return Line(key, value, now_ms)
 
 
-def _chunks() -> asyncio.Queue[bytes]:
-    """Start a thread that reads standard input into the returned queue; b"" marks the end.
+async def _next(chunks: asyncio.Queue[bytes | OSError]) -> bytes:
+    """Return the next bytes of the input, b"" at its end. Raises ClientError."""
+    chunk = await chunks.get()
+    if isinstance(chunk, OSError):
+        raise ClientError(f"the input cannot be read on: {chunk.strerror}")
+    return chunk
+
+
+def _chunks(source: int) -> asyncio.Queue[bytes | OSError]:
+    """Start a thread that reads a file descriptor into the returned queue; b"" marks the end.
 
     A daemon, because a terminal may never reach its end. The thread reads the file descriptor
     directly: a buffered reader would hold a lock that the interpreter needs at exit.
     """
     loop = asyncio.get_running_loop()
-    chunks: asyncio.Queue[bytes] = asyncio.Queue(CHUNKS_WAITING)
-    source = sys.stdin.fileno()
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue(CHUNKS_WAITING)
 
     def read() -> None:
-        chunk = b"begun"
-        while chunk:
+        chunk: bytes | OSError = b"begun"
+        while chunk and not isinstance(chunk, OSError):
             try:
                 chunk = os.read(source, READ_BYTES)
-            except OSError:
-                chunk = b""
+            except OSError as error:
+                chunk = error
             try:
                 asyncio.run_coroutine_threadsafe(chunks.put(chunk), loop).result()
             except (RuntimeError, asyncio.CancelledError, TimeoutError):
                 return  # the loop has ended
 
-    threading.Thread(target=read, name="stdin", daemon=True).start()
+    threading.Thread(target=read, name="input", daemon=True).start()
     return chunks

@@ -162,6 +162,41 @@ def test_the_produce_command_sends_equal_keys_to_one_partition(dev: Dev) -> None
     )
 
 
+def test_the_produce_command_writes_a_file_with_headers_to_one_partition(
+    dev: Dev, tmp_path: Path
+) -> None:
+    dev.esker("topics", "create", "filed", "--partitions", "3")
+    (tmp_path / "lines").write_text("a=1\nb=2\n")
+    words = ("produce", "filed", "--file", str(tmp_path / "lines"), "--partition", "2")
+    dev.esker(*words, "--header", "from=file", "--headers", "x=", "--key-separator", "=")
+    read = ("consume", "filed", "--from-beginning", "--until-end")
+    shown = dev.esker(*read, "--output", "%t/%p %k=%s %h;")
+    assert shown == "filed/2 a=1 from=file,x=;filed/2 b=2 from=file,x=;"
+    assert dev.esker(*read, "--output", "raw") == "12"
+    assert dev.esker(*read, "--output", "json") == dev.esker(*read, "--json")
+    assert "filed has no partition 9" in dev.esker(*words[:4], "--partition", "9", code=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("produce", "t", "--header", "x"), "--header: 'x' is not KEY=VALUE"),
+        (("produce", "t", "--file", "away"), "away: No such file or directory"),
+        (("produce", "t", "--file", "."), ".: Is a directory"),
+        (("consume", "t", "--output", "xml"), "--output: 'xml' is neither json, raw nor a format"),
+        (("consume", "t", "--output", "%s%x"), "--output: '%x' has no meaning: known are %s"),
+        (("consume", "t", "--output", "raw", "--json"), "--output: excludes --key-separator"),
+    ],
+)
+def test_produce_and_consume_refuse_wrong_options_before_they_ask_a_broker(
+    words: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ran = runner.invoke(app, words, env={"COLUMNS": "250"})
+    assert ran.exit_code in (1, 2)
+    assert says in ran.stderr
+
+
 def test_the_consume_command_starts_at_the_given_offset_or_time(dev: Dev) -> None:
     dev.esker("produce", "--topic", "begin", text=numbers(10))
     time.sleep(0.01)  # of the wall clock: what follows is later by some milliseconds

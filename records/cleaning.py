@@ -141,7 +141,7 @@ def _horizon(header: BatchHeader) -> int:
 
 
 def _last_sequence(header: BatchHeader) -> int:
-    """Return the sequence of the last record of a batch; sequences wrap around at 2^31."""
+    """Return the sequence number of a batch's last record; sequences wrap around at 2^31."""
     return (header.base_sequence + header.last_offset_delta) & 0x7FFF_FFFF
 
 

@@ -131,7 +131,7 @@ class RunBuilder:
 
     @property
     def end_offset(self) -> int:
-        """Return the offset behind the last batch that was added; at first the base offset."""
+        """Return the offset after the last batch added, or the base offset before any batch."""
         return self._batches[-1].header.end_offset if self._batches else self._base_offset
 
     def add(self, batch: Batch, append_time: int) -> Iterator[FinalRun]:

@@ -161,7 +161,7 @@ class Rewriter:
         next_id: Callable[[], Awaitable[int]],
         replace: Callable[[RewrittenObject], Awaitable[bool]],
     ) -> None:
-        """Create a rewriter.
+        """Create a rewriter of runs of batches into new objects, without any task.
 
         Args:    next_id: gives a leased object id that was never used.
                  replace: called once an object is uploaded; returns whether its task goes on.
@@ -174,13 +174,13 @@ class Rewriter:
         self._reader = ObjectCache(store, bounds)
 
     async def close(self) -> None:
-        """Cancel the reads that are under way."""
+        """Cancel the reads of objects that are in progress."""
         await self._reader.close()
 
     # --- merging --------------------------------------------------------------------------------
 
     async def merge(self, sources: Sequence[Source]) -> Report:
-        """Write the batches of all sources into one object, sorted by topic and partition.
+        """Merge the runs of all sources into one object, sorted by topic and partition.
 
         A source with a damaged run is merged up to there.
 
@@ -222,7 +222,7 @@ class Rewriter:
     # --- compaction -----------------------------------------------------------------------------
 
     async def compact(self, task: CompactionTask) -> Report:
-        """Rewrite a partition without the records that Kafka's cleaner removes.
+        """Rewrite a partition's runs without the records that Kafka's log cleaner would remove.
 
         Raises:  StorageError.
         """
@@ -262,12 +262,12 @@ class Rewriter:
         return report
 
     def _is_full(self, content: _Content, builder: RunBuilder) -> bool:
-        """Return whether an object has as many bytes, or replaces as many runs, as it may."""
+        """Return whether an object has reached its limit of bytes or of replaced runs."""
         kept_bytes = sum(run.size_bytes for run in content.runs) + builder.size_bytes
         return kept_bytes >= self._settings.object_bytes or len(content.old_runs) >= MAX_OLD_RUNS
 
     async def _map_keys(self, task: CompactionTask, report: Report) -> OffsetMap:
-        """Return the newest offset of each key from the first dirty offset to the round's bound.
+        """Map each key between the first dirty offset and the round's bound to its newest offset.
 
         Lowers the bound to where the map is full or a run is damaged.
         """
@@ -295,7 +295,7 @@ class Rewriter:
     async def _read(
         self, source: Source, runs: Sequence[Run], report: Report
     ) -> AsyncIterator[tuple[Run, list[Batch]]]:
-        """Yield runs with their batches in final form; end before the first damaged run."""
+        """Yield each run with its batches at their final offsets, up to the first damaged run."""
         for window in _windows(runs):
             reads = [asyncio.ensure_future(read_run(self._reader, run)) for run in window]
             try:
@@ -313,7 +313,7 @@ class Rewriter:
     # --- objects --------------------------------------------------------------------------------
 
     async def _write(self, contents: Sequence[_Content], report: Report) -> bool:
-        """Upload an object with this content; return whether its task goes on."""
+        """Upload an object and have its runs replaced; return whether the task shall continue."""
         object_id = await self._next_id()
         parts, size_bytes = build_object(
             [
@@ -372,7 +372,7 @@ class _Survivors:
         self._newest: Numbers | None = None
 
     def choose(self, block: RecordBlock) -> Mask:
-        """Return which records of a block are the newest of their keys."""
+        """Return a mask of the records of a block that are the newest of their keys."""
         if block.batches[0].header.base_offset < self._first_dirty:
             return newest_by_map(block, self._offsets, self._salt)
         if self._newest is None:
@@ -381,7 +381,7 @@ class _Survivors:
 
 
 def _final_batches(run: Run, data: memoryview) -> list[Batch]:
-    """Return the batches of a run, whose checksums were verified, in final form."""
+    """Return a run's verified batches with their final offsets, stamping them if necessary."""
     end_offset = run.last_offset + 1
     if run.is_final:
         return read_final_run(
@@ -397,7 +397,7 @@ def _final_batches(run: Run, data: memoryview) -> list[Batch]:
 
 
 def _windows(runs: Sequence[Run]) -> Iterator[list[Run]]:
-    """Yield consecutive runs in windows of at most `WINDOW_BYTES`, or of one run."""
+    """Yield consecutive runs in lists of at most `WINDOW_BYTES` bytes, or of one large run."""
     window: list[Run] = []
     size_bytes = 0
     for run in runs:
@@ -411,7 +411,7 @@ def _windows(runs: Sequence[Run]) -> Iterator[list[Run]]:
 
 
 def _blocks(batches: Sequence[Batch]) -> Iterator[RecordBlock]:
-    """Yield the records of batches in blocks of bounded size, or of one batch.
+    """Yield the records of batches in blocks that are bounded in size or hold one batch.
 
     Raises:  CorruptBatchError, CompressionError.
     """
@@ -429,7 +429,7 @@ def _blocks(batches: Sequence[Batch]) -> Iterator[RecordBlock]:
 
 
 def _kept(cleaned: Sequence[Cleaned], run: Run) -> Iterator[Batch]:
-    """Yield the batches of a run that stay; copies, if they are a small part of its memory."""
+    """Yield the kept batches of a run, copied if they are a small part of the run's memory."""
     batches = [batch for part in cleaned for batch in part.batches]
     copies = 2 * sum(len(batch.view) for batch in batches) < run.size_bytes
     for batch in batches:
@@ -437,7 +437,7 @@ def _kept(cleaned: Sequence[Cleaned], run: Run) -> Iterator[Batch]:
 
 
 def _end(content: _Content, builder: RunBuilder, last: Batch) -> None:
-    """End the runs of a range with the last offset of its last batch, which is emptied if it went.
+    """End a range's runs at its last batch's last offset, kept as an empty batch if necessary.
 
     Consumers that read to the end of a partition wait for that offset.
     """
@@ -454,7 +454,7 @@ def _damage(source: Source, run: Run, error: Exception) -> Damage:
 
 
 async def _cancel(reads: Sequence[asyncio.Future[memoryview]]) -> None:
-    """Cancel the reads that are under way, and wait for them."""
+    """Cancel reads of objects that are in progress, and wait until they have ended."""
     for reading in reads:
         reading.cancel()
     await asyncio.gather(*reads, return_exceptions=True)

@@ -72,7 +72,7 @@ class Plan:
 
 
 def parse_datetime(text: str) -> int:
-    """Parse a date and time into ms since 1970; without a zone it is UTC. Raises ValueError.
+    """Parse a date and time into ms since 1970, in UTC unless it has a zone. Raises ValueError.
 
     >>> parse_datetime("1970-01-01T00:00:01.500"), parse_datetime("1970-01-01T01:00:00.000+01:00")
     (1500, 0)
@@ -105,7 +105,7 @@ def parse_duration(text: str) -> int:
 
 
 def parse_plan(text: str, group: str) -> dict[TopicPartition, int]:
-    """Parse lines `topic,partition,offset` or `group,topic,partition,offset` of a group.
+    """Parse a group's offsets from lines topic,partition,offset or group,topic,partition,offset.
 
     Lines of other groups are left out, as by Kafka. Raises ValueError naming the line.
 
@@ -178,7 +178,7 @@ async def require_inactive(client: KafkaClient, group: str) -> None:
 async def existing_partitions(
     client: KafkaClient, topics: Mapping[str, tuple[int, ...] | None]
 ) -> list[TopicPartition]:
-    """Return the named partitions, or all of a topic for None. Raises ClientError if one misses."""
+    """Return the named partitions; None means all of a topic. Raises ClientError without one."""
     found, missing = [], []
     for topic, wanted in topics.items():
         existing = await client.leaders(topic)
@@ -192,7 +192,7 @@ async def existing_partitions(
 async def plan_reset(
     client: KafkaClient, group: str, partitions: Iterable[TopicPartition] | None, rule: Rule
 ) -> Plan:
-    """Find the new offset of each partition; None means all with a committed offset.
+    """Find each partition's new offset; None means all partitions with a committed offset.
 
     Raises ClientError.
     """
@@ -228,7 +228,7 @@ async def _plan_by_time(
     committed: Mapping[TopicPartition, int],
     timestamp_ms: int,
 ) -> Plan:
-    """Plan the first record at or after a time; without one, the end of the partition."""
+    """Plan the offset of the first record at or after a time, or else the end offset."""
     found = await _offsets(client, partitions, timestamp_ms)
     unset = [one for one in partitions if found[one] < 0]
     ends = await _offsets(client, unset, LATEST)
@@ -244,7 +244,7 @@ async def _plan_within_logs(
     wanted: Mapping[TopicPartition, int],
     committed: Mapping[TopicPartition, int],
 ) -> Plan:
-    """Plan the wanted offsets, moved to the start or the end of a log that does not have them."""
+    """Plan the wanted offsets, each limited to its log's start and end offset."""
     first = await _offsets(client, wanted, EARLIEST)
     ends = await _offsets(client, wanted, LATEST)
     offsets, warnings = {}, []
@@ -275,7 +275,7 @@ async def _offsets(
 async def commit_reset(
     client: KafkaClient, group: str, offsets: Mapping[TopicPartition, int]
 ) -> None:
-    """Commit offsets for a group without members. Raises ClientError."""
+    """Commit the new offsets for a group without members. Raises ClientError."""
 
     async def attempt() -> None:
         node = await client.group_coordinator(group)

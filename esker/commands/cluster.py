@@ -26,7 +26,7 @@ TIMEOUT_MS: Final = 30_000
 
 @app.callback(epilog=DESCRIBE_EXAMPLE)
 def cluster() -> None:
-    """Describe a running cluster."""
+    """Describe a running cluster as a whole."""
 
 
 @app.command(epilog=DESCRIBE_EXAMPLE)

@@ -120,7 +120,7 @@ def alter(
     delete_config: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY,...", help="Settings to reset to their defaults; may be repeated."
+            metavar="KEY,...", help="Names of settings to reset to their defaults; may be repeated."
         ),
     ] = None,
     as_json: AsJson = False,

@@ -97,12 +97,14 @@ def dev(
         bool,
         typer.Option(
             "--reset",
-            help="Before the start, remove the cluster's files from --dir after a confirmation.",
+            help="Remove the cluster's files from --dir before the start; default: files are kept.",
         ),
     ] = False,
     yes: Annotated[
         bool,
-        typer.Option("--yes", help="With --reset: remove files without asking for a confirmation."),
+        typer.Option(
+            "--yes", help="With --reset: remove files without a confirmation; default: ask for one."
+        ),
     ] = False,
 ) -> None:
     """Run three quorum nodes and one or more brokers on this machine, until Ctrl-C.

@@ -44,7 +44,7 @@ Levels = Annotated[
     list[str],
     typer.Argument(
         metavar="NAME=LEVEL",
-        help="Features and the levels to finalize; either all levels change or none.",
+        help="Feature and level to finalize; may be repeated; either all levels change or none.",
     ),
 ]
 DryRun = Annotated[

@@ -23,7 +23,7 @@ TIMEOUT_MS: Final = 30_000
 
 @app.callback(epilog=DELETE_EXAMPLE)
 def records() -> None:
-    """Delete records of topics."""
+    """Delete records of topics by partition and offset."""
 
 
 @app.command(epilog=DELETE_EXAMPLE)
@@ -53,7 +53,7 @@ def delete(
     as_json: AsJson = False,
     timeout_ms: TimeoutMs = TIMEOUT_MS,
 ) -> None:
-    """Delete the records of partitions before an offset, for good.
+    """Delete the records of partitions below an offset permanently.
 
     Format of FILE: {"partitions": [{"topic": "t", "partition": 0, "offset": 3}], "version": 1}
     """
@@ -79,7 +79,7 @@ def delete(
 
 
 def _show(deleted: list[Deleted], *, as_json: bool) -> None:
-    """Print the new log start of each partition, and exit with 1 if one is refused."""
+    """Print each partition's new log start or error, and exit with 1 after any error."""
     done = [one for one in deleted if one.error is None]
     rows = [(one.topic, str(one.partition), str(one.low_watermark)) for one in done]
     partitions = [

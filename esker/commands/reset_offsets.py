@@ -54,12 +54,16 @@ Execute = Annotated[
     typer.Option("--execute", help="Commit the new offsets; default: only print them."),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Only print the new offsets, which is the default.")
+    bool,
+    typer.Option(
+        "--dry-run", help="Print the new offsets without committing them; this is the default."
+    ),
 ]
 Export = Annotated[
     bool,
     typer.Option(
-        "--export", help="Print the new offsets as lines topic,partition,offset for --from-file."
+        "--export",
+        help="Print new offsets as CSV (topic,partition,offset) for --from-file; default: a table.",
     ),
 ]
 
@@ -81,11 +85,14 @@ def reset_offsets(
     ] = False,
     to_current: Annotated[
         bool,
-        _flag("--to-current", "Keep committed offsets, and take the end offset without one."),
+        _flag(
+            "--to-current",
+            "Keep committed offsets; reset partitions without one to their end offset.",
+        ),
     ] = False,
     to_offset: Annotated[
         int | None,
-        typer.Option(min=0, max=MAX_OFFSET, help="Offset for every partition."),
+        typer.Option(min=0, max=MAX_OFFSET, help="Offset to reset every chosen partition to."),
     ] = None,
     shift_by: Annotated[
         int | None,
@@ -105,13 +112,15 @@ def reset_offsets(
     by_duration: Annotated[
         str | None,
         typer.Option(
-            metavar="PnDTnHnMnS", help="Age of the first record to read, for example PT1H30M."
+            metavar="PnDTnHnMnS",
+            help="Age of the first record to read, as an ISO 8601 duration such as PT1H30M.",
         ),
     ] = None,
     from_file: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="File of lines topic,partition,offset, as --export prints them."
+            metavar="FILE",
+            help="CSV file with the columns topic,partition,offset, as --export prints it.",
         ),
     ] = None,
     dry_run: DryRun = False,
@@ -167,7 +176,7 @@ def reset_offsets(
 
 
 def _rule(options: dict[str, Any], group: str) -> Rule:
-    """Return the one rule among the options. Raises typer.BadParameter."""
+    """Return the rule that the options choose. Raises typer.BadParameter unless it is one."""
     given = {name: value for name, value in options.items() if value is not None}
     if len(given) != 1:
         which = " and ".join(given) + " exclude each other: " if given else ""
@@ -190,7 +199,7 @@ def _rule(options: dict[str, Any], group: str) -> Rule:
 def _scope(
     topics: list[str], rule: Rule, *, all_topics: bool
 ) -> dict[str, tuple[int, ...] | None] | None:
-    """Return the partitions to reset by topic, None for all committed. Raises BadParameter."""
+    """Return partitions to reset by topic; None means all committed. Raises BadParameter."""
     if rule.to is To.FILE:
         if topics or all_topics:
             raise typer.BadParameter(

@@ -355,7 +355,7 @@ def test_the_reset_offsets_command_prints_new_offsets_and_commits_them_only_with
         (("--topic", "t", "--from-file", "plan"), "plan: No such file"),
     ],
 )
-def test_the_reset_offsets_command_refuses_wrong_options_before_it_asks_a_broker(
+def test_the_reset_offsets_command_refuses_invalid_options_before_it_connects_to_a_broker(
     words: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -386,7 +386,9 @@ def test_the_records_delete_command_moves_the_log_start_of_the_named_partitions(
     assert dev.esker("consume", "cropped", "--from-beginning", "--until-end") == ""
 
 
-def test_the_records_delete_command_refuses_half_of_its_options(tmp_path: Path) -> None:
+def test_the_records_delete_command_refuses_incomplete_or_contradictory_options(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "offsets.json"
     file.write_text("{}")
     for words, says in (

@@ -121,13 +121,13 @@ def planned(
         (Rule(To.FILE, offsets={("t", 0): 99, ("t", 1): 1}), (20, 1)),
     ],
 )
-def test_each_rule_gives_each_partition_the_offset_that_kafka_gives(
+def test_each_rule_of_reset_offsets_plans_the_same_offsets_as_kafkas_tool(
     rule: Rule, offsets: tuple[int, int]
 ) -> None:
     assert tuple(planned(rule, {0: 12}).offsets.values()) == offsets
 
 
-def test_a_shift_starts_at_the_committed_offset_and_stays_inside_the_log() -> None:
+def test_a_reset_by_a_shift_counts_from_the_committed_offset_and_stays_inside_the_log() -> None:
     plan = planned(Rule(To.SHIFT, -3), {0: 12, 1: 4})
     assert (plan.offsets, plan.committed) == (
         {("t", 0): 10, ("t", 1): 1},
@@ -148,20 +148,22 @@ def test_a_shift_starts_at_the_committed_offset_and_stays_inside_the_log() -> No
     st.integers(-(2**62), 2**62),
     st.integers(0, 2**62),
 )
-def test_a_planned_offset_is_always_inside_its_log(to: To, value: int, committed: int) -> None:
+def test_an_offset_reset_never_plans_an_offset_outside_of_the_partitions_log(
+    to: To, value: int, committed: int
+) -> None:
     plan = planned(Rule(to, value if to is To.SHIFT else abs(value)), {0: committed, 1: committed})
     for (_, partition), offset in plan.offsets.items():
         first, end = Cluster.logs[partition]
         assert first <= offset <= end
 
 
-def test_all_topics_means_the_partitions_with_a_committed_offset() -> None:
+def test_an_offset_reset_of_all_topics_covers_the_partitions_with_a_committed_offset() -> None:
     assert planned(Rule(To.EARLIEST), {1: 3}, None).offsets == {("t", 1): 0}
     with pytest.raises(ClientError, match="group g has no committed offsets: name partitions"):
         planned(Rule(To.EARLIEST), {}, None)
 
 
-def test_a_reset_of_a_group_with_members_is_refused_in_kafkas_words() -> None:
+def test_an_offset_reset_of_a_group_with_members_is_refused_with_kafkas_message() -> None:
     run(require_inactive(Cluster(state="Dead"), "g"))
     says = (
         "Assignments can only be reset if the group 'g' is inactive, "
@@ -171,19 +173,19 @@ def test_a_reset_of_a_group_with_members_is_refused_in_kafkas_words() -> None:
         run(require_inactive(Cluster(state="Stable"), "g"))
 
 
-def test_a_reset_of_a_partition_that_does_not_exist_is_refused() -> None:
+def test_an_offset_reset_of_a_missing_partition_is_refused() -> None:
     assert run(existing_partitions(Cluster(), {"t": None})) == [("t", 0), ("t", 1)]
     with pytest.raises(ClientError, match='The partitions "t-2,t-9" do not exist'):
         run(existing_partitions(Cluster(), {"t": (2, 1, 9)}))
 
 
-def test_committed_resets_are_the_offsets_of_the_group() -> None:
+def test_the_offsets_of_a_committed_reset_are_the_groups_committed_offsets() -> None:
     cluster = Cluster({0: 12})
     run(commit_reset(cluster, "g", {("t", 1): 2}))
     assert cluster.committed == {("t", 0): 12, ("t", 1): 2}
 
 
-def test_dates_and_durations_are_read_as_kafka_reads_them() -> None:
+def test_reset_offsets_parses_dates_and_durations_as_kafkas_tool_does() -> None:
     assert parse_datetime("2024-02-29T12:00:00.000") == parse_datetime(
         "2024-02-29T13:00:00.000+01:00"
     )
@@ -208,13 +210,15 @@ def test_dates_and_durations_are_read_as_kafka_reads_them() -> None:
         ("t,0,9999999999999999999", "line 1: partition and offset are not numbers"),
     ],
 )
-def test_a_wrong_reset_plan_is_refused_with_its_line(text: str, says: str) -> None:
+def test_the_error_for_an_invalid_file_of_offsets_to_reset_to_names_the_line(
+    text: str, says: str
+) -> None:
     with pytest.raises(ValueError, match=says):
         parse_plan(text, "g")
 
 
 @pytest.mark.parametrize("texts", [["t:"], ["t:0,"], [":0"], ["t:a"], ["t:-1"], ["t", "t:0"]])
-def test_a_wrong_topic_of_a_reset_is_refused(texts: list[str]) -> None:
+def test_an_offset_reset_refuses_a_malformed_or_repeated_topic(texts: list[str]) -> None:
     with pytest.raises(ValueError, match=r"is neither TOPIC nor TOPIC:PARTITION|is given twice"):
         parse_topics(texts)
 
@@ -235,7 +239,7 @@ ENTRY = {"topic": "t", "partition": 0, "offset": 1}
         ({"partitions": [ENTRY, ENTRY]}, r"partitions\[1\]: t-0 is there twice"),
     ],
 )
-def test_a_wrong_file_of_records_to_delete_is_refused_with_its_entry(
+def test_the_error_for_an_invalid_file_of_offsets_to_delete_to_names_the_entry(
     document: Any, says: str
 ) -> None:
     with pytest.raises(ValueError, match=says):
@@ -243,7 +247,7 @@ def test_a_wrong_file_of_records_to_delete_is_refused_with_its_entry(
 
 
 @given(st.text(max_size=60))
-def test_no_text_makes_a_parser_of_offsets_fail_with_another_error(text: str) -> None:
+def test_the_parsers_of_offset_files_dates_and_durations_raise_only_value_errors(text: str) -> None:
     for parse in (parse_offsets, parse_datetime, parse_duration, lambda one: parse_plan(one, "g")):
         try:
             parse(text)

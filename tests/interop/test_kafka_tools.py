@@ -357,7 +357,7 @@ RESETS: Final = (
 """Rules, each as the options of both tools; the last one commits."""
 
 
-def test_esker_and_kafkas_tools_reset_offsets_and_delete_records_alike(
+def test_eskers_commands_and_kafkas_tools_reset_offsets_and_delete_records_alike(
     kafka: Kafka, bootstrap: str, topic: str, tmp_path: Path
 ) -> None:
     """All runs of Kafka's tool are in one process; the committing rule runs there last."""

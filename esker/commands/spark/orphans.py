@@ -91,7 +91,9 @@ _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 24 * 3_600_000
 _DURATION: Final = re.compile(r"([0-9]{1,6})([smhd])")
 
 
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Path of the plan's file.")]
+PlanFile = Annotated[
+    Path, typer.Argument(metavar="PLAN", help="Path of a plan file that the plan subcommand wrote.")
+]
 Prefix = Annotated[
     str,
     typer.Option(

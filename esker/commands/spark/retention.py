@@ -71,7 +71,9 @@ APPLY_EXAMPLE = f"Example: esker spark retention apply plan.jsonl {_AT}"
 SPARK_PIECES: Final = 24
 """Pieces of 64 MiB from which `auto` takes Spark: its start takes as long as they take here."""
 
-PlanFile = Annotated[Path, typer.Argument(metavar="PLAN", help="Path of the plan's file.")]
+PlanFile = Annotated[
+    Path, typer.Argument(metavar="PLAN", help="Path of a plan file that the plan subcommand wrote.")
+]
 PriceFile = Annotated[
     Path | None,
     typer.Option(

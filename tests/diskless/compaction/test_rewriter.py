@@ -167,7 +167,7 @@ def random_world(random: Random, **bounds: int) -> World:
     return world
 
 
-def test_merging_makes_one_sorted_object_and_changes_no_record() -> None:
+def test_merging_objects_writes_one_sorted_object_and_changes_no_record() -> None:
     async def on_loop() -> None:
         world = random_world(Random(1))
         before = {name: await world.read(name) for name in NAMES}
@@ -193,7 +193,7 @@ def test_merging_makes_one_sorted_object_and_changes_no_record() -> None:
     run_on_loop(on_loop)
 
 
-def test_merging_reads_each_source_object_once() -> None:
+def test_merging_objects_reads_each_source_object_once() -> None:
     async def on_loop() -> None:
         world = random_world(Random(2))
         await world.rewriter.merge(world.sources())
@@ -203,7 +203,7 @@ def test_merging_reads_each_source_object_once() -> None:
 
 
 @pytest.mark.parametrize("object_bytes", [1 << 20, 300])
-def test_compaction_leaves_the_newest_record_of_each_key_and_the_end_offset(
+def test_compaction_keeps_the_newest_record_of_each_key_and_the_end_offset(
     object_bytes: int,
 ) -> None:
     async def on_loop() -> None:
@@ -226,7 +226,7 @@ def test_compaction_leaves_the_newest_record_of_each_key_and_the_end_offset(
     run_on_loop(on_loop)
 
 
-def test_a_full_map_ends_the_round_and_the_next_round_goes_on() -> None:
+def test_a_compaction_round_with_a_full_key_map_ends_early_and_the_next_round_continues() -> None:
     async def on_loop() -> None:
         world = World(map_bytes=24 * 4)
         for i in range(20):
@@ -245,7 +245,7 @@ def test_a_full_map_ends_the_round_and_the_next_round_goes_on() -> None:
     run_on_loop(on_loop)
 
 
-def test_a_round_that_is_resumed_under_its_bound_rewrites_only_the_rest() -> None:
+def test_a_resumed_compaction_round_rewrites_only_the_runs_that_were_not_rewritten_before() -> None:
     async def on_loop() -> None:
         world = World(object_bytes=1)
         for i in range(6):
@@ -263,7 +263,7 @@ def test_a_round_that_is_resumed_under_its_bound_rewrites_only_the_rest() -> Non
     run_on_loop(on_loop)
 
 
-def test_a_round_ends_before_a_damaged_run_and_reports_it() -> None:
+def test_a_compaction_round_ends_before_a_damaged_run_and_reports_the_damage() -> None:
     async def on_loop() -> None:
         world = World()
         for i in range(6):
@@ -281,7 +281,7 @@ def test_a_round_ends_before_a_damaged_run_and_reports_it() -> None:
     run_on_loop(on_loop)
 
 
-def test_a_merge_ends_each_partition_before_its_damaged_run() -> None:
+def test_a_merge_of_objects_includes_each_partitions_runs_up_to_the_first_damaged_one() -> None:
     async def on_loop() -> None:
         world = World()
         for i in range(4):
@@ -299,7 +299,7 @@ def test_a_merge_ends_each_partition_before_its_damaged_run() -> None:
     run_on_loop(on_loop)
 
 
-def test_a_source_that_is_gone_from_the_store_fails_the_task() -> None:
+def test_a_rewriting_task_fails_if_a_source_object_is_missing_in_the_store() -> None:
     async def on_loop() -> None:
         world = World()
         world.append({P0: [(b"k", b"1")]})
@@ -313,7 +313,7 @@ def test_a_source_that_is_gone_from_the_store_fails_the_task() -> None:
     run_on_loop(on_loop)
 
 
-def test_keys_of_a_megabyte_are_compacted_in_bounded_memory() -> None:
+def test_compaction_of_keys_of_a_megabyte_keeps_the_newest_record_of_each_key() -> None:
     async def on_loop() -> None:
         world = World()
         keys = [bytes([i]) * (1 << 20) for i in range(3)]
@@ -327,7 +327,7 @@ def test_keys_of_a_megabyte_are_compacted_in_bounded_memory() -> None:
     run_on_loop(on_loop)
 
 
-def test_a_kept_batch_does_not_pin_the_memory_of_its_run() -> None:
+def test_the_rewriter_copies_a_small_kept_batch_so_that_the_memory_of_its_run_is_freed() -> None:
     data = bytearray(1000)
     batch = next(iter_batches(build_batch([(b"k", b"v", 1, ())], base_offset=0, leader_epoch=0)))
     run = Run("o", 0, len(data), 0, 0, 0, -1)

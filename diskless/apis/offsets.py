@@ -38,7 +38,7 @@ from diskless.apis.partition_offsets import (
 )
 from diskless.cluster import Cluster
 from diskless.fetch.object_cache import ObjectCache
-from diskless.fetch.runs_reader import DamagedRunError, Run
+from diskless.fetch.runs_reader import DamagedRunError, Run, run_of
 from diskless.fetch.timestamps import TimestampedOffset, first_since, latest
 from diskless.loop_turns import Pace
 from diskless.stores import ObjectNotFoundError, StorageError
@@ -240,7 +240,7 @@ class Offsets:
                 continue
             found = answer.responses[0].partitions[0]
             if not found.error_code and found.batches:
-                return _as_run(found.batches[0])
+                return run_of(found.batches[0])
         raise _MovedError
 
     # --- OffsetForLeaderEpoch -------------------------------------------------------------------
@@ -286,19 +286,6 @@ def _to_listed_offset(best: TimestampedOffset | None) -> ListedOffset:
     if best is None or best.timestamp < 0:
         return ListedOffset(ErrorCode.NONE)
     return ListedOffset(ErrorCode.NONE, best.timestamp, best.offset)
-
-
-def _as_run(batch: _FoundPartition.Batch) -> Run:
-    return Run(
-        batch.object_key,
-        batch.byte_offset,
-        batch.size,
-        batch.base_offset,
-        batch.last_offset,
-        batch.message_timestamp_type,
-        batch.log_append_timestamp,
-        batch.object_format,
-    )
 
 
 def _partition(index: int, found: ListedOffset, version: int) -> _Partition:

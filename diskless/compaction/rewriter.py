@@ -232,7 +232,7 @@ class Rewriter:
         runs = [
             run
             for run in task.source.runs
-            if run.base_offset >= begin and run.last_offset < report.bound
+            if run.last_offset >= begin and run.last_offset < report.bound
         ]
         rules = Round(task.now_ms, task.delete_retention_ms, task.last_sequences, task.salt)
         content = _Content(task.source, report.bound)

@@ -32,11 +32,14 @@ from diskless.stores import ByteRange
 from records.batch import CRC_START, BatchHeader, iter_batches
 from records.errors import CorruptBatchError, RecordError
 from records.final_batches import stamp_final
+from records.rpc.batch_coordinator import FindBatchesResponse
 from records.wal import APPENDED, FINAL
 
 log = logging.getLogger("diskless.fetch.service")
 
 LOG_APPEND_TIME: Final = 1
+
+FoundBatch = FindBatchesResponse.Topic.Partition.Batch
 
 
 class Run(NamedTuple):
@@ -50,11 +53,27 @@ class Run(NamedTuple):
     timestamp_type: int  # 0 create time, 1 append time
     append_time: int  # ms since 1970
     object_format: int = APPENDED  # FINAL: its batches are sent as they are
+    max_timestamp: int = -1  # ms since 1970; -1: unknown
 
     @property
     def is_final(self) -> bool:
         """Return whether the object's batches have their final offsets, epoch and times."""
         return self.object_format == FINAL
+
+
+def run_of(batch: FoundBatch) -> Run:
+    """Convert a run of batches in a FindBatches response."""
+    return Run(
+        batch.object_key,
+        batch.byte_offset,
+        batch.size,
+        batch.base_offset,
+        batch.last_offset,
+        batch.message_timestamp_type,
+        batch.log_append_timestamp,
+        batch.object_format,
+        batch.batch_max_timestamp,
+    )
 
 
 class DamagedRunError(Exception):

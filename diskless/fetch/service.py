@@ -35,7 +35,7 @@ from coordinator.errors import CoordinatorError
 from diskless.cluster import Cluster
 from diskless.fetch.commit_notifications import CommitNotifications
 from diskless.fetch.object_cache import ObjectCache
-from diskless.fetch.runs_reader import DamagedRunError, Run, read_runs
+from diskless.fetch.runs_reader import DamagedRunError, Run, read_runs, run_of
 from diskless.fetch.staleness import Staleness
 from diskless.loop_turns import Pace
 from diskless.placement import Redirects
@@ -454,14 +454,7 @@ def _answer_of(asked: _RequestedPartition, found: _FoundBatches | None) -> _Part
         return _PartitionResult(0, *ends, asked=asked, is_below=is_below, is_above=not is_below)
     if found.error_code:  # the image has the partition, and the replica does not have it yet
         return _PartitionResult(ErrorCode.OFFSET_NOT_AVAILABLE)
-    runs = tuple(
-        Run(
-            batch.object_key, batch.byte_offset, batch.size, batch.base_offset,
-            batch.last_offset, batch.message_timestamp_type, batch.log_append_timestamp,
-            batch.object_format,
-        )
-        for batch in found.batches
-    )  # fmt: skip
+    runs = tuple(map(run_of, found.batches))
     return _PartitionResult(0, found.high_watermark, found.log_start_offset, runs, asked)
 
 

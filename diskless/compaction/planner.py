@@ -1,0 +1,309 @@
+"""Chooses the runs of batches that are worth rewriting, from the runs that partitions have.
+
+Merging, the most profitable first, by runs saved for a byte that is read:
+
+1. *Appended* runs, which lie in the objects of many partitions. All partitions' runs in an interval
+   of object ids are merged together, so that the objects are read whole and then are unused.
+2. *Small* runs of objects that were merged before, once a partition has enough of them.
+3. Runs in *sparse* objects, whose used bytes are below half, or whose deleted bytes must be gone.
+
+Runs that retention takes soon are left to it, except where they lie in an object whose deleted
+bytes have a deadline. Runs of the last minute are left, because readers have their objects in
+memory.
+
+Compaction, the greatest share of dirty bytes first, and before all others those that
+`max.compaction.lag.ms` forces: the rules are Kafka's. A round that was left is resumed if its bound
+is still the end of a run.
+
+Nothing here reads a clock or calls anything: brokers and Spark plan with the same functions.
+
+Source: docs/design/compaction.md; Kafka's LogCleanerManager.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+from uuid import UUID
+
+from diskless.compaction.rewriter import MAX_OLD_RUNS, Source
+from diskless.fetch.runs_reader import Run
+from records.final_batches import MAX_RUN_BYTES
+
+YOUNG_MS: Final = 60_000
+"""Runs are merged from this age on."""
+
+WAIT_MS: Final = 600_000
+"""Appended runs wait so long for others before an object is not filled."""
+
+FEWEST_SAVED: Final = 16
+"""Runs that an object which is not full saves at least; and small runs that are merged."""
+
+SMALL_RUN_BYTES: Final = MAX_RUN_BYTES // 2
+
+
+class PartitionRuns(NamedTuple):
+    """The live runs of a partition, by rising offset, and when retention takes them."""
+
+    topic_id: UUID
+    partition: int
+    runs: Sequence[Run]
+    expires_before_ms: int | None = None  # runs with an older newest record are taken soon
+
+
+class Merge(NamedTuple):
+    """Sources of one merged object."""
+
+    sources: tuple[Source, ...]
+    size_bytes: int
+    saved_runs: int
+
+    @property
+    def profit(self) -> float:
+        """Return the saved runs for each byte."""
+        return self.saved_runs / max(1, self.size_bytes)
+
+
+class Cleaning(NamedTuple):
+    """How far a partition is cleaned, as the coordinator has it."""
+
+    log_start_offset: int
+    last_stable_offset: int
+    cleaned_until: int
+    bound: int  # of the newest round; -1: there was none
+    rewritten_until: int
+
+
+class CompactionSettings(NamedTuple):
+    """The settings of a topic that decide when it is compacted, by Kafka's names."""
+
+    min_compaction_lag_ms: int
+    max_compaction_lag_ms: int
+    min_cleanable_dirty_ratio: float
+
+
+class Compaction(NamedTuple):
+    """A round that is due, or how dirty a partition is if it is not."""
+
+    source: Source  # from the log start to the bound
+    bound: int  # exclusive
+    first_dirty: int
+    rewritten_until: int
+    dirty_ratio: float
+    is_due: bool
+    is_forced: bool  # by max.compaction.lag.ms
+
+    @property
+    def urgency(self) -> tuple[bool, float]:
+        """Return a key that is greatest for the partition to compact first."""
+        return self.is_forced, self.dirty_ratio
+
+
+# --- merging ------------------------------------------------------------------------------------
+
+
+def plan_merges(
+    partitions: Iterable[PartitionRuns],
+    *,
+    object_id: Callable[[str], int],
+    sparse: Collection[str] = (),
+    overdue: Collection[str] = (),
+    object_bytes: int,
+    now_ms: int,
+) -> list[Merge]:
+    """Return the merges that are worth it, the most profitable first; no two have a run in common.
+
+    Args:    object_id: of an object's key.
+             sparse: keys of objects whose runs are to be rewritten.
+             overdue: the same, also for runs that retention takes soon.
+             object_bytes: source bytes of a merged object.
+    """
+    appended: list[_Chosen] = []
+    others: list[Source] = []
+    for each in partitions:
+        kinds = [_kind(run, each, sparse, overdue, now_ms) for run in each.runs]
+        for kind, first, end in _stretches(kinds):
+            runs = each.runs[first:end]
+            if kind == _APPENDED:
+                appended.append(_Chosen(each, runs))
+            elif kind == _SPARSE or _is_enough(runs):
+                others += _slices(each, runs)
+    merges = _merge_appended(appended, object_id, object_bytes, now_ms)
+    merges += [_merge(sources) for sources in _pack(others, object_bytes)]
+    return sorted(merges, key=lambda merge: merge.profit, reverse=True)
+
+
+class _Chosen(NamedTuple):
+    """Consecutive runs of a partition."""
+
+    partition: PartitionRuns
+    runs: Sequence[Run]
+
+
+_LEFT, _APPENDED, _SMALL, _SPARSE = range(4)
+
+
+def _kind(
+    run: Run,
+    partition: PartitionRuns,
+    sparse: Collection[str],
+    overdue: Collection[str],
+    now_ms: int,
+) -> int:
+    """Return the reason to rewrite a run of batches, or `_LEFT`."""
+    if run.object_key in overdue:
+        return _SPARSE
+    newest = run.max_timestamp if run.max_timestamp >= 0 else run.append_time
+    expires = partition.expires_before_ms
+    if expires is not None and newest < expires:
+        return _LEFT
+    if run.object_key in sparse:
+        return _SPARSE
+    if run.append_time > now_ms - YOUNG_MS:
+        return _LEFT
+    if not run.is_final:
+        return _APPENDED
+    return _SMALL if run.size_bytes < SMALL_RUN_BYTES else _LEFT
+
+
+def _stretches(kinds: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Yield kind, first and end of each stretch of runs of one kind that is to be rewritten."""
+    first = 0
+    for end in range(1, len(kinds) + 1):
+        if end == len(kinds) or kinds[end] != kinds[first]:
+            if kinds[first] != _LEFT:
+                yield kinds[first], first, end
+            first = end
+
+
+def _is_enough(runs: Sequence[Run]) -> bool:
+    """Return whether small runs fill a run, or are so many that a larger one helps."""
+    if len(runs) < 2:
+        return False
+    return len(runs) >= FEWEST_SAVED or sum(run.size_bytes for run in runs) >= MAX_RUN_BYTES
+
+
+def _slices(partition: PartitionRuns, runs: Sequence[Run]) -> Iterator[Source]:
+    for first in range(0, len(runs), MAX_OLD_RUNS):
+        yield Source(
+            partition.topic_id, partition.partition, tuple(runs[first : first + MAX_OLD_RUNS])
+        )
+
+
+def _merge_appended(
+    chosen: Sequence[_Chosen], object_id: Callable[[str], int], object_bytes: int, now_ms: int
+) -> list[Merge]:
+    """Return merges of all partitions' runs in intervals of object ids, which fill an object each.
+
+    The last interval need not be full, if its oldest run has waited for long.
+    """
+    sizes: dict[int, int] = {}
+    ids: dict[str, int] = {}
+    for _, runs in chosen:
+        for run in runs:
+            key = ids.setdefault(run.object_key, object_id(run.object_key))
+            sizes[key] = sizes.get(key, 0) + run.size_bytes
+    ends: list[int] = []  # the last object id of each interval
+    filled = 0
+    for key in sorted(sizes):
+        filled += sizes[key]
+        if filled >= object_bytes:
+            ends.append(key)
+            filled = 0
+    intervals: list[list[Source]] = [[] for _ in range(len(ends) + 1)]
+    for partition, runs in chosen:
+        newest, first = -1, 0
+        places = []
+        for run in runs:
+            newest = max(newest, ids[run.object_key])
+            places.append(bisect_left(ends, newest))
+        for end in range(1, len(runs) + 1):
+            if end == len(runs) or places[end] != places[first]:
+                intervals[places[first]] += _slices(partition, runs[first:end])
+                first = end
+    merges = [_merge(sources) for sources in intervals if sources]
+    if intervals[-1]:
+        last = merges.pop()
+        oldest = min(run.append_time for source in last.sources for run in source.runs)
+        if last.saved_runs >= FEWEST_SAVED and oldest <= now_ms - WAIT_MS:
+            merges.append(last)
+    return merges
+
+
+def _pack(sources: Sequence[Source], object_bytes: int) -> Iterator[list[Source]]:
+    """Yield sources in groups that fill an object each; neighbouring partitions stay together."""
+    group: list[Source] = []
+    filled = 0
+    for source in sorted(sources, key=lambda source: (source.topic_id.bytes, source.partition)):
+        if filled >= object_bytes:
+            yield group
+            group, filled = [], 0
+        group.append(source)
+        filled += sum(run.size_bytes for run in source.runs)
+    if group:
+        yield group
+
+
+def _merge(sources: Sequence[Source]) -> Merge:
+    size_bytes = saved = 0
+    for source in sources:
+        of_source = sum(run.size_bytes for run in source.runs)
+        size_bytes += of_source
+        saved += len(source.runs) - -(-of_source // MAX_RUN_BYTES)
+    return Merge(tuple(sources), size_bytes, max(0, saved))
+
+
+# --- compaction ---------------------------------------------------------------------------------
+
+
+def plan_compaction(
+    partition: PartitionRuns, cleaning: Cleaning, settings: CompactionSettings, *, now_ms: int
+) -> Compaction | None:
+    """Return the round of compaction that a partition could have now; None without dirty runs."""
+    runs = _cleanable(partition.runs, cleaning, settings, now_ms)
+    if not runs:
+        return None
+    bound = runs[-1].last_offset + 1
+    first_dirty = max(cleaning.cleaned_until, cleaning.log_start_offset)
+    left = cleaning.bound if cleaning.rewritten_until < cleaning.bound <= bound else None
+    resumes = left is not None and any(run.last_offset + 1 == left for run in runs)
+    if resumes and left is not None:
+        bound = left
+        runs = [run for run in runs if run.last_offset < bound]
+    dirty = [run for run in runs if run.last_offset >= first_dirty]
+    if not dirty and not resumes:
+        return None
+    total_bytes = sum(run.size_bytes for run in runs)
+    ratio = sum(run.size_bytes for run in dirty) / max(1, total_bytes)
+    oldest = min((_newest_record(run) for run in dirty), default=now_ms)
+    forced = bool(dirty) and oldest < now_ms - settings.max_compaction_lag_ms
+    return Compaction(
+        Source(partition.topic_id, partition.partition, tuple(runs)),
+        bound,
+        first_dirty,
+        cleaning.rewritten_until if resumes else cleaning.log_start_offset,
+        ratio,
+        resumes or forced or ratio > settings.min_cleanable_dirty_ratio,
+        forced,
+    )
+
+
+def _cleanable(
+    runs: Sequence[Run], cleaning: Cleaning, settings: CompactionSettings, now_ms: int
+) -> list[Run]:
+    """Return the runs below the last stable offset and below the first that is too young."""
+    found = []
+    for run in runs:
+        if run.last_offset >= cleaning.last_stable_offset:
+            break
+        is_dirty = run.last_offset >= cleaning.cleaned_until
+        lag_ms = settings.min_compaction_lag_ms
+        if is_dirty and lag_ms > 0 and _newest_record(run) > now_ms - lag_ms:
+            break
+        found.append(run)
+    return found
+
+
+def _newest_record(run: Run) -> int:
+    return run.max_timestamp if run.max_timestamp >= 0 else run.append_time

@@ -1,0 +1,160 @@
+"""Which runs are worth rewriting, and when a partition is due for compaction.
+
+Source: docs/design/compaction.md; Kafka's LogCleanerManager.
+"""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from diskless.compaction.planner import (
+    FEWEST_SAVED,
+    WAIT_MS,
+    YOUNG_MS,
+    Cleaning,
+    CompactionSettings,
+    PartitionRuns,
+    plan_compaction,
+    plan_merges,
+)
+from diskless.fetch.runs_reader import Run
+from records.final_batches import MAX_RUN_BYTES
+from records.wal import APPENDED, FINAL
+
+TOPIC = UUID(int=1)
+NOW = 10 * WAIT_MS
+OLD = NOW - 2 * WAIT_MS
+MIB = 1 << 20
+
+
+def runs_of(*rows: tuple[int, int], object_format: int = APPENDED, time: int = OLD) -> list[Run]:
+    """Return runs of one offset each, from (object id, size)."""
+    return [
+        Run(str(object_id), 0, size, offset, offset, 0, time, object_format, time)
+        for offset, (object_id, size) in enumerate(rows)
+    ]
+
+
+def plan(*partitions: list[Run], expires: int | None = None, **options):
+    columns = [PartitionRuns(TOPIC, i, runs, expires) for i, runs in enumerate(partitions)]
+    options = {"object_bytes": 10 * MIB, "now_ms": NOW} | options
+    return plan_merges(columns, object_id=int, **options)
+
+
+def names(merge) -> list[tuple[int, list[str]]]:
+    return [(source.partition, [run.object_key for run in source.runs]) for source in merge.sources]
+
+
+def test_the_planner_merges_all_partitions_of_an_interval_of_object_ids() -> None:
+    one = runs_of(*((i, MIB) for i in range(8)))
+    two = runs_of(*((i, MIB) for i in range(0, 8, 2)))
+    merges = plan(one, two)
+    assert sorted(map(names, merges)) == [
+        [(0, list("0123456")), (1, list("0246"))],  # 11 MiB; the rest saves too little
+    ]
+
+
+def test_the_planner_fills_an_object_in_part_only_after_waiting_and_if_it_saves_enough() -> None:
+    few = runs_of(*((i, 100) for i in range(FEWEST_SAVED)))
+    many = runs_of(*((i, 100) for i in range(FEWEST_SAVED + 1)))
+    assert not plan(few)
+    assert len(plan(many)) == 1
+    assert not plan(runs_of(*((i, 100) for i in range(99)), time=NOW - WAIT_MS + 1))
+
+
+def test_the_planner_leaves_young_runs_and_runs_that_retention_takes_soon() -> None:
+    runs = runs_of(*((i, MIB) for i in range(40)))
+    assert plan(runs)
+    assert not plan(runs, expires=OLD + 1)
+    assert plan(runs, expires=OLD)
+    assert not plan(runs_of(*((i, MIB) for i in range(40)), time=NOW - YOUNG_MS + 1))
+
+
+def test_the_planner_rewrites_sparse_objects_and_overdue_ones_despite_retention() -> None:
+    runs = runs_of(*((i, 9 * MIB) for i in range(3)), object_format=FINAL)
+    assert not plan(runs)
+    assert names(plan(runs, sparse={"1"})[0]) == [(0, ["1"])]
+    assert not plan(runs, sparse={"1"}, expires=OLD + 1)
+    assert names(plan(runs, overdue={"1"}, expires=OLD + 1)[0]) == [(0, ["1"])]
+
+
+def test_the_planner_merges_small_merged_runs_once_they_fill_a_run_or_are_many() -> None:
+    quarter = MAX_RUN_BYTES // 4
+    assert not plan(runs_of((1, quarter), (2, quarter), (3, quarter), object_format=FINAL))
+    assert plan(runs_of(*((i, quarter) for i in range(4)), object_format=FINAL))
+    assert plan(runs_of(*((i, 1) for i in range(FEWEST_SAVED)), object_format=FINAL))
+    assert not plan(runs_of(*((i, 1) for i in range(FEWEST_SAVED - 1)), object_format=FINAL))
+    large = runs_of(*((i, MAX_RUN_BYTES) for i in range(99)), object_format=FINAL)
+    assert not plan(large)
+
+
+def test_the_planner_takes_the_most_profitable_merge_first() -> None:
+    tiny = runs_of(*((i, 1) for i in range(20)), object_format=FINAL)
+    larger = runs_of(*((100 + i, MIB) for i in range(20)), object_format=FINAL)
+    merges = plan(larger, tiny, object_bytes=1)
+    assert [merge.sources[0].partition for merge in merges] == [1, 0]
+
+
+def test_no_two_merges_have_a_run_in_common() -> None:
+    mixed = runs_of(*((i * 7 % 50, MIB // 3) for i in range(60)))
+    final = runs_of(*((i, MIB) for i in range(60)), object_format=FINAL)
+    merges = plan(mixed, final, sparse={"3", "4", "20"})
+    taken = [
+        (source.partition, run.base_offset)
+        for merge in merges
+        for source in merge.sources
+        for run in source.runs
+    ]
+    assert len(taken) == len(set(taken)) > 60
+    for merge in merges:
+        for source in merge.sources:
+            offsets = [run.base_offset for run in source.runs]
+            assert offsets == list(range(offsets[0], offsets[0] + len(offsets)))
+
+
+LAZY = CompactionSettings(0, 1 << 62, 0.5)
+
+
+def compaction(runs: list[Run], cleaning: Cleaning, settings: CompactionSettings = LAZY):
+    return plan_compaction(PartitionRuns(TOPIC, 0, runs), cleaning, settings, now_ms=NOW)
+
+
+TEN = runs_of(*((i, 10) for i in range(10)))
+
+
+def test_a_partition_is_due_once_its_dirty_ratio_exceeds_the_setting() -> None:
+    half = compaction(TEN, Cleaning(0, 10, 5, 5, 5))
+    assert (half.dirty_ratio, half.is_due, half.bound, half.first_dirty) == (0.5, False, 10, 5)
+    assert compaction(TEN, Cleaning(0, 10, 4, 4, 4)).is_due
+    assert compaction(TEN, Cleaning(0, 10, 10, 10, 10)) is None
+
+
+def test_compaction_ends_below_the_last_stable_offset_and_the_minimum_lag() -> None:
+    assert compaction(TEN, Cleaning(0, 7, 0, -1, 0)).bound == 7
+    young = [*TEN[:6], *(run._replace(max_timestamp=NOW) for run in TEN[6:])]
+    lagging = LAZY._replace(min_compaction_lag_ms=1)
+    assert compaction(young, Cleaning(0, 10, 0, -1, 0), lagging).bound == 6
+    assert compaction(young[6:], Cleaning(6, 10, 6, -1, 6), lagging) is None
+
+
+def test_a_record_past_the_maximum_lag_forces_compaction() -> None:
+    eager = LAZY._replace(max_compaction_lag_ms=NOW - OLD - 1)
+    clean = Cleaning(0, 10, 9, 9, 9)
+    assert not compaction(TEN, clean).is_due
+    forced = compaction(TEN, clean, eager)
+    assert forced.is_due
+    assert forced.is_forced
+    assert forced.urgency > compaction(TEN, Cleaning(0, 10, 0, -1, 0)).urgency
+
+
+def test_a_round_that_was_left_is_resumed_under_its_bound() -> None:
+    resumed = compaction(TEN, Cleaning(0, 10, 5, 8, 5))
+    assert (resumed.bound, resumed.rewritten_until, resumed.first_dirty) == (8, 5, 5)
+    assert resumed.is_due
+    assert resumed.source.runs[-1].last_offset == 7
+
+
+def test_a_round_whose_bound_lies_inside_a_run_begins_anew_at_the_log_start() -> None:
+    merged = [*TEN[:7], TEN[7]._replace(last_offset=9)]
+    anew = compaction(merged, Cleaning(0, 10, 5, 8, 5))
+    assert (anew.bound, anew.rewritten_until, anew.first_dirty) == (10, 0, 5)

@@ -51,7 +51,7 @@ def start(cluster: Cluster) -> None:
     """`esker dev`, and a topic."""
     command(f"esker dev --brokers {len(cluster.brokers)}")
     quiet("\n".join(cluster.start()))
-    command(f"esker topics create --topic {TOPIC} --partitions {PARTITIONS}")
+    command(f"esker topics create {TOPIC} --partitions {PARTITIONS}")
     quiet(cluster.run("topics", "create", "--topic", TOPIC, "--partitions", str(PARTITIONS)))
 
 

@@ -1,12 +1,17 @@
-"""The pages: what they link to is there, and no page is forgotten."""
+"""The pages: their links have targets, their commands exist, and no page is forgotten."""
 
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
+import typer
+
+from esker.cli import app
 
 ROOT: Final = Path(__file__).parent.parent
 PAGES: Final = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -50,3 +55,44 @@ def test_the_docs_index_lists_every_page() -> None:
     linked = {target.partition("#")[0] for target in LINK.findall(prose(index))}
     pages = {page.relative_to(index.parent).as_posix() for page in PAGES if page.parent != ROOT}
     assert linked == pages - {index.name}
+
+
+def documented_commands(text: str) -> Iterator[list[str]]:
+    """Yield the words after each `esker` that a page shows at a prompt."""
+    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            if not line.strip().startswith("$ ") or "esker" not in line:
+                continue
+            lexer = shlex.shlex(line.strip()[2:], posix=True, punctuation_chars="|&;<>()")
+            lexer.whitespace_split = True
+            command: list[str] | None = None
+            for word in (*lexer, ";"):
+                if set(word) <= set("|&;<>()"):
+                    if command and word.startswith(">") and command[-1] == "2":
+                        command.pop()  # of 2>, where standard error goes
+                    if command:
+                        yield [one for one in command if one != "..."]
+                    command = None
+                elif command is not None:
+                    command.append(word)
+                elif word == "esker":
+                    command = []
+
+
+def parse(command: Any, words: list[str]) -> None:
+    """Parse the words of a command as `esker` would, without running it. Raises on a fault."""
+    context = typer.Context(command, info_name="esker")
+    while hasattr(command, "commands") and words and not words[0].startswith("-"):
+        command, words = command.get_command(context, words[0]), words[1:]
+        assert command is not None, "no such command"
+    try:
+        command.make_context("esker", words)
+    except (typer.Exit, SystemExit):  # --help, --version, --install-completion
+        return
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_esker_command_at_a_prompt_in_docs_has_only_options_that_exist(page: Path) -> None:
+    for words in documented_commands(page.read_text()):
+        if words != ["--install-completion"]:  # would write into the shell's start file
+            parse(typer.main.get_command(app), words)

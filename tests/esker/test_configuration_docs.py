@@ -29,8 +29,8 @@ TOPICS = """
 ## Topics
 
 A topic's settings are given when it is created (`esker topics create --config NAME=VALUE`) and
-changed by `esker configs alter --entity-type topics`. A topic without its own value has the
-cluster's default (`esker configs alter --entity-type brokers --entity-name ""`, under the name in
+changed by `esker configs alter topics`. A topic without its own value has the
+cluster's default (`esker configs alter brokers ""`, under the name in
 the third column), else the one below. Names, bounds and answers to wrong values are Kafka's.
 
 | setting | default | cluster-wide default | what it is |

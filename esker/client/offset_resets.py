@@ -178,7 +178,7 @@ async def require_inactive(client: KafkaClient, group: str) -> None:
 async def existing_partitions(
     client: KafkaClient, topics: Mapping[str, tuple[int, ...] | None]
 ) -> list[TopicPartition]:
-    """Return the named partitions; None means all of a topic. Raises ClientError without one."""
+    """Return the partitions to reset; None means all of a topic. Raises ClientError if missing."""
     found, missing = [], []
     for topic, wanted in topics.items():
         existing = await client.leaders(topic)

@@ -63,7 +63,7 @@ def test_an_error_in_a_forked_test_process_is_printed_and_ends_the_process_with_
     assert "OSError: as told" in output.read_text()
 
 
-def test_signals_reach_a_forked_test_process(program: Path) -> None:
+def test_a_forked_test_process_receives_signals(program: Path) -> None:
     killed, output = run(program, "stay")
     wait_until(lambda: "True\n" in output.read_text(), "Ctrl-C would reach it")
     assert killed.poll() is None

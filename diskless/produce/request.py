@@ -106,7 +106,7 @@ class PendingProduce:
         self._appending += 1
 
     def finish_append(self) -> None:
-        """Count a batch as settled by its writer; free the request's memory after the last."""
+        """Count a batch as settled by its writer; after the last one, free the request's memory."""
         self._appending -= 1
         if not self._appending:
             self._free()

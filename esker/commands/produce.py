@@ -142,7 +142,7 @@ def produce(
 
 
 def _headers(texts: list[str]) -> list[tuple[str, bytes]]:
-    """Parse the headers of each record; a key may be there twice, as in Kafka."""
+    """Parse the options that name every record's headers; a header key may occur twice."""
     headers = []
     for text in texts:
         key, equals, value = text.partition("=")

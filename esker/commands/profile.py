@@ -91,7 +91,7 @@ def use(
         typer.Argument(
             metavar="NAME",
             autocompletion=_names,
-            help="Profile for all commands without --profile and ESKER_PROFILE.",
+            help="Name of the profile that commands use without --profile and ESKER_PROFILE.",
         ),
     ],
     as_json: AsJson = False,

@@ -89,7 +89,7 @@ def digest_span(span: Span) -> Piece:
 
 
 def digest_records(values: Iterable[tuple[LogPosition, Buffer]]) -> Piece:
-    """Read records of a log, or a checkpoint; return runs of batches, and their sums."""
+    """Read the records of a log or checkpoint; return runs of batches, and sums by partition."""
     commits, checkpoint = CommitPile(_FIELDS), CoordinatorLog()
     records: list[bytes] = []
 

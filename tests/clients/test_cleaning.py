@@ -48,7 +48,7 @@ def objects(cluster: EskerCluster) -> set[Path]:
     }
 
 
-def test_unreferenced_objects_are_deleted_and_referenced_objects_remain(
+def test_brokers_delete_unreferenced_objects_and_keep_referenced_objects(
     cluster: EskerCluster,
 ) -> None:
     world = World(cluster.brokers)

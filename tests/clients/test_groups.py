@@ -357,7 +357,9 @@ def test_killing_the_groups_log_leader_and_the_coordinating_broker_causes_no_reb
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_group_members_read_every_record_once_and_in_order(told: Told, library: str) -> None:
+def test_consumer_group_members_read_every_record_once_and_in_order(
+    told: Told, library: str
+) -> None:
     read = told.groups[library].read()
     assert sorted(read) == sorted(told.writer.written)
     for partition in range(PARTITIONS):

@@ -91,7 +91,9 @@ async def storm(ports: list[int], random: Random) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(1))
-def test_malformed_requests_of_clients_stop_no_node(seed: int, tmp_path: Path) -> None:
+def test_malformed_client_requests_stop_neither_brokers_nor_controllers(
+    seed: int, tmp_path: Path
+) -> None:
     print(f"reproduce: ESKER_FIRST_SEED={seed} pytest -m soak {__file__}")
     with EskerCluster(tmp_path / "cluster", brokers=2) as cluster:
         cluster.start()

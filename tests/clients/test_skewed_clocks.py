@@ -36,14 +36,14 @@ def world(cluster: EskerCluster) -> World:
     return World(cluster.brokers)
 
 
-def test_producers_and_groups_work_on_a_broker_with_a_skewed_clock(world: World) -> None:
+def test_producers_and_consumer_groups_work_on_a_broker_with_a_skewed_clock(world: World) -> None:
     check_sent(world.other, world.topic(), numbered(30), How(idempotent=True))
     consume.group_of_two(world.other, world)
     consume.commit_and_resume(world.other, world)
     consume.from_a_time(world.other, world)
 
 
-def test_log_append_times_follow_the_coordinators_clock(world: World) -> None:
+def test_log_append_times_are_read_from_the_batch_coordinators_clock(world: World) -> None:
     """LogAppendTime is the coordinator's, whichever broker took the record.
 
     Source: docs/design/broker.md#fetch.

@@ -178,7 +178,7 @@ def overtaking(writer: type[ObjectWriter]) -> World:
     return lives(world)
 
 
-def test_uploads_that_finish_out_of_order_are_committed_in_order() -> None:
+def test_objects_whose_uploads_finish_out_of_order_are_committed_in_order() -> None:
     assert outcomes(overtaking(ObjectWriter)) == {0}
 
 
@@ -186,7 +186,7 @@ def test_a_mutant_that_commits_in_the_order_of_finished_uploads_loses_batches() 
     assert NOT_WRITTEN.error in outcomes(overtaking(CommitsAsUploadsEnd))
 
 
-def test_a_failed_upload_is_retried_under_its_key() -> None:
+def test_an_object_writer_retries_a_failed_upload_under_the_same_object_key() -> None:
     world = quiet()
     world.store.rules = (
         FaultRule(fault=Fault.LOST_ANSWER, operations=frozenset({"upload"}), probability=0.5),

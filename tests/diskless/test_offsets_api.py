@@ -597,7 +597,7 @@ def test_delete_records_deletes_the_records_although_its_request_timed_out() -> 
     tell(story)
 
 
-def test_a_recreated_topic_has_no_offsets_of_the_deleted_topic() -> None:
+def test_list_offsets_of_a_recreated_topic_returns_no_offsets_of_the_deleted_topic() -> None:
     async def story(told: Story) -> None:
         await told.stored.commit("t", [batch(100, 200)])
         state = DeleteTopicsRequest.DeleteTopicState(name="t")

@@ -57,7 +57,7 @@ def test_when_a_broker_leaves_only_its_own_consumer_groups_move_to_other_brokers
             assert leader(topic_id, partition, None, left) == before
 
 
-def test_the_leaders_of_partitions_are_spread_evenly_over_brokers() -> None:
+def test_placement_spreads_the_leaders_of_partitions_evenly_over_brokers() -> None:
     found = [PlacedBroker(number, None) for number in range(5)]
     shares = [0] * 5
     for topic in range(100):
@@ -68,7 +68,7 @@ def test_the_leaders_of_partitions_are_spread_evenly_over_brokers() -> None:
     assert max(shares) < 1.15 * min(shares), shares
 
 
-def test_a_partition_without_brokers_has_no_leader() -> None:
+def test_placement_chooses_no_leader_if_there_is_no_broker() -> None:
     assert leader(UUID(int=1), 0, None, []) is None
 
 
@@ -102,7 +102,7 @@ HERE, THERE, LONELY = PlacedBroker(1, "a"), PlacedBroker(2, "b"), PlacedBroker(3
 TOPIC = UUID(int=1)
 
 
-def test_a_consumer_is_redirected_to_its_own_rack_once_a_minute() -> None:
+def test_a_consumer_is_redirected_to_a_broker_in_its_own_rack_at_most_once_a_minute() -> None:
     redirects = Redirects()
 
     def ask(rack: str | None, here: PlacedBroker, now_s: float) -> int | None:

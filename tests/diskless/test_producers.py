@@ -79,7 +79,7 @@ async def ask(
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_a_producer_gets_an_id_and_the_first_epoch(version: int) -> None:
+def test_init_producer_id_returns_a_new_producer_id_with_the_first_epoch(version: int) -> None:
     async def story(scene: Scene) -> None:
         assert await ask(scene.apis, version) == (0, 0, 0)
         assert await ask(scene.apis, version) == (0, 1, 0)
@@ -151,7 +151,7 @@ def test_a_producer_whose_epoch_is_the_largest_gets_another_producer_id() -> Non
 
 
 @pytest.mark.parametrize("producer", [(7, -1), (-1, 7), (-2, -2), (-2, 0), (5, -7)])
-def test_a_producer_id_without_an_epoch_is_refused(producer: tuple[int, int]) -> None:
+def test_init_producer_id_refuses_a_producer_id_without_an_epoch(producer: tuple[int, int]) -> None:
     async def story(scene: Scene) -> None:
         assert await ask(scene.apis, producer=producer) == (42, -1, -1)
 

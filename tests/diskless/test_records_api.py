@@ -94,7 +94,7 @@ def test_a_fetch_of_a_recreated_topic_never_returns_records_of_the_deleted_topic
 RACKS = {1: "a", 2: "b", 3: "b"}
 
 
-def test_a_consumer_of_another_rack_is_redirected_once_a_minute() -> None:
+def test_a_consumer_of_another_rack_is_redirected_at_most_once_a_minute() -> None:
     async def work(world: ClusterWorld, broker: RecordsBroker) -> None:
         topic = world.image.topic("t")
         assert topic is not None

@@ -108,7 +108,7 @@ def test_describe_client_quotas_returns_no_quota(
         (42, "IP filter component should not", (("ip", 0, "1.2.3.4"), ("user", 0, "x"))),
     ],
 )
-def test_an_invalid_quota_filter_is_refused(
+def test_describe_client_quotas_refuses_an_invalid_filter(
     code: int, text: str, components: tuple[tuple[str, int, str | None], ...]
 ) -> None:
     answer = quotas(*components)

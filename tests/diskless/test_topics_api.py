@@ -300,7 +300,7 @@ def test_clients_can_neither_create_nor_delete_internal_topics() -> None:
     tell(story)
 
 
-def test_a_recreated_topic_has_a_new_id() -> None:
+def test_a_topic_that_is_deleted_and_created_again_has_a_new_topic_id() -> None:
     async def story(world: ClusterWorld, handlers: Handlers) -> None:
         first = await call(handlers, creating("a"), rpc.CreateTopicsResponse, 7)
         assert await delete(handlers, deleting("a")) == [0]

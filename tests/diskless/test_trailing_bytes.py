@@ -17,7 +17,7 @@ ALL_TOPICS = bytes.fromhex("00 00 00 0001 00 00")
 """librdkafka 2.16 asks so for the metadata of all topics: three bytes too many, at version 13."""
 
 
-def test_a_request_with_trailing_bytes_is_answered() -> None:
+def test_a_broker_answers_a_request_that_has_trailing_bytes() -> None:
     asked: list[MetadataRequest] = []
 
     def describe(request: MetadataRequest, _: RequestContext) -> MetadataResponse:

@@ -355,7 +355,9 @@ def test_validation_on_the_event_loop_leaves_a_decompression_bomb_to_a_thread() 
 
 
 @pytest.mark.parametrize("misfit", [0, SLICE_RECORDS - 1, SLICE_RECORDS, 2 * SLICE_RECORDS])
-def test_record_timestamps_are_checked_across_validation_slices(misfit: int) -> None:
+def test_produce_validation_checks_timestamps_of_records_in_every_validation_slice(
+    misfit: int,
+) -> None:
     timestamps = [NOW] * (2 * SLICE_RECORDS + 1)
     timestamps[misfit] = NOW + 86_400_000
     data = build_batch(

@@ -93,7 +93,7 @@ def test_a_ready_broker_prints_its_addresses(cluster: EskerCluster) -> None:
     round_trip(cluster, "first")
 
 
-def test_a_broker_exports_each_metric_once(cluster: EskerCluster) -> None:
+def test_a_broker_exports_each_metric_once_on_its_metrics_page(cluster: EskerCluster) -> None:
     round_trip(cluster, "measured")
     (place,) = re.findall(rf"{METRICS}=(.*)", cluster.properties(SECOND).read_text())
 

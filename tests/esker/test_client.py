@@ -186,14 +186,14 @@ def test_a_producer_with_acks_below_all_reports_a_lost_response_without_a_retry(
     assert log.values == [b"1"]
 
 
-def test_the_producer_does_not_retry_a_permanent_error() -> None:
+def test_eskers_producer_does_not_retry_a_permanent_error() -> None:
     log = Log(10)
     with pytest.raises(ClientError, match="MESSAGE_TOO_LARGE"):
         written(log, lines(1))
     assert log.values == []
 
 
-def test_the_producer_bounds_batches_and_rotates_partitions_for_lines_without_keys(
+def test_eskers_producer_limits_batch_sizes_and_rotates_partitions_for_lines_without_keys(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(producing, "BATCH_BYTES", 100)
@@ -301,7 +301,7 @@ def test_the_consumer_retries_a_failed_request_but_not_a_refused_request() -> No
         read(Scripted(lambda _: fetched(code=29)), 0, 1)
 
 
-def test_the_consumer_reports_damaged_records_in_a_sentence() -> None:
+def test_eskers_consumer_reports_damaged_records_in_one_sentence() -> None:
     data = bytearray(batch(0, 3))
     data[-1] ^= 1
     with pytest.raises(ClientError, match=r"t-0: batch at position 0"):
@@ -381,7 +381,7 @@ def test_the_client_retries_a_group_heartbeat_at_a_new_coordinator_and_reports_r
     run(main())
 
 
-def test_the_client_reports_an_invalid_group_id_in_a_sentence() -> None:
+def test_eskers_client_reports_an_invalid_group_id_in_one_sentence() -> None:
     with pytest.raises(ClientError, match="group g: INVALID_GROUP_ID"):
         joined(Coordinator(JoinGroupRequest=[24]))
 

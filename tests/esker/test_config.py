@@ -148,7 +148,7 @@ def test_a_broker_configuration_error_names_the_setting_that_prevents_the_start(
     assert caught.value.key == key
 
 
-def test_a_setting_of_another_role_is_checked_and_has_no_effect():
+def test_a_setting_of_a_role_that_the_node_lacks_is_checked_and_has_no_effect():
     assert parse_config({**GOOD, "broker.rack": "a", "diskless.system.enable": "false"})
     with pytest.raises(ConfigError, match="not a whole number"):
         parse_config({**GOOD, "broker.heartbeat.interval.ms": "soon"})
@@ -166,7 +166,7 @@ def test_a_properties_file_without_log_dirs_is_refused():
     assert caught.value.key == "log.dirs"
 
 
-def test_a_wildcard_address_is_bound_but_never_advertised():
+def test_a_listener_on_a_wildcard_address_is_bound_but_the_address_is_never_advertised():
     own = {**GOOD, "listeners": "CONTROLLER://0.0.0.0:9094", INSECURE: "true"}
     config = parse_config(own)
     assert config.addresses.controller is not None
@@ -336,7 +336,7 @@ def test_retention_settings_in_the_properties_file_are_defaults_of_topics(given,
         ("broker.rack", "${env:RACK}", "config providers"),
     ],
 )
-def test_a_setting_of_kafka_that_cannot_be_ignored_is_refused(key, value, reason):
+def test_a_kafka_setting_that_esker_lacks_and_may_not_ignore_is_refused(key, value, reason):
     with pytest.raises(ConfigError, match=reason) as caught:
         parse_config({**GOOD, key: value})
     assert caught.value.key == key
@@ -351,7 +351,7 @@ def test_a_setting_of_kafka_that_cannot_be_ignored_is_refused(key, value, reason
         ("remote.log.storage.system.enable", "false"),
     ],
 )
-def test_a_kafka_setting_with_a_value_that_changes_nothing_is_accepted(key, value):
+def test_a_kafka_setting_that_esker_lacks_is_accepted_with_a_value_without_effect(key, value):
     assert parse_config({**GOOD, key: value})
 
 

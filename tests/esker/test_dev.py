@@ -197,7 +197,7 @@ def test_esker_dev_refuses_invalid_options_before_it_creates_a_file(
     assert says in ran.stderr
 
 
-def test_esker_dev_names_the_setting_of_an_invalid_value(tmp_path: Path) -> None:
+def test_the_error_of_esker_dev_for_an_invalid_value_names_the_setting(tmp_path: Path) -> None:
     words = ["dev", "--dir", str(tmp_path), "--port", str(free_port())]
     ran = runner.invoke(app, [*words, "--set", "num.partitions=0"])
     assert (ran.exit_code, ran.stderr.count("\n")) == (1, 1)
@@ -330,7 +330,7 @@ def test_esker_dev_kills_processes_that_ignore_a_stop() -> None:
     assert ALONE_S < LEFTOVERS_S, "whoever comes next waits for it"
 
 
-def test_a_process_that_fails_at_its_start_stops_the_dev_cluster(tmp_path: Path) -> None:
+def test_esker_dev_stops_the_cluster_if_a_process_fails_at_its_start(tmp_path: Path) -> None:
     directory = tmp_path / "data"
     directory.mkdir()
     plan_of(directory)

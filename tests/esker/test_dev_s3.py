@@ -57,7 +57,7 @@ def test_dump_log_finds_an_object_in_a_bucket_by_url_key_and_id(s3_config: S3Con
         assert (ran.exit_code, ran.stderr.count("\n")) == (2, 1), ran.output
 
 
-def test_a_cluster_with_records_in_s3_resumes_after_a_restart(
+def test_an_esker_dev_cluster_with_records_in_s3_resumes_after_a_restart(
     tmp_path: Path, s3_config: S3Config
 ) -> None:
     store = f"s3://{s3_config.bucket}"

@@ -87,7 +87,9 @@ def test_the_remedy_in_an_error_about_damaged_data_depends_on_the_nodes_role(
     assert "copies alone: empty /data, run" in describe_fatal_error(error, HOME, votes=False)
 
 
-def test_a_node_that_finds_damage_exits_with_the_remedy(tmp_path: Path) -> None:
+def test_a_node_that_finds_damaged_data_exits_with_an_error_that_names_the_remedy(
+    tmp_path: Path,
+) -> None:
     home = tmp_path / "node"
     settings = {
         "process.roles": "broker",

@@ -124,7 +124,7 @@ def archive(offset: int, *, ago_ms: int = 0) -> ReadingArchive:
         ((archive(0),), 0, 30),  # nothing is kept for archives
     ],
 )
-def test_a_running_archive_limits_the_log_start_up_to_a_maximum_lag(
+def test_a_running_archive_job_holds_the_log_start_back_up_to_a_maximum_lag(
     readers: tuple[ReadingArchive, ...], bound: int, expected: int
 ) -> None:
     """esker.archive.max.lag.bytes; neither age nor metadata.max.retention.bytes ends it."""

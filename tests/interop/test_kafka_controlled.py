@@ -101,7 +101,7 @@ def test_a_topic_names_the_java_broker_as_its_replica(quorum: EskerQuorum, broke
     assert [partition.replicas for partition in topic.partitions] == [(broker,)] * 2
 
 
-def test_kafkas_tools_print_features_and_endpoints(
+def test_kafkas_tools_print_the_features_and_endpoints_of_eskers_controllers(
     kafka: Kafka, quorum: EskerQuorum, broker: int
 ) -> None:
     said = kafka.run(FEATURES, "--bootstrap-controller", quorum.bootstrap, "describe").out
@@ -117,7 +117,9 @@ def test_kafkas_tools_print_features_and_endpoints(
     assert broker not in quorum.ports
 
 
-def test_kafkas_configs_tool_changes_and_prints_settings(kafka: Kafka, quorum: EskerQuorum) -> None:
+def test_kafkas_configs_tool_changes_and_prints_settings_at_eskers_controllers(
+    kafka: Kafka, quorum: EskerQuorum
+) -> None:
     whole = ("--bootstrap-controller", quorum.bootstrap, "--entity-type", "brokers")
     kafka.run(
         CONFIGS, *whole, "--entity-default", "--alter", "--add-config", "log.retention.ms=1234567"

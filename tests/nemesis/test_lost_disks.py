@@ -21,7 +21,7 @@ def in_vain(output: str) -> int:
     return sum("__cluster_metadata-0" in line and reason in line for line in output.splitlines())
 
 
-def test_no_leader_is_elected_after_two_of_three_disks_are_lost(tmp_path: Path) -> None:
+def test_a_quorum_of_three_elects_no_leader_after_two_disks_are_lost(tmp_path: Path) -> None:
     seed = seed_of_run("two_of_three_disks")
     with NemesisCluster(tmp_path) as cluster:
         cluster.start()

@@ -212,7 +212,7 @@ def test_iterating_over_batches_and_their_records_copies_no_bytes_of_them():
     assert all(value.obj is buffer for value in values)
 
 
-def test_a_batch_cut_short_is_reported_as_incomplete_and_not_as_corrupt():
+def test_reading_a_truncated_batch_reports_the_batch_as_incomplete_and_not_as_corrupt():
     first = build_value_batch([b"a"], base_offset=0, leader_epoch=1, timestamp=1)
     buffer = bytes(first + build_value_batch([b"b"], base_offset=1, leader_epoch=1, timestamp=1))
     for size in range(len(first) + 1, len(buffer)):

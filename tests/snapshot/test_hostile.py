@@ -87,7 +87,7 @@ def test_a_damaged_batch_with_a_valid_checksum_is_read_or_raises_a_record_error(
     read(first + bytes(batch) if in_data else bytes(batch))
 
 
-def test_a_large_declared_batch_length_allocates_no_memory():
+def test_reading_a_checkpoint_with_a_large_declared_batch_length_allocates_no_memory():
     header = bytearray(header_batch())
     struct.pack_into(">i", header, 8, MAX_BATCH_SIZE_BYTES - 12)
     tracemalloc.start()

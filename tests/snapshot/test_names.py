@@ -42,7 +42,7 @@ def test_a_checkpoint_id_survives_formatting_and_parsing_of_its_file_name(snapsh
         "bootstrap.checkpoint",
     ],
 )
-def test_a_malformed_file_name_is_not_parsed_as_a_checkpoint(name):
+def test_a_malformed_file_name_is_not_parsed_as_the_name_of_a_checkpoint(name):
     assert parse_checkpoint_name(name) is None
 
 
@@ -83,7 +83,7 @@ def test_a_deleted_checkpoint_is_not_listed_and_its_open_reader_continues():
         assert len(list(reader.records())) == 2
 
 
-def test_a_partial_file_grows_by_chunks_and_is_resumed_after_a_restart():
+def test_a_partial_checkpoint_file_grows_by_chunks_and_is_resumed_after_a_restart():
     data = written(5)
     disk = new_disk()
     disk.replace(PATH, data)

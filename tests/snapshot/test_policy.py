@@ -68,7 +68,7 @@ def test_with_a_changed_record_ratio_of_0_the_checkpoint_policy_decides_by_log_b
     assert policy.should_take(situation(bytes_since=999)) is None
 
 
-def test_nodes_of_one_quorum_take_their_periodic_checkpoints_at_different_times():
+def test_the_nodes_of_a_quorum_take_periodic_checkpoints_at_different_times():
     """Never for fewer bytes than configured, never later than configured."""
     policies = [SnapshotPolicy(SETTINGS, node_id) for node_id in range(8)]
     assert len({policy.bytes_between for policy in policies}) == 8

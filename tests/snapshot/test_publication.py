@@ -87,7 +87,7 @@ def test_a_checkpoint_that_filled_the_disk_is_deleted_before_the_next_attempt():
     assert disk.listdir(DIRECTORY) == [PATH.name]
 
 
-def test_an_abandoned_checkpoint_leaves_no_file():
+def test_a_checkpoint_that_is_abandoned_while_it_is_written_leaves_no_file():
     disk = new_disk()
     with CheckpointWriter.create(disk, DIRECTORY, ID, last_timestamp=TIME) as writer:
         writer.append(features(1)[0])

@@ -188,7 +188,7 @@ def test_the_plan_journal_distinguishes_partly_applied_rows_from_refused_rows(
 
 
 @pytest.mark.parametrize(("busy", "why"), [(20, None), (200, "COORDINATOR_NOT_AVAILABLE")])
-def test_requests_to_a_busy_coordinator_are_retried_a_limited_number_of_times(
+def test_retention_requests_to_a_busy_coordinator_are_retried_a_limited_number_of_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, busy: int, why: str | None
 ) -> None:
     monkeypatch.setattr(applying, "WAIT_S", 0.0)
@@ -203,7 +203,7 @@ def test_a_retention_plan_whose_rows_have_all_expired_is_stale(tmp_path: Path) -
     assert outcome.is_stale()
 
 
-def test_the_number_of_plan_rows_in_a_request_is_bounded(tmp_path: Path) -> None:
+def test_the_number_of_retention_plan_rows_in_a_request_is_limited(tmp_path: Path) -> None:
     coordinators = Coordinators()
     outcome = applied(plan(*map(row, range(5))), tmp_path / "j", coordinators, 2)
     assert len(outcome.applied) == 5
@@ -236,7 +236,9 @@ def test_applying_a_retention_plan_after_a_kill_continues_where_its_journal_ends
     assert len(coordinators.requests) == 4, "and nothing is left to ask"
 
 
-def test_plan_rows_without_an_answer_are_sent_again_by_the_next_run(tmp_path: Path) -> None:
+def test_retention_plan_rows_without_an_answer_are_sent_again_by_the_next_run(
+    tmp_path: Path,
+) -> None:
     made, coordinators = plan(row(0), row(1, coordinator=1)), Coordinators()
 
     async def away() -> None:
@@ -249,7 +251,7 @@ def test_plan_rows_without_an_answer_are_sent_again_by_the_next_run(tmp_path: Pa
 
 
 @pytest.mark.parametrize("code", sorted(NO_ANSWER))
-def test_plan_rows_are_sent_again_after_a_broker_found_no_coordinator(
+def test_retention_plan_rows_are_sent_again_after_a_broker_found_no_coordinator(
     tmp_path: Path, code: int
 ) -> None:
     """A broker that reaches no coordinator reports an error for every row; they are sent again."""

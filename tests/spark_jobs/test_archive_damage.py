@@ -146,12 +146,12 @@ def test_the_verification_of_an_archive_reports_an_unknown_file_without_failing(
 
 
 @pytest.mark.parametrize("data", [b"", b"Obj\x01", b"x" * 100, b"Obj\x01\x02\x00"])
-def test_reading_bytes_that_are_not_avro_raises_an_error(data: bytes) -> None:
+def test_reading_an_archive_file_that_is_not_avro_raises_an_error(data: bytes) -> None:
     with pytest.raises(AvroFileError):
         list(read_avro(data))
 
 
-def test_a_truncated_avro_file_raises_an_error_or_has_no_rows(logs: FileLogs) -> None:
+def test_reading_a_truncated_avro_file_raises_an_error_or_returns_no_rows(logs: FileLogs) -> None:
     writer = AvroWriter(SCHEMA, {})
     for batch in iter_batches(logs.raw()):
         writer.write(rows_of(batch))
@@ -164,7 +164,7 @@ def test_a_truncated_avro_file_raises_an_error_or_has_no_rows(logs: FileLogs) ->
         assert rows == []
 
 
-def test_rebuilding_rows_without_their_batch_header_raises_an_error() -> None:
+def test_rebuilding_batches_from_rows_without_a_batch_header_raises_an_error() -> None:
     (batch, *_) = iter_batches(b"".join(odd_batches(3, 4)[1:]))
     rows = rows_of(batch) * 2
     rows[0] = {**rows[0], "batch": None}

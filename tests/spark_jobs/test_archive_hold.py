@@ -91,7 +91,7 @@ def cut_unheld_log(cluster: Cluster) -> None:
         )
 
 
-def test_a_running_archive_limits_the_log_start_up_to_a_maximum_lag(
+def test_a_running_archive_job_holds_the_log_start_back_up_to_a_maximum_lag(
     cluster: Cluster, store: ObjectStore
 ) -> None:
     logs = logs_of(cluster)
@@ -180,7 +180,9 @@ def test_the_archived_offset_is_announced_to_a_new_leader(
         assert [one.kind for one in ArchivedLogs(store).log(LOG).links] == ["log"]
 
 
-def test_all_fetches_of_an_archive_use_one_replica_id(cluster: Cluster, store: ObjectStore) -> None:
+def test_all_fetches_of_an_archive_job_use_one_replica_id(
+    cluster: Cluster, store: ObjectStore
+) -> None:
     """A new id for each pass would be one more observer that the log's start waits for."""
     about = open_archive(store, CLUSTER_ID)
     addresses = [("127.0.0.1", port) for port in cluster.ports.values()]

@@ -52,7 +52,9 @@ def node(tmp_path: Path) -> Path:
     return directory
 
 
-def test_a_clean_audit_reports_the_checked_logs_and_the_skipped_checks(node: Path) -> None:
+def test_an_audit_without_violations_reports_the_checked_logs_and_the_skipped_checks(
+    node: Path,
+) -> None:
     code, output, _ = run("--log-dir", node)
     assert code == 0
     first, _, cluster, coordinator, *unchecked, last = output.splitlines()

@@ -107,7 +107,7 @@ def test_the_error_for_a_store_without_any_objects_suggests_checking_store_and_p
     assert f"{node} may be behind" in said  # what retention removed since looks lost
 
 
-def test_a_clean_audit_does_not_mention_a_lagging_log(node: Path) -> None:
+def test_an_audit_without_violations_does_not_mention_a_lagging_log(node: Path) -> None:
     code, said = run("audit", "--log-dir", node)
     assert (code, "may be behind" in said) == (0, False)
 

@@ -392,7 +392,9 @@ def test_applying_an_orphans_plan_with_another_plans_journal_is_refused(
         Journal(tmp_path / "plan.journal", "another").read()
 
 
-def test_each_coordinator_receives_only_its_own_orphan_keys(tmp_path: Path) -> None:
+def test_the_orphans_job_sends_each_coordinator_only_that_coordinators_object_keys(
+    tmp_path: Path,
+) -> None:
     row = {"size_bytes": 1, "modified_ms": 0, "first_seen_ms": 0}
     header = {"cluster_id": "c-1", "expires_at_ms": 1}
     with writing(tmp_path / "p", "esker-orphans-plan", header) as rows:

@@ -187,7 +187,9 @@ AT_ONCE = Rules(grace_ms=0)
 
 
 @pytest.mark.parametrize("seed", [2, 3])
-def test_concurrent_sweeps_delete_all_orphans_and_no_live_object(seed: int, tmp_path: Path) -> None:
+def test_concurrent_runs_of_the_orphans_job_delete_all_orphans_and_no_live_object(
+    seed: int, tmp_path: Path
+) -> None:
     """A run is its seed: repeat one with `-k "concurrent and 3"`."""
     race = Race(seed, tmp_path, Rules())
     now(race.run())

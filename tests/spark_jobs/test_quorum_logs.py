@@ -165,7 +165,7 @@ def test_a_job_reads_every_record_while_leaders_fail_and_first_segments_are_dele
         assert not half.exists()
 
 
-def test_a_growing_log_is_split_into_offset_ranges_of_the_same_size() -> None:
+def test_the_size_of_the_offset_ranges_of_a_job_stays_the_same_while_the_log_grows() -> None:
     sizes = {
         quorum_logs._step(Described(1, 0, records, records, 97 * records, ()), 50_000)
         for records in range(3_000, 30_000, 100)
@@ -209,7 +209,7 @@ def test_spark_reads_no_uncommitted_record_from_a_leader() -> None:
     assert leader.asked == [(10, 2), (12, 3)]  # asked again, naming what came before
 
 
-def test_a_fetch_is_repeated_until_a_new_leader_has_a_high_watermark() -> None:
+def test_a_job_repeats_a_fetch_until_a_new_leader_has_a_high_watermark() -> None:
     sent = batch(10, b"a")
     leader = Leader(Fetched(-1, 0, sent), Fetched(11, 0, sent))
     assert read(leader, 10, 11) == [10]

@@ -292,7 +292,7 @@ def test_merging_merged_report_rows_again_does_not_change_them() -> None:
     assert (first["name"], first["bytes"], first["lowest"], first["highest"]) == ("a", 11, 3, 9)
 
 
-def test_report_rows_of_keys_with_few_bytes_are_merged_into_one_row() -> None:
+def test_the_report_merges_rows_of_keys_with_few_bytes_into_one_row() -> None:
     cube = LocalCube(
         merge_rows(
             [rows("producer", 3, number=[-1, 5, 6], bytes=[7, 9, 7]), rows("log", 1, bytes=1)]

@@ -205,7 +205,7 @@ def test_a_retention_plan_skips_topics_unknown_to_the_cluster_log(tmp_path: Path
     assert not make_plan(worlds, now_ms=10_000).rows
 
 
-def test_unknown_records_prevent_a_retention_plan() -> None:
+def test_a_log_with_records_of_unknown_types_prevents_a_retention_plan() -> None:
     """A record of a later version may say anything, for example that a limit was lifted."""
     position = LogPosition(False, 7, 1, 0)
     with pytest.raises(LogsError, match="record at offset 7 is of type 1199"):

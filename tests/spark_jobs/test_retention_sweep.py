@@ -155,7 +155,7 @@ def test_a_killed_retention_sweep_in_spark_continues_after_its_last_answered_row
     killed_and_gone_on(cluster, tmp_path, "spark")
 
 
-def test_an_outdated_retention_plan_is_refused_with_the_reason(
+def test_the_coordinator_refuses_an_outdated_retention_plan_with_a_reason(
     cluster: EskerCluster, tmp_path: Path
 ) -> None:
     sweep, world = Sweep(cluster, tmp_path), World(cluster.brokers)

@@ -161,7 +161,7 @@ def test_the_data_source_accepts_filters_on_offsets_and_logs(
         ([EqualTo(("type",), 99)], []),
     ],
 )
-def test_filters_on_record_types_are_accepted_for_the_record_table(
+def test_the_data_source_accepts_filters_on_record_types_for_the_record_table(
     log_dir: Path, pushed: list[Any], expected: list[int]
 ) -> None:
     reader = PushingReader(parse_options(options(log_dir, table="record", log=CLUSTER)))

@@ -127,7 +127,7 @@ def test_interrupts_during_the_start_of_a_jvm_are_held_back_until_it_has_started
     assert signal.getsignal(signal.SIGINT) is before
 
 
-def test_an_unreachable_spark_master_is_reported_as_an_error(scratch: Path) -> None:
+def test_a_spark_command_with_an_unreachable_master_reports_an_error(scratch: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         url = f"spark://127.0.0.1:{port}"
@@ -141,20 +141,20 @@ def test_an_unreachable_spark_master_is_reported_as_an_error(scratch: Path) -> N
 @pytest.mark.parametrize(
     "url", ["spark://", "spark://host", "mesos://a:1", "local[0]", "", "local[x]"]
 )
-def test_an_invalid_spark_master_is_a_usage_error(url: str) -> None:
+def test_a_spark_command_with_an_invalid_master_exits_with_a_usage_error(url: str) -> None:
     error = refused(url)
     assert error.usage
     assert "spark://HOST:7077" in str(error)
 
 
 @pytest.mark.parametrize("memory", ["", "1", "100m", "1t", "much", "-1g", "1 g", "9" * 99 + "g"])
-def test_an_invalid_memory_size_is_a_usage_error(memory: str) -> None:
+def test_a_spark_command_with_an_invalid_memory_size_exits_with_a_usage_error(memory: str) -> None:
     error = refused(memory=memory)
     assert error.usage
     assert memory in str(error)
 
 
-def test_a_command_without_pyspark_prints_one_sentence() -> None:
+def test_a_spark_command_without_pyspark_prints_one_sentence() -> None:
     script = (
         "import sys; sys.modules['pyspark'] = None\n"
         "from esker.commands.spark.session import spark_session\n"

@@ -213,7 +213,7 @@ def test_a_spark_stream_refuses_the_options_of_batch_reads(log_dir: Path) -> Non
         source.streamReader(source.schema()).initialOffset()
 
 
-def test_the_stream_finds_the_epoch_of_the_record_before_an_offset(log_dir: Path) -> None:
+def test_a_spark_stream_finds_the_epoch_of_the_record_before_an_offset(log_dir: Path) -> None:
     from spark_jobs.readers.logs import ReplicaLogs
 
     log = ReplicaLogs(log_dir).log(LOG)

@@ -39,7 +39,7 @@ async def accept_clock(world: World) -> AcceptClockResponse:
 class ClockStories(Told):
     """What every coordinator keeps, wherever its steady time lives."""
 
-    def test_a_wall_clock_that_steps_ahead_does_not_make_retention_delete_young_records(
+    def test_a_coordinators_wall_clock_that_steps_ahead_deletes_no_young_records(
         self,
     ) -> None:
         async def story(world: World) -> None:
@@ -52,7 +52,7 @@ class ClockStories(Told):
 
         self.tell(story)
 
-    def test_a_wall_clock_that_steps_back_delays_deletion_by_time(self) -> None:
+    def test_a_coordinators_wall_clock_that_steps_back_delays_deletion_by_time(self) -> None:
         async def story(world: World) -> None:
             await write_now(world)
             world.jump(-2 * HOUR_MS)

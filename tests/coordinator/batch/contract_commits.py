@@ -118,7 +118,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_commit_of_a_lower_object_id_than_the_last_is_refused(self) -> None:
+    def test_a_commit_of_a_lower_object_id_than_the_brokers_last_one_is_refused(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -133,7 +133,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_commit_under_a_released_lease_is_refused(self) -> None:
+    def test_a_commit_of_an_object_id_of_a_released_lease_is_refused(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -168,7 +168,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_newer_broker_epoch_fences_commits_of_the_older_one(self) -> None:
+    def test_a_lease_for_a_newer_broker_epoch_fences_commits_of_the_older_epoch(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             old, new = Broker(world, epoch=1), Broker(world, epoch=2)
@@ -185,7 +185,9 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_newer_broker_epoch_closes_leases_that_were_open_before_a_restart(self) -> None:
+    def test_a_lease_for_a_newer_broker_epoch_closes_leases_opened_before_a_coordinator_restart(
+        self,
+    ) -> None:
         """Whichever way the coordinator restarts: open leases are part of its state."""
 
         async def story(world: World) -> None:
@@ -202,7 +204,9 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_lease_is_refused_below_the_brokers_registered_epoch(self) -> None:
+    def test_a_lease_request_with_a_lower_broker_epoch_than_the_registered_one_is_refused(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             world.view.epochs[1] = 9
             assert (await Broker(world, epoch=8).acquire()).error_code == 77
@@ -210,7 +214,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_wall_clock_jump_does_not_expire_a_lease(self) -> None:
+    def test_a_jump_of_the_coordinators_wall_clock_does_not_expire_a_lease(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -224,7 +228,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_wall_clock_jump_does_not_expire_producer_state(self) -> None:
+    def test_a_jump_of_the_coordinators_wall_clock_does_not_expire_producer_state(self) -> None:
         """A machine that slept for two days wakes, and so do its clients, which send again what
         was committed and not answered: twice would be wrong."""
 
@@ -403,7 +407,9 @@ class CommitStories(Told):
         self.tell(story)
 
     @pytest.mark.parametrize("form", BAD_FORMS)
-    def test_a_malformed_commit_is_refused_and_does_not_change_the_state(self, form: str) -> None:
+    def test_a_malformed_commit_is_refused_and_does_not_change_the_coordinators_state(
+        self, form: str
+    ) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -444,7 +450,7 @@ class CommitStories(Told):
 
         self.tell(story)
 
-    def test_a_commit_of_more_than_ten_thousand_batches_is_refused(self) -> None:
+    def test_a_commit_of_an_object_with_more_than_ten_thousand_batches_is_refused(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)

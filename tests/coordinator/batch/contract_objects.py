@@ -37,7 +37,7 @@ class ObjectStories(Told):
 
     # --- objects
 
-    def test_an_object_is_deleted_only_once_all_its_batches_are_deleted(self) -> None:
+    def test_an_object_is_deleted_only_after_all_of_its_batches_are_deleted(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -90,7 +90,7 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_an_object_without_an_accepted_batch_is_deleted(self) -> None:
+    def test_a_committed_object_without_an_accepted_batch_is_deleted(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -186,7 +186,9 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_skipped_object_ids_become_orphans_also_after_a_restart(self) -> None:
+    def test_object_ids_that_a_broker_skipped_become_orphans_even_after_a_coordinator_restart(
+        self,
+    ) -> None:
         """It was never committed, never will be, and is an orphan once its lease is over."""
 
         async def story(world: World) -> None:
@@ -208,7 +210,9 @@ class ObjectStories(Told):
 
         self.tell(story)
 
-    def test_an_object_that_is_safe_to_delete_can_no_longer_be_committed(self) -> None:
+    def test_an_object_that_the_coordinator_called_safe_to_delete_can_not_be_committed(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)
@@ -366,7 +370,7 @@ class ObjectStories(Told):
 
     # --- deleting records, retention, finding
 
-    def test_deleting_records_of_an_unknown_partition_is_refused(self) -> None:
+    def test_the_coordinator_refuses_to_delete_records_of_an_unknown_partition(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             before = await world.checkpoint()

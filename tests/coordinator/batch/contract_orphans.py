@@ -31,7 +31,7 @@ async def cleaned(world: World, *, forgotten: bool) -> Broker:
 class OrphanStories(Told):
     """Objects that are marked as orphans, and those that are not."""
 
-    def test_an_orphan_found_by_a_listing_is_deleted_after_the_delay(
+    def test_an_orphan_found_in_a_store_listing_is_deleted_after_the_delete_delay(
         self,
     ) -> None:
         for forgotten in (False, True):

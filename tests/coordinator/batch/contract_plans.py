@@ -48,7 +48,9 @@ async def stored(world: World, *ages_ms: int | None, sizes: tuple[int, ...] = ()
 class PlanStories(Told):
     """The results of a plan's rows, and how far each may go."""
 
-    def test_each_row_of_an_external_retention_plan_has_its_own_result(self) -> None:
+    def test_the_coordinator_returns_a_result_for_each_row_of_an_external_retention_plan(
+        self,
+    ) -> None:
         async def story(world: World) -> None:
             await stored(world, *(9 * HOUR_MS,) * 3)
             world.view.configs[TOPIC] = replace(EXTERNAL, retention_ms=5)
@@ -61,7 +63,7 @@ class PlanStories(Told):
 
         self.tell(story)
 
-    def test_a_retention_plan_of_another_cluster_or_an_expired_one_is_refused(self) -> None:
+    def test_a_retention_plan_that_has_expired_or_is_of_another_cluster_is_refused(self) -> None:
         async def story(world: World) -> None:
             await stored(world, 9 * HOUR_MS)
             world.view.configs[TOPIC] = replace(EXTERNAL, retention_ms=5)

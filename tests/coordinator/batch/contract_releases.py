@@ -55,7 +55,7 @@ class ReleaseStories(Told):
 
         self.tell(story)
 
-    def test_a_partition_that_had_data_cannot_be_released(self) -> None:
+    def test_the_coordinator_refuses_to_release_a_partition_that_had_data(self) -> None:
         async def story(world: World) -> None:
             await create(world)
             broker = Broker(world)

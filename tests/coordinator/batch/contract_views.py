@@ -93,7 +93,7 @@ class ViewStories(Told):
 
         self.tell(story)
 
-    def test_a_commit_without_a_granted_lease_is_refused(self) -> None:
+    def test_a_commit_of_an_object_id_that_was_never_leased_is_refused(self) -> None:
         async def story(world: World) -> None:
             world.view.epochs = {1: 7}
             await create(world)

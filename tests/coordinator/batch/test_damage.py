@@ -168,7 +168,7 @@ def test_a_node_rebuilds_its_state_after_a_checkpoint_finds_a_damaged_database(
     asyncio.run(story())
 
 
-def test_a_full_disk_does_not_count_as_a_damaged_database(tmp_path: Path) -> None:
+def test_a_coordinator_does_not_treat_a_full_disk_as_a_damaged_database(tmp_path: Path) -> None:
     """The file's content is right: it is kept, and nothing is rebuilt."""
 
     async def story() -> None:

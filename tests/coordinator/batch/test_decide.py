@@ -299,7 +299,7 @@ def test_the_next_step_of_a_topics_removal_is_decided_after_the_previous_step_is
     asyncio.run(story())
 
 
-def test_a_producer_with_a_pending_append_does_not_expire() -> None:
+def test_a_producer_with_a_proposed_but_uncommitted_append_does_not_expire() -> None:
     """Its commit is proposed and not applied yet: a record that forgets it would come after."""
 
     async def story() -> None:

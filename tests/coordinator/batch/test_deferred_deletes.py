@@ -144,7 +144,7 @@ def test_deleting_all_runs_of_a_partition_leaves_an_empty_log(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("how", list(Restart))
-def test_a_restarted_coordinator_continues_pending_row_deletions(
+def test_a_restarted_coordinator_continues_the_deferred_deletion_of_database_rows(
     tmp_path: Path, how: Restart
 ) -> None:
     async def story() -> None:
@@ -184,7 +184,7 @@ def test_a_checkpoint_leaves_out_deleted_runs_of_batches_whose_rows_remain(tmp_p
     asyncio.run(story())
 
 
-def test_topic_descriptions_do_not_count_deleted_batches(tmp_path: Path) -> None:
+def test_a_coordinators_topic_descriptions_do_not_count_deleted_batches(tmp_path: Path) -> None:
     async def story() -> None:
         world, _ = await filled(tmp_path)
         with slowly():
@@ -218,7 +218,7 @@ def test_an_object_is_marked_for_deletion_only_after_the_rows_of_its_runs_are_de
     asyncio.run(story())
 
 
-def test_a_topic_with_pending_row_deletions_may_be_deleted(tmp_path: Path) -> None:
+def test_a_topic_whose_deferred_row_deletions_are_not_done_can_be_deleted(tmp_path: Path) -> None:
     """Its partitions leave the tables while some of their rows remain."""
 
     async def story() -> None:
@@ -242,7 +242,7 @@ def test_a_topic_with_pending_row_deletions_may_be_deleted(tmp_path: Path) -> No
     asyncio.run(story())
 
 
-def test_retention_by_size_waits_until_pending_row_deletions_are_done(tmp_path: Path) -> None:
+def test_retention_by_size_waits_until_deferred_row_deletions_are_done(tmp_path: Path) -> None:
     """If dead rows counted as kept bytes, retention would delete too much."""
 
     async def story() -> None:

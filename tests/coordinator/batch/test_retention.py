@@ -92,7 +92,7 @@ def test_each_log_start_of_a_retention_plan_has_a_reason_and_a_limit() -> None:
     assert rows == (NewLogStart(A, 0, 40, BY_TIME, 50), NewLogStart(B, 0, 60, BY_SIZE, 250))
 
 
-def test_a_retention_pass_reads_one_run_of_a_partition_below_its_limits() -> None:
+def test_a_retention_pass_reads_only_one_run_of_a_partition_that_exceeds_no_limit() -> None:
     kept = Kept({A: [5] * 50})
     assert retention_pass(kept, StaticView(configs=CONFIGS), NOW).rows == ()
     assert kept.read == 50
@@ -123,7 +123,7 @@ def test_retention_passes_skip_unknown_topics_and_topics_with_an_external_enforc
     assert retention_pass(Kept({A: [9]}), view, NOW).rows == ()
 
 
-def test_retention_passes_skip_deleted_topics() -> None:
+def test_retention_passes_plan_no_log_start_for_deleted_topics() -> None:
     kept = Kept({A: [9]})
     kept.topics[A] = kept.topics[A]._replace(deleted_at_ms=1)
     assert retention_pass(kept, StaticView(configs=CONFIGS), NOW).rows == ()

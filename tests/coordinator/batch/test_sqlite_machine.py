@@ -92,7 +92,9 @@ def test_reading_a_checkpoint_raises_an_error_if_its_database_copy_was_lost(tmp_
     frozen.close()
 
 
-def test_freezing_the_state_fails_if_the_database_has_another_offset(tmp_path: Path) -> None:
+def test_freezing_a_coordinators_state_fails_if_the_database_has_another_offset(
+    tmp_path: Path,
+) -> None:
     """Whatever happened to the file: a checkpoint holds the state that its name says."""
     world = filled(tmp_path)
     world.machine.flush()
@@ -269,7 +271,9 @@ def test_an_unknown_record_stops_the_state_machine_with_an_error_that_names_the_
         machine.apply([read_batch(batch)])
 
 
-def test_a_partly_applied_batch_is_not_committed_to_sqlite(tmp_path: Path) -> None:
+def test_the_coordinator_commits_no_partly_applied_batch_to_its_sqlite_database(
+    tmp_path: Path,
+) -> None:
     """A node that stops at a record it cannot apply finds the state before its batch again."""
     machine = CoordinatorMachine(tmp_path, IDENTITY, in_process=True)
     known = encode_record(ControllerEpochRecord(controller_epoch=7))

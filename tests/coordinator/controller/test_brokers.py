@@ -75,7 +75,7 @@ def test_a_broker_that_sends_no_heartbeat_is_fenced_when_its_session_expires(wor
     assert fenced(world) == {1: True, 2: True}
 
 
-def test_a_heartbeat_unfences_a_fenced_broker(world: World) -> None:
+def test_a_heartbeat_of_a_fenced_broker_unfences_the_broker(world: World) -> None:
     (epoch,) = world.register(1)
     world.pass_ms(SESSION_MS + 1_000)
     assert fenced(world) == {1: True}
@@ -205,7 +205,7 @@ def test_a_new_controller_refuses_a_duplicate_broker_id_before_any_heartbeat(wor
     assert world.ask(twin).error_code == ErrorCode.DUPLICATE_BROKER_REGISTRATION
 
 
-def test_an_unchanged_repeated_registration_writes_no_record(world: World) -> None:
+def test_a_repeated_broker_registration_without_a_change_writes_no_record(world: World) -> None:
     (epoch,) = world.register(1)
     end = world.log.end_offset
     assert world.ask(registration(1)).broker_epoch == epoch
@@ -282,7 +282,7 @@ def test_an_unregistered_broker_may_register_again(world: World) -> None:
     assert world.ask(registration(1)).error_code == 0
 
 
-def test_a_running_broker_is_not_unregistered_before_it_stops(world: World) -> None:
+def test_the_controller_refuses_to_unregister_a_broker_that_is_still_running(world: World) -> None:
     unregistration = rpc.UnregisterBrokerRequest(broker_id=1)
     (epoch,) = world.register(1, unfence=False)
     for _ in range(2):  # fenced, then unfenced
@@ -333,7 +333,7 @@ def test_a_controller_fences_a_thousand_brokers_with_expired_sessions_in_one_ste
     assert max(len(batch) for batch in log_batches(world.log)[-6:]) <= BATCH_RECORDS
 
 
-def test_each_producer_id_is_allocated_once(world: World) -> None:
+def test_the_controller_allocates_each_producer_id_once(world: World) -> None:
     epoch_1, epoch_2 = world.register(1, 2)
     starts = []
     for broker_id, epoch in ((1, epoch_1), (2, epoch_2), (1, epoch_1)):

@@ -93,7 +93,7 @@ def test_each_new_chunk_begins_where_the_partitions_previous_chunk_ends(world: W
     assert [(c.start_offset, c.end_offset) for c in chunks] == [(0, 9), (10, 10), (11, 49)]
 
 
-def test_chunk_timestamps_never_decrease(world: World) -> None:
+def test_the_timestamps_of_a_partitions_chunks_never_decrease(world: World) -> None:
     item: Any = chunk(start=10).topic_partitions[0]
     fields = {name: getattr(item, name) for name in item.__struct_fields__}
     for start, time_ms in ((10, 1_000), (20, 400), (30, 2_000)):

@@ -62,7 +62,7 @@ def test_describe_brokers_returns_whether_each_broker_is_fenced() -> None:
         assert (broker.is_fenced, broker.broker_epoch) == (known.fenced, known.broker_epoch)
 
 
-def test_find_coordinator_refuses_each_key_above_the_limit() -> None:
+def test_find_coordinator_refuses_each_key_beyond_the_limit_of_keys_in_a_request() -> None:
     service = ControllerService(
         lambda *_: None,
         image=MetadataImage,

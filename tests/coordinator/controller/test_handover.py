@@ -61,7 +61,9 @@ def healed(world: World) -> None:
     assert world.handover.outstanding == 0
 
 
-def test_topic_creation_is_answered_after_the_coordinator_has_the_topic(world: World) -> None:
+def test_create_topics_is_answered_after_the_batch_coordinator_has_created_the_topic(
+    world: World,
+) -> None:
     world.coordinators.down.add(0)
     answers = world.send(creation("t", 3))
     world.run()
@@ -73,7 +75,7 @@ def test_topic_creation_is_answered_after_the_coordinator_has_the_topic(world: W
     assert hosted(world) == {topic_id(world, "t"): {0, 1, 2}}
 
 
-def test_topic_creation_times_out_without_a_coordinator_and_completes_later(world: World) -> None:
+def test_create_topics_times_out_without_a_coordinator_and_is_completed_later(world: World) -> None:
     world.coordinators.down.add(0)
     answers = world.send(creation("t", timeout_ms=2_000))
     world.pass_ms(3_000)

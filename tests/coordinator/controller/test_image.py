@@ -326,7 +326,7 @@ def test_deleting_a_topic_removes_its_settings_and_chunks() -> None:
     assert [topic.topic_id for topic in image.iter_topics()] == [T2]
 
 
-def test_only_a_leader_change_increments_the_leader_epoch() -> None:
+def test_a_partition_change_record_increments_the_leader_epoch_only_with_a_new_leader() -> None:
     before = partition()
     shrunk = merge_partition(before, PartitionChangeRecord(topic_id=T1, isr=(1,)))
     assert (shrunk.partition_epoch, shrunk.leader_epoch, shrunk.isr) == (1, 0, (1,))

@@ -197,7 +197,7 @@ MUTANTS: dict[str, tuple[Callable[[pytest.MonkeyPatch], None], Claim]] = {
     "a topic answered before its coordinator has it": (
         answers_before_the_coordinator_has_it,
         _with(
-            test_handover.test_topic_creation_is_answered_after_the_coordinator_has_the_topic,
+            test_handover.test_create_topics_is_answered_after_the_batch_coordinator_has_created_the_topic,
             test_handover.with_brokers,
         ),
     ),

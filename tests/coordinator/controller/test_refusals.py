@@ -440,7 +440,7 @@ def test_the_controller_still_serves_requests_after_every_kind_of_refusal(world:
     assert world.ask(assign(topic.topic_id, 0, 2)).responses[0].partitions[0].error_code == 42
 
 
-def test_an_invalid_topic_does_not_affect_other_topics_of_the_request() -> None:
+def test_an_invalid_topic_in_create_topics_does_not_affect_the_requests_other_topics() -> None:
     world = fresh()
     many = (*creation("ok").topics, *creation("a b").topics, *creation("fine", 3).topics)
     answer = world.ask(topics.CreateTopicsRequest(topics=many))
@@ -448,7 +448,7 @@ def test_an_invalid_topic_does_not_affect_other_topics_of_the_request() -> None:
     assert {"ok", "fine"} <= set(world.image.topic_ids)
 
 
-def test_a_validate_only_request_writes_no_record() -> None:
+def test_a_controller_request_with_validate_only_writes_no_record() -> None:
     world = fresh()
     end = world.log.end_offset
     answer = world.ask(creation("x", 3, validate_only=True))

@@ -155,7 +155,7 @@ def test_broker_registration_fails_after_its_timeout() -> None:
     run(story)
 
 
-def test_a_broker_with_a_stale_epoch_registers_again() -> None:
+def test_a_broker_whose_heartbeat_gets_stale_broker_epoch_registers_again() -> None:
     async def story() -> None:
         script = Script()
         broker = Broker(script)

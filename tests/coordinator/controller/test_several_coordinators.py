@@ -86,7 +86,7 @@ def move(world: World, name: str, index: int, target: int) -> int:
     return int(answers[0].responses[0].partitions[0].error_code)
 
 
-def test_an_empty_partition_can_move_to_another_coordinator() -> None:
+def test_a_partition_without_data_can_move_to_another_batch_coordinator() -> None:
     world = two_coordinators()
     assert move(world, "first", 1, 1) == 0
     topic = world.image.topic("first")
@@ -96,7 +96,7 @@ def test_an_empty_partition_can_move_to_another_coordinator() -> None:
     assert 1 in hosted(world, 1)[topic.topic_id]
 
 
-def test_a_partition_with_data_cannot_move_to_another_coordinator() -> None:
+def test_a_partition_with_data_cannot_move_to_another_batch_coordinator() -> None:
     world = two_coordinators()
     world.coordinators[0].written[topic_id(world, "first"), 1] = 7
     assert move(world, "first", 1, 1) == ErrorCode.INVALID_REQUEST

@@ -47,7 +47,7 @@ def listed(world: World) -> list[str]:
     return [group.group_id for group in world.ask(ListGroupsRequest()).groups]
 
 
-def test_a_group_with_members_cannot_be_deleted() -> None:
+def test_delete_groups_refuses_a_group_with_members() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)

@@ -164,7 +164,7 @@ def test_a_member_that_repeats_join_group_before_sync_group_keeps_its_generation
     assert one.sync() == 0
 
 
-def test_a_follower_that_rejoins_unchanged_starts_no_rebalance() -> None:
+def test_a_group_follower_that_rejoins_with_the_same_subscription_starts_no_rebalance() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one, two)
@@ -203,7 +203,7 @@ def test_a_member_id_that_is_assigned_but_not_used_delays_a_rebalance_for_one_se
 # --- static members -----------------------------------------------------------------------------
 
 
-def test_a_restarted_static_member_causes_no_rebalance() -> None:
+def test_a_static_group_member_that_restarts_causes_no_rebalance() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b", instance_id="i")
     stable(world, one, two)
@@ -222,7 +222,9 @@ def test_a_restarted_static_member_causes_no_rebalance() -> None:
 
 
 @pytest.mark.parametrize(("version", "skips"), [(9, True), (8, False)])
-def test_a_restarted_static_leader_keeps_the_assignment(version: int, skips: bool) -> None:
+def test_a_static_group_leader_that_restarts_keeps_the_groups_assignment(
+    version: int, skips: bool
+) -> None:
     world = World()
     one = Consumer(world, "a", instance_id="i", version=version)
     stable(world, one, Consumer(world, "b"))

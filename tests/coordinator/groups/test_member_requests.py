@@ -155,7 +155,7 @@ def test_a_group_whose_last_member_is_removed_is_recorded_as_empty_in_the_group_
 # --- LeaveGroup -----------------------------------------------------------------------------------
 
 
-def test_a_rebalance_does_not_wait_for_members_that_left() -> None:
+def test_a_group_rebalance_does_not_wait_for_members_that_left() -> None:
     world = World()
     one, two = Consumer(world, "a"), Consumer(world, "b")
     stable(world, one, two)
@@ -211,7 +211,7 @@ def test_the_waiting_join_group_of_a_member_that_leaves_is_answered() -> None:
 # --- commits --------------------------------------------------------------------------------------
 
 
-def test_only_members_of_the_group_may_commit_offsets() -> None:
+def test_only_members_of_a_group_with_members_may_commit_offsets() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)
@@ -341,7 +341,7 @@ def test_an_offset_fetch_returns_all_offsets_of_several_groups() -> None:
     assert world.ask(everything, version=2).topics[0].name == "t"
 
 
-def test_an_offset_is_not_returned_for_a_new_topic_of_the_same_name() -> None:
+def test_offset_fetch_returns_no_offset_of_a_deleted_topic_for_a_new_one_of_the_same_name() -> None:
     world = World()
     assert world.commit(None, 5) == 0
     world.topics.known["t"] = (UUID(int=700), 4)
@@ -363,7 +363,7 @@ def test_offset_commit_and_offset_fetch_refuse_an_unknown_topic_id() -> None:
 
 
 @pytest.mark.parametrize("version", range(7))
-def test_describing_a_group_returns_its_state_and_members(version: int) -> None:
+def test_describe_groups_returns_a_groups_state_and_members(version: int) -> None:
     world = World()
     one = Consumer(world, "a", instance_id="i")
     stable(world, one)

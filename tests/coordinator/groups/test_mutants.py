@@ -243,7 +243,7 @@ MUTANTS: dict[str, tuple[Callable[[Patch], None], Callable[[], object]]] = {
     "any generation commits": (any_generation_commits, lambda: run_schedule(1)),
     "a former static member goes on": (
         former_static_members_go_on,
-        test_joining.test_a_restarted_static_member_causes_no_rebalance,
+        test_joining.test_a_static_group_member_that_restarts_causes_no_rebalance,
     ),
     "offsets expire under members": (
         offsets_expire_under_members,

@@ -95,7 +95,7 @@ def test_an_offset_request_reports_an_unknown_topic_id_once_the_brokers_metadata
     assert outcome(world.answers[ticket]) == (0, [(UNKNOWN_TOPIC_ID, -1)])
 
 
-def test_a_fenced_broker_does_not_list_groups() -> None:
+def test_list_groups_is_refused_by_a_fenced_broker() -> None:
     """A fenced or unregistered broker coordinates no groups, so it answers with an error."""
     world = world_with_an_offset()
     assert [group.group_id for group in world.ask(ListGroupsRequest()).groups] == [GROUP]

@@ -26,7 +26,7 @@ async def keys(store: ObjectStorage, prefix: str = "") -> list[str]:
     return [entry.key async for entry in store.list_objects(prefix)]
 
 
-def test_an_uploaded_object_is_readable_by_another_process(open_store: Open) -> None:
+def test_an_object_that_one_process_uploaded_can_be_read_by_another(open_store: Open) -> None:
     async def claim() -> None:
         await open_store().upload("a/b/1", [b"one ", b"two"], 7)
         assert bytes(await open_store().fetch("a/b/1", ByteRange(0, 7))) == b"one two"
@@ -35,7 +35,9 @@ def test_an_uploaded_object_is_readable_by_another_process(open_store: Open) -> 
     asyncio.run(claim())
 
 
-def test_an_upload_with_a_wrong_length_stores_no_object(open_store: Open) -> None:
+def test_an_upload_whose_data_has_another_length_than_announced_stores_no_object(
+    open_store: Open,
+) -> None:
     async def claim() -> None:
         store = open_store()
         for size_bytes in (6, 8, 0, -1):
@@ -46,7 +48,9 @@ def test_an_upload_with_a_wrong_length_stores_no_object(open_store: Open) -> Non
     asyncio.run(claim())
 
 
-def test_a_second_upload_cannot_change_the_bytes_of_an_object(open_store: Open) -> None:
+def test_a_second_upload_under_an_object_key_cannot_change_the_objects_bytes(
+    open_store: Open,
+) -> None:
     async def claim() -> None:
         store = open_store()
         await store.upload("a", [b"first"], 5)

@@ -206,7 +206,7 @@ def test_dump_log_verify_reports_a_metadata_file_with_invalid_contents_as_damage
     assert ran.out.count("\n") == 1
 
 
-def test_dump_log_verifies_the_files_after_a_damaged_file(esker, tmp_path):
+def test_dump_log_verify_continues_with_the_next_file_after_a_damaged_file(esker, tmp_path):
     write_segment(tmp_path, GOOD[:-1])
     (tmp_path / CHECKPOINT).write_bytes(written(1))
     ran = esker("dump-log", "--verify", SEGMENT, "missing.log", CHECKPOINT)

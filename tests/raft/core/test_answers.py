@@ -456,7 +456,7 @@ def test_a_replica_with_a_voters_id_and_another_disk_is_an_observer() -> None:
     assert member.quorum.log.high_watermark is None
 
 
-def test_proposals_are_refused_while_too_many_bytes_are_uncommitted() -> None:
+def test_a_leader_refuses_proposals_while_too_many_bytes_are_uncommitted() -> None:
     member = committed_leader()
     big = ev.Proposal("big", Epoch(3), None, (ev.NewBatch(1, 1000, b""),))
     effects = member.do(ev.Propose((big, big._replace(token="more"))))
@@ -524,7 +524,7 @@ def test_a_raft_member_limits_the_number_of_responses_that_wait_for_a_stuck_disk
 
 
 @pytest.mark.parametrize("batches", [(), (ev.NewBatch(0, 10, b""),)])
-def test_a_proposal_without_records_is_refused(batches: tuple[ev.NewBatch, ...]) -> None:
+def test_a_leader_refuses_a_proposal_without_records(batches: tuple[ev.NewBatch, ...]) -> None:
     effects = committed_leader().do(ev.Propose((ev.Proposal("x", Epoch(3), None, batches),)))
     assert [e for e in effects if isinstance(e, fx.Refused)] == [
         fx.Refused("x", ErrorCode.INVALID_REQUEST)
@@ -609,7 +609,7 @@ def test_a_raft_member_ignores_responses_to_requests_that_it_abandoned() -> None
     assert member.do(ev.ResponseReceived(sent.request_id, response)) == []
 
 
-def test_a_high_watermark_beyond_the_log_advances_to_the_log_end() -> None:
+def test_a_follower_told_a_high_watermark_beyond_its_log_uses_its_log_end_offset() -> None:
     member, sent = follower()
     beyond = FetchResponse(leader_id=NodeId(2), epoch=Epoch(3), high_watermark=Offset(2**40))
     effects = member.do(ev.ResponseReceived(sent.request_id, beyond))

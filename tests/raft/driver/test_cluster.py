@@ -198,7 +198,7 @@ def test_a_node_with_a_lost_raft_group_directory_starts_only_after_a_rejoin(tmp_
         assert cluster.wait_for_leader() != leader
 
 
-def test_a_second_process_on_the_same_log_directory_is_refused(tmp_path: Path) -> None:
+def test_a_second_node_process_on_the_same_log_directory_is_refused(tmp_path: Path) -> None:
     with Cluster(tmp_path, size=1, quorum=QUICK) as cluster:
         cluster.start()
         cluster.wait_for_leader()
@@ -306,7 +306,7 @@ def test_a_node_with_a_full_disk_stops_while_the_other_nodes_commit(tmp_path: Pa
         wait_until(lambda: log_end(cluster, leader, 1) >= end_offset, "node 1 has it all")
 
 
-def test_the_recovery_point_is_recorded_soon_after_the_last_flush(tmp_path: Path) -> None:
+def test_a_node_records_its_recovery_point_soon_after_the_last_flush(tmp_path: Path) -> None:
     """Damage below it is never cut away as a torn tail.
 
     Source: docs/design/quorum.md#recovery-point.

@@ -401,7 +401,7 @@ def from_store(tmp_path: Path, pin_ms: int) -> object:
     return ended[0]
 
 
-def test_a_snapshot_is_kept_while_a_follower_fetches_it(tmp_path: Path) -> None:
+def test_a_leader_keeps_a_snapshot_while_a_follower_fetches_it(tmp_path: Path) -> None:
     assert from_store(tmp_path, pin_ms=1_000) == SnapshotFetched(ID)
 
 
@@ -410,7 +410,7 @@ def test_a_mutant_that_does_not_pin_a_fetched_snapshot_loses_the_snapshot(tmp_pa
     assert from_store(tmp_path, pin_ms=0) == SnapshotFailed(ID)
 
 
-def test_a_checkpoint_of_another_cluster_is_rejected(
+def test_a_follower_rejects_a_downloaded_checkpoint_of_another_cluster(
     tmp_path: Path,
 ) -> None:
     async def story(leader: Leader, follower: Follower) -> None:

@@ -66,14 +66,14 @@ def test_a_produce_frame_that_matches_a_request_template_yields_its_correlation_
         assert (known.record_count, known.success) == (2, SUCCESS)
 
 
-def test_a_frame_of_another_client_topic_or_version_does_not_match_a_template() -> None:
+def test_a_produce_frame_of_another_client_topic_or_version_matches_no_request_template() -> None:
     templates = learnt(frame_of([b"v"], version=9, correlation_id=1))
     assert templates.match(frame_of([b"v"], version=9, correlation_id=1, client_id="d")) is None
     assert templates.match(frame_of([b"v"], version=9, correlation_id=1, topic="u")) is None
     assert templates.match(frame_of([b"v"], version=10, correlation_id=1)) is None
 
 
-def test_a_frame_with_a_changed_byte_matches_a_template_only_in_unchecked_fields() -> None:
+def test_a_produce_frame_with_a_changed_byte_matches_a_template_only_in_ignored_fields() -> None:
     """A damaged frame never gets through; only the correlation id, and what no checksum covers of
     the batch (its base offset and epoch), may differ."""
     frame = frame_of([b"some value"], version=9, correlation_id=5)

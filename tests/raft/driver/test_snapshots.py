@@ -226,7 +226,7 @@ def test_a_fetch_snapshot_of_two_raft_groups_divides_its_byte_limit_between_them
     assert (refused.error_code, long.error_code) == (75, 0)  # each partition for itself
 
 
-def test_a_checkpoint_is_kept_while_it_is_being_fetched(client: Client) -> None:
+def test_a_leader_keeps_a_checkpoint_while_a_client_fetches_its_chunks(client: Client) -> None:
     """A newer one is taken and the log cut to it; a fetch of the old one under way still ends."""
     old = known(client)
     (chunk,) = client.fetch_snapshot((BENCH, old), max_bytes=100)

@@ -125,7 +125,7 @@ def test_a_raft_group_that_lost_its_disk_stays_in_recovery_until_it_has_caught_u
     assert not opened(tmp_path).recovering
 
 
-def test_a_missing_or_foreign_raft_group_directory_is_reported_as_a_lost_disk(
+def test_a_raft_group_directory_that_is_missing_or_of_another_group_is_reported_as_a_lost_disk(
     tmp_path: Path, opened: Callable[[Path], Storage]
 ) -> None:
     with pytest.raises(LostDiskError):

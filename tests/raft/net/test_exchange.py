@@ -123,7 +123,7 @@ def test_a_response_that_arrives_after_its_deadline_closes_the_clients_connectio
     on_loop(main())
 
 
-def test_a_request_whose_deadline_is_already_over_fails(on_loop):
+def test_a_network_request_whose_deadline_has_already_passed_fails(on_loop):
     """A timer of uvloop's that is due at once is a plain handle: it cannot say when it is due."""
 
     async def main():

@@ -95,7 +95,7 @@ def test_a_frame_reader_reports_an_invalid_length_after_the_preceding_frames(str
         assert reader.error.reason is reason
 
 
-def test_a_large_length_prefix_without_data_allocates_little_memory():
+def test_a_frame_reader_allocates_little_memory_for_a_large_length_prefix_without_data():
     reader = FrameReader(Arena(), max_frame_bytes=100_000_000)
     tracemalloc.start()
     try:

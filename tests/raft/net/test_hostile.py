@@ -255,7 +255,7 @@ def test_a_connection_beyond_the_limit_is_closed_and_earlier_connections_stay_op
     on_loop(main())
 
 
-def test_announced_frame_lengths_allocate_no_memory_beyond_the_limit(on_loop):
+def test_announced_frame_lengths_of_all_connections_allocate_no_memory_beyond_the_limit(on_loop):
     """Fifty strangers announce 90 MB each and send a little: 4.5 GB announced."""
 
     async def main():

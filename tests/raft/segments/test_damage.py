@@ -97,7 +97,7 @@ def test_an_invalid_batch_below_the_recovery_point_stops_the_node(log, disk, con
 
 
 @pytest.mark.parametrize(("bit", "found_at"), [(2, 12), (3, 13)])
-def test_a_damaged_leader_epoch_is_detected_by_the_epochs_of_adjacent_batches(
+def test_recovery_detects_a_damaged_leader_epoch_by_the_epochs_of_adjacent_batches(
     log, disk, config, bit, found_at
 ):
     """It lies outside the checksum: 6 became 2, older than what precedes, or 14, newer than what

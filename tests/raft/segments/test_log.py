@@ -204,7 +204,7 @@ def test_creating_a_log_in_a_directory_with_a_log_raises_an_error(log, disk):
         Log.create(disk, DIRECTORY)
 
 
-def test_a_new_log_may_start_at_any_offset(disk):
+def test_a_new_log_can_be_created_with_any_start_offset(disk):
     log = Log.create(disk, DIRECTORY, start_offset=50)
     assert (log.log_start_offset, log.log_end_offset, log.last_epoch) == (50, 50, None)
     assert names(disk) == [50]
@@ -220,7 +220,7 @@ def test_opening_a_log_that_was_closed_cleanly_rebuilds_no_index(log, disk, conf
     assert again.log_end_offset == again.recovery_point == 40
 
 
-def test_a_closed_log_refuses_appends(log):
+def test_appends_to_a_closed_log_raise_an_error(log):
     log.close()
     with pytest.raises(LogFailedError, match="closed"):
         log.append(batch(0))

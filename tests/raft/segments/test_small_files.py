@@ -163,7 +163,7 @@ def test_the_meta_properties_file_has_its_golden_bytes(disk):
     assert read_meta_properties(disk, ROOT) == meta
 
 
-def test_escaped_java_properties_are_parsed(disk):
+def test_the_reader_of_meta_properties_parses_escaped_java_properties(disk):
     text = "#\n#Sat Nov 21 03:00:00 UTC 2026\ncluster.id=a\\:b\\=\nnode.id=1\nversion=1\nx=y\n"
     disk.replace(ROOT / "meta.properties", text.encode())
     assert read_meta_properties(disk, ROOT) == MetaProperties(cluster_id="a:b=", node_id=1)

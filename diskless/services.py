@@ -14,6 +14,8 @@ from random import Random
 from typing import Any, Final
 from uuid import UUID
 
+from coordinator.controller.decide.configs import process_settings
+from coordinator.controller.image import MetadataImage
 from coordinator.groups.settings import GroupSettings
 from diskless.apis import (
     chunks,
@@ -93,6 +95,8 @@ class Services:
             on_written=self.cache.add,
             received_at=received_at,
         )
+        self._values = values
+        cluster.on_image(self._change_settings)
         self.staleness = Staleness(
             cluster.replica_age_ms, file_delete_delay_ms=values["diskless.file.delete.delay.ms"]
         )
@@ -163,6 +167,11 @@ class Services:
             **telemetry.handlers(lambda: UUID(int=self._random.getrandbits(128), version=4)),
             **transactions.handlers(cluster),
         }
+
+    def _change_settings(self, image: MetadataImage) -> None:
+        """Apply the settings that are changed while this broker runs."""
+        dynamic = process_settings(image, self._cluster.broker_id)
+        self.writers.change(WriterSettings.of({**self._values, **dynamic}))
 
     def handlers(self, listener_name: str) -> Mapping[int, Served]:
         """Return the handlers of a listener's requests, except ApiVersions, by api key."""

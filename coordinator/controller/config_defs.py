@@ -130,7 +130,11 @@ DELETE: Final = "delete"
 
 
 def _long(
-    default: int, lowest: int, about: str, broker_name: str | None = None, highest: int = _LONG_MAX
+    default: int | str,
+    lowest: int,
+    about: str,
+    broker_name: str | None = None,
+    highest: int = _LONG_MAX,
 ) -> ConfigDef:
     check = _number(lowest, highest, "LONG")
     return ConfigDef(ConfigType.LONG, str(default), check, about, broker_name)
@@ -257,19 +261,62 @@ TOPIC_CONFIGS: Final[dict[str, ConfigDef]] = {
 }
 """The settings of a topic. Source: upstream's TopicConfig."""
 
-BROKER_CONFIGS: Final[dict[str, ConfigDef]] = {
-    definition.broker_name: definition
-    for definition in TOPIC_CONFIGS.values()
-    if definition.broker_name is not None
-} | {
-    "producer.id.expiration.ms": _int(
-        86_400_000,
+PROCESS_CONFIGS: Final[dict[str, ConfigDef]] = {
+    "diskless.append.commit.interval.ms": _long(
+        250,
         1,
-        "How long the state of an inactive producer is kept, in ms.",
-        highest=7 * 24 * 3_600_000,
+        "Maximum milliseconds for which a broker collects batches before it writes them as one "
+        "object. It writes earlier while producers wait: see esker.append.quiet.ms.",
+        highest=_INT_MAX,
+    ),
+    "esker.append.quiet.ms": _long(
+        5,
+        0,
+        "Milliseconds without a new batch after which a broker writes an object before the commit "
+        "interval is over; 0: never. Longer than the gap between two requests of one producer.",
+        highest=60_000,
+    ),
+    "esker.append.objects.per.second": _long(
+        "",
+        0,
+        "Objects below 768 KiB that a broker may write a second before the commit interval is "
+        "over; 0: none. Default: 8 with S3, 64 with a directory.",
+        highest=100_000,
+    ),
+    "esker.append.runs.per.second": _long(
+        10_000,
+        0,
+        "Partitions, summed over the objects of one second, up to which a broker writes objects "
+        "before the commit interval is over; each is a row in the batch coordinator's state.",
+        highest=10_000_000,
+    ),
+    "diskless.append.buffer.max.bytes": _long(
+        8 * 1024 * 1024,
+        1,
+        "Bytes of buffered batches that close an object; a larger batch is an object alone.",
+        highest=1024**3,
     ),
 }
-"""The settings that can be changed while brokers run, for one broker or for all."""
+"""The settings of one broker's process that can be changed while it runs."""
+
+BROKER_CONFIGS: Final[dict[str, ConfigDef]] = (
+    {
+        definition.broker_name: definition
+        for definition in TOPIC_CONFIGS.values()
+        if definition.broker_name is not None
+    }
+    | {
+        "producer.id.expiration.ms": _int(
+            86_400_000,
+            1,
+            "How long the state of an inactive producer is kept, in ms.",
+            highest=7 * 24 * 3_600_000,
+        ),
+    }
+    | PROCESS_CONFIGS
+)
+"""The settings that can be changed while brokers run. Only those of `PROCESS_CONFIGS` can differ
+between brokers."""
 
 
 def check_config(name: str, value: str | None, known: dict[str, ConfigDef]) -> str:

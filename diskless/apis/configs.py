@@ -3,7 +3,7 @@
 Settings of topics and cluster-wide defaults are in the cluster log, so every broker describes them
 from its image. Only a process itself knows the settings that it was started with: this broker
 refuses a request about another broker, as Kafka does, and clients send it there. Those settings
-are read-only.
+are read-only, except those that a broker follows while it runs (`PROCESS_CONFIGS`).
 
 The controller decides a change. The answer waits briefly until this broker's image has the new
 values: a client that sets a value and then reads it should see it.
@@ -20,8 +20,18 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from coordinator.controller.config_defs import BROKER_CONFIGS, MAX_NAME_LENGTH, ConfigType
-from coordinator.controller.decide.configs import Operation, Source, describe_configs
+from coordinator.controller.config_defs import (
+    BROKER_CONFIGS,
+    MAX_NAME_LENGTH,
+    PROCESS_CONFIGS,
+    ConfigType,
+)
+from coordinator.controller.decide.configs import (
+    Operation,
+    Source,
+    describe_configs,
+    dynamic_synonyms,
+)
 from coordinator.controller.image import BROKER, TOPIC, MetadataImage, Resource
 from coordinator.controller.placement import unfenced_brokers
 from coordinator.controller.refusals import refuse
@@ -133,18 +143,18 @@ def _broker(
             f"This is broker {broker_id}, which knows its own settings, not those of {name[:20]}."
         )
         return _refusal(requested, ErrorCode.INVALID_REQUEST, text)
-    entries: list[_Entry] = []
     answer = describe_configs(request, image)
     assert isinstance(answer, rpc.DescribeConfigsResponse), f"{answer}"
-    if not answer.results[0].error_code:  # else this broker is not registered yet
-        entries += answer.results[0].configs
+    shared = () if answer.results[0].error_code else answer.results[0].configs  # not registered yet
+    entries = [entry for entry in shared if entry.name not in PROCESS_CONFIGS]
     wanted = (
         None if requested.configuration_keys is None else frozenset(requested.configuration_keys)
     )
     entries += [
-        _own_entry(setting, request)
+        _own_entry(setting, request, dynamic_synonyms(image, name, setting.name))
         for setting in own
-        if setting.name not in BROKER_CONFIGS and (wanted is None or setting.name in wanted)
+        if (setting.name not in BROKER_CONFIGS or setting.name in PROCESS_CONFIGS)
+        and (wanted is None or setting.name in wanted)
     ]
     return _Result(
         error_message=None,
@@ -200,19 +210,28 @@ def _result(requested: _RequestedPartition, entries: tuple[_Entry, ...]) -> _Res
     )
 
 
-def _own_entry(setting: OwnSetting, request: rpc.DescribeConfigsRequest) -> _Entry:
+def _own_entry(
+    setting: OwnSetting,
+    request: rpc.DescribeConfigsRequest,
+    dynamic: Sequence[tuple[str, str, Source]],
+) -> _Entry:
+    """Describe a setting of this process.
+
+    Args:  dynamic: its values in the cluster log, which come before that of the properties file.
+    """
     synonym = _Entry.DescribeConfigsSynonym
+    given = None if setting.is_sensitive else setting.value
+    synonyms = [synonym(name=name, value=value, source=source) for name, value, source in dynamic]
+    if not setting.is_default:
+        static = Source.STATIC_BROKER_CONFIG
+        synonyms.append(synonym(name=setting.name, value=given, source=static))
     default = Source.DEFAULT_CONFIG
-    source = default if setting.is_default else Source.STATIC_BROKER_CONFIG
-    value = None if setting.is_sensitive else setting.value
-    synonyms = [synonym(name=setting.name, value=value, source=source)]
-    if source is not default:
-        synonyms.append(synonym(name=setting.name, value=setting.default, source=default))
+    synonyms.append(synonym(name=setting.name, value=setting.default, source=default))
     return _Entry(
         name=setting.name,
-        value=value,
-        read_only=True,
-        config_source=source,
+        value=synonyms[0].value,
+        read_only=setting.name not in PROCESS_CONFIGS,
+        config_source=synonyms[0].source,
         is_sensitive=setting.is_sensitive,
         synonyms=tuple(synonyms) if request.include_synonyms else (),
         config_type=setting.type,

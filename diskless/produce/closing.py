@@ -30,6 +30,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
+from coordinator.controller.config_defs import PROCESS_CONFIGS
 from diskless.histograms import Histogram
 from diskless.stores.opening import DIRECTORY
 
@@ -80,9 +81,9 @@ class OpenBuffer(Protocol):
 class ClosingSettings:
     """When buffers may be closed early."""
 
-    quiet_ms: int = 5  # esker.append.quiet.ms; 0: never
-    objects_per_second: int = 64  # esker.append.objects.per.second, of small objects
-    runs_per_second: int = 10_000  # esker.append.runs.per.second
+    quiet_ms: int = int(PROCESS_CONFIGS["esker.append.quiet.ms"].default)  # 0: never
+    objects_per_second: int = DIRECTORY_OBJECTS  # esker.append.objects.per.second, of small objects
+    runs_per_second: int = int(PROCESS_CONFIGS["esker.append.runs.per.second"].default)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> ClosingSettings:
@@ -162,16 +163,20 @@ class BufferClosing:
         """
         self.counters = ClosingCounters()
         self.validating = 0  # requests whose batches are being validated
-        self._settings = settings
         self._buffers = buffers
         self._received_at = received_at
         self._loop = asyncio.get_running_loop()
-        self._quiet_s = settings.quiet_ms / 1_000
         self._appended_at = 0.0
+        self._check: asyncio.TimerHandle | None = None
+        self._stopped = False
+        self.change(settings)
+
+    def change(self, settings: ClosingSettings) -> None:
+        """Close buffers by these settings from now on, with full budgets."""
+        self._quiet_s = 0.0 if self._stopped else settings.quiet_ms / 1_000
         now_s = self._loop.time()
         self._objects = TokenBucket(settings.objects_per_second, now_s=now_s)
         self._runs = TokenBucket(settings.runs_per_second, now_s=now_s)
-        self._check: asyncio.TimerHandle | None = None
 
     def note_append(self) -> None:
         """Restart the quiet time after which buffers close, because a batch was appended."""
@@ -205,6 +210,7 @@ class BufferClosing:
             self._check.cancel()
             self._check = None
         self._quiet_s = 0.0
+        self._stopped = True
 
     def _open(self) -> list[OpenBuffer]:
         return [buffer for buffer in self._buffers() if buffer.has_batches]

@@ -42,6 +42,7 @@ from uuid import UUID
 
 from coordinator.batch.interface import NEVER_COMMITTED, CallTarget
 from coordinator.batch.settings import KEPT_ANSWERS
+from coordinator.controller.config_defs import PROCESS_CONFIGS
 from coordinator.errors import CoordinatorError
 from diskless.histograms import Histogram
 from diskless.produce.buffer import AppendBuffer, AppendResult, ClosedBuffer, Waiter
@@ -91,8 +92,8 @@ class WriterSettings:
     Raises:  ValueError naming what does not fit together.
     """
 
-    commit_interval_ms: int = 250  # diskless.append.commit.interval.ms
-    buffer_max_bytes: int = 8 * 1024 * 1024  # diskless.append.buffer.max.bytes
+    commit_interval_ms: int = int(PROCESS_CONFIGS["diskless.append.commit.interval.ms"].default)
+    buffer_max_bytes: int = int(PROCESS_CONFIGS["diskless.append.buffer.max.bytes"].default)
     max_uploads: int = 8  # at the same time
     upload_timeout_ms: int = 60_000  # of one object, with its retries
     upload_retry_ms: int = 50  # the first pause; each next one twice as long, and jittered
@@ -212,6 +213,14 @@ class ObjectWriter:
         self._awaiting_outcome: set[asyncio.Task[None]] = set()
         self._stopped = False
 
+    def change(self, settings: WriterSettings) -> None:
+        """Fill buffers by these settings from now on; leases and uploads keep theirs."""
+        self._settings = settings
+        self._buffer.max_bytes = settings.buffer_max_bytes
+        if self._timer is not None:
+            self._timer.cancel()
+            self._start_timer()
+
     # --- buffering ------------------------------------------------------------------------------
 
     def append(
@@ -235,10 +244,13 @@ class ObjectWriter:
             self.close_buffer(Reason.SIZE)
             return
         if self._timer is None:
-            delay_s = self._settings.commit_interval_ms / 1_000
-            self._timer = self._loop.call_later(delay_s, self.close_buffer, Reason.INTERVAL)
+            self._start_timer()
         if self._closing is not None:
             self._closing.note_append()
+
+    def _start_timer(self) -> None:
+        delay_s = self._settings.commit_interval_ms / 1_000
+        self._timer = self._loop.call_later(delay_s, self.close_buffer, Reason.INTERVAL)
 
     @property
     def has_batches(self) -> bool:

@@ -99,6 +99,16 @@ class Writers:
         """Return the bytes of batches that are being buffered, uploaded or committed."""
         return sum(writer.in_flight_bytes for writer in (*self._writers.values(), *self._retired))
 
+    def change(self, settings: WriterSettings) -> None:
+        """Write by these settings from now on, in all writers."""
+        if settings == self._settings:
+            return
+        if settings.closing != self._settings.closing:
+            self.closing.change(settings.closing)
+        self._settings = settings
+        for writer in self._writers.values():
+            writer.change(settings)
+
     def begin(self, broker_epoch: int) -> None:
         """Fence all earlier writers, and start to write under this broker epoch."""
         assert self._epoch is None or broker_epoch > self._epoch, (

@@ -7,45 +7,22 @@ from __future__ import annotations
 
 from typing import Final
 
-from diskless.produce.closing import ClosingSettings
+from coordinator.controller.config_defs import PROCESS_CONFIGS
 from esker.settings.base import Setting
-from esker.settings.values import MEBIBYTE, MILLISECONDS, integer
+from esker.settings.values import MEBIBYTE, MILLISECONDS, checked, integer
 from records.compression import MAX_DECOMPRESSED_BYTES
 
+CHANGEABLE: Final = "Can be changed while the broker runs."
+
 SETTINGS: Final = (
-    Setting(
-        "diskless.append.commit.interval.ms",
-        MILLISECONDS,
-        250,
-        "Maximum milliseconds for which a broker collects batches before it writes them as one "
-        "object. It writes earlier while producers wait: see esker.append.quiet.ms.",
-    ),
-    Setting(
-        "esker.append.quiet.ms",
-        integer(0, 60_000),
-        ClosingSettings().quiet_ms,
-        "Milliseconds without a new batch after which a broker writes an object before the commit "
-        "interval is over; 0: never. Longer than the gap between two requests of one producer.",
-    ),
-    Setting(
-        "esker.append.objects.per.second",
-        integer(0, 100_000),
-        None,
-        "Objects below 768 KiB that a broker may write a second before the commit interval is "
-        "over; 0: none. Default: 8 with S3, 64 with a directory.",
-    ),
-    Setting(
-        "esker.append.runs.per.second",
-        integer(0, 10_000_000),
-        ClosingSettings().runs_per_second,
-        "Partitions, summed over the objects of one second, up to which a broker writes objects "
-        "before the commit interval is over; each is a row in the batch coordinator's state.",
-    ),
-    Setting(
-        "diskless.append.buffer.max.bytes",
-        integer(1, 1024 * MEBIBYTE),
-        8 * MEBIBYTE,
-        "Bytes of buffered batches that close an object; a larger batch is an object alone.",
+    *(
+        Setting(
+            key,
+            checked(definition, int),
+            int(definition.default) if definition.default else None,
+            f"{definition.about} {CHANGEABLE}",
+        )
+        for key, definition in PROCESS_CONFIGS.items()
     ),
     Setting(
         "esker.append.max.in.flight.bytes",

@@ -9,25 +9,15 @@ Source: Apache Kafka 4.3, Configuration (`log.*`, `message.max.bytes`); KIP-226 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
-from coordinator.controller.config_defs import TOPIC_CONFIGS, ConfigDef
+from coordinator.controller.config_defs import TOPIC_CONFIGS
 from esker.settings.base import Setting
-from esker.settings.values import integer
+from esker.settings.values import checked, integer
 
 _MINUTE_MS: Final = 60_000
 _HOUR_MS: Final = 60 * _MINUTE_MS
-
-
-def _parser(definition: ConfigDef) -> Callable[[str], str]:
-    def parse(text: str) -> str:
-        wrong = definition.check(text)
-        if wrong is not None:
-            raise ValueError(f"{text[:80]!r}: {wrong}")
-        return text.strip()
-
-    return parse
 
 
 _BY_BROKER_NAME: Final = {
@@ -40,7 +30,7 @@ SETTINGS: Final = (
     *(
         Setting(
             broker_name,
-            _parser(definition),
+            checked(definition, str.strip),
             None,
             f"Default of the topic setting `{name}`; without it: {definition.default}.",
         )

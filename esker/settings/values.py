@@ -9,9 +9,12 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
+from coordinator.controller.config_defs import ConfigDef
 from records.types import NodeId
+
+T = TypeVar("T")
 
 MEBIBYTE: Final = 1024 * 1024
 
@@ -38,6 +41,18 @@ def integer(least: int, most: int) -> Callable[[str], int]:
         if not least <= value <= most:
             raise ValueError(f"{value} is not between {least} and {most}")
         return value
+
+    return parse
+
+
+def checked(definition: ConfigDef, convert: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a parser of settings that accepts the values of a controller's definition."""
+
+    def parse(text: str) -> T:
+        wrong = definition.check(text)
+        if wrong is not None:
+            raise ValueError(f"{text[:80]!r}: {wrong}")
+        return convert(text)
 
     return parse
 

@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from diskless.broker import Broker, BrokerSettings, ClientListener, NotStartedError
+from diskless.produce.closing import Reason
 from diskless.stores import ObjectStorage
 from diskless.stores.directory import DirectoryStorage
 from diskless.stores.memory import MemoryStore
@@ -22,6 +23,10 @@ from records.rpc.base import Request
 from records.rpc.brokers import (
     BrokerHeartbeatRequest,
     BrokerRegistrationRequest,
+)
+from records.rpc.configs import (
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
 )
 from records.rpc.produce import ProduceRequest, ProduceResponse
 from tests.diskless.broker_world import ask_at, running_broker
@@ -161,7 +166,9 @@ def test_a_stopping_broker_writes_its_buffered_batches_and_answers_their_produce
     async def story() -> None:
         async with ClusterWorld(brokers=()) as world:
             never_ms = 2**31 - 1
-            async with running_broker(world, diskless_append_commit_interval_ms=never_ms) as broker:
+            async with running_broker(
+                world, diskless_append_commit_interval_ms=never_ms, esker_append_quiet_ms=0
+            ) as broker:
                 await world.create("t")
                 port = broker.listeners["PLAIN"].port
                 sending = asyncio.ensure_future(send(broker, b"buffered"))
@@ -172,6 +179,51 @@ def test_a_stopping_broker_writes_its_buffered_batches_and_answers_their_produce
             assert world.leaders[0].state.brokers[1].open_leases == (), "it gave its lease back"
             with pytest.raises(ConnectError):
                 await connect(HOST, port)
+
+    run(story)
+
+
+async def change(world: ClusterWorld, broker: str, **values: int) -> None:
+    """Set dynamic settings of a broker, or of all brokers; settings have _ for dots."""
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    changes = tuple(
+        resource.AlterableConfig(name=name.replace("_", "."), config_operation=0, value=f"{value}")
+        for name, value in values.items()
+    )
+    named = resource(resource_type=4, resource_name=broker, configs=changes)
+    request = IncrementalAlterConfigsRequest(resources=(named,), validate_only=False)
+    answer = await world.ask(request, IncrementalAlterConfigsResponse)
+    assert not answer.responses[0].error_code, answer
+
+
+def test_a_running_broker_follows_changed_settings_of_its_buffers() -> None:
+    hour = 3_600_000
+
+    async def story() -> None:
+        async with (
+            ClusterWorld(brokers=()) as world,
+            running_broker(
+                world, diskless_append_commit_interval_ms=hour, esker_append_quiet_ms=0
+            ) as broker,
+        ):
+            await world.create("t")
+            closed = broker.services.writers.closing.counters.closed
+            await change(world, "1", diskless_append_commit_interval_ms=hour + 1)
+            sending = asyncio.create_task(send(broker, b"one"))
+            await wait_until_async(lambda: broker.services.writers.in_flight_bytes > 0)
+            await change(world, "", diskless_append_commit_interval_ms=1)
+            assert not closed, "the broker's own value comes first"
+            await change(world, "1", diskless_append_commit_interval_ms=1)  # of a full buffer, too
+            assert await sending == (0, 0)
+            assert closed == {Reason.INTERVAL: 1}
+            await change(world, "1", diskless_append_commit_interval_ms=hour)
+            await change(world, "", diskless_append_buffer_max_bytes=1)
+            assert await send(broker, b"two") == (0, 1)
+            assert closed == {Reason.INTERVAL: 1, Reason.SIZE: 1}
+            await change(world, "1", diskless_append_buffer_max_bytes=10_000)
+            await change(world, "1", esker_append_quiet_ms=1)
+            assert await send(broker, b"three") == (0, 2)
+            assert closed == {Reason.INTERVAL: 1, Reason.SIZE: 1, Reason.QUIET: 1}
 
     run(story)
 

@@ -26,6 +26,7 @@ OWN: Final = (
     OwnSetting("num.partitions", "1", "1", ConfigType.INT, "Partitions by default."),
     OwnSetting("broker.rack", "a", "", ConfigType.STRING, "The rack."),
     OwnSetting("esker.secret", "hush", None, ConfigType.STRING, "Never told.", is_sensitive=True),
+    OwnSetting("esker.append.quiet.ms", "9", "5", ConfigType.LONG, "Quiet time."),
     OwnSetting("log.retention.ms", "5", "5", ConfigType.LONG, "Shadowed by the cluster's."),
 )
 
@@ -187,19 +188,24 @@ def test_a_broker_describes_its_own_settings_as_read_only() -> None:
     tell(story)
 
 
-def test_describe_configs_describes_dynamic_broker_settings() -> None:
+def test_describe_configs_names_the_source_of_a_broker_setting_that_can_change() -> None:
+    name = "esker.append.quiet.ms"
+
     async def story(told: Story) -> None:
-        await told.alter((SET, "log.retention.ms", "7"), kind=BROKER, name="")
-        await told.alter((SET, "log.retention.ms", "6"), kind=BROKER, name="1")
-        found = await told.describe(BROKER, "1", "log.retention.ms", synonyms=True)
-        (entry,) = found.configs
-        assert [(s.value, s.source) for s in entry.synonyms] == [
-            ("6", 2),
-            ("7", 3),
-            ("604800000", 5),
-        ]
+        expected = [("9", 4), ("5", 5)]
+        for broker, value, source in (("", "7", 3), ("1", "6", 2)):
+            await told.alter((SET, name, value), kind=BROKER, name=broker)
+            expected.insert(0, (value, source))
+            found = await told.describe(BROKER, "1", name, synonyms=True)
+            (entry,) = found.configs
+            assert [(s.value, s.source) for s in entry.synonyms] == expected
+            assert (entry.value, entry.config_source, entry.read_only) == (value, source, False)
         found = await told.describe(BROKER, "")
-        assert [(e.name, e.value) for e in found.configs] == [("log.retention.ms", "7")]
+        assert [(e.name, e.value) for e in found.configs] == [(name, "7")]
+        for broker in ("1", ""):
+            assert await told.alter((DELETE, name, None), kind=BROKER, name=broker) == (0, None)
+        (entry,) = (await told.describe(BROKER, "1", name)).configs
+        assert (entry.value, entry.config_source) == ("9", 4)
 
     tell(story)
 

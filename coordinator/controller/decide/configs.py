@@ -19,6 +19,7 @@ from coordinator.controller.config_defs import (
     COMPACT,
     DELETE,
     MAX_NAME_LENGTH,
+    PROCESS_CONFIGS,
     TOPIC_CONFIGS,
     ConfigDef,
     ConfigType,
@@ -95,6 +96,26 @@ def topic_value(image: MetadataImage, topic: str, name: str) -> str:
     """Return the effective value of one topic setting without surrounding blanks."""
     own = image.config(Resource(TOPIC, topic), name)
     return synonyms(image, {name: own}, name, TOPIC_CONFIGS[name])[0][1].strip()
+
+
+def dynamic_synonyms(image: MetadataImage, broker_name: str, name: str) -> list[_Synonym]:
+    """Return the values of a broker's setting in the cluster log, the effective value first.
+
+    Args:  broker_name: the broker's id as text, or empty for the defaults of all brokers.
+    """
+    found = [
+        (name, image.config(Resource(BROKER, broker_name), name), Source.DYNAMIC_BROKER_CONFIG),
+        (name, image.config(CLUSTER_DEFAULT, name), Source.DYNAMIC_DEFAULT_BROKER_CONFIG),
+    ]
+    if not broker_name:
+        del found[0]
+    return [(name, value, source) for name, value, source in found if value is not None]
+
+
+def process_settings(image: MetadataImage, broker_id: int) -> dict[str, int]:
+    """Return the settings of a broker's process that were changed while it runs, by name."""
+    found = {name: dynamic_synonyms(image, str(broker_id), name) for name in PROCESS_CONFIGS}
+    return {name: int(values[0][1]) for name, values in found.items() if values}
 
 
 def cleanup_policies(image: MetadataImage, topic: str) -> list[str]:
@@ -187,17 +208,8 @@ def _describe(resource: Resource, image: MetadataImage, *, documented: bool) -> 
             yield _entry(name, found, definition, documented=documented)
     elif resource.type == BROKER:
         check_broker(resource.name, image)
-        own = image.configs.get(resource, {})
         for name, definition in BROKER_CONFIGS.items():
-            found = []
-            if own.get(name) is not None:
-                ours = Source.DYNAMIC_BROKER_CONFIG
-                if resource == CLUSTER_DEFAULT:
-                    ours = Source.DYNAMIC_DEFAULT_BROKER_CONFIG
-                found.append((name, own[name], ours))
-            default = image.config(CLUSTER_DEFAULT, name)
-            if default is not None and resource != CLUSTER_DEFAULT:
-                found.append((name, default, Source.DYNAMIC_DEFAULT_BROKER_CONFIG))
+            found = dynamic_synonyms(image, resource.name, name)
             if resource == CLUSTER_DEFAULT and not found:
                 continue  # the cluster's defaults list only what was set
             if (in_file := image.file_defaults.get(name)) is not None:
@@ -363,6 +375,8 @@ def _alter(item: _Resource, resource: Resource, image: MetadataImage) -> list[Co
             raise RefusedError(
                 ErrorCode.INVALID_REQUEST, f"Null value not supported for : {config.name}"
             )
+        if resource.type == BROKER and config.config_operation != Operation.DELETE:
+            _check_scope(config.name, resource)
         value = changed[config.name] = _new_value(config, known, own.get(config.name))
         if value != own.get(config.name):
             records.append(
@@ -396,6 +410,16 @@ def _known_configs(resource: Resource, image: MetadataImage) -> dict[str, Config
         check_broker(resource.name, image)
         return BROKER_CONFIGS
     raise _unknown_type(resource)
+
+
+def _check_scope(name: str, resource: Resource) -> None:
+    """Check that one broker may differ from the others in a setting. Raises RefusedError."""
+    if resource != CLUSTER_DEFAULT and name in BROKER_CONFIGS and name not in PROCESS_CONFIGS:
+        raise RefusedError(
+            ErrorCode.INVALID_REQUEST,
+            f"{name} is decided for the whole cluster, not by broker {resource.name}: change the "
+            "default of all brokers (an empty broker name, --entity-default).",
+        )
 
 
 def _new_value(

@@ -14,12 +14,15 @@ import pytest
 
 from coordinator.controller.cluster_view import ImageView
 from coordinator.controller.config_defs import (
+    BROKER_CONFIGS,
+    PROCESS_CONFIGS,
     TOPIC_CONFIGS,
     check_combination,
     check_config,
 )
 from coordinator.controller.decide.configs import Source, synonyms, topic_value
 from coordinator.controller.errors import RefusedError
+from coordinator.controller.image import Resource
 from coordinator.controller.machine import ControllerMachine
 from tests.coordinator.controller.test_image import load
 from tests.coordinator.controller.test_refusals import alter
@@ -119,7 +122,39 @@ def test_defaults_from_the_properties_file_survive_applied_records_and_a_checkpo
     assert topic_value(machine.image, "t", "retention.ms") == "3"
 
 
-@pytest.mark.parametrize("name", ["num.io.threads", "esker.append.quiet.ms", "listeners"])
+@pytest.mark.parametrize("name", sorted(set(BROKER_CONFIGS) - set(PROCESS_CONFIGS)))
+def test_one_broker_cannot_differ_in_a_setting_of_the_whole_cluster(name: str) -> None:
+    world = created({})
+    value = BROKER_CONFIGS[name].default
+    answer = world.ask(alter(4, "1", name, value))
+    assert answer.responses[0].error_code == 42
+    assert "the default of all brokers" in answer.responses[0].error_message
+    assert not world.image.configs
+    assert world.ask(alter(4, "", name, value)).responses[0].error_code == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "lowest", "highest"),
+    [
+        ("diskless.append.buffer.max.bytes", 1, 2**30),
+        ("diskless.append.commit.interval.ms", 1, 2**31 - 1),
+        ("esker.append.objects.per.second", 0, 100_000),
+        ("esker.append.quiet.ms", 0, 60_000),
+        ("esker.append.runs.per.second", 0, 10_000_000),
+    ],
+)
+def test_a_setting_of_a_brokers_process_is_bounded(name: str, lowest: int, highest: int) -> None:
+    world = created({})
+    for broker in ("", "1"):
+        for value in (lowest - 1, highest + 1, 10**12, "", "x", "1.5"):
+            answer = world.ask(alter(4, broker, name, f"{value}"))
+            assert answer.responses[0].error_code == 40, value
+        assert Resource(4, broker) not in world.image.configs
+        for value in (lowest, highest):
+            assert world.ask(alter(4, broker, name, f"{value}")).responses[0].error_code == 0
+
+
+@pytest.mark.parametrize("name", ["num.io.threads", "esker.append.max.uploads", "listeners"])
 def test_a_change_of_a_setting_fixed_at_start_is_refused_with_this_reason(name: str) -> None:
     world = created({})
     answer = world.ask(alter(4, "1", name, "8"))

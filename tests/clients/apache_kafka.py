@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.clients.client import Refused
 from tests.clients.world import World
-from tests.interop.kafka_run import Kafka, configure_node
+from tests.interop.kafka_run import Kafka, Node, configure_node
 from tests.interop.kafka_scenario import CLUSTER_ID
 from tests.waiting import wait_until
 
@@ -25,12 +25,12 @@ SETTINGS: Final = {
 
 
 @contextmanager
-def apache_kafka(kafka: Kafka, home: Path) -> Iterator[World]:
-    """Running and ready."""
+def apache_kafka_node(kafka: Kafka, home: Path) -> Iterator[Node]:
+    """Run one node of Apache Kafka that creates topics."""
     plan = configure_node(kafka, home, node_id=1, settings=SETTINGS)
     plan.format(CLUSTER_ID, "--standalone")
     with plan.started(["PLAINTEXT"]) as node:
-        world = World([("127.0.0.1", node.ports["PLAINTEXT"])])
+        world = _world(node)
 
         def ready() -> bool:
             try:
@@ -40,4 +40,15 @@ def apache_kafka(kafka: Kafka, home: Path) -> Iterator[World]:
             return True
 
         wait_until(ready, "Kafka creates topics")
-        yield world
+        yield node
+
+
+@contextmanager
+def apache_kafka(kafka: Kafka, home: Path) -> Iterator[World]:
+    """Run one node of Apache Kafka, and yield it as scenarios use a cluster."""
+    with apache_kafka_node(kafka, home) as node:
+        yield _world(node)
+
+
+def _world(node: Node) -> World:
+    return World([("127.0.0.1", node.ports["PLAINTEXT"])])

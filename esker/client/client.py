@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from difflib import get_close_matches
 from typing import Final, Self, TypeVar
 
@@ -299,7 +299,7 @@ class KafkaClient:
         async def attempt() -> dict[int, int]:
             leaders = await self.leaders(topic)
             if missing := sorted(set(timestamps) - set(leaders)):
-                raise ClientError(f"{topic} has no partition {missing[0]}")
+                raise ClientError(no_such_partition(topic, missing[0], leaders))
             asked: dict[int, list[int]] = {}
             for partition in timestamps:
                 asked.setdefault(leaders[partition], []).append(partition)
@@ -331,6 +331,11 @@ class KafkaClient:
             return found.node_id
 
         return await self.patiently(attempt)
+
+
+def no_such_partition(topic: str, partition: int, partitions: Collection[int]) -> str:
+    """Return the error about a partition that a topic does not have."""
+    return f"{topic} has no partition {partition}: its partitions are 0 to {max(partitions)}"
 
 
 def _list_offsets(topic: str, timestamps: dict[int, int]) -> ListOffsetsRequest:

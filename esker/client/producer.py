@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
-from esker.client.client import ClientError, KafkaClient
+from esker.client.client import ClientError, KafkaClient, no_such_partition
 from raft.net.errors import NetError
 from raft.net.rpc import request_kind
 from records.batch_writer import build_batch
@@ -118,7 +118,7 @@ class Producer:
         """
         self._leaders = await self._client.leaders(self._topic, create=True)
         if self._partition is not None and self._partition not in self._leaders:
-            raise ClientError(f"{self._topic} has no partition {self._partition}")
+            raise ClientError(no_such_partition(self._topic, self._partition, self._leaders))
         if self._acks == -1:
             self._producer = await self._client.patiently(self._producer_id)
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
-from esker.client.client import PASSING, ClientError, KafkaClient
+from esker.client.client import PASSING, ClientError, KafkaClient, no_such_partition
 from records.kafka_errors import error_name
 from records.rpc.partitions import DeleteRecordsRequest, DeleteRecordsResponse
 
@@ -67,7 +67,7 @@ async def delete_records(
         leaders = {topic: await client.leaders(topic) for topic, _ in offsets}
         for (topic, partition), offset in offsets.items():
             if partition not in leaders[topic]:
-                raise ClientError(f"{topic} has no partition {partition}")
+                raise ClientError(no_such_partition(topic, partition, leaders[topic]))
             of_node = by_leader.setdefault(leaders[topic][partition], {})
             of_node.setdefault(topic, {})[partition] = offset
         found = []

@@ -188,7 +188,7 @@ def _request_with_ends(
     coordinators: dict[tuple[str, int], TopicCoordinator] = {}
     for topic in response.topics:
         if topic.error_code:
-            fail(f"no such topic: {topic.topic_name}")
+            fail(f"no such topic: {topic.topic_name}; `esker topics list` prints all")
         for partition in topic.partitions:
             coordinators[topic.topic_name, partition.partition_index] = TopicCoordinator(
                 topic.topic_id, partition.coordinator

@@ -41,71 +41,80 @@ ECHO_S: Final = 0.3
 SHOWN: Final = ("esker.append.quiet.ms", "diskless.append.commit.interval.ms")
 
 
+Directory = Annotated[
+    Path,
+    typer.Option(
+        "--dir",
+        metavar="DIR",
+        help="Directory of all files of the cluster, created if missing; default: esker-data.",
+    ),
+]
+Port = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=65535,
+        help="Port of the first broker; further brokers use the next higher ports; default: 9092.",
+    ),
+]
+Brokers = Annotated[
+    int, typer.Option(min=1, max=MAX_BROKERS, help="Number of brokers to run; default: 1.")
+]
+StoreOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="s3://BUCKET",
+        help="S3 bucket to store records in; default: the directory objects in --dir.",
+    ),
+]
+Endpoint = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="URL of the bucket's S3 service; requires --store; default: Amazon's.",
+    ),
+]
+Region = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="AWS region of the bucket; requires --store; default: the AWS configuration's region.",
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Setting of every node as KEY=VALUE; may be repeated; default: no extra settings.",
+    ),
+]
+Reset = Annotated[
+    bool,
+    typer.Option(
+        "--reset",
+        help="Remove the cluster's files from --dir before the start; default: files are kept.",
+    ),
+]
+WithoutAsking = Annotated[
+    bool,
+    typer.Option(
+        "--yes", help="With --reset: remove files without a confirmation; default: ask for one."
+    ),
+]
+
+
 @app.command(name="dev", epilog=EXAMPLE)
 def dev(
-    directory: Annotated[
-        Path,
-        typer.Option(
-            "--dir",
-            metavar="DIR",
-            help="Directory of all files of the cluster, created if missing; default: esker-data.",
-        ),
-    ] = Path("esker-data"),
-    port: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=65535,
-            help="Port of the first broker; further brokers use the next higher ports; "
-            "default: 9092.",
-        ),
-    ] = 9092,
-    brokers: Annotated[
-        int, typer.Option(min=1, max=MAX_BROKERS, help="Number of brokers to run; default: 1.")
-    ] = 1,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="s3://BUCKET",
-            help="S3 bucket to store records in; default: the directory objects in --dir.",
-        ),
-    ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="URL of the bucket's S3 service; requires --store; default: Amazon's.",
-        ),
-    ] = None,
-    region: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="AWS region of the bucket; requires --store; default: the AWS "
-            "configuration's region.",
-        ),
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="KEY=VALUE",
-            help="Setting of every node as KEY=VALUE; may be repeated; default: no extra settings.",
-        ),
-    ] = None,
-    reset: Annotated[
-        bool,
-        typer.Option(
-            "--reset",
-            help="Remove the cluster's files from --dir before the start; default: files are kept.",
-        ),
-    ] = False,
-    yes: Annotated[
-        bool,
-        typer.Option(
-            "--yes", help="With --reset: remove files without a confirmation; default: ask for one."
-        ),
-    ] = False,
+    directory: Directory = Path("esker-data"),
+    port: Port = 9092,
+    brokers: Brokers = 1,
+    store: StoreOption = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    settings: Settings = None,
+    reset: Reset = False,
+    yes: WithoutAsking = False,
 ) -> None:
     """Run three quorum nodes and one or more brokers on this machine, until Ctrl-C.
 

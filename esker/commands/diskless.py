@@ -82,7 +82,8 @@ def describe(
     show(_topics_json(responses, known), text, as_json=as_json)
     unknown = sorted(set(names) - {found.topic_name for found in known})
     if unknown:
-        fail(f"no such diskless topic: {', '.join(unknown)}")
+        names_text = ", ".join(unknown)
+        fail(f"no such diskless topic: {names_text}; `esker topics list --diskless` prints all")
 
 
 def _describe(

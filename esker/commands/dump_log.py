@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Annotated, Final, Protocol
+from typing import Annotated, Final, NamedTuple, Protocol
 
 import typer
 
@@ -66,87 +66,98 @@ class Printer(Protocol):
         """Format an item of a log file as one or more lines, without a final line feed."""
 
 
+Names = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILE",
+        help="Segment, checkpoint, index or other file of a log; or a WAL object, given "
+        "as a file, as s3://BUCKET/KEY, or by key or id.",
+    ),
+]
+Check = Annotated[
+    bool,
+    typer.Option(
+        "--verify", help="Check each file and print the result; default: print the contents."
+    ),
+]
+Deep = Annotated[
+    bool,
+    typer.Option(
+        "--deep",
+        help="With --verify: also decode every record, which is slower; default: check "
+        "batches only.",
+    ),
+]
+AllowGaps = Annotated[
+    bool,
+    typer.Option(
+        "--allow-gaps",
+        help="With --verify: accept gaps in offsets, as in compacted topics; default: a "
+        "gap is damage.",
+    ),
+]
+JsonLines = Annotated[
+    bool,
+    typer.Option("--json", help="Print the result as JSON, one object per line; default: as text."),
+]
+PrintDataLog = Annotated[
+    bool,
+    typer.Option(
+        "--print-data-log",
+        help="Also print the records of WAL objects; default: only their footers.",
+    ),
+]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        metavar="DIR|s3://BUCKET",
+        help="Object store in which to find a WAL object by key or id; default: the "
+        "brokers' store.",
+    ),
+]
+Endpoint = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="URL of the bucket's S3 service; default: Amazon's."),
+]
+Region = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="AWS region of the bucket; default: the AWS configuration's region.",
+    ),
+]
+BootstrapServer = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT[,...]",
+        help="Addresses of one or more brokers that name the object store and, with "
+        "--verify, the coordinator's metadata of each object; default: no broker is "
+        "used.",
+    ),
+]
+Coordinator = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        help="Number of the partition of __diskless-metadata that assigned the object "
+        "id; default: 0.",
+    ),
+]
+
+
 @app.command(name="dump-log", epilog=EXAMPLE, no_args_is_help=True)
 def dump_log(
-    names: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE",
-            help="Segment, checkpoint, index or other file of a log; or a WAL object, given "
-            "as a file, as s3://BUCKET/KEY, or by key or id.",
-        ),
-    ],
-    check: Annotated[
-        bool,
-        typer.Option(
-            "--verify", help="Check each file and print the result; default: print the contents."
-        ),
-    ] = False,
-    deep: Annotated[
-        bool,
-        typer.Option(
-            "--deep",
-            help="With --verify: also decode every record, which is slower; default: check "
-            "batches only.",
-        ),
-    ] = False,
-    allow_gaps: Annotated[
-        bool,
-        typer.Option(
-            "--allow-gaps",
-            help="With --verify: accept gaps in offsets, as in compacted topics; default: a "
-            "gap is damage.",
-        ),
-    ] = False,
-    as_json: Annotated[
-        bool,
-        typer.Option(
-            "--json", help="Print the result as JSON, one object per line; default: as text."
-        ),
-    ] = False,
-    print_data_log: Annotated[
-        bool,
-        typer.Option(
-            "--print-data-log",
-            help="Also print the records of WAL objects; default: only their footers.",
-        ),
-    ] = False,
-    store: Annotated[
-        str | None,
-        typer.Option(
-            metavar="DIR|s3://BUCKET",
-            help="Object store in which to find a WAL object by key or id; default: the "
-            "brokers' store.",
-        ),
-    ] = None,
-    endpoint: Annotated[
-        str | None,
-        typer.Option(metavar="URL", help="URL of the bucket's S3 service; default: Amazon's."),
-    ] = None,
-    region: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="AWS region of the bucket; default: the AWS configuration's region.",
-        ),
-    ] = None,
-    bootstrap_server: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT[,...]",
-            help="Addresses of one or more brokers that name the object store and, with "
-            "--verify, the coordinator's metadata of each object; default: no broker is "
-            "used.",
-        ),
-    ] = None,
-    coordinator: Annotated[
-        int,
-        typer.Option(
-            min=0,
-            help="Number of the partition of __diskless-metadata that assigned the object "
-            "id; default: 0.",
-        ),
-    ] = 0,
+    names: Names,
+    check: Check = False,
+    deep: Deep = False,
+    allow_gaps: AllowGaps = False,
+    as_json: JsonLines = False,
+    print_data_log: PrintDataLog = False,
+    store: Store = None,
+    endpoint: Endpoint = None,
+    region: Region = None,
+    bootstrap_server: BootstrapServer = None,
+    coordinator: Coordinator = 0,
 ) -> None:
     """Print the contents of log files: batches, records, index entries, election state.
 
@@ -157,13 +168,11 @@ def dump_log(
     """
     if (deep or allow_gaps) and not check:
         raise typer.BadParameter("requires --verify", param_hint="--deep, --allow-gaps")
+    options = _Options(check, deep, allow_gaps, as_json, print_data_log)
     brokers = None if bootstrap_server is None else broker_addresses(bootstrap_server)
     objects = Objects(store, endpoint, region, brokers, coordinator)
     try:
-        code = _run(
-            names, objects, check=check, deep=deep, allow_gaps=allow_gaps, as_json=as_json,
-            records=print_data_log,
-        )  # fmt: skip
+        code = _run(names, objects, options)
         sys.stdout.flush()
     except BrokenPipeError:
         # Python flushes standard output again at exit, which would fail again.
@@ -172,17 +181,19 @@ def dump_log(
     raise typer.Exit(code)
 
 
-def _run(
-    names: list[str],
-    objects: Objects,
-    *,
-    check: bool,
-    deep: bool,
-    allow_gaps: bool,
-    as_json: bool,
-    records: bool,
-) -> int:
-    printer: Printer = LinePrinter() if as_json else _human_printer()
+class _Options(NamedTuple):
+    """The options that say how each file is shown or checked."""
+
+    check: bool
+    deep: bool
+    allow_gaps: bool
+    as_json: bool
+    records: bool
+
+
+def _run(names: list[str], objects: Objects, options: _Options) -> int:
+    """Show or check each file, and return the exit code of the worst."""
+    printer: Printer = LinePrinter() if options.as_json else _human_printer()
     code = OK
     for name in names:
         path, kind = Path(name), None
@@ -191,27 +202,27 @@ def _run(
             if found is not None:
                 kind = Kind.WAL_OBJECT
                 with closing(found):
-                    if check:
-                        _print(_verified_object(objects, found, deep=deep, as_json=as_json))
+                    if options.check:
+                        _print(_verified_object(objects, found, options))
                     else:
-                        for item in read_object(found, records=records):
+                        for item in read_object(found, records=options.records):
                             _print(printer.render(item))
                 continue
             _require_regular_file(path)
             kind = kind_of(path)
-            if check:
-                _print(_verified(path, kind, deep=deep, allow_gaps=allow_gaps, as_json=as_json))
+            if options.check:
+                _print(_verified(path, kind, options))
             else:
                 _show(path, kind, printer)
         except RecordError as error:
-            _report_damage(name, kind, error, as_json=as_json, check=check)
+            _report_damage(name, kind, error, as_json=options.as_json, check=options.check)
             code = max(code, DAMAGED)
         except BrokenPipeError:
             raise
         except UNREADABLE_ERRORS as error:
             if isinstance(error, OSError) and error.errno == errno.ENOSPC:
                 raise  # standard output is full, not the file that is read
-            _report_unreadable(name, error, as_json=as_json)
+            _report_unreadable(name, error, as_json=options.as_json)
             code = UNREADABLE
     return code
 
@@ -229,22 +240,29 @@ def _require_regular_file(path: Path) -> None:
         raise UnknownKindError(f"{path}: not a regular file")
 
 
-def _verified(path: Path, kind: Kind, *, deep: bool, allow_gaps: bool, as_json: bool) -> str:
+def _verified(path: Path, kind: Kind, options: _Options) -> str:
     """Check a file and return the line that reports success. Raises the errors of `verify`."""
     with _progress(path, beside_output=True) as progress:
-        tally = verify(ReadOnly(), path, kind, deep=deep, allow_gaps=allow_gaps, progress=progress)
-    if as_json:
+        tally = verify(
+            ReadOnly(),
+            path,
+            kind,
+            deep=options.deep,
+            allow_gaps=options.allow_gaps,
+            progress=progress,
+        )
+    if options.as_json:
         return verified_line(path, kind, path.stat().st_size, tally)
     return f"sound    {printable(path)}: {kind.value}, {tally_text(kind, tally)}"
 
 
-def _verified_object(objects: Objects, found: ObjectBytes, *, deep: bool, as_json: bool) -> str:
+def _verified_object(objects: Objects, found: ObjectBytes, options: _Options) -> str:
     """Check a WAL object, and compare it with its coordinator's metadata.
 
     Raises as `Objects` does.
     """
-    tally = verify_object(found, deep=deep, known=objects.known(found))
-    if as_json:
+    tally = verify_object(found, deep=options.deep, known=objects.known(found))
+    if options.as_json:
         return verified_line(found.name, Kind.WAL_OBJECT, found.size_bytes, tally)
     text = tally_text(Kind.WAL_OBJECT, tally)
     return f"sound    {printable(found.name)}: {Kind.WAL_OBJECT.value}, {text}"

@@ -44,7 +44,7 @@ TIMEOUT_MS: Final = 30_000
 DEAD: Final = "Dead"
 REFUSALS: Final = {
     68: "group {} has members: stop them first",
-    69: "no such group: {}",
+    69: "no such group: {}; `esker groups list` prints all",
 }
 """Kafka's NON_EMPTY_GROUP and GROUP_ID_NOT_FOUND."""
 
@@ -129,7 +129,7 @@ def describe(
 
     found, progress = run_or_fail(exchange())
     if found.group_state == DEAD and not progress:
-        fail(f"no such group: {group}")
+        fail(f"no such group: {group}; `esker groups list` prints all")
     show(_as_json(found, progress), _as_text(found, progress), as_json=as_json)
 
 

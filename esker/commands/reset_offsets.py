@@ -72,57 +72,63 @@ def _flag(option: str, help: str) -> Any:  # noqa: A002 (Typer's name)
     return typer.Option(option, help=help)
 
 
+ToEarliest = Annotated[bool, _flag("--to-earliest", "Reset to the first offset of each partition.")]
+ToLatest = Annotated[bool, _flag("--to-latest", "Reset to the end offset of each partition.")]
+ToCurrent = Annotated[
+    bool,
+    _flag(
+        "--to-current",
+        "Keep committed offsets; reset partitions without one to their end offset.",
+    ),
+]
+ToOffset = Annotated[
+    int | None,
+    typer.Option(min=0, max=MAX_OFFSET, help="Offset to reset every chosen partition to."),
+]
+ShiftBy = Annotated[
+    int | None,
+    typer.Option(
+        min=-MAX_OFFSET,
+        max=MAX_OFFSET,
+        help="Number of offsets to move each committed offset by, negative for backwards.",
+    ),
+]
+ToDatetime = Annotated[
+    str | None,
+    typer.Option(
+        metavar="YYYY-MM-DDThh:mm:ss.sss",
+        help="Time of the first record to read, in UTC or with a zone such as +01:00.",
+    ),
+]
+ByDuration = Annotated[
+    str | None,
+    typer.Option(
+        metavar="PnDTnHnMnS",
+        help="Age of the first record to read, as an ISO 8601 duration such as PT1H30M.",
+    ),
+]
+FromFile = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="CSV file with the columns topic,partition,offset, as --export prints it.",
+    ),
+]
+
+
 def reset_offsets(
     group: GroupName,
     bootstrap_server: Server = None,
     topic: Topics = None,
     all_topics: AllTopics = False,
-    to_earliest: Annotated[
-        bool, _flag("--to-earliest", "Reset to the first offset of each partition.")
-    ] = False,
-    to_latest: Annotated[
-        bool, _flag("--to-latest", "Reset to the end offset of each partition.")
-    ] = False,
-    to_current: Annotated[
-        bool,
-        _flag(
-            "--to-current",
-            "Keep committed offsets; reset partitions without one to their end offset.",
-        ),
-    ] = False,
-    to_offset: Annotated[
-        int | None,
-        typer.Option(min=0, max=MAX_OFFSET, help="Offset to reset every chosen partition to."),
-    ] = None,
-    shift_by: Annotated[
-        int | None,
-        typer.Option(
-            min=-MAX_OFFSET,
-            max=MAX_OFFSET,
-            help="Number of offsets to move each committed offset by, negative for backwards.",
-        ),
-    ] = None,
-    to_datetime: Annotated[
-        str | None,
-        typer.Option(
-            metavar="YYYY-MM-DDThh:mm:ss.sss",
-            help="Time of the first record to read, in UTC or with a zone such as +01:00.",
-        ),
-    ] = None,
-    by_duration: Annotated[
-        str | None,
-        typer.Option(
-            metavar="PnDTnHnMnS",
-            help="Age of the first record to read, as an ISO 8601 duration such as PT1H30M.",
-        ),
-    ] = None,
-    from_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="CSV file with the columns topic,partition,offset, as --export prints it.",
-        ),
-    ] = None,
+    to_earliest: ToEarliest = False,
+    to_latest: ToLatest = False,
+    to_current: ToCurrent = False,
+    to_offset: ToOffset = None,
+    shift_by: ShiftBy = None,
+    to_datetime: ToDatetime = None,
+    by_duration: ByDuration = None,
+    from_file: FromFile = None,
     dry_run: DryRun = False,
     execute: Execute = False,
     export: Export = False,

@@ -62,46 +62,49 @@ def snapshot() -> None:
 # --- list ----------------------------------------------------------------------------------------
 
 
+Directories = Annotated[
+    list[Path] | None,
+    typer.Argument(
+        metavar="DIRECTORY",
+        help="Log directory of a node (log.dirs), or the directory of one partition's log.",
+    ),
+]
+BootstrapController = Annotated[
+    str | None,
+    typer.Option(
+        metavar="HOST:PORT[,...]",
+        help="Addresses of one or more controllers of a running cluster; default: list "
+        "directories.",
+    ),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        metavar="TOPIC-N",
+        help="Partition whose log to list with --bootstrap-controller; default: all partitions.",
+    ),
+]
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify",
+        help="Check each checkpoint by reading the whole file; default: read the first batch only.",
+    ),
+]
+TimeoutMs = Annotated[
+    int,
+    typer.Option(help="Maximum time to wait for each response, in milliseconds; default: 5000."),
+]
+
+
 @app.command("list", epilog=LIST_EXAMPLE)
 def list_command(
-    directories: Annotated[
-        list[Path] | None,
-        typer.Argument(
-            metavar="DIRECTORY",
-            help="Log directory of a node (log.dirs), or the directory of one partition's log.",
-        ),
-    ] = None,
-    bootstrap_controller: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT[,...]",
-            help="Addresses of one or more controllers of a running cluster; default: list "
-            "directories.",
-        ),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TOPIC-N",
-            help="Partition whose log to list with --bootstrap-controller; default: all "
-            "partitions.",
-        ),
-    ] = None,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Check each checkpoint by reading the whole file; default: read the first "
-            "batch only.",
-        ),
-    ] = False,
+    directories: Directories = None,
+    bootstrap_controller: BootstrapController = None,
+    group: Group = None,
+    verify: Verify = False,
     as_json: JsonLines = False,
-    timeout_ms: Annotated[
-        int,
-        typer.Option(
-            help="Maximum time to wait for each response, in milliseconds; default: 5000."
-        ),
-    ] = 5000,
+    timeout_ms: TimeoutMs = 5000,
 ) -> None:
     """Print every checkpoint, the log start offset, and the bytes of log and checkpoints.
 

@@ -155,7 +155,7 @@ def describe(
     show({"topics": described}, text, as_json=as_json)
     unknown = [found.topic_name for found in response.topics if found.error_code]
     if unknown:
-        fail(f"no such topic: {', '.join(unknown)}")
+        fail(f"no such topic: {', '.join(unknown)}; `esker topics list` prints all")
 
 
 @app.command(epilog=ALTER_EXAMPLE)

@@ -69,63 +69,72 @@ class Tables(StrEnum):
     PARQUET = "parquet"
 
 
+Out = Annotated[
+    str,
+    typer.Option(
+        metavar="DIR|s3://BUCKET/PREFIX",
+        help="Directory or bucket prefix of the archive; created if missing.",
+    ),
+]
+TablesFormat = Annotated[
+    Tables | None,
+    typer.Option(
+        "--as", help="Format of decoded tables; default: as in an existing archive, else avro."
+    ),
+]
+Follow = Annotated[
+    bool,
+    typer.Option(
+        "--follow",
+        help="Archive new records repeatedly until interrupted; default: archive once.",
+    ),
+]
+Interval = Annotated[
+    float,
+    typer.Option(
+        min=0.1,
+        max=86_400,
+        metavar="S",
+        help="With --follow: time between two archiving passes, in seconds, at most a "
+        "day; default: 60.",
+    ),
+]
+Verify = Annotated[
+    bool,
+    typer.Option(
+        "--verify",
+        help="Verify all files of the archive, after archiving if logs are given; "
+        "default: only archive.",
+    ),
+]
+RangeMib = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        max=256,
+        metavar="MIB",
+        help="Approximate size of the part of a log in one archive range, in MiB; default: 16.",
+    ),
+]
+Engine = Annotated[
+    EngineName,
+    typer.Option(
+        help="Engine that writes the archive: this process (local) or Spark (spark); "
+        "default: local."
+    ),
+]
+
+
 def archive(
-    out: Annotated[
-        str,
-        typer.Option(
-            metavar="DIR|s3://BUCKET/PREFIX",
-            help="Directory or bucket prefix of the archive; created if missing.",
-        ),
-    ],
+    out: Out,
     log_dir: LogDir = None,
     bootstrap_controller: FromQuorum = None,
-    as_: Annotated[
-        Tables | None,
-        typer.Option(
-            "--as", help="Format of decoded tables; default: as in an existing archive, else avro."
-        ),
-    ] = None,
-    follow: Annotated[
-        bool,
-        typer.Option(
-            "--follow",
-            help="Archive new records repeatedly until interrupted; default: archive once.",
-        ),
-    ] = False,
-    interval: Annotated[
-        float,
-        typer.Option(
-            min=0.1,
-            max=86_400,
-            metavar="S",
-            help="With --follow: time between two archiving passes, in seconds, at most a "
-            "day; default: 60.",
-        ),
-    ] = 60.0,
-    verify: Annotated[
-        bool,
-        typer.Option(
-            "--verify",
-            help="Verify all files of the archive, after archiving if logs are given; "
-            "default: only archive.",
-        ),
-    ] = False,
-    range_mib: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            max=256,
-            metavar="MIB",
-            help="Approximate size of the part of a log in one archive range, in MiB; default: 16.",
-        ),
-    ] = 16,
-    engine: Annotated[
-        EngineName,
-        typer.Option(
-            help="Engine that writes the archive: this process (local) or Spark (spark); "
-            "default: local."
-        ),
-    ] = EngineName.LOCAL,
+    as_: TablesFormat = None,
+    follow: Follow = False,
+    interval: Interval = 60.0,
+    verify: Verify = False,
+    range_mib: RangeMib = 16,
+    engine: Engine = EngineName.LOCAL,
     master: Master = None,
     memory: Memory = MEMORY,
     spark_log: SparkLog = None,

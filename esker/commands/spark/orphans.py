@@ -110,54 +110,59 @@ Engine = Annotated[
 ]
 
 
+Listings = Annotated[
+    Path,
+    typer.Option(
+        metavar="DIR",
+        help="Directory in which all runs of this command record their listings of the store.",
+    ),
+]
+Out = Annotated[Path, typer.Option(metavar="FILE", help="Path of the file to write the plan to.")]
+Grace = Annotated[
+    str,
+    typer.Option(
+        metavar="72h",
+        help="Minimum time between two listings of an orphan (units: s, m, h, d); default: 72h.",
+    ),
+]
+DangerouslyShortGrace = Annotated[
+    bool,
+    typer.Option(
+        "--dangerously-short-grace",
+        help="Allow a --grace shorter than 24 hours; default: such a value is refused.",
+    ),
+]
+Listing = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="File with an inventory of the store: S3's manifest.json, or CSV with the "
+        "columns key,size_bytes,modified_ms; default: the store is listed.",
+    ),
+]
+TakenAt = Annotated[
+    int | None,
+    typer.Option(
+        metavar="MS", help="Time at which a CSV inventory was taken, in ms since 1970 UTC."
+    ),
+]
+
+
 @app.command(epilog=PLAN_EXAMPLE)
 def plan(
     store: StoreUri,
-    listings: Annotated[
-        Path,
-        typer.Option(
-            metavar="DIR",
-            help="Directory in which all runs of this command record their listings of the store.",
-        ),
-    ],
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="Path of the file to write the plan to.")
-    ],
+    listings: Listings,
+    out: Out,
     log_dir: LogDir = None,
     bootstrap_controller: FromQuorum = None,
     archive: Archive = None,
     endpoint: Endpoint = None,
     region: Region = None,
     prefix: Prefix = "",
-    grace: Annotated[
-        str,
-        typer.Option(
-            metavar="72h",
-            help="Minimum time between two listings of an orphan (units: s, m, h, d); "
-            "default: 72h.",
-        ),
-    ] = "72h",
-    dangerously_short_grace: Annotated[
-        bool,
-        typer.Option(
-            "--dangerously-short-grace",
-            help="Allow a --grace shorter than 24 hours; default: such a value is refused.",
-        ),
-    ] = False,
-    listing: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File with an inventory of the store: S3's manifest.json, or CSV with the "
-            "columns key,size_bytes,modified_ms; default: the store is listed.",
-        ),
-    ] = None,
-    taken_at: Annotated[
-        int | None,
-        typer.Option(
-            metavar="MS", help="Time at which a CSV inventory was taken, in ms since 1970 UTC."
-        ),
-    ] = None,
+    grace: Grace = "72h",
+    dangerously_short_grace: DangerouslyShortGrace = False,
+    listing: Listing = None,
+    taken_at: TakenAt = None,
     engine: Engine = EngineName.LOCAL,
     master: Master = None,
     memory: Memory = MEMORY,

@@ -54,53 +54,60 @@ LARGE: Final = 2_000_000
 MIB: Final = 1024 * 1024
 
 
+Out = Annotated[
+    Path, typer.Option(metavar="DIR", help="Directory to write report.html and tables/ to.")
+]
+Prices = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="TOML file with the object store's prices; default: prices of S3 Standard.",
+    ),
+]
+CommitIntervalMs = Annotated[
+    int,
+    typer.Option(
+        metavar="MS",
+        min=1,
+        help="Commit interval of the brokers (diskless.append.commit.interval.ms), in "
+        "ms; default: 250.",
+    ),
+]
+BufferBytes = Annotated[
+    int,
+    typer.Option(
+        metavar="BYTES",
+        min=1,
+        help="Buffer size of the brokers (diskless.append.buffer.max.bytes), in bytes; "
+        "default: 8388608.",
+    ),
+]
+Now = Annotated[
+    int | None,
+    typer.Option(
+        metavar="MS",
+        help="Time at which the ages of objects are computed, in ms since 1970 UTC; default: now.",
+    ),
+]
+Engine = Annotated[
+    EngineOrAuto,
+    typer.Option(
+        help="Engine that counts records; default: auto, which means local below 2 "
+        "million records, else Spark."
+    ),
+]
+
+
 def report(
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Directory to write report.html and tables/ to.")
-    ],
+    out: Out,
     log_dir: LogDir = None,
     bootstrap_controller: FromQuorum = None,
     archive: Archive = None,
-    prices: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="TOML file with the object store's prices; default: prices of S3 Standard.",
-        ),
-    ] = None,
-    commit_interval_ms: Annotated[
-        int,
-        typer.Option(
-            metavar="MS",
-            min=1,
-            help="Commit interval of the brokers (diskless.append.commit.interval.ms), in "
-            "ms; default: 250.",
-        ),
-    ] = 250,
-    buffer_bytes: Annotated[
-        int,
-        typer.Option(
-            metavar="BYTES",
-            min=1,
-            help="Buffer size of the brokers (diskless.append.buffer.max.bytes), in bytes; "
-            "default: 8388608.",
-        ),
-    ] = 8 * MIB,
-    now: Annotated[
-        int | None,
-        typer.Option(
-            metavar="MS",
-            help="Time at which the ages of objects are computed, in ms since 1970 UTC; "
-            "default: now.",
-        ),
-    ] = None,
-    engine: Annotated[
-        EngineOrAuto,
-        typer.Option(
-            help="Engine that counts records; default: auto, which means local below 2 "
-            "million records, else Spark."
-        ),
-    ] = EngineOrAuto.AUTO,
+    prices: Prices = None,
+    commit_interval_ms: CommitIntervalMs = 250,
+    buffer_bytes: BufferBytes = 8 * MIB,
+    now: Now = None,
+    engine: Engine = EngineOrAuto.AUTO,
     master: Master = None,
     memory: Memory = MEMORY,
     spark_log: SparkLog = None,

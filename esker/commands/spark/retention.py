@@ -84,39 +84,42 @@ PriceFile = Annotated[
 ]
 
 
+Out = Annotated[Path, typer.Option(metavar="FILE", help="Path of the file to write the plan to.")]
+EngineOption = Annotated[
+    EngineOrAuto,
+    typer.Option(
+        help="Engine that computes the plan; default: auto, which means local below 1.5 "
+        "GiB of logs, else Spark."
+    ),
+]
+Digests = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIR",
+        help="Directory to cache summaries of logs in; default: ~/.cache/esker/digests.",
+    ),
+]
+Now = Annotated[
+    int | None,
+    typer.Option(
+        metavar="MS",
+        help="Time at which the ages of records are computed, in ms since 1970 UTC; default: now.",
+    ),
+]
+
+
 @app.command(epilog=PLAN_EXAMPLE)
 def plan(
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="Path of the file to write the plan to.")
-    ],
+    out: Out,
     log_dir: LogDir = None,
     bootstrap_controller: FromQuorum = None,
     archive: Archive = None,
     endpoint: Endpoint = None,
     region: Region = None,
-    engine: Annotated[
-        EngineOrAuto,
-        typer.Option(
-            help="Engine that computes the plan; default: auto, which means local below 1.5 "
-            "GiB of logs, else Spark."
-        ),
-    ] = EngineOrAuto.AUTO,
-    digests: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Directory to cache summaries of logs in; default: ~/.cache/esker/digests.",
-        ),
-    ] = None,
+    engine: EngineOption = EngineOrAuto.AUTO,
+    digests: Digests = None,
     prices: PriceFile = None,
-    now: Annotated[
-        int | None,
-        typer.Option(
-            metavar="MS",
-            help="Time at which the ages of records are computed, in ms since 1970 UTC; "
-            "default: now.",
-        ),
-    ] = None,
+    now: Now = None,
     master: Master = None,
     memory: Memory = MEMORY,
     spark_log: SparkLog = None,

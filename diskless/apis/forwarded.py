@@ -127,13 +127,13 @@ class Forwarding:
     async def describe_topics(
         self, request: descriptions.DescribeTopicsRequest
     ) -> descriptions.DescribeTopicsResponse:
-        """Describe topics from the cluster image; say how old the image is."""
+        """Describe topics from the cluster image, and include the image's age in the response."""
         return self._with_age(await describe_topics(request, self._cluster.image))
 
     def describe_brokers(
         self, request: descriptions.DescribeBrokersRequest
     ) -> descriptions.DescribeBrokersResponse:
-        """Describe brokers from the cluster image; say how old the image is."""
+        """Describe brokers from the cluster image, and include the image's age in the response."""
         return self._with_age(describe_brokers(request, self._cluster.image))
 
     def _with_age(self, answer: D) -> D:

@@ -61,7 +61,7 @@ class Merge(NamedTuple):
 
     @property
     def profit(self) -> float:
-        """Return the saved runs for each byte."""
+        """Return the number of runs that the merge saves per byte that it reads."""
         return self.saved_runs / max(1, self.size_bytes)
 
 
@@ -96,7 +96,7 @@ class Compaction(NamedTuple):
 
     @property
     def urgency(self) -> tuple[bool, float]:
-        """Return a key that is greatest for the partition to compact first."""
+        """Return a sort key: the partition with the greatest key is to be compacted first."""
         return self.is_forced, self.dirty_ratio
 
 
@@ -112,7 +112,7 @@ def plan_merges(
     object_bytes: int,
     now_ms: int,
 ) -> list[Merge]:
-    """Return the merges that are worth it, the most profitable first; no two have a run in common.
+    """Plan merges that save enough runs, the most profitable first; no two share a run.
 
     Args:    object_id: of an object's key.
              sparse: keys of objects whose runs are to be rewritten.
@@ -151,7 +151,7 @@ def _kind(
     overdue: Collection[str],
     now_ms: int,
 ) -> int:
-    """Return the reason to rewrite a run of batches, or `_LEFT`."""
+    """Return the reason why a run of batches should be rewritten, or `_LEFT` without a reason."""
     if run.object_key in overdue:
         return _SPARSE
     newest = run.max_timestamp if run.max_timestamp >= 0 else run.append_time
@@ -168,7 +168,7 @@ def _kind(
 
 
 def _stretches(kinds: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Yield kind, first and end of each stretch of runs of one kind that is to be rewritten."""
+    """Yield kind, first index and end index of adjacent runs to be rewritten for one reason."""
     first = 0
     for end in range(1, len(kinds) + 1):
         if end == len(kinds) or kinds[end] != kinds[first]:
@@ -178,7 +178,7 @@ def _stretches(kinds: Sequence[int]) -> Iterator[tuple[int, int, int]]:
 
 
 def _is_enough(runs: Sequence[Run]) -> bool:
-    """Return whether small runs fill a run, or are so many that a larger one helps."""
+    """Return whether small runs have the bytes of a full run, or enough runs to be merged."""
     if len(runs) < 2:
         return False
     return len(runs) >= FEWEST_SAVED or sum(run.size_bytes for run in runs) >= MAX_RUN_BYTES
@@ -194,7 +194,7 @@ def _slices(partition: PartitionRuns, runs: Sequence[Run]) -> Iterator[Source]:
 def _merge_appended(
     chosen: Sequence[_Chosen], object_id: Callable[[str], int], object_bytes: int, now_ms: int
 ) -> list[Merge]:
-    """Return merges of all partitions' runs in intervals of object ids, which fill an object each.
+    """Divide object ids into intervals, each with runs that fill an object; return their merges.
 
     The last interval need not be full, if its oldest run has waited for long.
     """
@@ -232,7 +232,7 @@ def _merge_appended(
 
 
 def _pack(sources: Sequence[Source], object_bytes: int) -> Iterator[list[Source]]:
-    """Yield sources in groups that fill an object each; neighbouring partitions stay together."""
+    """Group sources so that each group fills an object, with neighbouring partitions together."""
     group: list[Source] = []
     filled = 0
     for source in sorted(sources, key=lambda source: (source.topic_id.bytes, source.partition)):
@@ -260,7 +260,7 @@ def _merge(sources: Sequence[Source]) -> Merge:
 def plan_compaction(
     partition: PartitionRuns, cleaning: Cleaning, settings: CompactionSettings, *, now_ms: int
 ) -> Compaction | None:
-    """Return the round of compaction that a partition could have now; None without dirty runs."""
+    """Plan the compaction round that a partition could begin or resume; None without dirty runs."""
     runs = _cleanable(partition.runs, cleaning, settings, now_ms)
     if not runs:
         return None
@@ -292,7 +292,7 @@ def plan_compaction(
 def _cleanable(
     runs: Sequence[Run], cleaning: Cleaning, settings: CompactionSettings, now_ms: int
 ) -> list[Run]:
-    """Return the runs below the last stable offset and below the first that is too young."""
+    """Return the runs below the last stable offset that come before the first too young run."""
     found = []
     for run in runs:
         if run.last_offset >= cleaning.last_stable_offset:

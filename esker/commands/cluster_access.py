@@ -255,7 +255,7 @@ def fail(message: str) -> NoReturn:
 
 
 def warn_of_age(image_age_ms: int) -> None:
-    """Print a line if the broker's image is old because the quorum has no leader."""
+    """Print a warning if the broker's cluster image is old because the quorum has no leader."""
     if image_age_ms >= QUORUM_AWAY_MS:
         typer.echo(
             f"esker: the broker has heard of no leader of the quorum for "

@@ -159,7 +159,7 @@ class _Start:
     from_beginning: bool
 
     def check(self, *, in_group: bool) -> None:
-        """Raise typer.BadParameter if options exclude each other."""
+        """Raise typer.BadParameter if the given options exclude each other."""
         named = self.offset is not None, self.timestamp is not None
         if sum((*named, self.from_beginning)) > 1:
             raise typer.BadParameter(
@@ -189,7 +189,7 @@ class _Start:
 
 
 async def _alone(client: KafkaClient, topic: str, take: Take, start: _Start, *, stop: bool) -> None:
-    """Consume without a group until the record limit or the end offsets."""
+    """Consume partitions without a group, until the record limit or the end offsets."""
     begin = await start.offsets(client, topic)
     reader = Reader(client, topic, begin)
     ends = await _ends(client, topic, begin) if stop else None
@@ -278,7 +278,7 @@ async def _send_heartbeats(member: Member) -> None:
 def _formatter(
     topic: str, key_separator: str | None, output: str | None, *, as_json: bool
 ) -> Formatter:
-    """Return the form in which records are printed. Raises typer.BadParameter."""
+    """Return the function that formats records as the options say. Raises typer.BadParameter."""
     if output is not None and (key_separator is not None or as_json):
         raise typer.BadParameter("excludes --key-separator and --json", param_hint="--output")
     try:

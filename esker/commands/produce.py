@@ -153,7 +153,7 @@ def _headers(texts: list[str]) -> list[tuple[str, bytes]]:
 
 
 def _open(file: Path) -> int:
-    """Open the input for reading and return its descriptor, or end the command with 1."""
+    """Open the input file and return its descriptor, or end the command with 1 if it cannot."""
     try:
         with file.open("rb") as opened:
             return os.dup(opened.fileno())

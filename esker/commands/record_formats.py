@@ -41,7 +41,7 @@ _FIELDS: Final[dict[str, Formatter]] = {
 
 
 def formatter(topic: str, output: str | None, key_separator: str | None = None) -> Formatter:
-    """Return the form that `--output` names, or lines without it. Raises ValueError."""
+    """Return the record formatter that `--output` names, by default lines. Raises ValueError."""
     match output:
         case None:
             return _lines(key_separator)
@@ -64,7 +64,7 @@ def _lines(key_separator: str | None) -> Formatter:
 
 
 def _compile(topic: str, text: str) -> Formatter:
-    """Return the form of a format string, whose tokens are found only once."""
+    """Compile a format string into a function that formats records."""
     parts: list[bytes | Formatter] = []
     end = 0
     for token in _TOKEN.finditer(text):

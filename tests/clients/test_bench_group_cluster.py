@@ -7,6 +7,8 @@ from raft.net import run
 from tests.clients.world import World
 
 
-def test_the_group_benchmark_measures_a_running_cluster(world: World) -> None:
+def test_the_group_benchmark_runs_against_a_running_cluster_and_prints_its_results(
+    world: World,
+) -> None:
     figures = run(measure(world.bootstrap, world.topic(), 4, 0.02))
     assert all(figure > 0 for figure in figures), figures

@@ -320,7 +320,7 @@ def test_a_produce_validates_each_partition_on_its_own() -> None:
     claim(work)
 
 
-def test_a_produce_returns_different_errors_for_an_unknown_id_and_an_unknown_name() -> None:
+def test_a_produce_gets_different_errors_for_an_unknown_topic_id_and_topic_name() -> None:
     async def work(broker: Broker) -> None:
         answer = await broker.ask(request(("", 0, batch()), topic_id=UUID(int=99)), 13)
         assert errors(answer) == [100]

@@ -188,7 +188,7 @@ def test_the_produce_command_writes_a_file_with_headers_to_one_partition(
         (("consume", "t", "--output", "raw", "--json"), "--output: excludes --key-separator"),
     ],
 )
-def test_produce_and_consume_refuse_wrong_options_before_they_ask_a_broker(
+def test_the_produce_and_consume_commands_refuse_invalid_options_before_they_connect(
     words: tuple[str, ...], says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)

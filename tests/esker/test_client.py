@@ -105,7 +105,7 @@ class WithoutQuorum(KafkaClient):
 
 
 @pytest.mark.parametrize("code", [None, 14])
-def test_a_client_names_the_quorum_if_brokers_answer_and_hear_of_no_leader(
+def test_the_error_for_a_timeout_names_the_quorum_if_brokers_know_no_quorum_leader(
     code: int | None,
 ) -> None:
     for age_ms, blamed in ((12_345, "quorum for 12 s"), (3_999, None), (-1, None)):

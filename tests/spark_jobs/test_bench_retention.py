@@ -9,7 +9,9 @@ from tests.benches import printed
 TINY = ("--batches", "20000", "--partitions", "100", "--no-spark")
 
 
-def test_the_retention_benchmark_prints_its_ratios(tmp_path: Path) -> None:
+def test_the_retention_benchmark_runs_at_a_small_size_and_prints_its_results(
+    tmp_path: Path,
+) -> None:
     shown = printed("bench_retention", *TINY, "--directory", str(tmp_path / "d"))
     assert "local, from kept digests" in shown
     assert "x DuckDB" in shown.splitlines()[-1]

@@ -24,7 +24,9 @@ bench.without_spark(Path(sys.argv[1]), lambda name, _: print(name))
 """
 
 
-def test_the_log_of_the_scan_benchmark_has_the_stated_rows(tmp_path: Path) -> None:
+def test_the_log_that_the_scan_benchmark_writes_has_the_stated_number_of_rows(
+    tmp_path: Path,
+) -> None:
     bench.write_log(tmp_path / "node", 1_000, seed=1)
     batches = list(bench.arrow_batches(tmp_path / "node"))
     assert sum(batch.num_rows for batch in batches) == 1_000

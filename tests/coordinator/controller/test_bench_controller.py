@@ -9,7 +9,7 @@ import pytest
 from bench import bench_controller
 
 
-def test_the_controller_benchmark_prints_its_figures(
+def test_the_controller_benchmark_runs_at_a_small_size_and_prints_its_results(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["bench_controller", "--tiny"])

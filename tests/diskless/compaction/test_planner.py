@@ -54,7 +54,7 @@ def test_the_planner_merges_all_partitions_of_an_interval_of_object_ids() -> Non
     ]
 
 
-def test_the_planner_fills_an_object_in_part_only_after_waiting_and_if_it_saves_enough() -> None:
+def test_the_planner_fills_an_object_only_partly_if_its_runs_are_old_and_many_are_saved() -> None:
     few = runs_of(*((i, 100) for i in range(FEWEST_SAVED)))
     many = runs_of(*((i, 100) for i in range(FEWEST_SAVED + 1)))
     assert not plan(few)
@@ -62,7 +62,7 @@ def test_the_planner_fills_an_object_in_part_only_after_waiting_and_if_it_saves_
     assert not plan(runs_of(*((i, 100) for i in range(99)), time=NOW - WAIT_MS + 1))
 
 
-def test_the_planner_leaves_young_runs_and_runs_that_retention_takes_soon() -> None:
+def test_the_planner_merges_neither_young_runs_nor_runs_that_retention_deletes_soon() -> None:
     runs = runs_of(*((i, MIB) for i in range(40)))
     assert plan(runs)
     assert not plan(runs, expires=OLD + 1)
@@ -70,7 +70,7 @@ def test_the_planner_leaves_young_runs_and_runs_that_retention_takes_soon() -> N
     assert not plan(runs_of(*((i, MIB) for i in range(40)), time=NOW - YOUNG_MS + 1))
 
 
-def test_the_planner_rewrites_sparse_objects_and_overdue_ones_despite_retention() -> None:
+def test_the_planner_rewrites_sparse_objects_and_before_retention_only_overdue_objects() -> None:
     runs = runs_of(*((i, 9 * MIB) for i in range(3)), object_format=FINAL)
     assert not plan(runs)
     assert names(plan(runs, sparse={"1"})[0]) == [(0, ["1"])]
@@ -78,7 +78,7 @@ def test_the_planner_rewrites_sparse_objects_and_overdue_ones_despite_retention(
     assert names(plan(runs, overdue={"1"}, expires=OLD + 1)[0]) == [(0, ["1"])]
 
 
-def test_the_planner_merges_small_merged_runs_once_they_fill_a_run_or_are_many() -> None:
+def test_the_planner_merges_small_merged_runs_again_once_they_fill_a_run_or_are_numerous() -> None:
     quarter = MAX_RUN_BYTES // 4
     assert not plan(runs_of((1, quarter), (2, quarter), (3, quarter), object_format=FINAL))
     assert plan(runs_of(*((i, quarter) for i in range(4)), object_format=FINAL))
@@ -88,14 +88,14 @@ def test_the_planner_merges_small_merged_runs_once_they_fill_a_run_or_are_many()
     assert not plan(large)
 
 
-def test_the_planner_takes_the_most_profitable_merge_first() -> None:
+def test_the_planner_returns_the_merge_that_saves_the_most_runs_per_byte_first() -> None:
     tiny = runs_of(*((i, 1) for i in range(20)), object_format=FINAL)
     larger = runs_of(*((100 + i, MIB) for i in range(20)), object_format=FINAL)
     merges = plan(larger, tiny, object_bytes=1)
     assert [merge.sources[0].partition for merge in merges] == [1, 0]
 
 
-def test_no_two_merges_have_a_run_in_common() -> None:
+def test_the_planner_plans_no_run_of_batches_for_two_merges() -> None:
     mixed = runs_of(*((i * 7 % 50, MIB // 3) for i in range(60)))
     final = runs_of(*((i, MIB) for i in range(60)), object_format=FINAL)
     merges = plan(mixed, final, sparse={"3", "4", "20"})
@@ -122,14 +122,14 @@ def compaction(runs: list[Run], cleaning: Cleaning, settings: CompactionSettings
 TEN = runs_of(*((i, 10) for i in range(10)))
 
 
-def test_a_partition_is_due_once_its_dirty_ratio_exceeds_the_setting() -> None:
+def test_a_partition_is_due_for_compaction_once_its_dirty_ratio_exceeds_the_setting() -> None:
     half = compaction(TEN, Cleaning(0, 10, 5, 5, 5))
     assert (half.dirty_ratio, half.is_due, half.bound, half.first_dirty) == (0.5, False, 10, 5)
     assert compaction(TEN, Cleaning(0, 10, 4, 4, 4)).is_due
     assert compaction(TEN, Cleaning(0, 10, 10, 10, 10)) is None
 
 
-def test_compaction_ends_below_the_last_stable_offset_and_the_minimum_lag() -> None:
+def test_a_planned_compaction_round_ends_before_unstable_records_and_too_young_runs() -> None:
     assert compaction(TEN, Cleaning(0, 7, 0, -1, 0)).bound == 7
     young = [*TEN[:6], *(run._replace(max_timestamp=NOW) for run in TEN[6:])]
     lagging = LAZY._replace(min_compaction_lag_ms=1)
@@ -137,7 +137,7 @@ def test_compaction_ends_below_the_last_stable_offset_and_the_minimum_lag() -> N
     assert compaction(young[6:], Cleaning(6, 10, 6, -1, 6), lagging) is None
 
 
-def test_a_record_past_the_maximum_lag_forces_compaction() -> None:
+def test_a_record_older_than_max_compaction_lag_ms_forces_compaction_of_its_partition() -> None:
     eager = LAZY._replace(max_compaction_lag_ms=NOW - OLD - 1)
     clean = Cleaning(0, 10, 9, 9, 9)
     assert not compaction(TEN, clean).is_due
@@ -147,14 +147,14 @@ def test_a_record_past_the_maximum_lag_forces_compaction() -> None:
     assert forced.urgency > compaction(TEN, Cleaning(0, 10, 0, -1, 0)).urgency
 
 
-def test_a_round_that_was_left_is_resumed_under_its_bound() -> None:
+def test_the_planner_resumes_an_unfinished_compaction_round_with_the_same_bound() -> None:
     resumed = compaction(TEN, Cleaning(0, 10, 5, 8, 5))
     assert (resumed.bound, resumed.rewritten_until, resumed.first_dirty) == (8, 5, 5)
     assert resumed.is_due
     assert resumed.source.runs[-1].last_offset == 7
 
 
-def test_a_round_whose_bound_lies_inside_a_run_begins_anew_at_the_log_start() -> None:
+def test_the_planner_begins_a_new_compaction_round_if_the_old_bound_lies_inside_a_run() -> None:
     merged = [*TEN[:7], TEN[7]._replace(last_offset=9)]
     anew = compaction(merged, Cleaning(0, 10, 5, 8, 5))
     assert (anew.bound, anew.rewritten_until, anew.first_dirty) == (10, 0, 5)

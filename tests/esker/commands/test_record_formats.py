@@ -32,17 +32,17 @@ def found(key: bytes | None = b"k", value: bytes | None = b"v") -> Found:
         (r"%h %K %S %% \\", None, b"h=1,i= 1 1 % \\"),
     ],
 )
-def test_each_output_of_consume_prints_its_fields(
+def test_each_output_format_of_the_consume_command_prints_its_fields(
     output: str | None, separator: str | None, printed: bytes
 ) -> None:
     assert formatter("t", output, separator)(found()) == printed
 
 
-def test_a_null_key_and_value_print_nothing_and_have_size_minus_one() -> None:
+def test_the_consume_command_prints_a_null_key_or_value_as_nothing_with_size_minus_one() -> None:
     assert formatter("t", "[%k|%s|%K|%S]")(found(None, None)) == b"[||-1|-1]"
 
 
-def test_the_json_output_of_consume_keeps_bytes_that_are_not_text_as_base64() -> None:
+def test_the_json_output_of_the_consume_command_has_bytes_that_are_not_utf_8_as_base64() -> None:
     line = json.loads(formatter("t", "json")(found(b"\xff", None)))
     assert line == {
         "topic": "t", "partition": 3, "offset": 7, "timestamp": 1234, "keyBase64": "/w==",
@@ -51,7 +51,7 @@ def test_the_json_output_of_consume_keeps_bytes_that_are_not_text_as_base64() ->
 
 
 @given(st.text("%\\skn x", max_size=8))
-def test_a_format_of_consume_is_either_printed_or_refused_with_its_token(text: str) -> None:
+def test_the_consume_command_accepts_a_format_string_or_names_its_invalid_token(text: str) -> None:
     try:
         form = formatter("t", f"%s{text}")
     except ValueError:

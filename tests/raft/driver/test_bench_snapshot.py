@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.benches import printed
 
 
-def test_the_snapshot_benchmark_prints_its_rows() -> None:
+def test_the_snapshot_benchmark_runs_at_a_small_size_and_prints_its_results() -> None:
     shown = printed("bench_snapshot", "--tiny")
     for row in (
         "generation, no other load",

@@ -45,7 +45,7 @@ def audit_of_files(cluster: EskerCluster, first: int, committed: dict[str, int])
 def test_spark_audit_of_a_cluster_whose_nodes_were_killed_finds_no_violation(
     tmp_path: Path,
 ) -> None:
-    random = Random(seed_of_run("audit_of_a_cluster"))
+    random = Random(seed_of_run())
     with EskerCluster(tmp_path / "cluster", settings=SETTINGS) as cluster:
         cluster.start()
         client = Confluent(cluster.bootstrap)

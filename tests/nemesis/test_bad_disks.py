@@ -27,7 +27,7 @@ VALUE_BYTES = 4 * 1024
 def test_a_node_with_a_full_disk_stops_and_the_other_nodes_lose_no_record(
     tmp_path: Path, disks: Disks
 ) -> None:
-    seed = seed_of_run("full_disk")
+    seed = seed_of_run()
     directory = tmp_path / "cluster"
     for node in (1, 2, 3):
         disks.make_small(directory / str(node), ROOM_BYTES)
@@ -61,7 +61,7 @@ def test_a_node_whose_disk_fails_a_flush_stops_and_the_other_nodes_lose_no_recor
     with NemesisCluster(tmp_path, spoiled="flushes fail") as cluster:
         cluster.start()
         cluster.wait_for_leader()
-        with Workload(cluster.ports, seed=seed_of_run("failing_flush")) as workload:
+        with Workload(cluster.ports, seed=seed_of_run()) as workload:
             wait_until(lambda: workload.acknowledged > 10, "clients work")
             victim = workload.leader
             assert victim is not None

@@ -124,7 +124,7 @@ def check(cluster: EskerCluster, traffic: Traffic, group: GroupTraffic) -> None:
 
 
 def test_killing_and_pausing_brokers_and_quorum_nodes_loses_no_record(tmp_path: Path) -> None:
-    seed = seed_of_run("kills_and_pauses")
+    seed = seed_of_run()
     work(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
 
 
@@ -132,7 +132,7 @@ def test_the_produced_record_check_finds_a_broker_that_acknowledges_before_the_c
     tmp_path: Path,
 ) -> None:
     """A record is lost, or is not where it was said to be: which is found first varies."""
-    seed = seed_of_run("acknowledges_too_early")
+    seed = seed_of_run()
     with pytest.raises(WrongRecordsError, match=r"lost|was told"):
         work(tmp_path, seed, ["kill_brokers"], "acknowledges first")
 
@@ -141,13 +141,13 @@ def test_the_produced_record_check_finds_a_broker_that_forgets_producer_state(
     tmp_path: Path,
 ) -> None:
     """What is under way while nobody commits is sent again, and then committed twice."""
-    seed = seed_of_run("forgets_producers")
+    seed = seed_of_run()
     with pytest.raises(WrongRecordsError, match="duplicate"):
         work(tmp_path, seed, ["hold_quorum"], "forgets producers")
 
 
 def test_the_produced_record_check_finds_a_broker_that_forgets_commits(tmp_path: Path) -> None:
-    seed = seed_of_run("forgets_commits")
+    seed = seed_of_run()
     with pytest.raises(WrongRecordsError, match="the group committed"):
         work(tmp_path, seed, [], "forgets commits")
 
@@ -155,7 +155,7 @@ def test_the_produced_record_check_finds_a_broker_that_forgets_commits(tmp_path:
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_brokers_under_a_long_sequence_of_faults_lose_no_record(tmp_path: Path) -> None:
-    seed = seed_of_run("a_long_run_of_broker_faults")
+    seed = seed_of_run()
     work(tmp_path, seed, Random(seed).sample(ALL, len(ALL)))
 
 
@@ -165,7 +165,7 @@ def test_brokers_over_a_failing_object_store_lose_no_record(tmp_path: Path) -> N
     """Uploads that happened and are said to have failed, errors, slowness; leases that end early
     and a hasty cleaner; and everything dies.
     """
-    seed = seed_of_run("over_a_failing_object_store")
+    seed = seed_of_run()
     work(tmp_path, seed, Random(seed).sample(ALL, 7), store_rules=BAD_STORE)
 
 

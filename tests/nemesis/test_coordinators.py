@@ -83,7 +83,7 @@ def work(directory: Path, seed: int, faults: list[str], class_name: str | None =
 def test_batch_coordinators_lose_no_commit_if_leaders_are_killed_and_a_disk_is_lost(
     tmp_path: Path,
 ) -> None:
-    seed = seed_of_run("killed_leaders_and_a_lost_disk")
+    seed = seed_of_run()
     work(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
 
 
@@ -91,13 +91,13 @@ def test_the_commit_history_check_finds_commits_acknowledged_before_a_majority_h
     tmp_path: Path,
 ) -> None:
     """Commits that were answered while the followers stood still are lost with their leader."""
-    seed = seed_of_run("answers_before_a_majority")
+    seed = seed_of_run()
     with pytest.raises(WrongHistoryError):
         work(tmp_path, seed, ["kill_leader_after_answers_in_the_dark"], f"{SPOILED}.AnswersAtOnce")
 
 
 def test_the_commit_history_check_finds_a_batch_that_was_committed_twice(tmp_path: Path) -> None:
-    seed = seed_of_run("committed_duplicate")
+    seed = seed_of_run()
     with pytest.raises(WrongHistoryError, match=r"accepted again|committed twice"):
         work(tmp_path, seed, ["kill_leader"], f"{SPOILED}.CommitsDuplicates")
 
@@ -106,7 +106,7 @@ def test_the_commit_history_check_finds_a_batch_that_was_committed_twice(tmp_pat
 def test_the_commit_history_check_finds_a_replica_that_forgets_acknowledged_commits(
     tmp_path: Path,
 ) -> None:
-    seed = seed_of_run("replica_that_forgets")
+    seed = seed_of_run()
     # It may lead: then it is asked; and if what it decides contradicts what the others hold, their
     # own assertions stop them.
     others = (CoordinatorError, NodeEndedError)
@@ -120,5 +120,5 @@ def test_the_commit_history_check_finds_a_replica_that_forgets_acknowledged_comm
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
 def test_batch_coordinators_under_a_long_sequence_of_faults_lose_no_batch(tmp_path: Path) -> None:
-    seed = seed_of_run("a_long_run_of_coordinator_faults")
+    seed = seed_of_run()
     work(tmp_path, seed, Random(seed).choices(ALL, k=SOAK_FAULTS))

@@ -22,7 +22,7 @@ def in_vain(output: str) -> int:
 
 
 def test_a_quorum_of_three_elects_no_leader_after_two_disks_are_lost(tmp_path: Path) -> None:
-    seed = seed_of_run("two_of_three_disks")
+    seed = seed_of_run()
     with NemesisCluster(tmp_path) as cluster:
         cluster.start()
         with cluster.client(cluster.wait_for_leader()) as client:

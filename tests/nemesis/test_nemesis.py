@@ -41,10 +41,11 @@ ALL = (
 SOAK_FAULTS = 60
 
 
-def seed_of_run(test: str) -> int:
-    """NEMESIS_SEED, or a new one; printed with the command that repeats the plan."""
+def seed_of_run() -> int:
+    """Return NEMESIS_SEED or a new seed, and print the command that repeats this test's plan."""
+    test = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
     seed = int(os.environ.get("NEMESIS_SEED") or SystemRandom().randrange(1 << 32))
-    print(f"NEMESIS_SEED={seed} .venv/bin/python -m pytest -s tests/nemesis -k {test}")
+    print(f"NEMESIS_SEED={seed} .venv/bin/python -m pytest -s '{test}'")
     return seed
 
 
@@ -70,7 +71,7 @@ def run(directory: Path, seed: int, faults: list[str], *, spoiled: str | None = 
 
 
 def test_a_quorum_under_each_kind_of_fault_once_loses_no_record(tmp_path: Path) -> None:
-    seed = seed_of_run("each_fault_once")
+    seed = seed_of_run()
     run(tmp_path, seed, Random(seed).sample(SHORT, len(SHORT)))
 
 
@@ -78,7 +79,7 @@ def test_the_linearizability_checker_finds_reads_that_a_deposed_leader_answers(
     tmp_path: Path,
 ) -> None:
     """A leader that is cut off believes that it leads for a while; its reads must not."""
-    seed = seed_of_run("reads_without_a_majority")
+    seed = seed_of_run()
     with pytest.raises(NotLinearizable, match="saw less than"):
         run(tmp_path, seed, ["cut_leader_off"] * 3, spoiled="reads")
 
@@ -86,5 +87,5 @@ def test_the_linearizability_checker_finds_reads_that_a_deposed_leader_answers(
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
 def test_a_quorum_under_a_long_sequence_of_faults_loses_no_record(tmp_path: Path) -> None:
-    seed = seed_of_run("a_long_run_of_quorum_faults")
+    seed = seed_of_run()
     run(tmp_path, seed, Random(seed).choices(ALL, k=SOAK_FAULTS))

@@ -74,14 +74,14 @@ def power_loss(
 
 
 def test_a_power_failure_loses_no_acknowledged_record(tmp_path: Path, disks: Disks) -> None:
-    seed = seed_of_run("a_power_failure_loses_no_acknowledged")
+    seed = seed_of_run()
     power_loss(tmp_path / "cluster", disks, seed)
 
 
 def test_the_power_failure_check_finds_nodes_that_acknowledge_records_without_a_flush(
     tmp_path: Path, disks: Disks
 ) -> None:
-    seed = seed_of_run("finds_nodes_that_do_not_flush")
+    seed = seed_of_run()
     with pytest.raises(NotLinearizable, match="lost"):
         power_loss(tmp_path / "cluster", disks, seed, spoiled="flush")
 
@@ -89,5 +89,5 @@ def test_the_power_failure_check_finds_nodes_that_acknowledge_records_without_a_
 @pytest.mark.soak
 @pytest.mark.timeout(1_800)
 def test_many_power_failures_lose_no_acknowledged_record(tmp_path: Path, disks: Disks) -> None:
-    seed = seed_of_run("many_power_failures")
+    seed = seed_of_run()
     power_loss(tmp_path / "cluster", disks, seed, rounds=ROUNDS)

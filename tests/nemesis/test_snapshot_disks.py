@@ -132,7 +132,7 @@ def power_loss(directory: Path, disks: Disks, seed: int, phases: list[str]) -> N
 def test_a_power_failure_at_any_phase_of_a_checkpoint_loses_no_record(
     tmp_path: Path, disks: Disks
 ) -> None:
-    seed = seed_of_run("at_any_phase")
+    seed = seed_of_run()
     power_loss(tmp_path / "cluster", disks, seed, Random(seed).sample(ALL, len(ALL)))
 
 
@@ -140,7 +140,7 @@ def test_the_power_failure_check_finds_checkpoints_renamed_before_they_are_flush
     tmp_path: Path, disks: Disks
 ) -> None:
     """Their names survive the power failure, their bytes do not; a node says so and stops."""
-    seed = seed_of_run("named_before_they_are_flushed")
+    seed = seed_of_run()
     directory = tmp_path / "cluster"
     for node in (1, 2, 3):
         disks.make_image(directory / str(node))
@@ -169,7 +169,7 @@ def stopped_by_damage(cluster: SnapshotCluster) -> list[int]:
 def test_many_power_failures_at_any_phase_of_a_checkpoint_lose_no_record(
     tmp_path: Path, disks: Disks
 ) -> None:
-    seed = seed_of_run("many_power_failures_at_any_phase")
+    seed = seed_of_run()
     chosen = Random(seed).choices(ALL, k=len(ALL) * SOAK_ROUNDS)
     power_loss(tmp_path / "cluster", disks, seed, chosen)
 
@@ -177,7 +177,7 @@ def test_many_power_failures_at_any_phase_of_a_checkpoint_lose_no_record(
 def test_a_disk_that_fills_up_during_a_snapshot_download_stops_no_node(
     tmp_path: Path, disks: Disks
 ) -> None:
-    seed = seed_of_run("fills_during_a_download")
+    seed = seed_of_run()
     victim = 3
     state_bytes = 6 * KIB * KIB
     directory = tmp_path / "cluster"

@@ -60,7 +60,7 @@ def run(directory: Path, seed: int, faults: list[str], state_bytes: int) -> None
 
 def test_quorum_nodes_that_start_after_the_log_start_moved_load_a_snapshot(tmp_path: Path) -> None:
     """Three of the five ways; the next run takes others."""
-    seed = seed_of_run("start_late_load")
+    seed = seed_of_run()
     run(tmp_path, seed, Random(seed).sample(SHORT, 3), SHORT_STATE_BYTES)
 
 
@@ -69,5 +69,5 @@ def test_quorum_nodes_that_start_after_the_log_start_moved_load_a_snapshot(tmp_p
 def test_a_quorum_that_repeatedly_loads_snapshots_under_faults_loses_no_record(
     tmp_path: Path,
 ) -> None:
-    seed = seed_of_run("a_long_run_of_snapshot_loads")
+    seed = seed_of_run()
     run(tmp_path, seed, Random(seed).choices(ALL, k=SOAK_FAULTS), LONG_STATE_BYTES)

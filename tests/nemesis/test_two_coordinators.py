@@ -58,7 +58,7 @@ def check(cluster: EskerCluster, traffic: Traffic, topic: str) -> None:
 def test_both_coordinators_keep_committing_while_the_leader_of_either_is_killed(
     tmp_path: Path,
 ) -> None:
-    random = Random(seed_of_run("two_coordinators"))
+    random = Random(seed_of_run())
     with EskerCluster(tmp_path / "cluster", settings=SETTINGS) as cluster:
         cluster.start()
         client = Confluent(cluster.bootstrap)

@@ -62,7 +62,7 @@ class Run(NamedTuple):
 
 
 def run_of(batch: FoundBatch) -> Run:
-    """Convert a run of batches in a FindBatches response."""
+    """Convert a run of batches from a FindBatches response to a `Run`."""
     return Run(
         batch.object_key,
         batch.byte_offset,

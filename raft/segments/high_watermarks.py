@@ -42,7 +42,7 @@ def write_high_watermarks(
 
 
 def read_high_watermarks(files: FileSystem, directory: Path) -> dict[tuple[str, int], int]:
-    """Return the high watermark of each log that was last written to the file.
+    """Return the high watermark that the file records for each log.
 
     Raises:  FileNotFoundError; CorruptFileError; OSError.
     """

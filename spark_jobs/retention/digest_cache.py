@@ -108,7 +108,7 @@ class DigestCache:
     def keep_to(
         self, cluster_id: str, log: str, end_offset: int, epoch_before: Callable[[int], int | None]
     ) -> bool:
-        """Delete a log's cached digests if its history has changed; return whether to cache more.
+        """Delete a log's cached digests if its history changed; return whether the cache is usable.
 
         Args:    end_offset: the end up to which it will be read.
                  epoch_before: epoch of the record before an offset; None: that record is gone.
@@ -209,7 +209,7 @@ def pack(piece: Piece) -> list[bytes]:
 
 
 def _narrow(rows: Rows) -> Rows:
-    """Convert columns to 32-bit numbers where the values fit."""
+    """Convert each column whose values fit to 32-bit numbers."""
     sizes = rows.byte_sizes
     if len(sizes) and sizes.max() < 1 << 32:
         sizes = sizes.astype(np.uint32)

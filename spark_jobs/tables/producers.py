@@ -132,7 +132,7 @@ def last_batches(rows: Numbers) -> tuple[Numbers, Numbers]:
 
 
 def producer_table(places: Sequence[tuple[str, int]], rows: Numbers, bounds: Numbers) -> pa.Table:
-    """Return a row for each producer and partition.
+    """Return a table with a row for each producer and partition.
 
     Args:    places: topic id and index by the partition's number.
     """

@@ -172,7 +172,7 @@ def test_cleaning_keeps_control_batches_and_ignores_the_keys_of_control_records(
     assert markers[0].header.attributes & CONTROL
 
 
-def test_cleaning_with_the_dirty_parts_keys_removes_their_records_from_the_clean_part() -> None:
+def test_cleaning_removes_clean_records_whose_keys_have_newer_records_in_the_dirty_part() -> None:
     head, dirty = batch_of([(b"a", b"1"), (b"b", b"2")]), batch_of([(b"b", b"3")], base_offset=2)
     offsets = OffsetMap()
     note_keys(read_block([dirty]), offsets, SALT)

@@ -303,7 +303,7 @@ class _Commit:
     def _decide_group(
         self, topic: Topic | None, partition: int, batch_count: int, rows: Iterator[_Row]
     ) -> tuple[CommitBatchResult, ...] | None:
-        """Return the results of a partition's batches; None if a sequence contradicts the count."""
+        """Return results of a partition's batches; None if sequences contradict record counts."""
         group = islice(rows, batch_count)
         if topic is None or topic.deleted_at_ms >= 0:
             return self._refuse_group(ErrorCode.UNKNOWN_TOPIC_ID, len(list(group)))

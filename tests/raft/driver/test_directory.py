@@ -210,7 +210,7 @@ def test_the_raft_group_directory_takes_no_checkpoint_of_a_log_with_controller_r
     assert not watched.directory.checkpointable
 
 
-def test_the_raft_group_directory_counts_changed_records_from_its_frozen_state_on() -> None:
+def test_the_raft_group_directory_counts_records_changed_since_its_state_was_frozen() -> None:
     watched = Watched()
     watched.lead()
     watched.append(TOPIC, PARTITION)

@@ -451,7 +451,7 @@ def test_dropping_a_log_prefix_deletes_whole_segments_but_never_the_active_segme
         log.drop_prefix(21)
 
 
-def test_the_next_open_finishes_an_interrupted_drop_of_segments(log, disk, config):
+def test_opening_a_log_finishes_a_deletion_of_segments_that_was_interrupted(log, disk, config):
     fill(log, 20)
     log.flush()
     disk.fail_next("unlink")
@@ -475,7 +475,7 @@ def test_a_log_reset_to_a_snapshot_starts_at_the_snapshots_end(log, disk, config
     assert (again.log_start_offset, again.log_end_offset, again.last_epoch) == (100, 102, 9)
 
 
-def test_the_next_open_finishes_an_interrupted_reset_of_the_log(log, disk, config):
+def test_opening_a_log_finishes_a_reset_that_was_interrupted(log, disk, config):
     fill(log, 20)
     log.flush()
     disk.fail_next("unlink")

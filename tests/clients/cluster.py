@@ -60,11 +60,13 @@ class EskerCluster:
         settings: Mapping[str, str] | None = None,
         settings_of: Mapping[int, Mapping[str, str]] | None = None,
         program: Sequence[str] = PROGRAM,
+        fresh: bool = False,
         format_options: Sequence[str] = (),
     ) -> None:
         """
         Args:  settings: of all nodes, over `QUICK`. settings_of: of single nodes, over those.
                program: a module and its words; the properties file comes last.
+               fresh: every process imports all modules anew (`tests.processes.start`).
                format_options: of `storage format`, for every node.
         """
         home.mkdir(parents=True, exist_ok=True)
@@ -76,6 +78,7 @@ class EskerCluster:
         self.store = home / "store"
         self.cluster_id = self._esker("storage", "random-uuid").strip()
         self._program = tuple(program)
+        self._fresh = fresh
         for node in self.ports:
             own = (settings_of or {}).get(node, {})
             self._configure(node, {**QUICK, **(settings or {}), **own})
@@ -160,7 +163,7 @@ class EskerCluster:
                     str(self.properties(node)),
                     output=log,
                     environment=environment,
-                    fresh=self._program != PROGRAM,
+                    fresh=self._fresh,
                 )
 
     def wait_until_ready(self, *brokers: int) -> None:

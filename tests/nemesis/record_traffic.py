@@ -17,20 +17,31 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from tests.nemesis.record_history import Acknowledged, RecordHistory, Value, WrongRecordsError
 
-LINGER_MS: Final = (5, 100, 100)
-"""Of each producer. The first always has as many requests under way as an idempotent one may have.
-librdkafka's threads then spin: three such producers took more than one core of two."""
+
+class Pace(NamedTuple):
+    """How fast a producer sends."""
+
+    linger_ms: int
+    outstanding: int  # records; beyond, it waits
+
+
+HASTY: Final = Pace(linger_ms=5, outstanding=400)
+"""Always has as many requests under way as an idempotent producer may have. librdkafka's threads
+then spin: three such producers took more than one core of two."""
+CALM: Final = Pace(linger_ms=100, outstanding=100)
+"""Has at most four of the five requests to a broker under way, even while no broker answers."""
+PACES: Final = (HASTY, CALM, CALM)
 
 AT_ONCE: Final = 10  # records between two looks at what came back
 PAUSE_S: Final = 0.02
-OUTSTANDING: Final = 400  # records of a producer; beyond, it waits
 FLUSH_S: Final = 70.0
 READ_S: Final = 0.1
 REQUEST_TIMEOUT_MS: Final = 1_000
@@ -61,7 +72,12 @@ LASTING: Final = {KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE}
 class Traffic:
     """Threads that work while the block lasts; all is flushed when it is left."""
 
-    def __init__(self, bootstrap: str, topic: str, partitions: int) -> None:
+    def __init__(
+        self, bootstrap: str, topic: str, partitions: int, paces: Sequence[Pace] = PACES
+    ) -> None:
+        """
+        Args:  paces: of each producer.
+        """
         self.history = RecordHistory()
         self.seen: dict[int, list[tuple[int, Value]]] = {at: [] for at in range(partitions)}
         self.happened: Counter[str] = Counter()
@@ -73,8 +89,8 @@ class Traffic:
         self._all_read = threading.Event()
         self._ends: dict[int, int] | None = None  # where the consumer may stop
         self._producers = [
-            threading.Thread(target=self._guarded, args=(self._produce, f"p{number}", linger_ms))
-            for number, linger_ms in enumerate(LINGER_MS)
+            threading.Thread(target=self._guarded, args=(self._produce, f"p{number}", pace))
+            for number, pace in enumerate(paces)
         ]
         self._consumer = threading.Thread(target=self._guarded, args=(self._consume,))
 
@@ -125,16 +141,16 @@ class Traffic:
 
     # --- producers ----------------------------------------------------------------------------
 
-    def _produce(self, name: str, linger_ms: int) -> None:
+    def _produce(self, name: str, pace: Pace) -> None:
         life = 0
         while not self._stop.is_set():
             life += 1
-            if self._live(f"{name}.{life}", linger_ms):
+            if self._live(f"{name}.{life}", pace):
                 self.happened["producer began anew"] += 1
 
-    def _live(self, name: str, linger_ms: int) -> bool:
+    def _live(self, name: str, pace: Pace) -> bool:
         """One producer's life; was it ended by a fatal error?"""
-        settings = {"bootstrap.servers": self._bootstrap, "linger.ms": linger_ms}
+        settings = {"bootstrap.servers": self._bootstrap, "linger.ms": pace.linger_ms}
         producer = Producer(PRODUCING | settings)
         history, numbers = self.history, [0] * self._partitions
         fatal: list[str] = []
@@ -152,7 +168,7 @@ class Traffic:
 
         while not self._stop.is_set() and not fatal:
             for at in range(AT_ONCE):
-                if len(producer) >= OUTSTANDING:
+                if len(producer) >= pace.outstanding:
                     break
                 value = Value(name, at % self._partitions, numbers[at % self._partitions])
                 with history.lock:

@@ -16,7 +16,7 @@ from tests.clients.confluent import Confluent
 from tests.nemesis.audited import check_audit
 from tests.nemesis.broker_faults import SETTINGS, BrokerNemesis, read_partition
 from tests.nemesis.record_history import check_same
-from tests.nemesis.record_traffic import Traffic
+from tests.nemesis.record_traffic import CALM, Traffic
 from tests.nemesis.test_nemesis import seed_of_run
 from tests.waiting import wait_until
 
@@ -72,8 +72,8 @@ def test_both_coordinators_keep_committing_while_the_leader_of_either_is_killed(
         assert coordinators(cluster, OLD) == {0}
         assert coordinators(cluster, NEW) == {1}, "a new topic goes where there is less"
         with (
-            Traffic(cluster.bootstrap, OLD, PARTITIONS) as old,
-            Traffic(cluster.bootstrap, NEW, PARTITIONS) as new,
+            Traffic(cluster.bootstrap, OLD, PARTITIONS, (CALM, CALM)) as old,
+            Traffic(cluster.bootstrap, NEW, PARTITIONS, (CALM, CALM)) as new,
         ):
             for fault in ("kill_coordinator", "kill_second_coordinator"):
                 BrokerNemesis(cluster, old, random).run([fault])

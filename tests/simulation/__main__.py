@@ -22,7 +22,11 @@ from typing import Any, Final
 
 from tests.simulation import coordinator_run
 from tests.simulation.cluster import Cluster, Result
-from tests.simulation.coordinator_cluster import draw_coordinators, run_plan
+from tests.simulation.coordinator_cluster import (
+    draw_calm_coordinators,
+    draw_coordinators,
+    run_plan,
+)
 from tests.simulation.coordinator_mutants import MUTANTS as COORDINATOR_MUTANTS
 from tests.simulation.mutants import MUTANTS, Mutant
 from tests.simulation.plan import draw, draw_calm
@@ -72,6 +76,19 @@ COORDINATORS: Final = Kind(
     rare=coordinator_run.RARE,
     mutants=[(mutant.name, mutant.kill) for mutant in COORDINATOR_MUTANTS],
 )
+CALM_COORDINATORS: Final = replace(
+    COORDINATORS,
+    command=f"{COORDINATORS.command} --calm",
+    draw=draw_calm_coordinators,
+    run_one=coordinator_run.run_calm,
+)
+KINDS: Final = {
+    (False, False): QUORUM,
+    (False, True): CALM,
+    (True, False): COORDINATORS,
+    (True, True): CALM_COORDINATORS,
+}
+"""By whether batch coordinators run on the quorum, and whether clients are calm."""
 
 
 def main() -> int:
@@ -88,9 +105,9 @@ def main() -> int:
     parser.add_argument("--mutants", action="store_true", help="fresh seeds for each mutant")
     parser.add_argument("--limit", type=int, default=1000, help="seeds to try for each mutant")
     parser.add_argument("--coordinators", action="store_true", help="batch coordinators on it")
-    parser.add_argument("--calm", action="store_true", help="as `make test` runs the quorum's")
+    parser.add_argument("--calm", action="store_true", help="as `make test` runs it")
     options = parser.parse_args()
-    kind = COORDINATORS if options.coordinators else CALM if options.calm else QUORUM
+    kind = KINDS[options.coordinators, options.calm]
     with quiet():
         if options.soak:
             first = options.seed if options.seed is not None else time.time_ns() >> 10

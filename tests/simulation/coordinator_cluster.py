@@ -152,6 +152,15 @@ def draw_coordinators(seed: int, *, sqlite: bool | None = None) -> CoordinatorPl
     )
 
 
+CALM_FACTOR: Final = 2
+
+
+def draw_calm_coordinators(seed: int) -> CoordinatorPlan:
+    """The plan of a seed with all of its faults, and brokers that upload half as often."""
+    plan = draw_coordinators(seed)
+    return replace(plan, broker_pause_us=CALM_FACTOR * plan.broker_pause_us)
+
+
 class Callers:
     """All who ask; it takes the place of `tests.simulation.client.Client`."""
 

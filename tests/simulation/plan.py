@@ -136,8 +136,8 @@ def draw(seed: int) -> Plan:
     )
 
 
-CALM_PAUSE_US: Final = 25 * MS
-DENSE_ONE_IN: Final = 13
+CALM_PAUSE_US: Final = 100 * MS
+DENSE_ONE_IN: Final = 26
 
 
 def draw_calm(seed: int) -> Plan:

@@ -8,6 +8,9 @@ PySyncObj's a thread in its leader. Closed loops; a second of warm-up; the media
 etcd needs Debian's etcd-server and nghttp2-client, Java KRaft the released jars: each is left out,
 saying so, where it is missing.
 
+The first rows load the product: `esker start` with a state that stores keys, as etcd does. The rows
+after them load a bare log, without a state and without a node around it.
+
 The floor of one commit at a time is a 4 KiB append and fdatasync by three processes at once, plus
 one round trip over loopback.
 """
@@ -18,6 +21,7 @@ import argparse
 import json
 import os
 import platform
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,6 +33,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench.peers import etcd, floor, kraft, pysyncobj_cluster
+from tests.clients.cluster import EskerCluster
 from tests.raft.driver.client import Client, ClientError
 from tests.raft.driver.cluster import Cluster
 
@@ -48,19 +53,24 @@ ROWS: Final = (  # name, connections, in flight, records a request
 )
 
 
+PRODUCT_ROWS: Final = ROWS[:2]
+PRODUCT_SETTINGS: Final = {"esker.bench.log.enable": "true", "esker.bench.log.state": "kv"}
+
+
 def say(text: str) -> None:
     print(text, flush=True)
 
 
 def ours(cluster: Cluster, connections: int, in_flight: int, records: int, seconds: float) -> Any:
     """One run of the load against the group's leader."""
-    work = {
-        "port": cluster.ports[cluster.wait_for_leader()],
-        "connections": connections,
-        "in_flight": in_flight,
-        "records": records,
-        "seconds": seconds,
-    }
+    port = cluster.ports[cluster.wait_for_leader()]
+    return load(
+        port=port, connections=connections, in_flight=in_flight, records=records, seconds=seconds
+    )
+
+
+def load(**work: object) -> Any:
+    """Run `bench.load` in a process of its own, and return what it measured."""
     ran = subprocess.run(
         [sys.executable, "-m", "bench.load", json.dumps(work)],
         check=True, capture_output=True, text=True,
@@ -74,23 +84,29 @@ def medians(run: Callable[[], dict[str, float]], times: int) -> dict[str, float]
     return {name: statistics.median(one[name] for one in found) for name in found[0]}
 
 
-def failover_s(cluster: Cluster) -> float:
-    """Kill -9 of the leader to the first commit through a survivor; then it is restarted."""
+def failover_s(cluster: Cluster, *, frozen: bool = False) -> float:
+    """Return the seconds from SIGKILL or SIGSTOP of the leader to a survivor's first commit."""
     leader = cluster.wait_for_leader()
     began = time.monotonic()
-    cluster.kill(leader)
+    if frozen:
+        cluster.signal(leader, signal.SIGSTOP)
+    else:
+        cluster.kill(leader)
     while True:
-        for node in cluster.processes:
+        for node in [node for node in cluster.processes if node != leader]:
             try:
                 with Client("127.0.0.1", cluster.ports[node], timeout_s=1) as client:
                     client.produce([b"first"])
             except (OSError, ClientError):
                 continue
             elapsed = time.monotonic() - began
-            cluster.start(leader)
+            if frozen:
+                cluster.signal(leader, signal.SIGCONT)
+            else:
+                cluster.start(leader)
             wait_caught_up(cluster, leader)
             return elapsed
-        assert time.monotonic() - began < 30, "nobody took over"
+        assert time.monotonic() - began < 30, "no survivor was elected"
 
 
 def wait_caught_up(cluster: Cluster, node: int) -> None:
@@ -179,6 +195,49 @@ def throughput(directory: Path, runs: int, seconds: float, *, java: bool) -> Non
         say(f"  etcd left out: {missing}")
 
 
+def product(directory: Path, runs: int, seconds: float) -> None:
+    """Print the rows of `esker start` with a state that stores keys, and of etcd in turn."""
+    missing = etcd.available()
+    home = directory / "product"
+    with EskerCluster(home, brokers=0, settings=PRODUCT_SETTINGS) as cluster:
+        cluster.start()
+        for name, connections, in_flight, records in PRODUCT_ROWS:
+            found, peers = [], []
+            for _ in range(runs):
+                found.append(
+                    load(
+                        port=product_leader(cluster),
+                        connections=connections,
+                        in_flight=in_flight,
+                        records=records,
+                        seconds=seconds,
+                        keyed=True,
+                    )
+                )
+                if missing is None:
+                    streams = in_flight // connections
+                    peers.append(etcd_load(directory, connections, streams, 1, seconds).per_s)
+            own = statistics.median(run["records_per_s"] for run in found)
+            p99_ms = statistics.median(run["p99_ms"] for run in found)
+            line(f"keys, {name}", f"{own:,.0f} records/s", f"p99 {p99_ms:.2f} ms", "")
+            if peers:
+                against("etcd", own, statistics.median(peers))
+
+
+def product_leader(cluster: EskerCluster) -> int:
+    """Return the port of the node that leads the bench log; wait until one does."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        for host, port in cluster.controllers:
+            try:
+                with Client(host, port, timeout_s=5) as client:
+                    client.produce_keyed([(b"k0000", b"first")])
+            except (OSError, ClientError):
+                continue
+            return port
+    raise AssertionError("no node leads the bench log")
+
+
 def against(name: str, own: float, peer: float) -> None:
     line("", "", f"{name} {peer:,.0f}/s", f"ratio {own / peer:.2f}")
 
@@ -231,7 +290,10 @@ def recovery(directory: Path, failovers: int, catch_up: int, restart: int) -> No
     with Cluster(directory / "failover") as cluster:
         cluster.start()
         times = [failover_s(cluster) for _ in range(failovers)]
+        stops = [failover_s(cluster, frozen=True) for _ in range(failovers)]
     own = statistics.median(times)
+    frozen = statistics.median(stops)
+    line("leader frozen to first commit", f"{frozen:.3f} s", f"of {failovers}: {spread(stops)}", "")
     line("leader killed to first commit", f"{own:.3f} s", f"of {failovers}: {spread(times)}", "")
     if etcd.available() is None:
         home = directory / "etcd-failover"
@@ -263,6 +325,7 @@ def main() -> None:
     tiny = arguments.tiny
     with tempfile.TemporaryDirectory(prefix="esker-bench-") as name:
         directory = Path(name)
+        product(directory, 1 if tiny else arguments.runs, 1.0 if tiny else SECONDS)
         throughput(
             directory, 1 if tiny else arguments.runs, 1.0 if tiny else SECONDS, java=not tiny
         )

@@ -19,7 +19,7 @@ from typing import Final, cast
 
 from raft.net import request_header, run
 from raft.net.rpc import request_kind
-from records.batch_writer import build_value_batch
+from records.batch_writer import build_batch, build_value_batch
 from records.codec import encode_message
 from records.rpc.produce import ProduceRequest
 
@@ -39,6 +39,7 @@ class Load:
     in_flight: int  # of all connections together
     records: int  # of a request
     record_bytes: int = 100
+    keyed: bool = False  # each record sets one key, as etcd's load does
     warm_up_s: float = 1.0
     seconds: float = 4.0
 
@@ -57,7 +58,11 @@ class Result:
 def request_template(load: Load) -> tuple[int, bytes]:
     """The length and the bytes after the correlation id of a request."""
     values = [os.urandom(load.record_bytes) for _ in range(load.records)]
-    batch = build_value_batch(values, base_offset=0, leader_epoch=-1, timestamp=0)
+    if load.keyed:
+        rows = [(b"k0000", value, 0, ()) for value in values]
+        batch = build_batch(rows, base_offset=0, leader_epoch=-1)
+    else:
+        batch = build_value_batch(values, base_offset=0, leader_epoch=-1, timestamp=0)
     data = ProduceRequest.TopicProduceData
     partition = data.PartitionProduceData(index=0, records=bytes(batch))
     request = ProduceRequest(

@@ -1,0 +1,223 @@
+"""The same batches, cleaned by Apache Kafka's cleaner and by ours: equal batches are left.
+
+Two rounds: after the first one tombstones are left and marked, and the second one removes them.
+What is compared is read from Kafka's segment files, so that batches and their headers count, too.
+
+Source: docs/design/compaction.md; Kafka's Cleaner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+from typing import Final
+
+import pytest
+
+from records.batch import DELETE_HORIZON, Batch, iter_batches, iter_records
+from records.batch_writer import build_batch
+from records.cleaning import (
+    Round,
+    clean_block,
+    empty_batch,
+    newest_by_map,
+    newest_by_offset,
+    note_keys,
+)
+from records.compression import Compression
+from records.final_batches import finish_run
+from records.offset_map import OffsetMap
+from records.record_block import read_block
+from records.uuids import encode_uuid, random_uuid
+from tests.interop.kafka_rpc import Connection
+from tests.interop.kafka_run import Kafka, Node, configure_node
+from tests.waiting import wait_until
+
+pytestmark = [pytest.mark.java, pytest.mark.slow]
+
+TOPIC: Final = "cleaned"
+TIME_MS: Final = 1_700_000_000_000
+A_DAY_MS: Final = 86_400_000
+BATCHES: Final = 60
+KEYS: Final = 40
+_SETTINGS: Final = {
+    "log.cleaner.backoff.ms": "50",
+    "log.cleaner.dedupe.buffer.size": "2097152",
+    "log.initial.task.delay.ms": "100",
+    "offsets.topic.replication.factor": "1",
+}
+_CONFIGS: Final = {
+    "cleanup.policy": "compact",
+    "min.cleanable.dirty.ratio": "0.01",
+    "delete.retention.ms": "0",
+    "message.timestamp.before.max.ms": "9223372036854775807",
+    "segment.ms": str(A_DAY_MS),
+}
+
+
+class Producer:
+    """Appends batches as they are, and remembers them as they stand in the log."""
+
+    def __init__(self, broker: Connection, random: Random) -> None:
+        self.batches: list[Batch] = []
+        self._broker = broker
+        self._random = random
+        self._days = 0
+        self._sequences = {0: 0, 1: 0, 2: 0}
+
+    @property
+    def end_offset(self) -> int:
+        return self.batches[-1].header.end_offset if self.batches else 0
+
+    def append_some(self) -> None:
+        """Append a random batch: any codec, any times, tombstones; every third is idempotent."""
+        random = self._random
+        rows = [
+            (
+                b"key-%d" % random.randrange(KEYS),
+                random.choice((None, b"", random.randbytes(random.randrange(200)))),
+                TIME_MS + random.randrange(-5_000, 5_000),
+                [(f"h{i}", random.choice((None, b"x"))) for i in range(random.randrange(3))],
+            )
+            for _ in range(random.randint(1, 8))
+        ]
+        self._append(rows, random.choice(tuple(Compression)), random.choice((-1, 0, 1, 2)))
+
+    def append_later(self) -> None:
+        """Append a batch so much later than those before it that it begins a segment."""
+        self._days += 2
+        time = TIME_MS + self._days * A_DAY_MS
+        self._append([(b"later-%d" % self._days, b"", time, ())], Compression.NONE, -1)
+
+    def _append(self, rows, codec: Compression, producer: int) -> None:
+        idempotent = producer >= 0
+        data = build_batch(
+            rows,
+            base_offset=0,
+            leader_epoch=-1,
+            compression=codec,
+            producer_id=1_000 + producer if idempotent else -1,
+            producer_epoch=0 if idempotent else -1,
+            base_sequence=self._sequences[producer] if idempotent else -1,
+        )
+        if idempotent:
+            self._sequences[producer] += len(rows)
+        answer = self._broker.call(
+            "produce",
+            9,
+            transactional_id=None,
+            acks=1,
+            timeout=timedelta(seconds=10),
+            topic_data=[{"name": TOPIC, "partition_data": [{"index": 0, "records": bytes(data)}]}],
+        )
+        base = answer.responses[0].partition_responses[0].base_offset
+        assert base == self.end_offset
+        self.batches += finish_run(
+            data, base_offset=base, end_offset=base + len(rows), append_time=None
+        )
+
+    def last_sequences(self) -> dict[int, int]:
+        return {1_000 + each: count - 1 for each, count in self._sequences.items() if count}
+
+
+def clean(batches: Sequence[Batch], first_dirty: int, rules: Round) -> list[Batch]:
+    """Clean a partition as the rewriter does: a map of the dirty part, then all batches."""
+    head = [batch for batch in batches if batch.header.base_offset < first_dirty]
+    dirty = [batch for batch in batches if batch.header.base_offset >= first_dirty]
+    offsets, kept = OffsetMap(), []
+    block = read_block(dirty)
+    note_keys(block, offsets, rules.salt)
+    if head:
+        older = read_block(head)
+        kept += clean_block(older, newest_by_map(older, offsets, rules.salt), rules).batches
+    newest = newest_by_offset(block, offsets.drain_offsets())
+    kept += clean_block(block, newest, rules).batches
+    if kept[-1].header.end_offset < dirty[-1].header.end_offset:
+        kept.append(empty_batch(dirty[-1].header))
+    return kept
+
+
+def segments(node: Node) -> list[Path]:
+    return sorted((node.directory / f"{TOPIC}-0").glob("*.log"))
+
+
+def roll(node: Node, producer: Producer) -> int:
+    """Have the next batch begin a segment; return its offset, up to which Kafka cleans."""
+    bound = producer.end_offset
+    producer.append_later()
+    assert int(segments(node)[-1].stem) == bound
+    return bound
+
+
+def cleaned_until(node: Node) -> int:
+    """Return the offset in Kafka's checkpoint of its cleaner."""
+    path = node.directory / "cleaner-offset-checkpoint"
+    rows = path.read_text().splitlines()[2:] if path.exists() else []
+    return max((int(row.split()[2]) for row in rows if row.split()[0] == TOPIC), default=0)
+
+
+def stored(node: Node, bound: int) -> Iterator[Batch]:
+    for path in segments(node):
+        for batch in iter_batches(path.read_bytes()):
+            if batch.header.base_offset < bound:
+                yield batch
+
+
+def described(batches: Iterator[Batch] | Sequence[Batch]) -> list[tuple]:
+    """Return the parts of batches that both cleaners must agree on."""
+    return [
+        (
+            header.base_offset,
+            header.last_offset,
+            header.record_count,
+            header.compression if header.record_count else None,
+            bool(header.attributes & DELETE_HORIZON),
+            header.max_timestamp,
+            (header.producer_id, header.producer_epoch, header.base_sequence),
+            [
+                (r.offset, r.timestamp, bytes(r.key or b""), r.value and bytes(r.value), r.headers)
+                for r in iter_records(batch)
+            ],
+        )
+        for batch in batches
+        for header in (batch.header,)
+    ]
+
+
+def test_kafkas_cleaner_and_ours_leave_equal_batches(kafka: Kafka, tmp_path: Path) -> None:
+    seed = Random().getrandbits(32)
+    print(f"seed {seed}")
+    plan = configure_node(
+        kafka, tmp_path / "node", node_id=1, dynamic_voters=False, settings=_SETTINGS
+    )
+    plan.format(encode_uuid(random_uuid()))
+    with (
+        plan.started(["PLAINTEXT"]) as node,
+        Connection(node.ports["PLAINTEXT"]) as broker,
+    ):
+        configs = [{"name": name, "value": value} for name, value in _CONFIGS.items()]
+        topic = {"name": TOPIC, "num_partitions": 1, "replication_factor": 1}
+        broker.call(
+            "create_topics",
+            7,
+            topics=[topic | {"assignments": [], "configs": configs}],
+            timeout=timedelta(seconds=20),
+            validate_only=False,
+        )
+        producer = Producer(broker, Random(seed))
+        ours: list[Batch] = []
+        first_dirty = taken = 0
+        for number in (1, 2):
+            for _ in range(BATCHES):
+                producer.append_some()
+            bound = roll(node, producer)
+            wait_until(lambda bound=bound: cleaned_until(node) >= bound, state=node.said)
+            below = [each for each in producer.batches if each.header.base_offset < bound]
+            rules = Round(number, 0, producer.last_sequences(), bytes(16))
+            ours = clean([*ours, *below[taken:]], first_dirty, rules)
+            first_dirty, taken = bound, len(below)
+            theirs = described(list(stored(node, bound)))
+            assert described(ours) == theirs
+            assert any(row[4] for row in theirs), "no tombstone was marked"

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,7 +83,12 @@ def load_config(path: Path) -> NodeSettings:
 
     Raises:  ConfigError naming the key; PropertiesError naming the line; OSError.
     """
-    return parse_config(read_properties(path))
+    repeated: list[str] = []
+    config = parse_config(read_properties(path, repeated))
+    if not repeated:
+        return config
+    text = f"settings given more than once, of which the last value holds: {', '.join(repeated)}"
+    return replace(config, warnings=(*config.warnings, text))
 
 
 def parse_config(properties: Mapping[str, str]) -> NodeSettings:

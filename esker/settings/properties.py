@@ -1,8 +1,9 @@
 """Reads Java's `.properties` files, the format of Kafka's configuration.
 
 One setting a line, `key=value` (`:` or white space separate too), comments after `#` or `!`, a
-backslash at the end continues the line, `\\t`, `\\n`, `\\uXXXX` and `\\:` are escapes. Unlike Java,
-a key that is given twice is an error: the second line would silently win.
+backslash at the end continues the line, `\\t`, `\\n`, `\\uXXXX` and `\\:` are escapes. The last
+value of a key holds, as in Java; a caller can ask for the keys that are given more than once,
+because the other values are rarely meant to be there.
 
 Source: java.util.Properties, load.
 """
@@ -20,23 +21,28 @@ _NAMED: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class PropertiesError(Exception):
-    """A line is not a setting, or repeats one; the message names file and line."""
+    """A line is not a setting; the message names file and line."""
 
 
-def read_properties(path: Path) -> dict[str, str]:
+def read_properties(path: Path, repeated: list[str] | None = None) -> dict[str, str]:
     """Return the settings of a properties file, in the file's order.
 
+    Args:    repeated: gets the keys that are given more than once.
     Raises:  PropertiesError; OSError if the file cannot be read.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         raise PropertiesError(f"{path}: not UTF-8 at byte {error.start}") from None
-    return parse_properties(text, source=str(path))
+    return parse_properties(text, source=str(path), repeated=repeated)
 
 
-def parse_properties(text: str, *, source: str) -> dict[str, str]:
+def parse_properties(
+    text: str, *, source: str, repeated: list[str] | None = None
+) -> dict[str, str]:
     """Return the settings in a text; error messages name the text as `source`.
+
+    Args:  repeated: gets the keys that are given more than once.
 
     >>> parse_properties("# who\\nnode.id = 1\\nlog.dirs=/a,\\\\\\n  /b", source="x")
     {'node.id': '1', 'log.dirs': '/a,/b'}
@@ -49,8 +55,8 @@ def parse_properties(text: str, *, source: str) -> dict[str, str]:
         value = line[_separator_end(line, key_end.end()) :]
         if not key:
             raise PropertiesError(f"{source}, line {number}: no key before {line[:20]!r}")
-        if key in settings:
-            raise PropertiesError(f"{source}, line {number}: {key} is set twice")
+        if key in settings and repeated is not None and key not in repeated:
+            repeated.append(key)
         settings[key] = _unescape(value).rstrip()
     return settings
 

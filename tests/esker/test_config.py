@@ -231,10 +231,23 @@ def test_properties_files_are_parsed_as_java_parses_them(text, expected):
     assert parse_properties(text, source="test") == expected
 
 
-@pytest.mark.parametrize("text", ["a=1\na=2", "=1"])
+@pytest.mark.parametrize("text", ["=1", "a=1\n: 2"])
 def test_the_error_for_an_invalid_line_of_a_properties_file_names_the_line_number(text):
     with pytest.raises(PropertiesError, match="line"):
         parse_properties(text, source="test")
+
+
+def test_the_last_value_of_a_repeated_setting_holds_and_a_warning_names_the_setting(tmp_path):
+    path = tmp_path / "server.properties"
+    lines = [f"{key}={value}" for key, value in GOOD.items()]
+    path.write_text(
+        "\r\n".join(["num.partitions=x", *lines, "num.partitions=2", "num.partitions=3"])
+    )
+    config = load_config(path)
+    assert config.default_partitions == 3
+    assert config.warnings[-1].endswith("of which the last value holds: num.partitions")
+    path.write_text("\n".join(lines))
+    assert not any("more than once" in warning for warning in load_config(path).warnings)
 
 
 def test_a_properties_file_that_is_not_text_is_refused(tmp_path):
@@ -334,6 +347,16 @@ def test_retention_settings_in_the_properties_file_are_defaults_of_topics(given,
         ("log.retention.ms", "x", "Not a number"),
         ("num.io.treads", "8", "not a setting"),
         ("broker.rack", "${env:RACK}", "config providers"),
+        ("num.io.threads", "${file:/threads:n}", "config providers"),
+        ("zookeeper.session.timeout.ms", "18000", "no ZooKeeper"),
+        ("zookeeper.clientCnxnSocket", "x", "no ZooKeeper"),
+        ("esker.append.quiet.ms", f"{10**12}", "no more than 60000"),
+        ("esker.append.objects.per.second", f"{10**12}", "no more than 100000"),
+        ("esker.append.runs.per.second", f"{10**12}", "no more than 10000000"),
+        ("esker.append.runs.per.second", "-1", "at least 0"),
+        ("diskless.append.commit.interval.ms", "0", "at least 1"),
+        ("diskless.append.commit.interval.ms", f"{10**12}", "no more than"),
+        ("diskless.append.buffer.max.bytes", f"{10**12}", "no more than 1073741824"),
     ],
 )
 def test_a_kafka_setting_that_esker_lacks_and_may_not_ignore_is_refused(key, value, reason):

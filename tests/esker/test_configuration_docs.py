@@ -14,7 +14,10 @@ HEAD = """# Configuration
 
 A node is configured by one properties file: `esker start FILE`. Names are Kafka's wherever Kafka or
 a KIP has one; our own begin with `esker.`. A key that is not in this table, or a value that cannot
-be, is refused at start by an error that names the key.
+be, is refused at start by an error that names the key. Settings of Kafka that mean nothing here are
+listed once when the node starts; those whose absence would break a promise (security, ZooKeeper),
+and values from config providers, `${...}`, are refused. The file is read as Java reads it: of a key
+that stands there more than once the last value holds, and the node warns of it.
 
 Keys of every role are accepted whichever role a node has, as Kafka does, so that a file may be
 shared; a key of another role is checked, and changes nothing.

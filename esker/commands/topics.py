@@ -107,6 +107,8 @@ def create(
     stop_on(topic, result.error_code, result.error_message)
     topic_id = encode_uuid(result.topic_id)
     created = {"topic": topic, "topicId": topic_id}
+    if result.error_message:  # a remark: the topic is created
+        typer.echo(f"esker: {result.error_message}", err=True)
     show(created, f"Created topic {topic} with id {topic_id}.", as_json=as_json)
 
 

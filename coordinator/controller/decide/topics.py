@@ -96,7 +96,7 @@ def create_topics(request: rpc.CreateTopicsRequest, context: Context) -> Decisio
             results.append(_refuse(topic.name, refused))
             continue
         records += made
-        results.append(builder.result(made))
+        results.append(builder.result(topic, made))
     kept = () if request.validate_only else tuple(records)
     return Decision(kept, _answer(results))
 
@@ -161,7 +161,7 @@ class _Builder:
         records += configs
         return records
 
-    def result(self, made: list[MetadataRecord]) -> _Result:
+    def result(self, requested: _Topic, made: list[MetadataRecord]) -> _Result:
         """Build the CreateTopics result of a created topic from the topic's records."""
         topic = made[0]
         assert isinstance(topic, TopicRecord)
@@ -170,7 +170,7 @@ class _Builder:
         return _Result(
             name=topic.name,
             topic_id=topic.topic_id,
-            error_message=None,
+            error_message=_meaning_of_replicas(requested, len(self._brokers)),
             num_partitions=len(partitions),
             replication_factor=len(partitions[0].replicas),
             configs=self._shown(settings) if settings else self._default_configs,
@@ -357,3 +357,13 @@ def _find(name: str, topic_id: UUID, image: MetadataImage) -> TopicImage:
     if found is None:
         raise RefusedError(ErrorCode.UNKNOWN_TOPIC_ID, f"There is no topic with id {topic_id}.")
     return found
+
+
+def _meaning_of_replicas(requested: _Topic, brokers: int) -> str | None:
+    """Return a sentence for a topic whose replicas mean less here than the request expects."""
+    if not requested.assignments and requested.replication_factor <= max(1, brokers):
+        return None
+    return (
+        "The object store keeps the copies of records, not brokers: replicas do not make them more "
+        "durable, and the brokers that serve a partition are computed from those that are active."
+    )

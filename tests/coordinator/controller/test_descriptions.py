@@ -76,3 +76,14 @@ def test_find_coordinator_refuses_each_key_beyond_the_limit_of_keys_in_a_request
     last = found.coordinators[-1]
     assert (last.error_code, last.node_id) == (42, -1)
     assert "10002 keys; at most 10000" in (last.error_message or "")
+
+
+def test_create_topics_says_what_replicas_mean_where_a_request_expects_more_of_them() -> None:
+    world = with_topic()  # of three brokers
+    assert world.create("plain", factor=3).topics[0].error_message is None
+    assert world.create("default", factor=-1).topics[0].error_message is None
+    (many,) = world.create("many", factor=5).topics
+    (assigned,) = world.create("assigned", -1, factor=-1, assignments={0: (2,)}).topics
+    for topic, factor in ((many, 3), (assigned, 1)):
+        assert (topic.error_code, topic.replication_factor) == (0, factor)
+        assert (topic.error_message or "").startswith("The object store keeps the copies")

@@ -20,6 +20,11 @@ settings.load_profile("esker")
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Commands connect to the clusters of the tests, and not to those of the person who runs them.
+os.environ["ESKER_CONFIG"] = os.devnull
+for variable in ("ESKER_PROFILE", "ESKER_BOOTSTRAP_SERVERS"):
+    os.environ.pop(variable, None)
+
 
 def pytest_collection() -> None:
     """Nothing that collecting ten thousand tests makes is garbage: do not look for it."""

@@ -80,22 +80,29 @@ def read_profiles() -> Profiles:
     text = _read(path)
     try:
         document = tomllib.loads(text)
+        by_name = _validate(path, text, document)
+    except RecursionError:
+        raise ProfileError(f"{path}: tables are nested too deeply") from None
     except tomllib.TOMLDecodeError as error:
         at = _AT_LINE.search(str(error))
         where = f"{path}:{at[1]}" if at else str(path)
         raise ProfileError(f"{where}: {_AT_LINE.sub('', str(error))}") from None
-    default = document.pop(_DEFAULT, None)
-    tables = document.pop(_PROFILES, {})
-    for key in document:
-        raise _error(
-            path, text, (key,), f"unknown key {key}: the file has profile and [profiles.NAME]"
-        )
+    return Profiles(path, document.get(_DEFAULT), by_name)
+
+
+def _validate(path: Path, text: str, document: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """Return the properties of each profile of a file. Raises ProfileError."""
+    for key in document.keys() - {_DEFAULT, _PROFILES}:
+        known = "the file has profile and [profiles.NAME]"
+        raise _error(path, text, (key,), f"unknown key {key}: {known}")
+    tables = document.get(_PROFILES, {})
     if not isinstance(tables, dict):
         raise _error(path, text, (_PROFILES,), "profiles is not a table [profiles.NAME]")
     by_name = {name: _properties(path, text, name, table) for name, table in tables.items()}
+    default = document.get(_DEFAULT)
     if default is not None and (not isinstance(default, str) or default not in by_name):
         raise _error(path, text, (_DEFAULT,), f"profile = {default!r} is no profile of this file")
-    return Profiles(path, default, by_name)
+    return by_name
 
 
 def set_default_profile(name: str) -> Path:

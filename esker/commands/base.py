@@ -21,6 +21,7 @@ from typer.models import ArgumentInfo
 
 from esker.client.profiles import CONTROLLERS, SERVERS
 from esker.commands.cluster_access import no_servers, profile_or_exit
+from esker.commands.names import complete_profiles
 
 OPTION: Final = "{}_option"
 KAFKA_OPTIONS: Final = {
@@ -42,6 +43,7 @@ Profile = Annotated[
     typer.Option(
         "--profile",
         metavar="NAME",
+        autocompletion=complete_profiles,
         help="Profile with the addresses of the cluster; default: the environment's ESKER_PROFILE, "
         "else the default profile of the file that `esker profile list` names.",
     ),

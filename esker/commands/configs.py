@@ -20,6 +20,7 @@ from esker.commands.cluster_access import (
     stop_on,
     target,
 )
+from esker.commands.names import complete_from, complete_topics
 from esker.commands.text_tables import show, table
 from records.rpc.configs import (
     DescribeConfigsRequest,
@@ -53,13 +54,17 @@ DESCRIBED_AT_ONCE: Final = 500  # topics or brokers; bounds the size of one resp
 EntityType = Annotated[
     str,
     typer.Argument(
-        metavar="topics|brokers", help="Type of the entity with the settings: topics or brokers."
+        metavar="topics|brokers",
+        autocompletion=complete_from("topics", "brokers"),
+        help="Type of the entity with the settings: topics or brokers.",
     ),
 ]
 EntityName = Annotated[
     str,
     typer.Argument(
-        metavar="NAME", help='Name of the topic or id of the broker; "" means all brokers.'
+        metavar="NAME",
+        autocompletion=complete_topics,
+        help='Name of the topic or id of the broker; "" means all brokers.',
     ),
 ]
 _Setting = DescribeConfigsResponse.DescribeConfigsResult.DescribeConfigsResourceResult

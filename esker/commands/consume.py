@@ -17,7 +17,7 @@ from esker.client.consumer import Found, Reader
 from esker.client.group_member import HEARTBEAT_S, Member, RebalanceNeededError
 from esker.commands.base import CommandGroup
 from esker.commands.cluster_access import Server, TimeoutMs, broker_addresses, fail
-from esker.commands.names import TopicName, complete_groups
+from esker.commands.names import TopicName, complete_from, complete_groups
 from esker.commands.progress import counting, interruptible, still_trying, stop_if_unread
 from esker.commands.record_formats import FIELDS_HELP, Formatter, formatter
 
@@ -93,6 +93,7 @@ Output = Annotated[
     str | None,
     typer.Option(
         metavar="json|raw|FORMAT",
+        autocompletion=complete_from("json", "raw"),
         help="Form of each record: json; raw, the bytes of the value alone; or a format as kcat's, "
         f"with {FIELDS_HELP}; default: the value as a line.",
     ),

@@ -12,6 +12,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from esker.client.profiles import ProfileError, read_profiles
+
 COMPLETE_MS: Final = 1_000
 """Time to wait for a cluster while a person waits for names; then none are offered."""
 
@@ -46,6 +48,23 @@ def _completing(names: Callable[[dict[str, Any]], Iterable[str]]) -> Callable[..
             apply_profile(options)
             return sorted(name for name in names(options) if name.startswith(incomplete))
         return []
+
+    return complete
+
+
+def complete_profiles(incomplete: str) -> list[str]:
+    """Return the names of profiles that begin with the typed text; none of a wrong file."""
+    try:
+        return [name for name in read_profiles().by_name if name.startswith(incomplete)]
+    except ProfileError:  # a line that is typed has no place for a message
+        return []
+
+
+def complete_from(*words: str) -> Callable[[str], list[str]]:
+    """Return a completion that offers those of the given words that begin with the typed text."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [word for word in words if word.startswith(incomplete)]
 
     return complete
 

@@ -18,7 +18,7 @@ from esker.client.client import ClientError, KafkaClient
 from esker.client.producer import ACKS, Line, Producer
 from esker.commands.base import CommandGroup
 from esker.commands.cluster_access import Server, TimeoutMs, broker_addresses, fail
-from esker.commands.names import topic_argument
+from esker.commands.names import complete_from, topic_argument
 from esker.commands.progress import counting, interruptible, still_trying
 from records.compression import Compression
 from records.errors import RecordError
@@ -73,6 +73,7 @@ Acks = Annotated[
     str,
     typer.Option(
         metavar="0|1|all",
+        autocompletion=complete_from(*ACKS),
         help="Acknowledgements to wait for: 0, 1 or all; all also makes the producer "
         "idempotent; default: all.",
     ),
@@ -81,6 +82,7 @@ Codec = Annotated[
     str,
     typer.Option(
         metavar="none|gzip|snappy|lz4|zstd",
+        autocompletion=complete_from(*(codec.name.lower() for codec in Compression)),
         help="Compression codec of each batch; default: none.",
     ),
 ]

@@ -17,6 +17,7 @@ from esker.client.profiles import (
     set_default_profile,
 )
 from esker.commands.cluster_access import AsJson, profile_or_exit, stop_for_profile
+from esker.commands.names import complete_profiles
 from esker.commands.text_tables import show as show_result
 from esker.commands.text_tables import table
 
@@ -29,13 +30,6 @@ app = typer.Typer(
 LIST_EXAMPLE = "Example: esker profile list"
 SHOW_EXAMPLE = "Example: esker profile show prod"
 USE_EXAMPLE = "Example: esker profile use prod"
-
-
-def _names(incomplete: str) -> list[str]:
-    try:
-        return [name for name in read_profiles().by_name if name.startswith(incomplete)]
-    except ProfileError:  # a shell completes a line, and has no place for a message
-        return []
 
 
 @app.callback(epilog=LIST_EXAMPLE)
@@ -69,7 +63,7 @@ def show(
         str | None,
         typer.Argument(
             metavar="NAME",
-            autocompletion=_names,
+            autocompletion=complete_profiles,
             help="Profile to print; default: the profile that commands use without --profile.",
         ),
     ] = None,
@@ -90,7 +84,7 @@ def use(
         str,
         typer.Argument(
             metavar="NAME",
-            autocompletion=_names,
+            autocompletion=complete_profiles,
             help="Name of the profile that commands use without --profile and ESKER_PROFILE.",
         ),
     ],

@@ -142,6 +142,25 @@ def test_every_command_that_prints_data_has_a_json_option() -> None:
     assert without == WITHOUT_JSON
 
 
+def test_shell_completion_offers_profiles_and_the_fixed_values_of_options(config: Path) -> None:
+    config.write_text(TWO)
+    for words, offered in (
+        ("topics list --profile l", ["local"]),
+        ("profile use q", ["quorum"]),
+        ("configs describe t", ["topics"]),
+        ("produce t --compression z", ["zstd"]),
+        ("produce t --acks a", ["all"]),
+        ("consume t --output r", ["raw"]),
+    ):
+        variables = {
+            "_ESKER_COMPLETE": "complete_bash",
+            "COMP_WORDS": f"esker {words}",
+            "COMP_CWORD": str(len(words.split())),
+        }
+        ran = CliRunner().invoke(app, env=variables, prog_name="esker")
+        assert ran.stdout.split() == offered, words
+
+
 def test_shell_completion_of_names_prints_nothing_if_no_cluster_can_be_reached(
     config: Path,
 ) -> None:
@@ -223,6 +242,8 @@ def test_environment_variables_determine_the_path_of_the_profiles_file(
             "[profiles.p]\n'bootstrap.servers' = 'h'\n",
             ":2: bootstrap.servers: 'h' is not HOST:PORT",
         ),
+        ("profiles" + ".p" * 100_000 + " = 1\n", ": tables are nested too deeply"),
+        ("profiles = " + "[" * 100_000 + "\n", ": tables are nested too deeply"),
         ("profiles.p.bootstrap = {servers = ''}\n", ":1: bootstrap.servers: '' is not HOST:PORT"),
     ],
 )

@@ -153,8 +153,16 @@ class EskerCluster:
         self.launch(*self.ports)
         self.wait_until_ready()
 
-    def launch(self, *nodes: int, environment: Mapping[str, str] | None = None) -> None:
-        """Begin processes, without waiting for them."""
+    def launch(
+        self,
+        *nodes: int,
+        environment: Mapping[str, str] | None = None,
+        fresh: bool | None = None,
+    ) -> None:
+        """Begin processes, without waiting for them.
+
+        Args:  fresh: import all modules anew; None: as this cluster does.
+        """
         for node in nodes:
             assert node not in self.processes, f"node {node} runs"
             with (self.home / f"node{node}.log").open("ab") as log:
@@ -163,7 +171,7 @@ class EskerCluster:
                     str(self.properties(node)),
                     output=log,
                     environment=environment,
-                    fresh=self._fresh,
+                    fresh=self._fresh if fresh is None else fresh,
                 )
 
     def wait_until_ready(self, *brokers: int) -> None:

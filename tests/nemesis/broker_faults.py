@@ -1,4 +1,7 @@
-"""Brokers and the quorum below them, killed and paused while clients work.
+"""Brokers and the quorum below them, spoiled in every way while clients work.
+
+Processes are killed and paused; links are cut, held and slowed; disks fill up and lose what was not
+flushed; wall clocks are wrong; the object store refuses, stalls, lies and fills up.
 
 Faults are as in `nemesis.nemesis`: each has had its effect before it is healed, nothing waits for a
 time and hopes, and the plan comes from a seed.
@@ -8,22 +11,25 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import product
 from random import Random
 from typing import Final
 
+from diskless.stores.faults import Fault, FaultRule
 from esker.client.quorum_admin import AdminError, describe_quorum
 from esker.settings.values import Endpoint
 from raft.net import run
 from records.batch import iter_batches, iter_records
 from records.rpc.fetch import FetchRequest, FetchResponse
-from records.rpc.list_offsets import ListOffsetsRequest, ListOffsetsResponse
+from tests.clients.bad_stores import spoiled, spoiled_by
 from tests.clients.cluster import EskerCluster
+from tests.nemesis.broker_cluster import CLIENTS, LAST_BYTES, STORE_BYTES, BrokerCluster
+from tests.nemesis.proxy import Links
 from tests.nemesis.record_history import Value
-from tests.nemesis.record_traffic import REQUEST_TIMEOUT_MS, Traffic
+from tests.nemesis.record_traffic import REQUEST_TIMEOUT_MS, Traffic, end_offset
 from tests.raft.driver.client import Client as Wire
 from tests.raft.driver.client import ClientError
 from tests.waiting import Deadline, wait_until
@@ -36,11 +42,23 @@ SETTINGS: Final = {
     "broker.heartbeat.interval.ms": "200",
     "diskless.append.commit.interval.ms": "50",  # so that a kill meets what is buffered
 }
+MINUTES_A_DAY: Final = 24 * 60
+BROKER_SKEWS: Final = (-9 * MINUTES_A_DAY, -45, 45, 9 * MINUTES_A_DAY)
+VOTER_SKEWS: Final = (-9 * MINUTES_A_DAY, -120, 120, 9 * MINUTES_A_DAY)
+QUORUM_SKEWS: Final = (-120, 120, 9 * MINUTES_A_DAY)
+"""Minutes. Nine days are more than a topic's retention. What all voters believe together while they
+are a day behind, and nobody can know better, is left out: docs/design/clocks.md."""
+
+BAD_STORE: Final = (
+    FaultRule(fault=Fault.LOST_ANSWER, operations=frozenset({"upload"}), probability=0.1),
+    FaultRule(fault=Fault.ERROR, probability=0.1),
+    FaultRule(fault=Fault.THROTTLED, probability=0.05, delay_s=0.2),
+    FaultRule(fault=Fault.SLOW, probability=0.2, delay_s=0.3),
+)
+SLOW_BYTES_PER_S: Final = 2_000
 CALM: Final = 200  # records acknowledged between two faults
 BLINK_S: Final = 0.5
 FETCH_VERSION: Final = 11
-LIST_OFFSETS_VERSION: Final = 6
-LATEST: Final = -1  # ListOffsets' timestamp
 FETCH_BYTES: Final = 4 * 1024 * 1024
 
 
@@ -76,6 +94,7 @@ class BrokerNemesis:
         wait_until(
             lambda: traffic.acknowledged > before or traffic.failed is not None,
             "records are acknowledged after a fault",
+            state=lambda: f"{traffic.acknowledged} of {before}, {traffic.outstanding} outstanding",
         )
         traffic.check_alive()
 
@@ -111,11 +130,8 @@ class BrokerNemesis:
     def pause_broker(self) -> None:
         """Longer than its session and its clients' patience; it wakes up fenced."""
         victim = self._random.choice(self._cluster.broker_ids)
-        (other, *_) = [one for one in self._cluster.broker_ids if one != victim]
         with self._paused(victim):
-            wait_until(
-                lambda: victim not in self._cluster.knows(other), f"broker {victim} is fenced",
-            )  # fmt: skip
+            self._wait_until_fenced(victim)
             self.wait_for_records(CALM)
 
     def freeze_broker(self) -> None:
@@ -166,7 +182,199 @@ class BrokerNemesis:
         self._cluster.kill()
         self._cluster.launch(*self._cluster.ports)
 
+    # --- the network (a BrokerCluster) --------------------------------------------------------
+
+    def cut_broker_off(self) -> None:
+        """A broker does not reach the quorum, and clients still reach it, until it is fenced."""
+        victim = self._random.choice(self._cluster.broker_ids)
+        with self._apart({victim}, self._cluster.quorum_ids, silently=self._random.random() < 0.5):
+            self._wait_until_fenced(victim)
+            self.wait_for_records(CALM)
+
+    def cut_clients_off(self) -> None:
+        """A broker's clients do not reach it; to the cluster it is well, so it keeps its place."""
+        victim = self._random.choice(self._cluster.broker_ids)
+        with self._apart({CLIENTS}, {victim}, silently=self._random.random() < 0.5):
+            time.sleep(BLINK_S)  # the fault's length
+
+    def cut_coordinator_off(self) -> None:
+        """The coordinator does not reach the voters, and brokers still reach it."""
+        self._split_off(self._leader(DISKLESS_METADATA), DISKLESS_METADATA)
+
+    def cut_controller_off(self) -> None:
+        """The active controller does not reach the voters, and brokers still reach it."""
+        self._split_off(self._leader(CLUSTER_METADATA), CLUSTER_METADATA)
+
+    def deafen_coordinator(self) -> None:
+        """Everybody hears the coordinator, and it hears nobody: not its voters, not the brokers."""
+        victim = self._leader(DISKLESS_METADATA)
+        links = self._links()
+        for other in (*self._cluster.quorum_ids, *self._cluster.broker_ids):
+            if other != victim:
+                links.hold(other, victim)
+        try:
+            wait_until(
+                lambda: self._leader(DISKLESS_METADATA) != victim, "another coordinator leads"
+            )
+            self.wait_for_records()
+        finally:
+            links.heal()
+
+    def flap_broker(self) -> None:
+        """A broker's connections to quorum and clients break and come back at odd moments."""
+        victim = self._random.choice(self._cluster.broker_ids)
+        for _ in range(4):
+            with self._apart({victim}, {*self._cluster.quorum_ids, CLIENTS}, silently=False):
+                time.sleep(self._random.uniform(0, 0.3))  # the fault's length
+            time.sleep(self._random.uniform(0, 0.3))  # and the length of the peace
+
+    def slow_broker(self) -> None:
+        """A broker's connections to the quorum drip, in both directions."""
+        victim = self._random.choice(self._cluster.broker_ids)
+        links = self._links()
+        for node in self._cluster.quorum_ids:
+            links.drip(victim, node, SLOW_BYTES_PER_S)
+            links.drip(node, victim, SLOW_BYTES_PER_S)
+        try:
+            time.sleep(BLINK_S)  # the fault's length
+        finally:
+            links.heal()
+
+    # --- disks (a BrokerCluster with disks) ---------------------------------------------------
+
+    def fill_coordinator_disk(self) -> None:
+        """The coordinator's disk is full: it ends by itself, and returns once there is room."""
+        victim = self._leader(DISKLESS_METADATA)
+        ballast = self._broker_cluster.fill_disk(victim)
+        self._broker_cluster.wait_for_end(victim, "DiskFullError")
+        self.wait_for_records(CALM)
+        ballast.unlink()
+        self._launch_voters(victim)
+
+    def fail_power(self) -> None:
+        """Voters, one to all of them, lose what their disks had not flushed."""
+        victims = self._random.sample(
+            self._cluster.quorum_ids, self._random.randint(1, len(self._cluster.quorum_ids))
+        )
+        self._fail_power(victims)
+        self._launch_voters(*victims)
+
+    def fail_all_power(self) -> None:
+        """All voters lose what their disks had not flushed, and all brokers die."""
+        self._cluster.kill(*self._cluster.broker_ids)
+        self._fail_power(self._cluster.quorum_ids)
+        self._cluster.launch(*self._cluster.ports)
+
+    def fill_store(self) -> None:
+        """The object store's disk is full, until producers have had errors."""
+        disks, store = self._broker_cluster.disks, self._cluster.store
+        assert disks is not None
+        disks.resize(store, disks.used_bytes(store) + LAST_BYTES)
+        try:
+            time.sleep(2 * REQUEST_TIMEOUT_MS / 1000)  # the fault's length
+        finally:
+            disks.resize(store, STORE_BYTES)
+
+    # --- clocks (a BrokerCluster) -------------------------------------------------------------
+
+    def skew_broker(self) -> None:
+        """A broker's wall clock is wrong."""
+        self._skew(self._random.choice(BROKER_SKEWS), self._random.choice(self._cluster.broker_ids))
+
+    def skew_voter(self) -> None:
+        """One voter's wall clock is wrong, and it leads if an election has it so."""
+        victim, other = self._random.sample(self._cluster.quorum_ids, 2)
+        self._skew(self._random.choice(VOTER_SKEWS), victim, also=other)
+
+    def skew_quorum(self) -> None:
+        """All voters start anew with one wrong wall clock, and later with the right one."""
+        self._skew(self._random.choice(QUORUM_SKEWS), *self._cluster.quorum_ids)
+
+    # --- the store (with `CLASS_NAME`) --------------------------------------------------------
+
+    def refuse_uploads(self) -> None:
+        """The object store takes no object for a while."""
+        with spoiled(self._cluster.store, Fault.ERROR, "upload"):
+            time.sleep(2 * REQUEST_TIMEOUT_MS / 1000)  # the fault's length
+
+    def stall_store(self) -> None:
+        """The object store is slow enough that requests time out."""
+        delay_s = 1.5 * REQUEST_TIMEOUT_MS / 1000
+        with spoiled(self._cluster.store, Fault.SLOW, "upload", "fetch", delay_s=delay_s):
+            time.sleep(2 * delay_s)  # the fault's length
+
+    def lie_about_uploads(self) -> None:
+        """Uploads that happened are said to have failed; others are slow, throttled or fail."""
+        with spoiled_by(self._cluster.store, *BAD_STORE):
+            self.wait_for_records(CALM)
+
+    def damage_fetches(self) -> None:
+        """Every other read from the object store has a wrong byte."""
+        with spoiled(self._cluster.store, Fault.DAMAGED, "fetch", probability=0.5):
+            self.wait_for_records(CALM)
+
     # --- helpers ------------------------------------------------------------------------------
+
+    @property
+    def _broker_cluster(self) -> BrokerCluster:
+        assert isinstance(self._cluster, BrokerCluster)
+        return self._cluster
+
+    def _links(self) -> Links:
+        return self._broker_cluster.links
+
+    @contextmanager
+    def _apart(
+        self, some: Iterable[int], others: Iterable[int], *, silently: bool
+    ) -> Iterator[None]:
+        """Let no traffic pass between two sets of nodes: connections are held, or reset."""
+        links = self._links()
+        for a, b in product(some, others):
+            if silently:
+                links.hold(a, b)
+                links.hold(b, a)
+            else:
+                links.cut(a, b)
+        try:
+            yield
+        finally:
+            links.heal()
+
+    def _split_off(self, victim: int, topic: str) -> None:
+        others = [node for node in self._cluster.quorum_ids if node != victim]
+        with self._apart({victim}, others, silently=self._random.random() < 0.5):
+            wait_until(lambda: self._leader(topic) != victim, "another voter leads")
+            self.wait_for_records(CALM)
+
+    def _wait_until_fenced(self, victim: int) -> None:
+        (other, *_) = [one for one in self._cluster.broker_ids if one != victim]
+        wait_until(lambda: victim not in self._cluster.knows(other), f"broker {victim} is fenced")
+
+    def _fail_power(self, victims: Sequence[int]) -> None:
+        for node in victims:
+            self._cluster.signal(node, signal.SIGSTOP)
+        self._broker_cluster.lose_power(victims)
+
+    def _launch_voters(self, *nodes: int) -> None:
+        self._cluster.launch(*nodes)
+        for node in nodes:
+            wait_until(lambda node=node: self._cluster.listens(node), f"node {node} listens")  # type: ignore[misc]
+
+    def _skew(self, minutes: float, *victims: int, also: int | None = None) -> None:
+        """Let nodes run with a wrong clock, and then with the right one.
+
+        Args:  also: a node that is started anew after them, so that another one leads.
+        """
+        self._cluster.kill(*victims)
+        self._broker_cluster.launch_skewed(minutes, *victims)
+        for node in victims:
+            wait_until(lambda node=node: self._cluster.listens(node), f"node {node} listens")  # type: ignore[misc]
+        if also is not None:
+            self._cluster.kill(also)
+            self._launch_voters(also)
+        self.wait_for_records(CALM)
+        self._cluster.kill(*victims)
+        self._launch_voters(*victims)
 
     def _leader(self, topic: str, partition: int = 0) -> int:
         bootstrap = tuple(Endpoint(*address) for address in self._cluster.controllers)
@@ -184,15 +392,7 @@ class BrokerNemesis:
     def _kill_and_restart(self, victim: int) -> None:
         self._cluster.kill(victim)
         self.wait_for_records()  # by the two others
-        self._cluster.launch(victim)
-        wait_until(lambda: self._listens(victim), f"node {victim} listens")
-
-    def _listens(self, node: int) -> bool:
-        try:
-            socket.create_connection(("127.0.0.1", self._cluster.ports[node]), 1).close()
-        except OSError:
-            return False
-        return True
+        self._launch_voters(victim)
 
     @contextmanager
     def _paused(self, *nodes: int) -> Iterator[None]:
@@ -209,16 +409,17 @@ class BrokerNemesis:
 
 
 def read_partition(address: tuple[str, int], topic: str, partition: int) -> list[tuple[int, Value]]:
-    """All of a partition, as one broker has it once it has what is committed; CRCs are checked."""
+    """Read all of a partition from one broker, once it has what is committed. CRCs are checked."""
     log: list[tuple[int, Value]] = []
+    position = 0
     deadline = Deadline(f"{topic}-{partition} is read up to its end")
     with Wire(*address, timeout_s=10) as wire:
-        end_offset = _end_offset(wire, topic, partition)
-        while len(log) < end_offset:
-            time.sleep(deadline.pause_s(f"{len(log)} of {end_offset}"))
+        end = end_offset(wire, topic, partition)
+        while position < end:
+            time.sleep(deadline.pause_s(f"{position} of {end}"))
             asked = FetchRequest.FetchTopic
             place = asked.FetchPartition(
-                partition=partition, fetch_offset=len(log), partition_max_bytes=FETCH_BYTES
+                partition=partition, fetch_offset=position, partition_max_bytes=FETCH_BYTES
             )
             request = FetchRequest(
                 max_wait_ms=100, min_bytes=1, max_bytes=FETCH_BYTES,
@@ -227,23 +428,12 @@ def read_partition(address: tuple[str, int], topic: str, partition: int) -> list
             (found,) = wire.ask(request, FetchResponse, FETCH_VERSION).responses[0].partitions
             if found.error_code:
                 raise ClientError(found.error_code)
-            end_offset = max(end_offset, found.high_watermark)
+            end = max(end, found.high_watermark)
             for batch in iter_batches(found.records or b""):
                 log += [
                     (record.offset, Value.decode(bytes(record.value or b"")))
                     for record in iter_records(batch)
-                    if record.offset >= len(log)
+                    if record.offset >= position
                 ]
+                position = batch.header.end_offset
     return log
-
-
-def _end_offset(wire: Wire, topic: str, partition: int) -> int:
-    """Behind the read barrier: a broker's own replica may lag."""
-    asked = ListOffsetsRequest.ListOffsetsTopic
-    place = asked.ListOffsetsPartition(partition_index=partition, timestamp=LATEST)
-    request = ListOffsetsRequest(replica_id=-1, topics=(asked(name=topic, partitions=(place,)),))
-    answer = wire.ask(request, ListOffsetsResponse, LIST_OFFSETS_VERSION)
-    (found,) = answer.topics[0].partitions
-    if found.error_code:
-        raise ClientError(found.error_code)
-    return found.offset

@@ -1,31 +1,22 @@
-"""What producers were told of their records, and whether the partitions' logs agree.
+"""The history of one run: all that Kafka clients did to one topic, and all that they were told.
 
-Every record has a value of its own: who sent it, to which partition, as its how many-th. Then the
-claims can be checked one by one, on what is read in the end:
+Every record has a value of its own, so each one can be followed: its producer, its partition, and
+its number among the records of that producer and partition. Times are `time.monotonic_ns`. An
+operation without an answer has no return: it may have happened at any time after its call, or not.
 
-- what was acknowledged is there, at the offset that was told (nothing lost);
-- nothing is there twice (idempotent producers), and nothing that nobody sent;
-- of one producer and partition, everything is in the order in which it was sent;
-- offsets have no gaps;
-- what was acknowledged before another was sent, comes before it (the order agrees with real time);
-- whoever read along saw the same records at the same offsets.
-
-A record whose outcome the producer does not know may be there or not, once.
-
-Source: invariants 5, 6 and 9 (docs/design/invariants.md).
+`tests.nemesis.anomalies` judges a history. Several threads fill it.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-
-class WrongRecordsError(Exception):
-    """The logs contradict what producers or consumers were told."""
+from tests.simulation.history import NEVER
 
 
 class Value(NamedTuple):
@@ -44,11 +35,60 @@ class Value(NamedTuple):
         return cls(producer, int(partition), int(number))
 
 
-class Acknowledged(NamedTuple):
-    """What a producer was told."""
+class Send(NamedTuple):
+    """A record that a producer sent, and its answer."""
 
-    offset: int | None  # None: it was not told where
-    at_ns: int
+    invoked: int
+    returned: int = NEVER  # NEVER: the outcome is unknown
+    offset: int | None = None  # None: the producer was not told
+    is_refused: bool = False  # the client says that it was never sent
+
+
+class Record(NamedTuple):
+    """A record as a consumer got it."""
+
+    partition: int
+    offset: int
+    value: Value
+
+
+class Poll(NamedTuple):
+    """Records that one call of a consumer returned."""
+
+    invoked: int
+    returned: int
+    records: tuple[Record, ...]
+
+
+class Assignment(NamedTuple):
+    """Partitions that a consumer reads from here on, and offsets at which it asked to begin."""
+
+    at: int
+    starts: Mapping[int, int | None]  # None: where its group has committed
+
+
+class EndRead(NamedTuple):
+    """A look-up of a partition's end offset."""
+
+    invoked: int
+    returned: int
+    offset: int
+
+
+class Commit(NamedTuple):
+    """An offset that a group's member committed."""
+
+    invoked: int
+    returned: int  # NEVER: unknown
+    offset: int
+
+
+class CommittedRead(NamedTuple):
+    """A look-up of a group's committed offset."""
+
+    invoked: int
+    returned: int
+    offset: int
 
 
 Log: TypeAlias = Sequence[tuple[int, Value]]
@@ -57,92 +97,76 @@ Log: TypeAlias = Sequence[tuple[int, Value]]
 
 @dataclass(slots=True)
 class RecordHistory:
-    """Of one run; filled by several threads."""
+    """Operations of clients; times of calls are passed in, returns are taken when it is told."""
 
-    sent_ns: dict[Value, int] = field(default_factory=dict)
-    acknowledged: dict[Value, Acknowledged] = field(default_factory=dict)
-    unknown: dict[Value, str] = field(default_factory=dict)  # and what the producer said
+    sends: dict[Value, Send] = field(default_factory=dict)
+    consumers: dict[str, list[Poll | Assignment]] = field(default_factory=lambda: defaultdict(list))
+    groups: dict[str, list[str]] = field(default_factory=dict)  # the members, by group
+    end_reads: dict[int, list[EndRead]] = field(default_factory=lambda: defaultdict(list))
+    commits: dict[tuple[str, int], list[Commit]] = field(default_factory=lambda: defaultdict(list))
+    committed_reads: dict[tuple[str, int], list[CommittedRead]] = field(
+        default_factory=lambda: defaultdict(list)
+    )
+    lost_positions: list[str] = field(default_factory=list)  # consumers that could not go on
+    logs: dict[str, Mapping[int, Log]] = field(default_factory=dict)
+    """All partitions as they were read after everything, by reader; the first is the reference."""
+    acknowledged: int = 0
+    unknown: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def check(self, logs: Mapping[int, Log]) -> None:
-        """Compare with all partitions, as one broker has them. Raises WrongRecordsError."""
-        for partition, log in logs.items():
-            _check_offsets(partition, log)
-            self._check_values(partition, log)
-            _check_order(partition, log)
-        self._check_lost(logs)
-        for partition, log in logs.items():
-            self._check_told(partition, log)
-            self._check_real_time(partition, log)
+    @property
+    def outstanding(self) -> int:
+        """Records that may still be answered."""
+        return len(self.sends) - self.acknowledged - self.unknown
 
-    def _check_values(self, partition: int, log: Log) -> None:
-        seen: dict[Value, int] = {}
-        for offset, value in log:
-            if value not in self.sent_ns:
-                raise WrongRecordsError(f"{partition}:{offset}: nobody sent {value}")
-            if value.partition != partition:
-                raise WrongRecordsError(f"{partition}:{offset}: {value} was sent elsewhere")
-            if value in seen:
-                raise WrongRecordsError(
-                    f"{partition}: duplicate: {value} at {seen[value]} and {offset}"
-                )
-            seen[value] = offset
+    # --- producers ----------------------------------------------------------------------------
 
-    def _check_lost(self, logs: Mapping[int, Log]) -> None:
-        there = {value for log in logs.values() for _, value in log}
-        lost = [value for value in self.acknowledged if value not in there]
-        if lost:
-            raise WrongRecordsError(
-                f"lost: {len(lost)} of {len(self.acknowledged)} acknowledged records, "
-                f"among them {min(lost)}, {self.acknowledged[min(lost)]}"
-            )
+    def send(self, value: Value) -> None:
+        with self.lock:
+            self.sends[value] = Send(time.monotonic_ns())
 
-    def _check_told(self, partition: int, log: Log) -> None:
-        for offset, value in log:
-            told = self.acknowledged.get(value)
-            if told is not None and told.offset is not None and told.offset != offset:
-                raise WrongRecordsError(
-                    f"{partition}: {value} is at {offset}, and its producer was told {told.offset}"
-                )
+    def acknowledge(self, value: Value, offset: int | None) -> None:
+        with self.lock:
+            self.acknowledged += 1
+            send = self.sends[value]
+            self.sends[value] = send._replace(returned=time.monotonic_ns(), offset=offset)
 
-    def _check_real_time(self, partition: int, log: Log) -> None:
-        """Walk backwards: nothing later in the log was acknowledged before this was sent."""
-        earliest: tuple[int, Value] | None = None
-        for offset, value in reversed(log):
-            sent_ns = self.sent_ns[value]
-            if earliest is not None and earliest[0] < sent_ns:
-                raise WrongRecordsError(
-                    f"{partition}: {value} at {offset} was sent after {earliest[1]}, which is "
-                    "behind it, was acknowledged"
-                )
-            told = self.acknowledged.get(value)
-            if told is not None and (earliest is None or told.at_ns < earliest[0]):
-                earliest = told.at_ns, value
+    def give_up(self, value: Value, *, is_refused: bool = False) -> None:
+        """Note that the outcome stays unknown, or that the client refused to send the record."""
+        with self.lock:
+            self.unknown += 1
+            self.sends[value] = self.sends[value]._replace(is_refused=is_refused)
 
+    # --- consumers ----------------------------------------------------------------------------
 
-def _check_offsets(partition: int, log: Log) -> None:
-    for expected, (offset, value) in enumerate(log):
-        if offset != expected:
-            raise WrongRecordsError(f"{partition}: gap: {value} is at {offset}, not at {expected}")
+    def assign(self, consumer: str, starts: Mapping[int, int | None]) -> None:
+        with self.lock:
+            self.consumers[consumer].append(Assignment(time.monotonic_ns(), dict(starts)))
 
+    def poll(self, consumer: str, invoked: int, records: Sequence[Record]) -> None:
+        if records:
+            with self.lock:
+                poll = Poll(invoked, time.monotonic_ns(), tuple(records))
+                self.consumers[consumer].append(poll)
 
-def _check_order(partition: int, log: Log) -> None:
-    last: dict[str, int] = defaultdict(lambda: -1)
-    for offset, value in log:
-        if value.number <= last[value.producer]:
-            raise WrongRecordsError(
-                f"{partition}:{offset}: out of order: {value} after number {last[value.producer]}"
-            )
-        last[value.producer] = value.number
+    def lose_position(self, consumer: str, reason: str) -> None:
+        with self.lock:
+            self.lost_positions.append(f"{consumer}: {reason}")
 
+    # --- offsets ------------------------------------------------------------------------------
 
-def check_same(name: str, one: Mapping[int, Log], other: Mapping[int, Log]) -> None:
-    """Two readers read the same records. Raises WrongRecordsError."""
-    for partition, log in one.items():
-        for mine, yours in zip(log, other[partition], strict=False):
-            if mine != yours:
-                raise WrongRecordsError(f"{name}: {partition}: {mine} here, and {yours} there")
-        if len(log) != len(other[partition]):
-            raise WrongRecordsError(
-                f"{name}: {partition}: {len(log)} records here, {len(other[partition])} there"
-            )
+    def read_end(self, partition: int, invoked: int, offset: int) -> None:
+        with self.lock:
+            self.end_reads[partition].append(EndRead(invoked, time.monotonic_ns(), offset))
+
+    def commit(
+        self, group: str, partition: int, invoked: int, offset: int, *, is_acknowledged: bool
+    ) -> None:
+        with self.lock:
+            returned = time.monotonic_ns() if is_acknowledged else NEVER
+            self.commits[group, partition].append(Commit(invoked, returned, offset))
+
+    def read_committed(self, group: str, partition: int, invoked: int, offset: int) -> None:
+        with self.lock:
+            read = CommittedRead(invoked, time.monotonic_ns(), offset)
+            self.committed_reads[group, partition].append(read)

@@ -13,16 +13,16 @@ from typer.testing import CliRunner
 from esker.cli import app
 from tests.clients.cluster import EskerCluster
 from tests.clients.confluent import Confluent
+from tests.nemesis import anomalies
 from tests.nemesis.audited import check_audit
-from tests.nemesis.broker_faults import SETTINGS, BrokerNemesis, read_partition
-from tests.nemesis.record_history import check_same
+from tests.nemesis.broker_faults import SETTINGS, BrokerNemesis
 from tests.nemesis.record_traffic import CALM, Traffic
+from tests.nemesis.rounds import PARTITIONS, read_logs
 from tests.nemesis.test_nemesis import seed_of_run
 from tests.waiting import wait_until
 
 OLD: Final = "old"
 NEW: Final = "new"
-PARTITIONS: Final = 4
 SECOND: Final = "__diskless-metadata-1"
 
 
@@ -43,16 +43,8 @@ def coordinators(cluster: EskerCluster, topic: str) -> set[int]:
 
 
 def check(cluster: EskerCluster, traffic: Traffic, topic: str) -> None:
-    logs = [
-        {at: read_partition(broker, topic, at) for at in range(PARTITIONS)}
-        for broker in cluster.brokers
-    ]
-    try:
-        traffic.history.check(logs[0])
-    finally:
-        traffic.read_up_to({at: len(log) for at, log in logs[0].items()})
-    check_same("the brokers", logs[0], logs[1])
-    check_same("the consumer", traffic.seen, logs[0])
+    traffic.read_up_to(read_logs(cluster, traffic.history, topic))
+    anomalies.check(traffic.history)
 
 
 def test_both_coordinators_keep_committing_while_the_leader_of_either_is_killed(

@@ -169,7 +169,7 @@ class Services:
         }
 
     def _change_settings(self, image: MetadataImage) -> None:
-        """Apply the settings that are changed while this broker runs."""
+        """Apply the broker settings that a new cluster image changes while this broker runs."""
         dynamic = process_settings(image, self._cluster.broker_id)
         self.writers.change(WriterSettings.of({**self._values, **dynamic}))
 

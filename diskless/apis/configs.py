@@ -215,7 +215,7 @@ def _own_entry(
     request: rpc.DescribeConfigsRequest,
     dynamic: Sequence[tuple[str, str, Source]],
 ) -> _Entry:
-    """Describe a setting of this process.
+    """Describe a setting of this broker's process with its value, source and synonyms.
 
     Args:  dynamic: its values in the cluster log, which come before that of the properties file.
     """

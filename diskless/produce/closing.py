@@ -172,7 +172,7 @@ class BufferClosing:
         self.change(settings)
 
     def change(self, settings: ClosingSettings) -> None:
-        """Close buffers by these settings from now on, with full budgets."""
+        """Use these settings for closing buffers from now on, and begin with full budgets."""
         self._quiet_s = 0.0 if self._stopped else settings.quiet_ms / 1_000
         now_s = self._loop.time()
         self._objects = TokenBucket(settings.objects_per_second, now_s=now_s)

@@ -100,7 +100,7 @@ class Writers:
         return sum(writer.in_flight_bytes for writer in (*self._writers.values(), *self._retired))
 
     def change(self, settings: WriterSettings) -> None:
-        """Write by these settings from now on, in all writers."""
+        """Change the settings of all writers of this broker from now on."""
         if settings == self._settings:
             return
         if settings.closing != self._settings.closing:

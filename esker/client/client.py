@@ -334,7 +334,7 @@ class KafkaClient:
 
 
 def no_such_partition(topic: str, partition: int, partitions: Collection[int]) -> str:
-    """Return the error about a partition that a topic does not have."""
+    """Return the error message for a partition that the topic does not have."""
     return f"{topic} has no partition {partition}: its partitions are 0 to {max(partitions)}"
 
 

@@ -192,7 +192,7 @@ class _Options(NamedTuple):
 
 
 def _run(names: list[str], objects: Objects, options: _Options) -> int:
-    """Show or check each file, and return the exit code of the worst."""
+    """Print or verify each file, and return the exit code of the worst result."""
     printer: Printer = LinePrinter() if options.as_json else _human_printer()
     code = OK
     for name in names:

@@ -46,7 +46,7 @@ def integer(least: int, most: int) -> Callable[[str], int]:
 
 
 def checked(definition: ConfigDef, convert: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a parser of settings that accepts the values of a controller's definition."""
+    """Return a parser of a setting that also checks the controller's definition of the setting."""
 
     def parse(text: str) -> T:
         wrong = definition.check(text)

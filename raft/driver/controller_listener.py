@@ -104,7 +104,7 @@ class ControllerService:
         )
 
     def serve_also(self, handlers: Mapping[int, Served], *, large: bool) -> None:
-        """Add request handlers by api key; if `large`, their requests may be large."""
+        """Add request handlers by api key; `large` lets their requests exceed the usual limit."""
         self._routes.add(handlers, large=handlers if large else ())
 
     def handle(self, connection: ServerConnection, frame: Frame) -> Answer:

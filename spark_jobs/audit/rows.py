@@ -149,7 +149,7 @@ class Producer(NamedTuple):
     appended_at_ms: int
 
     def since(self, expired: Sequence[int], offset: int) -> Producer | None:
-        """Return the producer without batches before its last expiry; None if no batch is left.
+        """Remove a producer's batches from before its last expiry; return None if no batch is left.
 
         Args:  expired: log offsets at which it was forgotten.
         """

@@ -153,7 +153,9 @@ async def aside(works: Iterable[Callable[[], Any]]) -> list[Any]:
         return await asyncio.gather(*futures)
 
 
-def test_producers_survive_the_loss_of_all_brokers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_producers_produce_again_after_all_brokers_were_fenced(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def story() -> None:
         async with fenced_cluster(monkeypatch) as cluster:
             within = {"message_timeout_ms": int(WITHIN_S * 1000) - 2_000}
@@ -176,7 +178,7 @@ def test_producers_survive_the_loss_of_all_brokers(monkeypatch: pytest.MonkeyPat
     run(story)
 
 
-def test_group_members_commit_again_after_the_loss_of_all_brokers(
+def test_group_members_commit_offsets_again_after_all_brokers_were_fenced(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def story() -> None:

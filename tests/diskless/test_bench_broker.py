@@ -14,7 +14,7 @@ def test_the_in_process_broker_benchmark_runs_without_errors() -> None:
 
 @pytest.mark.soak
 @pytest.mark.java
-def test_the_benchmark_of_default_settings_runs_without_errors() -> None:
+def test_the_benchmark_of_esker_with_default_settings_runs_without_errors() -> None:
     lines = printed("bench_defaults", "java", "consume", "idle", "--rounds", "1", "--tiny")
     for row in ("java", "consume", "idle"):
         assert f"\n{row}" in lines

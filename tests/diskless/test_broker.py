@@ -196,7 +196,7 @@ async def change(world: ClusterWorld, broker: str, **values: int) -> None:
     assert not answer.responses[0].error_code, answer
 
 
-def test_a_running_broker_follows_changed_settings_of_its_buffers() -> None:
+def test_a_running_broker_applies_changed_settings_of_its_produce_buffers() -> None:
     hour = 3_600_000
 
     async def story() -> None:

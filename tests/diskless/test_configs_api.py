@@ -188,7 +188,7 @@ def test_a_broker_describes_its_own_settings_as_read_only() -> None:
     tell(story)
 
 
-def test_describe_configs_names_the_source_of_a_broker_setting_that_can_change() -> None:
+def test_describe_configs_returns_the_source_and_synonyms_of_a_dynamic_broker_setting() -> None:
     name = "esker.append.quiet.ms"
 
     async def story(told: Story) -> None:

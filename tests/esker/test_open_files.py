@@ -50,7 +50,7 @@ def test_the_hard_limit_of_open_files_reduces_the_number_of_connections(
     assert "ulimit -Hn" in caplog.text
 
 
-def test_a_node_without_open_files_for_connections_does_not_start(limit: Limit) -> None:
+def test_a_node_whose_limit_of_open_files_allows_no_connection_does_not_start(limit: Limit) -> None:
     """It would refuse even its peers and itself, and they come again at once, for ever."""
     limit(128, 128)
     with pytest.raises(NodeError, match=rf"^128 files .* {RESERVED + 2 * LEAST} at least.* -Hn"):

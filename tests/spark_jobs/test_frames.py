@@ -52,7 +52,7 @@ def test_the_state_computed_by_spark_equals_the_state_computed_in_one_process(
     assert_same(state_frames(spark, cut), state)
 
 
-def test_the_state_that_spark_computes_at_a_timestamp_ends_at_the_local_states_offset(
+def test_spark_and_one_process_compute_the_state_at_a_timestamp_for_the_same_offset(
     tmp_path: Path, spark: Any
 ) -> None:
     random = Random(SEED)

@@ -113,7 +113,7 @@ def dynamic_synonyms(image: MetadataImage, broker_name: str, name: str) -> list[
 
 
 def process_settings(image: MetadataImage, broker_id: int) -> dict[str, int]:
-    """Return the settings of a broker's process that were changed while it runs, by name."""
+    """Return the settings in the cluster log for a running broker's process, by name."""
     found = {name: dynamic_synonyms(image, str(broker_id), name) for name in PROCESS_CONFIGS}
     return {name: int(values[0][1]) for name, values in found.items() if values}
 
@@ -413,7 +413,7 @@ def _known_configs(resource: Resource, image: MetadataImage) -> dict[str, Config
 
 
 def _check_scope(name: str, resource: Resource) -> None:
-    """Check that one broker may differ from the others in a setting. Raises RefusedError."""
+    """Check that a setting may have a value for one broker only. Raises RefusedError."""
     if resource != CLUSTER_DEFAULT and name in BROKER_CONFIGS and name not in PROCESS_CONFIGS:
         raise RefusedError(
             ErrorCode.INVALID_REQUEST,

@@ -123,7 +123,7 @@ def test_defaults_from_the_properties_file_survive_applied_records_and_a_checkpo
 
 
 @pytest.mark.parametrize("name", sorted(set(BROKER_CONFIGS) - set(PROCESS_CONFIGS)))
-def test_one_broker_cannot_differ_in_a_setting_of_the_whole_cluster(name: str) -> None:
+def test_a_setting_of_the_whole_cluster_cannot_be_changed_for_one_broker(name: str) -> None:
     world = created({})
     value = BROKER_CONFIGS[name].default
     answer = world.ask(alter(4, "1", name, value))
@@ -143,7 +143,9 @@ def test_one_broker_cannot_differ_in_a_setting_of_the_whole_cluster(name: str) -
         ("esker.append.runs.per.second", 0, 10_000_000),
     ],
 )
-def test_a_setting_of_a_brokers_process_is_bounded(name: str, lowest: int, highest: int) -> None:
+def test_the_controller_refuses_values_out_of_bounds_for_dynamic_broker_settings(
+    name: str, lowest: int, highest: int
+) -> None:
     world = created({})
     for broker in ("", "1"):
         for value in (lowest - 1, highest + 1, 10**12, "", "x", "1.5"):

@@ -17,6 +17,7 @@ from diskless.stores import (
     ObjectNotFoundError,
     ObjectStorage,
     RangeError,
+    s3_client,
 )
 
 Open = Callable[[], ObjectStorage]
@@ -137,10 +138,14 @@ def test_an_object_store_lists_every_object_in_key_order(open_store: Open) -> No
     asyncio.run(claim())
 
 
-def test_an_object_store_listing_longer_than_one_page_returns_every_key(open_store: Open) -> None:
+def test_an_object_store_listing_longer_than_one_page_returns_every_key(
+    open_store: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(s3_client, "LIST_PAGE", 50)
+
     async def claim() -> None:
         store = open_store()
-        names = [f"{number % 7}/{number:05d}" for number in range(1_100)]
+        names = [f"{number % 7}/{number:05d}" for number in range(120)]
         await asyncio.gather(*(store.upload(name, [b""], 0) for name in names))
         found = await keys(store)
         assert sorted(found) == sorted(names)

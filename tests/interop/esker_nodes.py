@@ -13,6 +13,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
+from typer.testing import CliRunner
+
+from esker.cli import app
 from esker.server.storage import format_storage
 from esker.settings.config import load_config
 from records.features import ESKER_VERSION
@@ -20,7 +23,7 @@ from tests.interop.kafka_rpc import Connection, RpcError
 from tests.interop.kafka_run import stop_process
 from tests.interop.kafka_scenario import CLUSTER_ID
 from tests.ports import free_port
-from tests.processes import Process, run, start
+from tests.processes import Process, start
 from tests.raft.driver.client import Client, ClientError
 from tests.waiting import wait_until
 
@@ -63,9 +66,9 @@ class EskerQuorum:
         return self.directory / str(node) / group
 
     def esker(self, *words: str) -> str:
-        """The output of an `esker` command that is to succeed."""
-        ran = run("esker", *words)
-        assert ran.returncode == 0, f"{words}: {ran.stderr}{self.said()}"
+        """The output of an `esker` command that is to succeed, run in this process."""
+        ran = CliRunner().invoke(app, words)
+        assert ran.exit_code == 0, f"{words}: {ran.stderr}{self.said()}"
         return ran.stdout
 
     def describe(self, node: int) -> Any:

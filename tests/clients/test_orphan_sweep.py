@@ -1,12 +1,12 @@
 """An upload of a killed broker that ended after all was over: found, handed over, and deleted.
 
-Through real processes and the real command, the sweep killed in the middle of its apply.
+Through real processes: the sweep that is killed in the middle of its apply is one, too. Its other
+commands run in this process.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -16,7 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from esker.cli import app
 from tests.clients.cluster import EskerCluster
 from tests.clients.test_cleaning import (
     SETTINGS,
@@ -27,6 +29,7 @@ from tests.clients.world import World, numbered, values
 from tests.waiting import wait_until
 
 GRACE_S = 1.0
+ORPHANS = ("spark", "orphans")
 SHORT = ("--grace", "1s", "--dangerously-short-grace")
 
 
@@ -48,10 +51,9 @@ class Sweep:
 
     def run(self, *words: str, code: int = 0) -> Any:
         """The JSON that it prints."""
-        ran = self._start(*words)
-        out, err = ran.communicate(timeout=60)
-        assert ran.returncode == code, f"{words}: {ran.returncode}\n{out.decode()}{err.decode()}"
-        return json.loads(out) if out else None
+        ran = CliRunner().invoke(app, [*ORPHANS, *words, "--json"])
+        assert ran.exit_code == code, f"{words}: {ran.exit_code}\n{ran.stdout}{ran.stderr}"
+        return json.loads(ran.stdout) if ran.stdout else None
 
     def plan(self, *more: str, code: int = 0) -> Any:
         return self.run(
@@ -65,7 +67,8 @@ class Sweep:
 
     def apply_killed_after(self, seconds: float) -> None:
         """Nothing can be said of how far it came."""
-        started = self._start(*self._apply())
+        command = [sys.executable, "-m", "esker", *ORPHANS, *self._apply(), "--json"]
+        started = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         time.sleep(seconds)  # anywhere will do
         started.send_signal(signal.SIGKILL)
         started.communicate()
@@ -79,15 +82,6 @@ class Sweep:
     def _apply(self) -> list[str]:
         at = ["--bootstrap-server", self.cluster.bootstrap]
         return ["apply", str(self.plan_file), "--allow-large", *at]
-
-    def _start(self, *words: str) -> subprocess.Popen[bytes]:
-        command = [sys.executable, "-m", "esker", "spark", "orphans", *words, "--json"]
-        return subprocess.Popen(
-            command,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "COLUMNS": "200"},
-        )
 
 
 def test_a_late_upload_of_a_killed_broker_is_planned_as_an_orphan_and_deleted(

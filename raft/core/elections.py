@@ -132,6 +132,7 @@ class Elections:
     _context: Context
     _discovery: Discovery
     _granting: VoteGranting
+    _shortened: int = -1  # the newest epoch whose candidacy was shortened after a rejection
 
     # -- entering the states -------------------------------------------------------------------
 
@@ -270,6 +271,23 @@ class Elections:
             self._count_vote(role, peer)
         else:
             context.update(replace(role, rejected=role.rejected | {peer}))
+            if isinstance(role, Candidate):
+                self._shorten_candidacy(role)
+
+    def _shorten_candidacy(self, role: Candidate) -> None:
+        """Campaign again soon after a rejection, because the vote is probably split.
+
+        Why: of three voters, the third may be the frozen leader, whose vote would be waited for
+        until the election timeout. Two candidacies in a row are never shortened: a distant voter
+        whose vote is needed must have the time to answer.
+        """
+        context = self._context
+        if role.epoch > self._shortened + 1:
+            self._shortened = role.epoch
+            config = context.config
+            wait_ms = config.failover_silence_ms
+            wait_ms += context.random.randrange(config.failover_jitter_ms + 1)
+            context.timers.set_earlier(Timer.ELECTION, context.timers.now_ms + wait_ms)
 
     def on_pre_vote_unsupported(self, peer: NodeId) -> None:
         """Count a voter that does not support pre-votes (Vote v0, v1) as granting one.

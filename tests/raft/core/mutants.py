@@ -256,6 +256,13 @@ class CampaignsPastTheLastEpoch(Elections):
             self._campaign(Epoch(role.epoch + 1), "majority of pre-votes")
 
 
+class WaitsForAFrozenVoter(Elections):
+    """A candidate of a split vote waits for the last voter until its election timeout."""
+
+    def _shorten_candidacy(self, role: Candidate) -> None:
+        """Change nothing."""
+
+
 class HasNoFloor(LogState):
     """What was known to be committed is forgotten with the process."""
 
@@ -338,6 +345,7 @@ MUTANTS: Final[dict[type[Quorum], str]] = {
     with_part(NeverAsksTheNodeItself): "hostile_epochs",
     with_part(APreVoteMovesTheEpoch): "hostile_epochs",
     with_part(CampaignsPastTheLastEpoch): "hostile_epochs",
+    with_part(WaitsForAFrozenVoter): "split_vote",
     with_log(HasNoFloor): "forks",
     with_part(CutsInSilence): "forks",
     with_part(DoubtsAndGoesOn): "forks",

@@ -118,6 +118,7 @@ class Broker:
         self._on_lost = on_lost
         self._registration: Registration | None = None
         self._unfenced = asyncio.Event()
+        self._wall_ms = wall_ms
         cluster.on_image(self._on_image)  # before the services look at it
         self.services = Services(
             cluster,
@@ -136,6 +137,7 @@ class Broker:
             age_limit_ms=self.services.staleness.limit_ms,
             node_faults=node_faults,
             clock=clock,
+            clock_ahead_ms=self._clock_ahead_ms,
         )
 
     def _received_at(self) -> float:
@@ -151,6 +153,10 @@ class Broker:
     def is_fenced(self) -> bool:
         """Return whether the controller fences this broker, or the broker's session has expired."""
         return self._registration is None or self._registration.is_fenced
+
+    def _clock_ahead_ms(self) -> int:
+        """Return how far this node's wall clock is ahead of the controller's, as last heard."""
+        return 0 if self._registration is None else self._registration.clock_ahead_ms
 
     def degradations(self) -> Iterator[Degradation]:
         """Yield the reason why clients are redirected, if any, and the broker's own faults."""
@@ -214,6 +220,7 @@ class Broker:
             on_change=self._on_membership,
             on_lost=self._on_lost,
             unready_reason=self._unready_reason,
+            wall_ms=self._wall_ms,
         )
         try:
             await registration.start()

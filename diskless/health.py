@@ -20,6 +20,9 @@ FRESH_MS: Final = 4_000.0
 MISSING_S: Final = 60.0
 """So long after a 404 for a referenced object the broker is not ready."""
 
+CLOCK_MS: Final = 60_000
+"""A wall clock that differs by more from the controller's makes a broker unready."""
+
 
 class ReplicatedCluster(Protocol):
     """The part of a `diskless.cluster.Cluster` whose age is checked."""
@@ -50,12 +53,14 @@ class BrokerHealth:
         age_limit_ms: float,
         node_faults: Callable[[], Iterable[Degradation]],
         clock: Callable[[], float],
+        clock_ahead_ms: Callable[[], int] = lambda: 0,
     ) -> None:
         """Create the health of a broker from the faults of these components.
 
         Args:    age_limit_ms: past it a replica serves nothing.
                  node_faults: the faults of the node on which the broker runs: disks, logs, clock.
                  clock: the loop's, in seconds.
+                 clock_ahead_ms: how far this node's wall clock is ahead of the controller's.
         """
         self._cluster = cluster
         self._store = store
@@ -63,9 +68,10 @@ class BrokerHealth:
         self._age_limit_ms = min(FRESH_MS, age_limit_ms)
         self._node_faults = node_faults
         self._clock = clock
+        self._clock_ahead_ms = clock_ahead_ms
 
     def faults(self) -> Iterator[Degradation]:
-        """Yield the present faults: a failing object store, a missing object, stale replicas."""
+        """Yield the present faults: of the object store, an object, a replica, or the clock."""
         fault = self._store.fault
         if fault is not None:
             yield Degradation("object_store", f"the object store failed: {fault}")
@@ -74,6 +80,11 @@ class BrokerHealth:
             text = f"object {missing[0]} is referenced and not in the store"
             yield Degradation("missing_object", text)
         yield from self._stale_replicas()
+        ahead_ms = self._clock_ahead_ms()
+        if abs(ahead_ms) > CLOCK_MS:
+            way = "ahead of" if ahead_ms > 0 else "behind"
+            text = f"the wall clock is {abs(ahead_ms) / 1_000:.0f} s {way} the controller's"
+            yield Degradation("clock", text)
 
     def _stale_replicas(self) -> Iterator[Degradation]:
         cluster = self._cluster

@@ -22,6 +22,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
@@ -99,6 +100,7 @@ class Registration:
         on_change: Callable[[], None],
         on_lost: Callable[[Exception], None],
         unready_reason: Callable[[], str | None] = lambda: None,
+        wall_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         """Prepare a broker's registration; `start` sends the registration to the controller.
 
@@ -107,9 +109,12 @@ class Registration:
                  on_change: called after `epoch` or `is_fenced` has changed.
                  on_lost: called if the broker can never be a member again.
                  unready_reason: returns why clients should be sent to other brokers, or None.
+                 wall_ms: this node's wall clock, which is compared with the controller's.
         """
         self.epoch: int | None = None
         self.is_fenced = True
+        self.clock_ahead_ms = 0  # of the controller's wall clock, at the last answered heartbeat
+        self._wall_ms = wall_ms
         self._client = client
         self._membership = membership
         self._metadata_offset = metadata_offset
@@ -305,6 +310,8 @@ class Registration:
             self._wake.set()
         elif answer.error_code == ErrorCode.NONE:
             self._answered_at = sent_at
+            if answer.wall_clock_ms >= 0:
+                self.clock_ahead_ms = self._wall_ms() - answer.wall_clock_ms
             if answer.should_shut_down:
                 self._may_leave.set()
             self._was_unfenced = self._was_unfenced or not answer.is_fenced

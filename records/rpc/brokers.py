@@ -80,6 +80,8 @@ class BrokerHeartbeatResponse(Response, key=63, versions="0-2"):
     is_caught_up: Bool = False
     is_fenced: Bool = True
     should_shut_down: Bool
+    # Ours (Java skips the tag): the controller's wall clock, ms since 1970; -1: unknown.
+    wall_clock_ms: Annotated[Int64, tag(1000), IGNORABLE] = -1
 
 
 class UnregisterBrokerRequest(Request, key=64, versions="0"):

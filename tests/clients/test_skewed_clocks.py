@@ -22,7 +22,10 @@ PROGRAM: Final = ("tests.clients.skewed_main",)
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EskerCluster]:
     home = tmp_path_factory.mktemp("skew") / "cluster"
-    with EskerCluster(home, quorum=(1,), program=PROGRAM, fresh=True) as running:
+    level = ("--feature", "esker.version=1")  # from 2 on, clients are sent to other brokers
+    with EskerCluster(
+        home, quorum=(1,), program=PROGRAM, fresh=True, format_options=level
+    ) as running:
         skews = dict(zip(running.broker_ids, (SKEW_MINUTES, -SKEW_MINUTES), strict=True))
         for node in running.ports:
             running.launch(node, environment={MINUTES: str(skews.get(node, 0))})

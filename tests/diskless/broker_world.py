@@ -38,6 +38,7 @@ async def running_broker(
     broker_id: int = 1,
     *,
     limits: Limits | None = None,
+    ahead_ms: int = 0,
     store: ObjectStorage | None = None,
     **values: Any,
 ) -> AsyncIterator[Broker]:
@@ -69,7 +70,7 @@ async def running_broker(
         settings,
         world.cluster(broker_id),
         store or MemoryStore(world.wall_ms),
-        wall_ms=world.wall_ms,
+        wall_ms=lambda: world.wall_ms() + ahead_ms,
         random=Random(broker_id),
         on_lost=lost.append,
     )

@@ -7,6 +7,8 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from diskless.health import MISSING_S, BrokerHealth
 from diskless.stores.faults import Fault, FaultRule, FaultyStore
 from diskless.stores.memory import MemoryStore
@@ -37,6 +39,7 @@ class Parts:
         )
         self.fetch = SimpleNamespace(last_missing=None)
         self.node_faults: list[Degradation] = []
+        self.clock_ahead_ms = 0
         self.health = BrokerHealth(
             cluster=self.cluster,
             store=self.store,
@@ -44,6 +47,7 @@ class Parts:
             age_limit_ms=30_000,
             node_faults=lambda: self.node_faults,
             clock=loop.time,
+            clock_ahead_ms=lambda: self.clock_ahead_ms,
         )
 
     @property
@@ -83,6 +87,36 @@ def test_a_broker_reports_a_missing_object_as_a_health_fault_for_one_minute() ->
         assert parts.names == []
 
     run_virtually(story)
+
+
+@pytest.mark.parametrize(
+    ("ahead_ms", "reason"),
+    [
+        (59_000, None),
+        (7_200_000, "the wall clock is 7200 s ahead of the controller's"),
+        (-90_000, "the wall clock is 90 s behind the controller's"),
+    ],
+)
+def test_a_broker_whose_wall_clock_differs_from_the_controllers_reports_a_health_fault(
+    ahead_ms: int, reason: str | None
+) -> None:
+    async def story() -> None:
+        parts = Parts()
+        parts.clock_ahead_ms = ahead_ms
+        assert parts.health.unready_reason() == reason
+        assert parts.names == ["clock"] * (reason is not None)
+
+    run_virtually(story)
+
+
+def test_a_broker_compares_its_wall_clock_with_each_heartbeat_response() -> None:
+    async def story() -> None:
+        async with ClusterWorld(brokers=()) as world:
+            for number, ahead_ms, faults in ((1, 0, []), (2, 7_200_000, ["clock"])):
+                async with running_broker(world, number, ahead_ms=ahead_ms) as broker:
+                    assert [fault.name for fault in broker.degradations()] == faults
+
+    run(story)
 
 
 def test_a_brokers_unready_reason_includes_only_node_faults_that_make_the_node_unready() -> None:

@@ -33,6 +33,7 @@ OURS: Final = {
     "FetchRequest.Topics.Partitions.Floor": "up to where the sender held all that was committed",
     "BrokerRegistrationRequest.UnreadyReason": "why clients should be sent to other brokers",
     "BrokerHeartbeatRequest.UnreadyReason": "why clients should be sent to other brokers",
+    "BrokerHeartbeatResponse.WallClockMs": "the controller's wall clock",
     "RegisterBrokerRecord.UnpreferredReason": "why clients are sent to other brokers",
     "BrokerRegistrationChangeRecord.UnpreferredReason": "the same, if it has changed",
     "SnapshotHeaderRecord.Epochs": "first offsets of the newest epochs of the log it covers",

@@ -13,6 +13,7 @@ from uuid import UUID
 
 import pytest
 
+from records.codec import decode_message, encode_message
 from records.frame import decode_record, encode_record
 from records.metadata import (
     AbortTransactionRecord,
@@ -29,6 +30,7 @@ from records.metadata import (
     UnregisterBrokerRecord,
     ZkMigrationStateRecord,
 )
+from records.rpc.brokers import BrokerHeartbeatResponse
 from records.schema import MetadataRecord
 from tests.records.golden import Golden, golden_name
 
@@ -308,3 +310,16 @@ def test_each_broker_record_has_its_golden_bytes(golden: Golden) -> None:
     assert isinstance(record, MetadataRecord)
     assert encode_record(record, golden.version) == golden.encoded
     assert decode_record(golden.encoded) == record
+
+
+def test_a_heartbeat_response_carries_the_controllers_wall_clock_in_tag_1000() -> None:
+    response = BrokerHeartbeatResponse(
+        is_caught_up=True, is_fenced=False, should_shut_down=False, wall_clock_ms=1_700_000_000_000
+    )
+    expected = bytes.fromhex(
+        "00000000 0000"  # throttle time, error code
+        "01 00 00"  # caught up, not fenced, no shutdown
+        "01 e80708 0000018bcfe56800"  # one tagged field: 1000, 8 bytes: wall_clock_ms
+    )
+    assert encode_message(response, 1) == expected
+    assert decode_message(BrokerHeartbeatResponse, expected, 1) == response

@@ -176,7 +176,10 @@ def heartbeat(
             fenced = shut_down = True
         leaving = True
     response = rpc.BrokerHeartbeatResponse(
-        is_caught_up=caught_up, is_fenced=fenced, should_shut_down=shut_down
+        is_caught_up=caught_up,
+        is_fenced=fenced,
+        should_shut_down=shut_down,
+        wall_clock_ms=context.now_ms,
     )
     if (fenced, leaving) == (broker.fenced, broker.in_controlled_shutdown):
         return Decision((), response)

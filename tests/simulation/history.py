@@ -158,7 +158,7 @@ def check_rising(steps: Iterable[Step], seen: Iterable[Step] = ()) -> None:
     """
     judged = sorted(steps, key=lambda step: step.invoked)
     by_return = sorted([*judged, *seen], key=lambda step: step.returned)
-    floor, witness, i = 0, None, 0
+    floor, witness, i = -1, None, 0  # a group that has committed nothing is at -1
     for step in judged:
         while i < len(by_return) and by_return[i].returned < step.invoked:
             if by_return[i].after > floor:

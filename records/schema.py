@@ -242,7 +242,7 @@ def _read_field(cls: type[Message], name: str, hint: Any, default: Any, required
 
 
 def _strip_marks(hint: Any) -> tuple[Any, list[Any]]:
-    """Split an annotated type into its type, `Fixed` and `Sized` included, and its annotations."""
+    """Split a type hint into the type (with `Fixed` or `Sized`) and its other annotations."""
     marks: list[Any] = []
     if get_origin(hint) is Annotated:
         wire = [mark for mark in hint.__metadata__ if isinstance(mark, (Fixed, Sized))]

@@ -443,7 +443,7 @@ def _check_range(
 
 
 def _answer_of(asked: _RequestedPartition, found: _FoundBatches | None) -> _PartitionResult:
-    """Translate the replica's result; mark an offset outside its range to be checked again."""
+    """Translate a replica's fetch result; mark an offset out of its range for another check."""
     if found is None:
         return _PartitionResult(
             ErrorCode.NOT_LEADER_OR_FOLLOWER

@@ -330,7 +330,7 @@ def _print_error(text: str) -> None:
 
 
 def _human_printer() -> HumanPrinter:
-    """Return a printer for the terminal, or a printer of 100 plain columns for other outputs."""
+    """Return a printer for a terminal, or one that prints 100 columns of plain text elsewhere."""
     if not sys.stdout.isatty():
         return HumanPrinter(width=PIPED_WIDTH)
     from rich.console import Console

@@ -192,7 +192,7 @@ class EndState:
         return EndState(dict(self.partitions), dict(self.leases), dict(self.producers))
 
     def of(self, changed: EndState, places: Iterable[TopicPartition]) -> EndState:
-        """Return the state of `places` and of the partitions, leases and producers in `changed`."""
+        """Return the states of `places` and of the partitions, leases and producers `changed`."""
         wanted = {*changed.partitions, *places}
         return EndState(
             {key: self.partitions[key] for key in wanted if key in self.partitions},

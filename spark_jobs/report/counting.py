@@ -87,7 +87,7 @@ class Counting:
 
 
 def _pairs(first: Numbers, second: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the distinct pairs, and the index of each row's pair."""
+    """Return the distinct pairs of two columns, and for each row the index of its pair."""
     pairs, inverse = np.unique(np.stack((first, second)), axis=1, return_inverse=True)
     return pairs, inverse.reshape(-1)
 

@@ -105,7 +105,7 @@ def _pinned_by(
 
 
 def sum_effects(parts: Iterable[PieceEffect], names: Mapping[str, str]) -> Effect:
-    """Add up, over all spans of a coordinator's log, which bytes new log starts free.
+    """Add up the bytes that new log starts free in all spans of a coordinator's log.
 
     Args:    names: of topics, by id; one without a name is called by its id.
     """

@@ -57,7 +57,7 @@ class Master:
 
 
 def parse_master(url: str | None) -> Master:
-    """Parse a master's address.
+    """Parse the URL of a Spark master.
 
     Raises:  ValueError.
 

@@ -646,7 +646,7 @@ MUTANTS: dict[str, tuple[Any, str, Any, Callable[[Story], Awaitable[None]]]] = {
 
 
 @pytest.mark.parametrize("name", MUTANTS)
-def test_the_offsets_tests_catch_each_broker_mutant(
+def test_the_tests_of_the_offsets_api_catch_each_broker_mutant(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where, attribute, wrong, story = MUTANTS[name]

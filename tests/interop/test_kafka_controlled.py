@@ -93,7 +93,9 @@ def create(quorum: EskerQuorum, topic: str) -> int:
     raise AssertionError(f"nobody makes {topic}: {answers}")
 
 
-def test_a_topic_names_the_java_broker_as_its_replica(quorum: EskerQuorum, broker: int) -> None:
+def test_a_topic_at_eskers_controller_has_the_java_broker_as_its_replica(
+    quorum: EskerQuorum, broker: int
+) -> None:
     node = create(quorum, "from-here")
     with Client("127.0.0.1", quorum.ports[node]) as client:
         asked = DescribeTopicsRequest(topic_names=("from-here",))

@@ -174,7 +174,7 @@ def test_many_power_failures_at_any_phase_of_a_checkpoint_lose_no_record(
     power_loss(tmp_path / "cluster", disks, seed, chosen)
 
 
-def test_a_disk_that_fills_up_during_a_snapshot_download_stops_no_node(
+def test_a_node_whose_disk_fills_up_during_a_snapshot_download_keeps_running(
     tmp_path: Path, disks: Disks
 ) -> None:
     seed = seed_of_run()

@@ -114,7 +114,7 @@ def test_the_report_applies_the_fence_and_unfence_records_of_older_releases(tmp_
     assert found.changes[1_000, "fencings"] == 1
 
 
-def test_the_reported_episodes_of_a_flapping_broker_are_bounded() -> None:
+def test_the_report_limits_the_number_of_episodes_of_a_broker_that_is_often_fenced() -> None:
     found = ClusterHistory(OVER)
     for at in range(MAX_EPISODES + 50):
         found.change(at, change(1, fenced=1 if at % 2 else -1))

@@ -120,7 +120,7 @@ def rows_of_coordinator(
     return sorted(retention_pass(oracle, view, now_ms, max_runs=1_000_000).rows)
 
 
-def test_a_retention_plan_equals_the_coordinators_own_plan() -> None:
+def test_a_retention_plan_of_the_job_equals_the_coordinators_own_plan() -> None:
     """The naive planner agrees too, for digests of any pieces, their files, and the planner's two
     steps.
     """

@@ -169,7 +169,7 @@ def test_the_data_source_accepts_filters_on_record_types_for_the_record_table(
     assert [row["log_offset"] for row in rows(reader)] == expected
 
 
-def test_a_spark_read_of_an_empty_range_has_no_partitions_and_accepts_an_empty_partition(
+def test_a_spark_read_of_an_empty_offset_range_plans_no_task_and_returns_no_row(
     log_dir: Path,
 ) -> None:
     reader = LogReader(parse_options(options(log_dir, endOffset=0)))

@@ -79,7 +79,7 @@ class StoreDescribed:
 
 
 def described(path: Path, ask: Callable[[StoreDescribed], T]) -> T:
-    """Return the result of `ask` for a reader of the database as of its last commit.
+    """Call `ask` with a reader of the database as of its last commit, and return the result.
 
     Raises sqlite3.Error.
     """

@@ -94,7 +94,7 @@ def state_of(tables: World) -> Sequence[object]:
 
 
 @pytest.mark.parametrize("seed", seeds(WORLDS))
-def test_applying_a_commit_of_single_batches_by_the_fast_path_equals_the_general_path(
+def test_the_fast_path_for_commits_of_single_batches_changes_the_state_as_the_general_path(
     seed: int,
 ) -> None:
     print(f"seed {seed}")

@@ -237,7 +237,7 @@ def test_a_new_active_controller_decides_no_request_before_it_has_applied_its_lo
     assert world.controller.active_epoch is not None
 
 
-def test_controller_decisions_include_the_uncommitted_records_of_earlier_ones() -> None:
+def test_a_controller_decision_takes_account_of_uncommitted_records_of_earlier_decisions() -> None:
     world = held_back()
     answers = [world.send(registration(1)), world.send(creation("t")), world.send(creation("t"))]
     commit(world)

@@ -166,7 +166,7 @@ def story(tmp_path: Path) -> Iterator[Story]:
         yield Story(quorum)
 
 
-def test_controller_replicas_agree_after_leader_failures_and_a_wiped_disk(
+def test_controller_replicas_have_equal_states_after_leader_failures_and_a_wiped_disk(
     story: Story,
 ) -> None:
     quorum = story.quorum

@@ -211,7 +211,7 @@ def test_the_waiting_join_group_of_a_member_that_leaves_is_answered() -> None:
 # --- commits --------------------------------------------------------------------------------------
 
 
-def test_only_members_of_a_group_with_members_may_commit_offsets() -> None:
+def test_a_group_with_members_refuses_offset_commits_of_clients_that_are_no_members() -> None:
     world = World()
     one = Consumer(world)
     stable(world, one)

@@ -104,7 +104,7 @@ async def joined(groups: RunningGroups) -> tuple[str, int]:
     return answer.member_id, answer.generation_id
 
 
-def test_a_group_member_keeps_its_generation_at_another_broker_over_sockets() -> None:
+def test_a_group_member_that_changes_brokers_over_real_sockets_keeps_its_generation() -> None:
     async def story() -> None:
         log = LogNode()
         await log.start()

@@ -17,6 +17,12 @@ import os, random, signal, sys
 if __name__ == "__main__":
     print(sys.argv[1:], os.getcwd(), os.environ["TOLD"], "diskless.broker" in sys.modules)
     print(random.random(), file=sys.stderr)
+    if sys.argv[1] == "codec":
+        from records.codec import encode_message
+        from records.rpc.cluster import DescribeClusterRequest as Request
+        print("known:", sorted(Request._encoders))
+        encode_message(Request(include_cluster_authorized_operations=False), int(sys.argv[2]))
+        sys.exit()
     if sys.argv[1] == "exit":
         sys.exit(7)
     if sys.argv[1] == "raise":
@@ -33,12 +39,12 @@ def program(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(program: Path, word: str, *, fresh: bool = False) -> tuple[Process, Path]:
-    output = program / f"{word}.{fresh}.txt"
+def run(program: Path, *words: str, fresh: bool = False) -> tuple[Process, Path]:
+    output = program / f"{'.'.join(words)}.{fresh}.txt"
     with output.open("wb") as file:
         environment = {"TOLD": "in the environment"}
         process = start(
-            "told", word, output=file, cwd=program, environment=environment, fresh=fresh
+            "told", *words, output=file, cwd=program, environment=environment, fresh=fresh
         )
     return process, output
 
@@ -89,3 +95,12 @@ def test_a_forked_test_command_reads_its_input_and_separates_errors_from_output(
     refused = run_to_end("json.tool", text="no JSON")
     assert (refused.returncode, refused.stdout) == (1, "")
     assert "Expecting value" in refused.stderr
+
+
+def test_a_forked_process_inherits_the_codecs_that_earlier_forks_compiled(program: Path) -> None:
+    known = []
+    for version in ("1", "0"):
+        process, output = run(program, "codec", version)
+        assert process.wait(60) == 0
+        known.append(output.read_text().partition("known: ")[2])
+    assert "1" in known[1], known

@@ -90,6 +90,8 @@ class MachineHost(SnapshotScheduler):
         self._listener = listener
         self._target = Offset(0)  # apply up to here (exclusive)
         self._cursor = Offset(0)  # the log is counted up to here, from the newest checkpoint on
+        self._unapplied: Buffer = b""  # committed batches that were read and not applied yet
+        self._unapplied_from = Offset(0)  # the offset of the first of them
         self._agreed = False  # the state is known to belong to this log's history
         self._turn_due = False
         self._delays_apply = False  # the next turn waits for the apply delay
@@ -252,7 +254,9 @@ class MachineHost(SnapshotScheduler):
         if not self._agreed and self._cursor == self.machine.applied.offset:
             self._agree(self._epoch_before_cursor())
         while self._cursor < self._target and self._loading is None and not self._stopped:
-            data = self.log.read(self._cursor, READ_BYTES)
+            data = self._unapplied if self._unapplied_from == self._cursor else b""
+            if not len(data):
+                data = self.log.read(self._cursor, READ_BYTES)
             if not len(data):  # a checkpoint is being installed: `snapshot` will be called
                 return False
             if self._agreed:
@@ -266,9 +270,15 @@ class MachineHost(SnapshotScheduler):
         return False
 
     def _counted(self, data: Buffer, until_ms: float) -> Iterator[Batch]:
-        """Yield the batches from the apply position on, moving the position past each batch."""
+        """Yield the batches from the apply position on, moving the position past each batch.
+
+        When the time is over, the bytes that are left are kept for the next slice.
+        """
+        self._unapplied = b""
+        position = 0
         for batch in iter_batches(data):
             header = batch.header
+            position += header.size_bytes
             if header.end_offset <= self._cursor:  # the answer may begin before what was asked for
                 continue
             assert header.base_offset == self._cursor, f"{header.base_offset}: {self._cursor}"
@@ -276,6 +286,8 @@ class MachineHost(SnapshotScheduler):
             self._cursor = header.end_offset
             self._bytes_since += header.size_bytes
             if self._loop.now_ms() >= until_ms:
+                self._unapplied = memoryview(data)[position:]
+                self._unapplied_from = self._cursor
                 return
 
     def _compare(self, data: Buffer) -> None:

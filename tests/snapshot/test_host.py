@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from raft.interfaces import Draft
 from records.batch import iter_batches, iter_records
 from records.batch_writer import build_batch, stamp
-from records.compression import Compression
+from records.compression import Buffer, Compression
 from records.control import SnapshotFooterRecord
 from records.errors import UnknownRecordError
 from records.types import Offset, OffsetAndEpoch
@@ -544,6 +544,29 @@ def test_a_state_machine_is_notified_of_leadership_after_all_earlier_epochs_are_
     node.log.depose()
     assert listener.lines[-1] == "step down 2"
     assert epoch == 1
+
+
+def test_the_state_machine_host_reads_each_committed_batch_once_however_short_its_turns():
+    node = Hosted(pace=Pace(apply_ms=0.001))
+    node.write((b"first", b"x"))
+    node.loop.settle()
+    node.log.auto_commit = False
+    read_bytes: list[int] = []
+    read = node.log.read
+
+    def counted_read(offset: Offset, max_bytes: int) -> Buffer:
+        data = read(offset, max_bytes)
+        read_bytes.append(len(data))
+        return data
+
+    node.log.read = counted_read  # type: ignore[method-assign]
+    for number in range(100):
+        node.write((b"%d" % number, b"x"))
+    node.log.commit()
+    node.loop.settle()
+    assert node.machine.applied.offset == node.log.end_offset
+    assert len(read_bytes) == 1
+    assert len(node.machine) == 101
 
 
 class Persistent(KeyValueMachine):

@@ -155,7 +155,7 @@ class Broker:
         return self._registration is None or self._registration.is_fenced
 
     def _clock_ahead_ms(self) -> int:
-        """Return how far this node's wall clock is ahead of the controller's, as last heard."""
+        """Return the ms that this broker's wall clock is ahead of the controller's clock."""
         return 0 if self._registration is None else self._registration.clock_ahead_ms
 
     def degradations(self) -> Iterator[Degradation]:

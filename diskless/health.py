@@ -71,7 +71,7 @@ class BrokerHealth:
         self._clock_ahead_ms = clock_ahead_ms
 
     def faults(self) -> Iterator[Degradation]:
-        """Yield the present faults: of the object store, an object, a replica, or the clock."""
+        """Yield the broker's present faults of object store, objects, replicas and wall clock."""
         fault = self._store.fault
         if fault is not None:
             yield Degradation("object_store", f"the object store failed: {fault}")

@@ -91,7 +91,7 @@ def read_profiles() -> Profiles:
 
 
 def _validate(path: Path, text: str, document: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Return the properties of each profile of a file. Raises ProfileError."""
+    """Validate a profiles file and return each profile's properties. Raises ProfileError."""
     for key in document.keys() - {_DEFAULT, _PROFILES}:
         known = "the file has profile and [profiles.NAME]"
         raise _error(path, text, (key,), f"unknown key {key}: {known}")

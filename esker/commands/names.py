@@ -53,7 +53,7 @@ def _completing(names: Callable[[dict[str, Any]], Iterable[str]]) -> Callable[..
 
 
 def complete_profiles(incomplete: str) -> list[str]:
-    """Return the names of profiles that begin with the typed text; none of a wrong file."""
+    """Return the names of profiles that begin with the typed text; none if the file is invalid."""
     try:
         return [name for name in read_profiles().by_name if name.startswith(incomplete)]
     except ProfileError:  # a line that is typed has no place for a message
@@ -61,7 +61,7 @@ def complete_profiles(incomplete: str) -> list[str]:
 
 
 def complete_from(*words: str) -> Callable[[str], list[str]]:
-    """Return a completion that offers those of the given words that begin with the typed text."""
+    """Return a shell completion that offers the given words that begin with the typed text."""
 
     def complete(incomplete: str) -> list[str]:
         return [word for word in words if word.startswith(incomplete)]

@@ -275,7 +275,7 @@ class Elections:
                 self._shorten_candidacy(role)
 
     def _shorten_candidacy(self, role: Candidate) -> None:
-        """Campaign again soon after a rejection, because the vote is probably split.
+        """Shorten the time to the next campaign after a rejection, as the vote is probably split.
 
         Why: of three voters, the third may be the frozen leader, whose vote would be waited for
         until the election timeout. Two candidacies in a row are never shortened: a distant voter

@@ -82,7 +82,7 @@ def await_reason(url: str, reason: str, began: float) -> None:
     [("size=4m", "No space left"), ("size=64m,nr_inodes=60", "no inodes left")],
     ids=["no space", "no inodes"],
 )
-def test_a_broker_whose_object_directory_is_full_is_unready_and_tells_its_producers(
+def test_a_broker_whose_object_directory_is_full_is_unready_and_sends_producers_an_error(
     tmp_path: Path, options: str, reason: str
 ) -> None:
     with (

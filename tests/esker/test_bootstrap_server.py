@@ -62,7 +62,7 @@ def test_topic_commands_create_describe_alter_and_delete_a_topic_through_a_broke
     assert "no such topic" in dev.esker("topics", "describe", "--topic", "t", code=1)
 
 
-def test_broker_and_quorum_commands_work_through_a_broker(dev: Dev) -> None:
+def test_the_brokers_and_quorum_commands_accept_the_address_of_a_broker(dev: Dev) -> None:
     (broker,) = as_json(dev, "brokers", "list")["brokers"]
     assert broker["id"] == 101
     assert "2000" in dev.esker("brokers", "unregister", "--id", "2000", code=1)

@@ -237,7 +237,7 @@ def test_the_error_for_an_invalid_line_of_a_properties_file_names_the_line_numbe
         parse_properties(text, source="test")
 
 
-def test_the_last_value_of_a_repeated_setting_holds_and_a_warning_names_the_setting(tmp_path):
+def test_the_last_value_of_a_repeated_setting_is_used_and_a_warning_names_the_setting(tmp_path):
     path = tmp_path / "server.properties"
     lines = [f"{key}={value}" for key, value in GOOD.items()]
     path.write_text(

@@ -206,12 +206,12 @@ def test_the_anomaly_checker_accepts_a_history_without_anomalies() -> None:
     check(small_history())
 
 
-def test_the_spoiled_histories_cover_every_kind_of_anomaly() -> None:
+def test_the_falsified_histories_of_this_test_cover_every_kind_of_anomaly() -> None:
     assert {kind for kind, _ in SPOILED.values()} == set(Kind)
 
 
 @pytest.mark.parametrize("spoil", SPOILED, ids=lambda spoil: spoil.__name__)
-def test_the_anomaly_checker_names_the_anomaly_of_each_spoiled_history(
+def test_the_anomaly_checker_names_the_anomaly_of_each_falsified_history(
     spoil: Callable[[RecordHistory], None],
 ) -> None:
     history = small_history()
@@ -390,7 +390,7 @@ def spoil_at_random(history: RecordHistory, random: Random) -> set[Kind]:
 
 
 @given(st.integers(0, 1 << 32))
-def test_the_anomaly_checker_accepts_random_histories_of_a_log_that_keeps_its_promises(
+def test_the_anomaly_checker_accepts_random_histories_of_a_correct_log(
     seed: int,
 ) -> None:
     history = Writer(Random(seed)).run(80)
@@ -399,7 +399,7 @@ def test_the_anomaly_checker_accepts_random_histories_of_a_log_that_keeps_its_pr
 
 
 @given(st.integers(0, 1 << 32))
-def test_the_anomaly_checker_finds_one_spoiled_operation_in_a_random_history(seed: int) -> None:
+def test_the_anomaly_checker_finds_one_falsified_operation_in_a_random_history(seed: int) -> None:
     random = Random(seed)
     history = Writer(random).run(80)
 

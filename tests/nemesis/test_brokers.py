@@ -92,7 +92,7 @@ def test_brokers_over_a_failing_object_store_lose_no_record(tmp_path: Path) -> N
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("number", range(ROUNDS))
-def test_histories_of_clients_under_random_faults_have_no_anomaly(
+def test_the_histories_of_clients_have_no_anomaly_under_random_faults(
     tmp_path: Path, number: int
 ) -> None:
     """NEMESIS_ROUNDS is the number of rounds, 10 by default."""
@@ -104,7 +104,7 @@ def test_histories_of_clients_under_random_faults_have_no_anomaly(
 @pytest.mark.soak
 @pytest.mark.root
 @pytest.mark.timeout(600)
-def test_histories_of_clients_under_faults_of_disks_have_no_anomaly(
+def test_the_histories_of_clients_have_no_anomaly_under_disk_faults(
     tmp_path: Path, disks: Disks
 ) -> None:
     seed = seed_of_run()

@@ -360,7 +360,7 @@ def _find(name: str, topic_id: UUID, image: MetadataImage) -> TopicImage:
 
 
 def _meaning_of_replicas(requested: _Topic, brokers: int) -> str | None:
-    """Return a sentence for a topic whose replicas mean less here than the request expects."""
+    """Return a sentence on what replicas mean if a request expects durability of them, or None."""
     if not requested.assignments and requested.replication_factor <= max(1, brokers):
         return None
     return (

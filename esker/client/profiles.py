@@ -34,6 +34,8 @@ SERVERS: Final = "bootstrap.servers"
 CONTROLLERS: Final = "bootstrap.controllers"
 PROPERTIES: Final = (SERVERS, CONTROLLERS)
 MAX_BYTES: Final = 1024 * 1024
+MAX_LINE: Final = 2_000
+"""Letters of a line; the parser takes memory for the square of the parts of a dotted key."""
 
 _DEFAULT: Final = "profile"
 _PROFILES: Final = "profiles"
@@ -78,6 +80,9 @@ def read_profiles() -> Profiles:
     """Read and validate all profiles; without a file there are none. Raises ProfileError."""
     path = config_path()
     text = _read(path)
+    for number, line in enumerate(text.splitlines(), 1):
+        if len(line) > MAX_LINE:
+            raise ProfileError(f"{path}:{number}: a line of over {MAX_LINE} letters")
     try:
         document = tomllib.loads(text)
         by_name = _validate(path, text, document)
@@ -150,7 +155,7 @@ def _properties(path: Path, text: str, name: str, table: Any) -> dict[str, str]:
         where = (_PROFILES, name, *keys)
         if key not in PROPERTIES:
             known = " and ".join(PROPERTIES)
-            raise _error(path, text, where, f"unknown property {key}: a profile has {known}")
+            raise _error(path, text, where, f"unknown property {key[:80]}: a profile has {known}")
         if not isinstance(value, str):
             raise _error(path, text, where, f"{key} is not a string of HOST:PORT addresses")
         try:

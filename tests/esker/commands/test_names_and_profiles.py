@@ -242,8 +242,9 @@ def test_environment_variables_determine_the_path_of_the_profiles_file(
             "[profiles.p]\n'bootstrap.servers' = 'h'\n",
             ":2: bootstrap.servers: 'h' is not HOST:PORT",
         ),
-        ("profiles" + ".p" * 100_000 + " = 1\n", ": tables are nested too deeply"),
-        ("profiles = " + "[" * 100_000 + "\n", ": tables are nested too deeply"),
+        ("profiles" + ".p" * 900 + "=1\n", ":1: unknown property p.p.p"),
+        ("profiles = " + "[" * 1_900 + "\n", ": tables are nested too deeply"),
+        ("\n# " + "x" * 2_000, ":2: a line of over 2000 letters"),
         ("profiles.p.bootstrap = {servers = ''}\n", ":1: bootstrap.servers: '' is not HOST:PORT"),
     ],
 )

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import partial
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from records.codec import decode_message, encode_message
@@ -30,7 +30,7 @@ from records.rpc.produce import ProduceRequest
 from records.schema import Message
 from records.types import ZERO_UUID
 from tests.examples import examples
-from tests.records.strategies import CASES, case_name, messages
+from tests.records.strategies import CASES, MESSAGES, case_name, messages, versions_of
 
 pytestmark = pytest.mark.slow
 
@@ -66,13 +66,15 @@ def refused_or_decoded(decode: Callable[[], object]) -> None:
         decode()
 
 
-@every_case
+@pytest.mark.parametrize("cls", MESSAGES, ids=lambda cls: cls.__name__)
 @some
 @given(st.binary(max_size=64))
 def test_arbitrary_bytes_decode_to_a_message_or_raise_malformed_message_error(
-    case: tuple[type[Message], int], data: bytes
+    cls: type[Message], data: bytes
 ) -> None:
-    decode_or_explain(case[0], data, case[1])
+    for version in versions_of(cls):
+        note(f"{cls.__name__} v{version}")
+        decode_or_explain(cls, data, version)
 
 
 @every_case

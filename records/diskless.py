@@ -267,6 +267,7 @@ class CoordinatorState(MetadataRecord, key=1120, versions="0"):
     largest_expired_id: Annotated[Int64, tag(0)] = -2  # of producers; -1: none; -2: unknown
     steady_ms: Annotated[Int64, tag(1)] = -1  # the newest stamp of steady time; -1: none
     clock_resets: Annotated[Int32, tag(2)] = 0  # stamps that replaced steady time
+    notes_deletions: Annotated[Int8, tag(3)] = 0  # 1: objects note when a run in them died
 
 
 class DisklessTopicState(MetadataRecord, key=1121, versions="0"):

@@ -3,7 +3,8 @@
 A *feature* is a named level in the cluster's own log (FeatureLevelRecord). A node supports a range
 of levels, from `lowest` to `highest`, both inclusive; the cluster runs at one level, which is
 *finalized*. Kafka's features have Kafka's names and levels. `esker.version` is Esker's own: level 1
-is every format of Esker 0.1, level 2 allows those of the release line after it.
+is every format of Esker 0.1, level 2 allows those of the release line after it, level 3 replaced
+runs of batches (docs/design/compaction.md).
 
 Source: KIP-584, KIP-778, KIP-1022; docs/design/features.md.
 """
@@ -36,7 +37,7 @@ SUPPORTED: Final[Mapping[str, Levels]] = MappingProxyType(
         "kraft.version": Levels(0, 0),  # voters stand in the settings, not in the log
         "group.version": Levels(0, 0),  # groups of the classic protocol
         "transaction.version": Levels(0, 0),
-        ESKER_VERSION: Levels(1, 2),
+        ESKER_VERSION: Levels(1, 3),
     }
 )
 """The features that this release supports. A highest level of 0: known, and not implemented."""
@@ -46,7 +47,7 @@ IMPLIED: Final[Mapping[str, int]] = MappingProxyType({ESKER_VERSION: 1})
 does not name it. Esker 0.1 names no `esker.version`."""
 
 NEW_FORMATS: Final[Mapping[str, frozenset[int]]] = MappingProxyType(
-    {METADATA_VERSION: frozenset({17, 23}), ESKER_VERSION: frozenset({2})}
+    {METADATA_VERSION: frozenset({17, 23}), ESKER_VERSION: frozenset({2, 3})}
 )
 """Levels that brought formats which lower levels cannot read: no downgrade goes below one."""
 

@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from coordinator.batch.id_ranges import appended, without
+from coordinator.batch.id_ranges import added, appended, numbers, without
+from coordinator.batch.runs import ranges_of
 from coordinator.batch.settings import KEPT_ANSWERS, KEPT_BATCHES
 from coordinator.batch.state import (
     MAX_SEQUENCE,
@@ -27,10 +28,13 @@ from coordinator.batch.state import (
     LeaseFinder,
     Log,
     LogId,
+    OpenObject,
     Producer,
     ProducerKey,
+    Rewrite,
     Tables,
     Topic,
+    cleaned,
     log_ids_of,
     released_mark,
 )
@@ -51,6 +55,9 @@ from records.diskless import (
     ObjectsRemovedRecord,
     OrphansFoundRecord,
     ProducersExpiredRecord,
+    RewriteLeaseGrantedRecord,
+    RewriteLeaseRenewedRecord,
+    RunsReplacedRecord,
     SteadyTimeRecord,
 )
 from records.schema import MetadataRecord
@@ -101,6 +108,7 @@ def _partitions_removed(tables: Tables, record: DisklessPartitionsRemovedRecord)
     left = list(topic.log_ids)
     for partition in record.partitions:
         tables.logs.pop(left[partition], None)
+        tables.cleanings.pop(left[partition], None)
         left[partition] = NO_LOG
     tables.topics[record.topic_id] = topic._replace(log_ids=tuple(left))
 
@@ -358,6 +366,14 @@ def _close(tables: Tables, lease_id: int, closed_at_ms: int, end_object_id: int 
     lease = tables.leases.get(lease_id)
     assert lease is not None, f"no lease {lease_id} to close"
     assert lease.is_open, f"lease {lease_id} is closed twice"
+    if lease.rewrite is not None:
+        ids = ((lease.first_object_id, lease.end_object_id),)
+        tables.leases[lease_id] = lease._replace(
+            closed_at_ms=closed_at_ms,
+            orphans=without(ids, numbers(lease.rewrite.opened)),
+            rewrite=lease.rewrite._replace(open_objects=()),
+        )
+        return
     end = lease.end_object_id if end_object_id is None else end_object_id
     orphans = appended(lease.skipped, lease.last_committed_id + 1, end)
     tables.leases[lease_id] = lease._replace(closed_at_ms=closed_at_ms, orphans=orphans)
@@ -372,6 +388,8 @@ def _forgotten(tables: Tables, record: LeasesForgottenRecord) -> None:
     for lease_id in record.lease_ids:
         lease = tables.leases.pop(lease_id, None)
         assert lease is not None, f"no lease {lease_id} to forget"
+        if lease.rewrite is not None:
+            continue
         broker = tables.brokers.get(lease.broker_id)
         assert broker is not None, f"a lease of an unknown broker: {lease}"
         for object_id in lease_answers(tables, lease):
@@ -392,6 +410,92 @@ def lease_answers(tables: Tables, lease: Lease) -> Iterator[int]:
             kept += 1
             if tables.answers.get(object_id) is not None:
                 yield object_id
+
+
+# --- rewriting ---------------------------------------------------------------------------------
+
+
+def _rewrite_granted(tables: Tables, record: RewriteLeaseGrantedRecord) -> None:
+    counters = tables.counters
+    first, end = record.first_object_id, record.first_object_id + record.object_count
+    assert record.lease_id >= counters.next_lease_id, f"a lease id given twice: {record}"
+    assert first >= counters.next_object_id, f"an id given twice: {record}"
+    counters.next_lease_id, counters.next_object_id = record.lease_id + 1, end
+    counters.notes_deletions = 1
+    for lease_id in record.closed_lease_ids:
+        _close(tables, lease_id, record.granted_at_ms, None)
+    tables.leases[record.lease_id] = Lease(
+        record.broker_id,
+        record.broker_epoch,
+        first,
+        end,
+        first - 1,
+        (),
+        (),
+        record.granted_at_ms,
+        rewrite=Rewrite(record.plan_id.bytes, record.granted_at_ms, (), ()),
+    )
+
+
+def _rewrite_renewed(tables: Tables, record: RewriteLeaseRenewedRecord) -> None:
+    lease, rewrite = _rewrite_lease(tables, record.lease_id)
+    tables.leases[record.lease_id] = lease._replace(
+        rewrite=rewrite._replace(renewed_at_ms=record.renewed_at_ms)
+    )
+
+
+def _rewrite_lease(tables: Tables, lease_id: int) -> tuple[Lease, Rewrite]:
+    lease = tables.leases.get(lease_id)
+    assert lease is not None, f"no rewrite lease {lease_id}"
+    assert lease.is_open, f"rewrite lease {lease_id} is over"
+    assert lease.rewrite is not None, f"lease {lease_id} is no rewriter's"
+    return lease, lease.rewrite
+
+
+def _replaced(tables: Tables, record: RunsReplacedRecord) -> None:
+    lease, rewrite = _rewrite_lease(tables, record.lease_id)
+    object_id = record.object_id
+    known = rewrite.find_open(object_id)
+    assert known is not None or not lease.committed(object_id), f"object {object_id} is closed"
+    filled = sum(record.byte_sizes) + (0 if known is None else known.filled_bytes)
+    still_open = {one.object_id: one for one in rewrite.open_objects}
+    still_open[object_id] = OpenObject(object_id, record.size_bytes, record.object_format, filled)
+    if record.closes_object:
+        del still_open[object_id]
+    tables.leases[record.lease_id] = lease._replace(
+        rewrite=rewrite._replace(
+            opened=added(rewrite.opened, object_id),
+            open_objects=tuple(sorted(still_open.values())),
+        )
+    )
+    for replaced in ranges_of(record):
+        topic = tables.topics.get(record.topic_ids[replaced.topic_index])
+        assert topic is not None, f"no such topic: {record}"
+        log_id = topic.log_ids[replaced.partition]
+        log = tables.logs.get(log_id)
+        assert log is not None, f"no such partition: {record}"
+        first, end = replaced.first_offset, replaced.end_offset
+        assert end <= log[1], f"runs up to {end} are replaced, of {log}"
+        tables.replacing[log_id, first] = end
+        if replaced.bound >= 0:
+            before = tables.cleanings.get(log_id)
+            tables.cleanings[log_id] = cleaned(before, log[0], first, end, replaced.bound)
+
+
+def ended_objects(tables: Tables, record: MetadataRecord) -> list[int]:
+    """Return the ids of open objects that the end of a lease closes. Call it before `apply`."""
+    match record:
+        case LeaseClosedRecord():
+            lease_ids: tuple[int, ...] = (record.lease_id,)
+        case RewriteLeaseGrantedRecord():
+            lease_ids = record.closed_lease_ids
+        case _:
+            return []
+    leases = (tables.leases.get(lease_id) for lease_id in lease_ids)
+    rewrites = (lease.rewrite for lease in leases if lease is not None)
+    return [
+        one.object_id for rewrite in rewrites if rewrite is not None for one in rewrite.open_objects
+    ]
 
 
 # --- objects -----------------------------------------------------------------------------------
@@ -447,6 +551,9 @@ _APPLY: Final[Mapping[type[MetadataRecord], Callable[[Tables, Any], None]]] = {
     ObjectsRemovedRecord: _removed,
     ObjectsMarkedRecord: _nothing_here,
     OrphansFoundRecord: _nothing_here,
+    RewriteLeaseGrantedRecord: _rewrite_granted,
+    RewriteLeaseRenewedRecord: _rewrite_renewed,
+    RunsReplacedRecord: _replaced,
 }
 
 RECORD_TYPES: Final = frozenset(_APPLY)

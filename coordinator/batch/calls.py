@@ -22,7 +22,12 @@ from uuid import UUID
 
 from coordinator.batch import decide, slices
 from coordinator.batch.decide import Context, Decision
-from coordinator.batch.describe import Described, describe_object, describe_topics
+from coordinator.batch.describe import (
+    Described,
+    describe_object,
+    describe_topics,
+    list_objects,
+)
 from coordinator.batch.reads import (
     AppliedState,
     State,
@@ -35,7 +40,7 @@ from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.state import Tables
 from coordinator.errors import CoordinatorError
 from records.kafka_errors import ErrorCode
-from records.rpc import API, objects
+from records.rpc import API, objects, rewriting
 from records.rpc import batch_coordinator as rpc
 from records.rpc.base import CoordinatorRequest, Response
 from records.schema import ArrayOf, Message, StructOf
@@ -210,6 +215,28 @@ CALLS: Final[tuple[Call[Any], ...]] = (
     Call(
         objects.AcceptClockRequest,
         Write(_of_tables(decide.decide_accept_clock)),
+        for_clients=True,
+    ),
+    # Grant, renew or end a lease of object ids for rewritten objects. A grant whose answer was lost
+    # stays open until it is too old.
+    Call(
+        rewriting.RewriteLeaseRequest,
+        Write(_of_tables(decide.decide_rewrite_lease)),
+        for_clients=True,
+    ),
+    # Replace the runs of ranges by runs in a rewritten object, each range if its live runs are the
+    # ones it names. Idempotent: no answer is kept, a repeat finds its runs in the state.
+    Call(
+        rewriting.ReplaceRunsRequest,
+        Write(decide.decide_replace_runs),
+        for_clients=True,
+    ),
+    # How far partitions are cleaned, as the leader has applied it.
+    Call(rewriting.DescribeCleaningRequest, LeaderLookup(decide.describe_cleaning)),
+    # Objects by rising id, and how much of them is used.
+    Call(
+        rewriting.ListDisklessObjectsRequest,
+        Report(lambda request, state, _: list_objects(request, state)),
         for_clients=True,
     ),
 )

@@ -5,8 +5,9 @@ in memory and in SQLite: everything stands in the order of its key, and rows are
 a thousand. The order of the kinds is the order of loading: what refers stands after what it refers
 to.
 
-A run has no append time of its own: it is its object's commit time. A broker's open leases are
-found among the leases.
+An appended run has no append time of its own: it is its object's commit time. So runs are written
+in the older form while all runs of a record are appended ones. A broker's open leases are found
+among the leases.
 
 Source: KIP-630 (snapshots); records.diskless (the records whose names end in State).
 """
@@ -19,22 +20,26 @@ from typing import Any, Final, Protocol
 from uuid import UUID
 
 from coordinator.batch.id_ranges import flat, from_flat
-from coordinator.batch.runs import StoredObject
+from coordinator.batch.runs import APPENDED, Run, StoredObject
 from coordinator.batch.state import (
     Answer,
     Broker,
+    Cleaning,
     Counters,
     Lease,
     Log,
     LogId,
+    OpenObject,
     Producer,
     ProducerKey,
+    Rewrite,
     SmallTable,
     Table,
     Tables,
     Topic,
 )
 from records.diskless import (
+    CleaningState,
     CoordinatorState,
     DisklessBrokerState,
     DisklessTopicState,
@@ -42,6 +47,7 @@ from records.diskless import (
     LeaseState,
     ObjectsState,
     ProducersState,
+    RewriteLeaseState,
     RunsState,
 )
 from records.frame import encode_record
@@ -89,18 +95,18 @@ class CheckpointSink(Protocol):
     def answers(self) -> Table[int, Answer]: ...
 
     @property
+    def cleanings(self) -> Table[LogId, Cleaning]: ...
+
+    @property
     def counters(self) -> Counters: ...
 
     def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:
         """Add objects from a checkpoint to the state being loaded, by rising object id."""
 
-    def add_runs(
-        self, log_id: LogId, rows: Iterable[tuple[int, int, int, int, int, int, int]]
-    ) -> None:
+    def add_runs(self, log_id: LogId, rows: Iterable[Run]) -> None:
         """Add a partition's runs of batches from a checkpoint to the state, by rising offset.
 
-        The rows are the fields of `Run` but the append time, which the objects have. Their objects
-        are added before.
+        An append time of -1 stands for the commit time of the run's object, which is added before.
         """
 
 
@@ -123,6 +129,7 @@ def checkpoint_records(source: CheckpointSource) -> Iterator[MetadataRecord]:
         largest_expired_id=counters.largest_expired_id,
         steady_ms=counters.steady_ms,
         clock_resets=counters.clock_resets,
+        notes_deletions=counters.notes_deletions,
     )
     for broker_id, broker in sorted(source.brokers.items()):
         yield DisklessBrokerState(
@@ -134,6 +141,9 @@ def checkpoint_records(source: CheckpointSource) -> Iterator[MetadataRecord]:
     for rows in _chunks(source.all_objects()):
         yield _objects_record(rows)
     log_ids = sorted(_log_ids(source))
+    found = ((log_id, source.cleanings.get(log_id)) for log_id in log_ids)
+    for rows in _chunks((log_id, *row) for log_id, row in found if row is not None):
+        yield CleaningState(**dict(zip(_CLEANING, zip(*rows, strict=True), strict=True)))
     for log_id in log_ids:
         for rows in _chunks(source.all_runs(log_id)):
             yield _runs_record(log_id, rows)
@@ -171,7 +181,12 @@ def _topic_records(source: CheckpointSource) -> Iterator[DisklessTopicState]:
             )
 
 
-def _lease_record(lease_id: int, lease: Lease) -> LeaseState:
+_CLEANING: Final = ("log_ids", "cleaned_until", "bounds", "rewritten_until")
+
+
+def _lease_record(lease_id: int, lease: Lease) -> LeaseState | RewriteLeaseState:
+    if lease.rewrite is not None:
+        return _rewrite_lease_record(lease_id, lease, lease.rewrite)
     return LeaseState(
         lease_id=lease_id,
         broker_id=lease.broker_id,
@@ -187,9 +202,31 @@ def _lease_record(lease_id: int, lease: Lease) -> LeaseState:
     )
 
 
+def _rewrite_lease_record(lease_id: int, lease: Lease, rewrite: Rewrite) -> RewriteLeaseState:
+    return RewriteLeaseState(
+        lease_id=lease_id,
+        broker_id=lease.broker_id,
+        broker_epoch=lease.broker_epoch,
+        plan_id=UUID(bytes=rewrite.plan_id),
+        first_object_id=lease.first_object_id,
+        end_object_id=lease.end_object_id,
+        fenced=lease.fenced,
+        granted_at_ms=lease.granted_at_ms,
+        renewed_at_ms=rewrite.renewed_at_ms,
+        closed_at_ms=lease.closed_at_ms,
+        orphans=flat(lease.orphans),
+        opened=flat(rewrite.opened),
+        open_ids=tuple(one.object_id for one in rewrite.open_objects),
+        open_sizes=tuple(one.size_bytes for one in rewrite.open_objects),
+        open_formats=tuple(one.object_format for one in rewrite.open_objects),
+        open_filled=tuple(one.filled_bytes for one in rewrite.open_objects),
+    )
+
+
 def _objects_record(rows: list[tuple[int, StoredObject]]) -> ObjectsState:
     object_ids, objects = zip(*rows, strict=True)
-    sizes, used, formats, brokers, committed, marked, topics = zip(*objects, strict=True)
+    columns = zip(*objects, strict=True)
+    sizes, used, formats, brokers, committed, marked, topics, first_deletions = columns
     indexes: dict[bytes, int] = {}
     for topic_id in chain.from_iterable(topics):
         indexes.setdefault(topic_id, len(indexes))
@@ -204,11 +241,14 @@ def _objects_record(rows: list[tuple[int, StoredObject]]) -> ObjectsState:
         topic_ids=tuple(UUID(bytes=topic_id) for topic_id in indexes),
         topic_counts=tuple(map(len, topics)),
         topic_indexes=tuple(indexes[topic_id] for topic_id in chain.from_iterable(topics)),
+        first_deletions_ms=first_deletions if max(first_deletions) >= 0 else (),
     )
 
 
 def _runs_record(log_id: LogId, rows: list[Sequence[int]]) -> RunsState:
-    bases, lasts, objects, places, sizes, times, _, kinds = zip(*rows, strict=True)
+    columns = zip(*rows, strict=True)
+    bases, lasts, objects, places, sizes, times, appended, kinds, counts, formats = columns
+    all_appended = min(formats) == max(formats) == APPENDED
     return RunsState(
         log_id=log_id,
         base_offset=bases[0],
@@ -218,6 +258,9 @@ def _runs_record(log_id: LogId, rows: list[Sequence[int]]) -> RunsState:
         byte_sizes=sizes,
         max_timestamps=times,
         timestamp_types=kinds,
+        append_times=() if all_appended else appended,
+        record_counts=() if all_appended else counts,
+        object_formats=() if all_appended else formats,
     )
 
 
@@ -279,10 +322,16 @@ def load_record(sink: CheckpointSink, record: MetadataRecord) -> None:
             counters.largest_expired_id = record.largest_expired_id
             counters.steady_ms = record.steady_ms
             counters.clock_resets = record.clock_resets
+            counters.notes_deletions = record.notes_deletions
         case DisklessBrokerState():
             sink.brokers[record.broker_id] = Broker(record.broker_epoch, (), record.answered)
         case LeaseState():
             _load_lease(sink, record)
+        case RewriteLeaseState():
+            sink.leases[record.lease_id] = _rewrite_lease_in(record)
+        case CleaningState():
+            for log_id, *row in zip(*(getattr(record, name) for name in _CLEANING), strict=True):
+                sink.cleanings[log_id] = Cleaning(*row)
         case DisklessTopicState():
             _load_topic(sink, record)
         case ObjectsState():
@@ -318,6 +367,31 @@ def _load_lease(sink: CheckpointSink, record: LeaseState) -> None:
         )
 
 
+def _rewrite_lease_in(record: RewriteLeaseState) -> Lease:
+    open_objects = zip(
+        record.open_ids, record.open_sizes, record.open_formats, record.open_filled, strict=True
+    )
+    rewrite = Rewrite(
+        record.plan_id.bytes,
+        record.renewed_at_ms,
+        from_flat(record.opened),
+        tuple(OpenObject(*one) for one in open_objects),
+    )
+    return Lease(
+        record.broker_id,
+        record.broker_epoch,
+        record.first_object_id,
+        record.end_object_id,
+        record.first_object_id - 1,
+        (),
+        record.fenced,
+        record.granted_at_ms,
+        record.closed_at_ms,
+        from_flat(record.orphans),
+        rewrite,
+    )
+
+
 def _load_topic(sink: CheckpointSink, record: DisklessTopicState) -> None:
     before = sink.topics.get(record.topic_id)
     log_ids = record.log_ids if before is None else before.log_ids + record.log_ids
@@ -341,28 +415,31 @@ def _objects_in(record: ObjectsState) -> Iterator[tuple[int, StoredObject]]:
         record.committed_at_ms,
         record.marked_at_ms,
         record.topic_counts,
+        record.first_deletions_ms or (-1,) * len(record.object_ids),
         strict=True,
     )
-    for object_id, size, used, object_format, broker_id, committed, marked, count in rows:
+    for object_id, *columns, count, died_ms in rows:
         topics = tuple(raw[index] for index in islice(indexes, count))
-        yield (
-            object_id,
-            StoredObject(size, used, object_format, broker_id, committed, marked, topics),
-        )
+        yield object_id, StoredObject._make((*columns, topics, died_ms))
 
 
-def _runs_in(record: RunsState) -> Iterator[tuple[int, int, int, int, int, int, int]]:
-    bases = chain((record.base_offset,), (last + 1 for last in record.last_offsets[:-1]))
-    return zip(
+def _runs_in(record: RunsState) -> Iterator[Run]:
+    bases = (record.base_offset, *(last + 1 for last in record.last_offsets[:-1]))
+    counts = (last - base + 1 for base, last in zip(bases, record.last_offsets, strict=True))
+    rows = zip(
         bases,
         record.last_offsets,
         record.object_ids,
         record.byte_offsets,
         record.byte_sizes,
         record.max_timestamps,
+        record.append_times or (-1,) * len(bases),
         record.timestamp_types,
+        record.record_counts or counts,
+        record.object_formats or (APPENDED,) * len(bases),
         strict=True,
     )
+    return map(Run._make, rows)
 
 
 def _load_producers(sink: CheckpointSink, record: ProducersState) -> None:

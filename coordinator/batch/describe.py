@@ -1,4 +1,4 @@
-"""The overviews of a coordinator: of its topics, and of one object.
+"""The overviews of a coordinator: of its topics, of one object, and of all.
 
 KIP-1163's tool prints four figures of a topic: its offsets, the bytes it stores, the bytes of the
 objects it is part of, and the bytes of those it was part of and has nothing left in. A fifth says
@@ -13,10 +13,11 @@ Source: KIP-1163, Command line tools.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from itertools import islice
+from typing import Final, Protocol
 from uuid import UUID
 
-from coordinator.batch.runs import StoredObject
+from coordinator.batch.runs import NOT_MARKED, StoredObject
 from coordinator.batch.state import LogId, SmallTable, Table, Topic
 from records.kafka_errors import ErrorCode
 from records.object_keys import ForeignKeyError, ObjectKeys
@@ -25,6 +26,11 @@ from records.rpc.objects import (
     DescribeDisklessObjectResponse,
     DescribeDisklessTopicsRequest,
     DescribeDisklessTopicsResponse,
+)
+from records.rpc.rewriting import (
+    ListDisklessObjectsRequest,
+    ListDisklessObjectsResponse,
+    ObjectUse,
 )
 from records.types import ZERO_UUID
 
@@ -56,8 +62,8 @@ class Described(Protocol):
         An id may occur more than once.
         """
 
-    def stored_objects(self) -> Iterable[tuple[int, StoredObject]]:
-        """Return all objects of the state with their object ids, by rising id."""
+    def stored_objects(self, from_object_id: int = 0) -> Iterable[tuple[int, StoredObject]]:
+        """Return the objects of the state from an object id on, with their ids, by rising id."""
 
     def stored_object(self, object_id: int) -> StoredObject | None:
         """Return an object of the state by its object id; None without such an object."""
@@ -147,9 +153,55 @@ def describe_object(
         used_bytes=stored.used_bytes,
         broker_id=stored.broker_id,
         committed_at_ms=stored.committed_at_ms,
-        marked_at_ms=stored.marked_at_ms,
+        marked_at_ms=max(stored.marked_at_ms, NOT_MARKED),
         owners=tuple(_owners(object_id, stored, state)),
     )
+
+
+MAX_LISTED: Final = 10_000
+"""Objects in one answer to ListDisklessObjects."""
+
+
+def list_objects(
+    request: ListDisklessObjectsRequest, state: Described
+) -> ListDisklessObjectsResponse:
+    """List objects by rising id, or those used in part whose first deletion is before a time."""
+    if not 1 <= request.max_objects <= MAX_LISTED:
+        message = f"{request.max_objects} objects, ask for 1 to {MAX_LISTED}"
+        return ListDisklessObjectsResponse(
+            error_code=ErrorCode.INVALID_REQUEST, error_message=message
+        )
+    before_ms = request.deleted_before_ms
+    found = (
+        (object_id, stored)
+        for object_id, stored in state.stored_objects(request.from_object_id)
+        if before_ms < 0 or _holds_deleted(stored, before_ms)
+    )
+    listed = list(islice(found, request.max_objects + 1))
+    more = listed[request.max_objects :]
+    return ListDisklessObjectsResponse(
+        applied_offset=state.applied_offset,
+        next_object_id=more[0][0] if more else -1,
+        objects=tuple(
+            ObjectUse(
+                object_id,
+                stored.size_bytes,
+                stored.used_bytes,
+                stored.object_format,
+                stored.broker_id,
+                stored.committed_at_ms,
+                stored.marked_at_ms,
+                stored.first_deletion_ms,
+            )
+            for object_id, stored in listed[: request.max_objects]
+        ),
+    )
+
+
+def _holds_deleted(stored: StoredObject, before_ms: int) -> bool:
+    """Return whether an object in use has held bytes of a deleted run since before a time."""
+    is_used = stored.marked_at_ms == NOT_MARKED and stored.used_bytes > 0
+    return is_used and 0 <= stored.first_deletion_ms < before_ms
 
 
 def _logs(topic: Topic) -> list[LogId]:

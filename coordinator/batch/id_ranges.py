@@ -35,6 +35,23 @@ def appended(ranges: Ranges, first: int, end: int) -> Ranges:
     return (*ranges, (first, end))
 
 
+def added(ranges: Ranges, number: int) -> Ranges:
+    """Return the ranges with one more number, or unchanged if it lies in one of them.
+
+    >>> added(((1, 3), (4, 5)), 3), added(((1, 3),), 0), added(((1, 3),), 2)
+    (((1, 5),), ((0, 3),), ((1, 3),))
+    """
+    if contains(ranges, number):
+        return ranges
+    joined: list[tuple[int, int]] = []
+    for first, end in sorted((*ranges, (number, number + 1))):
+        if joined and joined[-1][1] == first:
+            joined[-1] = (joined[-1][0], end)
+        else:
+            joined.append((first, end))
+    return tuple(joined)
+
+
 def without(ranges: Ranges, numbers: Iterable[int]) -> Ranges:
     """Return the ranges without the given numbers; numbers outside the ranges are ignored.
 

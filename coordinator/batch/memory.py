@@ -19,18 +19,28 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from coordinator.batch import decide
-from coordinator.batch.applying import apply_record
+from coordinator.batch.applying import apply_record, ended_objects
 from coordinator.batch.calls import LeaderLookup, Lookup, Report, Write, call_of
 from coordinator.batch.checkpoint import checkpoint_values, load_record
 from coordinator.batch.cluster_view import ClusterView, Enforcer
 from coordinator.batch.decide import Context, Decision
 from coordinator.batch.reads import at_once
 from coordinator.batch.retention import TopicPartition, retention_pass
-from coordinator.batch.runs import Run, StoredObject, found_orphan, runs_of
+from coordinator.batch.runs import (
+    NOT_MARKED,
+    OPEN,
+    Run,
+    StoredObject,
+    found_orphan,
+    ranges_of,
+    runs_of,
+)
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.state import (
     Answer,
+    AppliedReplacing,
     Broker,
+    Cleaning,
     Counters,
     Lease,
     Log,
@@ -45,11 +55,14 @@ from coordinator.errors import CoordinatorError
 from records.diskless import (
     DisklessPartitionsReleasedRecord,
     DisklessPartitionsRemovedRecord,
+    LeaseClosedRecord,
     LogStartOffsetsRecord,
     ObjectCommitRecord,
     ObjectsMarkedRecord,
     ObjectsRemovedRecord,
     OrphansFoundRecord,
+    RewriteLeaseGrantedRecord,
+    RunsReplacedRecord,
     SteadyTimeRecord,
 )
 from records.frame import decode_record
@@ -72,6 +85,8 @@ class InMemoryState:
         self.leases: dict[int, Lease] = {}
         self.brokers: dict[int, Broker] = {}
         self.answers: dict[int, Answer] = {}
+        self.cleanings: dict[LogId, Cleaning] = {}
+        self.replacing = AppliedReplacing()
         self.counters = Counters()
         self.runs: dict[LogId, list[Run]] = {}  # live ones, by offset; no empty lists
         self.objects: dict[int, StoredObject] = {}
@@ -95,7 +110,7 @@ class InMemoryState:
             case ObjectsMarkedRecord():
                 for object_id in record.object_ids:
                     stored = self.objects.get(object_id)
-                    if stored is not None and stored.marked_at_ms < 0:
+                    if stored is not None and stored.marked_at_ms == NOT_MARKED:
                         marked = stored._replace(marked_at_ms=record.marked_at_ms)
                         self.objects[object_id] = marked
             case OrphansFoundRecord():
@@ -106,6 +121,14 @@ class InMemoryState:
                     gone = self.objects.pop(object_id, None)
                     assert gone is None or gone.used_bytes == 0, f"in use: {object_id} {gone}"
                 apply_record(self, record)
+            case RunsReplacedRecord():
+                self._replace(record)
+            case LeaseClosedRecord() | RewriteLeaseGrantedRecord():
+                ended = ended_objects(self, record)
+                apply_record(self, record)
+                for object_id in ended:
+                    closed = self.objects[object_id]._replace(marked_at_ms=NOT_MARKED)
+                    self.objects[object_id] = closed
             case _:
                 apply_record(self, record)
         self.applied_offset = offset + 1
@@ -135,6 +158,39 @@ class InMemoryState:
             tuple(sorted(topics)),
         )
 
+    def _replace(self, record: RunsReplacedRecord) -> None:
+        apply_record(self, record)
+        new = StoredObject(
+            record.size_bytes,
+            0,
+            record.object_format,
+            record.broker_id,
+            record.replaced_at_ms,
+            0,
+            (),
+        )
+        used_bytes, topics = 0, set()
+        for replaced in ranges_of(record):
+            topic_id = record.topic_ids[replaced.topic_index]
+            log_id = self.topics[topic_id].log_ids[replaced.partition]
+            runs, log_start = self.runs[log_id], self.logs[log_id][0]
+            first = bisect_left(runs, replaced.first_offset, key=lambda run: run.base_offset)
+            end = bisect_left(runs, replaced.end_offset, key=lambda run: run.base_offset)
+            old = runs[first:end]
+            assert len(old) == replaced.old_run_count, f"{old} of {log_id}, and not {replaced}"
+            assert old[0].base_offset == replaced.first_offset, f"{old[0]} of {log_id}: {replaced}"
+            assert old[-1].last_offset + 1 == replaced.end_offset, f"{old[-1]}, {replaced}"
+            self._unuse(old)
+            runs[first:end] = [run for run in replaced.runs if run.last_offset >= log_start]
+            used_bytes += sum(r.byte_size for r in replaced.runs if r.last_offset >= log_start)
+            topics.add(topic_id.bytes)
+        filled = self.objects.get(record.object_id, new)  # its own runs may be among the old
+        self.objects[record.object_id] = filled._replace(
+            used_bytes=filled.used_bytes + used_bytes,
+            marked_at_ms=NOT_MARKED if record.closes_object else OPEN,
+            topics=tuple(sorted({*filled.topics, *topics})),
+        )
+
     def _trim(self, log_id: LogId) -> None:
         """Delete runs of batches below the log start; subtract their bytes from their objects."""
         runs = self.runs.get(log_id, [])
@@ -153,8 +209,13 @@ class InMemoryState:
     def _unuse(self, runs: Iterable[Run]) -> None:
         for run in runs:
             stored = self.objects[run.object_id]
-            used_bytes = stored.used_bytes - run.byte_size
-            self.objects[run.object_id] = stored._replace(used_bytes=used_bytes)
+            died_ms = stored.first_deletion_ms
+            if self.counters.notes_deletions and self.counters.steady_ms >= 0:
+                steady_ms = self.counters.steady_ms
+                died_ms = steady_ms if died_ms < 0 else min(died_ms, steady_ms)
+            self.objects[run.object_id] = stored._replace(
+                used_bytes=stored.used_bytes - run.byte_size, first_deletion_ms=died_ms
+            )
 
     def check_invariants(self) -> None:
         """Assert that runs of batches have no gaps, and that objects' used bytes are correct.
@@ -209,7 +270,11 @@ class InMemoryState:
 
     def unused_objects(self, limit: int) -> list[int]:
         """Return up to `limit` ids of objects without undeleted batches or a deletion mark."""
-        unused = (i for i, o in self.objects.items() if not o.used_bytes and o.marked_at_ms < 0)
+        unused = (
+            object_id
+            for object_id, stored in self.objects.items()
+            if not stored.used_bytes and stored.marked_at_ms == NOT_MARKED
+        )
         return sorted(unused)[:limit]
 
     def marked_objects(self, first_ms: int, last_ms: int, limit: int) -> list[tuple[int, int]]:
@@ -242,9 +307,9 @@ class InMemoryState:
         """Return the ids of objects with an undeleted run of batches of these partitions."""
         return {run.object_id for log_id in log_ids for run in self.runs.get(log_id, [])}
 
-    def stored_objects(self) -> Iterable[tuple[int, StoredObject]]:
-        """Return all objects of the state with their object ids."""
-        return sorted(self.objects.items())
+    def stored_objects(self, from_object_id: int = 0) -> Iterable[tuple[int, StoredObject]]:
+        """Return the objects of the state from an object id on, with their ids."""
+        return sorted(item for item in self.objects.items() if item[0] >= from_object_id)
 
     def run_totals_in_object(self, log_id: LogId, object_id: int) -> tuple[int, int]:
         """Return the number and bytes of a partition's undeleted runs of batches in an object."""
@@ -287,14 +352,14 @@ class InMemoryState:
         """Add objects from a checkpoint to the state."""
         self.objects.update(objects)
 
-    def add_runs(
-        self, log_id: LogId, rows: Iterable[tuple[int, int, int, int, int, int, int]]
-    ) -> None:
+    def add_runs(self, log_id: LogId, rows: Iterable[Run]) -> None:
         """Add one partition's runs of batches from a checkpoint to the state."""
         runs = self.runs.setdefault(log_id, [])
-        for base, last, object_id, place, size, newest, kind in rows:
-            appended = self.objects[object_id].committed_at_ms
-            runs.append(Run(base, last, object_id, place, size, newest, appended, kind))
+        for run in rows:
+            if run.appended_at_ms < 0:
+                committed_at_ms = self.objects[run.object_id].committed_at_ms
+                run = run._replace(appended_at_ms=committed_at_ms)
+            runs.append(run)
 
 
 class InMemoryCoordinator:

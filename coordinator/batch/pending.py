@@ -19,6 +19,7 @@ from coordinator.batch.applying import apply_record
 from coordinator.batch.state import (
     Answer,
     Broker,
+    Cleaning,
     Counters,
     Lease,
     Log,
@@ -115,6 +116,8 @@ class PendingState:
         self.leases: Overlay[int, Lease] = Overlay(lambda: applied().leases)
         self.brokers: Overlay[int, Broker] = Overlay(lambda: applied().brokers)
         self.answers: Overlay[int, Answer] = Overlay(lambda: applied().answers)
+        self.cleanings: Overlay[LogId, Cleaning] = Overlay(lambda: applied().cleanings)
+        self.replacing: Overlay[tuple[LogId, int], int] = Overlay(lambda: applied().replacing)
         self._overlays: tuple[_Generations, ...] = (
             self.topics,
             self.logs,
@@ -122,6 +125,8 @@ class PendingState:
             self.leases,
             self.brokers,
             self.answers,
+            self.cleanings,
+            self.replacing,
         )
         self.counters = Counters()
         self._end_offset = self._old_end_offset = 0
@@ -137,6 +142,8 @@ class PendingState:
         if end_offset >= self._old_end_offset:
             for overlay in self._overlays:
                 overlay.age()
+                if end_offset >= self._end_offset:  # nothing is proposed that is not applied
+                    overlay.age()
             self._old_end_offset = self._end_offset
 
     def drop(self) -> None:

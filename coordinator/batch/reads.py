@@ -16,7 +16,7 @@ from collections.abc import Callable, Generator, Iterable
 from typing import Final, Protocol, TypeAlias, TypeVar
 from uuid import UUID
 
-from coordinator.batch.runs import Run, StoredObject
+from coordinator.batch.runs import APPENDED, Run, StoredObject
 from coordinator.batch.settings import CoordinatorSettings
 from coordinator.batch.state import NO_LOG, Log, LogId, ProducerKey, Tables
 from records.kafka_errors import ErrorCode
@@ -227,7 +227,7 @@ def _find(
 
 
 def _batch(run: Run, settings: CoordinatorSettings) -> FindBatchesResponse.Topic.Partition.Batch:
-    base, last, object_id, place, size, newest, appended, kind = run
+    base, last, object_id, place, size, newest, appended, kind, count, object_format = run
     return _Found.Batch(
         object_key=settings.keys.key(object_id),
         byte_offset=place,
@@ -237,6 +237,8 @@ def _batch(run: Run, settings: CoordinatorSettings) -> FindBatchesResponse.Topic
         log_append_timestamp=appended,
         batch_max_timestamp=newest,
         message_timestamp_type=kind,
+        object_format=object_format,
+        record_count=-1 if object_format == APPENDED else count,
     )
 
 

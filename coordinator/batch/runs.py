@@ -5,15 +5,31 @@ that there are four: the batches' own headers say so. A run is cut by whatever i
 accepted batches: a refused one and a duplicate occupy bytes too, so bytes that touch mean that
 nothing dead lies inside and that offsets have no gap.
 
-Source: docs/design/batch-coordinator.md#runs.
+A rewriter replaces runs by runs of its own: there offsets may be missing between two records, so
+that a run carries its number of records, and its bytes are final.
+
+Source: docs/design/batch-coordinator.md#runs; docs/design/compaction.md#runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from itertools import islice
+from struct import pack
+from typing import Final, NamedTuple
 
-from records.diskless import ObjectCommitRecord
+from records.diskless import ObjectCommitRecord, RunsReplacedRecord
+
+APPENDED: Final = 1
+"""Format of a run whose batches begin at offset 0; brokers stamp offset, epoch and append time."""
+
+REWRITTEN: Final = 2
+"""Format of a run whose bytes are final: brokers send them as they are."""
+
+NOT_MARKED: Final = -1
+OPEN: Final = -2
+"""Mark times of objects that are not to be deleted; into an open one a rewriter puts more runs."""
 
 
 class Run(NamedTuple):
@@ -28,11 +44,13 @@ class Run(NamedTuple):
     byte_offset: int  # in the object
     byte_size: int
     max_timestamp: int  # ms since 1970; the append time where that is the batches' type
-    appended_at_ms: int  # when its object was committed
+    appended_at_ms: int  # when its object was committed; of a rewritten run: its newest source's
     timestamp_type: int  # 0 create time, 1 append time
+    record_count: int
+    object_format: int = APPENDED
 
 
-RunRow = tuple[int, int, int, int, int, int, int, int, int]
+RunRow = tuple[int, int, int, int, int, int, int, int, int, int, int]
 """A log id, then the fields of a `Run`."""
 
 
@@ -54,7 +72,19 @@ def runs_of(record: ObjectCommitRecord, log_ids: Sequence[int]) -> list[RunRow]:
     times, kinds = record.max_timestamps, record.timestamp_types
     if whole and len(log_ids) == len(bases):  # a batch of each partition: the usual object
         return [
-            (log_id, base, base + count - 1, object_id, start, size, newest, now_ms, kind)
+            (
+                log_id,
+                base,
+                base + count - 1,
+                object_id,
+                start,
+                size,
+                newest,
+                now_ms,
+                kind,
+                count,
+                APPENDED,
+            )
             for log_id, base, count, start, size, newest, kind in zip(
                 log_ids, bases, counts, places, sizes, times, kinds, strict=True
             )
@@ -75,13 +105,90 @@ def runs_of(record: ObjectCommitRecord, log_ids: Sequence[int]) -> list[RunRow]:
                 newest = max(newest, times[i])
                 continue
             if open_run:
-                add((log_id, base, last, object_id, start, end - start, newest, now_ms, kind))
+                count = last - base + 1
+                size = end - start
+                add(
+                    (
+                        log_id,
+                        base,
+                        last,
+                        object_id,
+                        start,
+                        size,
+                        newest,
+                        now_ms,
+                        kind,
+                        count,
+                        APPENDED,
+                    )
+                )
             open_run, kind, newest = True, kinds[i], times[i]
             base, start = bases[i], places[i]
             last, end = base + counts[i] - 1, start + sizes[i]
         if open_run:
-            add((log_id, base, last, object_id, start, end - start, newest, now_ms, kind))
+            count = last - base + 1
+            size = end - start
+            add((log_id, base, last, object_id, start, size, newest, now_ms, kind, count, APPENDED))
     return rows
+
+
+class ReplacedRange(NamedTuple):
+    """A range of one partition whose runs a record replaces."""
+
+    topic_index: int
+    partition: int
+    first_offset: int
+    end_offset: int  # exclusive
+    old_run_count: int
+    old_runs_digest: int
+    bound: int  # exclusive, of the key map; -1: every record was kept
+    runs: tuple[Run, ...]  # the new ones: they tile the range
+
+
+def ranges_of(record: RunsReplacedRecord) -> Iterator[ReplacedRange]:
+    """Yield the ranges of a record with their new runs of batches."""
+    rows = zip(
+        record.last_offsets,
+        record.byte_offsets,
+        record.byte_sizes,
+        record.max_timestamps,
+        record.append_times,
+        record.timestamp_types,
+        record.record_counts,
+        strict=True,
+    )
+    for *columns, run_count in zip(
+        record.topic_indexes,
+        record.partitions,
+        record.first_offsets,
+        record.end_offsets,
+        record.old_run_counts,
+        record.old_run_digests,
+        record.bounds,
+        record.run_counts,
+        strict=True,
+    ):
+        base, runs = columns[2], []
+        for last, place, size, newest, appended, kind, count in islice(rows, run_count):
+            run = Run(
+                base, last, record.object_id, place, size, newest, appended, kind, count, REWRITTEN
+            )
+            runs.append(run)
+            base = last + 1
+        yield ReplacedRange._make((*columns, tuple(runs)))
+
+
+def digest_runs(runs: Iterable[tuple[int, int, int]]) -> int:
+    """Return a 63-bit digest of runs of batches, which names them in a request to replace them.
+
+    Args:  runs: object id, byte offset and byte size of each, by rising offset.
+
+    >>> digest_runs([(1, 0, 100), (2, 50, 7)])
+    743869945118556752
+    """
+    numbers = [number for run in runs for number in run]
+    digest = blake2b(pack(f">{len(numbers)}q", *numbers), digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> 1
 
 
 class StoredObject(NamedTuple):
@@ -92,8 +199,9 @@ class StoredObject(NamedTuple):
     object_format: int
     broker_id: int
     committed_at_ms: int  # -1: it never was
-    marked_at_ms: int  # -1: not marked
+    marked_at_ms: int  # or NOT_MARKED, or OPEN
     topics: tuple[bytes, ...]  # ids of those that had accepted batches in it, rising
+    first_deletion_ms: int = -1  # when a run in it died, in steady time; -1: none did
 
 
 def found_orphan(marked_at_ms: int) -> StoredObject:

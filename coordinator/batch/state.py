@@ -85,6 +85,62 @@ class Topic(NamedTuple):
     deleted_at_ms: int = -1  # -1 while it is not deleted
 
 
+class OpenObject(NamedTuple):
+    """A rewritten object that is still filled."""
+
+    object_id: int
+    size_bytes: int
+    object_format: int
+    filled_bytes: int  # that runs were ever given
+
+
+class Rewrite(NamedTuple):
+    """The part of a lease that only rewriters' leases have. Source: docs/design/compaction.md."""
+
+    plan_id: bytes  # of the plan that owns the lease; zero if a broker does
+    renewed_at_ms: int
+    opened: Ranges  # ids that became objects, in any order
+    open_objects: tuple[OpenObject, ...]  # of them, those that are still filled; by rising id
+
+    def find_open(self, object_id: int) -> OpenObject | None:
+        """Return an object that is still filled, by its id; None without such an object."""
+        return next((one for one in self.open_objects if one.object_id == object_id), None)
+
+
+class Cleaning(NamedTuple):
+    """How far a partition is cleaned. Source: docs/design/compaction.md#cleaned_until."""
+
+    cleaned_until: int  # exclusive
+    bound: int  # exclusive, of the newest round's key map; -1: there was no round
+    rewritten_until: int  # exclusive, under that bound
+
+
+def cleaning_of(row: Cleaning | None, log_start_offset: int) -> Cleaning:
+    """Return how far a partition is cleaned; nothing below its log start is dirty.
+
+    >>> cleaning_of(None, 5), cleaning_of(Cleaning(9, 20, 3), 5)
+    (Cleaning(cleaned_until=5, bound=-1, rewritten_until=5), \
+Cleaning(cleaned_until=9, bound=20, rewritten_until=5))
+    """
+    cleaned, bound, rewritten = row or (0, -1, 0)
+    return Cleaning(max(cleaned, log_start_offset), bound, max(rewritten, log_start_offset))
+
+
+def cleaned(
+    row: Cleaning | None, log_start_offset: int, first_offset: int, end_offset: int, bound: int
+) -> Cleaning:
+    """Return how far a partition is cleaned after a range was rewritten under a bound.
+
+    Progress is contiguous from the log start, under one bound; other ranges change nothing.
+    """
+    before = cleaning_of(row, log_start_offset)
+    reached = before.rewritten_until if bound == before.bound else log_start_offset
+    if first_offset > reached:
+        return before
+    reached = max(reached, end_offset)
+    return Cleaning(max(before.cleaned_until, reached), bound, reached)
+
+
 class Lease(NamedTuple):
     """A block of object ids, [first_object_id, end_object_id), that one broker epoch may commit."""
 
@@ -98,6 +154,7 @@ class Lease(NamedTuple):
     granted_at_ms: int
     closed_at_ms: int = -1  # -1: open
     orphans: Ranges = ()  # once it is closed: all that is dead and not yet deleted
+    rewrite: Rewrite | None = None  # of a rewriter's lease; such a one commits nothing
 
     @property
     def is_open(self) -> bool:
@@ -109,6 +166,8 @@ class Lease(NamedTuple):
 
         The object may have been removed since.
         """
+        if self.rewrite is not None:
+            return contains(self.rewrite.opened, object_id)
         return object_id <= self.last_committed_id and not contains(self.skipped, object_id)
 
 
@@ -147,6 +206,7 @@ class Counters:
     largest_expired_id: int = UNKNOWN_ID  # of producers, by time; -1: none has
     steady_ms: int = NO_STAMP  # the newest stamp; it may have been set back
     clock_resets: int = 0  # stamps that replaced steady time
+    notes_deletions: int = 0  # 1: a rewriter had a lease, and objects note their first deletion
 
 
 class Table(Protocol[K, V]):
@@ -200,8 +260,26 @@ class Tables(Protocol):
         """Return the table of kept commit responses by object id."""
 
     @property
+    def cleanings(self) -> Table[LogId, Cleaning]:
+        """Return the table of compacted partitions' cleaning states, by log id."""
+
+    @property
+    def replacing(self) -> SmallTable[tuple[LogId, int], int]:
+        """Return the ranges whose runs of batches proposed records replace.
+
+        Keys are log id and first offset, values end offsets (exclusive).
+        """
+
+    @property
     def counters(self) -> Counters:
         """Return the mutable counters of the state, such as the next object id."""
+
+
+class AppliedReplacing(dict[tuple[LogId, int], int]):
+    """The table `replacing` of applied state: it stays empty, for all that was proposed is done."""
+
+    def __setitem__(self, _key: tuple[LogId, int], _value: int) -> None:
+        pass
 
 
 def log_ids_of(tables: Tables, record: ObjectCommitRecord) -> list[LogId]:

@@ -309,6 +309,7 @@ GOLDEN: list[Golden] = [
             largest_expired_id=-1,
             steady_ms=9,
             clock_resets=1,
+            notes_deletions=1,
         ),
         0,
         "01 e008 00"  # frame version 1, type 1120, record version 0
@@ -316,10 +317,11 @@ GOLDEN: list[Golden] = [
         "0000000000000002"  # next_lease_id: 2
         "0000000000000003"  # next_object_id: 3
         "0000000000000004"  # next_log_id: 4
-        "03"  # three tagged fields
+        "04"  # four tagged fields
         "00 08 ffffffffffffffff"  # tag 0, 8 bytes, largest_expired_id -1
         "01 08 0000000000000009"  # tag 1, 8 bytes, steady_ms 9
-        "02 04 00000001",  # tag 2, 4 bytes, clock_resets 1
+        "02 04 00000001"  # tag 2, 4 bytes, clock_resets 1
+        "03 01 01",  # tag 3, 1 byte, notes_deletions 1
     ),
     Golden(
         DisklessTopicState(

@@ -16,7 +16,7 @@ from msgspec import structs
 
 from coordinator.controller.client import error_codes
 from records.rpc import batch_coordinator as coordinator
-from records.rpc import descriptions, group_log, objects, topics
+from records.rpc import descriptions, group_log, objects, rewriting, topics
 from tests.versions import requests_admin as of_admin
 from tests.versions import requests_clients as of_clients
 from tests.versions import requests_coordinator as of_coordinator
@@ -150,6 +150,14 @@ REALISTIC: Final[dict[int, Ask]] = {
     1113: lambda _: (descriptions.DescribeBrokersRequest(),),
     1114: of_coordinator.describe_producers,
     1115: each_coordinator(objects.AcceptClockRequest, lambda _: {}),
+    1116: of_coordinator.rewrite_lease,
+    1117: of_coordinator.replace_runs,
+    1118: of_coordinator.describe_cleaning,
+    1119: each_coordinator(
+        rewriting.ListDisklessObjectsRequest,
+        lambda _: {"max_objects": 10},
+        lambda _: {"max_objects": 0},
+    ),
     1120: of_groups.own_group,
     1121: of_groups.log_offsets,
     1122: of_groups.log_generation,

@@ -8,7 +8,7 @@ from typing import Any
 from uuid import UUID
 
 from records.rpc import batch_coordinator as coordinator
-from records.rpc import chunks, descriptions, objects, snapshots
+from records.rpc import chunks, descriptions, objects, rewriting, snapshots
 from records.rpc.base import Request
 from tests.versions.nodes import BROKER, BROKER_ID
 from tests.versions.scene import (
@@ -117,6 +117,43 @@ def describe_producers(scene: Scene) -> tuple[Request, ...]:
         ask.Topic(topic_id=topic_id, partitions=(0, 9)) for topic_id in (scene.topic_id, NOWHERE)
     )
     return tuple(ask(coordinator_partition=index, topics=topics) for index in (0, 9))
+
+
+def describe_cleaning(scene: Scene) -> tuple[Request, ...]:
+    ask = rewriting.DescribeCleaningRequest
+    topics = tuple(
+        ask.Topic(topic_id=topic_id, partitions=(0, 9)) for topic_id in (scene.topic_id, NOWHERE)
+    )
+    return tuple(ask(coordinator_partition=index, topics=topics) for index in (0, 9))
+
+
+PLAN = UUID(int=5)
+
+
+def rewrite_lease(_: Scene) -> tuple[Request, ...]:
+    ask = rewriting.RewriteLeaseRequest
+    return (
+        ask(coordinator_partition=0, plan_id=PLAN, object_count=1),
+        ask(coordinator_partition=0, plan_id=PLAN, object_count=0),
+        ask(coordinator_partition=0, plan_id=PLAN, lease_id=10**6),
+        ask(coordinator_partition=9, plan_id=PLAN, object_count=1),
+    )
+
+
+def replace_runs(scene: Scene) -> tuple[Request, ...]:
+    ask = rewriting.ReplaceRunsRequest
+    partition = ask.Topic.Partition(
+        partition_index=0, first_offset=0, end_offset=1, old_run_count=1, old_runs_digest=1,
+        runs=(rewriting.NewRun(0, 1, 0, 100, -1, 1, 0),),
+    )  # fmt: skip
+    return tuple(
+        ask(
+            coordinator_partition=index, lease_id=10**6, plan_id=PLAN, object_id=10**6,
+            object_format=2, object_size=150,
+            topics=(ask.Topic(topic_id=topic_id, partitions=(partition,)),),
+        )
+        for topic_id, index in ((scene.topic_id, 0), (NOWHERE, 0), (scene.topic_id, 9))
+    )  # fmt: skip
 
 
 def assign(scene: Scene) -> tuple[Request, ...]:

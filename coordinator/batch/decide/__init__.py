@@ -9,6 +9,7 @@ and what it decides travels in records that `coordinator.batch.applying.apply_re
 - `topics`, `log_start`, `producers`: creation, deletion, DeleteRecords, retention, expiry.
 - `clock`: stamps of the steady time by which records are deleted.
 - `plans`: retention that somebody outside has planned.
+- `rewriting`: leases of rewriters, and replacing runs of batches by theirs.
 
 Functions named for a request answer it. The others are maintenance: the leader runs them.
 """
@@ -32,6 +33,11 @@ from coordinator.batch.decide.objects import (
 )
 from coordinator.batch.decide.plans import decide_apply_retention
 from coordinator.batch.decide.producers import decide_expired_producers, describe_producers
+from coordinator.batch.decide.rewriting import (
+    decide_replace_runs,
+    decide_rewrite_lease,
+    describe_cleaning,
+)
 from coordinator.batch.decide.topics import (
     decide_delete_topics,
     decide_dismantling,
@@ -61,9 +67,12 @@ __all__ = [
     "decide_release",
     "decide_release_partitions",
     "decide_removals",
+    "decide_replace_runs",
     "decide_retention",
+    "decide_rewrite_lease",
     "decide_safe_to_delete",
     "decide_stamp",
+    "describe_cleaning",
     "describe_producers",
     "files_to_delete",
 ]

@@ -113,6 +113,8 @@ def _judge_object(
     lease = tables.leases.get(lease_id)
     if lease is None:
         return _judge_without_lease(request, tables, candidates)
+    if lease.rewrite is not None:
+        return _refuse(ErrorCode.INVALID_REQUEST, f"lease {lease_id} is a rewriter's")
     if lease.broker_id != request.broker_id:
         return _refuse(ErrorCode.INVALID_REQUEST, f"lease {lease_id} is another broker's")
     if not lease.first_object_id <= object_id < lease.end_object_id:

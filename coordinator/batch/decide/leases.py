@@ -16,7 +16,7 @@ from typing import Final
 
 from coordinator.batch.decide.base import Context, Decision
 from coordinator.batch.settings import MAX_LEASE_IDS
-from coordinator.batch.state import Tables
+from coordinator.batch.state import Lease, Tables
 from coordinator.errors import CoordinatorError
 from records.diskless import LeaseClosedRecord, LeaseGrantedRecord, LeasesForgottenRecord
 from records.kafka_errors import ErrorCode
@@ -93,6 +93,8 @@ def decide_release(
         if not 0 <= request.lease_id < tables.counters.next_lease_id:
             error = ErrorCode.INVALID_REQUEST
             message = f"no lease {request.lease_id} was granted"
+    elif lease.rewrite is not None:
+        error, message = ErrorCode.INVALID_REQUEST, f"lease {request.lease_id} is a rewriter's"
     elif lease.broker_id != request.broker_id or lease.broker_epoch != request.broker_epoch:
         error = ErrorCode.INVALID_REQUEST
         message = f"lease {request.lease_id} is another broker's, or another epoch's"
@@ -114,7 +116,7 @@ def decide_release(
 def decide_expired_leases(tables: Tables, context: Context) -> Decision[None]:
     """Close the leases of object ids that have been open longer than the lease timeout.
 
-    Their brokers are gone, or have newer leases.
+    Their brokers are gone, or have newer leases. Rewriters renew theirs.
     """
     records = [
         LeaseClosedRecord(
@@ -125,9 +127,14 @@ def decide_expired_leases(tables: Tables, context: Context) -> Decision[None]:
         )
         for lease_id, lease in sorted(tables.leases.items())
         if lease.is_open
-        and context.age_ms(lease.granted_at_ms) >= context.settings.lease_timeout_ms
+        and context.age_ms(_last_seen_ms(lease)) >= context.settings.lease_timeout_ms
     ]
     return Decision(tuple(records[: context.settings.maintenance_limit]), None)
+
+
+def _last_seen_ms(lease: Lease) -> int:
+    """Return when a lease was granted, or a rewriter's lease was renewed."""
+    return lease.granted_at_ms if lease.rewrite is None else lease.rewrite.renewed_at_ms
 
 
 def decide_forgotten_leases(tables: Tables, context: Context) -> Decision[None]:

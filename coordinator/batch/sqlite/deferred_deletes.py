@@ -18,7 +18,7 @@ docs/coordinator-state.md.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 import msgpack
@@ -38,16 +38,29 @@ RUNS_WITH_SLICE: Final = 500
 """Dead runs that are deleted with each slice of records applied: up to 2 ms."""
 
 
-class DeferredDeletes:
-    """Partitions with dead runs: the offset below which they are dead, by log id, oldest first."""
+Move = tuple[int, int]
+"""An offset below which runs are dead, and since when, in steady time (-1: it is not noted)."""
 
-    def __init__(self, runs: Runs, pending: Mapping[int, int]) -> None:
+Moves = Sequence[Move]
+"""The moves of one partition's log start whose dead rows are left, in the order of the log."""
+
+
+def earlier_sql(first: str, second: str) -> str:
+    """Return SQL for the earlier of two times, of which -1 stands for none."""
+    first, second = f"NULLIF({first}, -1)", f"NULLIF({second}, -1)"
+    return f"COALESCE(MIN({first}, {second}), {first}, {second}, -1)"
+
+
+class DeferredDeletes:
+    """Partitions with dead runs: the offsets below which they are dead, by log id."""
+
+    def __init__(self, runs: Runs, pending: Mapping[int, Moves]) -> None:
         """Create the queue of rows to delete, with the rows that an earlier process left.
 
         Args:  pending: as `packed` of an earlier process gave them.
         """
         self._runs = runs
-        self._pending = dict(pending)
+        self._pending = {log_id: list(moves) for log_id, moves in pending.items()}
         self.is_changed = False  # since it was last written
 
     def __contains__(self, log_id: int) -> bool:
@@ -59,19 +72,37 @@ class DeferredDeletes:
         return len(self._pending)
 
     def packed(self) -> bytes:
-        """Encode as bytes, for each log id, the offset below which rows are to be deleted."""
+        """Encode as bytes, for each log id, the offsets below which rows are to be deleted."""
         self.is_changed = False
         return msgpack.packb(list(self._pending.items()))  # type: ignore[no-any-return]
 
-    def enqueue(self, log_id: int, tally: Tally, below: int, limit: int) -> list[Dead]:
-        """Delete up to `limit` runs of batches that end below an offset; queue all further runs."""
-        if limit <= 0:  # not even a look: a record may name ten thousand partitions
-            self._pending[log_id] = below
-            self.is_changed = True
-            return []
-        dead, is_done = self._runs.drop_below(tally, below, limit)
-        if not is_done:
-            self._pending[log_id] = below
+    def enqueue(
+        self, log_id: int, tally: Tally, below: int, since_ms: int, limit: int
+    ) -> list[Dead]:
+        """Delete up to `limit` runs of batches that end below an offset; queue all further runs.
+
+        Args:  since_ms: when they died, in steady time.
+        """
+        moves = self._pending.get(log_id, [])
+        self.is_changed = self.is_changed or bool(moves)
+        if moves and moves[-1][1] == since_ms:
+            moves.pop()
+        moves.append((below, since_ms))
+        return self._delete(log_id, tally, moves, limit)
+
+    def _delete(self, log_id: int, tally: Tally, moves: list[Move], limit: int) -> list[Dead]:
+        """Delete up to `limit` runs of one partition, and keep what is left of its moves."""
+        dead: list[Dead] = []
+        left = limit
+        while moves and left > 0:  # not even a look at 0: a record may name ten thousand partitions
+            some, is_done = self._runs.drop_below(tally, *moves[0], left)
+            dead += some
+            left -= sum(piece.run_count for piece in some)
+            if not is_done:
+                break
+            del moves[0]
+        if moves:
+            self._pending[log_id] = moves
             self.is_changed = True
         elif self._pending.pop(log_id, None) is not None:
             self.is_changed = True
@@ -85,9 +116,9 @@ class DeferredDeletes:
         Args:  tallies: of the partitions that are still there.
         """
         while self._pending and limit > 0:
-            log_id, below = next(iter(self._pending.items()))
+            log_id, moves = next(iter(self._pending.items()))
             tally = tallies.get(log_id) or Tally(log_id)  # a partition that was removed has none
-            dead = self.enqueue(log_id, tally, below, limit)
+            dead = self._delete(log_id, tally, moves, limit)
             yield log_id, dead
             limit -= max(PARTITION_COST, sum(runs.run_count for runs in dead))
 
@@ -99,21 +130,29 @@ class DeferredDeletes:
         if not self._pending:
             return "SELECT * FROM objects"
         connection.execute("DROP TABLE IF EXISTS temp.dead")
-        connection.execute("CREATE TABLE temp.dead (object_id INTEGER PRIMARY KEY, size INTEGER)")
-        for key in self._pending.items():
-            connection.execute(
-                "INSERT INTO temp.dead SELECT object_id, SUM(byte_size) FROM runs"
-                " WHERE log_id = ? AND last_offset < ? GROUP BY object_id"
-                " ON CONFLICT (object_id) DO UPDATE SET size = size + excluded.size",
-                key,
-            )
+        connection.execute(
+            "CREATE TABLE temp.dead (object_id INTEGER PRIMARY KEY, size INTEGER, since_ms INTEGER)"
+        )
+        both = earlier_sql("since_ms", "excluded.since_ms")
+        for log_id, moves in self._pending.items():
+            begin = 0
+            for below, since_ms in moves:
+                connection.execute(
+                    "INSERT INTO temp.dead SELECT object_id, SUM(byte_size), ? FROM runs"
+                    " WHERE log_id = ? AND last_offset >= ? AND last_offset < ?"
+                    " GROUP BY object_id ON CONFLICT (object_id) DO UPDATE SET"
+                    f" size = size + excluded.size, since_ms = {both}",
+                    (since_ms, log_id, begin, below),
+                )
+                begin = below
+        died_ms = earlier_sql("first_deletion_ms", "IFNULL(dead.since_ms, -1)")
         return (
             "SELECT object_id, size_bytes, used_bytes - IFNULL(dead.size, 0), format, broker_id,"
-            " committed_at_ms, marked_at_ms, topic_ids"
+            f" committed_at_ms, marked_at_ms, topic_ids, {died_ms}"
             " FROM objects LEFT JOIN temp.dead USING (object_id)"
         )
 
 
-def unpacked(value: bytes | None) -> dict[int, int]:
-    """Decode the bytes of `packed` into offsets by log id; return an empty queue for None."""
+def unpacked(value: bytes | None) -> dict[int, Moves]:
+    """Decode the bytes of `packed` into moves by log id; return an empty queue for None."""
     return {} if value is None else dict(msgpack.unpackb(value, use_list=False))

@@ -58,9 +58,10 @@ class StoreDescribed:
             ):
                 yield object_id
 
-    def stored_objects(self) -> Iterator[tuple[int, StoredObject]]:
-        """Yield all objects in the coordinator's database with their object ids, by rising id."""
-        for row in self._read(f"{self._objects} ORDER BY object_id"):
+    def stored_objects(self, from_object_id: int = 0) -> Iterator[tuple[int, StoredObject]]:
+        """Yield the objects in the database from an object id on, with their ids, by rising id."""
+        query = f"{self._objects} WHERE object_id >= ? ORDER BY object_id"
+        for row in self._read(query, (from_object_id,)):
             yield row[0], rows.stored_object(row)
 
     def stored_object(self, object_id: int) -> StoredObject | None:

@@ -13,13 +13,14 @@ from typing import Final
 from uuid import UUID
 
 from coordinator.batch.checkpoint import load_record
-from coordinator.batch.runs import StoredObject
+from coordinator.batch.runs import Run, StoredObject
 from coordinator.batch.sqlite.runs import Tally
 from coordinator.batch.sqlite.store import Store
 from coordinator.batch.sqlite.tables import WholeTable, WriteBackTable
 from coordinator.batch.state import (
     Answer,
     Broker,
+    Cleaning,
     Counters,
     Lease,
     Log,
@@ -48,6 +49,7 @@ class StoreSink:
         self.leases: WholeTable[int, Lease] = store.leases
         self.brokers: WholeTable[int, Broker] = store.brokers
         self.answers: WriteBackTable[int, Answer] = store.answers
+        self.cleanings: WholeTable[LogId, Cleaning] = store.cleanings
         self.counters: Counters = store.counters
 
     def load(self, record: MetadataRecord) -> None:
@@ -67,15 +69,16 @@ class StoreSink:
 
     def add_objects(self, objects: Iterable[tuple[int, StoredObject]]) -> None:
         """Insert objects from a checkpoint into the database."""
-        rows = [(object_id, *entry[:6], b"".join(entry.topics)) for object_id, entry in objects]
+        rows = [
+            (object_id, *entry[:6], b"".join(entry.topics), entry.first_deletion_ms)
+            for object_id, entry in objects
+        ]
         self._store.connection.executemany(
-            "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows
+            "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", rows
         )
         self._store.object_count += len(rows)
 
-    def add_runs(
-        self, log_id: LogId, rows: Iterable[tuple[int, int, int, int, int, int, int]]
-    ) -> None:
+    def add_runs(self, log_id: LogId, rows: Iterable[Run]) -> None:
         """Insert one partition's runs of batches from a checkpoint into the database."""
         store = self._store
         store.run_count += store.runs.load(store.tallies[log_id], rows)

@@ -13,7 +13,16 @@ import msgpack
 
 from coordinator.batch.runs import RunRow, StoredObject
 from coordinator.batch.sqlite.database import DamagedStateError
-from coordinator.batch.state import Answer, Broker, Lease, Producer, ProducerKey, Topic
+from coordinator.batch.state import (
+    Answer,
+    Broker,
+    Lease,
+    OpenObject,
+    Producer,
+    ProducerKey,
+    Rewrite,
+    Topic,
+)
 from records.diskless import ObjectCommitRecord
 
 _pack: Final = msgpack.Packer().pack
@@ -47,7 +56,16 @@ def pack_lease(lease: Lease) -> bytes:
 
 def unpack_lease(row: bytes) -> Lease:
     """Decode a lease's row. Raises DamagedStateError."""
-    return _unpacked(row, Lease._make)
+
+    def make(fields: Any) -> Lease:
+        lease = Lease._make(fields)
+        if lease.rewrite is None:
+            return lease
+        rewrite = Rewrite._make(lease.rewrite)
+        open_objects = tuple(map(OpenObject._make, rewrite.open_objects))
+        return lease._replace(rewrite=rewrite._replace(open_objects=open_objects))
+
+    return _unpacked(row, make)
 
 
 def pack_broker(broker: Broker) -> bytes:
@@ -101,8 +119,8 @@ def unpack_producer(appended_at_ms: int, row: bytes) -> Producer:
 
 # --- objects ------------------------------------------------------------------------------------
 
-ObjectRow = tuple[int, int, int, int, int, int, int, bytes]
-"""The columns of `objects`; the last one is 16 bytes for each topic."""
+ObjectRow = tuple[int, int, int, int, int, int, int, bytes, int]
+"""The columns of `objects`; the last but one is 16 bytes for each topic."""
 
 
 def topics_of(
@@ -121,4 +139,4 @@ def topics_of(
 def stored_object(row: ObjectRow) -> StoredObject:
     """Build a StoredObject from a row of the table `objects`."""
     ids = tuple(row[7][at : at + 16] for at in range(0, len(row[7]), 16))
-    return StoredObject(*row[1:7], ids)
+    return StoredObject(*row[1:7], ids, row[8])

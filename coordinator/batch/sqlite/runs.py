@@ -18,21 +18,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Final, NamedTuple
 
-from coordinator.batch.runs import Run, RunRow
+from coordinator.batch.runs import ReplacedRange, Run, RunRow
 from coordinator.batch.sqlite.schema import SPAN_RUNS
+
+MAX_OFFSET: Final = 2**63 - 1
 
 NO_TIMESTAMP: Final = -(2**63)
 """Less than every timestamp: of a span that is empty."""
 
-_INSERT: Final = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)"
+_INSERT: Final = "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 _LOAD: Final = (
-    "INSERT INTO runs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7,"
-    " (SELECT committed_at_ms FROM objects WHERE object_id = ?4), ?8)"
+    "INSERT INTO runs VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, IIF(?8 >= 0, ?8,"
+    " (SELECT committed_at_ms FROM objects WHERE object_id = ?4)), ?9, ?10, ?11)"
 )
 _INSERT_SPAN: Final = "INSERT OR REPLACE INTO spans VALUES (?, ?, ?, ?)"
 COLUMNS: Final = (
     "base_offset, last_offset, object_id, byte_offset, byte_size,"
-    " max_timestamp, appended_at_ms, timestamp_type"
+    " max_timestamp, appended_at_ms, timestamp_type, record_count, object_format"
 )
 
 
@@ -75,11 +77,12 @@ class Tally:
 
 
 class Dead(NamedTuple):
-    """The runs of one object that a move of a log start made dead."""
+    """The runs of one object that a move of a log start made dead, or a replacement."""
 
     object_id: int
     size_bytes: int
     run_count: int
+    since_ms: int  # in steady time; -1: it is not noted
 
 
 class Runs:
@@ -101,7 +104,7 @@ class Runs:
         before, span_runs = len(self._new), self._span_runs
         self._new += rows
         for row in islice(self._new, before, None):  # `_count`, in line
-            log_id, _, last_offset, _, _, byte_size, time, _, _ = row
+            log_id, _, last_offset, _, _, byte_size, time, _, _, _, _ = row
             tally = tallies[log_id]
             tally.runs += 1
             tally.bytes += byte_size
@@ -111,16 +114,16 @@ class Runs:
             if tally.span_runs == span_runs:
                 self._close_span(tally, last_offset)
 
-    def load(self, tally: Tally, rows: Iterable[tuple[int, ...]]) -> int:
+    def load(self, tally: Tally, rows: Iterable[Run]) -> int:
         """Insert one partition's runs of batches from a checkpoint; return their number.
 
-        Their objects are in the table already, and have the append time.
+        Their objects are in the table already, and have the append time where a run has -1.
 
-        Args:  rows: the fields of `Run` but the append time, by rising offset.
+        Args:  rows: by rising offset.
         """
         loaded = [(tally.log_id, *row) for row in rows]
         self._connection.executemany(_LOAD, loaded)
-        for _, _, last, _, _, byte_size, time, _ in loaded:
+        for _, _, last, _, _, byte_size, time, *_ in loaded:
             self._count(tally, last, byte_size, time)
         return len(loaded)
 
@@ -156,10 +159,14 @@ class Runs:
             self._connection.executemany(_INSERT_SPAN, self._new_spans)
             self._new_spans.clear()
 
-    def drop_below(self, tally: Tally, offset: int, limit: int) -> tuple[list[Dead], bool]:
+    def drop_below(
+        self, tally: Tally, offset: int, since_ms: int, limit: int
+    ) -> tuple[list[Dead], bool]:
         """Delete up to `limit` runs of batches that end below an offset, oldest first.
 
         Returns the deleted runs by object, and whether none is left.
+
+        Args:  since_ms: when they died.
         """
         self.drain()
         where = "FROM runs WHERE log_id = ? AND last_offset < ?"
@@ -169,8 +176,8 @@ class Runs:
         ).fetchone()
         key = (tally.log_id, offset if more is None else more[0])
         dead = [
-            Dead(*row)
-            for row in self._connection.execute(
+            Dead(object_id, size_bytes, count, since_ms)
+            for object_id, size_bytes, count in self._connection.execute(
                 f"SELECT object_id, SUM(byte_size), COUNT(*) {where} GROUP BY object_id", key
             )
         ]
@@ -182,6 +189,92 @@ class Runs:
             "DELETE FROM spans WHERE log_id = ? AND level IN (1, 2) AND last_offset < ?", key
         )
         return dead, more is None
+
+    def replace(
+        self, tally: Tally, replaced: ReplacedRange, log_start_offset: int, since_ms: int
+    ) -> tuple[list[Dead], list[Run]]:
+        """Replace the runs of batches of a range, and the spans above them.
+
+        Returns the deleted runs by object, and the new runs: those that are not dead.
+        """
+        self.drain()
+        log_id, last = tally.log_id, replaced.end_offset - 1
+        where = "FROM runs WHERE log_id = ? AND last_offset BETWEEN ? AND ?"
+        key = (log_id, replaced.first_offset, last)
+        dead = [
+            Dead(object_id, size_bytes, count, since_ms)
+            for object_id, size_bytes, count in self._connection.execute(
+                f"SELECT object_id, SUM(byte_size), COUNT(*) {where} GROUP BY object_id", key
+            )
+        ]
+        old_count = sum(piece.run_count for piece in dead)
+        assert old_count == replaced.old_run_count, f"{old_count} runs of {log_id}: {replaced}"
+        self._connection.execute(f"DELETE {where}", key)
+        new = [run for run in replaced.runs if run.last_offset >= log_start_offset]
+        self._connection.executemany(_INSERT, [(log_id, *run) for run in new])
+        tally.runs += len(new) - old_count
+        tally.bytes += sum(run.byte_size for run in new)
+        tally.bytes -= sum(piece.size_bytes for piece in dead)
+        self._rebuild_spans(tally, replaced.first_offset, last, log_start_offset)
+        return dead, new
+
+    def _rebuild_spans(self, tally: Tally, first: int, last: int, log_start_offset: int) -> None:
+        """Make the spans anew that lie above the runs which end between two offsets.
+
+        On each level these are whole spans, so those before and behind them stay exact. The last
+        of them may be shorter than others.
+        """
+        below = "SELECT last_offset, max_timestamp FROM runs WHERE log_id = ?"
+        begin, end = self._span_bounds(tally.log_id, 1, first, last)
+        rest = self._regroup(tally.log_id, 1, below, max(begin, log_start_offset), end)
+        if end is None:
+            tally.span_runs, tally.span_max = rest
+        below = "SELECT last_offset, max_timestamp FROM spans WHERE level = 1 AND log_id = ?"
+        begin, end = self._span_bounds(tally.log_id, 2, first, last if end is None else end)
+        rest = self._regroup(tally.log_id, 2, below, max(begin, log_start_offset), end)
+        if end is None:
+            tally.span2_spans, tally.span2_max = rest
+
+    def _span_bounds(
+        self, log_id: int, level: int, first: int, last: int
+    ) -> tuple[int, int | None]:
+        """Delete the spans above runs that end from `first` to `last`.
+
+        Returns the range of last offsets that they were above; an end of None is open.
+        """
+        spans = "FROM spans WHERE log_id = ? AND level = ?"
+        (before,) = self._connection.execute(
+            f"SELECT MAX(last_offset) {spans} AND last_offset < ?", (log_id, level, first)
+        ).fetchone()
+        (end,) = self._connection.execute(
+            f"SELECT MIN(last_offset) {spans} AND last_offset >= ?", (log_id, level, last)
+        ).fetchone()
+        begin = 0 if before is None else before + 1
+        self._connection.execute(
+            f"DELETE {spans} AND last_offset BETWEEN ? AND ?",
+            (log_id, level, begin, MAX_OFFSET if end is None else end),
+        )
+        return begin, end
+
+    def _regroup(
+        self, log_id: int, level: int, below: str, begin: int, end: int | None
+    ) -> tuple[int, int]:
+        """Insert the spans of a level above a range of last offsets.
+
+        Returns the number and greatest time of what is left over at an open end.
+        """
+        rows = self._connection.execute(
+            f"{below} AND last_offset BETWEEN ? AND ? ORDER BY last_offset",
+            (log_id, begin, MAX_OFFSET if end is None else end),
+        ).fetchall()
+        size = self._span_runs
+        groups = [rows[at : at + size] for at in range(0, len(rows), size)]
+        open_group = groups.pop() if groups and end is None and len(groups[-1]) < size else []
+        self._connection.executemany(
+            _INSERT_SPAN,
+            [(log_id, level, group[-1][0], max(time for _, time in group)) for group in groups],
+        )
+        return len(open_group), max((time for _, time in open_group), default=NO_TIMESTAMP)
 
     # -- reading -------------------------------------------------------------------------------
 

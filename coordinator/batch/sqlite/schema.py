@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from typing import Final
 
-SCHEMA_VERSION: Final = 2
+SCHEMA_VERSION: Final = 3
 """A file of another version is thrown away and rebuilt."""
 
 SPAN_RUNS: Final = 256
@@ -56,6 +56,8 @@ CREATE TABLE runs (
     max_timestamp INTEGER NOT NULL,
     appended_at_ms INTEGER NOT NULL,
     timestamp_type INTEGER NOT NULL,
+    record_count INTEGER NOT NULL,
+    object_format INTEGER NOT NULL,
     PRIMARY KEY (log_id, last_offset)
 ) WITHOUT ROWID;
 CREATE TABLE spans (
@@ -73,7 +75,8 @@ CREATE TABLE objects (
     broker_id INTEGER NOT NULL,
     committed_at_ms INTEGER NOT NULL,
     marked_at_ms INTEGER NOT NULL,
-    topic_ids BLOB NOT NULL
+    topic_ids BLOB NOT NULL,
+    first_deletion_ms INTEGER NOT NULL DEFAULT -1
 );
 CREATE INDEX objects_unused ON objects (object_id) WHERE used_bytes = 0 AND marked_at_ms = -1;
 CREATE INDEX objects_marked ON objects (marked_at_ms, object_id) WHERE marked_at_ms >= 0;
@@ -84,6 +87,12 @@ CREATE TABLE producers (
     row BLOB NOT NULL,
     PRIMARY KEY (log_id, producer_id)
 ) WITHOUT ROWID;
+CREATE TABLE cleanings (
+    log_id INTEGER PRIMARY KEY,
+    cleaned_until INTEGER NOT NULL,
+    bound INTEGER NOT NULL,
+    rewritten_until INTEGER NOT NULL
+);
 CREATE TABLE leases (
     lease_id INTEGER PRIMARY KEY,
     row BLOB NOT NULL

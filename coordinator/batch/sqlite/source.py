@@ -17,7 +17,9 @@ from coordinator.batch.sqlite.store import Store
 from coordinator.batch.sqlite.tables import WholeTable, WriteBackTable
 from coordinator.batch.state import (
     Answer,
+    AppliedReplacing,
     Broker,
+    Cleaning,
     Counters,
     Lease,
     Log,
@@ -40,6 +42,8 @@ class StoreSource:
         self.leases: WholeTable[int, Lease] = store.leases
         self.brokers: WholeTable[int, Broker] = store.brokers
         self.answers: WriteBackTable[int, Answer] = store.answers
+        self.cleanings: WholeTable[LogId, Cleaning] = store.cleanings
+        self.replacing: AppliedReplacing = store.replacing
         self.counters: Counters = store.counters
 
     def all_objects(self) -> Iterator[tuple[int, StoredObject]]:

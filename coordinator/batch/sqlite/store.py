@@ -22,16 +22,22 @@ from uuid import UUID
 
 import msgpack
 
-from coordinator.batch.applying import apply_commit, apply_record
-from coordinator.batch.runs import Run, StoredObject, runs_of
+from coordinator.batch.applying import apply_commit, apply_record, ended_objects
+from coordinator.batch.runs import Run, StoredObject, ranges_of, runs_of
 from coordinator.batch.sqlite import database, deferred_deletes, objects, rows
-from coordinator.batch.sqlite.deferred_deletes import ABOVE_EVERY_OFFSET, DeferredDeletes
+from coordinator.batch.sqlite.deferred_deletes import (
+    ABOVE_EVERY_OFFSET,
+    DeferredDeletes,
+    earlier_sql,
+)
 from coordinator.batch.sqlite.runs import Dead, Runs, Tally
 from coordinator.batch.sqlite.schema import SPAN_RUNS
 from coordinator.batch.sqlite.tables import WholeTable, WriteBackTable
 from coordinator.batch.state import (
     Answer,
+    AppliedReplacing,
     Broker,
+    Cleaning,
     Counters,
     Lease,
     Log,
@@ -45,11 +51,14 @@ from records.diskless import (
     DisklessPartitionsRecord,
     DisklessPartitionsReleasedRecord,
     DisklessPartitionsRemovedRecord,
+    LeaseClosedRecord,
     LogStartOffsetsRecord,
     ObjectCommitRecord,
     ObjectsMarkedRecord,
     ObjectsRemovedRecord,
     OrphansFoundRecord,
+    RewriteLeaseGrantedRecord,
+    RunsReplacedRecord,
 )
 from records.schema import MetadataRecord
 from records.types import Epoch, Offset, OffsetAndEpoch
@@ -135,6 +144,14 @@ class Store:
         for log_id, log_start_offset, high_watermark, *tally in read("SELECT * FROM partitions"):
             logs[log_id] = (log_start_offset, high_watermark)
             self.tallies[log_id] = Tally(log_id, *tally)
+        cleanings = {
+            log_id: Cleaning(*row)
+            for log_id, *row in read(
+                "SELECT log_id, cleaned_until, bound, rewritten_until FROM cleanings"
+            )
+        }
+        self.cleanings: WholeTable[LogId, Cleaning] = WholeTable(cleanings, self._store_cleanings)
+        self.replacing = AppliedReplacing()
         self.topics: WholeTable[UUID, Topic] = WholeTable(topics, self._store_topics)
         self.logs: WholeTable[LogId, Log] = WholeTable(logs, self._store_logs)
         self.leases: WholeTable[int, Lease] = WholeTable(leases, self._store_leases)
@@ -144,6 +161,7 @@ class Store:
     def record_count(self) -> int:
         """Return the number of rows in the tables that a checkpoint holds."""
         whole = len(self.topics) + len(self.logs) + len(self.leases) + len(self.brokers)
+        whole += len(self.cleanings)
         cached = self.producers.count + self.answers.count
         return 1 + whole + cached + self.run_count + self.object_count
 
@@ -186,8 +204,39 @@ class Store:
                 gone = objects.remove(self.connection, record)
                 self.object_count -= gone
                 self.changed_records += gone
+            case RunsReplacedRecord():
+                apply_record(self, record)
+                self._replace(record)
+            case LeaseClosedRecord() | RewriteLeaseGrantedRecord():
+                ended = ended_objects(self, record)
+                apply_record(self, record)
+                if ended:
+                    objects.close(self.connection, ended)
+                    self.changed_records += len(ended)
             case _:
                 apply_record(self, record)
+
+    @property
+    def _dies_ms(self) -> int:
+        """Return the time that objects note as their first deletion; -1 while none is noted."""
+        return self.counters.steady_ms if self.counters.notes_deletions else -1
+
+    def _replace(self, record: RunsReplacedRecord) -> None:
+        """Replace runs of batches and their spans, and count the bytes of all objects anew."""
+        self._drain()
+        used_bytes, topics = 0, set()
+        for replaced in ranges_of(record):
+            topic_id = record.topic_ids[replaced.topic_index]
+            log_id = self.topics[topic_id].log_ids[replaced.partition]
+            log = self.logs[log_id]
+            dead, new = self.runs.replace(self.tallies[log_id], replaced, log[0], self._dies_ms)
+            self._subtract_dead(dead)
+            self.run_count += len(new)
+            used_bytes += sum(run.byte_size for run in new)
+            topics.add(topic_id.bytes)
+            self.logs[log_id] = log  # its tally has changed: it is to be written
+        self.object_count += objects.fill(self.connection, record, used_bytes, topics)
+        self._gathered += len(record.last_offsets)
 
     def _commit(self, record: ObjectCommitRecord) -> None:
         log_ids = log_ids_of(self, record)
@@ -207,6 +256,7 @@ class Store:
                 record.committed_at_ms,
                 -1,
                 b"".join(rows.topics_of(record, log_ids, new)),
+                -1,
             )
         )
 
@@ -218,7 +268,8 @@ class Store:
             record.topic_indexes, record.partitions, record.log_start_offsets, strict=True
         ):
             log_id = self.topics[record.topic_ids[index]].log_ids[partition]
-            dead = self.deferred_deletes.enqueue(log_id, self.tallies[log_id], offset, left)
+            tally = self.tallies[log_id]
+            dead = self.deferred_deletes.enqueue(log_id, tally, offset, self._dies_ms, left)
             left = max(0, left - max(deferred_deletes.PARTITION_COST, self._subtract_dead(dead)))
 
     def delete_dead_runs(self, limit: int) -> None:
@@ -240,8 +291,9 @@ class Store:
         The count is of runs.
         """
         self.connection.executemany(
-            "UPDATE objects SET used_bytes = used_bytes - ? WHERE object_id = ?",
-            [(piece.size_bytes, piece.object_id) for piece in dead],
+            "UPDATE objects SET used_bytes = used_bytes - ?1,"
+            f" first_deletion_ms = {earlier_sql('first_deletion_ms', '?2')} WHERE object_id = ?3",
+            [(piece.size_bytes, piece.since_ms, piece.object_id) for piece in dead],
         )
         count = sum(piece.run_count for piece in dead)
         self.run_count -= count
@@ -258,7 +310,9 @@ class Store:
             tally = self.tallies.pop(log_id, None)
             if tally is None:
                 continue
-            dead = self.deferred_deletes.enqueue(log_id, tally, ABOVE_EVERY_OFFSET, max(0, left))
+            dead = self.deferred_deletes.enqueue(
+                log_id, tally, ABOVE_EVERY_OFFSET, self._dies_ms, max(0, left)
+            )
             left -= max(deferred_deletes.PARTITION_COST, self._subtract_dead(dead))
             gone = self.connection.execute("DELETE FROM producers WHERE log_id = ?", (log_id,))
             self.producers.count -= gone.rowcount
@@ -334,7 +388,7 @@ class Store:
 
     def _write_tables(self) -> None:
         """Write changed topics and partitions to SQLite, and count these rows."""
-        self.changed_records += self.topics.flush() + self.logs.flush()
+        self.changed_records += self.topics.flush() + self.logs.flush() + self.cleanings.flush()
         self._gathered, self._touched = self._gathered + self._touched, 0
 
     def _drain(self) -> None:
@@ -342,7 +396,7 @@ class Store:
         self.runs.drain()
         if self._objects:
             self.connection.executemany(
-                "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)", self._objects
+                "INSERT INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", self._objects
             )
             self._objects.clear()
 
@@ -380,6 +434,11 @@ class Store:
             9,
             [(k, *log, *tallies[k].row()) for k, log in changed.items() if log is not None],
         )
+
+    def _store_cleanings(self, changed: Mapping[LogId, Cleaning | None]) -> None:
+        gone = [(log_id,) for log_id, row in changed.items() if row is None]
+        self._delete("cleanings", "log_id = ?", list(gone))
+        self._put("cleanings", 4, [(k, *row) for k, row in changed.items() if row is not None])
 
     def _store_leases(self, changed: Mapping[int, Lease | None]) -> None:
         self._delete("leases", "lease_id = ?", [(k,) for k, v in changed.items() if v is None])

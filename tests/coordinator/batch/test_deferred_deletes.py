@@ -307,12 +307,16 @@ MUTANTS: dict[str, tuple[object, str, object]] = {
     "takes away what lives": (
         DeferredDeletes,
         "enqueue",
-        lambda self, _, tally, below, limit: self._runs.drop_below(tally, below + 4, limit)[0],
+        lambda self, _, tally, below, since, limit: self._runs.drop_below(
+            tally, below + 4, since, limit
+        )[0],
     ),
     "forgets what it did not take away": (
         DeferredDeletes,
         "enqueue",
-        lambda self, _, tally, below, limit: self._runs.drop_below(tally, below, limit)[0],
+        lambda self, _, tally, below, since, limit: self._runs.drop_below(
+            tally, below, since, limit
+        )[0],
     ),
 }
 

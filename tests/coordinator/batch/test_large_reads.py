@@ -72,7 +72,7 @@ class CountedRuns:
         """See `reads.Runs`."""
         for base in range(offset // 10 * 10, 1_000, 10):
             self.read += 1
-            yield Run(base, base + 9, 1, base * 10, 100, 0, 0, 0)
+            yield Run(base, base + 9, 1, base * 10, 100, 0, 0, 0, 10)
 
 
 @pytest.mark.parametrize(("max_bytes", "told"), [(1, 1), (100, 1), (101, 2), (1_000, 10)])

@@ -37,7 +37,7 @@ class Kept:
         for index in range(offset // 10, self.logs[log_id][1] // 10):
             self.read += 1
             time = NOW - self._age(log_id, index)
-            yield Run(10 * index, 10 * index + 9, 0, 0, 100, time, time, 0)
+            yield Run(10 * index, 10 * index + 9, 0, 0, 100, time, time, 0, 10)
 
     def run_totals(self, log_id: int) -> tuple[int, int]:
         start, end = self.logs[log_id]

@@ -37,6 +37,8 @@ class World:
         self.leases = {0: Lease(1, 1, 0, 1_000, -1, (), (), 0)}
         self.brokers = {1: Broker(1, (0,), ())}
         self.answers: dict[int, object] = {}
+        self.cleanings: dict[int, object] = {}
+        self.replacing: dict[tuple[int, int], int] = {}
         self.counters = Counters()
 
 

@@ -64,7 +64,9 @@ def test_searches_for_batch_runs_in_sqlite_agree_with_searches_in_a_python_list(
                 base = model.next_offset
                 model.next_offset += rng.randrange(1, 5)
                 time = rng.randrange(1000) if rng.random() < 0.9 else rng.randrange(10**6)
-                row = Run(base, model.next_offset - 1, 7, 0, 10, time, 5, 0)
+                row = Run(
+                    base, model.next_offset - 1, 7, 0, 10, time, 5, 0, model.next_offset - base
+                )
                 new.append(row)
             runs.add(tallies, [(log_id, *row) for row in new])
             model.rows += new
@@ -72,7 +74,7 @@ def test_searches_for_batch_runs_in_sqlite_agree_with_searches_in_a_python_list(
             model.log_start_offset = rng.randint(model.log_start_offset, model.next_offset)
             limit = rng.choice((1, 3, 1000))
             kept = len(model.rows) - min(limit, len(model.rows) - len(model.live()))
-            dead, is_done = runs.drop_below(tally, model.log_start_offset, limit)
+            dead, is_done = runs.drop_below(tally, model.log_start_offset, -1, limit)
             assert sum(piece.run_count for piece in dead) == len(model.rows) - kept
             model.rows = model.rows[len(model.rows) - kept :]
             assert is_done == (model.rows == model.live())
@@ -97,7 +99,7 @@ def test_a_coordinators_search_by_timestamp_reads_a_small_part_of_its_database_r
     """70,000 runs, the time sought is the last one's: three short walks, counted in steps."""
     connection = database.create(tmp_path / "state.db")
     runs, tally = Runs(connection), Tally(1)
-    runs.add({1: tally}, ((1, n, n, 7, 0, 1, n, 5, 0) for n in range(70_000)))
+    runs.add({1: tally}, ((1, n, n, 7, 0, 1, n, 5, 0, 1, 1) for n in range(70_000)))
     runs.drain()
     assert (tally.runs, tally.span2_spans, tally.span_runs) == (70_000, 17, 112)
     steps = count_steps(connection, lambda: runs.first_since(1, 0, 69_999))

@@ -129,7 +129,7 @@ def test_a_validate_only_feature_update_is_checked_and_writes_no_record() -> Non
     world = upgraded()
     end = world.log.end_offset
     assert world.ask(update((ESKER_VERSION, 2), validate_only=True)).error_code == 0
-    refused = world.ask(update((ESKER_VERSION, 3), validate_only=True))
+    refused = world.ask(update((ESKER_VERSION, 4), validate_only=True))
     assert refused.error_code == ErrorCode.INVALID_UPDATE_VERSION
     assert world.log.end_offset == end
     assert world.image.features.level(ESKER_VERSION) == 1
@@ -219,7 +219,7 @@ REFUSED: Final[dict[str, Refused]] = {
     "esker.version switched off": Refused(
         update((ESKER_VERSION, 0), kind=UNSAFE),
         "Invalid update version 0 for feature esker.version. "
-        "Local controller 101 only supports versions 1-2",
+        "Local controller 101 only supports versions 1-3",
     ),
     "a negative level": Refused(
         update((TEST, -1), kind=SAFE),
@@ -429,13 +429,13 @@ def test_each_esker_version_that_adds_formats_is_above_the_level_of_unfinalized_
     assert IMPLIED[ESKER_VERSION] in SUPPORTED[ESKER_VERSION]
 
 
-@pytest.mark.parametrize("level", [3, 32_767])
+@pytest.mark.parametrize("level", [4, 32_767])
 def test_a_state_machine_stops_at_an_esker_version_that_it_does_not_support(level: int) -> None:
     machine = ControllerMachine()
     applied(machine, FeatureLevelRecord(name=ESKER_VERSION, feature_level=2))
     shown = []
     machine.listen(shown.append)
-    with pytest.raises(UnsupportedLevelError, match=f"esker.version {level}.*supports 1 to 2"):
+    with pytest.raises(UnsupportedLevelError, match=f"esker.version {level}.*supports 1 to 3"):
         applied(machine, FeatureLevelRecord(name=ESKER_VERSION, feature_level=level))
     assert [image.features.level(ESKER_VERSION) for image in shown] == [2], "it was shown"
 

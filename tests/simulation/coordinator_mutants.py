@@ -185,7 +185,7 @@ MUTANTS: Final = (
     Mutant(
         name="delete without delay after a leader change with a jumped clock",
         patched=delays_on_the_wall_clock,
-        pinned=1,
+        pinned=2,
         suited=_wrong_clocks,
     ),
     Mutant(

@@ -349,7 +349,7 @@ MUTANTS: Final = (
         name="commit a previous epoch's record by counting",
         production=Production(quorum=with_part(CommitByCounting)),
         suited=_short_reigns,
-        pinned=55,
+        pinned=7,
     ),
     Mutant(
         name="ignore divergence",

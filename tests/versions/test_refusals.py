@@ -57,9 +57,9 @@ WRITTEN: Final = {int(ErrorCode.MEMBER_ID_REQUIRED), int(ErrorCode.REQUEST_TIMED
 """Codes that are no refusal: the client goes on with what was created, or cannot know whether
 it was created (a topic whose creation takes longer than the request allows)."""
 
-BY_TIME: Final = {"adopt", "session"}
+BY_TIME: Final = {"adopt", "session", "join", "sync"}
 """Timers of groups that write without a request: the scan for groups without a broker, every half
-minute, and the sessions of their members."""
+minute; sessions of members; and rebalances that members do not finish, as of six groups here."""
 
 NUMBERS: Final = (-1, -(2**31), 2**31 - 1, 2**63 - 1, 32_768)
 STRINGS: Final = ("", "no such name!", "x" * 300, "nobody")

@@ -25,6 +25,9 @@ from raft.segments.files import FileSystem, Mode, read_small_file, replace_file
 _MAX_INDEX_BYTES: Final = 64 * 1024 * 1024
 """Far above what a segment of 2 GiB needs at the default interval (4 and 6 MiB)."""
 
+MAX_RELATIVE_OFFSET: Final = 2**31 - 1
+"""Batches that name very many records take a segment past it. Indexes are sparse: readers scan."""
+
 
 class OffsetEntry(NamedTuple):
     """The offset and position of a batch at which a look-up begins."""
@@ -110,7 +113,9 @@ class OffsetIndex(_Entries):
     FORMAT = struct.Struct(">ii")
 
     def append(self, offset: int, position: int) -> None:
-        self._bytes += self.FORMAT.pack(offset - self.base_offset, position)
+        """Add an entry, unless the offset is too far from the segment's base for the format."""
+        if offset - self.base_offset <= MAX_RELATIVE_OFFSET:
+            self._bytes += self.FORMAT.pack(offset - self.base_offset, position)
 
     def entry(self, i: int) -> OffsetEntry:
         relative, position = self.FORMAT.unpack_from(self._bytes, i * self.FORMAT.size)
@@ -154,8 +159,9 @@ class TimeIndex(_Entries):
     FORMAT = struct.Struct(">qi")
 
     def maybe_append(self, timestamp: int, offset: int) -> None:
-        """Add an entry if its timestamp is newer than the last entry's."""
-        if timestamp > self._last_timestamp():
+        """Add an entry if its timestamp is newer than the last entry's, and the format has room."""
+        is_near = offset - self.base_offset <= MAX_RELATIVE_OFFSET
+        if is_near and timestamp > self._last_timestamp():
             self._bytes += self.FORMAT.pack(timestamp, offset - self.base_offset)
 
     def entry(self, i: int) -> TimeEntry:

@@ -22,6 +22,8 @@ from esker.settings.properties import PropertiesError, parse_properties
 from raft.net import BadHeaderError, parse_request_header
 from raft.net.frames import Arena, FrameReader
 from raft.segments import (
+    Log,
+    LogConfig,
     StorageError,
     read_meta_properties,
     read_partition_metadata,
@@ -196,6 +198,42 @@ def _recorded(pattern: str) -> Callable[[], list[bytes]]:
 _CHECKPOINT: Final = "00000000000000000100-0000000003.checkpoint"
 
 
+_LOG: Final = LogConfig(segment_bytes=2_500, index_interval_bytes=100)
+_SEGMENT: Final = "00000000000000000000"
+
+
+@cache
+def _log_files() -> dict[str, bytes]:
+    """Return the files of a log with one segment of several batches, indexed."""
+    disk = SimulatedDisk()
+    log = Log.create(disk, DIRECTORY, _LOG)
+    for number in range(12):
+        rows = [(b"key", b"value" * 5, 1_700_000_000_000 + number, [])] * 3
+        log.append(build_batch(rows, base_offset=log.log_end_offset, leader_epoch=number // 5))
+    log.flush()
+    log.record_recovery_point()
+    log.close()
+    return {name: disk.content(DIRECTORY / name) for name in disk.listdir(DIRECTORY)}
+
+
+def _in_a_log(suffix: str) -> Callable[[bytes], None]:
+    """Return a function that reads a whole log whose file of this suffix has the given bytes."""
+
+    def decode(data: bytes) -> None:
+        disk = SimulatedDisk()
+        disk.make_directory(DIRECTORY)
+        for name, content in (_log_files() | {_SEGMENT + suffix: data}).items():
+            disk.replace(DIRECTORY / name, content)
+        log = Log.open(disk, DIRECTORY, _LOG)
+        offset = log.log_start_offset
+        while found := log.read(offset, max_bytes=500):
+            assert found.base_offset <= offset < found.end_offset, f"no progress at {offset}"
+            offset = found.end_offset
+        log.close()
+
+    return decode
+
+
 def _recovery_points() -> list[bytes]:
     from raft.segments.recovery_point import LogState
     from records.types import Offset
@@ -288,6 +326,22 @@ TARGETS: Final[dict[str, Target]] = {
         may_raise=FILE_ERRORS,
         samples=_recorded("*.checkpoint"),
         repair=with_batch_checksums,
+    ),
+    "segment": Target(
+        decode=_in_a_log(".log"),
+        may_raise=FILE_ERRORS,
+        samples=lambda: [_log_files()[f"{_SEGMENT}.log"]],
+        repair=with_batch_checksums,
+    ),
+    "offset-index": Target(
+        decode=_in_a_log(".index"),
+        may_raise=FILE_ERRORS,
+        samples=lambda: [_log_files()[f"{_SEGMENT}.index"]],
+    ),
+    "time-index": Target(
+        decode=_in_a_log(".timeindex"),
+        may_raise=FILE_ERRORS,
+        samples=lambda: [_log_files()[f"{_SEGMENT}.timeindex"]],
     ),
     "quorum-state": Target(
         decode=_on_disk("quorum-state", read_quorum_state),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import random
+import struct
 
 import pytest
 from hypothesis import given, settings
@@ -24,7 +25,9 @@ from raft.segments import (
 from raft.segments.index import OffsetIndex, TimeIndex
 from raft.segments.recovery_point import RECOVERY_POINT_FILE, LogState, RecoveryPointFile
 from raft.segments.segment import segment_name
+from records.batch_writer import build_batch
 from records.errors import RecordError
+from tests.fuzz.mutation import with_batch_checksums
 from tests.raft.segments.conftest import batch, fill, values_of
 from tests.raft.segments.model import DIRECTORY
 from tests.simulation.disk import SimulatedDisk
@@ -379,3 +382,25 @@ def test_index_entries_have_their_golden_bytes(disk):
         9000,
         9000,
     ]
+
+
+def test_a_log_whose_batches_name_more_records_than_an_index_entry_can_is_opened_and_read() -> None:
+    """A batch with a right checksum may claim 2 ** 31 offsets. Found by tests/fuzz."""
+    config, span = LogConfig(index_interval_bytes=100), 2**31 - 1
+    disk, data = SimulatedDisk(), bytearray()
+    for number in range(4):
+        rows = [(None, b"value" * 40, 0, [])]
+        far = bytearray(build_batch(rows, base_offset=number * span, leader_epoch=1))
+        struct.pack_into(">i", far, FIELDS["last offset delta"], span - 1)
+        data += with_batch_checksums(bytes(far))
+    log = Log.create(disk, DIRECTORY, config)
+    log.append(bytes(data))
+    log.flush()
+    log.close()
+    disk.replace(path(0, ".index"), b"")
+    opened = Log.open(disk, DIRECTORY, config)
+    assert opened.log_end_offset == 4 * span
+    found = opened.read(span, max_bytes=1)
+    assert found is not None
+    assert found.end_offset == 2 * span
+    opened.close()

@@ -14,12 +14,17 @@ import pytest
 
 from coordinator.batch.memory import InMemoryState
 from tests.coordinator import leadership, proposer_stories
-from tests.coordinator.batch import mutants, test_steady_clock
+from tests.coordinator.batch import (
+    mutants,
+    rewriting_mutants,
+    test_rewriting_pending,
+    test_steady_clock,
+)
 from tests.coordinator.batch.actors import Broker, create
 from tests.coordinator.batch.conformance import TABLE, run_row
-from tests.coordinator.batch.mutants import MUTANTS
 from tests.coordinator.batch.subjects import START_MS, MemoryWorld
 from tests.coordinator.batch.test_memory import TestMemory as Memory
+from tests.coordinator.batch.test_quorum_contract import TestQuorum as Quorum
 
 Killer = Callable[[Path], None]
 
@@ -34,6 +39,17 @@ def row(claim: str) -> Killer:
 def contract(name: str, *arguments: object) -> Killer:
     """Run a story of the contract on the in-memory coordinator."""
     return lambda _: getattr(Memory(), f"test_{name}")(*arguments)
+
+
+def on_quorum(name: str) -> Killer:
+    """Run a story of the contract on the quorum's coordinator."""
+
+    def run(path: Path) -> None:
+        subject = Quorum()
+        subject.directory = path
+        getattr(subject, f"test_{name}")()
+
+    return run
 
 
 def led(story: Callable[[Path], object]) -> Killer:
@@ -60,6 +76,8 @@ def replayed_later(_: Path) -> None:
 
     asyncio.run(story())
 
+
+MUTANTS: Final = mutants.MUTANTS | rewriting_mutants.MUTANTS
 
 KILLERS: Final[dict[str, Killer]] = {
     "a_duplicate_is_answered_at_once": led(
@@ -96,7 +114,7 @@ KILLERS: Final[dict[str, Killer]] = {
     "six_batches_are_kept": row("the sixth last is forgotten"),
     "only_the_last_batch_is_kept": row("the fifth last is a duplicate"),
     "a_lower_object_id_is_accepted_after_a_higher": contract(
-        "a_commit_of_a_lower_object_id_than_the_last_is_refused"
+        "a_commit_of_a_lower_object_id_than_the_brokers_last_one_is_refused"
     ),
     "an_unknown_producer_is_accepted_at_7": row("an unknown new producer may not begin at 7"),
     "an_old_producer_must_begin_at_0": row(
@@ -106,16 +124,16 @@ KILLERS: Final[dict[str, Killer]] = {
         "a_producer_expired_too_early_by_a_wrong_clock_continues_at_its_next_sequence"
     ),
     "dismantling_counts_as_expiry": contract(
-        "the_deletion_of_a_topic_lets_no_producer_skip_sequences"
+        "a_producer_may_not_skip_sequence_numbers_after_the_deletion_of_another_topic"
     ),
     "deletion_goes_by_the_wall_clock": contract(
-        "a_wall_clock_that_steps_ahead_does_not_make_retention_delete_young_records"
+        "a_coordinators_wall_clock_that_steps_ahead_deletes_no_young_records"
     ),
     "deletion_goes_by_steady_time_alone": contract(
-        "a_wall_clock_that_steps_back_delays_deletion_by_time"
+        "a_coordinators_wall_clock_that_steps_back_delays_deletion_by_time"
     ),
     "every_wall_clock_is_believed_at_the_start": contract(
-        "a_wall_clock_days_ahead_stops_deletion_by_time_until_accept_clock"
+        "a_wall_clock_days_ahead_of_steady_time_stops_deletion_by_time_until_accept_clock"
     ),
     "replayed_stamps_are_noted": (
         test_steady_clock.test_a_restarted_follower_elected_without_a_newer_steady_time_record_holds_its_clock
@@ -126,19 +144,58 @@ KILLERS: Final[dict[str, Killer]] = {
     "any_controller_epoch_is_kept": contract(
         "a_coordinator_call_with_a_controller_epoch_not_yet_committed_gets_a_retriable_error"
     ),
-    "any_broker_epoch_gets_a_lease": contract("a_lease_needs_the_registered_broker_epoch"),
+    "any_broker_epoch_gets_a_lease": contract(
+        "a_coordinator_grants_a_lease_only_to_the_registered_broker_epoch"
+    ),
     "a_stale_broker_epoch_commits": contract(
-        "a_newer_broker_epoch_fences_commits_of_the_older_one"
+        "a_lease_for_a_newer_broker_epoch_fences_commits_of_the_older_epoch"
     ),
     "safe_to_delete_is_no_fence": contract(
-        "an_object_that_is_safe_to_delete_can_no_longer_be_committed"
+        "an_object_that_the_coordinator_called_safe_to_delete_can_not_be_committed"
     ),
-    "a_partition_with_data_is_released": contract("a_released_partition_takes_no_commit"),
+    "a_partition_with_data_is_released": contract(
+        "the_coordinator_refuses_commits_to_a_released_partition"
+    ),
     "a_late_init_restores_a_released_partition": contract(
         "a_released_partition_is_restored_only_by_name_under_a_higher_controller_epoch"
     ),
     "an_init_restores_partitions_it_does_not_name": contract(
         "a_released_partition_is_restored_only_by_name_under_a_higher_controller_epoch"
+    ),
+    "a_range_is_replaced_while_its_replacement_is_proposed": led(
+        test_rewriting_pending.a_range_that_is_being_replaced_is_not_replaced_again
+    ),
+    "runs_are_live_by_the_applied_log_start": led(
+        test_rewriting_pending.runs_below_a_pending_log_start_are_not_replaced
+    ),
+    "the_digest_of_the_old_runs_is_not_compared": contract(
+        "a_replacement_of_other_runs_than_the_live_ones_is_fenced"
+    ),
+    "one_refused_partition_refuses_the_others": contract(
+        "each_partition_of_a_replacement_is_judged_by_itself"
+    ),
+    "a_repeat_is_not_judged_by_state": contract(
+        "a_repeated_replacement_is_answered_from_the_state_also_after_the_lease"
+    ),
+    "an_open_object_is_marked": contract(
+        "an_open_object_is_not_marked_for_deletion_while_nothing_in_it_is_used"
+    ),
+    "a_closed_object_takes_runs": contract("a_closed_object_takes_no_further_runs"),
+    "the_end_of_a_lease_leaves_its_objects_open": contract(
+        "the_end_of_a_rewrite_lease_closes_its_objects_and_orphans_unused_ids"
+    ),
+    "a_lease_in_use_expires": contract("a_renewed_rewrite_lease_outlives_its_timeout"),
+    "cleaned_until_rises_over_gaps": contract(
+        "cleaned_until_rises_only_from_the_log_start_under_one_bound"
+    ),
+    "another_bound_goes_on_where_the_last_one_was": contract(
+        "cleaned_until_rises_only_from_the_log_start_under_one_bound"
+    ),
+    "horizons_are_accepted_anywhere": contract(
+        "horizons_and_removed_tombstones_are_accepted_only_below_cleaned_until"
+    ),
+    "spans_of_replaced_runs_stay": on_quorum(
+        "a_search_by_time_finds_the_runs_that_replaced_others"
     ),
 }
 

@@ -13,6 +13,7 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from records.rpc.fetch import FetchRequest, FetchResponse
@@ -101,9 +102,15 @@ def test_a_broker_exports_each_metric_once_on_its_metrics_page(cluster: EskerClu
             return bool(json.load(health)["healthy"])
         return False
 
+    def families_of_an_unfenced_broker() -> list[Metric] | None:
+        """On a busy machine a heartbeat may come too late; the next one unfences the broker."""
+        with urlopen(f"http://{place}/metrics") as page:
+            families = list(text_string_to_metric_families(page.read().decode()))
+        fenced = {sample.name: sample.value for family in families for sample in family.samples}
+        return None if fenced["esker_broker_fenced"] else families
+
     wait_until(healthy, "the broker says that it is healthy")
-    with urlopen(f"http://{place}/metrics") as page:
-        families = list(text_string_to_metric_families(page.read().decode()))
+    families = wait_until(families_of_an_unfenced_broker, "the broker is unfenced")
     names = [family.name for family in families]
     assert len(names) == len(set(names)), [name for name in names if names.count(name) > 1]
     samples = {
@@ -111,7 +118,6 @@ def test_a_broker_exports_each_metric_once_on_its_metrics_page(cluster: EskerClu
         for family in families
         for sample in family.samples
     }
-    assert samples["esker_broker_fenced",] == 0
     assert samples["esker_broker_epoch",] > 0
     asked = ("api", "DescribeClusterRequest"), ("listener", "PLAINTEXT")
     assert samples["esker_broker_requests_total", *asked] > 0, "the fixture has asked each broker"
@@ -220,7 +226,7 @@ def test_a_second_broker_with_the_same_id_is_refused_while_the_first_serves(
     text = text.replace(str(cluster.log_dir(FIRST)), str(tmp_path / "twin"))
     text = text.replace(f"127.0.0.1:{cluster.ports[FIRST]}", f"127.0.0.1:{free_port()}")
     assert "registration.timeout.ms=60000" in text
-    text = text.replace("registration.timeout.ms=60000", "registration.timeout.ms=3000")
+    text = text.replace("registration.timeout.ms=60000", "registration.timeout.ms=8000")
     with EskerCluster(tmp_path, brokers=0, quorum=()) as twin:
         twin.cluster_id = cluster.cluster_id
         twin.properties(FIRST).write_text(text)

@@ -11,11 +11,9 @@ import os
 import sys
 from typing import Any, Final
 
-from coordinator.groups.outbox import GroupOutbox
 from diskless.produce import buffer
 from diskless.produce.buffer import AppendBuffer, AppendResult
 from esker.cli import main
-from records.kafka_errors import ErrorCode
 
 SPOILED: Final = "ESKER_TEST_SPOILED_BROKER"
 
@@ -47,19 +45,12 @@ def _forget_producers() -> None:
     buffer._row = lambda *words: row(*words)._replace(**nobody)  # type: ignore[attr-defined]
 
 
-def _forget_commits() -> None:
-    """Consumers hear that their offsets are committed, and nobody writes them down."""
-    GroupOutbox.commit_offsets = lambda self, commit, on_done: on_done(ErrorCode.NONE)  # type: ignore[method-assign]  # noqa: ARG005
-
-
 if __name__ == "__main__":
     match os.environ.get(SPOILED, ""):
         case "acknowledges first":
             _acknowledge_first()
         case "forgets producers":
             _forget_producers()
-        case "forgets commits":
-            _forget_commits()
         case other:
             assert not other, other
     sys.argv[1:1] = ["start"]

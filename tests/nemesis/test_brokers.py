@@ -67,11 +67,6 @@ def test_the_anomaly_checker_finds_a_broker_that_forgets_producer_state(tmp_path
     check_spoiled(tmp_path, seed, ["hold_quorum"], "forgets producers", Kind.DUPLICATE)
 
 
-def test_the_anomaly_checker_finds_a_broker_that_forgets_commits(tmp_path: Path) -> None:
-    seed = seed_of_run()
-    check_spoiled(tmp_path, seed, [], "forgets commits", Kind.OFFSETS_BACK)
-
-
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_brokers_under_each_fault_of_processes_lose_no_record(tmp_path: Path) -> None:

@@ -112,13 +112,13 @@ class BrokerCluster(EskerCluster):
                     file.truncate(0)
         return ballast
 
-    def wait_for_end(self, node: int, error: str) -> None:
-        """Wait until a node ends by itself, with this error as its reason."""
+    def wait_for_end(self, node: int, reason: str) -> None:
+        """Wait until a node ends by itself, and names this reason."""
         process = self.processes[node]
-        wait_until(lambda: process.poll() is not None, f"node {node} ends with {error}")
+        wait_until(lambda: process.poll() is not None, f"node {node} ends: {reason}")
         del self.processes[node]
         said = self.output(node)[-SHOWN_BYTES:]
-        assert error in said, f"node {node} ended with {process.returncode}: {said}"
+        assert reason in said, f"node {node} ended with {process.returncode}: {said}"
 
     def lose_power(self, nodes: Sequence[int]) -> None:
         """Stop voters at one moment, and put what their disks had flushed in place of the disks."""

@@ -55,6 +55,8 @@ BAD_STORE: Final = (
     FaultRule(fault=Fault.THROTTLED, probability=0.05, delay_s=0.2),
     FaultRule(fault=Fault.SLOW, probability=0.2, delay_s=0.3),
 )
+FULL: Final = "make room"
+"""In what a node says at its end if its disk is full, be it the log or SQLite that met it."""
 SLOW_BYTES_PER_S: Final = 2_000
 CALM: Final = 200  # records acknowledged between two faults
 BLINK_S: Final = 0.5
@@ -246,7 +248,7 @@ class BrokerNemesis:
         """The coordinator's disk is full: it ends by itself, and returns once there is room."""
         victim = self._leader(DISKLESS_METADATA)
         ballast = self._broker_cluster.fill_disk(victim)
-        self._broker_cluster.wait_for_end(victim, "DiskFullError")
+        self._broker_cluster.wait_for_end(victim, FULL)
         self.wait_for_records(CALM)
         ballast.unlink()
         self._launch_voters(victim)

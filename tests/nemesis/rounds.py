@@ -16,7 +16,9 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from records.kafka_errors import ErrorCode
 from tests.clients.bad_stores import CLASS_NAME
+from tests.clients.client import Refused
 from tests.clients.cluster import PROGRAM, EskerCluster
 from tests.clients.confluent import Confluent
 from tests.nemesis.anomalies import AnomaliesError, Anomaly, find_anomalies
@@ -123,7 +125,7 @@ def run_round(
     result = Round(seed, tuple(faults))
     with _cluster(directory, faults, spoiled, disks) as cluster:
         cluster.start()
-        Confluent(cluster.bootstrap).create_topic(TOPIC, PARTITIONS, {})
+        _create_topic(cluster)
         is_hasty = isinstance(cluster, BrokerCluster)
         traffic = Traffic(
             cluster.bootstrap, TOPIC, PARTITIONS, watched=_watched(cluster),
@@ -170,6 +172,20 @@ def _cluster(
                 yield cluster
     finally:
         del os.environ[SPOILED]
+
+
+def _create_topic(cluster: EskerCluster) -> None:
+    """Create the topic. On a busy machine the controller may change meanwhile."""
+    client = Confluent(cluster.bootstrap)
+
+    def exists() -> bool:
+        try:
+            client.create_topic(TOPIC, PARTITIONS, {})
+        except Refused as refused:
+            return refused.code == ErrorCode.TOPIC_ALREADY_EXISTS
+        return True
+
+    wait_until(exists, "the topic is created")
 
 
 def _watched(cluster: EskerCluster) -> list[tuple[str, int]]:

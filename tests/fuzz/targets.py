@@ -389,6 +389,13 @@ TARGETS: Final[dict[str, Target]] = {
 }
 
 
+def samples_of(name: str) -> list[bytes]:
+    """Return a target's samples and the inputs that `tests.fuzz.guided` found for it."""
+    kept = Path(__file__).parent / "seeds" / f"{name}.txt"
+    lines = kept.read_text().split() if kept.exists() else []
+    return [*TARGETS[name].samples(), *map(bytes.fromhex, lines)]
+
+
 def feed(target: Target, data: bytes) -> bool:
     """Decode the bytes; return whether they were accepted.
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.examples import first_seed
 from tests.fuzz.mutation import mutated
-from tests.fuzz.targets import TARGETS, Target, feed, repaired
+from tests.fuzz.targets import TARGETS, Target, feed, repaired, samples_of
 
 SECONDS = float(os.environ.get("ESKER_SOAK_SECONDS", "30"))
 INPUTS = 400
@@ -32,13 +32,13 @@ def run(target: Target, samples: list[bytes], rng: Random) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_decoder_accepts_its_samples_or_raises_a_declared_error(name: str) -> None:
-    for data in TARGETS[name].samples():
+    for data in samples_of(name):
         feed(TARGETS[name], data)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_a_decoder_raises_only_declared_errors_on_damaged_bytes(name: str) -> None:
-    rng, samples = Random(first_seed()), TARGETS[name].samples()
+    rng, samples = Random(first_seed()), samples_of(name)
     for _ in range(INPUTS):
         run(TARGETS[name], samples, rng)
 
@@ -49,7 +49,7 @@ def test_a_decoder_raises_only_declared_errors_on_damaged_bytes(name: str) -> No
 def test_a_decoder_raises_only_declared_errors_in_a_long_run_on_damaged_bytes(name: str) -> None:
     until, count = time.monotonic() + SECONDS, 0
     number = int.from_bytes(os.urandom(4))
-    rng, samples = Random(number), TARGETS[name].samples()
+    rng, samples = Random(number), samples_of(name)
     while time.monotonic() < until:
         run(TARGETS[name], samples, rng)
         count += 1
